@@ -1,0 +1,48 @@
+# Everything a newcomer runs. `make help` lists it.
+
+PYTHON ?= $(shell command -v python3.11 || echo python3)
+# tensorflow-cpu, or tensorflow for machines with a GPU.
+TENSORFLOW ?= tensorflow-cpu
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+REQUIREMENTS := $(wildcard requirements/*.txt) pyproject.toml
+# TensorFlow's C++ code logs its build options at every start otherwise.
+export TF_CPP_MIN_LOG_LEVEL ?= 3
+
+.PHONY: help env demo test format lint types tests tutorials clean
+
+help:  ## List the targets.
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+
+env: $(VENV)/.installed  ## Create .venv with everything in it.
+
+$(VENV)/.installed: $(REQUIREMENTS)
+	$(PYTHON) -c 'import sys; assert (3, 11) <= sys.version_info < (3, 14), \
+	  "Python 3.11, 3.12 or 3.13 is needed: make PYTHON=python3.12"'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) -r requirements/$(TENSORFLOW).txt -r requirements/runtime.txt \
+	  -r requirements/dev.txt
+	$(PIP) --no-deps -r requirements/no-deps.txt
+	$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: env  ## Train a private income classifier on census data.
+	$(BIN)/python tutorials/adult_income.py
+
+test: env format lint types tests  ## Run every check.
+
+format:
+	$(BIN)/ruff format --check .
+
+lint:
+	$(BIN)/ruff check .
+
+types:
+	$(BIN)/mypy
+
+tests:
+	$(BIN)/python -m pytest
+
+clean:  ## Remove what the other targets made.
+	rm -rf $(VENV) out build *.egg-info .pytest_cache .mypy_cache .ruff_cache

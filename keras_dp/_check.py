@@ -1,0 +1,77 @@
+"""Validators of arguments, so that every message has one form."""
+
+import math
+import numbers
+
+
+def finite_non_negative(**named: float) -> None:
+    """Raises unless every value is a number in `[0, inf)`."""
+    for name, value in named.items():
+        _number(name, value)
+        if not 0 <= value < math.inf:  # Also false for NaN.
+            raise ValueError(
+                f"`{name}` must be finite and >= 0. Received: {name}={value!r}."
+            )
+
+
+def finite_positive(**named: float) -> None:
+    """Raises unless every value is a number in `(0, inf)`."""
+    for name, value in named.items():
+        _number(name, value)
+        if not 0 < value < math.inf:  # Also false for NaN.
+            raise ValueError(
+                f"`{name}` must be finite and > 0. Received: {name}={value!r}."
+            )
+
+
+def probability(**named: float) -> None:
+    """Raises unless every value is a number in `(0, 1]`."""
+    for name, value in named.items():
+        _number(name, value)
+        if not 0 < value <= 1:  # Also false for NaN.
+            raise ValueError(
+                f"`{name}` must be in (0, 1]. Received: {name}={value!r}."
+            )
+
+
+def integer_at_least(minimum: int, **named: int) -> None:
+    """Raises unless every value is an integer >= `minimum` that fits int64."""
+    for name, value in named.items():
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+            raise TypeError(
+                f"`{name}` must be an integer. Received: {name}={value!r}."
+            )
+        if not minimum <= value < 2**63:
+            raise ValueError(
+                f"`{name}` must be an integer >= {minimum} that fits 64 bits. "
+                f"Received: {name}={value!r}."
+            )
+
+
+def non_empty_text(**named: str) -> None:
+    """Raises unless every value is a string with a visible character."""
+    for name, value in named.items():
+        if not isinstance(value, str):
+            raise TypeError(
+                f"`{name}` must be a string. Received: {name}={value!r}."
+            )
+        if not value.strip():
+            raise ValueError(
+                f"`{name}` must not be empty. Received: {name}={value!r}."
+            )
+
+
+def boolean(**named: bool) -> None:
+    """Raises unless every value is `True` or `False`."""
+    for name, value in named.items():
+        if not isinstance(value, bool):
+            raise TypeError(
+                f"`{name}` must be True or False. Received: {name}={value!r}."
+            )
+
+
+def _number(name: str, value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(
+            f"`{name}` must be a number. Received: {name}={value!r}."
+        )

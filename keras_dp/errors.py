@@ -1,0 +1,55 @@
+"""Every exception class of the package.
+
+`ValueError` and `TypeError` are used where a caller can only fix the code;
+the classes here are the ones a caller may want to catch.
+"""
+
+
+class LedgerError(Exception):
+    """A privacy ledger cannot be used. The base class of all ledger errors."""
+
+
+class LedgerFormatError(LedgerError):
+    """The file is not a readable ledger: foreign, truncated or corrupt."""
+
+
+class LedgerVersionError(LedgerError):
+    """The file was written by a newer version of the format."""
+
+
+class LedgerIntegrityError(LedgerError):
+    """The rows of the file contradict each other or their hash chain."""
+
+
+class LedgerWriteError(LedgerError):
+    """The ledger could not make a record durable, so nothing may be released.
+
+    Also raised by handles that must not write: read-only, closed, or inherited
+    through `fork`.
+    """
+
+
+class UnsupportedEventError(Exception):
+    """An accountant has no sound bound for an event under this relation."""
+
+
+class CalibrationError(Exception):
+    """No parameter meets the requested privacy target."""
+
+
+class UnsupportedLayerError(Exception):
+    """A layer's per-example gradients cannot be computed soundly.
+
+    The message names the layer, the reason, and the remedy.
+    """
+
+
+class GradientCheckError(Exception):
+    """Per-example gradients disagree with brute force, or examples interact.
+
+    Raised by the self-check before anything is released.
+    """
+
+
+class PrivateTrainingError(Exception):
+    """A private optimizer or model was used in a way that is not private."""

@@ -1,0 +1,5 @@
+"""For tools that do not read pyproject.toml."""
+
+from setuptools import setup
+
+setup()
