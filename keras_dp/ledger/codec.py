@@ -1,0 +1,103 @@
+"""Events and rounds as canonical JSON, and back.
+
+The text of a round is what is stored, compared and hashed. Kinds and fields
+never change their meaning; what is not known is refused, not skipped.
+"""
+
+import dataclasses
+import json
+from typing import Any
+
+from keras_dp.errors import LedgerFormatError
+from keras_dp.ledger import events
+
+_KINDS: dict[str, type[Any]] = {
+    "poisson": events.PoissonSampling,
+    "fixed_size_without_replacement": events.FixedSizeWithoutReplacement,
+    "fixed_size_with_replacement": events.FixedSizeWithReplacement,
+    "disjoint_batches": events.DisjointBatches,
+    "full_dataset": events.FullDataset,
+    "unverified": events.UnverifiedSampling,
+    "gaussian_sum": events.GaussianSum,
+    "non_private_sum": events.NonPrivateSum,
+}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+_ENCODER = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), allow_nan=False
+)
+
+
+def canonical(content: Any) -> str:
+    """Returns JSON with sorted keys and no spaces; floats are exact."""
+    return _ENCODER.encode(content)
+
+
+def text_from_round(round_: events.Round) -> str:
+    """Returns the canonical text of a round.
+
+    >>> text_from_round(events.Round(
+    ...     events.FullDataset(), (events.NonPrivateSum("loss"),)))
+    '{"queries":[{"kind":"non_private_sum","name":"loss"}],"sampling":...}'
+    """
+    content = {
+        "sampling": _content(round_.sampling),
+        "queries": [_content(query) for query in round_.queries],
+        "seeded": round_.seeded,
+    }
+    return canonical(content)
+
+
+def round_from_text(text: str) -> events.Round:
+    """Returns the round of a text.
+
+    Raises:
+        LedgerFormatError: It is no JSON, or has a kind or a field that this
+            version does not know, or a value that no event can have.
+    """
+    try:
+        content = json.loads(text)
+        if set(content) != {"sampling", "queries", "seeded"}:
+            raise LedgerFormatError(
+                "A round must have the fields sampling, queries and seeded. "
+                f"Received: {sorted(content)!r}."
+            )
+        return events.Round(
+            _event(content["sampling"]),
+            tuple(_event(query) for query in content["queries"]),
+            content["seeded"],
+        )
+    except (TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise LedgerFormatError(
+            f"A round of the ledger cannot be read: {error}"
+        ) from error
+
+
+def _content(event: Any) -> dict[str, Any]:
+    kind = _NAMES.get(type(event))
+    if kind is None:
+        raise TypeError(
+            "Events must be of a class that the ledger can store. "
+            f"Received: {event!r}."
+        )
+    fields = {
+        field.name: getattr(event, field.name)
+        for field in dataclasses.fields(event)
+    }
+    return {"kind": kind, **fields}
+
+
+def _event(content: dict[str, Any]) -> Any:
+    fields = dict(content)
+    kind = fields.pop("kind", None)
+    if kind not in _KINDS:
+        raise LedgerFormatError(
+            f"The kind of an event must be one of {sorted(_KINDS)!r}. "
+            f"Received: {kind!r}. A newer version of the library may know it."
+        )
+    known = {field.name for field in dataclasses.fields(_KINDS[kind])}
+    if set(fields) != known:
+        raise LedgerFormatError(
+            f"An event of kind {kind!r} must have the fields {sorted(known)!r}."
+            f" Received: {sorted(fields)!r}."
+        )
+    return _KINDS[kind](**fields)

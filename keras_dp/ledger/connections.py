@@ -1,0 +1,100 @@
+"""Connections to ledger files: opened, owned by one process, watched.
+
+POSIX drops every lock that a process has on a file as soon as it closes any
+descriptor of that file, and a forked child believes that it has the locks of
+its parent. Then another process takes the ledger for unused and deletes its
+write-ahead log under the writer. Three rules keep rows from being lost so:
+
+* a ledger file is opened through SQLite only, which knows its own locks;
+* a connection is used, and closed, by the process that opened it only, and no
+  file is opened that a parent process had open when it forked;
+* a writer looks, after each commit, whether its files are still in place.
+"""
+
+import contextlib
+import os
+import sqlite3
+from pathlib import Path
+from typing import NamedTuple
+
+from keras_dp.errors import LedgerError
+
+# How long one process waits for another one's transaction.
+_BUSY_SECONDS = 30.0
+
+_SUFFIXES = ("", "-wal", "-shm")
+
+_Identity = tuple[int, int] | None
+
+
+class _Owner(NamedTuple):
+    process: int
+    file: _Identity
+
+
+# Also holds what was inherited through fork, which must never be closed.
+_open: dict[sqlite3.Connection, _Owner] = {}
+
+
+def connect(path: Path, parameters: str) -> sqlite3.Connection:
+    """Returns a connection, to be given back to `close`.
+
+    Args:
+        path: An existing file, absolute and without symbolic links.
+        parameters: Of the SQLite URI.
+
+    Raises:
+        LedgerError: The process was forked from one that has the file open.
+    """
+    file = _identity(path)
+    if any(
+        owner.process != os.getpid() and owner.file == file
+        for owner in list(_open.values())
+    ):
+        raise LedgerError(
+            "`path` must not be open in the process that this one was forked "
+            f"from. Received: path={str(path)!r}. Close the ledger before the "
+            "fork, or start the process with 'spawn'."
+        )
+    connection = sqlite3.connect(
+        f"{path.as_uri()}?{parameters}",
+        uri=True,
+        timeout=_BUSY_SECONDS,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    adopt(connection, file)
+    return connection
+
+
+def adopt(connection: sqlite3.Connection, file: _Identity = None) -> None:
+    """Notes that this process owns a connection, one in memory by default."""
+    _open[connection] = _Owner(os.getpid(), file)
+
+
+def close(connection: sqlite3.Connection) -> None:
+    """Closes a connection, unless another process owns it."""
+    owner = _open.get(connection)
+    if owner is not None and owner.process == os.getpid():
+        del _open[connection]
+        with contextlib.suppress(sqlite3.Error):
+            connection.close()
+
+
+def files(path: Path) -> tuple[_Identity, ...]:
+    """Returns which files stand at the path and beside it."""
+    return tuple(_identity(Path(f"{path}{suffix}")) for suffix in _SUFFIXES)
+
+
+def has_log(path: Path) -> bool:
+    """Returns whether some of the ledger may be in a write-ahead log."""
+    log = Path(f"{path}-wal")
+    return log.exists() and log.stat().st_size > 0
+
+
+def _identity(path: Path) -> _Identity:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino

@@ -1,0 +1,245 @@
+"""What can happen to a data set: frozen values, valid by construction.
+
+The meaning of an event never changes once it is released; a new mechanism
+gets a new class. Nothing here is derived from data: an event holds what was
+public before the mechanism ran.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+from keras_dp import _check
+
+
+class SamplingEvent:
+    """How the records of one round were drawn from the data set.
+
+    `drawn_by_library` tells a draw made by a sampler of this library from one
+    that the caller only declared. Accountants treat both alike; reports say
+    which it was.
+    """
+
+    __slots__ = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PoissonSampling(SamplingEvent):
+    """Each record took part independently with the same probability.
+
+    Attributes:
+        probability: Chance of a record to take part in the round, in (0, 1].
+        drawn_by_library: Whether a sampler of this library made the draw.
+
+    >>> PoissonSampling(probability=0.01)
+    PoissonSampling(probability=0.01, drawn_by_library=False)
+    """
+
+    probability: float
+    drawn_by_library: bool = False
+
+    def __post_init__(self) -> None:
+        _as_floats(self, _check.probability, "probability")
+        _check.boolean(drawn_by_library=self.drawn_by_library)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FixedSizeWithoutReplacement(SamplingEvent):
+    """A uniformly drawn subset of fixed size, new in every round.
+
+    Attributes:
+        sample_size: Records in the sample, >= 1.
+        population_size: Records in the data set, >= `sample_size`.
+        drawn_by_library: Whether a sampler of this library made the draw.
+    """
+
+    sample_size: int
+    population_size: int
+    drawn_by_library: bool = False
+
+    def __post_init__(self) -> None:
+        _check_sizes(self)
+        _check.boolean(drawn_by_library=self.drawn_by_library)
+        if self.sample_size > self.population_size:
+            raise ValueError(
+                "`sample_size` must be <= `population_size` when drawing "
+                f"without replacement. Received: sample_size="
+                f"{self.sample_size!r}, "
+                f"population_size={self.population_size!r}."
+            )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FixedSizeWithReplacement(SamplingEvent):
+    """`sample_size` independent uniform draws; a record can occur repeatedly.
+
+    Attributes:
+        sample_size: Number of draws, >= 1.
+        population_size: Records in the data set, >= 1.
+        drawn_by_library: Whether a sampler of this library made the draw.
+    """
+
+    sample_size: int
+    population_size: int
+    drawn_by_library: bool = False
+
+    def __post_init__(self) -> None:
+        _check_sizes(self)
+        _check.boolean(drawn_by_library=self.drawn_by_library)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DisjointBatches(SamplingEvent):
+    """One batch of an epoch in which every record occurs in one batch only.
+
+    Attributes:
+        epoch_id: The same for all batches of one pass over the data, and
+            different for every other pass of any run on the data set.
+        drawn_by_library: Whether a sampler of this library made the draw.
+    """
+
+    epoch_id: str
+    drawn_by_library: bool = False
+
+    def __post_init__(self) -> None:
+        _check.non_empty_text(epoch_id=self.epoch_id)
+        _check.boolean(drawn_by_library=self.drawn_by_library)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FullDataset(SamplingEvent):
+    """Every record took part.
+
+    Attributes:
+        drawn_by_library: Whether a sampler of this library made the draw.
+    """
+
+    drawn_by_library: bool = False
+
+    def __post_init__(self) -> None:
+        _check.boolean(drawn_by_library=self.drawn_by_library)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class UnverifiedSampling(SamplingEvent):
+    """The caller brought the batch; a record occurs in it at most once.
+
+    Nothing is known of how it was drawn, so that no amplification by
+    sampling may be claimed.
+    """
+
+
+class SumQueryEvent:
+    """One release over the sample of a round. Concrete classes have `name`."""
+
+    __slots__ = ()
+    name: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GaussianSum(SumQueryEvent):
+    """One release of `sum_i v_i + N(0, noise_stddev^2 I)`.
+
+    The bound and the noise are kept apart, never only their ratio: the
+    neighbouring relation is chosen at replay and changes the sensitivity.
+
+    Attributes:
+        name: The leaf query that made the release, unique in its round.
+        l2_norm_bound: Upper bound on the L2 norm of one record's `v_i`, in the
+            unit of the records, >= 0.
+        noise_stddev: Standard deviation of the noise on the *sum*, in the same
+            unit, >= 0. At 0 the sum is released bare.
+
+    >>> GaussianSum(name="gradients", l2_norm_bound=1, noise_stddev=4)
+    GaussianSum(name='gradients', l2_norm_bound=1.0, noise_stddev=4.0)
+    """
+
+    name: str
+    l2_norm_bound: float
+    noise_stddev: float
+
+    def __post_init__(self) -> None:
+        _check.non_empty_text(name=self.name)
+        _as_floats(
+            self, _check.finite_non_negative, "l2_norm_bound", "noise_stddev"
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NonPrivateSum(SumQueryEvent):
+    """A sum was released without bound or noise: epsilon is infinite.
+
+    Attributes:
+        name: The leaf query that made the release, unique in its round.
+    """
+
+    name: str
+
+    def __post_init__(self) -> None:
+        _check.non_empty_text(name=self.name)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Round:
+    """One sampling event and everything that was released over that sample.
+
+    Attributes:
+        sampling: How the sample was drawn. All `queries` saw this one sample.
+        queries: The releases, at least one, with different names.
+        seeded: Whether the caller chose a seed of the sampling or the noise.
+            Such a round is reproducible, and private only towards those who
+            cannot know the seed.
+    """
+
+    sampling: SamplingEvent
+    queries: tuple[SumQueryEvent, ...]
+    seeded: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.sampling, SamplingEvent):
+            raise TypeError(
+                "`sampling` must be a SamplingEvent. "
+                f"Received: sampling={self.sampling!r}."
+            )
+        object.__setattr__(self, "queries", tuple(self.queries))
+        if not self.queries:
+            raise ValueError(
+                "`queries` must hold at least one SumQueryEvent. "
+                f"Received: queries={self.queries!r}."
+            )
+        for query in self.queries:
+            if not isinstance(query, SumQueryEvent):
+                raise TypeError(
+                    "`queries` must hold SumQueryEvents only. "
+                    f"Received: queries={self.queries!r}."
+                )
+        names = [query.name for query in self.queries]
+        if len(set(names)) < len(names):
+            raise ValueError(
+                "`queries` must have different names, one per leaf query. "
+                f"Received: names={names!r}."
+            )
+        _check.boolean(seeded=self.seeded)
+
+
+def _check_sizes(event: Any) -> None:
+    """Checks two fields, and makes numpy integers Python ones."""
+    for field in ("sample_size", "population_size"):
+        value = getattr(event, field)
+        _check.integer_at_least(1, **{field: value})
+        object.__setattr__(event, field, int(value))
+
+
+def _as_floats(event: Any, check: Callable[..., None], *fields: str) -> None:
+    """Checks fields, and makes numpy scalars and ints Python floats."""
+    for field in fields:
+        value = getattr(event, field)
+        check(**{field: value})
+        try:
+            number = float(value) + 0.0  # Minus zero is zero.
+        except OverflowError:
+            number = math.inf
+        # What was valid may not be as a float: too large, too near to zero.
+        check(**{field: number})
+        object.__setattr__(event, field, number)

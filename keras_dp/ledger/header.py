@@ -1,0 +1,72 @@
+"""What a ledger says about itself."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from keras_dp import _check
+from keras_dp._version import __version__
+from keras_dp.errors import LedgerFormatError
+from keras_dp.ledger.codec import canonical
+
+FORMAT_VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Header:
+    """The header of a ledger, written once, at its creation.
+
+    Attributes:
+        dataset: Id of the data set that is spent from.
+        unit: What one record of the neighbouring relation is: example,
+            microbatch, user, patient, ...
+        metadata: Free text by key, as sorted pairs. Nothing secret.
+        format_version: Of the file.
+        library_version: That created the ledger.
+    """
+
+    dataset: str
+    unit: str = "example"
+    metadata: tuple[tuple[str, str], ...] = ()
+    format_version: int = FORMAT_VERSION
+    library_version: str = __version__
+
+    def __post_init__(self) -> None:
+        _check.non_empty_text(dataset=self.dataset, unit=self.unit)
+        pairs = tuple(sorted(dict(self.metadata).items()))
+        for key, value in pairs:
+            if not isinstance(key, str) or not isinstance(value, str):
+                raise TypeError(
+                    "`metadata` must map text to text. "
+                    f"Received: metadata={dict(self.metadata)!r}."
+                )
+        object.__setattr__(self, "metadata", pairs)
+
+    @property
+    def metadata_mapping(self) -> Mapping[str, str]:
+        """The metadata as a read-only mapping."""
+        return MappingProxyType(dict(self.metadata))
+
+    def as_text(self) -> str:
+        """Returns canonical JSON."""
+        content: dict[str, Any] = dataclasses.asdict(self)
+        content["metadata"] = dict(self.metadata)
+        return canonical(content)
+
+    @classmethod
+    def from_text(cls, text: str) -> "Header":
+        """Inverts `as_text`.
+
+        Raises:
+            LedgerFormatError: The text is not that of a header.
+        """
+        try:
+            content = json.loads(text)
+            content["metadata"] = tuple(content["metadata"].items())
+            return cls(**content)
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise LedgerFormatError(
+                f"The header of the ledger cannot be read: {error}"
+            ) from error

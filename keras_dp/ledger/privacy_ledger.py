@@ -1,0 +1,325 @@
+"""The ledger of a data set: what was released, durably, before it is used."""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Literal, NamedTuple, Self
+
+from keras_dp import _check
+from keras_dp.errors import (
+    LedgerFormatError,
+    LedgerIntegrityError,
+)
+from keras_dp.ledger import log, storage
+from keras_dp.ledger.codec import round_from_text, text_from_round
+from keras_dp.ledger.events import Round, SamplingEvent, SumQueryEvent
+from keras_dp.ledger.handle import Handle
+from keras_dp.ledger.header import Header
+from keras_dp.ledger.reservation import Reservation
+
+
+class CountedRound(NamedTuple):
+    """Equal rounds that happened one after the other."""
+
+    round: Round
+    count: int  # type: ignore[assignment]  # Hides tuple.count, unneeded.
+
+
+class Verification(NamedTuple):
+    """What a verified ledger holds.
+
+    Attributes:
+        rows: Rows of the log.
+        rounds: Rounds, reserved ones included.
+        head: Hash of the last row. Kept elsewhere, it proves later that the
+            ledger is still the same; it changes with every append.
+    """
+
+    rows: int
+    rounds: int
+    head: str
+
+
+class PrivacyLedger:
+    """Records what was released from one data set, and survives crashes.
+
+    Guarantee: when `record` or `reserve` returns, the rounds are on disk
+    (SQLite, write-ahead log, `synchronous=FULL`), and every later reader counts
+    them. A reservation counts in full until it is settled, so that a process
+    that dies at any moment leaves a ledger that covers all it released.
+
+    Several processes may write to one file at the same time. A handle belongs
+    to the process that opened it, and may be used by all of its threads; a
+    forked process cannot open what its parent has open.
+
+    >>> from keras_dp.ledger import GaussianSum, PoissonSampling
+    >>> ledger = PrivacyLedger.in_memory(dataset="paper", unit="example")
+    >>> ledger.record(PoissonSampling(probability=0.01),
+    ...               [GaussianSum("gradients", 1.0, 4.0)], count=10_000)
+    >>> len(ledger), len(ledger.rounds)
+    (10000, 1)
+    """
+
+    def __init__(self, handle: Handle) -> None:
+        """Takes over a handle; use `in_memory` or `open` instead."""
+        self._handle = handle
+        with handle.reading() as connection:
+            values = connection.execute(
+                "SELECT value FROM meta WHERE key = 'header'"
+            ).fetchone()
+        if values is None:
+            raise LedgerFormatError("The ledger has no header.")
+        self._header = Header.from_text(values[0])
+
+    @classmethod
+    def in_memory(
+        cls,
+        *,
+        dataset: str,
+        unit: str = "example",
+        metadata: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Returns a new ledger that lives as long as the process.
+
+        Args:
+            dataset: Id of the data set.
+            unit: The privacy unit, such as "example" or "user".
+            metadata: Free text by key. Nothing secret.
+        """
+        header = Header(dataset, unit, tuple((metadata or {}).items()))
+        head = log.genesis(header.as_text())
+        connection = storage.in_memory(header, head)
+        return cls(Handle(connection, None, writable=True))
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        dataset: str | None = None,
+        unit: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        mode: Literal["a", "r"] = "a",
+    ) -> Self:
+        """Opens a ledger file, or creates it.
+
+        Args:
+            path: The file. Its folder must exist.
+            dataset: Id of the data set; needed for a new file, and compared
+                with that of an existing one if given.
+            unit: The privacy unit, "example" for a new file by default; alike.
+            metadata: Free text by key, for a new file only. Nothing secret.
+            mode: "a" to append, creating the file if there is none; "r" to
+                read an existing file, without any change to it. SQLite may
+                leave an index beside it, `FILE-shm`.
+
+        Raises:
+            FileNotFoundError: `mode` is "r", and there is no file.
+            LedgerFormatError: Another kind of file, or truncated or corrupt.
+            LedgerVersionError: Written by a newer version of the format.
+            LedgerIntegrityError: The rows are not those that were written.
+            LedgerWriteError: The file cannot be written.
+            LedgerError: The parent process had the file open when it forked.
+            ValueError: `dataset` or `unit` is not that of the file.
+        """
+        if mode not in ("a", "r"):
+            raise ValueError(
+                f"`mode` must be 'a' or 'r'. Received: mode={mode!r}."
+            )
+        # Not what a link or the working folder makes of it later.
+        path = Path(os.path.realpath(path))
+        if mode == "a" and not path.exists():
+            if dataset is None:
+                raise ValueError(
+                    "`dataset` must be given to create a ledger. Received: "
+                    f"dataset=None, and there is no file {str(path)!r}."
+                )
+            header = Header(
+                dataset,
+                "example" if unit is None else unit,
+                tuple((metadata or {}).items()),
+            )
+            storage.create(path, header, log.genesis(header.as_text()))
+        # A writing connection may change the file by closing: it comes last.
+        ledger = cls._take(
+            Handle(storage.connect_reading(path), path, writable=False)
+        )
+        try:
+            ledger.verify()
+            _check_same(ledger.header, dataset, unit)
+        except BaseException:
+            ledger.close()
+            raise
+        if mode == "r":
+            return ledger
+        ledger.close()
+        return cls._take(
+            Handle(storage.connect_writing(path), path, writable=True)
+        )
+
+    @classmethod
+    def _take(cls, handle: Handle) -> Self:
+        try:
+            return cls(handle)
+        except BaseException:
+            handle.close()
+            raise
+
+    @property
+    def path(self) -> Path | None:
+        """The file, `None` for a ledger in memory."""
+        return self._handle.path
+
+    @property
+    def header(self) -> Header:
+        """What the ledger is about."""
+        return self._header
+
+    @property
+    def rounds(self) -> tuple[CountedRound, ...]:
+        """All rounds in order, equal neighbours counted together.
+
+        Rounds that are reserved and not settled are among them.
+        """
+        merged: list[tuple[str, int]] = []
+        for body, count, _ in log.counted(self._rows()):
+            if merged and merged[-1][0] == body:
+                merged[-1] = body, merged[-1][1] + count
+            else:
+                merged.append((body, count))
+        bodies = {body: round_from_text(body) for body, _ in merged}
+        return tuple(CountedRound(bodies[body], n) for body, n in merged)
+
+    def __bool__(self) -> bool:
+        """True: a ledger without rounds is a ledger, `ledger or ...` too."""
+        return True
+
+    def __iter__(self) -> Iterator[CountedRound]:
+        return iter(self.rounds)
+
+    def __len__(self) -> int:
+        """The number of rounds, reserved ones included."""
+        return sum(count for _, count, _ in log.counted(self._rows()))
+
+    @property
+    def unsettled(self) -> int:
+        """Rounds that are reserved and not settled.
+
+        Their process is running, or died and may not have run them all.
+        """
+        return sum(part.unsettled for part in log.counted(self._rows()))
+
+    def record(
+        self,
+        sampling: SamplingEvent,
+        queries: Iterable[SumQueryEvent],
+        count: int = 1,
+        *,
+        seeded: bool = False,
+    ) -> None:
+        """Adds `count` equal rounds, durably.
+
+        Args:
+            sampling: How the sample of each round was drawn.
+            queries: What was released over each sample, at least one.
+            count: At least 1, in 64 bits.
+            seeded: Whether the caller chose the seed of the rounds.
+
+        Raises:
+            LedgerWriteError: The rounds are not recorded.
+            OverflowError: Nor here, as the count would not fit 64 bits.
+        """
+        body = text_from_round(Round(sampling, tuple(queries), seeded))
+        _check.integer_at_least(1, count=count)
+        with self._handle.transaction() as connection:
+            log.append_record(connection, body, int(count))
+
+    def reserve(
+        self,
+        sampling: SamplingEvent,
+        queries: Iterable[SumQueryEvent],
+        count: int = 1,
+        *,
+        seeded: bool = False,
+    ) -> Reservation:
+        """Covers up to `count` equal rounds, durably, before they run.
+
+        They count in full until the reservation is settled.
+
+        Args:
+            sampling: How the sample of each round will be drawn.
+            queries: What will be released over each sample, at least one.
+            count: At least 1, in 64 bits.
+            seeded: Whether the caller chose the seed of the rounds.
+
+        Raises:
+            LedgerWriteError: Nothing is reserved; nothing may be released.
+        """
+        round_ = Round(sampling, tuple(queries), seeded)
+        body = text_from_round(round_)
+        _check.integer_at_least(1, count=count)
+        with self._handle.transaction() as connection:
+            row = log.append_reservation(connection, body, int(count))
+        return Reservation(
+            self._handle.transaction, row, body, round_, int(count)
+        )
+
+    def verify(self) -> Verification:
+        """Checks every row against the chain of hashes; see `ledger.log`.
+
+        Raises:
+            LedgerIntegrityError: A row was edited, added or removed.
+        """
+        with self._handle.reading() as connection:
+            rows = log.rows(connection)
+            meta = dict(connection.execute("SELECT key, value FROM meta"))
+            active = connection.execute(
+                "SELECT name FROM sqlite_schema "
+                "WHERE type IN ('trigger', 'view')"
+            ).fetchall()
+        if active:
+            raise LedgerIntegrityError(
+                "The ledger must hold its tables only. Received: the triggers "
+                f"or views {[name for (name,) in active]!r}, which could "
+                "change its rows. Restore it from a copy."
+            )
+        if any(row.body is None for row in rows):
+            raise LedgerIntegrityError("A row of the ledger has no content.")
+        log.verify(rows, meta)
+        total = sum(count for _, count, _ in log.counted(rows))
+        return Verification(len(rows), total, meta["head"])
+
+    def close(self) -> None:
+        """Merges the write-ahead log into the file and lets go of it."""
+        self._handle.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        place = "in memory" if self.path is None else repr(str(self.path))
+        state = ", closed" if self._handle.is_closed else ""
+        return (
+            f"<PrivacyLedger {place}, dataset={self._header.dataset!r}, "
+            f"unit={self._header.unit!r}{state}>"
+        )
+
+    def _rows(self) -> list[log.Row]:
+        with self._handle.reading() as connection:
+            return log.rows(connection)
+
+
+def _check_same(header: Header, dataset: str | None, unit: str | None) -> None:
+    for name, given, own in (
+        ("dataset", dataset, header.dataset),
+        ("unit", unit, header.unit),
+    ):
+        if given is not None and given != own:
+            raise ValueError(
+                f"`{name}` must be that of the ledger, {own!r}. "
+                f"Received: {name}={given!r}. A ledger belongs to one data set "
+                "and one privacy unit: create another for another."
+            )

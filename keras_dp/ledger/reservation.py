@@ -1,0 +1,108 @@
+"""Rounds that are covered by the ledger before they run."""
+
+import contextlib
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+
+from keras_dp import _check
+from keras_dp.errors import LedgerError
+from keras_dp.ledger import log
+from keras_dp.ledger.events import Round
+
+Transaction = Callable[
+    [], contextlib.AbstractContextManager[sqlite3.Connection]
+]
+
+
+class Reservation:
+    """A block of equal rounds, counted in full until it is settled.
+
+    Made by `PrivacyLedger.reserve`. If the process dies, or `settle` is never
+    called, the whole block stays counted.
+
+    Attributes:
+        round: What each of the rounds releases.
+        count: How many are reserved.
+
+    >>> from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger
+    >>> ledger = PrivacyLedger.in_memory(dataset="doc")
+    >>> queries = [GaussianSum("sum", 1.0, 2.0)]
+    >>> block = ledger.reserve(FullDataset(), queries, count=10)
+    >>> len(ledger), ledger.unsettled
+    (10, 10)
+    >>> block.settle(used=3)
+    >>> len(ledger), ledger.unsettled
+    (3, 0)
+    """
+
+    def __init__(
+        self,
+        transaction: Transaction,
+        row: int,
+        body: str,
+        round_: Round,
+        count: int,
+    ) -> None:
+        self._transaction, self._row, self._body = transaction, row, body
+        self.round, self.count = round_, count
+        self._is_open = True
+        self._lock = threading.RLock()
+
+    def settle(self, used: int) -> None:
+        """Counts `used` rounds instead of the whole block, durably.
+
+        Args:
+            used: In `[0, count]`.
+
+        Raises:
+            LedgerError: The reservation is settled already.
+            LedgerWriteError: The block still counts in full.
+        """
+        with self._closing(used) as connection:
+            self._settle(connection, used)
+
+    def renew(self, used: int, count: int) -> "Reservation":
+        """Settles this block and reserves the next one, in one transaction.
+
+        Args:
+            used: In `[0, self.count]`.
+            count: Rounds of the next block, at least 1.
+
+        Raises:
+            LedgerError: The reservation is settled already.
+            LedgerWriteError: This block still counts in full, and the next one
+                is not reserved.
+        """
+        _check.integer_at_least(1, count=count)
+        with self._closing(used) as connection:
+            self._settle(connection, used)
+            row = log.append_reservation(connection, self._body, int(count))
+        return Reservation(
+            self._transaction, row, self._body, self.round, int(count)
+        )
+
+    @contextlib.contextmanager
+    def _closing(self, used: int) -> Iterator[sqlite3.Connection]:
+        """Runs a transaction that settles the block, at most once."""
+        _check.integer_at_least(0, used=used)
+        if used > self.count:
+            raise ValueError(
+                f"`used` must be <= {self.count}, what was reserved. "
+                f"Received: used={used!r}."
+            )
+        with self._lock:
+            if not self._is_open:
+                raise LedgerError("The reservation is settled already.")
+            # Closed first: after an interrupt nobody knows whether it was
+            # settled, and the row's number may be that of another block.
+            self._is_open = False
+            try:
+                with self._transaction() as connection:
+                    yield connection
+            except Exception:
+                self._is_open = True
+                raise
+
+    def _settle(self, connection: sqlite3.Connection, used: int) -> None:
+        log.settle(connection, self._row, self._body, self.count, int(used))

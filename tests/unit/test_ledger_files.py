@@ -1,0 +1,359 @@
+"""Files that are no ledgers, or no longer: refused, and left as they are."""
+
+import contextlib
+import hashlib
+import os
+import random
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from keras_dp.errors import (
+    LedgerError,
+    LedgerFormatError,
+    LedgerVersionError,
+    LedgerWriteError,
+)
+from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger
+
+MODES = ["a", "r"]
+QUERIES = [GaussianSum("gradients", 1.0, 4.0)]
+
+
+def make(path: Path, rows: int = 5) -> bytes:
+    """Creates a ledger of `rows` rounds in as many rows, several pages."""
+    with PrivacyLedger.open(path, dataset="d") as ledger:
+        for row in range(rows):
+            name = f"{row} {'long ' * 100}"
+            ledger.record(FullDataset(), [GaussianSum(name, 1.0, row)])
+    return path.read_bytes()
+
+
+def make_hot(path: Path) -> None:
+    """Copies a ledger of 3 rounds as a killed process would leave it."""
+    source = path.with_name("source.db")
+    with PrivacyLedger.open(source, dataset="d") as ledger:
+        ledger.record(FullDataset(), QUERIES, count=3)
+        for suffix in ("", "-wal"):
+            shutil.copy(f"{source}{suffix}", f"{path}{suffix}")
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def refuse(path: Path, mode: str, error: type[Exception]) -> None:
+    before = digest(path)
+
+    with pytest.raises(error):
+        PrivacyLedger.open(path, dataset="d", mode=mode)
+
+    assert digest(path) == before
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_truncated_files_are_refused(tmp_path, mode: str) -> None:
+    path = tmp_path / "l.db"
+    content = make(path)
+    chosen = random.Random(1)
+    lengths = {1, 15, 16, 99, 100, 511, 512, 4095, 4096, len(content) - 1}
+    lengths |= {chosen.randrange(len(content)) for _ in range(30)}
+
+    for length in sorted(lengths):
+        path.write_bytes(content[:length])
+        refuse(path, mode, LedgerFormatError)
+        assert os.listdir(tmp_path) == ["l.db"], length
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"text", b"text" * 5000, bytes(8192), b"SQLite format 3\x00" * 99],
+    ids=["empty", "short", "text", "zeros", "magic"],
+)
+def test_foreign_files_are_refused(tmp_path, mode: str, content) -> None:
+    path = tmp_path / "l.db"
+    path.write_bytes(content)
+
+    refuse(path, mode, LedgerFormatError)
+
+    assert os.listdir(tmp_path) == ["l.db"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("journal", ["WAL", "DELETE"])
+def test_other_databases_are_refused(tmp_path, mode: str, journal) -> None:
+    path = tmp_path / "l.db"
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA journal_mode={journal}")
+        connection.execute("CREATE TABLE meta (key, value)")
+
+    refuse(path, mode, LedgerFormatError)
+
+    assert os.listdir(tmp_path) == ["l.db"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_marked_database_without_tables_is_refused(tmp_path, mode) -> None:
+    path = tmp_path / "l.db"
+    make(path)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode=DELETE")
+        connection.execute("DROP TABLE meta")
+
+    refuse(path, mode, LedgerFormatError)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_folder_is_refused(tmp_path, mode: str) -> None:
+    with pytest.raises(LedgerFormatError, match=r"`path` must .*Received"):
+        PrivacyLedger.open(tmp_path, dataset="d", mode=mode)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("version", "error"),
+    [
+        (2, LedgerVersionError),
+        (2**31 - 1, LedgerVersionError),
+        (0, LedgerFormatError),
+        (-1, LedgerFormatError),
+    ],
+)
+def test_other_versions_are_refused(tmp_path, mode, version, error) -> None:
+    path = tmp_path / "l.db"
+    make(path)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA user_version={version}")
+
+    refuse(path, mode, error)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_newer_version_in_the_log_is_refused(tmp_path, mode) -> None:
+    path = tmp_path / "l.db"
+    make(path)
+    other = sqlite3.connect(path)
+    other.execute("PRAGMA user_version=2")
+    with contextlib.closing(other):
+        refuse(path, mode, LedgerVersionError)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_flipped_bytes_never_change_what_is_counted(tmp_path, mode) -> None:
+    """Either the file is refused and kept, or the byte did not matter."""
+    path = tmp_path / "l.db"
+    content = make(path)
+    with PrivacyLedger.open(path, mode="r") as ledger:
+        expected = ledger.rounds
+    chosen = random.Random(2)
+    places = [*range(16, 100), *chosen.sample(range(100, len(content)), 80)]
+    refused = 0
+
+    for place in places:
+        for suffix in ("-wal", "-shm"):
+            Path(f"{path}{suffix}").unlink(missing_ok=True)
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << chosen.randrange(8)
+        path.write_bytes(flipped)
+        try:
+            with PrivacyLedger.open(path, mode=mode) as ledger:
+                assert ledger.rounds == expected, place
+        except LedgerError as error:
+            refused += 1
+            if not isinstance(error, LedgerWriteError):
+                assert path.read_bytes() == flipped, place
+
+    assert refused > len(places) / 4
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_log_left_by_a_killed_process_is_read(tmp_path, mode: str) -> None:
+    path = tmp_path / "l.db"
+    make_hot(path)
+    before = digest(path)
+
+    with PrivacyLedger.open(path, mode=mode) as ledger:
+        assert len(ledger) == 3
+
+    assert (digest(path) == before) == (mode == "r")
+    with PrivacyLedger.open(path, mode="r") as ledger:
+        assert len(ledger) == 3
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_refused_ledger_keeps_its_log(tmp_path, mode: str) -> None:
+    """A writer that closes merges the log: it must come after the checks."""
+    path = tmp_path / "l.db"
+    make_hot(path)
+    log = Path(f"{path}-wal")
+    before = digest(path), digest(log)
+
+    with pytest.raises(ValueError, match=r"`dataset` must .*Received"):
+        PrivacyLedger.open(path, dataset="other", mode=mode)
+    with pytest.raises(ValueError, match=r"`unit` must .*Received"):
+        PrivacyLedger.open(path, unit="other", mode=mode)
+
+    assert (digest(path), digest(log)) == before
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_merge_that_was_cut_short_is_repaired_by_the_log(
+    tmp_path, mode: str
+) -> None:
+    """The first page, with the new size, is merged before the last."""
+    path = tmp_path / "l.db"
+    with PrivacyLedger.open(tmp_path / "source.db", dataset="d") as ledger:
+        for row in range(100):
+            ledger.record(FullDataset(), [GaussianSum(str(row), 1.0, 1.0)])
+        old = (tmp_path / "source.db").read_bytes()
+        log = Path(f"{tmp_path}/source.db-wal").read_bytes()
+    new = (tmp_path / "source.db").read_bytes()
+    assert len(new) > len(old)
+    path.write_bytes(new[:4096] + old[4096:])
+    Path(f"{path}-wal").write_bytes(log)
+
+    with PrivacyLedger.open(path, mode=mode) as ledger:
+        assert len(ledger) == 100
+
+
+def test_reading_needs_a_file(tmp_path) -> None:
+    with pytest.raises(FileNotFoundError, match="none"):
+        PrivacyLedger.open(tmp_path / "none", mode="r")
+
+    assert os.listdir(tmp_path) == []
+
+
+def test_creating_needs_a_data_set_and_a_folder(tmp_path) -> None:
+    with pytest.raises(ValueError, match=r"`dataset` must .*Received"):
+        PrivacyLedger.open(tmp_path / "l.db")
+    with pytest.raises(LedgerWriteError, match="cannot be created"):
+        PrivacyLedger.open(tmp_path / "none" / "l.db", dataset="d")
+    with pytest.raises(LedgerWriteError, match="cannot be created"):
+        PrivacyLedger.open(tmp_path / ("x" * 255), dataset="d")
+    with pytest.raises(ValueError, match=r"`mode` must .*Received"):
+        PrivacyLedger.open(tmp_path / "l.db", dataset="d", mode="w")
+
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_closed_ledger_is_one_file(tmp_path) -> None:
+    make(tmp_path / "l.db")
+
+    assert os.listdir(tmp_path) == ["l.db"]
+
+
+def test_reading_changes_no_byte_of_the_file(tmp_path) -> None:
+    path = tmp_path / "l.db"
+    make(path)
+    before = digest(path), path.stat().st_mtime_ns
+
+    with PrivacyLedger.open(path, mode="r") as ledger:
+        assert len(ledger) == 5
+        assert ledger.rounds
+        with pytest.raises(LedgerWriteError, match="mode='a'"):
+            ledger.record(FullDataset(), QUERIES)
+        with pytest.raises(LedgerWriteError, match="mode='a'"):
+            ledger.reserve(FullDataset(), QUERIES)
+
+    assert (digest(path), path.stat().st_mtime_ns) == before
+
+
+@pytest.mark.parametrize(
+    "name", ["a b", "a?mode=memory", "a#b", "a%20b", "é☃", "file:a", "a'b;"]
+)
+def test_odd_names_are_names(tmp_path, monkeypatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    with PrivacyLedger.open(name, dataset="d") as ledger:
+        ledger.record(FullDataset(), QUERIES)
+
+    assert os.listdir(tmp_path) == [name]
+    with PrivacyLedger.open(name, mode="r") as ledger:
+        assert len(ledger) == 1
+
+
+def test_a_relative_path_outlives_a_change_of_folder(
+    tmp_path, monkeypatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    with PrivacyLedger.open("l.db", dataset="d") as ledger:
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        ledger.record(FullDataset(), QUERIES)
+        with PrivacyLedger.open(ledger.path, mode="r") as reader:
+            assert len(reader) == 1
+
+
+def test_a_symbolic_link_leads_to_file_and_log(tmp_path) -> None:
+    make_hot(tmp_path / "l.db")
+    (tmp_path / "folder").mkdir()
+    link = tmp_path / "folder" / "link"
+    link.symlink_to(tmp_path / "l.db")
+
+    with PrivacyLedger.open(link) as ledger:
+        ledger.record(FullDataset(), QUERIES)
+
+    with PrivacyLedger.open(tmp_path / "l.db", mode="r") as ledger:
+        assert len(ledger) == 4
+    assert os.listdir(tmp_path / "folder") == ["link"]
+
+
+_OPEN_AS_NOBODY = """
+import os, sys
+from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger
+os.setuid(65534)
+path, mode = sys.argv[1:]
+try:
+    with PrivacyLedger.open(path, dataset="d", mode=mode) as ledger:
+        print(len(ledger))
+except Exception as error:
+    print(type(error).__name__)
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="becomes another user")
+@pytest.mark.parametrize(
+    ("is_hot", "mode", "expected"),
+    [
+        (False, "r", "5"),
+        (False, "a", "LedgerWriteError"),
+        (True, "r", "LedgerError"),
+        (True, "a", "LedgerError"),
+    ],
+)
+def test_folders_may_be_read_only(tmp_path, is_hot, mode, expected) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (make_hot if is_hot else make)(folder / "l.db")
+    before = digest(folder / "l.db")
+    for place in (folder, *folder.parents):
+        if place.stat().st_uid == os.getuid() and place.stat().st_mode & 5 != 5:
+            place.chmod(0o755)
+
+    result = subprocess.run(
+        [sys.executable, "-c", _OPEN_AS_NOBODY, folder / "l.db", mode],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert result.stdout.strip() == expected
+    assert digest(folder / "l.db") == before
+
+
+def test_large_ledgers_verify(tmp_path) -> None:
+    """Ten thousand rows; the time is measured in the benchmarks."""
+    path = tmp_path / "l.db"
+    with PrivacyLedger.open(path, dataset="d") as ledger:
+        ledger._handle._connection.execute("PRAGMA synchronous=OFF")
+        for row in range(10_000):
+            ledger.record(FullDataset(), [GaussianSum("g", 1.0, row % 2)])
+
+    with PrivacyLedger.open(path, mode="r") as ledger:
+        assert ledger.verify()[:2] == (10_000, 10_000)
