@@ -1,0 +1,147 @@
+"""The contract of every accountant."""
+
+import abc
+from typing import ClassVar
+
+from keras_dp import _check
+from keras_dp.accountants.mechanisms import CountedMechanism, Mechanism
+from keras_dp.accountants.normalization import (
+    LedgerLike,
+    Neighbours,
+    normalize,
+)
+from keras_dp.errors import UnsupportedEventError
+
+# A bound that is below every float is rounded up, not to 0.
+_LEAST_DELTA = 5e-324
+
+
+class Accountant(abc.ABC):
+    """Turns a ledger into a guarantee. Implementations hold no state.
+
+    Guarantee: the composed releases of the ledger are
+    `(epsilon(ledger, delta=delta), delta)`-differentially private, and
+    `(epsilon, delta(ledger, epsilon=epsilon))`-differentially private, for
+    the relation `neighbours`. Both numbers are upper bounds; floating-point
+    errors are rounded up.
+
+    | Ledger | `epsilon` | `delta` |
+    | --- | --- | --- |
+    | nothing released | 0 | 0 |
+    | a bare sum | `inf`, 0 at `delta=1` | 1 |
+    | anything else at `delta=0` | `inf` | |
+
+    Attributes:
+        name: What reports call the accountant.
+        mechanisms: The kinds of mechanism it has a bound for.
+    """
+
+    __slots__ = ()
+    name: ClassVar[str]
+    mechanisms: ClassVar[frozenset[type[Mechanism]]]
+
+    def epsilon(
+        self,
+        ledger: LedgerLike,
+        *,
+        delta: float,
+        neighbours: Neighbours = "add_or_remove_one",
+    ) -> float:
+        """Returns an upper bound on epsilon, `inf` if there is none.
+
+        Args:
+            ledger: An object with `rounds`, or the pairs (Round, count).
+            delta: In [0, 1].
+            neighbours: See `normalization.normalize`.
+
+        Raises:
+            UnsupportedEventError: A round has no sound bound in this
+                accountant under `neighbours`. Never falls back to a guess.
+            ValueError: `delta` or `neighbours` is not a possible one.
+        """
+        _check_delta(delta)
+        rounds = self._replayable(ledger, neighbours)
+        if not rounds or delta == 1:
+            return 0.0
+        if delta == 0 or _has_bare_sum(rounds):
+            return float("inf")
+        return max(0.0, self._epsilon(rounds, float(delta)))
+
+    def delta(
+        self,
+        ledger: LedgerLike,
+        *,
+        epsilon: float,
+        neighbours: Neighbours = "add_or_remove_one",
+    ) -> float:
+        """Returns an upper bound on delta, 1 if there is none.
+
+        Args:
+            ledger: An object with `rounds`, or the pairs (Round, count).
+            epsilon: Finite and >= 0.
+            neighbours: See `normalization.normalize`.
+
+        Raises:
+            UnsupportedEventError: A round has no sound bound in this
+                accountant under `neighbours`. Never falls back to a guess.
+            ValueError: `epsilon` or `neighbours` is not a possible one.
+        """
+        _check.finite_non_negative(epsilon=epsilon)
+        rounds = self._replayable(ledger, neighbours)
+        if not rounds:
+            return 0.0
+        if _has_bare_sum(rounds):
+            return 1.0
+        return min(1.0, max(_LEAST_DELTA, self._delta(rounds, float(epsilon))))
+
+    def can_replay(
+        self,
+        ledger: LedgerLike,
+        *,
+        neighbours: Neighbours = "add_or_remove_one",
+    ) -> bool:
+        """Returns whether there is a bound for every round of `ledger`."""
+        try:
+            self._replayable(ledger, neighbours)
+        except UnsupportedEventError:
+            return False
+        return True
+
+    @abc.abstractmethod
+    def _epsilon(
+        self, rounds: tuple[CountedMechanism, ...], delta: float
+    ) -> float:
+        """Returns the bound for one round or more and `delta` in (0, 1)."""
+
+    @abc.abstractmethod
+    def _delta(
+        self, rounds: tuple[CountedMechanism, ...], epsilon: float
+    ) -> float:
+        """Returns the bound for one round or more and a finite epsilon."""
+
+    def _replayable(
+        self, ledger: LedgerLike, neighbours: Neighbours
+    ) -> tuple[CountedMechanism, ...]:
+        rounds = normalize(ledger, neighbours)
+        for mechanism, _ in rounds:
+            if type(mechanism) not in self.mechanisms:
+                known = sorted(kind.__name__ for kind in self.mechanisms)
+                raise UnsupportedEventError(
+                    f"`ledger` must normalize to {' or '.join(known)} for "
+                    f"`{type(self).__name__}`. Received: {mechanism!r} under "
+                    f"neighbours={neighbours!r}. `available_accountants` "
+                    "lists those that can replay the ledger."
+                )
+        return rounds
+
+
+def _has_bare_sum(rounds: tuple[CountedMechanism, ...]) -> bool:
+    return any(mechanism.noise_multiplier == 0 for mechanism, _ in rounds)
+
+
+def _check_delta(delta: float) -> None:
+    _check.finite_non_negative(delta=delta)
+    if delta > 1:
+        raise ValueError(
+            f"`delta` must be in [0, 1]. Received: delta={delta!r}."
+        )

@@ -1,0 +1,131 @@
+"""The moments accountant of Abadi et al., as it was."""
+
+import dataclasses
+import functools
+import math
+from typing import ClassVar
+
+import numpy as np
+from scipy import special
+
+from keras_dp import _check
+from keras_dp.accountants._pairs import Array
+from keras_dp.accountants.accountant import Accountant
+from keras_dp.accountants.mechanisms import (
+    CountedMechanism,
+    Gaussian,
+    Mechanism,
+    SampledGaussian,
+)
+from keras_dp.errors import UnsupportedEventError
+
+# A hundred times the error measured against 40 digits.
+_ROUND_UP = 1 + 1e-11
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Moments(Accountant):
+    """Adds integer moments of the privacy loss and applies a tail bound.
+
+    Guarantee: with `alpha(l)` the sum over the rounds of the log of the `l`th
+    moment generating value of the privacy loss, the ledger is
+    `(epsilon, delta)`-private for every integer `l >= 1` and
+    `epsilon = (alpha(l) - log(delta)) / l`. The result is the least of these
+    for `l` up to `max_moment`. Kept for comparison with published numbers:
+    `RDP` is never above it, by the better conversion and all real orders.
+
+    Holds for Gaussian rounds without sampling, and with Poisson sampling if
+    neighbours differ by one record being there, or contributing, or not.
+
+    Attributes:
+        max_moment: The largest `l`, >= 1; 32 in the paper.
+
+    Source: Abadi et al. (2016), arXiv:1607.00133v2, Theorem 2 and section
+    3.2. We differ in the closed form of the moments (Mironov, Talwar, Zhang
+    2019, arXiv:1908.10530v1, section 3.3), without its leading 1.
+
+    >>> from keras_dp.ledger import GaussianSum, PoissonSampling, Round
+    >>> step = Round(PoissonSampling(0.01), (GaussianSum("all", 1.0, 4.0),))
+    >>> round(Moments().epsilon([(step, 10_000)], delta=1e-5), 2)
+    1.26
+    """
+
+    max_moment: int = 32
+
+    name: ClassVar[str] = "moments"
+    mechanisms: ClassVar[frozenset[type[Mechanism]]] = frozenset(
+        {Gaussian, SampledGaussian}
+    )
+
+    def __post_init__(self) -> None:
+        _check.integer_at_least(1, max_moment=self.max_moment)
+
+    def _epsilon(
+        self, rounds: tuple[CountedMechanism, ...], delta: float
+    ) -> float:
+        moments, log_moments = self._log_moments(rounds)
+        return float(np.min((log_moments - math.log(delta)) / moments))
+
+    def _delta(
+        self, rounds: tuple[CountedMechanism, ...], epsilon: float
+    ) -> float:
+        moments, log_moments = self._log_moments(rounds)
+        return math.exp(min(0.0, np.min(log_moments - moments * epsilon)))
+
+    def _log_moments(
+        self, rounds: tuple[CountedMechanism, ...]
+    ) -> tuple[Array, Array]:
+        """Returns `l = 1, 2, ...` and `alpha(l)` of all rounds, rounded up."""
+        moments = np.arange(1, self.max_moment + 1, dtype=np.float64)
+        total = np.zeros_like(moments)
+        for mechanism, count in rounds:
+            total += count * log_moments(mechanism, moments)
+        return moments, total * _ROUND_UP
+
+
+@functools.singledispatch
+def log_moments(mechanism: Mechanism, moments: Array) -> Array:
+    """Returns `alpha(l)`, the log of `E_P[(P/Q)^l]`, of one round.
+
+    Args:
+        mechanism: With a `noise_multiplier` > 0.
+        moments: Integers `l` >= 1, shape `[n]`.
+
+    Returns:
+        Shape `[n]`, in nats.
+
+    >>> log_moments(Gaussian(noise_multiplier=2.0), np.array([7.0]))
+    array([7.])
+    """
+    raise UnsupportedEventError(
+        "`mechanism` must be a Gaussian, sampled by Poisson or not. "
+        f"Received: mechanism={mechanism!r}."
+    )
+
+
+@log_moments.register
+def _(mechanism: Gaussian, moments: Array) -> Array:
+    return np.asarray(
+        moments * (moments + 1) / (2 * mechanism.noise_multiplier**2)
+    )
+
+
+@log_moments.register
+def _(mechanism: SampledGaussian, moments: Array) -> Array:
+    # E_Q[(P/Q)^a] - 1 = sum_(k=2..a) C(a,k) q^k (1-q)^(a-k) (r_k - 1) with
+    # r_k = e^(k(k-1)/(2z^2)) and a = l + 1: every term is positive.
+    q, z = mechanism.sampling_probability, mechanism.noise_multiplier
+    order = moments[:, None] + 1
+    k = np.arange(2.0, moments.max() + 2)
+    inside = k <= order
+    missing = np.where(inside, order - k, 0)
+    log_binomial = (
+        special.gammaln(order + 1)
+        - special.gammaln(k + 1)
+        - special.gammaln(missing + 1)
+    )
+    growth = k * (k - 1) / (2 * z**2)
+    terms = log_binomial + k * np.log(q) + missing * np.log1p(-q)
+    terms = terms + growth + np.log(-np.expm1(-growth))
+    terms = np.where(inside, terms, -np.inf)
+    return np.asarray(np.logaddexp(0, special.logsumexp(terms, axis=1)))

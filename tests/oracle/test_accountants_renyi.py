@@ -1,0 +1,261 @@
+"""Rényi curves against their definition, in other ways of computing it."""
+
+import math
+
+import mpmath as mp
+import numpy as np
+import pytest
+from scipy import integrate, special
+
+from keras_dp.accountants.mechanisms import (
+    Gaussian,
+    SampledGaussian,
+    SampledGaussianReplaceOne,
+)
+from keras_dp.accountants.moments import log_moments
+from keras_dp.accountants.renyi_curves import rdp
+
+# What the curves add on purpose, and twice the 1e-14 that they are exact to.
+ROUNDED_UP = 1.5e-12
+
+
+def log_mixture(x, probability, mean, noise):
+    """Log-density of `(1-q) N(0, z^2) + q N(mean, z^2)`."""
+    return np.logaddexp(
+        np.log1p(-probability) - x**2 / (2 * noise**2),
+        np.log(probability) - (x - mean) ** 2 / (2 * noise**2),
+    ) - np.log(noise * np.sqrt(2 * np.pi))
+
+
+def divergence(order, noise, numerator, denominator) -> float:
+    """`D_order` of two log-densities from its definition, by `quad`."""
+
+    def integrand(x):
+        return np.exp(order * numerator(x) + (1 - order) * denominator(x))
+
+    area, _ = integrate.quad(
+        integrand,
+        -40 * noise,
+        40 * noise + 2 * order,
+        limit=1000,
+        epsabs=0,
+        epsrel=1e-12,
+        points=[0, order, 2 * order],
+    )
+    return float(np.log(area) / (order - 1))
+
+
+MODERATE = [
+    (probability, noise, order)
+    for probability in (0.1, 0.5, 0.95)
+    for noise in (0.7, 1.0, 3.0)
+    for order in (1.5, 2.0, 6.25)
+]
+
+
+@pytest.mark.parametrize(("probability", "noise", "order"), MODERATE)
+def test_sampled_gaussian_is_the_larger_direction(
+    probability, noise, order
+) -> None:
+    """Of the two, that with the record on top.
+
+    To 1e-8: at these divergences, all > 1e-3, `quad` in float64 is good to
+    1e-12 / 1e-3.
+    """
+
+    def present(x):
+        return log_mixture(x, probability, 1, noise)
+
+    def absent(x):
+        return log_mixture(x, probability, 0, noise)
+
+    forward = divergence(order, noise, present, absent)
+    backward = divergence(order, noise, absent, present)
+    got = rdp(SampledGaussian(noise, probability), np.array([order]))[0]
+
+    assert got == pytest.approx(forward, rel=1e-8)
+    assert backward < forward * (1 - 1e-6)
+
+
+@pytest.mark.parametrize(("probability", "noise", "order"), MODERATE)
+def test_replacing_is_the_same_in_both_directions(
+    probability, noise, order
+) -> None:
+    def one(x):
+        return log_mixture(x, probability, 1, noise)
+
+    def other(x):
+        return log_mixture(x, probability, -1, noise)
+
+    got = rdp(SampledGaussianReplaceOne(noise, probability), np.array([order]))
+
+    assert got[0] == pytest.approx(
+        divergence(order, noise, one, other), rel=1e-8
+    )
+    assert got[0] == pytest.approx(
+        divergence(order, noise, other, one), rel=1e-8
+    )
+
+
+def log_moment_in_40_digits(probability, noise, excess, mean) -> float:
+    """`log E[u^a v^(1-a)]` by a trapezoid sum of the plain integrand.
+
+    Plain: `u^a v^(1-a)` less its mean, at a digit count where that does not
+    matter, on a finer grid and over a wider range than the code.
+    """
+    with mp.workdps(60):
+        q, z, b = mp.mpf(probability), mp.mpf(noise), mp.mpf(excess)
+
+        def plain(x):
+            u = 1 - q + q * mp.exp(x / z - 1 / (2 * z * z))
+            v = 1 - q + q * mp.exp(mean * x / z - mean**2 / (2 * z * z))
+            return u ** (1 + b) * v**-b * mp.npdf(x)
+
+        step = min(mp.mpf("0.25"), z / 5)
+        low = -(2 / z + 25)
+        high = (1 + (1 - mean) * b) / z + 2 / z + 25
+        points = int((high - low) / step)
+        area = step * mp.fsum(plain(low + k * step) for k in range(points))
+        return float(mp.log(area))
+
+
+EXTREME = [
+    (1e-8, 1.0, 3.5),
+    (1e-8, 100.0, 40.0),
+    (1e-5, 3.0, 0.001),
+    (1e-4, 0.6, 6.7),
+    (0.01, 4.0, 15.5),
+    (0.01, 0.5, 4.25),
+    (0.01, 100.0, 300.5),
+    (0.3, 0.3, 1e-6),
+    (0.5, 2.0, 100.25),
+    (0.5, 1.0, 0.5),
+    (0.45, 0.3, 1.3),
+    (0.5, 0.7, 60.5),
+    (0.999, 10.0, 1e-4),
+    (1 - 1e-9, 20.0, 5000.0),
+    (0.03, 1e4, 10.5),
+]
+
+
+@pytest.mark.parametrize("mean", [0, -1])
+@pytest.mark.parametrize(("probability", "noise", "excess"), EXTREME)
+def test_every_digit_holds(probability, noise, excess, mean) -> None:
+    """Down to divergences of 1e-20, which are lost in 1 + 1e-20.
+
+    Never below: it is a bound.
+    """
+    order = 1 + excess
+    kind = SampledGaussianReplaceOne if mean else SampledGaussian
+
+    got = rdp(kind(noise, probability), np.array([order]))[0] * (order - 1)
+
+    true = log_moment_in_40_digits(probability, noise, order - 1, mean)
+    assert true <= got <= true * (1 + ROUNDED_UP)
+
+
+def test_the_oracle_sees_a_wrong_last_digit() -> None:
+    """Control: an error of 1e-11 in q would have been seen."""
+    true = log_moment_in_40_digits(0.01, 4.0, 15.5, 0)
+    wrong = log_moment_in_40_digits(0.01 * (1 + 1e-11), 4.0, 15.5, 0)
+
+    assert abs(wrong / true - 1) > ROUNDED_UP
+
+
+@pytest.mark.parametrize("probability", [1e-8, 1e-3, 0.1, 0.6, 0.999])
+@pytest.mark.parametrize("noise", [0.1, 0.5, 1.0, 10.0, 1e3, 1e4])
+def test_integer_orders_are_a_finite_sum(probability, noise) -> None:
+    """The quadrature against the binomial sum, two unrelated codes.
+
+    To 1e-11, which the sum is rounded up by; its log-gammas are good to
+    1e-12 at order 1000.
+    """
+    orders = np.array([2, 3, 5, 8, 13, 34, 89, 233, 1000.0])
+
+    curve = rdp(SampledGaussian(noise, probability), orders)
+
+    mechanism = SampledGaussian(noise, probability)
+    sums = log_moments(mechanism, orders - 1) / (orders - 1)
+    np.testing.assert_allclose(curve, sums, rtol=1e-11)
+
+
+@pytest.mark.parametrize("kind", [SampledGaussian, SampledGaussianReplaceOne])
+def test_orders_join_without_a_step(kind) -> None:
+    """Second differences over steps of 1e-4 stay at the smooth 1e-8.
+
+    A jump between the formulas for small and large exponents, or at integer
+    orders, would show at its full height.
+    """
+    orders = np.arange(1.9, 9.1, 1e-4)
+
+    curve = rdp(kind(1.3, 0.2), orders)
+
+    assert np.abs(np.diff(curve, 2)).max() < 1e-7 * curve.min()
+
+
+@pytest.mark.parametrize("excess", [1e-9, 1e-3, 1.0, 10.0])
+@pytest.mark.parametrize("noise", [3.0, 1e4])
+@pytest.mark.parametrize("kind", [SampledGaussian, SampledGaussianReplaceOne])
+def test_certain_sampling_is_no_sampling(kind, noise, excess) -> None:
+    """As q goes to 1, the curve goes to the straight line; never above.
+
+    To 1e-9 at 1 - q = 1e-12, as neither v nor its powers are small here.
+    """
+    distance = 2 if kind is SampledGaussianReplaceOne else 1
+    orders = np.array([1 + excess])
+
+    sampled = rdp(kind(noise, 1 - 1e-12), orders)[0]
+
+    line = rdp(Gaussian(noise / distance), orders)[0]
+    assert line * (1 - 1e-9) <= sampled <= line * (1 + 1e-15)
+
+
+@pytest.mark.parametrize("kind", [SampledGaussian, SampledGaussianReplaceOne])
+@pytest.mark.parametrize("noise", [1e-90, 1e-3, 0.009])
+def test_next_to_no_noise_is_priced_without_sampling(kind, noise) -> None:
+    """A bound, where the quadrature would need too many points."""
+    distance = 2 if kind is SampledGaussianReplaceOne else 1
+    orders = np.array([1 + 1e-6, 2.0, 1e6])
+
+    sampled = rdp(kind(noise, 0.1), orders)
+
+    line = rdp(Gaussian(noise / distance), orders)
+    np.testing.assert_allclose(sampled, line, rtol=1e-15)
+
+
+def test_orders_that_take_too_many_points_are_priced_without_sampling() -> None:
+    """q near 1, z near 0, order 1e6: 742,042 points, the limit is 131,072."""
+    orders = np.array([1e6])
+
+    curve = rdp(SampledGaussianReplaceOne(0.1136, 0.9009), orders)
+
+    line = rdp(Gaussian(0.1136 / 2), orders)
+    np.testing.assert_allclose(curve, line, rtol=1e-15)
+
+
+def test_unsampled_gaussian() -> None:
+    """`a / (2 z^2)`: Mironov (2017), Corollary 3; up to the rounding up."""
+    orders = np.array([1.5, 2.0, 1e6])
+
+    np.testing.assert_allclose(
+        rdp(Gaussian(3.0), orders), orders / 18, rtol=ROUNDED_UP
+    )
+
+
+@pytest.mark.parametrize("wrong", [1.0, 0.5, math.nan])
+def test_orders_must_exceed_one(wrong) -> None:
+    with pytest.raises(ValueError, match="`orders`"):
+        rdp(Gaussian(3.0), np.array([2.0, wrong]))
+
+
+def test_large_orders_approach_the_line() -> None:
+    """`log(q) a/(a-1)` below it, once the record surely was in the sample.
+
+    To 1e-6: the binomial sum without all but its last term.
+    """
+    probability, noise, order = 1e-3, 0.2, 1e5
+
+    curve = rdp(SampledGaussian(noise, probability), np.array([order]))[0]
+
+    shift = special.xlogy(1, probability) * order / (order - 1)
+    assert curve == pytest.approx(order / (2 * noise**2) + shift, rel=1e-9)

@@ -1,0 +1,131 @@
+"""Laws of Rényi curves and of the search for an order."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from keras_dp.accountants import RDP
+from keras_dp.accountants._pairs import Pairs
+from keras_dp.accountants._renyi import log_moment
+from keras_dp.accountants.mechanisms import (
+    FixedSizeGaussian,
+    Gaussian,
+    SampledGaussian,
+    SampledGaussianReplaceOne,
+)
+from keras_dp.accountants.renyi_curves import rdp
+from keras_dp.ledger import FullDataset, GaussianSum, Round
+
+LAW = settings(derandomize=True, deadline=None, max_examples=40)
+
+noises = st.floats(0.3, 50.0)
+probabilities = st.floats(1e-6, 0.999)
+
+
+@LAW
+@given(probabilities, noises)
+@pytest.mark.parametrize(
+    "kind", [SampledGaussian, SampledGaussianReplaceOne, FixedSizeGaussian]
+)
+def test_divergence_grows_with_the_order(kind, probability, noise) -> None:
+    """And stays below that without sampling. To the 1e-10 it is rounded up."""
+    orders = 1 + np.geomspace(1e-6, 1e6, 80)
+
+    curve = rdp(kind(noise, probability), orders)
+
+    distance = 2 if kind is SampledGaussianReplaceOne else 1
+    unsampled = rdp(Gaussian(noise / distance), orders)
+    assert np.all(curve > 0)
+    assert np.all(curve[:-1] <= curve[1:] * (1 + 1e-10))
+    assert np.all(curve <= unsampled * (1 + 1e-12))
+
+
+@LAW
+@given(probabilities, st.floats(1.0, 100.0), noises)
+@pytest.mark.parametrize(
+    "kind", [SampledGaussian, SampledGaussianReplaceOne, FixedSizeGaussian]
+)
+def test_rarer_samples_diverge_less(kind, probability, factor, noise) -> None:
+    orders = 1 + np.geomspace(1e-3, 1e3, 20)
+
+    more = rdp(kind(noise, probability), orders)
+    less = rdp(kind(noise, probability / factor), orders)
+
+    assert np.all(less <= more * (1 + 1e-10))
+
+
+def log_moment_over_everything(probability, noise, excess, mean):
+    """By the trapezoid rule with half the steps; None if that takes too long.
+
+    Over all x where any of these integrands can be seen.
+    """
+    steps = 0.2 * min(1, noise)
+    if mean:
+        steps /= math.sqrt(1 + excess / (4 * noise**2))
+    end = (1 + excess - mean * excess) / noise + 2 / noise + 16
+    if (end + 16 + 2 / noise) / steps > 300_000:
+        return None
+    x = np.arange(-16 - 2 / noise, end, steps)[None]
+    row = [np.array([value]) for value in (probability, noise, excess)]
+    values = Pairs(*row, mean).take(np.array([0])).log_integrand(x)
+    area = np.logaddexp.reduce(values[0]) + math.log(steps)
+    return np.logaddexp(0, area - math.log(2 * math.pi) / 2)
+
+
+@LAW
+@given(
+    st.floats(1e-8, 1 - 1e-8),
+    st.floats(-0.7, 3.0),
+    st.floats(-3.0, 5.0),
+    st.sampled_from([0.0, -1.0]),
+)
+def test_windows_miss_nothing(probability, log_noise, log_excess, mean) -> None:
+    """The integral is that over everything.
+
+    To 1e-12, ten times the rounding errors of both.
+    """
+    row = (probability, 10.0**log_noise, 10.0**log_excess)
+    everything = log_moment_over_everything(*row, mean)
+    assume(everything is not None)
+
+    got = log_moment(*(np.array([v]) for v in row), other_mean=mean)
+
+    assert got[0] == pytest.approx(everything, rel=1e-12)
+
+
+@pytest.mark.parametrize("excess", [4_285_500.0, 4_286_085.0, 4_286_500.0])
+def test_windows_find_two_peaks_of_one_height(excess) -> None:
+    """A thousand apart, with a valley that only `v` makes between them."""
+    row = (0.1, 1000.0, excess)
+
+    got = log_moment(*(np.array([v]) for v in row), other_mean=-1.0)
+
+    everything = log_moment_over_everything(*row, -1.0)
+    assert got[0] == pytest.approx(everything, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("noise", "count", "delta"),
+    [(1e4, 1, 1e-300), (0.02, 10**6, 1e-3), (1.0, 1, 1e-5), (1e6, 1, 1e-200)],
+)
+def test_the_best_order_is_found_wherever_it_is(noise, count, delta) -> None:
+    """From 1.0004 to 3e7 here. As good as the best of a million orders.
+
+    By 1e-8, what the search may miss.
+    """
+    excess = np.geomspace(1e-9, 1e10, 1_000_000)
+    epsilons = (
+        count * (1 + excess) / (2 * noise**2)
+        - (math.log(delta) + np.log1p(excess)) / excess
+        - np.log1p(1 / excess)
+    )
+    query = GaussianSum("sum", 1.0, noise)
+
+    found = RDP().epsilon(
+        [(Round(FullDataset(), (query,)), count)], delta=delta
+    )
+
+    assert epsilons.min() * (1 - 1e-9) <= found <= epsilons.min() * (1 + 1e-8)
