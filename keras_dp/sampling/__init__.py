@@ -1,0 +1,11 @@
+"""How records are drawn, and the event that proves it. No TensorFlow."""
+
+from keras_dp.sampling.poisson_batches import PhysicalBatch, PoissonBatches
+from keras_dp.sampling.record_source import RandomAccessSource, RecordSpec
+
+__all__ = [
+    "PhysicalBatch",
+    "PoissonBatches",
+    "RandomAccessSource",
+    "RecordSpec",
+]

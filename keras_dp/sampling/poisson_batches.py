@@ -1,0 +1,197 @@
+"""Poisson samples, as physical batches of a fixed size."""
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from keras_dp import _check
+from keras_dp.ledger import PoissonSampling
+from keras_dp.sampling import random_words
+from keras_dp.sampling.bernoulli_draw import BernoulliDraw
+from keras_dp.sampling.record_source import Nest, RandomAccessSource, Records
+
+# Accelerators like batches of a multiple of this.
+_MULTIPLE = 8
+
+
+class PhysicalBatch(NamedTuple):
+    """A part of a sample that is processed at once.
+
+    Attributes:
+        records: Nest of arrays `[physical_batch_size, ...]`: records first,
+            then zeros as padding.
+        mask: Shape `[physical_batch_size]`, boolean: true for records.
+        ends_sample: Whether the sample ends with this batch.
+    """
+
+    records: Nest
+    mask: npt.NDArray[np.bool_]
+    ends_sample: bool
+
+
+class PoissonBatches:
+    """Draws each record independently, anew for every round.
+
+    Iterating gives physical batches without end. A sample of n records runs
+    as `ceil(n / physical_batch_size)` of them, and an empty one as a single
+    batch of padding; `ends_sample` marks the last. A sample's size, its records
+    and how many batches it takes are secret; the sampler's attributes are not.
+
+    Guarantee: in each round each record takes part with `sampling_probability`,
+    independently of all records and rounds, by the operating system's
+    cryptographic generator. Floating point costs at most 3e-11 in epsilon per
+    round; see `BernoulliDraw`. With a `seed` the draws are reproducible, and
+    private only towards those who cannot know it; events then say `seeded`.
+
+    The number of records is used for `expected_sample_size` and the default
+    `physical_batch_size` alone. Under the neighbouring relation "add or remove
+    one" it is itself private: whoever publishes either, or takes the average's
+    denominator from them, treats it as public knowledge, as is customary.
+
+    Attributes:
+        population_size: Number of records.
+        sampling_probability: Chance of each record to take part in a round.
+        physical_batch_size: Length of the leading axis of every batch. The
+            default holds more than 99.9 % of the samples in one batch, which
+            is fastest. Smaller ones need less memory; much larger ones compute
+            on padding.
+        rounds_per_epoch: What `fit` calls an epoch, by default `1 /
+            sampling_probability`, after which a record was drawn once on
+            average.
+        seeded: Whether the caller chose the seed.
+        record_structure: Nest of `RecordSpec`s of the structure of one record,
+            known without a draw.
+
+    >>> x, y = np.zeros([1000, 28, 28]), np.zeros([1000], np.int32)
+    >>> batches = PoissonBatches((x, y), sampling_probability=0.01)
+    >>> batches.expected_sample_size, batches.physical_batch_size
+    (10.0, 24)
+    >>> batches.sampling_event
+    PoissonSampling(probability=0.01, drawn_by_library=True)
+    >>> (x, y), mask, ends_sample = next(iter(batches))
+    >>> x.shape, y.shape, mask.shape
+    ((24, 28, 28), (24,), (24,))
+    """
+
+    def __init__(
+        self,
+        data: Nest | RandomAccessSource,
+        *,
+        sampling_probability: float,
+        physical_batch_size: int | None = None,
+        rounds_per_epoch: int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        """Looks at the shapes of the data, and draws nothing.
+
+        Args:
+            data: Array, or nest (tuple, list, dict) of arrays, of equal
+                length, such as `(x, y)` or `(x, y, sample_weight)`; they may
+                be memory-mapped. Other array-likes are converted once. Or a
+                `RandomAccessSource`, for records that are read when drawn.
+            sampling_probability: In [2^-60, 1].
+            physical_batch_size: At least 1.
+            rounds_per_epoch: At least 1.
+            seed: At least 0. By default the operating system's generator is
+                used. Each iterator is a stream of its own of the seed: the
+                first iterators of two equal samplers draw alike.
+
+        Raises:
+            TypeError: `data` is, or holds, something else.
+            ValueError: There are no records, lengths differ, a source returns
+                something else than it was asked for, or a number is out of its
+                range.
+        """
+        _check.probability(sampling_probability=sampling_probability)
+        self._records = Records(data)
+        self._draw = BernoulliDraw(
+            len(self._records), float(sampling_probability)
+        )
+        if physical_batch_size is None:
+            physical_batch_size = _holding_most_samples(self._draw)
+        if rounds_per_epoch is None:
+            rounds_per_epoch = max(
+                1, round(1 / self._draw.sampling_probability)
+            )
+        _check.integer_at_least(
+            1,
+            physical_batch_size=physical_batch_size,
+            rounds_per_epoch=rounds_per_epoch,
+        )
+        if seed is not None:
+            _check.integer_at_least(0, seed=seed)
+        self.physical_batch_size = int(physical_batch_size)
+        self.rounds_per_epoch = int(rounds_per_epoch)
+        self._seed = seed
+        self._streams = 0
+
+    @property
+    def population_size(self) -> int:
+        """Number of records."""
+        return self._draw.population_size
+
+    @property
+    def sampling_probability(self) -> float:
+        """Chance of each record to take part in a round."""
+        return self._draw.sampling_probability
+
+    @property
+    def expected_sample_size(self) -> float:
+        """Mean number of records of a round; see the class on its privacy."""
+        return self.sampling_probability * self.population_size
+
+    @property
+    def seeded(self) -> bool:
+        """Whether the caller chose the seed."""
+        return self._seed is not None
+
+    @property
+    def record_structure(self) -> Any:
+        """Nest of `RecordSpec`s, without the leading axis."""
+        return self._records.structure
+
+    @property
+    def sampling_event(self) -> PoissonSampling:
+        """What a ledger is told about each round's draw."""
+        return PoissonSampling(self.sampling_probability, drawn_by_library=True)
+
+    def __iter__(self) -> Iterator[PhysicalBatch]:
+        return self.rounds()
+
+    def rounds(self) -> Iterator[PhysicalBatch]:
+        """Returns the physical batches of fresh samples, without end.
+
+        Any number of iterators may be alive; no two share a draw.
+        """
+        if self._seed is None:
+            return self._batches(random_words.from_operating_system)
+        stream, self._streams = self._streams, self._streams + 1
+        return self._batches(random_words.from_seed(self._seed, stream))
+
+    def _batches(self, words: random_words.Words) -> Iterator[PhysicalBatch]:
+        size = self.physical_batch_size
+        places = np.arange(size)
+        while True:
+            sample = self._draw.indices(words)
+            for start in range(0, max(1, len(sample)), size):
+                indices = sample[start : start + size]
+                yield PhysicalBatch(
+                    records=self._records.padded(indices, size),
+                    mask=places < len(indices),
+                    ends_sample=start + size >= len(sample),
+                )
+
+
+def _holding_most_samples(draw: BernoulliDraw) -> int:
+    """Returns a size that at most one sample of a thousand exceeds.
+
+    The size of a sample is binomial. Its 99.9 % quantile lies 3.1 standard
+    deviations and, for its skewness, at most 1.4 + 0.5 above the mean.
+    """
+    size, q = draw.population_size, draw.sampling_probability
+    deviation = math.sqrt(size * q * (1 - q))
+    most = min(size, size * q + 3.5 * deviation + 1)
+    return math.ceil(most / _MULTIPLE) * _MULTIPLE

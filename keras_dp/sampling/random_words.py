@@ -1,0 +1,32 @@
+"""Where the randomness of samplers comes from: uniform 64-bit words."""
+
+import os
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+# Returns as many independent, uniform words as it is asked for.
+Words = Callable[[int], npt.NDArray[np.uint64]]
+
+
+def from_operating_system(count: int) -> npt.NDArray[np.uint64]:
+    """Returns `count` words of the kernel's cryptographic generator."""
+    return np.frombuffer(os.urandom(8 * count), np.uint64)
+
+
+def from_seed(seed: int, stream: int) -> Words:
+    """Returns a reproducible generator, which is not a cryptographic one.
+
+    Args:
+        seed: Chosen by the caller, >= 0.
+        stream: Number of the generator, >= 0: each is independent of all
+            others of the seed.
+    """
+    sequence = np.random.SeedSequence(seed, spawn_key=(stream,))
+    generator = np.random.Philox(sequence)
+
+    def words(count: int) -> npt.NDArray[np.uint64]:
+        return np.asarray(generator.random_raw(count), np.uint64)
+
+    return words

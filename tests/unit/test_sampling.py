@@ -1,0 +1,306 @@
+"""`PoissonBatches` does what its docstring says."""
+
+import itertools
+import subprocess
+import sys
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from keras_dp.ledger import PoissonSampling
+from keras_dp.sampling import PoissonBatches, random_words
+from keras_dp.sampling.bernoulli_draw import BernoulliDraw
+
+SEED = 11
+
+
+def one_sample(batches):
+    """Returns the physical batches of one sample."""
+    sample = []
+    for batch in batches:
+        sample.append(batch)
+        if batch.ends_sample:
+            return sample
+    return None
+
+
+def drawn(batches, rounds=1):
+    """Returns the records of each of the first rounds, for a flat array."""
+    iterator = iter(batches)
+    return [
+        np.concatenate([b.records[b.mask] for b in one_sample(iterator)])
+        for _ in range(rounds)
+    ]
+
+
+class Source:
+    """Records `i -> (i, [i, -i])`, of which none is stored."""
+
+    def __init__(self, size):
+        self.size = size
+        self.asked = []
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, indices):
+        self.asked.append(indices)
+        return indices, {"pair": np.stack([indices, -indices], axis=1)}
+
+
+class Example(NamedTuple):
+    x: np.ndarray
+    y: np.ndarray
+
+
+# Physical batches.
+
+
+def test_a_large_sample_runs_as_several_batches_of_one_size():
+    batches = PoissonBatches(
+        np.arange(1, 101), sampling_probability=1.0, physical_batch_size=32
+    )
+
+    sample = one_sample(batches)
+
+    assert [len(b.records) for b in sample] == [32, 32, 32, 32]
+    assert [b.mask.sum() for b in sample] == [32, 32, 32, 4]
+    assert [b.ends_sample for b in sample] == [False, False, False, True]
+    records = np.concatenate([b.records for b in sample])
+    np.testing.assert_array_equal(records[:100], np.arange(1, 101))
+    np.testing.assert_array_equal(records[100:], 0)
+
+
+def test_a_sample_that_fills_its_batches_has_no_empty_one():
+    batches = PoissonBatches(
+        np.arange(64), sampling_probability=1.0, physical_batch_size=32
+    )
+
+    assert [b.mask.sum() for b in one_sample(batches)] == [32, 32]
+
+
+def test_an_empty_sample_is_one_batch_of_padding():
+    source = Source(10)
+    batches = PoissonBatches(
+        source, sampling_probability=1e-15, physical_batch_size=4, seed=SEED
+    )
+    source.asked.clear()
+
+    for batch in itertools.islice(batches, 5):
+        assert batch.ends_sample is True
+        assert batch.mask.dtype == bool
+        assert not batch.mask.any()
+        assert batch.records[0].shape == (4,)
+        assert not batch.records[1]["pair"].any()
+    assert source.asked == []
+
+
+def test_every_round_is_drawn_anew():
+    rounds = drawn(
+        PoissonBatches(np.arange(500), sampling_probability=0.5, seed=SEED), 3
+    )
+
+    assert not np.array_equal(rounds[0], rounds[1])
+    assert not np.array_equal(rounds[1], rounds[2])
+
+
+# Where records come from.
+
+
+def test_nested_arrays_keep_structure_dtypes_and_correspondence():
+    ids = np.arange(200)
+    data = (
+        {"a": ids.astype(np.float32), "b": [ids[:, None] * np.ones((1, 3))]},
+        Example(x=ids.astype(np.uint8), y=np.array([f"s{i}" for i in ids])),
+    )
+    batches = PoissonBatches(data, sampling_probability=0.1, seed=SEED)
+
+    (inputs, example), mask, _ = next(iter(batches))
+
+    assert isinstance(example, Example)
+    assert inputs["a"].dtype == np.float32
+    assert inputs["b"][0].dtype == np.float64
+    assert inputs["b"][0].shape == (batches.physical_batch_size, 3)
+    real = inputs["a"][mask].astype(int)
+    assert len(real)
+    np.testing.assert_array_equal(example.x[mask], real)
+    np.testing.assert_array_equal(inputs["b"][0][mask, 2], real)
+    assert list(example.y[mask]) == [f"s{i}" for i in real]
+
+
+def test_a_source_is_asked_only_for_what_was_drawn():
+    source = Source(10**12)
+    batches = PoissonBatches(source, sampling_probability=1e-10, seed=SEED)
+
+    (ids, nested), mask, _ = one_sample(batches)[-1]
+
+    probe, indices = source.asked
+    np.testing.assert_array_equal(probe, [0])
+    assert indices.dtype == np.int64
+    np.testing.assert_array_equal(ids[mask], indices)
+    np.testing.assert_array_equal(nested["pair"][mask][:, 1], -indices)
+
+
+def test_a_source_draws_like_the_array_it_stands_for():
+    array = PoissonBatches(np.arange(99), sampling_probability=0.3, seed=SEED)
+    source = PoissonBatches(Source(99), sampling_probability=0.3, seed=SEED)
+
+    np.testing.assert_array_equal(
+        next(iter(array)).records, next(iter(source)).records[0]
+    )
+
+
+def test_memory_mapped_arrays_are_read_when_drawn(tmp_path):
+    path = tmp_path / "x.npy"
+    np.save(path, np.arange(1000.0).reshape(500, 2))
+    mapped = np.load(path, mmap_mode="r")
+
+    records, mask, _ = next(
+        iter(PoissonBatches(mapped, sampling_probability=0.1, seed=SEED))
+    )
+
+    assert type(records) is np.ndarray
+    np.testing.assert_array_equal(records[mask, 1], records[mask, 0] + 1)
+
+
+def test_array_likes_are_converted():
+    class Tensor:
+        def __array__(self, dtype=None, copy=None):
+            return np.arange(6.0)
+
+    batches = PoissonBatches((Tensor(), np.arange(6)), sampling_probability=1.0)
+
+    assert next(iter(batches)).records[0].tolist() == [0, 1, 2, 3, 4, 5, 0, 0]
+
+
+def test_arrays_that_are_not_contiguous():
+    data = np.arange(60.0).reshape(3, 20).T[::2]
+    batches = PoissonBatches(
+        data, sampling_probability=1.0, physical_batch_size=10
+    )
+
+    np.testing.assert_array_equal(next(iter(batches)).records, data)
+
+
+# Randomness.
+
+
+def test_a_seed_makes_draws_reproducible():
+    def draws(seed):
+        return drawn(
+            PoissonBatches(np.arange(300), sampling_probability=0.5, seed=seed),
+            rounds=3,
+        )
+
+    first, again, other = draws(5), draws(5), draws(6)
+
+    for one, two, three in zip(first, again, other, strict=True):
+        np.testing.assert_array_equal(one, two)
+        assert not np.array_equal(one, three)
+
+
+def test_iterators_share_no_draw_however_they_interleave():
+    def sampler():
+        return PoissonBatches(
+            np.arange(300), sampling_probability=0.5, seed=SEED
+        )
+
+    together = sampler()
+    first, second = iter(together), iter(together)
+    mixed = [next(it).records for it in (first, second, first, second)]
+    apart = sampler()
+    alone = list(itertools.islice(apart, 2)), list(itertools.islice(apart, 2))
+
+    assert not np.array_equal(mixed[0], mixed[1])
+    for one, two in zip(mixed[0::2], alone[0], strict=True):
+        np.testing.assert_array_equal(one, two.records)
+    for one, two in zip(mixed[1::2], alone[1], strict=True):
+        np.testing.assert_array_equal(one, two.records)
+
+
+def test_without_a_seed_no_two_samplers_draw_alike():
+    """Two samples of 2,000 records agree with probability 2^-2000."""
+    one, two = (
+        drawn(PoissonBatches(np.arange(2000), sampling_probability=0.5))[0]
+        for _ in range(2)
+    )
+
+    assert not np.array_equal(one, two)
+
+
+def test_without_a_seed_all_randomness_is_the_operating_systems(monkeypatch):
+    words = random_words.from_seed(3, 0)
+    expected = BernoulliDraw(1000, 0.01).indices(words)
+    fake = random_words.from_seed(3, 0)
+    monkeypatch.setattr(
+        random_words.os, "urandom", lambda count: fake(count // 8).tobytes()
+    )
+
+    (sample,) = drawn(
+        PoissonBatches(np.arange(1000), sampling_probability=0.01)
+    )
+
+    np.testing.assert_array_equal(sample, expected)
+
+
+def test_importing_and_drawing_loads_no_tensorflow():
+    code = (
+        "import sys, numpy as np; from keras_dp import sampling; "
+        "next(iter(sampling.PoissonBatches(np.ones(9), "
+        "sampling_probability=.5))); "
+        "assert not {'tensorflow', 'keras', 'scipy'} & set(sys.modules)"
+    )
+
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# Public attributes.
+
+
+def test_attributes():
+    batches = PoissonBatches(
+        (np.zeros((400, 5, 2), np.float32), {"y": np.zeros(400, np.int64)}),
+        sampling_probability=np.float64(0.3),
+        seed=0,
+    )
+
+    assert batches.population_size == 400
+    assert batches.expected_sample_size == pytest.approx(120)
+    assert batches.rounds_per_epoch == 3
+    assert batches.seeded
+    assert batches.sampling_event == PoissonSampling(0.3, True)
+    x, y = batches.record_structure
+    assert (x.shape, x.dtype) == ((5, 2), np.float32)
+    assert (y["y"].shape, y["y"].dtype) == ((), np.int64)
+
+
+def test_defaults():
+    assert not PoissonBatches(np.ones(3), sampling_probability=1.0).seeded
+    few = PoissonBatches(np.ones(3), sampling_probability=0.9)
+    assert few.rounds_per_epoch == 1
+    assert few.physical_batch_size == 8
+    given = PoissonBatches(
+        np.ones(3),
+        sampling_probability=0.9,
+        rounds_per_epoch=7,
+        physical_batch_size=5,
+    )
+    assert (given.rounds_per_epoch, given.physical_batch_size) == (7, 5)
+
+
+@pytest.mark.parametrize("size", [1, 7, 40, 1000, 10**6])
+@pytest.mark.parametrize("mean", [1e-4, 0.3, 1, 2.48, 7.9, 31, 500, 9e5])
+def test_by_default_one_sample_of_a_thousand_needs_a_second_batch(size, mean):
+    """And the batch is no more than 8 records larger than it must be."""
+    if mean > size:
+        return
+    q = mean / size
+    batches = PoissonBatches(Source(size), sampling_probability=q)
+    physical = batches.physical_batch_size
+
+    assert physical % 8 == 0
+    assert stats.binom.sf(physical, size, q) < 1e-3
+    deviation = np.sqrt(mean * (1 - q))
+    assert physical <= min(size + 7, mean + 3.5 * deviation + 9)
