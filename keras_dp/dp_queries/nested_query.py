@@ -1,0 +1,197 @@
+"""Queries over the parts of a record, as one query."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+import tensorflow as tf
+from typing_extensions import override
+
+from keras_dp import ledger
+from keras_dp.dp_queries import nests, seeds
+from keras_dp.dp_queries.dp_query import (
+    DPQuery,
+    Nest,
+    QueryResult,
+    register,
+)
+
+
+@register
+@dataclasses.dataclass(frozen=True, slots=True)
+class NestedQuery(DPQuery):
+    """Answers each part of a record by a query of its own.
+
+    `queries` is a nest (dicts with string keys, lists, tuples) whose leaves are
+    queries. Its structure is a prefix of that of a record: what lies below a
+    query is that query's record. States have the structure of `queries`.
+
+    Guarantee: for each leaf query its own, of its part of the record. All
+    leaves see the same sample, and the release has one ledger event per leaf,
+    composed (once, under one sampling event) by the accountant. A record with
+    a part that is not finite is dropped from that part's query only.
+
+    Attributes:
+        queries: Nest of queries, at least one. Saved in a model's config, a
+            NamedTuple comes back as a tuple.
+
+    Source: McMahan et al. (2018), arXiv:1812.06210v2, section 4.
+
+    >>> from keras_dp.dp_queries.gaussian_query import GaussianSumQuery
+    >>> query = NestedQuery({"a": GaussianSumQuery(1.0, 2.0),
+    ...                      "b": [GaussianSumQuery(3.0, 4.0)]})
+    >>> event = query.planned_event(query.initial_global_state())
+    >>> for leaf in query.ledger_events(event, name="gradients"): print(leaf)
+    GaussianSum(name='gradients/a', l2_norm_bound=1.0, noise_stddev=2.0)
+    GaussianSum(name='gradients/b/0', l2_norm_bound=3.0, noise_stddev=4.0)
+    """
+
+    queries: Nest
+
+    def __post_init__(self) -> None:
+        nests.check(self.queries)
+        # A copy, which the caller's dicts and lists cannot change.
+        object.__setattr__(self, "queries", self._pack(self._leaves))
+
+    def __hash__(self) -> int:
+        return hash(tuple(zip(self.paths, self._leaves, strict=True)))
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The name of each leaf query: its keys, joined by `/`."""
+        return tuple(nests.paths(self.queries))
+
+    @override
+    def get_config(self) -> dict[str, Any]:
+        return {"queries": nests.to_config(self.queries)}
+
+    @classmethod
+    @override
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        return cls(nests.from_config(config["queries"]))
+
+    @override
+    def initial_global_state(self, seed: int | None = None) -> Nest:
+        each = seeds.children(seed, len(self._leaves))
+        return self._pack(
+            [
+                query.initial_global_state(own)
+                for query, own in zip(self._leaves, each, strict=True)
+            ]
+        )
+
+    @override
+    def derive_sample_params(self, global_state: Nest) -> Nest:
+        return self._map(
+            lambda query, state: query.derive_sample_params(state), global_state
+        )
+
+    @override
+    def initial_sample_state(self, template: Nest) -> Nest:
+        return self._map(
+            lambda query, part: query.initial_sample_state(part), template
+        )
+
+    @override
+    def preprocess_record(self, params: Nest, record: Nest) -> Nest:
+        return self._map(
+            lambda query, own, part: query.preprocess_record(own, part),
+            params,
+            record,
+        )
+
+    @override
+    def accumulate_preprocessed_record(
+        self, sample_state: Nest, preprocessed_record: Nest
+    ) -> Nest:
+        return self._map(
+            lambda query, state, part: query.accumulate_preprocessed_record(
+                state, part
+            ),
+            sample_state,
+            preprocessed_record,
+        )
+
+    @override
+    def accumulate_records(
+        self,
+        params: Nest,
+        sample_state: Nest,
+        records: Nest,
+        mask: tf.Tensor | None = None,
+    ) -> Nest:
+        return self._map(
+            lambda query, own, state, part: query.accumulate_records(
+                own, state, part, mask
+            ),
+            params,
+            sample_state,
+            records,
+        )
+
+    @override
+    def merge_sample_states(self, state_1: Nest, state_2: Nest) -> Nest:
+        return self._map(
+            lambda query, one, two: query.merge_sample_states(one, two),
+            state_1,
+            state_2,
+        )
+
+    @override
+    def planned_event(self, global_state: Nest) -> Nest:
+        return self._map(
+            lambda query, state: query.planned_event(state), global_state
+        )
+
+    @override
+    def get_noised_result(
+        self, sample_state: Nest, global_state: Nest
+    ) -> QueryResult:
+        results = [
+            query.get_noised_result(sample, state)
+            for query, sample, state in self._zip(sample_state, global_state)
+        ]
+        return QueryResult(
+            value=self._pack([result.value for result in results]),
+            global_state=self._pack([r.global_state for r in results]),
+            event=self._pack([result.event for result in results]),
+        )
+
+    @override
+    def ledger_events(
+        self, event: Nest, name: str = "records"
+    ) -> tuple[ledger.SumQueryEvent, ...]:
+        events: list[ledger.SumQueryEvent] = []
+        for path, (query, own) in zip(
+            self.paths, self._zip(event), strict=True
+        ):
+            events.extend(
+                query.ledger_events(own, f"{name}/{path}" if path else name)
+            )
+        return tuple(events)
+
+    @override
+    def derive_metrics(self, global_state: Nest) -> dict[str, tf.Tensor]:
+        return {
+            f"{path}/{name}": value
+            for path, (query, state) in zip(
+                self.paths, self._zip(global_state), strict=True
+            )
+            for name, value in query.derive_metrics(state).items()
+        }
+
+    @property
+    def _leaves(self) -> list[DPQuery]:
+        return nests.leaves(self.queries)
+
+    def _zip(self, *of: Nest) -> list[tuple[Any, ...]]:
+        """Returns, for each leaf query, itself and its part of each nest."""
+        parts = [nests.split(self.queries, part) for part in of]
+        return list(zip(self._leaves, *parts, strict=True))
+
+    def _map(self, function: Callable[..., Any], *of: Nest) -> Nest:
+        return self._pack([function(*each) for each in self._zip(*of)])
+
+    def _pack(self, parts: list[Any]) -> Nest:
+        """Puts one nest per leaf query into the structure of `queries`."""
+        return nests.join(self.queries, iter(parts))

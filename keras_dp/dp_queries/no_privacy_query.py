@@ -1,0 +1,90 @@
+"""A sum without privacy, recorded as such."""
+
+import dataclasses
+
+import tensorflow as tf
+from typing_extensions import override
+
+from keras_dp import ledger
+from keras_dp.dp_queries import records as records_lib
+from keras_dp.dp_queries.dp_query import (
+    DPQuery,
+    Nest,
+    QueryResult,
+    add,
+    register,
+    zeros_like_record,
+)
+
+
+@register
+@dataclasses.dataclass(frozen=True, slots=True)
+class NoPrivacySumQuery(DPQuery):
+    """Sums records as they are: no bound, no noise.
+
+    Guarantee: none. Each release is recorded as non-private, and every
+    accountant answers epsilon = inf for a ledger that holds one. Records that
+    are not finite are added as they are. Records may be integers.
+
+    >>> query = NoPrivacySumQuery()
+    >>> query.ledger_events(query.planned_event(()), name="loss")
+    (NonPrivateSum(name='loss'),)
+    """
+
+    @override
+    def initial_global_state(self, seed: int | None = None) -> tuple[()]:
+        del seed  # Nothing is drawn.
+        return ()
+
+    @override
+    def derive_sample_params(self, global_state: Nest) -> tuple[()]:
+        return ()
+
+    @override
+    def initial_sample_state(self, template: Nest) -> Nest:
+        return zeros_like_record(template)
+
+    @override
+    def preprocess_record(self, params: Nest, record: Nest) -> Nest:
+        return record
+
+    @override
+    def accumulate_preprocessed_record(
+        self, sample_state: Nest, preprocessed_record: Nest
+    ) -> Nest:
+        return add(sample_state, preprocessed_record)
+
+    @override
+    def accumulate_records(
+        self,
+        params: Nest,
+        sample_state: Nest,
+        records: Nest,
+        mask: tf.Tensor | None = None,
+    ) -> Nest:
+        first = tf.nest.flatten(records)[0]
+        weights = records_lib.masked(records_lib.ones(first), mask)
+        sums = tf.nest.map_structure(
+            lambda leaf: records_lib.weighted_sum(leaf, weights), records
+        )
+        return add(sample_state, sums)
+
+    @override
+    def merge_sample_states(self, state_1: Nest, state_2: Nest) -> Nest:
+        return add(state_1, state_2)
+
+    @override
+    def planned_event(self, global_state: Nest) -> tuple[()]:
+        return ()
+
+    @override
+    def get_noised_result(
+        self, sample_state: Nest, global_state: Nest
+    ) -> QueryResult:
+        return QueryResult(sample_state, global_state, event=())
+
+    @override
+    def ledger_events(
+        self, event: Nest, name: str = "records"
+    ) -> tuple[ledger.SumQueryEvent, ...]:
+        return (ledger.NonPrivateSum(name=name),)

@@ -1,0 +1,147 @@
+"""What a query may ask of a batch of records, whatever they are made of.
+
+A batch of records is a nest whose leaves are tensors `[batch, ...]`, or
+objects that answer the three questions of `LazyRecords` without holding the
+records, such as the per-example gradients of a layer.
+"""
+
+from typing import Any, Protocol, runtime_checkable
+
+import tensorflow as tf
+
+Leaf = Any  # A tensor `[batch, ...]` or a `LazyRecords`.
+
+
+@runtime_checkable
+class LazyRecords(Protocol):
+    """One leaf of a batch of records that may never be materialized."""
+
+    def squared_norms(self) -> tf.Tensor:
+        """Returns each record's squared L2 norm, shape `[batch]`."""
+
+    def weighted_sum(self, weights: tf.Tensor) -> tf.Tensor:
+        """Returns `sum_i weights[i] * record[i]`, the shape of one record.
+
+        A record of weight 0 contributes nothing, even where it is not finite.
+        """
+
+    def materialize(self) -> tf.Tensor:
+        """Returns the records themselves, shape `[batch, ...]`."""
+
+
+def norms(leaves: list[Leaf]) -> tf.Tensor:
+    """Returns the joint L2 norm over `leaves` of each record, `[batch]`.
+
+    Not finite where a record is not, or its norm is too large for the dtype.
+    Tensors are scaled before squaring, so that neither overflow nor underflow
+    can hide the size of a finite record. Half precision is computed in float32.
+    """
+    if not leaves:
+        raise ValueError(
+            "`records` must have at least one leaf. Received: an empty nest."
+        )
+    each = [in_float(_leaf_norms(leaf)) for leaf in leaves]
+    if len(each) == 1:
+        return each[0]
+    dtype = tf.float64 if tf.float64 in {n.dtype for n in each} else tf.float32
+    return _scaled_norm(tf.stack([tf.cast(n, dtype) for n in each], axis=1))
+
+
+def clip_factors(norms: tf.Tensor, l2_norm_clip: tf.Tensor) -> tf.Tensor:
+    """Returns `min(1, l2_norm_clip / norm)`, and 0 where it is not finite."""
+    clip = tf.cast(l2_norm_clip, norms.dtype)
+    positive = tf.where(norms > 0, norms, tf.ones_like(norms))
+    factors = tf.where(norms > clip, clip / positive, tf.ones_like(norms))
+    return tf.where(tf.math.is_finite(norms), factors, tf.zeros_like(norms))
+
+
+def masked(weights: tf.Tensor, mask: Any) -> tf.Tensor:
+    """Returns `weights`, and 0 where `mask` is false; `None` masks nothing."""
+    if mask is None:
+        return weights
+    mask = tf.convert_to_tensor(mask)
+    if mask.dtype != tf.bool:
+        raise TypeError(
+            "`mask` must be boolean. Received: a mask of dtype "
+            f"{mask.dtype.name}."
+        )
+    mask = with_shape_of(weights, mask, "mask", "the shape [batch]")
+    return tf.where(mask, weights, tf.zeros_like(weights))
+
+
+def ones(leaf: Leaf) -> tf.Tensor:
+    """Returns weight 1 for each record of a leaf, shape `[batch]`."""
+    if isinstance(leaf, LazyRecords):
+        return tf.ones_like(leaf.squared_norms())
+    return tf.ones(tf.shape(leaf)[:1], tf.float32)
+
+
+def weighted_sum(leaf: Leaf, weights: tf.Tensor) -> tf.Tensor:
+    """Returns `sum_i weights[i] * leaf[i]`; see `LazyRecords`."""
+    if isinstance(leaf, LazyRecords):
+        return leaf.weighted_sum(weights)
+    leaf = tf.convert_to_tensor(leaf)
+    if leaf.dtype.is_floating:
+        leaf = in_float(leaf)
+        multiply = tf.math.multiply_no_nan  # 0 * NaN is NaN, but not here.
+    else:
+        multiply = tf.multiply
+    # Not -1, which would let a single record stand for the whole batch. Not a
+    # matrix product, which rounds to 10 bits on GPUs with TensorFloat-32.
+    along = [tf.shape(leaf)[0]] + [1] * (leaf.shape.rank - 1)
+    weights = tf.reshape(tf.cast(weights, leaf.dtype), along)
+    return tf.reduce_sum(multiply(leaf, weights), axis=0)
+
+
+def with_shape_of(
+    like: tf.Tensor, tensor: tf.Tensor, name: str, rule: str
+) -> tf.Tensor:
+    """Returns `tensor`, which must have the shape of `like`.
+
+    Broadcasting would repeat a bounded record, and multiply its norm.
+    """
+    message = f"`{name}` must have {rule}"
+    if not like.shape.is_compatible_with(tensor.shape):
+        raise ValueError(
+            f"{message}, which is {like.shape}. Received: {tensor.shape}."
+        )
+    if like.shape.is_fully_defined() and tensor.shape.is_fully_defined():
+        return tensor
+    shapes = tf.shape(like), tf.shape(tensor)
+    with tf.control_dependencies(
+        [tf.debugging.assert_equal(*shapes, message=f"{message}.")]
+    ):
+        return tf.identity(tensor)
+
+
+def in_float(tensor: Any) -> tf.Tensor:
+    """Returns half precision as float32: norms and sums need its range."""
+    tensor = tf.convert_to_tensor(tensor)
+    if not tensor.dtype.is_floating:
+        raise TypeError(
+            "`records` must be floating-point tensors to be clipped. Received: "
+            f"a tensor of dtype {tensor.dtype.name}."
+        )
+    wide = tensor.dtype in {tf.float32, tf.float64}
+    return tensor if wide else tf.cast(tensor, tf.float32)
+
+
+def _leaf_norms(leaf: Leaf) -> tf.Tensor:
+    if isinstance(leaf, LazyRecords):
+        return tf.sqrt(leaf.squared_norms())
+    leaf = in_float(leaf)
+    return _scaled_norm(tf.reshape(leaf, [tf.shape(leaf)[0], _size(leaf)]))
+
+
+def _size(leaf: tf.Tensor) -> Any:
+    """The number of coordinates of one record; -1 fails on empty batches."""
+    static = leaf.shape[1:].num_elements()
+    return tf.reduce_prod(tf.shape(leaf)[1:]) if static is None else static
+
+
+def _scaled_norm(rows: tf.Tensor) -> tf.Tensor:
+    largest = tf.reduce_max(tf.abs(rows), axis=1, keepdims=True)
+    usable = tf.math.is_finite(largest) & (largest > 0)
+    scale = tf.where(usable, largest, tf.ones_like(largest))
+    scaled = tf.norm(rows / scale, axis=1)
+    return scaled * tf.squeeze(scale, axis=1)

@@ -1,0 +1,159 @@
+"""Arguments that are refused, and where randomness comes from."""
+
+import ast
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_dp import dp_queries
+from keras_dp.dp_queries import (
+    GaussianAverageQuery,
+    GaussianSumQuery,
+    NestedQuery,
+    seeds,
+)
+from tests.query_table import (
+    map_numpy,
+)
+
+# Arguments.
+
+NOT_NEGATIVE = [-1.0, float("nan"), float("inf"), -float("inf")]
+
+
+@pytest.mark.parametrize("value", NOT_NEGATIVE)
+@pytest.mark.parametrize(
+    ("query", "name"),
+    [
+        (GaussianSumQuery, "l2_norm_clip"),
+        (GaussianSumQuery, "stddev"),
+        (GaussianAverageQuery, "l2_norm_clip"),
+        (GaussianAverageQuery, "sum_stddev"),
+    ],
+)
+def test_clips_and_noise_are_finite_and_not_negative(query, name, value):
+    with pytest.raises(
+        ValueError,
+        match=rf"^`{name}` must be finite and >= 0\. Received: {name}=-?\w+",
+    ):
+        make(query, **{name: value})
+
+
+@pytest.mark.parametrize("value", [*NOT_NEGATIVE, 0, 0.0])
+def test_denominators_are_positive(value):
+    with pytest.raises(
+        ValueError, match=r"^`denominator` must be finite and > 0\. Received: d"
+    ):
+        make(GaussianAverageQuery, denominator=value)
+
+
+@pytest.mark.parametrize("value", ["1", None, True, [1.0]])
+@pytest.mark.parametrize("name", ["l2_norm_clip", "sum_stddev", "denominator"])
+def test_arguments_are_numbers(name, value):
+    with pytest.raises(TypeError, match=rf"^`{name}` must be a number\. Rec"):
+        make(GaussianAverageQuery, **{name: value})
+
+
+def test_noise_that_float32_would_round_away_is_refused():
+    with pytest.raises(ValueError, match=r"^`stddev` must be 0 or >= 1e-30"):
+        GaussianSumQuery(1e-36, 1e-36)
+    with pytest.raises(ValueError, match=r"^`sum_stddev` must be 0 or >= 1e"):
+        GaussianAverageQuery(1e-36, 1e-36, 1)
+
+
+@pytest.mark.parametrize("seed", [-1, 0.5, "1"])
+@pytest.mark.parametrize(
+    "query", [GaussianSumQuery(1, 1), NestedQuery([GaussianSumQuery(1, 1)])]
+)
+def test_seeds_are_integers(query, seed):
+    with pytest.raises((ValueError, TypeError), match=r"^`seed` must be an in"):
+        query.initial_global_state(seed)
+
+
+def make(query, **changed):
+    arguments = {"l2_norm_clip": 1.0}
+    if query is GaussianAverageQuery:
+        arguments |= {"sum_stddev": 1.0, "denominator": 1.0}
+    else:
+        arguments |= {"stddev": 1.0}
+    return query(**{**arguments, **changed})
+
+
+def test_numbers_are_stored_as_floats():
+    """So that equal queries print, hash and are saved alike."""
+    query = GaussianAverageQuery(np.float32(1.5), np.int64(2), 3)
+
+    assert query == GaussianAverageQuery(1.5, 2.0, 3.0)
+    assert repr(query) == repr(GaussianAverageQuery(1.5, 2.0, 3.0))
+    assert [type(value) for value in query.get_config().values()] == [float] * 3
+
+
+def test_queries_are_frozen():
+    with pytest.raises(AttributeError):
+        GaussianSumQuery(1.0, 1.0).stddev = 0.0
+
+
+# Sources of randomness.
+
+
+def test_children_of_seeds_differ_and_stay_in_range():
+    children = seeds.children(0, 1000)
+
+    assert len({*children, *seeds.children(1, 1000)}) == 2000
+    assert all(0 <= child < 2**63 for child in children)
+    assert seeds.children(None, 2) == [None, None]
+
+
+def _sources():
+    folder = pathlib.Path(dp_queries.__file__).parent
+    for path in sorted(folder.rglob("*.py")):
+        yield path.name, ast.parse(path.read_text())
+
+
+def _random_calls():
+    for name, tree in _sources():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call):
+                function = ast.unparse(node.func)
+                if ".random." in function:
+                    yield f"{name}:{node.lineno}", function, node
+
+
+def test_no_query_uses_the_stateful_generators():
+    allowed = {
+        "tf.random.split",
+        "tf.random.stateless_normal",
+        "np.random.SeedSequence",
+        "np.random.SeedSequence(seed).generate_state",
+    }
+
+    assert {function for _, function, _ in _random_calls()} <= allowed
+    for name, tree in _sources():
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                imported = ast.unparse(node)
+                assert "random" not in imported.split(), (name, imported)
+
+
+def test_every_draw_names_its_algorithm():
+    """`auto_select` is another generator on another device, and slow."""
+    draws = [c for c in _random_calls() if c[1].startswith("tf.random.")]
+
+    assert draws
+    for where, _, node in draws:
+        (algorithm,) = [k.value for k in node.keywords if k.arg == "alg"]
+        assert ast.unparse(algorithm) == "GENERATOR", where
+    assert seeds.GENERATOR == "philox"
+    for name, tree in _sources():
+        constants = [n for n in ast.walk(tree) if isinstance(n, ast.Constant)]
+        assert all(node.value != "auto_select" for node in constants), name
+
+
+def test_states_hold_no_more_than_they_must():
+    state = GaussianSumQuery(1.0, 2.0).initial_global_state()
+
+    assert state._fields == ("l2_norm_clip", "stddev", "seed")
+    assert state.seed.dtype == tf.int64
+    map_numpy(lambda leaf: leaf.shape in {(), (2,)}, state)

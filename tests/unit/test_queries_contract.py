@@ -1,0 +1,333 @@
+"""What every query promises. A new query joins by joining `QUERIES`."""
+
+import copy
+import itertools
+import json
+import pickle
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_dp.dp_queries import LazyRecords, QueryResult
+from keras_dp.ledger import FullDataset, Round
+from tests.query_table import (
+    QUERIES,
+    accumulated,
+    answer,
+    assert_close,
+    assert_equal,
+)
+
+BATCH = 11
+
+
+def specs(nest):
+    return tf.nest.map_structure(
+        lambda leaf: (leaf.shape, leaf.dtype.name), nest
+    )
+
+
+def compiled(function):
+    return tf.function(function, jit_compile=True)
+
+
+class CountingRecords:
+    """Lazy records that note what is asked of them, and never materialize."""
+
+    def __init__(self, values):
+        self._values = np.asarray(values, np.float64)
+        self.norms_asked = self.sums_asked = 0
+
+    def squared_norms(self):
+        self.norms_asked += 1
+        axes = tuple(range(1, self._values.ndim))
+        return tf.constant(np.square(self._values).sum(axes), tf.float32)
+
+    def weighted_sum(self, weights):
+        self.sums_asked += 1
+        weights = np.asarray(weights, np.float64)
+        return tf.constant(np.tensordot(weights, self._values, 1), tf.float32)
+
+    def materialize(self):
+        raise AssertionError("Nobody needs the records themselves.")
+
+
+@pytest.mark.parametrize("case", QUERIES, ids=str)
+class TestContract:
+    """Laws that hold for each case of the table."""
+
+    def released(self, case, seed=3):
+        state = case.query.initial_global_state(seed)
+        sample = accumulated(
+            case.query, state, case.template, case.records(BATCH)
+        )
+        return state, sample, case.query.get_noised_result(sample, state)
+
+    # Releases.
+
+    def test_a_release_is_pure(self, case):
+        """The same state gives the same answer, and the same next state."""
+        state, sample, first = self.released(case)
+
+        again = case.query.get_noised_result(sample, state)
+
+        assert_equal(first.value, again.value)
+        assert_equal(first.global_state, again.global_state)
+
+    def test_the_next_state_gives_another_answer(self, case):
+        _, sample, first = self.released(case)
+
+        second = case.query.get_noised_result(sample, first.global_state)
+
+        for owner, one, two in zip(
+            case.owners,
+            *(tf.nest.flatten(result.value) for result in (first, second)),
+            strict=True,
+        ):
+            noisy = bool(getattr(case.events[owner], "noise_stddev", 0))
+            assert np.array_equal(one, two) == (not noisy)
+
+    def test_a_release_has_value_state_and_event(self, case):
+        state, _, result = self.released(case)
+
+        assert QueryResult._fields == ("value", "global_state", "event")
+        value, next_state, _ = result
+        tf.nest.assert_same_structure(value, case.template)
+        assert specs(next_state) == specs(state)
+
+    def test_a_release_reports_its_planned_cost(self, case):
+        """No event is dropped, renamed or changed."""
+        state, _, result = self.released(case)
+        planned = case.query.planned_event(state)
+
+        assert_equal(planned, result.event)
+        assert case.query.ledger_events(result.event, "r") == case.events
+        assert case.query.ledger_events(planned, "r") == case.events
+        Round(FullDataset(), case.query.ledger_events(planned))  # Valid.
+
+    def test_the_next_release_costs_what_its_state_plans(self, case):
+        _, sample, first = self.released(case)
+        planned = case.query.planned_event(first.global_state)
+
+        second = case.query.get_noised_result(sample, first.global_state)
+
+        assert_equal(planned, second.event)
+
+    def test_an_empty_sample_releases_noise_only(self, case):
+        query, state = case.query, case.query.initial_global_state(3)
+        result = query.get_noised_result(
+            query.initial_sample_state(case.template), state
+        )
+
+        assert query.ledger_events(result.event, "r") == case.events
+        assert_equal(
+            answer(case.noiseless, case.template, case.records(0)),
+            case.template,
+        )
+
+    def test_seeds_reproduce_and_their_absence_does_not(self, case):
+        query = case.query
+        seeded = [query.initial_global_state(seed) for seed in (5, 5, 6)]
+        fresh = [query.initial_global_state() for _ in range(2)]
+        sample = query.initial_sample_state(case.template)
+        values = [
+            tf.nest.flatten(query.get_noised_result(sample, state).value)
+            for state in (*seeded, *fresh)
+        ]
+        same = [
+            all(np.array_equal(x, y) for x, y in zip(*pair, strict=True))
+            for pair in itertools.pairwise(values)
+        ]
+
+        assert same == [True, *[not case.draws] * 3]
+
+    # Sums.
+
+    def test_a_batch_is_the_sum_of_its_records(self, case):
+        query, records = case.noiseless, case.records(BATCH)
+        state = query.initial_global_state()
+        params = query.derive_sample_params(state)
+        sample = query.initial_sample_state(case.template)
+        for i in range(BATCH):
+            record = tf.nest.map_structure(lambda leaf: leaf[i], records)  # noqa: B023
+            sample = query.accumulate_record(params, sample, record)
+
+        batch = accumulated(query, state, case.template, records)
+        assert_close(batch, sample, case.sizes(BATCH))
+
+    def test_a_batch_is_the_sum_of_two_halves(self, case):
+        query, records = case.noiseless, case.records(BATCH)
+        state = query.initial_global_state()
+        halves = [
+            tf.nest.map_structure(lambda leaf: leaf[part], records)  # noqa: B023
+            for part in (slice(None, 4), slice(4, None))
+        ]
+        one, two = (
+            accumulated(query, state, case.template, half) for half in halves
+        )
+        whole = accumulated(query, state, case.template, records)
+        sizes = case.sizes(BATCH)
+
+        assert_close(query.merge_sample_states(one, two), whole, sizes)
+        chained = query.accumulate_records(
+            query.derive_sample_params(state), one, halves[1]
+        )
+        assert_close(chained, whole, sizes)
+
+    def test_preprocessing_and_adding_is_accumulating(self, case):
+        query = case.query
+        state = query.initial_global_state()
+        params = query.derive_sample_params(state)
+        sample = query.initial_sample_state(case.template)
+        record = tf.nest.map_structure(lambda leaf: leaf[0], case.records(1))
+
+        assert_equal(
+            query.accumulate_preprocessed_record(
+                sample, query.preprocess_record(params, record)
+            ),
+            query.accumulate_record(params, sample, record),
+        )
+
+    def test_sample_states_keep_their_shape(self, case):
+        query, state = case.query, case.query.initial_global_state()
+        empty = query.initial_sample_state(case.template)
+        full = accumulated(query, state, case.template, case.records(2))
+
+        assert specs(empty) == specs(full)
+        assert specs(empty) == specs(query.merge_sample_states(empty, full))
+
+    @pytest.mark.parametrize("batch", [0, 3])
+    def test_no_records_contribute_exactly_nothing(self, case, batch):
+        """Neither an empty batch does, nor padding, whatever it holds."""
+        query, state = case.query, case.query.initial_global_state()
+        params = query.derive_sample_params(state)
+        before = accumulated(query, state, case.template, case.records(5))
+        padding = tf.nest.map_structure(
+            lambda leaf: leaf * np.nan, case.records(batch)
+        )
+
+        after = query.accumulate_records(
+            params, before, padding, tf.zeros([batch], tf.bool)
+        )
+
+        assert_equal(before, after)
+
+    @pytest.mark.parametrize("junk", [np.nan, np.inf, -np.inf, 3e38])
+    def test_padding_among_records_contributes_nothing(self, case, junk):
+        query, mask = case.noiseless, np.array([1, 0, 1, 1, 0], bool)
+
+        def padded(value):
+            return tf.nest.map_structure(
+                lambda leaf: tf.where(
+                    mask.reshape([-1] + [1] * (len(leaf.shape) - 1)),
+                    leaf,
+                    value,
+                ),
+                case.records(5),
+            )
+
+        real = tf.nest.map_structure(lambda leaf: leaf[mask], case.records(5))
+
+        with_junk = answer(query, case.template, padded(junk), mask)
+
+        with_zeros = answer(query, case.template, padded(0.0), mask)
+        assert_equal(with_junk, with_zeros)
+        without = answer(query, case.template, real)
+        assert_close(with_junk, without, case.sizes(5))
+
+    def test_lazy_records_give_the_same_answer(self, case):
+        records = case.records(BATCH)
+        lazy = tf.nest.map_structure(CountingRecords, records)
+        assert isinstance(tf.nest.flatten(lazy)[0], LazyRecords)
+
+        got = answer(case.noiseless, case.template, lazy)
+
+        expected = answer(case.noiseless, case.template, records)
+        assert_close(got, expected, case.sizes(BATCH))
+        for leaf in tf.nest.flatten(lazy):
+            assert leaf.sums_asked == 1
+            assert leaf.norms_asked <= 1
+
+    def test_lazy_records_under_a_mask(self, case):
+        mask = tf.constant([True] * 6 + [False] * (BATCH - 6))
+        records = case.records(BATCH)
+        lazy = tf.nest.map_structure(CountingRecords, records)
+
+        assert_close(
+            answer(case.noiseless, case.template, lazy, mask),
+            answer(case.noiseless, case.template, records, mask),
+            case.sizes(BATCH),
+        )
+
+    # Ways to run it.
+
+    @pytest.mark.parametrize("transform", [tf.function, compiled])
+    def test_compiled_rounds_give_the_same_numbers(self, case, transform):
+        """XLA draws other normals from a seed: only sums can be compared."""
+        query, mask = case.noiseless, tf.constant([True] * 9 + [False] * 2)
+        state = query.initial_global_state(4)
+
+        def round_of(state, sample, records, mask):
+            params = query.derive_sample_params(state)
+            sample = query.accumulate_records(params, sample, records, mask)
+            return query.get_noised_result(sample, state)
+
+        sample = query.initial_sample_state(case.template)
+        arguments = state, sample, case.records(BATCH), mask
+        eager = round_of(*arguments)
+
+        result = transform(round_of)(*arguments)
+
+        assert_equal(eager.event, result.event)
+        assert_equal(eager.global_state, result.global_state)
+        assert_close(eager.value, result.value, case.sizes(BATCH))
+
+    def test_a_second_round_does_not_retrace(self, case):
+        query, traces = case.query, []
+
+        @tf.function
+        def round_of(state, records):
+            traces.append(None)
+            sample = accumulated(query, state, case.template, records)
+            return query.get_noised_result(sample, state)
+
+        state = query.initial_global_state()
+        for seed in range(3):
+            state = round_of(state, case.records(2, seed)).global_state
+
+        assert len(traces) == 1
+
+    # Configuration.
+
+    def test_configuration_survives_json(self, case):
+        config = keras.saving.serialize_keras_object(case.query)
+        config = json.loads(json.dumps(config))
+
+        loaded = keras.saving.deserialize_keras_object(config)
+
+        assert loaded == case.query
+        assert type(loaded) is type(case.query)
+        assert hash(loaded) == hash(case.query)
+        assert loaded.ledger_events(
+            loaded.planned_event(loaded.initial_global_state()), "r"
+        ) == (case.events)
+
+    def test_get_config_is_what_from_config_takes(self, case):
+        query = case.query
+
+        assert type(query).from_config(query.get_config()) == query
+
+    def test_equal_queries_are_interchangeable(self, case):
+        for other in (
+            copy.deepcopy(case.query),
+            pickle.loads(pickle.dumps(case.query)),
+        ):
+            assert other == case.query
+            assert {other: 1}[case.query] == 1
+
+    def test_metrics_are_public_scalars(self, case):
+        metrics = case.query.derive_metrics(case.query.initial_global_state())
+
+        assert all(metric.shape == () for metric in metrics.values())

@@ -1,0 +1,226 @@
+"""Sums and masks are never broadcast, and nests must fit."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_dp.dp_queries import (
+    GaussianSumQuery,
+    NestedQuery,
+    NoPrivacySumQuery,
+)
+from tests.query_table import (
+    Parts,
+    answer,
+    assert_equal,
+    total,
+)
+
+# Shapes.
+
+
+@pytest.mark.parametrize(
+    ("template", "records"),
+    [
+        (tf.zeros([3]), tf.ones([2, 1])),
+        (tf.zeros([]), tf.ones([2, 3])),
+        (tf.zeros([3]), tf.ones([2])),
+        (tf.zeros([2, 3]), tf.ones([2, 3])),
+        (tf.zeros([1]), tf.ones([2, 4])),
+    ],
+)
+@pytest.mark.parametrize(
+    "query", [GaussianSumQuery(1.0, 0.0), NoPrivacySumQuery()], ids=repr
+)
+def test_sums_are_never_broadcast(query, template, records):
+    """It would repeat a clipped record, and multiply its norm."""
+    with pytest.raises(
+        ValueError, match=r"^`records` must have the template's shape, which i"
+    ):
+        answer(query, template, records)
+    with pytest.raises(ValueError, match=r"^`records` must have the templa"):
+        query.accumulate_preprocessed_record(template, records[0])
+
+
+def test_sums_are_not_broadcast_where_shapes_are_unknown():
+    query = GaussianSumQuery(1.0, 0.0)
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([None, None]), tf.TensorSpec([None])]
+    )
+    def add(records, sample):
+        params = query.derive_sample_params(query.initial_global_state(0))
+        return query.accumulate_records(params, sample, records)
+
+    assert add(tf.ones([2, 1]), tf.zeros([1])).numpy().tolist() == [2.0]
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="must have the template"
+    ):
+        add(tf.ones([2, 1]), tf.zeros([3]))
+
+
+@pytest.mark.parametrize(
+    "query", [GaussianSumQuery(1.0, 0.0), NoPrivacySumQuery()], ids=repr
+)
+@pytest.mark.parametrize("size", [0, 1, 3])
+def test_masks_are_never_broadcast(query, size):
+    mask = np.ones(size, bool)
+
+    with pytest.raises(
+        ValueError, match=r"^`mask` must have the shape \[batch\], which is \(2"
+    ):
+        answer(query, tf.zeros([3]), tf.ones([2, 3]), mask)
+
+
+def test_masks_are_boolean():
+    with pytest.raises(TypeError, match=r"^`mask` must be boolean\. .* int64"):
+        answer(
+            GaussianSumQuery(1.0, 0.0),
+            tf.zeros([3]),
+            tf.ones([2, 3]),
+            np.array([1, 0]),
+        )
+
+
+@pytest.mark.parametrize(
+    "query", [GaussianSumQuery(1.0, 0.0), NoPrivacySumQuery()], ids=repr
+)
+def test_leaves_have_one_batch_size(query):
+    template = [tf.zeros([3]), tf.zeros([])]
+
+    with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
+        answer(query, template, [tf.ones([2, 3]), tf.ones([1])])
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        (tf.ones([2, 3]),),
+        [tf.ones([2, 3]), tf.ones([2, 3])],
+        {"x": tf.ones([2, 3])},
+        tf.ones([2, 3]),
+    ],
+)
+def test_records_have_the_structure_of_the_template(records):
+    with pytest.raises(
+        ValueError,
+        match=r"^`records` must have the structure of the template, which is "
+        r"\[\(3,\)\]\. Received: ",
+    ) as raised:
+        answer(GaussianSumQuery(1.0, 0.0), [tf.zeros([3])], records)
+    assert "numpy" not in str(raised.value)  # Shapes, but no data.
+
+
+def test_a_template_has_leaves():
+    for query in (GaussianSumQuery(1.0, 0.0), NoPrivacySumQuery()):
+        with pytest.raises(
+            ValueError, match=r"^`template` must have at least one leaf\. Rec"
+        ):
+            query.initial_sample_state([])
+
+
+def test_integers_cannot_be_clipped():
+    message = r"^`records` must be floating-point tensors .* dtype int32\."
+    query = GaussianSumQuery(1.0, 0.0)
+    with pytest.raises(TypeError, match=message):
+        query.initial_sample_state(tf.zeros([2], tf.int32))
+    with pytest.raises(TypeError, match=message):
+        answer(query, tf.zeros([2]), tf.ones([3, 2], tf.int32))
+
+
+# Nests.
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (
+            tf.ones([2]),
+            r"a record with one \w*Tensor at /, where .* a dict of ",
+        ),
+        ({"a": 0}, r"a dict of \['a'\] at /, .* \['a', 'b'\]\."),
+        ({"a": 0, "b": [1], "c": 2}, r"\['a', 'b', 'c'\] at /,"),
+        ({"a": 0, "b": [1, 2]}, r"a list of \[0, 1\] at /b, .* a list of \[0"),
+        ({"a": 0, "b": {"0": 1}}, r"a dict of \['0'\] at /b, where "),
+        ({"a": 0, "b": tf.ones([1])}, r"one \w*Tensor at /b, where"),
+    ],
+)
+def test_a_record_that_does_not_fit_a_nest(record, message):
+    query = NestedQuery(
+        {"a": GaussianSumQuery(1.0, 0.0), "b": [GaussianSumQuery(1.0, 0.0)]}
+    )
+
+    with pytest.raises(ValueError, match=f"^`queries` must have .*{message}"):
+        query.initial_sample_state(record)
+
+
+@pytest.mark.parametrize(
+    ("queries", "error", "message"),
+    [
+        ({}, TypeError, r"nest of at least one DPQuery .* queries=\{\}\."),
+        ([[], ()], TypeError, r"nest of at least one DPQuery .*\[\[\], \(\)\]"),
+        (None, TypeError, r"nothing else\. Received: queries=None\."),
+        ([GaussianSumQuery(1, 1), 3], TypeError, r"nothing else\. Re.*, 3\]"),
+        (
+            {1: GaussianSumQuery(1, 1)},
+            ValueError,
+            r"non-empty strings as keys .*\{1: ",
+        ),
+        ({"": GaussianSumQuery(1, 1)}, ValueError, r"non-empty strings .*\{'"),
+        (
+            {
+                "a/b": GaussianSumQuery(1, 1),
+                "a": {"b": GaussianSumQuery(1, 1)},
+            },
+            ValueError,
+            r"different paths, .* paths \['a/b', 'a/b'\]\.",
+        ),
+    ],
+)
+def test_nests_that_are_refused(queries, error, message):
+    with pytest.raises(error, match=f"^`queries` must .*{message}"):
+        NestedQuery(queries)
+
+
+def test_a_nest_does_not_change_with_what_it_was_made_of():
+    queries = {"a": [GaussianSumQuery(1.0, 1.0)]}
+    query = NestedQuery(queries)
+    before = hash(query)
+
+    queries["a"].append(NoPrivacySumQuery())
+    queries["b"] = NoPrivacySumQuery()
+
+    assert query == NestedQuery({"a": [GaussianSumQuery(1.0, 1.0)]})
+    assert hash(query) == before
+
+
+def test_the_order_of_keys_does_not_matter():
+    one, two = GaussianSumQuery(1.0, 2.0), GaussianSumQuery(3.0, 4.0)
+    query = NestedQuery({"x": one, "a": two})
+
+    assert query == NestedQuery({"a": two, "x": one})
+    assert hash(query) == hash(NestedQuery({"a": two, "x": one}))
+    assert query != NestedQuery({"a": one, "x": two})
+    assert query.paths == ("a", "x")
+
+
+def test_a_nest_keeps_the_types_of_its_containers():
+    query = NestedQuery(
+        Parts([GaussianSumQuery(1, 0)], (GaussianSumQuery(1, 0),))
+    )
+
+    value = total(query, Parts([tf.ones([1, 1])], (tf.ones([1, 1]),)))
+
+    assert_equal(value, Parts([tf.ones([1])], (tf.ones([1]),)))
+
+
+def test_a_nested_query_with_metrics_names_them_by_path():
+    class Watched(NoPrivacySumQuery):
+        def derive_metrics(self, global_state):
+            return {"clip": tf.constant(1.0)}
+
+    query = NestedQuery({"a": [Watched()], "b": NoPrivacySumQuery()})
+
+    assert set(query.derive_metrics(query.initial_global_state())) == {
+        "a/0/clip"
+    }
