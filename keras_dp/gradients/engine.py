@@ -1,0 +1,143 @@
+"""Per-example gradients of a Keras model from one backward pass.
+
+*Book-keeping* (Bu et al. 2022, arXiv:2210.00038v1): the backward pass runs to
+the outputs of the layers that own weights, and no further. What a layer's
+rule needs for norms and weighted sums is its input and that cotangent.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from keras_dp.errors import UnsupportedLayerError
+
+# Importing a rule's module puts it into the table.
+from keras_dp.gradients import (  # noqa: F401
+    conv2d,
+    dense,
+    einsum_dense,
+    embedding,
+    layer_normalization,
+    refusals,
+    rules,
+)
+from keras_dp.gradients.records import GradientRecords, ZeroRecords, summed
+from keras_dp.gradients.stores import without_stores
+from keras_dp.gradients.taps import Tap, TappedCall, find_taps, tapped
+from keras_dp.gradients.vectorized import vectorized
+
+
+class PerExampleGradients(NamedTuple):
+    """The result of one forward and backward pass over a batch.
+
+    Attributes:
+        records: The gradients, one `GradientRecords` per trainable variable
+            of the model, in the order of `model.trainable_variables`.
+        losses: Each example's loss, `[batch]`.
+        outputs: What the model returned.
+    """
+
+    records: list[GradientRecords]
+    losses: tf.Tensor
+    outputs: Any
+
+
+class GradientEngine:
+    """Computes per-example gradients of one built model.
+
+    Guarantee: record `i` is the gradient of `losses[i]` with respect to each
+    trainable variable, provided that `losses[i]` depends on the model's
+    outputs for example `i` only, and these on example `i` only. The second is
+    what `refusals` and `self_check` look after.
+
+    Attributes:
+        model: The model. Its `trainable` flags are read at construction.
+        jit_compile: Whether the step is compiled by XLA.
+    """
+
+    def __init__(self, model: keras.Model, *, jit_compile: bool = False):
+        refusals.check_model(model)
+        self.model = model
+        self.jit_compile = jit_compile
+        self.variables = list(model.trainable_variables)
+        self.taps: list[Tap] = find_taps(model)
+
+    def gradients(
+        self,
+        inputs: Any,
+        losses_of: Callable[[Any], tf.Tensor],
+        batch: int,
+    ) -> PerExampleGradients:
+        """Runs the model once forward in training mode, and once back.
+
+        Args:
+            inputs: The model's inputs, leaves `[batch, ...]`.
+            losses_of: Maps the model's outputs to the losses `[batch]`.
+            batch: Number of examples, padding included.
+
+        Raises:
+            UnsupportedLayerError: A layer of the model cannot be handled; the
+                message names it and the remedy.
+        """
+        tape = tf.GradientTape(watch_accessed_variables=False)
+        with (
+            without_stores(self.model),
+            tape,
+            tapped(self.taps, tape, batch) as calls,
+        ):
+            outputs = call_in_training(self.model, inputs)
+            losses = losses_of(outputs)
+        refusals.check_added_losses(self.model)
+        self._check_variables()
+        cotangents = tape.gradient(
+            losses,
+            [call.outputs for call in calls],
+            unconnected_gradients=tf.UnconnectedGradients.ZERO,
+        )
+        records = self.records(calls, cotangents, batch)
+        return PerExampleGradients(records, losses, outputs)
+
+    def _check_variables(self) -> None:
+        """Raises if the call created weights that no tap covers."""
+        known = {id(variable) for variable in self.variables}
+        new = [v for v in self.model.trainable_variables if id(v) not in known]
+        if new:
+            raise UnsupportedLayerError(
+                "The model must be built before its gradients are computed. "
+                f"Received: {[v.path for v in new]!r}, created by the call. "
+                "Call the model on a batch of data first."
+            )
+
+    def records(
+        self,
+        calls: list[TappedCall],
+        cotangents: list[list[tf.Tensor]],
+        batch: int,
+    ) -> list[GradientRecords]:
+        """Returns the gradients that follow from the tapped calls."""
+        parts: dict[int, list[GradientRecords]] = {}
+        for call, cotangent in zip(calls, cotangents, strict=True):
+            layer_call = rules.LayerCall(
+                call.tap.layer, call.args, call.kwargs, cotangent
+            )
+            if call.tap.rule is None:
+                pairs = vectorized(layer_call, jit_compile=self.jit_compile)
+            else:
+                pairs = call.tap.rule(layer_call)
+            for variable, records in pairs:
+                parts.setdefault(id(variable), []).append(records)
+        return [
+            summed(parts[id(variable)])
+            if id(variable) in parts
+            else ZeroRecords(batch, variable.value)
+            for variable in self.variables
+        ]
+
+
+def call_in_training(model: keras.Model, inputs: Any) -> Any:
+    """Returns the outputs of the model in training mode."""
+    if model._call_has_training_arg:
+        return model(inputs, training=True)
+    return model(inputs)

@@ -1,0 +1,490 @@
+"""Small models of every kind that the gradient engine must get right.
+
+A model joins the tests by joining `MODELS`.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+from keras import layers
+
+
+class ModelCase(NamedTuple):
+    """A model with data for it."""
+
+    name: str
+    make: Callable[[], keras.Model]
+    inputs: Callable[[np.random.Generator, int], Any]
+    targets: Callable[[np.random.Generator, int], Any]
+    loss: Any = "mse"
+    # Classes of the layers that have no rule.
+    fallbacks: tuple[str, ...] = ()
+    compiles: bool = True
+
+    def data(self, batch: int) -> tuple[Any, Any]:
+        generator = np.random.default_rng(3)
+        return self.inputs(generator, batch), self.targets(generator, batch)
+
+
+def _normal(*shape: int):
+    return lambda g, n: g.normal(size=(n, *shape)).astype("float32")
+
+
+def _ids(limit: int, *shape: int):
+    return lambda g, n: g.integers(0, limit, size=(n, *shape)).astype("int32")
+
+
+def _sequential(shape, stack, dtype=None):
+    return lambda: keras.Sequential([keras.Input(shape, dtype=dtype), *stack()])
+
+
+def _mlp():
+    return [
+        layers.Dense(7, activation="relu"),
+        layers.Dropout(0.0),
+        layers.Dense(4, activation="gelu"),
+        layers.Dense(3, use_bias=False),
+    ]
+
+
+def _conv(*options: dict[str, Any], shape=(8, 8, 4), flat=True):
+    def stack():
+        convs = [layers.Conv2D(4, **each) for each in options]
+        return [*convs, layers.Flatten() if flat else layers.GlobalMaxPool2D()]
+
+    return _sequential(shape, lambda: [*stack(), layers.Dense(3)])
+
+
+def _transformer():
+    ids = keras.Input((6,), dtype="int32")
+    x = layers.Embedding(11, 8)(ids)
+    x = layers.LayerNormalization()(
+        x + layers.MultiHeadAttention(2, 4, dropout=0.0)(x, x)
+    )
+    x = x + layers.Dense(8)(layers.Dense(16, activation="gelu")(x))
+    x = layers.GlobalAveragePooling1D()(layers.LayerNormalization()(x))
+    return keras.Model(ids, layers.Dense(3)(x))
+
+
+def _called_twice():
+    inputs = keras.Input((5, 6))
+    shared = layers.Dense(6, activation="tanh")
+    norm = layers.LayerNormalization()
+    x = norm(shared(norm(shared(inputs))))
+    return keras.Model(inputs, layers.Dense(2)(layers.Flatten()(x)))
+
+
+def _conv_called_twice():
+    inputs = keras.Input((6, 6, 3))
+    shared = layers.Conv2D(3, 3, padding="same", activation="relu")
+    x = shared(shared(inputs))
+    x = layers.Add()([x, shared(layers.AveragePooling2D(1)(inputs))])
+    return keras.Model(inputs, layers.Dense(2)(layers.Flatten()(x)))
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class TiedEmbedding(layers.Layer):
+    """Reads a table, and multiplies by its transpose: two uses, one layer."""
+
+    def __init__(self, rows, width, **kwargs):
+        super().__init__(**kwargs)
+        self.rows, self.width = rows, width
+
+    def build(self, shape):
+        self.table = self.add_weight(
+            shape=(self.rows, self.width), initializer="random_normal"
+        )
+
+    def call(self, inputs, reverse=False):
+        if reverse:
+            return keras.ops.matmul(inputs, keras.ops.transpose(self.table))
+        return keras.ops.take(self.table, inputs, axis=0)
+
+
+def _tied_in_one_layer():
+    ids = keras.Input((4,), dtype="int32")
+    tied = TiedEmbedding(7, 5)
+    x = layers.Dense(5, activation="tanh")(tied(ids))
+    return keras.Model(ids, tied(x, reverse=True))
+
+
+class SharedVariable(layers.Layer):
+    """A layer that multiplies by a variable of another layer."""
+
+    def __init__(self, owner, **kwargs):
+        super().__init__(**kwargs)
+        self._trainable_variables.append(owner._kernel)
+        self.kernel = owner._kernel
+        self.built = True
+
+    def call(self, inputs):
+        return keras.ops.matmul(inputs, keras.ops.transpose(self.kernel))
+
+
+def _shared_between_layers():
+    inputs = keras.Input((4, 5))
+    first = layers.Dense(3, activation="tanh")
+    x = first(inputs)
+    return keras.Model(inputs, SharedVariable(first)(x))
+
+
+class Subclassed(keras.Model):
+    """Not built, nested, with a list of layers and a branch."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = [layers.Dense(6, activation="relu") for _ in range(2)]
+        self.norm = layers.LayerNormalization()
+        self.inner = keras.Sequential([layers.Dense(4), layers.ReLU()])
+        self.head = layers.Dense(2)
+
+    def call(self, inputs, training=None):
+        x = inputs
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.inner(self.norm(x), training=training))
+
+
+def _subclassed():
+    model = Subclassed()
+    model(np.zeros((1, 6), "float32"))
+    return model
+
+
+class OwnWeights(keras.Model):
+    """Weights owned by the model itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = layers.Dense(4, activation="tanh")
+
+    def build(self, shape):
+        self.dense.build(shape)
+        self.scale = self.add_weight(shape=(4,), initializer="ones")
+        self.built = True
+
+    def call(self, inputs):
+        return self.dense(inputs) * self.scale
+
+
+def _own_weights():
+    model = OwnWeights()
+    model.build((None, 6))
+    return model
+
+
+def _frozen():
+    frozen = layers.Dense(5, activation="tanh")
+    partly = layers.Dense(5)
+    model = keras.Sequential(
+        [keras.Input((4,)), frozen, partly, layers.Dense(2)]
+    )
+    frozen.trainable = False
+    partly.bias.trainable = False
+    return model
+
+
+def _masked():
+    ids = keras.Input((6,), dtype="int32")
+    x = layers.Embedding(9, 5, mask_zero=True)(ids)
+    return keras.Model(ids, layers.Dense(3)(x))
+
+
+def _several_outputs():
+    one, two = keras.Input((3,), name="one"), keras.Input((2, 4), name="two")
+    x = layers.Concatenate()(
+        [layers.Dense(4)(one), layers.Flatten()(layers.Dense(3)(two))]
+    )
+    outputs = {
+        "label": layers.Dense(3, name="label")(x),
+        "value": layers.Dense(1, name="value")(x),
+    }
+    return keras.Model({"one": one, "two": two}, outputs)
+
+
+def _einsum(equation, output_shape, shape, bias_axes=None):
+    return _sequential(
+        shape,
+        lambda: [
+            layers.EinsumDense(
+                equation, output_shape, bias_axes=bias_axes, activation="tanh"
+            ),
+            layers.Flatten(),
+            layers.Dense(2),
+        ],
+    )
+
+
+def _lora():
+    dense = layers.Dense(5)
+    model = keras.Sequential([keras.Input((4,)), dense, layers.Dense(2)])
+    dense.enable_lora(2)
+    return model
+
+
+def _prelu_inside():
+    model = keras.Sequential(
+        [
+            keras.Input((3,)),
+            layers.Dense(4, activation=layers.PReLU()),
+            layers.Dense(2),
+        ]
+    )
+    model(np.zeros((1, 3), "float32"))  # Builds the activation.
+    return model
+
+
+_SPARSE = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+MODELS = [
+    ModelCase("mlp", _sequential((6,), _mlp), _normal(6), _ids(3), _SPARSE),
+    ModelCase(
+        "dense_of_sequences",
+        _sequential((4, 6), _mlp),
+        _normal(4, 6),
+        _normal(4, 3),
+        "mae",
+    ),
+    ModelCase(
+        "dense_of_long_sequences_gram",
+        _sequential((3, 30), lambda: [layers.Dense(40), layers.Dense(2)]),
+        _normal(3, 30),
+        _normal(3, 2),
+    ),
+    ModelCase(
+        "dense_rank_4",
+        _sequential((2, 3, 5), _mlp),
+        _normal(2, 3, 5),
+        _normal(2, 3, 3),
+    ),
+    ModelCase("masked", _masked, _ids(9, 6), _ids(3, 6), _SPARSE),
+    ModelCase(
+        "several_inputs_and_outputs",
+        _several_outputs,
+        lambda g, n: {"one": _normal(3)(g, n), "two": _normal(2, 4)(g, n)},
+        lambda g, n: {"label": _ids(3)(g, n), "value": _normal(1)(g, n)},
+        {"label": _SPARSE, "value": "mse"},
+    ),
+    ModelCase("conv", _conv({"kernel_size": 3}), _normal(8, 8, 4), _normal(3)),
+    ModelCase(
+        "conv_gram",
+        _sequential(
+            (4, 4, 16),
+            lambda: [
+                layers.Conv2D(32, 3, activation="relu"),
+                layers.Conv2D(16, 2, use_bias=False),
+                layers.Flatten(),
+                layers.Dense(2),
+            ],
+        ),
+        _normal(4, 4, 16),
+        _normal(2),
+    ),
+    ModelCase(
+        "conv_strides_same",
+        _conv(
+            {"kernel_size": (3, 2), "strides": (2, 1), "padding": "same"},
+            {"kernel_size": 2, "strides": 2, "padding": "same"},
+        ),
+        _normal(8, 8, 4),
+        _normal(3),
+    ),
+    ModelCase(
+        "conv_dilation_groups",
+        _conv(
+            {"kernel_size": 2, "dilation_rate": (2, 1)},
+            {"kernel_size": 2, "groups": 2, "activation": "relu"},
+            {"kernel_size": 1, "groups": 4, "use_bias": False},
+        ),
+        _normal(8, 8, 4),
+        _normal(3),
+    ),
+    ModelCase(
+        "conv_channels_first",
+        _conv(
+            {"kernel_size": 3, "data_format": "channels_first"}, shape=(2, 7, 8)
+        ),
+        _normal(2, 7, 8),
+        _normal(3),
+    ),
+    ModelCase(
+        "conv_of_one_pixel",
+        _conv({"kernel_size": 3}, shape=(3, 3, 2)),
+        _normal(3, 3, 2),
+        _normal(3),
+    ),
+    ModelCase(
+        "conv_called_twice", _conv_called_twice, _normal(6, 6, 3), _normal(2)
+    ),
+    ModelCase("transformer", _transformer, _ids(11, 6), _ids(3), _SPARSE),
+    ModelCase(
+        "embedding_long",
+        _sequential(
+            (80,),
+            lambda: [
+                layers.Embedding(9, 4),
+                layers.GlobalAveragePooling1D(),
+                layers.Dense(2),
+            ],
+            dtype="int32",
+        ),
+        _ids(9, 80),
+        _normal(2),
+    ),
+    ModelCase(
+        "embedding_of_single_and_negative_ids",
+        _sequential(
+            (1,),
+            lambda: [layers.Embedding(9, 4), layers.Flatten(), layers.Dense(2)],
+            dtype="int32",
+        ),
+        lambda g, n: g.integers(-9, 9, size=(n, 1)).astype("int32"),
+        _normal(2),
+    ),
+    ModelCase(
+        "einsum_ellipsis",
+        _einsum("...x,xy->...y", 4, (3, 5), "y"),
+        _normal(3, 5),
+        _normal(2),
+    ),
+    ModelCase(
+        "einsum_heads",
+        _einsum("abc,cde->abde", (3, 2, 4), (3, 5), "de"),
+        _normal(3, 5),
+        _normal(2),
+    ),
+    ModelCase(
+        "einsum_merge",
+        _einsum("abcd,cde->abe", (3, 4), (3, 2, 5), "e"),
+        _normal(3, 2, 5),
+        _normal(2),
+    ),
+    ModelCase(
+        "einsum_shared_axis",
+        _einsum("abc,bcd->abd", (3, 4), (3, 5), "bd"),
+        _normal(3, 5),
+        _normal(2),
+    ),
+    ModelCase(
+        "einsum_transposed",
+        _einsum("abc,dc->adb", (4, 3), (3, 5), "d"),
+        _normal(3, 5),
+        _normal(2),
+    ),
+    ModelCase(
+        "einsum_right_ellipsis",
+        _einsum("ab...,bc->ac...", (4,), (3, 5)),
+        _normal(3, 5),
+        _normal(2),
+    ),
+    ModelCase(
+        "layer_normalization_axes",
+        _sequential(
+            (4, 3, 5),
+            lambda: [
+                layers.LayerNormalization(axis=[1, 3]),
+                layers.LayerNormalization(axis=2, scale=False),
+                layers.LayerNormalization(axis=[-1, -2], center=False),
+                layers.Flatten(),
+                layers.Dense(2),
+            ],
+        ),
+        _normal(4, 3, 5),
+        _normal(2),
+    ),
+    ModelCase("called_twice", _called_twice, _normal(5, 6), _normal(2)),
+    ModelCase(
+        "tied_in_one_layer",
+        _tied_in_one_layer,
+        _ids(7, 4),
+        _ids(7, 4),
+        _SPARSE,
+        ("TiedEmbedding",),
+    ),
+    ModelCase(
+        "shared_between_layers",
+        _shared_between_layers,
+        _normal(4, 5),
+        _normal(4, 5),
+        fallbacks=("SharedVariable",),
+    ),
+    ModelCase("subclassed", _subclassed, _normal(6), _normal(2)),
+    ModelCase(
+        "own_weights",
+        _own_weights,
+        _normal(6),
+        _normal(4),
+        fallbacks=("OwnWeights",),
+    ),
+    ModelCase("frozen", _frozen, _normal(4), _normal(2)),
+    ModelCase("lora", _lora, _normal(4), _normal(2), fallbacks=("Dense",)),
+    ModelCase(
+        "activation_with_weights",
+        _prelu_inside,
+        _normal(3),
+        _normal(2),
+        fallbacks=("Dense",),
+    ),
+    ModelCase(
+        "group_normalization_and_conv1d",
+        _sequential(
+            (6, 4),
+            lambda: [
+                layers.Conv1D(4, 3, activation="relu"),
+                layers.GroupNormalization(2),
+                layers.PReLU(),
+                layers.Flatten(),
+                layers.Dense(2),
+            ],
+        ),
+        _normal(6, 4),
+        _normal(2),
+        fallbacks=("Conv1D", "GroupNormalization", "PReLU"),
+    ),
+    ModelCase(
+        "depthwise_and_transposed",
+        _sequential(
+            (5, 5, 2),
+            lambda: [
+                layers.DepthwiseConv2D(2, depth_multiplier=2),
+                layers.Conv2DTranspose(3, 2, strides=2),
+                layers.SeparableConv2D(2, 2),
+                layers.Flatten(),
+                layers.Dense(2),
+            ],
+        ),
+        _normal(5, 5, 2),
+        _normal(2),
+        fallbacks=("Conv2DTranspose", "DepthwiseConv2D", "SeparableConv2D"),
+    ),
+    ModelCase(
+        "recurrent",
+        _sequential(
+            (4, 3),
+            lambda: [
+                layers.LSTM(4, return_sequences=True),
+                layers.Bidirectional(layers.GRU(3)),
+                layers.Dense(2),
+            ],
+        ),
+        _normal(4, 3),
+        _normal(2),
+        fallbacks=("GRU", "GRU", "LSTM"),
+    ),
+    ModelCase(
+        "time_distributed",
+        _sequential(
+            (3, 4),
+            lambda: [
+                layers.TimeDistributed(layers.Dense(3)),
+                layers.Flatten(),
+                layers.Dense(2),
+            ],
+        ),
+        _normal(3, 4),
+        _normal(2),
+        fallbacks=("TimeDistributed",),
+    ),
+]

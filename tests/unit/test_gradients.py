@@ -1,0 +1,504 @@
+"""What the gradient engine refuses, and what its self-check finds."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+from keras_dp.errors import GradientCheckError, UnsupportedLayerError
+from keras_dp.gradients import (
+    GradientEngine,
+    check_loss_splits,
+    example_losses,
+    self_check,
+)
+from keras_dp.gradients import records as records_lib
+from tests.models import MODELS
+
+
+def _squares(outputs):
+    rows = tf.reshape(outputs, [tf.shape(outputs)[0], -1])
+    return tf.reduce_sum(tf.square(rows), axis=1)
+
+
+def _model(*stack, shape=(4,), dtype=None):
+    return keras.Sequential([keras.Input(shape, dtype=dtype), *stack])
+
+
+def _data(*shape):
+    return tf.constant(np.random.default_rng(0).normal(size=shape), tf.float32)
+
+
+class TestRefusals:
+    """The message names the layer, the reason and the remedy."""
+
+    def test_batch_normalization_in_training(self) -> None:
+        model = _model(layers.Dense(3), layers.BatchNormalization(name="bn"))
+
+        with pytest.raises(UnsupportedLayerError, match=r"bn.*GroupNorm"):
+            GradientEngine(model)
+
+    def test_frozen_batch_normalization_is_fine(self) -> None:
+        frozen = layers.BatchNormalization()
+        model = _model(layers.Dense(3), frozen)
+        frozen.trainable = False
+        x = _data(4, 4)
+
+        engine = GradientEngine(model)
+
+        assert self_check(engine, x, _squares, 4)
+
+    def test_activity_regularizer(self) -> None:
+        model = _model(layers.Dense(3, activity_regularizer="l2", name="act"))
+
+        with pytest.raises(UnsupportedLayerError, match=r"act.*regularizer"):
+            GradientEngine(model)
+
+    def test_added_loss(self) -> None:
+        class Adds(layers.Layer):
+            def call(self, x):
+                self.add_loss(keras.ops.mean(x))
+                return x
+
+        model = _model(layers.Dense(3), Adds(name="adds"))
+
+        with pytest.raises(UnsupportedLayerError, match=r"adds.*add_loss"):
+            GradientEngine(model).gradients(_data(4, 4), _squares, 4)
+
+    def test_an_output_without_batch_axis(self) -> None:
+        class Positions(layers.Layer):
+            def __init__(self):
+                super().__init__()
+                self.table = layers.Embedding(5, 3, name="positions")
+
+            def call(self, x):
+                return x + self.table(keras.ops.arange(5))
+
+        model = _model(layers.Dense(3), Positions(), shape=(5, 2))
+
+        with pytest.raises(UnsupportedLayerError, match=r"positions.*batch"):
+            GradientEngine(model).gradients(_data(4, 5, 2), _squares, 4)
+
+    def test_normalization_over_the_batch(self) -> None:
+        inputs = keras.Input(batch_shape=(3, 4))
+        norm = layers.LayerNormalization(axis=[0, 1])
+        model = keras.Model(inputs, norm(layers.Dense(3)(inputs)))
+
+        with pytest.raises(UnsupportedLayerError, match="batch axis"):
+            GradientEngine(model).gradients(_data(3, 4), _squares, 3)
+
+    def test_randomness_in_a_layer_without_rule(self) -> None:
+        model = _model(layers.LSTM(3, dropout=0.5, name="lstm"), shape=(5, 2))
+
+        with pytest.raises(UnsupportedLayerError, match=r"lstm.*random"):
+            GradientEngine(model).gradients(_data(4, 5, 2), _squares, 4)
+
+    def test_a_layer_in_a_loop(self) -> None:
+        class Loops(layers.Layer):
+            def __init__(self):
+                super().__init__()
+                self.inner = layers.Dense(4, name="inner")
+
+            def build(self, shape):
+                self.inner.build(shape)
+
+            def call(self, x):
+                return keras.ops.while_loop(
+                    lambda x: keras.ops.max(x) < 0,
+                    lambda x: (self.inner(x),),
+                    (x,),
+                )[0]
+
+        model = _model(Loops())
+        engine = GradientEngine(model)
+
+        with pytest.raises(UnsupportedLayerError, match=r"inner.*loop"):
+            tf.function(lambda x: engine.gradients(x, _squares, 4).losses)(
+                _data(4, 4)
+            )
+
+    def test_a_model_that_is_not_built(self) -> None:
+        model = keras.Sequential([layers.Dense(3)])
+
+        with pytest.raises(UnsupportedLayerError, match="built"):
+            GradientEngine(model).gradients(_data(4, 4), _squares, 4)
+
+
+class TestSelfCheck:
+    """It must pass what is right, and find each way of being wrong."""
+
+    @pytest.mark.parametrize("case", MODELS, ids=lambda case: case.name)
+    def test_passes_every_model_of_the_table(self, case) -> None:
+        model = case.make()
+        x, y = case.data(3)
+        reference = keras.Sequential([keras.Input((1,)), layers.Dense(1)])
+        reference.compile(loss=case.loss)
+        reference._compile_loss(y, model(x))
+
+        def losses_of(outputs):
+            return example_losses(
+                reference._compile_loss, y, outputs, None, 3
+            ).total
+
+        assert self_check(GradientEngine(model), x, losses_of, 3)
+
+    def test_passes_dropout(self) -> None:
+        model = _model(layers.Dense(8), layers.Dropout(0.5), layers.Dense(2))
+
+        assert self_check(GradientEngine(model), _data(4, 4), _squares, 4)
+
+    def test_leaves_the_state_of_the_model_alone(self) -> None:
+        model = _model(layers.Dense(8), layers.Dropout(0.5, seed=3))
+        before = [v.numpy() for v in model.variables]
+
+        self_check(GradientEngine(model), _data(4, 4), _squares, 4)
+
+        for variable, value in zip(model.variables, before, strict=True):
+            np.testing.assert_array_equal(variable.numpy(), value)
+
+    @pytest.mark.parametrize("statistic", ["mean", "stopped", "label"])
+    def test_finds_examples_that_interact(self, statistic: str) -> None:
+        class Centred(layers.Layer):
+            def call(self, x):
+                mean = keras.ops.mean(x, axis=0, keepdims=True)
+                if statistic == "stopped":  # Derivatives alone are blind.
+                    mean = keras.ops.stop_gradient(mean)
+                return x - mean
+
+        stack = [layers.Dense(3), Centred(), layers.Dense(2)]
+        if statistic == "label":  # Before the first weight.
+            stack = [Centred(), layers.Dense(2)]
+
+        with pytest.raises(GradientCheckError, match="depend on that example"):
+            self_check(GradientEngine(_model(*stack)), _data(4, 4), _squares, 4)
+
+    def test_finds_a_weight_used_outside_its_layer(self) -> None:
+        owner = layers.Dense(4, name="owner")
+
+        class Borrows(layers.Layer):
+            def call(self, x):
+                return keras.ops.matmul(x, keras.ops.transpose(owner._kernel))
+
+        model = _model(owner, Borrows())
+
+        with pytest.raises(GradientCheckError, match=r"owner/kernel"):
+            self_check(GradientEngine(model), _data(4, 4), _squares, 4)
+
+    def test_finds_positions_taken_for_examples(self) -> None:
+        """A table over 4 positions, by accident as long as the batch."""
+
+        class Positions(layers.Layer):
+            def __init__(self):
+                super().__init__()
+                self.table = layers.Embedding(4, 3, name="positions")
+
+            def call(self, x):
+                return x + self.table(keras.ops.arange(4))
+
+        model = _model(layers.Dense(3), Positions(), shape=(4, 2))
+
+        with pytest.raises(GradientCheckError, match="positions"):
+            self_check(GradientEngine(model), _data(4, 4, 2), _squares, 4)
+
+    def test_finds_state_that_data_leaks_into(self) -> None:
+        class Remembers(layers.Layer):
+            def build(self, shape):
+                self.seen = self.add_weight(
+                    shape=shape[1:], trainable=False, name="seen"
+                )
+
+            def call(self, x):
+                self.seen.assign(keras.ops.mean(x, axis=0))
+                return x
+
+        model = _model(layers.Dense(3), Remembers())
+
+        with pytest.raises(UnsupportedLayerError, match=r"seen.*changes"):
+            self_check(GradientEngine(model), _data(4, 4), _squares, 4)
+
+    def test_finds_interaction_behind_a_head_of_zeros(self) -> None:
+        """At its initial weights such a model hides what its body does."""
+
+        class Centred(layers.Layer):
+            def call(self, x):
+                return x - keras.ops.mean(x, axis=0, keepdims=True)
+
+        head = layers.Dense(1, kernel_initializer="zeros")
+        model = _model(layers.Dense(3), Centred(), head)
+
+        with pytest.raises(GradientCheckError, match="depend on that example"):
+            self_check(GradientEngine(model), _data(4, 4), _squares, 4)
+
+    def test_finds_randomness_that_cannot_be_repeated(self) -> None:
+        class Noisy(layers.Layer):
+            def call(self, x):
+                return x + keras.random.normal(keras.ops.shape(x))
+
+        model = _model(layers.Dense(3), Noisy())
+
+        with pytest.raises(GradientCheckError, match="SeedGenerator"):
+            self_check(GradientEngine(model), _data(4, 4), _squares, 4)
+
+    def test_accepts_constants_that_are_not_numbers(self) -> None:
+        class Missing(layers.Layer):
+            def build(self, shape):
+                self.marker = self.add_weight(
+                    shape=(), trainable=False, name="marker"
+                )
+                self.marker.assign(float("nan"))
+
+            def call(self, x):
+                return keras.ops.where(x == self.marker, 0.0, x)
+
+        model = _model(layers.Dense(3), Missing())
+
+        assert self_check(GradientEngine(model), _data(4, 4), _squares, 4)
+
+    def test_finds_a_wrong_rule(self) -> None:
+        engine = GradientEngine(_model(layers.Dense(3), layers.Dense(2)))
+        original = records_lib.OuterProductRecords.squared_norms
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                records_lib.OuterProductRecords,
+                "squared_norms",
+                lambda self: original(self) * 0.95,
+            )
+            with pytest.raises(GradientCheckError, match="kernel"):
+                self_check(engine, _data(4, 4), _squares, 4)
+
+    def test_says_when_nothing_finite_could_be_compared(self) -> None:
+        engine = GradientEngine(_model(layers.Dense(3)))
+        x = _data(4, 4)
+
+        assert self_check(engine, x, _squares, 4)
+        assert not self_check(engine, x * np.nan, _squares, 4)
+
+    def test_a_loss_over_the_batch_is_found(self) -> None:
+        losses = tf.constant([1.0, 2.0, 6.0])
+
+        check_loss_splits(losses, tf.constant(3.0), has_masks=False)
+        check_loss_splits(losses, tf.constant(9.0), has_masks=False)
+        check_loss_splits(losses, tf.constant(5.0), has_masks=True)
+        with pytest.raises(GradientCheckError, match="couples examples"):
+            check_loss_splits(losses, tf.constant(5.0), has_masks=False)
+
+
+class TestStores:
+    """What is written in training reaches no variable but seeds."""
+
+    def _refused(self, model, losses_of=_squares) -> None:
+        engine = GradientEngine(model)
+
+        with pytest.raises(UnsupportedLayerError, match="without noise"):
+            tf.function(
+                lambda x: engine.gradients(x, losses_of, 4).losses,
+                autograph=False,
+            )(_data(4, 4))
+
+    def test_a_variable_outside_keras(self) -> None:
+        seen = tf.Variable(tf.zeros(4))
+
+        class Remembers(layers.Layer):
+            def call(self, x):
+                seen.assign_add(tf.reduce_sum(x, axis=0))
+                return x
+
+        self._refused(_model(Remembers(), layers.Dense(3)))
+
+    def test_a_variable_inside_a_condition(self) -> None:
+        seen = tf.Variable(0.0)
+
+        class Remembers(layers.Layer):
+            def call(self, x):
+                tf.cond(
+                    tf.reduce_max(x) > 0,
+                    lambda: seen.assign(tf.reduce_max(x)),
+                    lambda: seen.read_value(),
+                )
+                return x
+
+        self._refused(_model(Remembers(), layers.Dense(3)))
+
+    def test_a_loss_that_remembers(self) -> None:
+        seen = tf.Variable(0.0)
+
+        def losses_of(outputs):
+            seen.assign(tf.reduce_sum(outputs))
+            return _squares(outputs)
+
+        self._refused(_model(layers.Dense(3)), losses_of)
+
+    def test_an_eager_step(self) -> None:
+        class Maximum(layers.Layer):
+            def build(self, shape):
+                self.seen = self.add_weight(
+                    shape=(), initializer="zeros", trainable=False
+                )
+
+            def call(self, x):
+                self.seen.assign(keras.ops.maximum(self.seen, keras.ops.max(x)))
+                return x
+
+        engine = GradientEngine(_model(Maximum(), layers.Dense(3)))
+
+        with pytest.raises(UnsupportedLayerError, match="without noise"):
+            engine.gradients(_data(4, 4), _squares, 4)
+
+    def test_dropout_may_count_its_draws(self) -> None:
+        model = _model(layers.Dense(8), layers.Dropout(0.5), layers.Dense(2))
+        engine = GradientEngine(model)
+
+        losses = tf.function(
+            lambda x: engine.gradients(x, _squares, 4).losses, autograph=False
+        )(_data(4, 4))
+
+        assert losses.shape == (4,)
+
+
+class TestRecords:
+    """The three questions, where a batch is special."""
+
+    def test_a_record_of_weight_zero_contributes_nothing_even_if_nan(
+        self,
+    ) -> None:
+        x = _data(4, 4).numpy()
+        x[2] = np.nan
+        model = _model(layers.Dense(5, activation="relu"), layers.Dense(3))
+        records = (
+            GradientEngine(model).gradients(tf.constant(x), _squares, 4).records
+        )
+
+        for record in records:
+            total = record.weighted_sum(tf.constant([1.0, 1.0, 0.0, 1.0]))
+            assert np.isfinite(total).all()
+            norms = record.squared_norms().numpy()
+            assert np.isfinite(norms[[0, 1, 3]]).all()
+        assert any(
+            not np.isfinite(r.squared_norms().numpy()[2]) for r in records
+        )
+
+    def test_an_unused_variable_has_zero_gradients(self) -> None:
+        unused = layers.Dense(2)
+        inputs = keras.Input((4,))
+        model = keras.Model(inputs, [layers.Dense(3)(inputs), unused(inputs)])
+
+        result = GradientEngine(model).gradients(
+            _data(4, 4), lambda outputs: _squares(outputs[0]), 4
+        )
+
+        for record in result.records[2:]:
+            assert not record.squared_norms().numpy().any()
+            assert not record.weighted_sum(tf.ones(4)).numpy().any()
+
+    def test_a_layer_that_is_never_called_has_zero_gradients(self) -> None:
+        class Skips(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.used, self.unused = layers.Dense(2), layers.Dense(2)
+
+            def build(self, shape):
+                self.used.build(shape)
+                self.unused.build(shape)
+
+            def call(self, x):
+                return self.used(x)
+
+        model = Skips()
+        model.build((None, 4))
+
+        records = (
+            GradientEngine(model).gradients(_data(4, 4), _squares, 4).records
+        )
+
+        assert records[2].materialize().shape == (4, 4, 2)
+        assert not records[2].weighted_sum(tf.ones(4)).numpy().any()
+        assert not records[3].squared_norms().numpy().any()
+
+
+class TestRoundingCannotHideANorm:
+    """Terms that cancel: what is released must still obey the clip.
+
+    In float32 the sum of an example's terms is rounded by some `u S`, S being
+    the sum of their norms, however small the sum itself.
+    """
+
+    # Rounding of a clipped sum, where the Gram form is used (README, docs).
+    SLACK = 1e-2
+
+    def _cancelling(self, scale, *shape):
+        generator = np.random.default_rng(5)
+        half = generator.normal(size=shape).astype("float32") * scale
+        tiny = generator.normal(size=shape).astype("float32") * 1e-3
+        return half, tiny
+
+    def _assert_bounded(self, records) -> None:
+        norms = np.sqrt(records.squared_norms().numpy())
+        factors = np.minimum(1.0, 1.0 / norms).astype("float32")
+        for i in range(len(norms)):
+            weights = np.zeros(len(norms), "float32")
+            weights[i] = factors[i]
+            total = records.weighted_sum(tf.constant(weights)).numpy()
+            norm = np.linalg.norm(total.astype("float64"))
+            assert norm <= 1 + self.SLACK
+
+    @pytest.mark.parametrize("scale", [1.0, 1e2, 1e4])
+    @pytest.mark.parametrize("size", [2**26, 0], ids=["built", "gram"])
+    def test_of_outer_products(self, scale, size, monkeypatch) -> None:
+        monkeypatch.setattr(records_lib, "INSTANTIATE_BYTES", size)
+        left, tiny = self._cancelling(scale, 16, 1, 1, 64)
+        right, _ = self._cancelling(scale, 16, 1, 1, 64)
+        arrangement = records_lib.Arrangement((64, 64), (0, 1), (64, 64))
+        records = records_lib.OuterProductRecords(
+            tf.constant(np.concatenate([left, left + tiny], axis=2)),
+            tf.constant(np.concatenate([right, -right], axis=2)),
+            arrangement,
+        )
+
+        self._assert_bounded(records)
+
+    @pytest.mark.parametrize("scale", [1.0, 1e2, 1e4])
+    def test_of_rows(self, scale) -> None:
+        half, tiny = self._cancelling(scale, 16, 1, 64)
+        updates = np.concatenate([half, 3 * half, -4 * half + tiny], axis=1)
+        records = records_lib.RowRecords(
+            tf.zeros([16, 3], tf.int32), tf.constant(updates), rows=5
+        )
+
+        self._assert_bounded(records)
+
+    @pytest.mark.parametrize("scale", [1.0, 1e2, 1e4])
+    def test_of_sums(self, scale) -> None:
+        half, tiny = self._cancelling(scale, 16, 64)
+        rows = records_lib.RowRecords(
+            tf.zeros([16, 1], tf.int32), tf.constant(half[:, None]), rows=1
+        )
+        dense = records_lib.MaterializedRecords((tiny - half)[:, None])
+
+        self._assert_bounded(records_lib.SummedRecords([rows, dense]))
+
+    def test_the_check_above_can_fail(self) -> None:
+        """Control: the plain Gram form lets such records through."""
+        left, tiny = self._cancelling(1e4, 16, 1, 1, 64)
+        right, _ = self._cancelling(1e4, 16, 1, 1, 64)
+
+        class Plain(records_lib.OuterProductRecords):
+            instantiates = False
+
+            def squared_norms(self):
+                lefts = tf.matmul(self.left, self.left, transpose_b=True)
+                rights = tf.matmul(self.right, self.right, transpose_b=True)
+                return tf.reduce_sum(lefts * rights, axis=[1, 2, 3])
+
+        plain = Plain(
+            tf.constant(np.concatenate([left, left + tiny], axis=2)),
+            tf.constant(np.concatenate([right, -right], axis=2)),
+            records_lib.Arrangement((64, 64), (0, 1), (64, 64)),
+        )
+
+        with (
+            pytest.raises(AssertionError),
+            np.errstate(invalid="ignore", divide="ignore"),
+        ):
+            self._assert_bounded(plain)
