@@ -1,0 +1,349 @@
+"""A Keras optimizer that takes private answers, and only those."""
+
+from collections.abc import Mapping
+from typing import Any, NoReturn, Self
+
+import keras
+import tensorflow as tf
+from typing_extensions import override
+
+from keras_dp import ledger as ledger_lib
+from keras_dp.dp_queries import DPQuery
+from keras_dp.errors import PrivateTrainingError
+from keras_dp.optimizers.preconditions import check_inner
+from keras_dp.optimizers.state_variables import StateVariables
+from keras_dp.optimizers.variable_groups import (
+    Patterns,
+    VariableGroups,
+    group_variables,
+    patterns_from,
+)
+
+# In float32 the norms of gradients below this are rounded to 0.
+_SMALLEST_CLIP = 1e-12
+
+
+@keras.saving.register_keras_serializable(package="keras_dp")
+class DPOptimizer(keras.optimizers.Optimizer):
+    """Updates a model by a query's noised answers instead of gradients.
+
+    Use it with `PrivateModel`, which hands per-example gradients to `query`.
+    An ordinary model hands it gradients summed over the batch: it refuses
+    them. The learning rate, schedules, momentum, weight decay and averages
+    are those of `inner`; they only see noised answers, and cost nothing.
+
+    Guarantee: every update is a function of earlier updates and of noised
+    answers whose events the ledger covered before they were computed.
+
+    Attributes:
+        inner: Any Keras optimizer without gradient accumulation or loss
+            scaling.
+        query: The mechanism. Its record is the list of one example's
+            gradients, in the order of `model.trainable_variables`; with
+            `groups`, a dict of such lists.
+        ledger: Where every round is recorded.
+        groups: Name of a group to the pattern of its variables' paths; see
+            `keras_dp.group_variables`.
+        seed: Makes the noise reproducible, for tests; the ledger then says
+            `seeded`. By default it comes from the operating system.
+
+    >>> import keras_dp
+    >>> ledger = keras_dp.PrivacyLedger.in_memory(dataset="doc")
+    >>> optimizer = DPOptimizer(
+    ...     keras.optimizers.SGD(0.1), ledger=ledger,
+    ...     query=keras_dp.GaussianAverageQuery(1.0, 1.1, denominator=256))
+    >>> optimizer.apply([tf.zeros([2])], [keras.Variable([1.0, 2.0])])
+    Traceback (most recent call last):
+    ...
+    keras_dp.errors.PrivateTrainingError: DPOptimizer was handed ordinary...
+    """
+
+    def __init__(
+        self,
+        inner: keras.optimizers.Optimizer,
+        *,
+        query: DPQuery,
+        ledger: ledger_lib.PrivacyLedger,
+        groups: Patterns | VariableGroups | None = None,
+        seed: int | None = None,
+        name: str | None = None,
+    ) -> None:
+        if not isinstance(ledger, ledger_lib.PrivacyLedger):
+            raise TypeError(
+                "`ledger` must be a PrivacyLedger, for every round is recorded "
+                f"in it. Received: ledger={ledger!r}. Open one with "
+                'keras_dp.PrivacyLedger.open("run.ledger", dataset="...").'
+            )
+        self._configure(inner, query, groups, seed, name)
+        self._ledger: ledger_lib.PrivacyLedger | None = ledger
+
+    def _configure(
+        self,
+        inner: keras.optimizers.Optimizer,
+        query: DPQuery,
+        groups: Patterns | VariableGroups | None,
+        seed: int | None,
+        name: str | None,
+    ) -> None:
+        check_inner(inner)
+        if isinstance(inner, DPOptimizer):
+            raise TypeError("`inner` must not be private already.")
+        if not isinstance(query, DPQuery):
+            raise TypeError(
+                f"`query` must be a DPQuery. Received: query={query!r}."
+            )
+        super().__init__(learning_rate=0.0, name=name or f"dp_{inner.name}")
+        self._inner = inner
+        self._query = query
+        self._groups: Patterns | None
+        self._resolved: VariableGroups | None
+        if isinstance(groups, VariableGroups):
+            self._groups, self._resolved = groups.patterns, groups
+        else:
+            self._groups, self._resolved = groups, None
+        self._seed = seed
+        self.is_recording = False
+        self._ledger = None
+        self._state: StateVariables | None = None
+
+    # The configuration is fixed: state and compiled steps are made from it.
+
+    @property
+    def inner(self) -> keras.optimizers.Optimizer:
+        """The Keras optimizer that applies the noised answers."""
+        return self._inner
+
+    @property
+    def query(self) -> DPQuery:
+        """The mechanism."""
+        return self._query
+
+    @property
+    def groups(self) -> Patterns | None:
+        """Name of a group to the pattern of its variables' paths."""
+        return self._groups
+
+    @property
+    def ledger(self) -> ledger_lib.PrivacyLedger | None:
+        """Where rounds are recorded; `None` after loading, until it is set."""
+        return self._ledger
+
+    @ledger.setter
+    def ledger(self, ledger: ledger_lib.PrivacyLedger) -> None:
+        if not isinstance(ledger, ledger_lib.PrivacyLedger):
+            raise TypeError(
+                "`ledger` must be a PrivacyLedger. "
+                f"Received: ledger={ledger!r}."
+            )
+        if self.is_recording:
+            raise PrivateTrainingError(
+                "`ledger` must not be changed while a training records in it."
+            )
+        self._ledger = ledger
+
+    def required_ledger(self) -> ledger_lib.PrivacyLedger:
+        """Returns the ledger.
+
+        Raises:
+            PrivateTrainingError: The optimizer was loaded from a file, which
+                holds no ledger, and was not given one since.
+        """
+        if self._ledger is None:
+            raise PrivateTrainingError(
+                "A private optimizer that was loaded from a file must be given "
+                "its ledger before it trains. Set optimizer.ledger = "
+                'keras_dp.PrivacyLedger.open("run.ledger").'
+            )
+        return self._ledger
+
+    def resolve_groups(self, model: keras.Model) -> None:
+        """Matches `groups` with the variables of a built model."""
+        if self.groups is not None and self._resolved is None:
+            self._resolved = group_variables(model, self.groups)
+
+    @override
+    def build(self, variables: list[keras.Variable]) -> None:
+        if self.built:
+            return
+        self.inner.build(variables)
+        state = self.query.initial_global_state(self._seed)
+        self._state = StateVariables(state, self.add_variable)
+        super().build(variables)
+
+    # What a private model does with it, in this order.
+
+    def planned_round(
+        self, sampling: ledger_lib.SamplingEvent, *, seeded: bool
+    ) -> ledger_lib.Round:
+        """Returns what the next release will be, for the ledger to cover.
+
+        Raises:
+            ValueError: A clip is so small that float32 cannot enforce it.
+        """
+        event = self.query.planned_event(self._built_state.read())
+        queries = self.query.ledger_events(event, name="gradients")
+        for query in queries:
+            bound = getattr(query, "l2_norm_bound", 1.0)
+            if 0 < bound < _SMALLEST_CLIP:
+                raise ValueError(
+                    f"`l2_norm_clip` must be 0 or >= {_SMALLEST_CLIP} for "
+                    "gradients, whose squared norms are computed in float32. "
+                    f"Received: l2_norm_clip={bound!r}."
+                )
+        seeded = seeded or self._seed is not None
+        return ledger_lib.Round(sampling, queries, seeded=seeded)
+
+    def initial_sample(self, variables: list[keras.Variable]) -> Any:
+        """Returns the sample state before the first record of a round."""
+        specs = [tf.TensorSpec(v.shape, v.dtype) for v in variables]
+        return self.query.initial_sample_state(self._grouped(variables, specs))
+
+    def accumulate(
+        self,
+        sample: Any,
+        variables: list[keras.Variable],
+        records: list[Any],
+        mask: tf.Tensor | None,
+    ) -> Any:
+        """Returns the sample state with a batch of gradients added."""
+        params = self.query.derive_sample_params(self._built_state.read())
+        return self.query.accumulate_records(
+            params, sample, self._grouped(variables, records), mask
+        )
+
+    def release(
+        self,
+        sample: Any,
+        variables: list[keras.Variable],
+        penalties: list[tf.Tensor | None],
+    ) -> Any:
+        """Noises the sum, updates the variables, and returns the event.
+
+        Args:
+            sample: The state of the finished sample.
+            variables: What is trained.
+            penalties: Gradient of each variable's weight penalty, which
+                depends on no data and is added after the noise.
+        """
+        result = self.query.get_noised_result(sample, self._built_state.read())
+        self._built_state.assign(result.global_state)
+        noised = result.value
+        if self.groups is not None:
+            noised = self._matched_groups.join(variables, noised)
+        gradients = [
+            tf.cast(answer, variable.dtype)
+            + (0 if penalty is None else tf.cast(penalty, variable.dtype))
+            for answer, penalty, variable in zip(
+                noised, penalties, variables, strict=True
+            )
+        ]
+        self.inner.apply(gradients, variables)
+        return result.event
+
+    def _grouped(self, variables: list[keras.Variable], parts: Any) -> Any:
+        if self.groups is None:
+            return list(parts)
+        return self._matched_groups.split(variables, list(parts))
+
+    @property
+    def _matched_groups(self) -> VariableGroups:
+        if self._resolved is None:
+            raise PrivateTrainingError(
+                "`groups` must be matched with a model first. Train with "
+                "keras_dp.PrivateModel, or call resolve_groups(model)."
+            )
+        return self._resolved
+
+    @property
+    def _built_state(self) -> StateVariables:
+        if self._state is None:
+            raise PrivateTrainingError(
+                "A private optimizer must be built before it is used. Call "
+                "build(model.trainable_variables)."
+            )
+        return self._state
+
+    # What an ordinary model would do with it.
+
+    @override
+    def apply(self, grads: Any, trainable_variables: Any = None) -> NoReturn:
+        _refuse_gradients()
+
+    @override
+    def apply_gradients(self, grads_and_vars: Any) -> NoReturn:
+        _refuse_gradients()
+
+    @override
+    def scale_loss(self, loss: Any) -> NoReturn:
+        _refuse_gradients()
+
+    @override
+    def stateless_apply(self, *args: Any, **kwargs: Any) -> NoReturn:
+        _refuse_gradients()
+
+    # What concerns the inner optimizer.
+
+    @property
+    def variables(self) -> list[keras.Variable]:
+        """What is saved: the query's state without seeds, and the inner's."""
+        return self._variables + self.inner.variables
+
+    @property
+    def learning_rate(self) -> Any:
+        """The inner optimizer's."""
+        return self.inner.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, learning_rate: Any) -> None:
+        self.inner.learning_rate = learning_rate
+
+    @property
+    def iterations(self) -> Any:
+        """Rounds that were released."""
+        return self.inner.iterations
+
+    @override
+    def finalize_variable_values(self, var_list: Any) -> None:
+        self.inner.finalize_variable_values(var_list)
+
+    @override
+    def get_config(self) -> dict[str, Any]:
+        serialize = keras.saving.serialize_keras_object
+        groups: dict[str, Any] | None = None
+        if self.groups is not None:
+            groups = {
+                group: None if taken is ... else taken
+                for group, taken in self.groups.items()
+            }
+        return {
+            "name": self.name,
+            "inner": serialize(self.inner),
+            "query": serialize(self.query),
+            "groups": groups,
+        }
+
+    @classmethod
+    @override
+    def from_config(
+        cls, config: Mapping[str, Any], custom_objects: Any = None
+    ) -> Self:
+        """Returns the optimizer without its ledger, which no file holds."""
+        inner, query = (
+            keras.saving.deserialize_keras_object(
+                config[key], custom_objects=custom_objects
+            )
+            for key in ("inner", "query")
+        )
+        optimizer = cls.__new__(cls)
+        optimizer._configure(
+            inner, query, patterns_from(config["groups"]), None, config["name"]
+        )
+        return optimizer
+
+
+def _refuse_gradients() -> NoReturn:
+    raise PrivateTrainingError(
+        "DPOptimizer was handed ordinary gradients, which are not private. "
+        "Wrap the model: private = keras_dp.PrivateModel(model); "
+        "private.compile(optimizer=..., loss=...); private.fit(...)."
+    )

@@ -1,0 +1,104 @@
+"""What must hold before a private model trains."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_dp.errors import PrivateTrainingError
+
+
+def check_no_batching(**options: Any) -> None:
+    """Raises for options of `fit` that a sampler leaves no room for."""
+    given = {
+        name: value
+        for name, value in options.items()
+        if name
+        in {
+            "y",
+            "batch_size",
+            "sample_weight",
+            "class_weight",
+            "validation_split",
+        }
+        and value is not None
+        and not (name == "validation_split" and value == 0)
+    }
+    if given:
+        raise ValueError(
+            f"`{next(iter(given))}` must not be given with PoissonBatches, "
+            "whose records hold the inputs, targets and sample weights, and "
+            f"whose sizes are drawn. Received: {sorted(given)!r}."
+        )
+
+
+def check_devices(replicas: int) -> None:
+    """Raises for devices on which the guarantee does not hold.
+
+    Args:
+        replicas: Of the model, kept in step by a distribution strategy.
+    """
+    if replicas > 1:
+        raise PrivateTrainingError(
+            "Private training must run on one replica: noise and ledger "
+            "entries would be made on each. "
+            f"Received: a distribution strategy with {replicas} replicas."
+        )
+    if (
+        tf.config.list_physical_devices("GPU")
+        and tf.config.experimental.tensor_float_32_execution_enabled()
+    ):
+        raise PrivateTrainingError(
+            "Private training on a GPU must run without TensorFloat-32, whose "
+            "rounding lets clipped gradients exceed their bound by a relative "
+            "1e-3. Call "
+            "tf.config.experimental.enable_tensor_float_32_execution(False) "
+            "first."
+        )
+
+
+def check_wrapped(model: Any) -> None:
+    """Raises for what cannot be made private by wrapping it."""
+    if not isinstance(model, keras.Model):
+        raise TypeError(
+            f"`model` must be a keras.Model. Received: model={model!r}."
+        )
+    for method in ("train_step", "compute_loss"):
+        if getattr(type(model), method) is not getattr(keras.Model, method):
+            raise PrivateTrainingError(
+                f"`model` must not override {method}: the private model runs "
+                "its own, which keeps examples apart. Received: class "
+                f"{type(model).__name__}. Give its loss to compile() instead."
+            )
+
+
+def check_executions(steps_per_epoch: int, steps_per_execution: int) -> None:
+    """Raises if an epoch would run more rounds than it was given."""
+    if steps_per_epoch % steps_per_execution:
+        raise ValueError(
+            "`steps_per_execution` must divide the rounds of an epoch. "
+            f"Received: steps_per_execution={steps_per_execution!r}, with "
+            f"{steps_per_epoch!r} rounds an epoch."
+        )
+
+
+def check_inner(inner: Any) -> None:
+    """Raises for what cannot apply noised answers."""
+    if not isinstance(inner, keras.optimizers.Optimizer):
+        raise TypeError(
+            "`inner` must be a keras.optimizers.Optimizer instance. "
+            f"Received: inner={inner!r}."
+        )
+    if isinstance(inner, keras.optimizers.LossScaleOptimizer):
+        raise TypeError(
+            "`inner` must not scale the loss: clipping needs unscaled "
+            f"gradients. Received: {type(inner).__name__}."
+        )
+    for option in ("gradient_accumulation_steps", "loss_scale_factor"):
+        if getattr(inner, option, None) is not None:
+            raise ValueError(
+                f"`{option}` of `inner` must be None. Received: "
+                f"{option}={getattr(inner, option)!r}. A sample larger than "
+                "memory is split by the sampler's physical_batch_size, with "
+                "noise added once."
+            )

@@ -1,0 +1,157 @@
+"""Keeps the ledger ahead of the training loop.
+
+Rounds are reserved in blocks, durably, before the first of them runs, and
+settled afterwards. A process that dies leaves its block counted in full. Blocks
+grow until one takes about a second, so that the cost per step is negligible
+and so is what a crash over-counts.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from typing_extensions import override
+
+from keras_dp.errors import PrivateTrainingError
+from keras_dp.ledger import PrivacyLedger, Reservation, Round, SumQueryEvent
+
+BLOCK_SECONDS = 1.0
+LARGEST_BLOCK = 4096
+
+Plan = Callable[[], Round]
+EventsOf = Callable[[Any], tuple[SumQueryEvent, ...]]
+
+
+class RoundRecorder:
+    """Reserves, counts and settles the rounds of one training loop.
+
+    >>> from keras_dp.ledger import FullDataset, GaussianSum
+    >>> ledger = PrivacyLedger.in_memory(dataset="doc")
+    >>> events = (GaussianSum("gradients", 1.0, 4.0),)
+    >>> recorder = RoundRecorder(ledger, lambda: Round(FullDataset(), events),
+    ...                          events_of=lambda event: events)
+    >>> for _ in range(3):
+    ...     recorder.cover()
+    ...     recorder.released(None)
+    >>> recorder.settle()
+    >>> len(ledger)
+    3
+    """
+
+    def __init__(
+        self, ledger: PrivacyLedger, plan: Plan, events_of: EventsOf
+    ) -> None:
+        """Starts with nothing reserved.
+
+        Args:
+            ledger: Where rounds are recorded.
+            plan: Says what the coming rounds will release; asked once a block.
+            events_of: Turns what a round did release into ledger events.
+        """
+        self.ledger = ledger
+        self._plan, self._events_of = plan, events_of
+        self._reservation: Reservation | None = None
+        self._planned: Round | None = None
+        self._reserved = self._used = 0
+        self._released: list[Any] = []
+        self._block_started = 0.0
+
+    def cover(self) -> None:
+        """Returns once the ledger durably covers one more round.
+
+        From then on the round counts, whether it ends or not.
+
+        Raises:
+            LedgerWriteError: The ledger could not be written; nothing may be
+                released.
+        """
+        if self._used == self._reserved:
+            self._reserve()
+        self._used += 1
+
+    def released(self, event: Any) -> None:
+        """Notes what a covered round released.
+
+        The first of a block is compared with the plan at once, the others at
+        the end of the block.
+        """
+        self._released.append(event)
+        if self._used == 1:
+            self._compare()
+
+    def settle(self) -> None:
+        """Replaces what is reserved by what was used.
+
+        Raises:
+            PrivateTrainingError: A round released something else than was
+                planned. It is then in the ledger as well.
+        """
+        reservation, self._reservation = self._reservation, None
+        used, self._used, self._reserved = self._used, 0, 0
+        if reservation is not None:
+            reservation.settle(used)
+        self._compare()
+
+    def _reserve(self) -> None:
+        self._compare()
+        count = self._next_block()
+        planned = self._plan()
+        if self._reservation is not None and planned == self._planned:
+            self._reservation = self._reservation.renew(self._used, count)
+        else:
+            self.settle()
+            self._reservation = self.ledger.reserve(
+                planned.sampling, planned.queries, count, seeded=planned.seeded
+            )
+        self._planned = planned
+        self._reserved, self._used = count, 0
+        self._block_started = time.monotonic()
+
+    def _next_block(self) -> int:
+        """A second's worth of rounds, growing at most fourfold a block."""
+        if not self._reserved:
+            return 1
+        seconds = max(time.monotonic() - self._block_started, 1e-6)
+        a_second = int(self._reserved * BLOCK_SECONDS / seconds)
+        return min(max(1, a_second), 4 * self._reserved, LARGEST_BLOCK)
+
+    def _compare(self) -> None:
+        events, self._released = self._released, []
+        if not events or self._planned is None:
+            return
+        planned = self._planned
+        actual = [self._events_of(event) for event in events]
+        others = [queries for queries in actual if queries != planned.queries]
+        for queries in others:
+            self.ledger.record(planned.sampling, queries, seeded=planned.seeded)
+        if others:
+            raise PrivateTrainingError(
+                f"{len(others)} rounds released {others[0]!r} where "
+                f"{planned.queries!r} was planned. The state of the query was "
+                "changed during training. The ledger holds both."
+            )
+
+
+class _SettleAtEpochEnd(keras.callbacks.Callback):
+    """Settles before the callbacks of the user look at the ledger."""
+
+    def __init__(self, recorder: RoundRecorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    @override
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._recorder.settle()
+
+
+def settling(callbacks: Any, recorder: RoundRecorder) -> Any:
+    """Returns the callbacks of `fit`, so that they find settled epochs."""
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        callbacks.callbacks.insert(0, _SettleAtEpochEnd(recorder))
+        return callbacks
+    if callbacks is None:
+        callbacks = []
+    elif not isinstance(callbacks, (list, tuple)):
+        callbacks = [callbacks]
+    return [_SettleAtEpochEnd(recorder), *callbacks]

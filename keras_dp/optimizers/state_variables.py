@@ -1,0 +1,66 @@
+"""The global state of a query as variables: saved, its seeds apart."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+
+class StateVariables:
+    """Holds a query's global state between rounds.
+
+    Leaves in a field called `seed` are kept where neither Keras nor
+    `tf.train.Checkpoint` finds them. A restored seed would repeat its noise
+    on other data, and whoever reads a saved one can subtract the noise.
+    """
+
+    def __init__(self, state: Any, add_variable: Callable[..., Any]) -> None:
+        """Creates the variables.
+
+        Args:
+            state: Nest of tensors.
+            add_variable: Creates a saved variable from shape, initializer,
+                dtype and name.
+        """
+        self._structure = state
+        self._variables: list[Any] = []
+        for path, leaf in _flatten(state):
+            if path[-1] == "seed":
+                self._variables.append(tf.Variable(leaf, trainable=False))
+                continue
+            variable = add_variable(
+                shape=tuple(leaf.shape),
+                initializer="zeros",
+                dtype=leaf.dtype.name,
+                name="_".join(["query", *path]),
+            )
+            variable.assign(leaf)
+            self._variables.append(variable)
+
+    def read(self) -> Any:
+        """Returns the state as tensors."""
+        values = [tf.convert_to_tensor(v) for v in self._variables]
+        return tf.nest.pack_sequence_as(self._structure, values)
+
+    def assign(self, state: Any) -> None:
+        """Replaces the state."""
+        leaves = [leaf for _, leaf in _flatten(state)]
+        for variable, leaf in zip(self._variables, leaves, strict=True):
+            variable.assign(leaf)
+
+
+def _flatten(
+    nest: Any, path: tuple[str, ...] = ()
+) -> list[tuple[tuple[str, ...], tf.Tensor]]:
+    """Returns leaves with the keys that lead to them, in `tf.nest`'s order."""
+    if isinstance(nest, Mapping):
+        items = [(str(key), nest[key]) for key in sorted(nest)]
+    elif hasattr(nest, "_fields"):
+        items = list(zip(nest._fields, nest, strict=True))
+    elif isinstance(nest, (list, tuple)):
+        items = [(str(index), child) for index, child in enumerate(nest)]
+    else:
+        return [(path or ("state",), nest)]
+    return [
+        leaf for key, child in items for leaf in _flatten(child, (*path, key))
+    ]

@@ -1,0 +1,146 @@
+"""Groups of a model's trainable variables, by patterns of their paths."""
+
+import fnmatch
+from collections.abc import Iterator, Mapping
+from types import EllipsisType
+from typing import Any
+
+import keras
+
+Patterns = Mapping[str, str | EllipsisType]
+
+
+class VariableGroups(Mapping[str, tuple[str, ...]]):
+    """The paths of each group's variables, in the order of the model.
+
+    Every trainable variable is in exactly one group. Made by
+    `group_variables`.
+
+    Attributes:
+        patterns: What the groups were made from. Paths differ from one
+            instance of a model to another, patterns do not.
+    """
+
+    def __init__(
+        self, paths: Mapping[str, tuple[str, ...]], patterns: Patterns
+    ) -> None:
+        self._paths = {name: tuple(each) for name, each in paths.items()}
+        self.patterns: Patterns = dict(patterns)
+
+    def __getitem__(self, name: str) -> tuple[str, ...]:
+        return self._paths[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._paths)
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __repr__(self) -> str:
+        return f"VariableGroups({self._paths!r})"
+
+    def split(self, variables: list[Any], parts: list[Any]) -> dict[str, Any]:
+        """Returns `parts`, one per variable, as a list per group.
+
+        Raises:
+            ValueError: The variables are not those that were grouped.
+        """
+        by_path = {v.path: p for v, p in zip(variables, parts, strict=True)}
+        known = [path for paths in self._paths.values() for path in paths]
+        if set(known) != set(by_path) or len(by_path) < len(variables):
+            raise ValueError(
+                "`groups` must hold each trainable variable once. Received: "
+                f"groups={self!r} for the variables "
+                f"{[variable.path for variable in variables]!r}."
+            )
+        return {
+            name: [by_path[path] for path in paths]
+            for name, paths in self._paths.items()
+        }
+
+    def join(self, variables: list[Any], nest: Mapping[str, Any]) -> list[Any]:
+        """Inverts `split`: returns one part per variable."""
+        by_path = {
+            path: part
+            for name, paths in self._paths.items()
+            for path, part in zip(paths, nest[name], strict=True)
+        }
+        return [by_path[variable.path] for variable in variables]
+
+
+def group_variables(model: keras.Model, patterns: Patterns) -> VariableGroups:
+    """Returns the model's trainable variables in named groups.
+
+    A pattern is matched (as file names are, `*` and `?`) from any `/` of a
+    variable's path to its end: `"embed*"` takes all variables of layers whose
+    name starts with `embed`, `"*/bias"` or `"bias"` all biases. The pattern
+    `...` takes what no other group takes.
+
+    Args:
+        model: Built.
+        patterns: Name of a group to its pattern.
+
+    Raises:
+        ValueError: The model is not built; a pattern takes no variable; a
+            variable is taken by two groups, or by none.
+
+    >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    >>> groups = group_variables(model, {"bias": "bias", "rest": ...})
+    >>> {name: len(paths) for name, paths in groups.items()}
+    {'bias': 1, 'rest': 1}
+    """
+    if not model.built:
+        raise ValueError(
+            "`model` must be built before its variables can be grouped. Call "
+            f"it on a batch of data first. Received: model={model.name!r}."
+        )
+    paths = [variable.path for variable in model.trainable_variables]
+    if len(set(paths)) < len(paths):
+        raise ValueError(
+            "The trainable variables of `model` must have different paths. "
+            f"Give its layers names. Received: paths={paths!r}."
+        )
+    groups: dict[str, list[str]] = {name: [] for name in patterns}
+    rest = [name for name, pattern in patterns.items() if pattern is ...]
+    if len(rest) > 1:
+        raise ValueError(
+            "`patterns` must have at most one `...`. "
+            f"Received: patterns={dict(patterns)!r}."
+        )
+    for path in paths:
+        takers = [
+            name
+            for name, pattern in patterns.items()
+            if pattern is not ... and _matches(path, pattern)
+        ] or rest
+        if len(takers) != 1:
+            raise ValueError(
+                "`patterns` must take each variable exactly once. Received: "
+                f"{path!r}, taken by {takers or 'no group'!r}. Patterns: "
+                f"{dict(patterns)!r}."
+            )
+        groups[takers[0]].append(path)
+    empty = [name for name, taken in groups.items() if not taken]
+    if empty:
+        raise ValueError(
+            "Each pattern must take at least one variable. Received: "
+            f"{empty!r}, which take none of {paths!r}."
+        )
+    return VariableGroups(
+        {name: tuple(taken) for name, taken in groups.items()}, patterns
+    )
+
+
+def patterns_from(config: Mapping[str, Any] | None) -> Patterns | None:
+    """Returns the patterns that were saved, where `None` stands for `...`."""
+    if config is None:
+        return None
+    return {n: ... if taken is None else taken for n, taken in config.items()}
+
+
+def _matches(path: str, pattern: Any) -> bool:
+    parts = path.split("/")
+    return any(
+        fnmatch.fnmatchcase("/".join(parts[start:]), pattern)
+        for start in range(len(parts))
+    )

@@ -1,0 +1,905 @@
+"""Does training do what its ledger says, and nothing else?"""
+
+import keras
+import numpy as np
+import pytest
+import scipy.stats
+import tensorflow as tf
+from keras import layers
+
+import keras_dp
+from keras_dp.accountants import RDP
+from keras_dp.errors import (
+    GradientCheckError,
+    LedgerWriteError,
+    PrivateTrainingError,
+    UnsupportedLayerError,
+)
+from keras_dp.ledger import (
+    GaussianSum,
+    NonPrivateSum,
+    PoissonSampling,
+    UnverifiedSampling,
+)
+from keras_dp.optimizers import DPSGD, DPAdam, recording
+from keras_dp.sampling import PoissonBatches
+
+RECORDS, FEATURES = 60, 5
+
+
+def _data(records=RECORDS):
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(records, FEATURES)).astype("float32")
+    return x, generator.integers(0, 3, size=records)
+
+
+def _model(*hidden):
+    return keras.Sequential(
+        [keras.Input((FEATURES,)), *hidden, layers.Dense(3)]
+    )
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Subclassed(keras.Model):
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.hidden, self.head = layers.Dense(4), layers.Dense(3)
+
+    def call(self, inputs):
+        return self.head(self.hidden(inputs))
+
+
+def _query(stddev=0.0, clip=1.0, denominator=10):
+    return keras_dp.GaussianAverageQuery(clip, stddev, denominator)
+
+
+def _ledger():
+    return keras_dp.PrivacyLedger.in_memory(dataset="test")
+
+
+def _private(model=None, query=None, ledger=None, optimizer=None, **options):
+    private = keras_dp.PrivateModel(_model() if model is None else model)
+    optimizer = optimizer or DPSGD(
+        0.5, query=query or _query(), ledger=ledger or _ledger()
+    )
+    options.setdefault(
+        "loss", keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    )
+    private.compile(optimizer, metrics=["accuracy"], **options)
+    return private
+
+
+def _clipped_average(model, x, y, clip, denominator):
+    """DP-SGD without noise, by the slow loop over examples."""
+    values = [v.value for v in model.trainable_variables]
+    total = [np.zeros(v.shape) for v in values]
+    for i in range(len(x)):
+        with tf.GradientTape() as tape:
+            loss = keras.losses.sparse_categorical_crossentropy(
+                y[i : i + 1], model(x[i : i + 1]), from_logits=True
+            )
+        gradients = [g.numpy() for g in tape.gradient(loss, values)]
+        norm = np.sqrt(sum(np.sum(g.astype("f8") ** 2) for g in gradients))
+        for sum_, gradient in zip(total, gradients, strict=True):
+            sum_ += gradient * min(1.0, clip / norm)
+    return [t / denominator for t in total]
+
+
+class TestTheUpdate:
+    @pytest.mark.parametrize("mode", ["eager", "graph", "jit"])
+    def test_is_that_of_clipped_examples(self, mode) -> None:
+        keras.utils.set_random_seed(1)
+        x, y = _data()
+        private = _private(
+            _model(layers.Dense(4, activation="tanh")),
+            _query(clip=0.7, denominator=12),
+            run_eagerly=mode == "eager",
+            jit_compile=mode == "jit",
+        )
+        expected = _clipped_average(private.model, x, y, 0.7, 12)
+        before = private.model.get_weights()
+
+        private.train_on_batch(x, y)
+
+        for old, new, step in zip(
+            before, private.model.get_weights(), expected, strict=True
+        ):
+            # float32 rounding of weights of order 1.
+            np.testing.assert_allclose(new, old - 0.5 * step, atol=2e-6)
+
+    @pytest.mark.parametrize("size", [7, 16, 64])
+    def test_does_not_depend_on_the_physical_batch(self, size) -> None:
+        x, y = _data()
+        weights = []
+        for physical in (size, RECORDS):
+            keras.utils.set_random_seed(2)
+            private = _private()
+            private.fit(
+                PoissonBatches(
+                    (x, y),
+                    sampling_probability=0.5,
+                    physical_batch_size=physical,
+                    seed=3,
+                ),
+                steps_per_epoch=3,
+                verbose=0,
+            )
+            weights.append(private.model.get_weights())
+
+        for one, other in zip(*weights, strict=True):
+            np.testing.assert_allclose(one, other, atol=2e-6)
+
+    def test_has_the_stated_noise_once_per_sample(self) -> None:
+        """Zero gradients leave the noise: KS at false-alarm 1e-6."""
+        x = np.zeros((RECORDS, 4000), "float32")
+        y = np.zeros((RECORDS, 1), "float32")
+        model = keras.Sequential(
+            [
+                keras.Input((4000,)),
+                layers.Dense(5, use_bias=False, kernel_initializer="zeros"),
+            ]
+        )
+        query = _query(stddev=6.0, clip=2.0, denominator=3)
+        optimizer = DPSGD(1.0, query=query, ledger=_ledger(), seed=5)
+        private = _private(model, optimizer=optimizer, loss="mse")
+
+        private.fit(
+            PoissonBatches(
+                (x, y),
+                sampling_probability=0.9,
+                physical_batch_size=8,
+                seed=1,
+            ),
+            steps_per_epoch=1,
+            verbose=0,
+        )
+
+        noise = model.get_weights()[0].ravel()
+        right = scipy.stats.norm(scale=6.0 / 3)
+        assert scipy.stats.kstest(noise, right.cdf).pvalue > 1e-6
+        for wrong in (0.9, 1.1, np.sqrt(7)):  # sqrt(7): once per batch.
+            law = scipy.stats.norm(scale=wrong * 6.0 / 3)
+            assert scipy.stats.kstest(noise, law.cdf).pvalue < 1e-6
+
+    def test_of_an_empty_sample_is_noise(self) -> None:
+        x, y = _data()
+        ledger = _ledger()
+        private = _private(query=_query(stddev=1.0), ledger=ledger)
+        before = private.model.get_weights()[0]
+
+        history = private.fit(
+            PoissonBatches((x, y), sampling_probability=1e-9),
+            steps_per_epoch=2,
+            verbose=0,
+        )
+
+        after = private.model.get_weights()[0]
+        assert len(ledger) == 2
+        assert (before != after).all()
+        assert np.isfinite(after).all()
+        assert history.history["accuracy"] == [0.0]
+
+    def test_adds_weight_penalties_after_the_noise(self) -> None:
+        penalized = layers.Dense(3, kernel_regularizer=keras.regularizers.L2(2))
+        model = keras.Sequential([keras.Input((FEATURES,)), penalized])
+        private = _private(model, _query(clip=0.0))
+        before = penalized.kernel.numpy()
+
+        private.train_on_batch(*_data())
+
+        # Rate 0.5 times the gradient of 2 w^2; clipped to 0, data adds nothing.
+        np.testing.assert_allclose(
+            penalized.kernel, before - 0.5 * 4 * before, atol=1e-6
+        )
+
+    def test_ignores_records_that_are_not_finite(self) -> None:
+        x, y = _data()
+        broken = x.copy()
+        broken[[3, 8]] = np.nan
+        broken[5] = np.inf
+        keep = [i for i in range(RECORDS) if i not in (3, 5, 8)]
+        private = _private()
+        expected = _clipped_average(private.model, x[keep], y[keep], 1.0, 10)
+        before = private.model.get_weights()
+
+        private.train_on_batch(broken, y)
+
+        for old, new, step in zip(
+            before, private.model.get_weights(), expected, strict=True
+        ):
+            np.testing.assert_allclose(new, old - 0.5 * step, atol=2e-6)
+
+    def test_uses_sample_weights_and_leaves_padding_out(self) -> None:
+        x, y = _data()
+        zero = np.zeros(RECORDS, "float32")
+        private = _private()
+        before = private.model.get_weights()
+
+        private.fit(
+            PoissonBatches((x, y, zero), sampling_probability=0.3),
+            verbose=0,
+        )
+
+        for old, new in zip(before, private.model.get_weights(), strict=True):
+            np.testing.assert_array_equal(old, new)
+
+
+class TestTheLedger:
+    def test_holds_one_event_per_round(self) -> None:
+        ledger = _ledger()
+        private = _private(query=_query(stddev=1.1), ledger=ledger)
+        samples = PoissonBatches(_data(), sampling_probability=0.25)
+
+        private.fit(samples, epochs=3, verbose=0)
+
+        ((round_, count),) = ledger.rounds
+        assert count == 12
+        assert ledger.unsettled == 0
+        assert round_.sampling == PoissonSampling(0.25, drawn_by_library=True)
+        assert round_.queries == (GaussianSum("gradients", 1.0, 1.1),)
+        assert not round_.seeded
+
+    def test_says_unverified_for_batches_the_caller_brings(self) -> None:
+        x, y = _data()
+        ledger = _ledger()
+        private = _private(query=_query(stddev=1.0), ledger=ledger)
+
+        private.fit(x, y, batch_size=16, epochs=2, verbose=0)
+        private.fit(
+            tf.data.Dataset.from_tensor_slices((x, y)).batch(20),
+            shuffle=False,
+            verbose=0,
+        )
+        private.train_on_batch(x[:4], y[:4])
+
+        ((round_, count),) = ledger.rounds
+        assert round_.sampling == UnverifiedSampling()
+        assert count == 2 * 4 + 3 + 1
+
+    def test_names_the_groups_of_a_nested_query(self) -> None:
+        hidden = layers.Dense(4, name="hidden")
+        ledger = _ledger()
+        query = keras_dp.NestedQuery(
+            {
+                "first": _query(stddev=1.0, clip=0.5),
+                "rest": _query(stddev=2.0, clip=1.5),
+            }
+        )
+        optimizer = DPAdam(
+            query=query, ledger=ledger, groups={"first": "hid*", "rest": ...}
+        )
+        private = _private(_model(hidden), optimizer=optimizer)
+
+        private.fit(*_data(), verbose=0)
+
+        assert ledger.rounds[0].round.queries == (
+            GaussianSum("gradients/first", 0.5, 1.0),
+            GaussianSum("gradients/rest", 1.5, 2.0),
+        )
+
+    def test_says_infinity_for_what_is_not_private(self) -> None:
+        ledger = _ledger()
+        private = _private(query=keras_dp.NoPrivacySumQuery(), ledger=ledger)
+
+        private.train_on_batch(*_data())
+
+        assert ledger.rounds[0].round.queries == (NonPrivateSum("gradients"),)
+        assert RDP().epsilon(ledger, delta=1e-5) == np.inf
+
+    def test_says_infinity_for_zero_noise(self) -> None:
+        ledger = _ledger()
+
+        _private(ledger=ledger).train_on_batch(*_data())
+
+        assert RDP().epsilon(ledger, delta=1e-5) == np.inf
+
+    @pytest.mark.parametrize("where", ["noise", "sampler"])
+    def test_says_when_a_seed_was_given(self, where) -> None:
+        ledger = _ledger()
+        optimizer = DPSGD(
+            query=_query(1.0),
+            ledger=ledger,
+            seed=1 if where == "noise" else None,
+        )
+        private = _private(optimizer=optimizer)
+        samples = PoissonBatches(
+            _data(),
+            sampling_probability=0.5,
+            seed=1 if where == "sampler" else None,
+        )
+
+        private.fit(samples, verbose=0)
+
+        assert ledger.rounds[0].round.seeded
+
+    def test_covers_a_round_before_it_runs(self, monkeypatch) -> None:
+        seen = []
+        ledger = _ledger()
+        private = _private(query=_query(1.0), ledger=ledger)
+        original = DPSGD.release
+
+        def release(self, *args):
+            seen.append(len(ledger))
+            return original(self, *args)
+
+        monkeypatch.setattr(DPSGD, "release", release)
+        private.compile(private.optimizer, private.loss, run_eagerly=True)
+
+        private.fit(*_data(), batch_size=20, verbose=0)
+
+        assert [covered >= i + 1 for i, covered in enumerate(seen)] == [
+            True
+        ] * 3
+
+    def test_that_cannot_be_written_stops_training_before_any_update(
+        self, tmp_path
+    ) -> None:
+        path = tmp_path / "run.ledger"
+        keras_dp.PrivacyLedger.open(path, dataset="test").close()
+        ledger = keras_dp.PrivacyLedger.open(path, mode="r")
+        private = _private(query=_query(1.0), ledger=ledger)
+        before = private.model.get_weights()
+
+        with pytest.raises(LedgerWriteError):
+            private.fit(*_data(), verbose=0)
+
+        for old, new in zip(before, private.model.get_weights(), strict=True):
+            np.testing.assert_array_equal(old, new)
+        ledger.close()
+
+    def test_counts_the_rounds_before_an_exception_in_a_callback(self) -> None:
+        class Stops(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None):
+                if batch == 2:
+                    raise RuntimeError("stop")
+
+        ledger = _ledger()
+        private = _private(query=_query(1.0), ledger=ledger)
+
+        with pytest.raises(RuntimeError, match="stop"):
+            private.fit(*_data(), batch_size=4, callbacks=[Stops()], verbose=0)
+
+        assert len(ledger) == 3
+        assert ledger.unsettled == 0
+
+    def test_holds_what_was_released_if_the_state_is_changed(
+        self, monkeypatch
+    ) -> None:
+        class Lowers(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None):
+                if batch != 2:
+                    return
+                state = self.model.optimizer._built_state
+                low = tf.constant(0.1, tf.float64)
+                state.assign(state.read()._replace(stddev=low))
+
+        # Blocks of 1, 4, 16 rounds: the change falls into the second.
+        monkeypatch.setattr(recording, "BLOCK_SECONDS", 1e9)
+        ledger = _ledger()
+        private = _private(query=_query(1.0), ledger=ledger)
+
+        with pytest.raises(PrivateTrainingError, match="changed"):
+            private.fit(*_data(), batch_size=4, callbacks=[Lowers()], verbose=0)
+
+        noises = {r.queries[0].noise_stddev for r, _ in ledger.rounds}
+        assert 0.1 in noises
+
+
+class TestRefusals:
+    def test_an_ordinary_model_with_a_private_optimizer(self) -> None:
+        model = _model()
+        model.compile(DPSGD(query=_query(), ledger=_ledger()), loss="mse")
+        before = model.get_weights()
+
+        with pytest.raises(PrivateTrainingError, match="PrivateModel"):
+            model.fit(*_data(), verbose=0)
+
+        for old, new in zip(before, model.get_weights(), strict=True):
+            np.testing.assert_array_equal(old, new)
+
+    def test_an_ordinary_optimizer(self) -> None:
+        with pytest.raises(TypeError, match="DPOptimizer"):
+            keras_dp.PrivateModel(_model()).compile("sgd", "mse")
+
+    def test_an_optimizer_without_ledger(self) -> None:
+        with pytest.raises(TypeError, match=r"`ledger` must be"):
+            DPSGD(query=_query(), ledger=None)
+
+    @pytest.mark.parametrize(
+        "option",
+        [{"gradient_accumulation_steps": 2}, {"loss_scale_factor": 8.0}],
+    )
+    def test_options_that_change_what_is_clipped(self, option) -> None:
+        with pytest.raises(ValueError, match=next(iter(option))):
+            DPSGD(query=_query(), ledger=_ledger(), **option)
+
+    def test_batch_normalization_before_anything_is_recorded(self) -> None:
+        ledger = _ledger()
+        private = _private(
+            _model(layers.BatchNormalization()), _query(1.0), ledger
+        )
+
+        with pytest.raises(UnsupportedLayerError, match="BatchNorm"):
+            private.fit(*_data(), verbose=0)
+
+        assert len(ledger) == 0
+
+    def test_a_loss_over_the_batch_before_anything_is_recorded(self) -> None:
+        def spread(y_true, y_pred):
+            return keras.ops.var(y_pred, axis=0)
+
+        ledger = _ledger()
+        private = _private(query=_query(1.0), ledger=ledger, loss=spread)
+
+        with pytest.raises(GradientCheckError, match="couples examples"):
+            private.fit(*_data(), verbose=0)
+
+        assert len(ledger) == 0
+
+    def test_a_model_with_a_step_of_its_own(self) -> None:
+        class Own(keras.Sequential):
+            def train_step(self, data):
+                return {}
+
+        with pytest.raises(PrivateTrainingError, match="train_step"):
+            keras_dp.PrivateModel(Own([layers.Dense(1)]))
+
+    def test_a_step_outside_of_fit(self) -> None:
+        private = _private()
+
+        with pytest.raises(PrivateTrainingError, match="ledger entry"):
+            private.train_step(_data())
+
+    @pytest.mark.parametrize(
+        "option",
+        [
+            {"y": np.zeros(3)},
+            {"batch_size": 4},
+            {"class_weight": {0: 1.0}},
+            {"validation_split": 0.2},
+            {"sample_weight": np.ones(3)},
+        ],
+    )
+    def test_batching_options_with_a_sampler(self, option) -> None:
+        samples = PoissonBatches(_data(), sampling_probability=0.5)
+
+        with pytest.raises(ValueError, match=next(iter(option))):
+            _private().fit(samples, verbose=0, **option)
+
+    def test_a_clip_too_small_for_float32(self) -> None:
+        private = _private(query=_query(clip=1e-20))
+
+        with pytest.raises(ValueError, match="l2_norm_clip"):
+            private.train_on_batch(*_data())
+
+    @pytest.mark.parametrize("what", ["optimizer", "model"])
+    def test_parts_that_were_exchanged_after_compile(self, what) -> None:
+        ledger = _ledger()
+        private = _private(query=_query(1.0), ledger=ledger)
+        private.train_on_batch(*_data())
+        other = _private(query=_query(0.1), ledger=ledger)
+        other.train_on_batch(*_data())
+
+        setattr(private, what, getattr(other, what))
+        with pytest.raises(PrivateTrainingError, match="compile"):
+            private.train_on_batch(*_data())
+
+        assert len(ledger) == 2
+
+    def test_another_query_for_the_same_optimizer(self) -> None:
+        optimizer = DPSGD(query=_query(1.0), ledger=_ledger())
+
+        with pytest.raises(AttributeError, match="query"):
+            optimizer.query = _query(0.1)
+
+    def test_unfreezing_without_compile(self) -> None:
+        hidden = layers.Dense(4)
+        model = _model(hidden)
+        hidden.trainable = False
+        private = _private(model, _query(1.0))
+        private.train_on_batch(*_data())
+
+        hidden.trainable = True
+        with pytest.raises(PrivateTrainingError, match="compile"):
+            private.train_on_batch(*_data())
+
+    def test_a_batch_normalization_that_is_unfrozen_later(self) -> None:
+        norm = layers.BatchNormalization(center=False, scale=False)
+        model = _model(norm)
+        norm.trainable = False
+        private = _private(model, _query(1.0))
+        private.train_on_batch(*_data())
+
+        norm.trainable = True
+        with pytest.raises(UnsupportedLayerError, match="BatchNorm"):
+            private.train_on_batch(*_data())
+
+    def test_training_inside_training(self) -> None:
+        class Trains(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None):
+                self.model.train_on_batch(*_data())
+
+        private = _private(query=_query(1.0))
+
+        with pytest.raises(PrivateTrainingError, match="inside another"):
+            private.fit(*_data(), callbacks=[Trains()], verbose=0)
+
+    def test_another_ledger_in_the_middle_of_training(self) -> None:
+        class Swaps(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None):
+                self.model.optimizer.ledger = _ledger()
+
+        private = _private(query=_query(1.0))
+
+        with pytest.raises(PrivateTrainingError, match="while a training"):
+            private.fit(*_data(), callbacks=[Swaps()], verbose=0)
+
+    def test_a_sampler_for_a_single_batch(self) -> None:
+        samples = PoissonBatches(_data(), sampling_probability=0.5)
+
+        with pytest.raises(TypeError, match="which fit takes"):
+            _private().train_on_batch(samples)
+
+    def test_more_rounds_than_an_epoch_has(self) -> None:
+        private = _private(query=_query(1.0), steps_per_execution=4)
+        samples = PoissonBatches(_data(), sampling_probability=0.1)
+
+        with pytest.raises(ValueError, match="steps_per_execution"):
+            private.fit(samples, verbose=0)
+
+    @pytest.mark.parametrize("first", ["empty", "alike"])
+    def test_interaction_that_the_first_sample_does_not_show(
+        self, first
+    ) -> None:
+        class Centred(layers.Layer):
+            def call(self, x):
+                return x - keras.ops.mean(x, axis=0, keepdims=True)
+
+        x, y = _data()
+        probability = 0.5
+        if first == "alike":
+            x, y = np.zeros_like(x), np.zeros_like(y)
+        else:
+            probability = 1e-9
+        private = _private(_model(Centred()), _query(1.0))
+
+        with pytest.raises(GradientCheckError, match="depend on that example"):
+            private.fit(
+                PoissonBatches((x, y), sampling_probability=probability),
+                steps_per_epoch=1,
+                verbose=0,
+            )
+
+    def test_several_replicas(self) -> None:
+        private = _private(query=_query(1.0))
+
+        class Two:
+            num_replicas_in_sync = 2
+
+        private._distribute_strategy = Two()
+        with pytest.raises(PrivateTrainingError, match="one replica"):
+            private.fit(*_data(), verbose=0)
+
+    def test_tensor_float_32_on_a_gpu(self, monkeypatch) -> None:
+        private = _private(query=_query(1.0))
+        monkeypatch.setattr(
+            tf.config, "list_physical_devices", lambda *kind: ["gpu"]
+        )
+
+        with pytest.raises(PrivateTrainingError, match="TensorFloat-32"):
+            private.train_on_batch(*_data())
+
+    def test_targets_of_another_length(self) -> None:
+        x, y = _data()
+
+        with pytest.raises(ValueError, match="first axis"):
+            _private().train_on_batch(x, y[:-1])
+
+
+class TestKerasHabits:
+    def test_callbacks_validation_and_early_stopping(self) -> None:
+        x, y = _data()
+        private = _private(query=_query(0.1))
+
+        history = private.fit(
+            x,
+            y,
+            epochs=5,
+            validation_split=0.25,
+            callbacks=[
+                keras.callbacks.EarlyStopping(
+                    "accuracy", patience=0, mode="min"
+                ),
+                keras.callbacks.ReduceLROnPlateau("val_loss"),
+            ],
+            verbose=0,
+        )
+
+        assert {"loss", "accuracy", "val_loss"} <= set(history.history)
+        assert len(history.epoch) < 5 + 1
+        assert private.predict(x[:3], verbose=0).shape == (3, 3)
+        assert len(private.evaluate(x, y, verbose=0)) == 2
+
+    def test_the_metrics_are_those_of_the_real_records(self) -> None:
+        """Padding rows would all be right here, and raise the accuracy."""
+        x, _ = _data()
+        x += 3
+        y = np.ones(RECORDS, int)
+        model = _model()
+        model.layers[-1].kernel.assign(tf.zeros((FEATURES, 3)))
+        model.layers[-1].bias.assign([0.0, -1.0, -1.0])
+        private = _private(model, _query(clip=0.0))
+
+        logs = private.fit(
+            PoissonBatches((x, y), sampling_probability=0.5),
+            verbose=0,
+        ).history
+
+        assert logs["accuracy"] == [0.0]
+        want = np.log(1 + 2 * np.exp(-1)) + 1
+        np.testing.assert_allclose(logs["loss"], [want], rtol=1e-5)
+
+    def test_several_outputs_report_each_loss(self) -> None:
+        inputs = keras.Input((FEATURES,))
+        outputs = {
+            "a": layers.Dense(1, name="a")(inputs),
+            "b": layers.Dense(2, name="b")(inputs),
+        }
+        x, _ = _data()
+        y = {"a": np.zeros((RECORDS, 1)), "b": np.ones((RECORDS, 2))}
+        private = keras_dp.PrivateModel(keras.Model(inputs, outputs))
+        private.compile(
+            DPSGD(0.1, query=_query(clip=0.0), ledger=_ledger()),
+            loss={"a": "mse", "b": "mae"},
+            loss_weights={"a": 1.0, "b": 2.0},
+        )
+
+        logs = private.fit(x, y, batch_size=RECORDS, verbose=0).history
+
+        predicted = private.predict(x, verbose=0)
+        a, b = np.mean(predicted["a"] ** 2), np.mean(np.abs(predicted["b"] - 1))
+        np.testing.assert_allclose(logs["a_loss"], [a], rtol=1e-5)
+        np.testing.assert_allclose(logs["b_loss"], [b], rtol=1e-5)
+        np.testing.assert_allclose(logs["loss"], [a + 2 * b], rtol=1e-5)
+
+    def test_poisson_sizes_do_not_retrace(self) -> None:
+        traces = []
+
+        class Traced(layers.Layer):
+            def call(self, inputs):
+                traces.append(inputs.shape)
+                return inputs
+
+        private = keras_dp.PrivateModel(_model(Traced()), self_check_examples=0)
+        private.compile(
+            DPSGD(query=_query(1.0), ledger=_ledger()),
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        )
+        samples = PoissonBatches(
+            _data(), sampling_probability=0.5, physical_batch_size=8
+        )
+        private.fit(samples, steps_per_epoch=3, verbose=0)
+        before = len(traces)
+
+        private.fit(samples, epochs=5, steps_per_epoch=5, verbose=0)
+
+        assert len(traces) == before
+
+    @pytest.mark.parametrize("steps", [1, 3])
+    def test_steps_per_execution_counts_every_round(self, steps) -> None:
+        ledger = _ledger()
+        private = _private(
+            query=_query(1.0), ledger=ledger, steps_per_execution=steps
+        )
+
+        private.fit(*_data(), batch_size=12, epochs=2, verbose=0)
+
+        assert len(ledger) == 10
+
+    @pytest.mark.parametrize("kind", ["subclassed", "sequential"])
+    def test_unbuilt_models_train_and_are_saved(self, kind, tmp_path) -> None:
+        model = (
+            Subclassed()
+            if kind == "subclassed"
+            else keras.Sequential([layers.Dense(3)])
+        )
+        ledger = _ledger()
+        private = _private(model, _query(1.0), ledger)
+
+        private.fit(
+            PoissonBatches(_data(), sampling_probability=0.5), verbose=0
+        )
+        path = tmp_path / "private.keras"
+        private.save(path)
+        loaded = keras.saving.load_model(path)
+
+        assert len(ledger) == 2
+        assert model.built
+        x, _ = _data()
+        np.testing.assert_allclose(
+            private.predict(x, verbose=0), loaded.predict(x, verbose=0)
+        )
+
+    def test_inputs_by_name_from_a_sampler(self) -> None:
+        inputs = {
+            "a": keras.Input((2,), name="a"),
+            "b": keras.Input((3,), name="b"),
+        }
+        outputs = layers.Dense(3)(
+            layers.Concatenate()([inputs["a"], inputs["b"]])
+        )
+        x, y = _data()
+        private = _private(keras.Model(inputs, outputs), _query(1.0))
+
+        history = private.fit(
+            PoissonBatches(
+                ({"a": x[:, :2], "b": x[:, 2:]}, y), sampling_probability=0.5
+            ),
+            verbose=0,
+        )
+
+        assert np.isfinite(history.history["loss"]).all()
+
+    @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+    def test_half_precision_updates_are_those_of_float32(self, policy) -> None:
+        """To the precision of the half type, relative to the update."""
+        x, y = _data()
+        updates = []
+        for dtype in ("float32", policy):
+            keras.utils.set_random_seed(4)
+            model = keras.Sequential(
+                [
+                    keras.Input((FEATURES,)),
+                    layers.Dense(4, activation="tanh", dtype=dtype),
+                    layers.Dense(3, dtype=dtype),
+                    layers.Activation("linear", dtype="float32"),
+                ]
+            )
+            private = _private(model, _query(clip=0.5))
+            before = model.get_weights()
+            private.train_on_batch(x, y)
+            updates.append(
+                np.concatenate(
+                    [
+                        (new - old).ravel()
+                        for new, old in zip(
+                            model.get_weights(), before, strict=True
+                        )
+                    ]
+                )
+            )
+
+        error = np.linalg.norm(updates[0] - updates[1])
+        # Half types have 8 or 11 bits.
+        assert error < 2e-2 * np.linalg.norm(updates[0])
+
+    def test_summary_is_the_models(self, capsys) -> None:
+        private = _private()
+
+        private.summary()
+
+        assert "Total params: 18" in capsys.readouterr().out
+
+    def test_the_warning_of_public_metrics_comes_once(self, caplog) -> None:
+        private = _private(query=_query(1.0))
+
+        with caplog.at_level("WARNING", logger="absl"):
+            private.fit(*_data(), verbose=0)
+            private.fit(*_data(), verbose=0)
+
+        messages = [
+            r.message for r in caplog.records if "without noise" in r.message
+        ]
+        assert len(messages) == 1
+
+
+class TestSaving:
+    def _trained(self, ledger):
+        optimizer = DPAdam(0.01, query=_query(1.0, clip=0.5), ledger=ledger)
+        private = _private(optimizer=optimizer)
+        private.fit(*_data(), batch_size=20, verbose=0)
+        return private
+
+    def test_keeps_weights_optimizer_and_query_but_no_seed(
+        self, tmp_path
+    ) -> None:
+        private = self._trained(_ledger())
+        path = tmp_path / "private.keras"
+
+        private.save(path)
+        loaded = keras.saving.load_model(path)
+
+        assert isinstance(loaded, keras_dp.PrivateModel)
+        assert isinstance(loaded.optimizer, DPAdam)
+        assert loaded.optimizer.query == private.optimizer.query
+        assert int(loaded.optimizer.iterations) == 3
+        for one, other in zip(
+            private.optimizer.variables, loaded.optimizer.variables, strict=True
+        ):
+            np.testing.assert_array_equal(one, other)
+        old, new = (
+            p.optimizer._built_state.read().seed.numpy()
+            for p in (private, loaded)
+        )
+        assert (old != new).any()
+        x, _ = _data()
+        np.testing.assert_allclose(
+            private.predict(x, verbose=0), loaded.predict(x, verbose=0)
+        )
+
+    def test_a_loaded_model_trains_only_with_a_ledger(self, tmp_path) -> None:
+        path = tmp_path / "private.keras"
+        self._trained(_ledger()).save(path)
+        loaded = keras.saving.load_model(path)
+
+        with pytest.raises(PrivateTrainingError, match="ledger"):
+            loaded.fit(*_data(), verbose=0)
+        ledger = _ledger()
+        loaded.optimizer.ledger = ledger
+        loaded.fit(*_data(), batch_size=30, verbose=0)
+
+        assert len(ledger) == 2
+        assert int(loaded.optimizer.iterations) == 5
+
+    def test_the_users_own_model_stays_plain(self, tmp_path) -> None:
+        private = self._trained(_ledger())
+        path = tmp_path / "model.keras"
+
+        private.model.save(path)
+        loaded = keras.saving.load_model(path)
+
+        assert type(loaded) is keras.Sequential
+        x, _ = _data()
+        np.testing.assert_allclose(
+            private.predict(x, verbose=0), loaded.predict(x, verbose=0)
+        )
+
+    def test_checkpoints_hold_no_seed(self, tmp_path) -> None:
+        private = self._trained(_ledger())
+        seed = private.optimizer._built_state.read().seed.numpy()
+
+        tf.train.Checkpoint(private).write(str(tmp_path / "checkpoint"))
+        private.save_weights(tmp_path / "private.weights.h5")
+        private.save(tmp_path / "private", zipped=False)
+
+        for file in tmp_path.rglob("*"):
+            if file.is_file():
+                content = file.read_bytes()
+                for word in seed:
+                    assert word.tobytes() not in content, file
+
+    def test_groups_survive(self, tmp_path) -> None:
+        query = keras_dp.NestedQuery({"b": _query(1.0), "k": _query(2.0)})
+        optimizer = DPSGD(
+            query=query, ledger=_ledger(), groups={"b": "bias", "k": ...}
+        )
+        private = _private(optimizer=optimizer)
+        private.fit(*_data(), verbose=0)
+        path = tmp_path / "private.keras"
+
+        private.save(path)
+        loaded = keras.saving.load_model(path)
+        ledger = _ledger()
+        loaded.optimizer.ledger = ledger
+        loaded.fit(*_data(), verbose=0)
+
+        assert loaded.optimizer.query == query
+        assert ledger.rounds[0].round.queries[1].noise_stddev == 2.0
+
+    def test_backup_and_restore_resumes(self, tmp_path) -> None:
+        ledger = _ledger()
+        private = _private(query=_query(1.0), ledger=ledger)
+
+        private.fit(
+            *_data(),
+            batch_size=30,
+            epochs=2,
+            verbose=0,
+            callbacks=[
+                keras.callbacks.BackupAndRestore(tmp_path / "backup"),
+                keras.callbacks.ModelCheckpoint(tmp_path / "best.keras"),
+            ],
+        )
+
+        assert len(ledger) == 4
+        assert (tmp_path / "best.keras").exists()
