@@ -1,0 +1,350 @@
+"""The command line, as a shell sees it."""
+
+import contextlib
+import json
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from keras_dp import __version__, accountants
+from keras_dp.ledger import (
+    FixedSizeWithoutReplacement,
+    GaussianSum,
+    PoissonSampling,
+    PrivacyLedger,
+)
+from keras_dp.reporting import make_report
+from keras_dp.reporting.cli import main
+
+SCRIPT = Path(sys.executable).parent / "keras-dp"
+MODULE = [sys.executable, "-m", "keras_dp.reporting.cli"]
+# As users have it: what is written waits in a buffer.
+BUFFERED = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+STEP = [GaussianSum("gradients", 1.0, 4.0)]
+REPORT = ["report", "--delta", "1e-5"]
+VERIFY = ["verify"]
+COMMANDS = pytest.mark.parametrize("command", [REPORT, VERIFY], ids="".join)
+
+
+def written(path, *, count=100, rows=1):
+    """Writes a ledger of `rows` rows, and returns its path."""
+    with PrivacyLedger.open(path, dataset="clinic", unit="patient") as ledger:
+        for row in range(rows):
+            probability = 0.01 * (1 + row % 2)
+            ledger.record(PoissonSampling(probability), STEP, count)
+    return path
+
+
+def edited(path, statement):
+    """Runs one SQL statement on the file, behind the ledger's back."""
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(statement)
+    return path
+
+
+@pytest.fixture
+def ledger_file(tmp_path):
+    return written(tmp_path / "clinic.ledger")
+
+
+def missing(folder):
+    return folder / "missing.ledger"
+
+
+def a_folder(folder):
+    return folder
+
+
+def foreign_text(folder):
+    path = folder / "notes.ledger"
+    path.write_text("Dear diary, " * 50)
+    return path
+
+
+def foreign_database(folder):
+    return edited(folder / "other.ledger", "CREATE TABLE t (x)")
+
+
+def empty(folder):
+    path = folder / "empty.ledger"
+    path.touch()
+    return path
+
+
+def truncated(folder):
+    path = written(folder / "cut.ledger", rows=60)
+    os.truncate(path, path.stat().st_size - 5000)
+    return path
+
+
+def scribbled(folder):
+    """A page of the file is overwritten: SQLite says so in several lines."""
+    path = written(folder / "scribbled.ledger", rows=60)
+    with path.open("r+b") as file:
+        file.seek(-4096, os.SEEK_END)
+        file.write(b"\x0d" + os.urandom(50))
+    return path
+
+
+def newer(folder):
+    path = written(folder / "newer.ledger")
+    return edited(path, "PRAGMA user_version = 2")
+
+
+def tampered(folder):
+    path = written(folder / "tampered.ledger")
+    return edited(path, "UPDATE log SET count = 1")
+
+
+def shortened(folder):
+    path = written(folder / "shortened.ledger", rows=3)
+    return edited(path, "DELETE FROM log WHERE seq = 3")
+
+
+# Exit code, and what the message of the ledger is about.
+FAILURES = [
+    (missing, 3, "No such file"),
+    (a_folder, 3, "must be a ledger file|directory"),
+    (foreign_text, 3, "not a ledger"),
+    (foreign_database, 3, "not a ledger"),
+    (empty, 3, "empty|not a ledger"),
+    (truncated, 3, "truncated"),
+    (scribbled, 3, "corrupt"),
+    (newer, 3, "format 2"),
+    (tampered, 4, "Row 1 .*not as it was written"),
+    (shortened, 4, "must end where"),
+]
+
+
+@COMMANDS
+@pytest.mark.parametrize(
+    ("make", "code", "message"),
+    FAILURES,
+    ids=[make.__name__ for make, _, _ in FAILURES],
+)
+def test_a_file_that_cannot_be_used_is_one_line_of_stderr(
+    make, code, message, command, tmp_path, capsys
+) -> None:
+    path = make(tmp_path)
+    before = path.read_bytes() if path.is_file() else None
+
+    result = main([*command, str(path)])
+
+    out, err = capsys.readouterr()
+    assert (result, out) == (code, "")
+    assert re.fullmatch(r"keras-dp: [^\n]+\n", err)
+    assert re.search(message, err)
+    assert before == (path.read_bytes() if path.is_file() else None)
+
+
+@pytest.mark.parametrize("program", [[str(SCRIPT)], MODULE], ids=["sh", "-m"])
+@pytest.mark.parametrize(
+    ("make", "code"),
+    [(written, 0), (None, 2), (missing, 3), (tampered, 4)],
+    ids=["0", "2", "3", "4"],
+)
+def test_a_shell_gets_the_exit_code(program, make, code, tmp_path) -> None:
+    folder = tmp_path / "a.ledger" if make is written else tmp_path
+    arguments = ["report"] if make is None else [*REPORT, str(make(folder))]
+
+    process = subprocess.run(
+        [*program, *arguments], capture_output=True, text=True, check=False
+    )
+
+    assert process.returncode == code
+    assert bool(process.stdout) is (code == 0)
+    assert bool(process.stderr) is (code != 0)
+    assert "Traceback" not in process.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["nothing"],
+        ["report", "FILE"],
+        ["report", "--delta", "1e-5"],
+        ["report", "FILE", "--delta", "0"],
+        ["report", "FILE", "--delta", "1"],
+        ["report", "FILE", "--delta", "nan"],
+        ["report", "FILE", "--delta", "-1e-5"],
+        ["report", "FILE", "--delta", "small"],
+        ["report", "FILE", "--delta", "1e-5", "--neighbours", "bounded"],
+        ["report", "FILE", "FILE", "--delta", "1e-5"],
+        ["verify"],
+        ["verify", "FILE", "--json"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_2(arguments, ledger_file, capsys) -> None:
+    arguments = [str(ledger_file) if a == "FILE" else a for a in arguments]
+
+    with pytest.raises(SystemExit) as raised:
+        main(arguments)
+
+    out, err = capsys.readouterr()
+    assert (raised.value.code, out) == (2, "")
+    assert err.startswith("usage: keras-dp")
+
+
+@pytest.mark.parametrize("neighbours", ["add_or_remove_one", "replace_one"])
+def test_report_prints_the_report(neighbours, ledger_file, capsys) -> None:
+    options = ["--delta", "1e-7", "--neighbours", neighbours]
+
+    codes = [
+        main(["report", str(ledger_file), *options, *extra])
+        for extra in ([], ["--json"])
+    ]
+
+    with PrivacyLedger.open(ledger_file, mode="r") as ledger:
+        report = make_report(ledger, delta=1e-7, neighbours=neighbours)
+        epsilon = accountants.RDP().epsilon(
+            ledger, delta=1e-7, neighbours=neighbours
+        )
+    out, err = capsys.readouterr()
+    assert (codes, err) == ([0, 0], "")
+    assert out == f"{report.as_text()}\n{report.as_json()}\n"
+    content = json.loads(out[len(report.as_text()) :])
+    assert content["epsilon"]["RDP"] == epsilon
+    shown = float(re.search(r"RDP +epsilon <= (\S+)", out)[1])
+    assert epsilon <= shown < epsilon + 1.1e-4  # Four decimals, rounded up.
+
+
+def test_a_ledger_that_no_accountant_can_price_is_reported(
+    tmp_path, capsys
+) -> None:
+    path = tmp_path / "a.ledger"
+    with PrivacyLedger.open(path, dataset="d") as ledger:
+        ledger.record(FixedSizeWithoutReplacement(5, 50), STEP)
+
+    code = main([*REPORT, str(path), "--neighbours", "zero_out"])
+
+    out, err = capsys.readouterr()
+    assert (code, err) == (0, "")
+    assert "no accountant has a sound bound" in out
+    assert "FixedSizeWithoutReplacement" in out
+
+
+def test_a_ledger_is_reported_while_it_is_written(tmp_path, capsys) -> None:
+    path = tmp_path / "a.ledger"
+    with PrivacyLedger.open(path, dataset="d") as ledger:
+        ledger.reserve(PoissonSampling(0.01), STEP, 7)
+
+        code = main([*REPORT, str(path)])
+
+    out, _ = capsys.readouterr()
+    assert code == 0
+    assert "7 of them reserved and not settled" in out
+
+
+def test_verify_prints_ok_and_the_head(tmp_path, capsys) -> None:
+    path = written(tmp_path / "a.ledger", rows=3)
+    with PrivacyLedger.open(path, mode="r") as ledger:
+        head = ledger.verify().head
+
+    code = main(["verify", str(path)])
+
+    out, err = capsys.readouterr()
+    assert (code, err) == (0, "")
+    assert out.startswith(f"OK: 3 rows, 300 rounds, head {head}\n")
+    assert re.fullmatch("[0-9a-f]{64}", head)
+
+
+@COMMANDS
+def test_reading_does_not_change_the_file(command, ledger_file) -> None:
+    before = ledger_file.read_bytes(), ledger_file.stat().st_mtime_ns
+
+    main([*command, str(ledger_file)])
+
+    assert before == (ledger_file.read_bytes(), ledger_file.stat().st_mtime_ns)
+
+
+def test_version_and_help_are_0(capsys) -> None:
+    for option in ("--version", "--help"):
+        with pytest.raises(SystemExit) as raised:
+            main([option])
+        assert raised.value.code == 0
+
+    out, err = capsys.readouterr()
+    assert out.startswith(f"{__version__}\n")
+    assert "Exit codes: 0 done" in out
+    assert err == ""
+
+
+class TestAReaderOfThePipeWhoLeaves:
+    """As `head -1` does."""
+
+    @pytest.fixture
+    def large(self, tmp_path):
+        # More than a pipe holds.
+        return written(tmp_path / "large.ledger", count=1, rows=700)
+
+    def test_after_the_first_line_sees_no_traceback(self, large) -> None:
+        process = subprocess.Popen(
+            [SCRIPT, *REPORT, str(large)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=BUFFERED,
+        )
+        with process:
+            first = process.stdout.readline()
+            process.stdout.close()
+            err = process.stderr.read()
+
+        assert first == b"Data set clinic, privacy unit: patient\n"
+        assert err == b""
+        assert process.returncode == 0
+
+    @COMMANDS
+    def test_before_the_first_line_sees_no_traceback(
+        self, command, ledger_file
+    ) -> None:
+        read, write = os.pipe()
+        os.close(read)
+        process = subprocess.run(
+            [SCRIPT, *command, str(ledger_file)],
+            stdout=write,
+            stderr=subprocess.PIPE,
+            check=False,
+            env=BUFFERED,
+        )
+        os.close(write)
+
+        assert process.stderr == b""
+        assert process.returncode == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux only")
+def test_an_answer_that_cannot_be_written_is_1(ledger_file) -> None:
+    with open("/dev/full", "w") as full:
+        process = subprocess.run(
+            [SCRIPT, *VERIFY, str(ledger_file)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            env=BUFFERED,
+        )
+
+    assert process.returncode == 1
+    assert re.fullmatch(r"keras-dp: [^\n]*space[^\n]*\n", process.stderr)
+
+
+def test_a_terminal_without_unicode_is_answered(tmp_path) -> None:
+    path = tmp_path / "a.ledger"
+    PrivacyLedger.open(path, dataset="clinique-été").close()
+
+    process = subprocess.run(
+        [SCRIPT, *REPORT, str(path)],
+        capture_output=True,
+        check=False,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+
+    assert process.returncode == 0
+    assert process.stdout.startswith(b"Data set clinique-\\xe9t\\xe9,")

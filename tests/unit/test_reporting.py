@@ -1,0 +1,421 @@
+"""Reports say what the ledger holds and what the accountants say."""
+
+import json
+import math
+import re
+
+import keras
+import numpy as np
+import pytest
+
+import keras_dp
+from keras_dp import accountants
+from keras_dp.ledger import (
+    DisjointBatches,
+    FixedSizeWithoutReplacement,
+    FullDataset,
+    GaussianSum,
+    NonPrivateSum,
+    PoissonSampling,
+    PrivacyLedger,
+    UnverifiedSampling,
+)
+from keras_dp.reporting import Cost, EpsilonProgress, Report, make_report
+
+DELTA = 1e-5
+STEP = [GaussianSum("gradients", 1.0, 4.0)]
+GROUPS = [
+    GaussianSum("gradients/embedding", 0.3, 0.9),
+    GaussianSum("gradients/rest/0", 1.0, 1.4),
+]
+
+
+def in_memory(*rounds, **options):
+    """Returns a ledger of the rounds (sampling, queries, count, seeded)."""
+    ledger = PrivacyLedger.in_memory(
+        dataset=options.get("dataset", "clinic"),
+        unit=options.get("unit", "patient"),
+    )
+    for sampling, queries, count, *seeded in rounds:
+        ledger.record(sampling, queries, count, seeded=bool(seeded))
+    return ledger
+
+
+def heterogeneous():
+    return in_memory(
+        (PoissonSampling(0.01, drawn_by_library=True), STEP, 1000),
+        (PoissonSampling(0.02), GROUPS, 30),
+        (UnverifiedSampling(), STEP, 2, "seeded"),
+        (FullDataset(), GROUPS, 1),
+    )
+
+
+def unpriced():
+    """Returns a ledger that no accountant has a sound bound for."""
+    return in_memory(
+        (DisjointBatches("epoch-1"), STEP, 3),
+        (FixedSizeWithoutReplacement(5, 50), STEP, 1),
+    )
+
+
+class TestTheText:
+    def test_of_the_ledger_of_a_paper(self) -> None:
+        ledger = in_memory((PoissonSampling(0.01), STEP, 10_000))
+
+        lines = make_report(ledger, delta=DELTA).as_text().split("\n")
+
+        assert lines[:5] == [
+            "Data set clinic, privacy unit: patient",
+            "10,000 rounds",
+            "  10,000 x PoissonSampling(probability=0.01, "
+            "drawn_by_library=False)",
+            "      gradients: Gaussian sum, bound 1, noise stddev 4 "
+            "(multiplier 4)",
+            "Cost at delta = 1e-05 (add or remove one):",
+        ]
+
+    def test_names_each_leaf_of_nested_groups(self) -> None:
+        text = make_report(heterogeneous(), delta=DELTA).as_text()
+
+        assert (
+            "gradients/embedding: Gaussian sum, bound 0.3, noise stddev 0.9 "
+            "(multiplier 3)" in text
+        )
+        assert "gradients/rest/0: Gaussian sum, bound 1, noise" in text
+
+    def test_has_every_kind_of_round_in_its_order(self) -> None:
+        text = make_report(heterogeneous(), delta=DELTA).as_text()
+
+        assert "\n1,033 rounds\n" in text
+        assert re.findall(r"^  ([\d,]+) x (\w+)", text, re.MULTILINE) == [
+            ("1,000", "PoissonSampling"),
+            ("30", "PoissonSampling"),
+            ("2", "UnverifiedSampling"),
+            ("1", "FullDataset"),
+        ]
+
+    def test_mentions_seeded_rounds(self) -> None:
+        text = make_report(heterogeneous(), delta=DELTA).as_text()
+
+        assert "  2 of them with a seed the caller chose" in text
+
+    def test_mentions_unsettled_rounds_and_counts_them(self) -> None:
+        ledger = in_memory((PoissonSampling(0.01), STEP, 5))
+        block = ledger.reserve(PoissonSampling(0.01), STEP, 7)
+
+        before = make_report(ledger, delta=DELTA)
+        block.settle(3)
+        after = make_report(ledger, delta=DELTA)
+
+        assert (before.total_rounds, before.unsettled) == (12, 7)
+        assert "  7 of them reserved and not settled" in before.as_text()
+        assert (after.total_rounds, after.unsettled) == (8, 0)
+        assert "settled" not in after.as_text()
+        assert "seed" not in after.as_text()
+        assert before.costs[0].epsilon > after.costs[0].epsilon
+
+    def test_says_infinite_where_a_sum_was_bare(self) -> None:
+        ledger = in_memory((FullDataset(), [NonPrivateSum("loss")], 1))
+
+        text = make_report(ledger, delta=DELTA).as_text()
+
+        assert "NonPrivateSum(name='loss')" in text
+        assert re.search(r"RDP +epsilon <= inf$", text, re.MULTILINE)
+
+    def test_says_so_if_no_accountant_has_a_bound(self) -> None:
+        report = make_report(unpriced(), delta=DELTA)
+
+        assert report.costs == ()
+        assert "no accountant has a sound bound" in report.as_text()
+        assert "epsilon" not in report.as_text()
+
+    def test_of_an_empty_ledger_costs_nothing(self) -> None:
+        text = make_report(in_memory(), delta=DELTA).as_text()
+
+        assert "\n0 rounds\n" in text
+        assert re.search(r"RDP +epsilon <= 0\.0000$", text, re.MULTILINE)
+
+    @pytest.mark.parametrize(
+        ("epsilon", "shown"),
+        [
+            (0.0, "0.0000"),
+            (5e-324, "0.0001"),
+            (0.12341, "0.1235"),
+            (2.9, "2.9000"),
+            (2.90001, "2.9001"),
+            (2.99999, "3.0000"),
+            (1e22, "10000000000000000000000.0000"),
+            (math.inf, "inf"),
+        ],
+    )
+    def test_rounds_epsilon_up(self, epsilon, shown) -> None:
+        report = Report(
+            "d", "u", (), 0, DELTA, "zero_out", (Cost("it", epsilon),)
+        )
+
+        assert report.as_text().endswith(f"  it  epsilon <= {shown}")
+
+    def test_says_at_which_delta_exactly(self) -> None:
+        text = make_report(
+            in_memory(), delta=np.float64(1.2345678e-6)
+        ).as_text()
+
+        assert "Cost at delta = 1.2345678e-06 (" in text
+
+    def test_cannot_be_given_lines_by_a_name(self) -> None:
+        forged = "x\n  RDP  epsilon <= 0.0001\x1b[2K\udc80"
+        ledger = in_memory(
+            (FullDataset(), [GaussianSum(forged, 1.0, 4.0)], 1),
+            (FullDataset(), [NonPrivateSum(forged)], 1),
+            (DisjointBatches(forged), STEP, 1),
+            dataset=forged,
+            unit=forged,
+        )
+
+        text = make_report(ledger, delta=DELTA).as_text()
+
+        assert not re.search(r"^  RDP  epsilon <= 0.0001", text, re.MULTILINE)
+        assert text.replace("\n", "").isprintable()
+
+
+class TestTheJson:
+    def test_holds_what_the_report_holds(self) -> None:
+        report = make_report(heterogeneous(), delta=DELTA)
+
+        content = json.loads(report.as_json())
+
+        assert content["epsilon"] == {
+            cost.accountant: cost.epsilon for cost in report.costs
+        }
+        assert len(content["epsilon"]) >= 1
+        assert {
+            key: content[key]
+            for key in content
+            if key not in ("epsilon", "rounds")
+        } == {
+            "dataset": "clinic",
+            "unit": "patient",
+            "total_rounds": 1033,
+            "unsettled_rounds": 0,
+            "seeded_rounds": 2,
+            "delta": 1e-5,
+            "neighbours": "add_or_remove_one",
+        }
+
+    def test_holds_every_field_of_the_rounds(self) -> None:
+        rounds = json.loads(
+            make_report(heterogeneous(), delta=DELTA).as_json()
+        )["rounds"]
+
+        assert [each["count"] for each in rounds] == [1000, 30, 2, 1]
+        assert [each["seeded"] for each in rounds] == [0, 0, 1, 0]
+        assert rounds[0]["sampling"] == {
+            "event": "PoissonSampling",
+            "probability": 0.01,
+            "drawn_by_library": True,
+        }
+        assert rounds[1]["queries"] == [
+            {
+                "event": "GaussianSum",
+                "name": query.name,
+                "l2_norm_bound": query.l2_norm_bound,
+                "noise_stddev": query.noise_stddev,
+            }
+            for query in GROUPS
+        ]
+
+    def test_says_inf_as_text(self) -> None:
+        ledger = in_memory((FullDataset(), [NonPrivateSum("loss")], 1))
+
+        content = json.loads(
+            make_report(ledger, delta=DELTA).as_json(),
+            parse_constant=pytest.fail,  # `Infinity` is no JSON.
+        )
+
+        assert set(content["epsilon"].values()) == {"inf"}
+
+    def test_has_no_epsilon_if_no_accountant_has_a_bound(self) -> None:
+        content = json.loads(make_report(unpriced(), delta=DELTA).as_json())
+
+        assert content["epsilon"] == {}
+
+    def test_counts_unsettled_rounds(self) -> None:
+        ledger = in_memory()
+        ledger.reserve(FullDataset(), STEP, 7)
+
+        content = json.loads(make_report(ledger, delta=DELTA).as_json())
+
+        assert (content["total_rounds"], content["unsettled_rounds"]) == (7, 7)
+
+
+class TestTheValues:
+    @pytest.mark.parametrize(
+        "neighbours", ["add_or_remove_one", "replace_one", "zero_out"]
+    )
+    @pytest.mark.parametrize("delta", [1e-9, 1e-2])
+    def test_are_those_of_the_accountants(self, neighbours, delta) -> None:
+        ledger = in_memory(
+            (PoissonSampling(0.01), STEP, 100), (FullDataset(), GROUPS, 2)
+        )
+        available = accountants.available_accountants(
+            ledger, neighbours=neighbours
+        )
+
+        report = make_report(ledger, delta=delta, neighbours=neighbours)
+
+        assert available
+        assert report.costs == tuple(
+            Cost(
+                each.name,
+                each.epsilon(ledger, delta=delta, neighbours=neighbours),
+            )
+            for each in available
+        )
+        assert (report.delta, report.neighbours) == (delta, neighbours)
+        assert report.rounds == ledger.rounds
+
+    def test_are_those_of_the_accountants_that_are_given(self) -> None:
+        ledger = heterogeneous()
+
+        report = make_report(
+            ledger, delta=DELTA, accountants=(accountants.RDP(),)
+        )
+
+        assert report.costs == (
+            Cost("RDP", accountants.RDP().epsilon(ledger, delta=DELTA)),
+        )
+
+
+def training(ledger, callbacks, *, epochs=2, noise=1.1):
+    """Returns the history of a tiny private training."""
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(64, 3)).astype("float32")
+    y = generator.normal(size=(64, 1)).astype("float32")
+    private = keras_dp.PrivateModel(
+        keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    )
+    query = keras_dp.GaussianAverageQuery(1.0, noise, denominator=16)
+    private.compile(
+        keras_dp.optimizers.DPSGD(0.1, query=query, ledger=ledger), loss="mse"
+    )
+    samples = keras_dp.sampling.PoissonBatches(
+        (x, y), sampling_probability=0.25
+    )
+    return private.fit(
+        samples, epochs=epochs, verbose=0, callbacks=callbacks
+    ).history
+
+
+class Watcher(keras.callbacks.Callback):
+    """Notes what a callback after `EpsilonProgress` sees."""
+
+    def __init__(self, ledger) -> None:
+        super().__init__()
+        self.ledger = ledger
+        self.batches, self.epochs, self.exact = [], [], []
+
+    def on_train_batch_end(self, batch, logs=None) -> None:
+        self.batches.append(logs["epsilon"])
+
+    def on_epoch_end(self, epoch, logs=None) -> None:
+        self.epochs.append(logs["epsilon"])
+        self.exact.append(
+            accountants.RDP().epsilon(self.ledger.rounds, delta=DELTA)
+        )
+
+
+class TestEpsilonProgress:
+    def test_is_exact_at_the_end_of_each_epoch(self) -> None:
+        ledger = in_memory()
+        progress, watcher = (
+            EpsilonProgress(ledger, delta=DELTA),
+            Watcher(ledger),
+        )
+
+        history = training(ledger, [progress, watcher], epochs=3)
+
+        assert len(ledger) == 12  # 3 epochs of 1 / 0.25 rounds.
+        assert history["epsilon"] == watcher.epochs == watcher.exact
+        assert history["epsilon"] == sorted(set(history["epsilon"]))
+
+    def test_is_never_behind_what_was_released(self) -> None:
+        """Every batch shows at least what the rounds up to it cost."""
+        ledger = in_memory()
+        progress = EpsilonProgress(ledger, delta=DELTA, interval_seconds=-1.0)
+        watcher = Watcher(ledger)
+
+        training(ledger, [progress, watcher])
+
+        ((round_, count),) = ledger.rounds
+        spent = [
+            accountants.RDP().epsilon([(round_, n)], delta=DELTA)
+            for n in range(1, count + 1)
+        ]
+        assert len(watcher.batches) == count
+        for shown, least in zip(watcher.batches, spent, strict=True):
+            assert shown >= least
+
+    def test_covers_earlier_runs_on_the_data_set(self) -> None:
+        ledger = in_memory((FullDataset(), STEP, 3))
+        before = accountants.RDP().epsilon(ledger, delta=DELTA)
+
+        history = training(
+            ledger, [EpsilonProgress(ledger, delta=DELTA)], epochs=1
+        )
+
+        assert history["epsilon"][0] > before
+
+    @pytest.mark.parametrize(
+        ("accountant", "neighbours"),
+        [
+            (accountants.Moments(), "add_or_remove_one"),
+            (accountants.RDP(), "replace_one"),
+        ],
+        ids=["accountant", "neighbours"],
+    )
+    def test_asks_what_it_is_told_to(self, accountant, neighbours) -> None:
+        ledger = in_memory((PoissonSampling(0.01), STEP, 10))
+        progress = EpsilonProgress(
+            ledger, delta=1e-3, accountant=accountant, neighbours=neighbours
+        )
+        logs = {}
+
+        progress.on_epoch_end(0, logs)
+
+        assert logs["epsilon"] == accountant.epsilon(
+            ledger, delta=1e-3, neighbours=neighbours
+        )
+        assert logs["epsilon"] != accountants.RDP().epsilon(ledger, delta=1e-3)
+
+    def test_shows_infinity_for_bare_sums(self) -> None:
+        ledger = in_memory()
+
+        history = training(
+            ledger,
+            [EpsilonProgress(ledger, delta=DELTA)],
+            epochs=1,
+            noise=0.0,
+        )
+
+        assert history["epsilon"] == [math.inf]
+
+    def test_evaluates_no_more_often_than_asked(self, monkeypatch) -> None:
+        now = [100.0]
+        monkeypatch.setattr("time.monotonic", lambda: now[0])
+        ledger = in_memory((FullDataset(), STEP, 1))
+        progress = EpsilonProgress(ledger, delta=DELTA, interval_seconds=5.0)
+        seen = []
+        for second in (0.0, 1.0, 5.0, 5.5):
+            now[0] = 100.0 + second
+            ledger.record(FullDataset(), STEP)
+            logs = {}
+            progress.on_train_batch_end(0, logs)
+            seen.append(logs["epsilon"])
+
+        assert seen[0] == seen[1] == seen[2] < seen[3]
+
+    def test_works_without_logs(self) -> None:
+        progress = EpsilonProgress(in_memory(), delta=DELTA)
+
+        progress.on_train_batch_end(0)
+        progress.on_epoch_end(0)
