@@ -1,0 +1,206 @@
+"""The tutorials run, and their ledgers replay to what they print."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from keras_dp.accountants import RDP
+from keras_dp.ledger import PoissonSampling, PrivacyLedger
+
+ROOT = Path(__file__).resolve().parents[2]
+# Writes down every file that Python opens for writing, makes, moves or
+# removes. What TensorFlow writes from C++ is not seen.
+AUDITED = """
+import os, runpy, sys
+
+written = open(sys.argv.pop(1), "w")
+FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_TRUNC
+
+def note(event, arguments):
+    if event == "open":
+        path, mode, flags = arguments
+        if not isinstance(path, (str, bytes, os.PathLike)):
+            return  # A file descriptor.
+        if not (flags & FLAGS or set(mode or "") & set("wax+")):
+            return
+    elif event == "sqlite3.connect":
+        path = str(arguments[0])
+        if path.startswith("file:"):
+            path = path.removeprefix("file://").partition("?")[0]
+    elif event in ("os.mkdir", "os.remove", "os.rmdir"):
+        path = arguments[0]
+    elif event in ("os.rename", "os.link", "os.symlink"):
+        path = arguments[1]
+    else:
+        return
+    written.write(os.path.realpath(os.fsdecode(path)) + chr(10))
+    written.flush()
+
+sys.addaudithook(note)
+sys.argv.pop(0)
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+# Where programs write what belongs to no file: progress, terminals, locks.
+NOT_FILES = ("/dev/", "/proc/")
+
+
+class Finished(NamedTuple):
+    """A tutorial that ran."""
+
+    folder: Path
+    text: str
+    error: str
+    code: int
+    written: list
+
+
+def started(name, folder, *arguments):
+    """Starts a tutorial whose every default points into `folder`."""
+    home = folder / "home"
+    for each in (home, folder / "tmp", folder / "work"):
+        each.mkdir(parents=True)
+    environment = {
+        **os.environ,
+        "HOME": str(home),
+        "KERAS_HOME": str(home / ".keras"),
+        "MPLCONFIGDIR": str(home / "matplotlib"),
+        "XDG_CACHE_HOME": str(home / "cache"),
+        "TMPDIR": str(folder / "tmp"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }
+    environment.pop("KERAS_DP_DATA", None)
+    # Into files: a full pipe would stop the process.
+    with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
+        return subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                AUDITED,
+                str(folder / "written"),
+                str(ROOT / "tutorials" / name),
+                *arguments,
+            ],
+            stdout=out,
+            stderr=err,
+            env=environment,
+            cwd=folder / "work",
+        )
+
+
+def synthetic_mnist(path):
+    """Writes a file in the form of `mnist.npz`, with 96 + 32 images."""
+    generator = np.random.default_rng(0)
+    parts = {}
+    for split, count in (("train", 96), ("test", 32)):
+        parts[f"x_{split}"] = generator.integers(
+            0, 256, size=(count, 28, 28), dtype=np.uint8
+        )
+        parts[f"y_{split}"] = generator.integers(
+            0, 10, size=count, dtype=np.uint8
+        )
+    np.savez(path, **parts)
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Returns both tutorials, run at the same time."""
+    folders = {
+        name: tmp_path_factory.mktemp(name) for name in ("adult", "mnist")
+    }
+    data = synthetic_mnist(folders["mnist"] / "tiny.npz")
+    processes = {
+        "adult": started(
+            "adult_income.py",
+            folders["adult"],
+            *("--epochs", "1", "--out", str(folders["adult"] / "out_adult")),
+        ),
+        "mnist": started(
+            "mnist_dpsgd.py",
+            folders["mnist"],
+            *("--data", str(data), "--epochs", "1", "--batch", "16"),
+        ),
+    }
+    try:
+        codes = {
+            name: process.wait(timeout=300)
+            for name, process in processes.items()
+        }
+    finally:
+        for process in processes.values():
+            process.kill()
+    return {
+        name: Finished(
+            folder,
+            (folder / "out").read_text("utf-8"),
+            (folder / "err").read_text("utf-8"),
+            codes[name],
+            (folder / "written").read_text("utf-8").splitlines(),
+        )
+        for name, folder in folders.items()
+    }
+
+
+pytestmark = pytest.mark.slow
+BOTH = pytest.mark.parametrize("name", ["adult", "mnist"])
+ROUNDS = {"adult": 32, "mnist": 6}  # ceil(records / expected batch).
+
+
+@BOTH
+def test_a_tutorial_succeeds(finished, name) -> None:
+    assert finished[name].code == 0, finished[name].error
+
+
+@BOTH
+def test_its_ledger_replays_to_the_epsilon_it_printed(finished, name) -> None:
+    text = finished[name].text
+    path = Path(re.search(r"^Ledger: +(.+)$", text, re.MULTILINE)[1])
+    delta = float(re.search(r"^Cost at delta = (\S+)", text, re.MULTILINE)[1])
+    printed = float(re.search(r"RDP +epsilon <= (\S+)", text)[1])
+
+    with PrivacyLedger.open(path, mode="r") as ledger:
+        rounds = ledger.rounds
+        epsilon = RDP().epsilon(ledger, delta=delta)
+        unsettled = ledger.unsettled
+
+    ((round_, count),) = rounds
+    assert isinstance(round_.sampling, PoissonSampling)
+    assert round_.sampling.drawn_by_library
+    assert not round_.seeded
+    assert (count, unsettled) == (ROUNDS[name], 0)
+    assert epsilon <= printed < epsilon + 1.1e-4  # Printed rounded up.
+    assert epsilon <= 2.9  # What both are calibrated to.
+
+
+@BOTH
+def test_its_progress_bar_ends_at_the_same_epsilon(finished, name) -> None:
+    text = finished[name].text
+    shown = re.findall(r"epsilon: (\d+\.\d+)", text)[-1]
+    printed = float(re.search(r"RDP +epsilon <= (\S+)", text)[1])
+
+    assert float(shown) == pytest.approx(printed, abs=1.1e-4)  # 4 decimals.
+
+
+def test_the_census_tutorial_draws_its_plot(finished) -> None:
+    text = finished["adult"].text
+    path = Path(re.search(r"^Plot: +(.+)$", text, re.MULTILINE)[1])
+
+    assert path.read_bytes().startswith(b"\x89PNG\r\n")
+    assert path.stat().st_size > 10_000  # More than an empty canvas.
+    assert path.is_relative_to(finished["adult"].folder / "out_adult")
+
+
+@BOTH
+def test_it_writes_nothing_outside_its_folder(finished, name) -> None:
+    folder = finished[name].folder.resolve()
+    files = [p for p in finished[name].written if not p.startswith(NOT_FILES)]
+
+    assert any(path.endswith(".ledger") for path in files)  # It did notice.
+    assert [p for p in files if not Path(p).is_relative_to(folder)] == []
