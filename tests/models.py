@@ -21,7 +21,6 @@ class ModelCase(NamedTuple):
     loss: Any = "mse"
     # Classes of the layers that have no rule.
     fallbacks: tuple[str, ...] = ()
-    compiles: bool = True
 
     def data(self, batch: int) -> tuple[Any, Any]:
         generator = np.random.default_rng(3)

@@ -146,7 +146,7 @@ def test_the_example_of_accounting_lies_above_its_attack() -> None:
 
     An attack shows 1.828 at least, dp_accounting's bound is 3.576; what an
     add-or-remove analysis with the same noise says, 0.622, is below the
-    attack. Source: accounting.md, section 6, computed for this project.
+    attack. Source: computed for this project.
     """
     sampling = FixedSizeWithoutReplacement(100, 10_000)
     event = Round(sampling, (GaussianSum("sum", 1.0, 2.0),))

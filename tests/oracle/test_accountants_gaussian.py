@@ -53,7 +53,7 @@ def test_epsilon(sensitivity, delta) -> None:
 
 
 def test_replacing_halves_the_noise() -> None:
-    """sigma = 2, S = 1 is z = 1: epsilon 4.377 at 1e-5 (accounting.md)."""
+    """sigma = 2, S = 1 is z = 1: epsilon 4.377 at 1e-5."""
     event = Round(FullDataset(), (GaussianSum("sum", 1.0, 2.0),))
 
     epsilon = AnalyticGaussian().epsilon(
@@ -88,7 +88,7 @@ def test_shuffled_epochs_are_not_amplified(stddev, attack, bound) -> None:
     """One epoch of disjoint batches, delta = 1e-6, at the printed digits.
 
     An explicit attack shows that amplification, which would give 8.63 to
-    0.0794, may not be claimed. Source: accounting.md, section 6.
+    0.0794, may not be claimed. Source: computed for this project.
     """
     batch = Round(DisjointBatches("epoch"), (GaussianSum("sum", 1.0, stddev),))
 

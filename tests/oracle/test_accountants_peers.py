@@ -92,7 +92,7 @@ def test_fixed_size_curves_are_no_looser(probability, noise) -> None:
 
 
 def test_fixed_size_ledgers_are_no_looser() -> None:
-    """3.576 (accounting.md, section 6): its noise is per `2C`."""
+    """3.576 (its own answer): its noise is per `2C`."""
     event = dp_accounting.SampledWithoutReplacementDpEvent(
         10_000, 100, dp_accounting.GaussianDpEvent(1.0)
     )

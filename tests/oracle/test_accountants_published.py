@@ -1,8 +1,7 @@
 """Published numbers, and the truth about them.
 
 "Truth" is the least epsilon, computed in November 2026 for this project by a
-contour integral with a rigorous error bound and confirmed with 25 digits
-(accounting.md, sections 1, 2 and 5).
+contour integral with a rigorous error bound and confirmed with 25 digits.
 """
 
 import math
@@ -38,7 +37,7 @@ def test_abadi_2016(count, published) -> None:
 
 
 def test_abadi_2016_to_more_digits() -> None:
-    """1.2586: accounting.md, section 2."""
+    """1.2586 by their method."""
     assert Moments().epsilon(
         sampled(0.01, 4.0, 10_000), delta=1e-5
     ) == pytest.approx(1.2586, abs=5e-5)
@@ -107,8 +106,7 @@ def test_the_published_strong_composition_is_no_bound() -> None:
     """9.34 in the paper: first-order amplification, at the best split.
 
     With the true amplification the same calculation gives 26.4; with the
-    exact price of a Gaussian, as here, 16.85. The first two print as 9.353
-    and 26.4 in accounting.md, section 2.
+    exact price of a Gaussian, as here, 16.85.
     """
 
     def true(q, each):

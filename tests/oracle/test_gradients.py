@@ -112,8 +112,6 @@ def _assert_equal(model, case, mode, weighted=False):
 @pytest.mark.parametrize("mode", ["eager", "graph", "jit"])
 @pytest.mark.parametrize("case", MODELS, ids=lambda case: case.name)
 def test_every_model_agrees_with_the_loop(case: ModelCase, mode: str) -> None:
-    if mode == "jit" and not case.compiles:
-        pytest.skip("Keras itself does not compile this layer with XLA.")
     keras.utils.set_random_seed(7)
 
     _assert_equal(case.make(), case, mode)
