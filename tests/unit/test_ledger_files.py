@@ -305,8 +305,9 @@ def test_a_symbolic_link_leads_to_file_and_log(tmp_path) -> None:
 
 
 _OPEN_AS_NOBODY = """
-import os, sys
+import os, pathlib, sys, urllib.parse
 from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger
+pathlib.Path("/x").as_uri()  # The other user may not import any more.
 os.setuid(65534)
 path, mode = sys.argv[1:]
 try:
