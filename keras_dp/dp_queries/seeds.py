@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from keras_dp import _check
 
-# Named, because `auto_select` is 150 times slower under XLA on CPU.
+# Named, because `auto_select` is far slower under XLA on CPU.
 GENERATOR = "philox"
 
 

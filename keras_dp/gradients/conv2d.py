@@ -68,7 +68,7 @@ def _patches(layer: keras.Layer, images: tf.Tensor) -> tf.Tensor:
     height, width = layer.kernel_size
     depth = height * width * images.shape[-1]
     if depth <= _SMALL_PATCH:
-        # A convolution that copies: up to 6 times faster than extraction.
+        # A convolution that copies is faster than extraction.
         identity = tf.eye(depth, dtype=images.dtype)
         patches = tf.nn.conv2d(
             images,
