@@ -1,7 +1,10 @@
 """What happened: events, rounds and the durable ledger. No TensorFlow."""
 
+from keras_dp.ledger.coordinate_bounds import CoordinateBounds
 from keras_dp.ledger.events import (
+    DiscreteGaussianSum,
     DisjointBatches,
+    EncodedSum,
     FixedSizeWithoutReplacement,
     FixedSizeWithReplacement,
     FullDataset,
@@ -11,31 +14,54 @@ from keras_dp.ledger.events import (
     Round,
     SamplingEvent,
     SumQueryEvent,
+    TreeSum,
     UnverifiedSampling,
 )
 from keras_dp.ledger.header import Header
+from keras_dp.ledger.noise_distribution import NoiseDistribution
+from keras_dp.ledger.noise_families import (
+    CauchyNoise,
+    GaussianNoise,
+    HyperbolicSecantNoise,
+    LaplaceNoise,
+    LogisticNoise,
+    StudentTNoise,
+)
 from keras_dp.ledger.privacy_ledger import (
     CountedRound,
     PrivacyLedger,
     Verification,
 )
 from keras_dp.ledger.reservation import Reservation
+from keras_dp.ledger.variance_gamma_noise import VarianceGammaNoise
 
 __all__ = [
+    "CauchyNoise",
+    "CoordinateBounds",
     "CountedRound",
+    "DiscreteGaussianSum",
     "DisjointBatches",
+    "EncodedSum",
     "FixedSizeWithReplacement",
     "FixedSizeWithoutReplacement",
     "FullDataset",
+    "GaussianNoise",
     "GaussianSum",
     "Header",
+    "HyperbolicSecantNoise",
+    "LaplaceNoise",
+    "LogisticNoise",
+    "NoiseDistribution",
     "NonPrivateSum",
     "PoissonSampling",
     "PrivacyLedger",
     "Reservation",
     "Round",
     "SamplingEvent",
+    "StudentTNoise",
     "SumQueryEvent",
+    "TreeSum",
     "UnverifiedSampling",
+    "VarianceGammaNoise",
     "Verification",
 ]

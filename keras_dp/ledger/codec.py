@@ -9,7 +9,8 @@ import json
 from typing import Any
 
 from keras_dp.errors import LedgerFormatError
-from keras_dp.ledger import events
+from keras_dp.ledger import events, noise_families
+from keras_dp.ledger.coordinate_bounds import CoordinateBounds
 
 _KINDS: dict[str, type[Any]] = {
     "poisson": events.PoissonSampling,
@@ -20,6 +21,12 @@ _KINDS: dict[str, type[Any]] = {
     "unverified": events.UnverifiedSampling,
     "gaussian_sum": events.GaussianSum,
     "non_private_sum": events.NonPrivateSum,
+    "discrete_gaussian_sum": events.DiscreteGaussianSum,
+    "tree_sum": events.TreeSum,
+    "encoded_sum": events.EncodedSum,
+    # Values inside events.
+    "coordinate_bounds": CoordinateBounds,
+    **{f"{family}_noise": law for family, law in noise_families.ALL.items()},
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 _ENCODER = json.JSONEncoder(
@@ -55,7 +62,7 @@ def round_from_text(text: str) -> events.Round:
             version does not know, or a value that no event can have.
     """
     try:
-        content = json.loads(text)
+        content = json.loads(text, object_pairs_hook=_without_repeats)
         if set(content) != {"sampling", "queries", "seeded"}:
             raise LedgerFormatError(
                 "A round must have the fields sampling, queries and seeded. "
@@ -66,10 +73,28 @@ def round_from_text(text: str) -> events.Round:
             tuple(_event(query) for query in content["queries"]),
             content["seeded"],
         )
-    except (TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (
+        TypeError,
+        ValueError,
+        AttributeError,
+        ArithmeticError,
+        MemoryError,
+        RecursionError,
+    ) as error:
         raise LedgerFormatError(
             f"A round of the ledger cannot be read: {error}"
         ) from error
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns the object, which must not say one thing and mean another."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        raise LedgerFormatError(
+            "An object must have each field once. "
+            f"Received: {[name for name, _ in pairs]!r}."
+        )
+    return content
 
 
 def _content(event: Any) -> dict[str, Any]:
@@ -83,6 +108,9 @@ def _content(event: Any) -> dict[str, Any]:
         field.name: getattr(event, field.name)
         for field in dataclasses.fields(event)
     }
+    for name, value in fields.items():
+        if dataclasses.is_dataclass(value):
+            fields[name] = _content(value)
     return {"kind": kind, **fields}
 
 
@@ -100,4 +128,7 @@ def _event(content: dict[str, Any]) -> Any:
             f"An event of kind {kind!r} must have the fields {sorted(known)!r}."
             f" Received: {sorted(fields)!r}."
         )
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            fields[name] = _event(value)
     return _KINDS[kind](**fields)

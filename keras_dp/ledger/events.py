@@ -11,6 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_dp import _check
+from keras_dp.ledger.coordinate_bounds import CoordinateBounds
+from keras_dp.ledger.noise_distribution import (
+    NoiseDistribution,
+    check_fields,
+)
 
 
 class SamplingEvent:
@@ -181,6 +186,92 @@ class NonPrivateSum(SumQueryEvent):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class DiscreteGaussianSum(SumQueryEvent):
+    """One release of a sum of integer vectors plus discrete Gaussian noise.
+
+    The noise on each coordinate has mass proportional to
+    `exp(-k^2 / (2 noise_scale^2))` on every integer `k`.
+
+    Attributes:
+        name: The leaf query that made the release, unique in its round.
+        l2_norm_bound: Upper bound on the L2 norm of one record's vector, >= 0.
+        noise_scale: Parameter of the noise on the *sum*, >= 0, which its
+            standard deviation never exceeds. At 0 the sum is released bare.
+
+    Source: Canonne, Kamath, Steinke (2020), arXiv:2004.00010v4, Definition 1.
+    """
+
+    name: str
+    l2_norm_bound: float
+    noise_scale: float
+
+    def __post_init__(self) -> None:
+        _check.non_empty_text(name=self.name)
+        _as_floats(
+            self, _check.finite_non_negative, "l2_norm_bound", "noise_scale"
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TreeSum(SumQueryEvent):
+    """One step of a tree that releases noised sums of the rounds so far.
+
+    The rounds with one `tree_id` are the leaves of a binary tree, in order.
+    A node holds the sum over the leaves below it, with Gaussian noise of its
+    own, and each prefix of the rounds is released as a sum of nodes.
+
+    Attributes:
+        name: The leaf query that made the release, unique in its round.
+        l2_norm_bound: Upper bound on the L2 norm of what one record
+            contributes to one round, >= 0.
+        noise_stddev: Standard deviation of the noise on each node, >= 0.
+        tree_id: The same for all rounds of one tree, and different for every
+            other tree of any run on the data set.
+
+    Source: Kairouz et al. (2021), arXiv:2103.00039v3, Algorithm 1 and
+    Appendix D.
+    """
+
+    name: str
+    l2_norm_bound: float
+    noise_stddev: float
+    tree_id: str
+
+    def __post_init__(self) -> None:
+        _check.non_empty_text(name=self.name, tree_id=self.tree_id)
+        _as_floats(
+            self, _check.finite_non_negative, "l2_norm_bound", "noise_stddev"
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EncodedSum(SumQueryEvent):
+    """One release of a sum of encoded records plus independent noise.
+
+    A record's contribution is bounded coordinate by coordinate, up to their
+    order and signs, by the magnitudes of one of the vectors in `bounds`;
+    which one depends on the record, and is not released.
+
+    Attributes:
+        name: The leaf query that made the release, unique in its round.
+        bounds: Magnitudes of each preselected vector.
+        noise: Law of the noise on each coordinate of the *sum*.
+
+    Source: Nasr et al. (2020), arXiv:2007.11524v1, Lemma 5.
+    """
+
+    name: str
+    bounds: CoordinateBounds
+    noise: NoiseDistribution
+
+    def __post_init__(self) -> None:
+        _check.non_empty_text(name=self.name)
+        _check_kind(CoordinateBounds, bounds=self.bounds)
+        _check_kind(NoiseDistribution, noise=self.noise)
+        check_fields(self.noise)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Round:
     """One sampling event and everything that was released over that sample.
 
@@ -221,6 +312,15 @@ class Round:
                 f"Received: names={names!r}."
             )
         _check.boolean(seeded=self.seeded)
+
+
+def _check_kind(kind: type[Any], **named: Any) -> None:
+    for name, value in named.items():
+        if not isinstance(value, kind):
+            raise TypeError(
+                f"`{name}` must be a {kind.__name__}. "
+                f"Received: {name}={value!r}."
+            )
 
 
 def _check_sizes(event: Any) -> None:

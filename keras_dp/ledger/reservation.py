@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from keras_dp import _check
 from keras_dp.errors import LedgerError
 from keras_dp.ledger import log
+from keras_dp.ledger.codec import text_from_round
 from keras_dp.ledger.events import Round
 
 Transaction = Callable[
@@ -62,12 +63,15 @@ class Reservation:
         with self._closing(used) as connection:
             self._settle(connection, used)
 
-    def renew(self, used: int, count: int) -> "Reservation":
+    def renew(
+        self, used: int, count: int, round_: Round | None = None
+    ) -> "Reservation":
         """Settles this block and reserves the next one, in one transaction.
 
         Args:
             used: In `[0, self.count]`.
             count: Rounds of the next block, at least 1.
+            round_: What each of them releases; by default the same.
 
         Raises:
             LedgerError: The reservation is settled already.
@@ -75,12 +79,15 @@ class Reservation:
                 is not reserved.
         """
         _check.integer_at_least(1, count=count)
+        body = self._body
+        if round_ is None or round_ == self.round:
+            round_ = self.round
+        else:
+            body = text_from_round(round_)
         with self._closing(used) as connection:
             self._settle(connection, used)
-            row = log.append_reservation(connection, self._body, int(count))
-        return Reservation(
-            self._transaction, row, self._body, self.round, int(count)
-        )
+            row = log.append_reservation(connection, body, int(count))
+        return Reservation(self._transaction, row, body, round_, int(count))
 
     @contextlib.contextmanager
     def _closing(self, used: int) -> Iterator[sqlite3.Connection]:

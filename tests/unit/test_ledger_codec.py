@@ -11,6 +11,7 @@ from keras_dp.errors import LedgerFormatError
 from keras_dp.ledger import events
 from keras_dp.ledger.codec import round_from_text, text_from_round
 from keras_dp.ledger.header import Header
+from keras_dp.ledger.noise_families import GaussianNoise
 
 SAMPLINGS = [
     events.PoissonSampling(0.1, drawn_by_library=True),
@@ -132,6 +133,29 @@ def test_what_no_event_can_be_is_refused(change) -> None:
 def test_what_is_no_round_is_refused(text: str) -> None:
     with pytest.raises(LedgerFormatError):
         round_from_text(text)
+
+
+def test_a_field_that_is_given_twice_is_refused() -> None:
+    """Read as the last of them, a ledger could show one bound and mean none."""
+    text = text_from_round(
+        events.Round(events.PoissonSampling(0.1), (QUERIES[0],))
+    )
+    twice = text.replace('"name"', '"l2_norm_bound":0,"name"')
+
+    assert twice != text
+    with pytest.raises(LedgerFormatError, match="once"):
+        round_from_text(twice)
+
+
+def test_a_scale_beyond_all_floats_is_refused() -> None:
+    bounds = events.CoordinateBounds.from_arrays([[1.0]], [1])
+    event = events.EncodedSum("e", bounds, GaussianNoise(2.0))
+    text = text_from_round(events.Round(events.FullDataset(), (event,)))
+    huge = text.replace('"scale":2.0', f'"scale":{10**400}')
+
+    assert huge != text
+    with pytest.raises(LedgerFormatError):
+        round_from_text(huge)
 
 
 def test_events_of_an_unknown_class_are_not_stored() -> None:

@@ -1,0 +1,254 @@
+"""Noise families against their definitions, quadrature and SciPy."""
+
+import dataclasses
+import functools
+import math
+
+import mpmath as mp
+import numpy as np
+import pytest
+from scipy import stats
+
+from keras_dp.ledger.noise_families import (
+    CauchyNoise,
+    GaussianNoise,
+    HyperbolicSecantNoise,
+    LaplaceNoise,
+    LogisticNoise,
+    StudentTNoise,
+)
+from keras_dp.ledger.variance_gamma_noise import VarianceGammaNoise
+from tests.noise_table import STANDARD, log_density, name_of
+
+each_noise = pytest.mark.parametrize("noise", STANDARD, ids=name_of)
+EPS = 2.0**-52
+DIGITS = 30  # Of mpmath.
+
+# |x| from where densities are flat to where nothing but logs can hold them.
+POINTS = [0.0, 1e-300, 1e-8, 0.1, 0.9, 1.0, 1.1, 3.0, 27.0, 800.0, 1e8]
+POINTS += [1e30, 1e160, 1e300]
+PROBABILITIES = [1e-300, 1e-100, 1e-20, 1e-9, 1e-3, 0.1, 0.25, 0.4999, 0.5]
+# From where on to integrate tails, which can fall as steeply as exp(-x^2).
+STEPS = [0, 0.01, 0.05, 0.2, 1, 3, 10, 40, 200]
+
+
+@functools.cache
+def integral(noise, power, of=""):
+    """Returns the integral over x > 0 of `x^power`, or of the score, squared.
+
+    By tanh-sinh quadrature of the textbook density, in the log of x.
+    """
+    with mp.workdps(DIGITS):
+
+        def function(u):
+            x = mp.exp(u)
+            density = mp.exp(log_density(noise, x)) * x
+            if of == "score":
+                h = x * mp.mpf(10) ** -8  # Good to h^2.
+                slope = log_density(noise, x + h) - log_density(noise, x - h)
+                return density * (slope / (2 * h)) ** 2
+            return density * x**power
+
+        return mp.quad(function, [-60, -20, -5, -2, 0, 1, 2, 4, 8, 30, 150])
+
+
+class TestDensity:
+    @pytest.mark.parametrize("scale", [1e-200, 0.25, 1.0, 1e200])
+    @each_noise
+    def test_is_that_of_textbooks(self, noise, scale):
+        """To the rounding of `x / scale`, which the tails multiply."""
+        noise = dataclasses.replace(noise, scale=scale)
+        for x in POINTS:
+            with mp.workdps(60):
+                exact = log_density(noise, x)
+            for sign in (1, -1):
+                got = float(noise.log_density(sign * x))
+                if exact < -1.7e308:
+                    assert got == -math.inf
+                    continue
+                exact = float(exact)
+                constant = abs(math.log(scale)) + 1 + abs(exact)
+                # Sums of up to a hundred terms, of which all are positive.
+                assert abs(got - exact) <= 16 * EPS * constant
+
+    @each_noise
+    def test_integrates_to_one(self, noise):
+        assert abs(2 * integral(noise, 0) - 1) < 1e-12
+
+    @pytest.mark.parametrize("x", [0.0, 0.3, 2.0, 9.0])
+    @pytest.mark.parametrize("shape", [2, 3, 7])
+    def test_of_variance_gamma_is_that_of_a_sum_of_laplace_laws(self, shape, x):
+        """Its characteristic function is `(1 + t^2)^-shape`."""
+        with mp.workdps(15):
+
+            def function(t):
+                return mp.cos(t * x) * (1 + t * t) ** -shape / mp.pi
+
+            if x == 0:
+                density = mp.quad(function, [0, 1, mp.inf])
+            else:
+                density = mp.quadosc(function, [0, mp.inf], omega=x)
+        got = math.exp(VarianceGammaNoise(1.0, shape).log_density(x))
+
+        assert got == pytest.approx(float(density), rel=1e-10, abs=1e-15)
+
+    def test_of_two_laplace_variables_is_what_accounting_uses(self):
+        x = np.linspace(-9, 9, 37)
+
+        got = np.exp(VarianceGammaNoise(1.0).log_density(x))
+
+        expected = (1 + np.abs(x)) * np.exp(-np.abs(x)) / 4
+        np.testing.assert_allclose(got, expected, rtol=8 * EPS)
+
+
+class TestMoments:
+    @each_noise
+    def test_variance(self, noise):
+        if math.isinf(noise.variance):
+            assert isinstance(noise, CauchyNoise)
+            return
+        # At df = 2.1 the tail beyond exp(150) is 1e-7 of the variance.
+        expected = 2 * integral(noise, 2)
+        assert noise.variance == pytest.approx(float(expected), rel=1e-6)
+
+    @each_noise
+    def test_mean_absolute_value(self, noise):
+        if math.isinf(noise.mean_absolute_value):
+            assert isinstance(noise, CauchyNoise)
+            return
+        expected = float(2 * integral(noise, 1))
+        assert noise.mean_absolute_value == pytest.approx(expected, rel=1e-12)
+
+    @each_noise
+    def test_fisher_information(self, noise):
+        """To the difference quotient of the quadrature."""
+        expected = float(2 * integral(noise, 0, "score"))
+        assert noise.fisher_information == pytest.approx(expected, rel=1e-11)
+
+    def test_fisher_information_of_two_laplace_variables(self):
+        """`e E_1(1) / 2`, by parts."""
+        got = VarianceGammaNoise(1.0).fisher_information
+
+        assert got == pytest.approx(float(mp.e * mp.e1(1) / 2), rel=1e-13)
+
+    @each_noise
+    def test_scales_as_a_unit_does(self, noise):
+        scaled = noise.scaled(3.0)
+
+        if math.isfinite(noise.variance):
+            ratio = scaled.variance / noise.variance
+            assert ratio == pytest.approx(9, rel=4 * EPS)
+            ratio = scaled.mean_absolute_value / noise.mean_absolute_value
+            assert ratio == pytest.approx(3, rel=4 * EPS)
+        ratio = noise.fisher_information / scaled.fisher_information
+        assert ratio == pytest.approx(9, rel=4 * EPS)
+
+    @each_noise
+    def test_gaussian_has_the_least_variance_for_its_information(self, noise):
+        """The Cramér-Rao bound."""
+        product = noise.variance * noise.fisher_information
+        if isinstance(noise, GaussianNoise):
+            assert product == 1
+        else:
+            assert product > 1
+
+    @pytest.mark.parametrize(
+        ("noise", "cost"),
+        [
+            (StudentTNoise(1.0, 9.0), 15 / 14),
+            (StudentTNoise(1.0, 5.0), 1.25),
+            (StudentTNoise(1.0, 3.0), 2.0),
+            (LogisticNoise(1.0), math.pi**2 / 9),
+            (HyperbolicSecantNoise(1.0), math.pi**2 / 8),
+            (LaplaceNoise(1.0), 2.0),
+        ],
+    )
+    def test_costs_of_the_families(self, noise, cost):
+        product = noise.variance * noise.fisher_information
+
+        assert product == pytest.approx(cost, rel=8 * EPS)
+
+
+class TestDistribution:
+    @pytest.mark.parametrize("x", [0.05, 0.7, 2.5, 25.0])
+    @each_noise
+    def test_is_the_integral_of_the_density(self, noise, x):
+        with mp.workdps(DIGITS):
+            # Over the density at x, for mpmath's tolerance is absolute.
+            log_x, unit = mp.log(x), log_density(noise, x)
+            tail = mp.exp(unit) * mp.quad(
+                lambda u: mp.exp(log_density(noise, mp.exp(u)) - unit + u),
+                [log_x + step for step in STEPS],
+            )
+        low, high = noise.cdf([-x, x])
+
+        assert low == pytest.approx(float(tail), rel=1e-10, abs=0)
+        assert high == pytest.approx(float(1 - tail), rel=2 * EPS)
+
+    @each_noise
+    def test_quantile_is_its_inverse_far_into_the_tail(self, noise):
+        for p in PROBABILITIES:
+            x = float(noise.quantile(p))
+            if p == 0.5:
+                assert x == 0
+                continue
+            # Rounding of x moves cdf by eps |x| f(x): the slope of its log.
+            slope = math.exp(noise.log_density(x)) * abs(x) / p
+            allowed = 16 * EPS * (1 + slope)
+            assert noise.cdf(x) == pytest.approx(p, rel=allowed, abs=0)
+
+    @each_noise
+    def test_quantile_has_the_symmetry_of_the_law(self, noise):
+        p = 2.0 ** -np.arange(1, 50)
+
+        np.testing.assert_allclose(
+            noise.quantile(1 - p), -noise.quantile(p), rtol=4 * EPS
+        )
+        np.testing.assert_array_equal(
+            noise.quantile([0, 1]), [-math.inf, math.inf]
+        )
+
+    @each_noise
+    def test_takes_any_float(self, noise):
+        x = [-math.inf, -1e308, -5e-324, 0.0, 5e-324, 1e308, math.inf]
+
+        values = noise.cdf(x)
+
+        assert (np.diff(values) >= 0).all()
+        np.testing.assert_allclose(values[[0, 3, 6]], [0, 0.5, 1], atol=0)
+
+
+class TestAgainstSciPy:
+    @pytest.mark.parametrize("scale", [0.5, 3.0])
+    @pytest.mark.parametrize(
+        ("family", "peer"),
+        [
+            (GaussianNoise, stats.norm),
+            (functools.partial(StudentTNoise, df=2.5), stats.t(2.5)),
+            (functools.partial(StudentTNoise, df=9.0), stats.t(9)),
+            (LaplaceNoise, stats.laplace),
+            (CauchyNoise, stats.cauchy),
+            (LogisticNoise, stats.logistic),
+            (HyperbolicSecantNoise, stats.hypsecant),
+        ],
+    )
+    def test_same_law(self, family, peer, scale):
+        """Where SciPy's densities do not underflow."""
+        noise, z = family(scale=scale), np.linspace(-20, 20, 81)
+
+        np.testing.assert_allclose(
+            noise.log_density(scale * z),
+            peer.logpdf(z) - math.log(scale),
+            rtol=1e-12,
+        )
+        np.testing.assert_allclose(
+            noise.cdf(scale * z), peer.cdf(z), rtol=1e-12, atol=1e-300
+        )
+        p = np.array([1e-12, 1e-3, 0.2, 0.5, 0.9])
+        np.testing.assert_allclose(
+            noise.quantile(p), scale * peer.ppf(p), rtol=1e-9, atol=1e-12
+        )
+        variance = peer.var()
+        assert noise.variance == pytest.approx(
+            scale**2 * (variance if variance == variance else math.inf)
+        )
