@@ -17,13 +17,14 @@ from keras_dp.accountants.mechanisms import (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AnalyticGaussian(Accountant):
-    """Prices full batches, unverified batches and disjoint batches exactly.
+    """Prices Gaussian sums over full and disjoint batches, and trees, exactly.
 
     Guarantee: rounds with noise multipliers `z_i` compose to one Gaussian
     release of sensitivity `mu = sqrt(sum_i 1/z_i^2)` in noise stddevs, whose
     least `delta` is `Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`. The
     result is that value, computed to about 1e-12 and rounded up. Rounds that
-    are amplified by sampling raise.
+    are amplified by sampling raise, and so do those with noise that is not
+    normal, the discrete Gaussian included.
 
     Source: Balle and Wang (2018), arXiv:1805.06530v2, Theorem 8; composition
     by Dong, Roth, Su (2019), arXiv:1905.02383v3, Corollary 3.3. We differ in

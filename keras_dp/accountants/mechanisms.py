@@ -8,6 +8,8 @@ between means: dimensionless, `>= 0`, and at 0 the release is not private.
 import dataclasses
 from typing import ClassVar, NamedTuple, TypeAlias
 
+from keras_dp.ledger import CoordinateBounds, NoiseDistribution
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Gaussian:
@@ -82,8 +84,125 @@ class FixedSizeGaussian:
     sampling_probability: float
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class DiscreteGaussian:
+    """Integer vectors plus noise of which some or all is discrete Gaussian.
+
+    Guarantee: the divergence of every real order `a > 1` is at most
+    `a / (2 z^2)`, in both directions, as for `Gaussian`. Let the noise have
+    mass `p(x) = exp(-|x|^2 / (2 s^2)) / T`, `T = sum_x exp(-|x|^2 / (2 s^2))`
+    over the integer vectors `x`, and let `v` be an integer vector. As
+    `(1-a) |x|^2 + a |x-v|^2 = |x - a v|^2 - a (a-1) |v|^2`,
+
+        sum_x p(x-v)^a p(x)^(1-a)
+            = e^(a(a-1) |v|^2 / (2 s^2)) sum_x e^(-|x - a v|^2 / (2 s^2)) / T.
+
+    For an integer `a` the shift `a v` maps the integer vectors onto
+    themselves, the last sum is `T`, and the moment *equals* that of the
+    Gaussian. For any other order it is below `T`: by Poisson's summation
+    formula it is a Fourier series in the shift with coefficients > 0, largest
+    where the shift is 0. Moments of independent parts multiply, so that
+    continuous and discrete sums of one round have one `z`. The tail
+    probabilities differ from those of the Gaussian: its privacy profile does
+    not hold.
+
+    Attributes:
+        noise_multiplier: `z`, noise scale over sensitivity under the chosen
+            relation.
+        sampling_probability: 1, as nothing amplifies.
+
+    Source: Canonne, Kamath, Steinke (2020), arXiv:2004.00010v4,
+    Proposition 5. We add the equality, which sampling needs.
+    """
+
+    noise_multiplier: float
+    sampling_probability: ClassVar[float] = 1.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SampledDiscreteGaussian:
+    """A `DiscreteGaussian` after Poisson sampling; a record is there or not.
+
+    Guarantee: with `p_0` and `p_1` the output without and with the record,
+    `E_(p_0)[((1-q) + q p_1/p_0)^a]` is, for an integer `a >= 2`, a sum over
+    `k <= a` of moments `E_(p_0)[(p_1/p_0)^k]` of integer order, each as the
+    Gaussian has it: the divergence equals that of `SampledGaussian`. The
+    involution `x -> v - x` maps integer vectors to integer vectors and swaps
+    `p_0` and `p_1`, so that the other direction is not larger. Between two
+    integers the logarithm of the moment, which is convex in the order and 0
+    at 1, is bounded by its chord.
+
+    Attributes:
+        noise_multiplier: `z`, noise scale over the bound of one record.
+        sampling_probability: `q`, in (0, 1).
+
+    Source: Mironov, Talwar, Zhang (2019), arXiv:1908.10530v1, Theorem 5.
+    """
+
+    noise_multiplier: float
+    sampling_probability: float
+
+
+class Encoding(NamedTuple):
+    """A sum of encoded records, with noise that is not Gaussian.
+
+    Attributes:
+        bounds: Magnitudes of each vector that a record can become.
+        noise: The law of the noise on each coordinate.
+    """
+
+    bounds: CoordinateBounds
+    noise: NoiseDistribution
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AdditiveNoise:
+    """Sums over one sample with noise of several laws; see `_additive`.
+
+    Neighbours differ by one record being there, or contributing, or not.
+
+    Attributes:
+        noise_multiplier: `z` of the Gaussian sums, discrete ones included;
+            `inf` if there is none.
+        sampling_probability: `q` of Poisson sampling, in (0, 1]; at 1 nothing
+            amplifies.
+        encodings: The other sums, at least one.
+    """
+
+    noise_multiplier: float
+    sampling_probability: float
+    encodings: tuple[Encoding, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OneOf:
+    """One of several mechanisms; which one depends on the data.
+
+    Guarantee: divergence of an order is the largest of theirs.
+
+    Attributes:
+        alternatives: Mechanisms without sampling, two or more.
+        sampling_probability: 1, as nothing amplifies.
+    """
+
+    alternatives: tuple["Mechanism", ...]
+    sampling_probability: ClassVar[float] = 1.0
+
+    @property
+    def noise_multiplier(self) -> float:
+        """The least of the alternatives' ones."""
+        return min(each.noise_multiplier for each in self.alternatives)
+
+
 Mechanism: TypeAlias = (
-    Gaussian | SampledGaussian | SampledGaussianReplaceOne | FixedSizeGaussian
+    Gaussian
+    | SampledGaussian
+    | SampledGaussianReplaceOne
+    | FixedSizeGaussian
+    | DiscreteGaussian
+    | SampledDiscreteGaussian
+    | AdditiveNoise
+    | OneOf
 )
 
 

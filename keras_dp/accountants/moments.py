@@ -12,11 +12,16 @@ from keras_dp import _check
 from keras_dp.accountants._pairs import Array
 from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.mechanisms import (
+    AdditiveNoise,
     CountedMechanism,
+    DiscreteGaussian,
     Gaussian,
     Mechanism,
+    OneOf,
+    SampledDiscreteGaussian,
     SampledGaussian,
 )
+from keras_dp.accountants.renyi_curves import LOG_MOMENTS
 from keras_dp.errors import UnsupportedEventError
 
 # A hundred times the error measured against 40 digits.
@@ -34,8 +39,10 @@ class Moments(Accountant):
     for `l` up to `max_moment`. Kept for comparison with published numbers:
     `RDP` is never above it, by the better conversion and all real orders.
 
-    Holds for Gaussian rounds without sampling, and with Poisson sampling if
-    neighbours differ by one record being there, or contributing, or not.
+    Holds for rounds without sampling, and with Poisson sampling if neighbours
+    differ by one record being there, or contributing, or not. The noise is
+    symmetric, so that the larger of both directions of the loss is the one
+    of `log_moments`.
 
     Attributes:
         max_moment: The largest `l`, >= 1; 32 in the paper.
@@ -54,7 +61,14 @@ class Moments(Accountant):
 
     name: ClassVar[str] = "moments"
     mechanisms: ClassVar[frozenset[type[Mechanism]]] = frozenset(
-        {Gaussian, SampledGaussian}
+        {
+            Gaussian,
+            SampledGaussian,
+            DiscreteGaussian,
+            SampledDiscreteGaussian,
+            AdditiveNoise,
+            OneOf,
+        }
     )
 
     def __post_init__(self) -> None:
@@ -98,20 +112,31 @@ def log_moments(mechanism: Mechanism, moments: Array) -> Array:
     array([7.])
     """
     raise UnsupportedEventError(
-        "`mechanism` must be a Gaussian, sampled by Poisson or not. "
+        "`mechanism` must not replace a record of a sample. "
         f"Received: mechanism={mechanism!r}."
     )
 
 
-@log_moments.register
-def _(mechanism: Gaussian, moments: Array) -> Array:
+@log_moments.register(Gaussian)
+@log_moments.register(DiscreteGaussian)
+def _(mechanism: Gaussian | DiscreteGaussian, moments: Array) -> Array:
     return np.asarray(
         moments * (moments + 1) / (2 * mechanism.noise_multiplier**2)
     )
 
 
-@log_moments.register
-def _(mechanism: SampledGaussian, moments: Array) -> Array:
+@log_moments.register(AdditiveNoise)
+@log_moments.register(OneOf)
+def _(mechanism: AdditiveNoise | OneOf, moments: Array) -> Array:
+    # `l` is the order minus one; these are known at integers.
+    return LOG_MOMENTS[type(mechanism)]([mechanism], moments)[:, 0]
+
+
+@log_moments.register(SampledGaussian)
+@log_moments.register(SampledDiscreteGaussian)
+def _(
+    mechanism: SampledGaussian | SampledDiscreteGaussian, moments: Array
+) -> Array:
     # E_Q[(P/Q)^a] - 1 = sum_(k=2..a) C(a,k) q^k (1-q)^(a-k) (r_k - 1) with
     # r_k = e^(k(k-1)/(2z^2)) and a = l + 1: every term is positive.
     q, z = mechanism.sampling_probability, mechanism.noise_multiplier

@@ -38,6 +38,10 @@ class RDP(Accountant):
     | Poisson, one record more or less, or zero | exact, larger direction |
     | Poisson, one record replaced | exact (see `mechanisms`) |
     | fixed size, one record replaced | a bound (see `_fixed_size`) |
+    | discrete Gaussian | as above at integer orders (see `mechanisms`) |
+    | encoded, noise of any law | to 1e-6 at `_shift_moments.ORDERS` |
+
+    Between the orders of the last two a chord bounds the log moment.
 
     Source: Mironov (2017), arXiv:1702.07476v3; Mironov, Talwar, Zhang (2019),
     arXiv:1908.10530v1; Wang, Balle, Kasiviswanathan (2018),

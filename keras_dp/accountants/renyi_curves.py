@@ -2,16 +2,21 @@
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from keras_dp.accountants import _fixed_size, _renyi
+from keras_dp.accountants import _additive, _fixed_size, _renyi
 from keras_dp.accountants._pairs import Array
 from keras_dp.accountants.mechanisms import (
+    AdditiveNoise,
     CountedMechanism,
+    DiscreteGaussian,
     FixedSizeGaussian,
     Gaussian,
     Mechanism,
+    OneOf,
+    SampledDiscreteGaussian,
     SampledGaussian,
     SampledGaussianReplaceOne,
 )
@@ -63,10 +68,9 @@ def composed_log_moment(
         members = list(group)
         for start in range(0, len(members), _BLOCK):
             block = members[start : start + _BLOCK]
-            q = np.array([m.sampling_probability for m, _ in block])
-            z = np.array([m.noise_multiplier for m, _ in block])
             counts = np.array([float(count) for _, count in block])
-            total = total + LOG_MOMENTS[kind](q, z, excess) @ counts
+            moments = LOG_MOMENTS[kind]([m for m, _ in block], excess)
+            total = total + moments @ counts
     return np.asarray(total * _ROUND_UP)
 
 
@@ -74,39 +78,83 @@ def _kind(counted: CountedMechanism) -> type[Mechanism]:
     return type(counted.mechanism)
 
 
-def _gaussian(q: Array, z: Array, excess: Array) -> Array:
+def _rates_and_noises(mechanisms: Sequence[Any]) -> tuple[Array, Array]:
+    q = np.array([each.sampling_probability for each in mechanisms])
+    z = np.array([each.noise_multiplier for each in mechanisms])
+    return q, z
+
+
+def _gaussian(mechanisms: Sequence[Any], excess: Array) -> Array:
+    _, z = _rates_and_noises(mechanisms)
     return np.asarray(excess[:, None] * (1 + excess[:, None]) / (2 * z**2))
 
 
-def _sampled(q: Array, z: Array, excess: Array) -> Array:
-    return _mixtures(q, z, excess, other_mean=0.0)
+def _sampled(mechanisms: Sequence[Any], excess: Array) -> Array:
+    return _mixtures(mechanisms, excess, other_mean=0.0)
 
 
-def _sampled_replace_one(q: Array, z: Array, excess: Array) -> Array:
-    return _mixtures(q, z, excess, other_mean=-1.0)
+def _sampled_replace_one(mechanisms: Sequence[Any], excess: Array) -> Array:
+    return _mixtures(mechanisms, excess, other_mean=-1.0)
 
 
-def _mixtures(q: Array, z: Array, excess: Array, *, other_mean: float) -> Array:
+def _sampled_discrete(mechanisms: Sequence[Any], excess: Array) -> Array:
+    floor = np.floor(excess)
+    weight = (excess - floor)[:, None]
+    below = _sampled(mechanisms, np.maximum(floor, 1))
+    below = np.where(floor[:, None] > 0, below, 0.0)
+    return (1 - weight) * below + weight * _sampled(mechanisms, floor + 1)
+
+
+def _mixtures(
+    mechanisms: Sequence[Any], excess: Array, *, other_mean: float
+) -> Array:
+    q, z = _rates_and_noises(mechanisms)
     grid = np.broadcast_arrays(q, z, excess[:, None])
     rows = (np.ravel(column) for column in grid)
     moments = _renyi.log_moment(*rows, other_mean=other_mean)
     return moments.reshape(excess.size, z.size)
 
 
-def _fixed_sizes(q: Array, z: Array, excess: Array) -> Array:
+def _fixed_sizes(mechanisms: Sequence[Any], excess: Array) -> Array:
     columns = [
-        _fixed_size.log_moment(float(probability), float(noise), excess)
-        for probability, noise in zip(q, z, strict=True)
+        _fixed_size.log_moment(
+            each.sampling_probability, each.noise_multiplier, excess
+        )
+        for each in mechanisms
     ]
     return np.stack(columns, axis=1)
 
 
-# From q and z, `[m]`, and the order minus one, `[n]`, to log moments `[n, m]`.
+def _additives(mechanisms: Sequence[Any], excess: Array) -> Array:
+    columns = [_additive.log_moment(each, excess) for each in mechanisms]
+    return np.stack(columns, axis=1)
+
+
+def _one_of(mechanisms: Sequence[Any], excess: Array) -> Array:
+    columns = [
+        np.max(
+            [
+                LOG_MOMENTS[type(alternative)]([alternative], excess)[:, 0]
+                for alternative in each.alternatives
+            ],
+            axis=0,
+        )
+        for each in mechanisms
+    ]
+    return np.stack(columns, axis=1)
+
+
+# From `m` mechanisms of the kind and the order minus one, `[n]`, to log
+# moments `[n, m]`.
 LOG_MOMENTS: Mapping[
-    type[Mechanism], Callable[[Array, Array, Array], Array]
+    type[Mechanism], Callable[[Sequence[Any], Array], Array]
 ] = {
     Gaussian: _gaussian,
     SampledGaussian: _sampled,
     SampledGaussianReplaceOne: _sampled_replace_one,
     FixedSizeGaussian: _fixed_sizes,
+    DiscreteGaussian: _gaussian,
+    SampledDiscreteGaussian: _sampled_discrete,
+    AdditiveNoise: _additives,
+    OneOf: _one_of,
 }
