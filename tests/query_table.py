@@ -14,7 +14,41 @@ from keras_dp.dp_queries import (
     NestedQuery,
     NoPrivacySumQuery,
 )
-from keras_dp.ledger import GaussianSum, NonPrivateSum
+from keras_dp.dp_queries.adaptive_clip_query import AdaptiveClipSumQuery
+from keras_dp.dp_queries.discrete_gaussian_query import (
+    DiscreteGaussianSumQuery,
+)
+from keras_dp.dp_queries.discretized_query import DiscretizedSumQuery
+from keras_dp.dp_queries.encoded_query import EncodedSumQuery
+from keras_dp.dp_queries.error_corrected_query import ErrorCorrectedQuery
+from keras_dp.dp_queries.joint_clip_query import JointClipQuery
+from keras_dp.dp_queries.ks_denoised_query import KSDenoisedQuery
+from keras_dp.dp_queries.no_privacy_average_query import NoPrivacyAverageQuery
+from keras_dp.dp_queries.normalized_query import NormalizedQuery
+from keras_dp.dp_queries.preselected_vectors import PreselectedVectors
+from keras_dp.dp_queries.quantile_adaptive_clip_query import (
+    QuantileAdaptiveClipSumQuery,
+)
+from keras_dp.dp_queries.quantile_estimator_query import (
+    NoPrivacyQuantileEstimatorQuery,
+    QuantileEstimatorQuery,
+)
+from keras_dp.dp_queries.quantized_sum_query import QuantizedSumQuery
+from keras_dp.dp_queries.restart_query import (
+    PeriodicRoundRestartIndicator,
+    RestartQuery,
+)
+from keras_dp.dp_queries.tree_cumulative_query import TreeCumulativeSumQuery
+from keras_dp.dp_queries.tree_residual_query import TreeResidualSumQuery
+from keras_dp.ledger import (
+    CoordinateBounds,
+    DiscreteGaussianSum,
+    EncodedSum,
+    GaussianSum,
+    NonPrivateSum,
+    TreeSum,
+)
+from keras_dp.ledger.noise_families import LaplaceNoise, StudentTNoise
 
 # The relative rounding of one float32 norm and one product.
 ULP = 2.0**-23
@@ -38,7 +72,11 @@ class Case:
         query: Under test.
         shapes: Nest of `tf.TensorShape`s: one record.
         events: What a release over "r" costs, in order.
-        owners: For each leaf of a record, in order, the event it belongs to.
+        owners: For each leaf of an answer, in order, the event it belongs to.
+        bare: The query with the same bounds and no noise; `without_noise`
+            finds that of the Gaussian queries.
+        materializes: Whether it asks for the records themselves.
+        integers: Whether records are of int32.
     """
 
     name: str
@@ -46,23 +84,32 @@ class Case:
     shapes: Any
     events: tuple[Any, ...]
     owners: tuple[int, ...]
+    bare: DPQuery | None = None
+    materializes: bool = False
+    integers: bool = False
 
     def __str__(self) -> str:
         return self.name
 
     @property
     def template(self) -> Any:
-        return tf.nest.map_structure(tf.zeros, self.shapes)
+        return tf.nest.map_structure(
+            lambda shape: tf.zeros(shape, self.dtype), self.shapes
+        )
+
+    @property
+    def dtype(self) -> tf.DType:
+        return tf.int32 if self.integers else tf.float32
 
     @property
     def draws(self) -> bool:
         """Whether a release adds noise."""
-        return any(getattr(e, "noise_stddev", 0) for e in self.events)
+        return any(map(is_noisy, self.events))
 
     @property
     def noiseless(self) -> DPQuery:
         """The query with the same clips, and no noise."""
-        return without_noise(self.query)
+        return self.bare or without_noise(self.query)
 
     def records(self, batch: int, seed: int = 0) -> Any:
         """Returns a batch, with norms on both sides of the clips."""
@@ -71,7 +118,8 @@ class Case:
         def leaf(shape: tf.TensorShape) -> tf.Tensor:
             sizes = 10 ** generator.uniform(-2, 2, [batch] + [1] * len(shape))
             values = sizes * generator.standard_normal([batch, *shape])
-            return tf.constant(values, tf.float32)
+            values = np.round(values) if self.integers else values
+            return tf.constant(values, self.dtype)
 
         return tf.nest.map_structure(leaf, self.shapes)
 
@@ -79,14 +127,32 @@ class Case:
         """Returns the sum of the absolute contributions of `records`."""
         query, state = self.query, self.query.initial_global_state()
         records = tf.nest.map_structure(tf.abs, self.records(batch))
-        return accumulated(query, state, self.template, records)
+        return tf.nest.map_structure(
+            tf.abs, accumulated(query, state, self.template, records)
+        )
+
+
+def answer_sizes(case: Case, batch: int) -> Any:
+    """Returns the answer to the absolute contributions of `records`."""
+    query, state = case.noiseless, case.noiseless.initial_global_state()
+    value = query.get_noised_result(case.sizes(batch), state).value
+    return tf.nest.map_structure(tf.abs, value)
+
+
+def is_noisy(event: Any) -> bool:
+    """Returns whether a release with this event adds noise."""
+    if isinstance(event, EncodedSum):
+        return True
+    return bool(
+        getattr(event, "noise_stddev", 0) or getattr(event, "noise_scale", 0)
+    )
 
 
 def without_noise(query: DPQuery) -> DPQuery:
     """Returns the query with all noise removed."""
     if isinstance(query, Sum):
         return dataclasses.replace(query, stddev=0.0)
-    if isinstance(query, Average):
+    if isinstance(query, (Average, JointClipQuery)):
         return dataclasses.replace(query, sum_stddev=0.0)
     if isinstance(query, NestedQuery):
         return NestedQuery(tf.nest.map_structure(without_noise, query.queries))
@@ -144,7 +210,57 @@ def assert_close(one: Any, two: Any, sizes: Any) -> None:
     map_numpy(close, one, two, sizes)
 
 
+def assert_same_state(one: Any, two: Any) -> None:
+    """Integers, such as seeds, bit by bit; floats to rounding."""
+
+    def same(one: Any, two: Any) -> None:
+        if one.dtype.kind == "f":
+            # Relative to what sums of a dozen records of up to 100 can be.
+            np.testing.assert_allclose(one, two, rtol=16 * ULP, atol=1e-3)
+        else:
+            np.testing.assert_array_equal(one, two)
+
+    tf.nest.assert_same_structure(one, two)
+    map_numpy(same, one, two)
+
+
 _S = tf.TensorShape
+
+
+class AnyText(str):
+    """Equal to all text: the id of a tree is random."""
+
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, str)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+
+def tree_step(name: str, bound: float, stddev: float) -> TreeSum:
+    """Returns the event of a tree, whatever its id."""
+    step = TreeSum(name, bound, stddev, "any")
+    object.__setattr__(step, "tree_id", AnyText("any"))
+    return step
+
+
+class BareEncodedSum(EncodedSumQuery):
+    """Releases the sum itself: noise has no scale 0."""
+
+    def get_noised_result(self, sample_state, global_state):
+        result = super().get_noised_result(sample_state, global_state)
+        return result._replace(value=sample_state)
+
+
+_SHAPES = CoordinateBounds.from_vectors(
+    [[8, 4, 2, 1, 1, 0.5, 0, 0, 0], [2] * 9, [9, 0, 0, 0, 0, 0, 0, 0, 0]]
+)
+_RECIPE = PreselectedVectors(
+    (LaplaceNoise(1.0), StudentTNoise(2.0, 3.0)), 2, 5, 1.5, levels=3
+)
 
 QUERIES = [
     Case("sum", Sum(1.5, 2.0), _S([4]), (GaussianSum("r", 1.5, 2),), (0,)),
@@ -225,5 +341,301 @@ QUERIES = [
             GaussianSum("r/a/0/0/b/1", 0.1, 9),
         ),
         (0, 1, 1),
+    ),
+    Case(
+        "joint-clip",
+        JointClipQuery({"a": 1.0, "b": [100.0, 0.1]}, 1.5, 2.0, 3.0),
+        {"a": {"x": _S([2]), "y": _S([1])}, "b": [_S([3]), _S([])]},
+        (GaussianSum("r", 1.5, 2),),
+        (0, 0, 0, 0),
+    ),
+    Case(
+        "ks-denoised",
+        KSDenoisedQuery(Sum(1.5, 2.0)),
+        {"w": _S([2, 3]), "b": _S([3])},
+        (GaussianSum("r", 1.5, 2),),
+        (0, 0),
+        bare=KSDenoisedQuery(Sum(1.5, 0.0)),
+    ),
+    Case(
+        "ks-denoised-nested-globally",
+        KSDenoisedQuery(
+            NestedQuery({"a": Average(3.0, 4.0, 5.0), "b": [Sum(1.0, 2.0)]}),
+            scope="global",
+        ),
+        {"a": {"x": _S([2]), "y": _S([3])}, "b": [_S([2])]},
+        (GaussianSum("r/a", 3, 4), GaussianSum("r/b/0", 1, 2)),
+        (0, 0, 1),
+        bare=KSDenoisedQuery(
+            NestedQuery({"a": Average(3.0, 0.0, 5.0), "b": [Sum(1.0, 0.0)]}),
+            scope="global",
+        ),
+    ),
+    Case(
+        "nested-ks-denoised",
+        NestedQuery([KSDenoisedQuery(Sum(1.0, 2.0)), Sum(2.0, 1.0)]),
+        [(_S([2]), _S([])), _S([3])],
+        (GaussianSum("r/0", 1, 2), GaussianSum("r/1", 2, 1)),
+        (0, 0, 1),
+        bare=NestedQuery([KSDenoisedQuery(Sum(1.0, 0.0)), Sum(2.0, 0.0)]),
+    ),
+    Case(
+        "discretized",
+        DiscretizedSumQuery(0.5, 1.5, 2.0, chunk_bytes=70),
+        {"w": _S([2, 3]), "b": [_S([2]), _S([])]},
+        (GaussianSum("r", 1.5, 2),),
+        (0, 0, 0),
+        bare=DiscretizedSumQuery(0.5, 1.5, 0.0, chunk_bytes=70),
+        materializes=True,
+    ),
+    Case(
+        "error-corrected",
+        ErrorCorrectedQuery(Average(1.5, 6.0, 5.0), 0.1),
+        [_S([40]), _S([6, 6])],
+        (GaussianSum("r", 1.5, 6),),
+        (0, 0),
+        bare=ErrorCorrectedQuery(Average(1.5, 0.0, 5.0), 0.1),
+    ),
+    Case(
+        "nested-error-corrected-discretized",
+        NestedQuery(
+            {
+                "a": ErrorCorrectedQuery(
+                    DiscretizedSumQuery(1.0, 3.0, 9.0),
+                    2.0,
+                    tail_scale=4.0,
+                    priors=(0.25, 0.5, 0.25),
+                ),
+                "b": DiscretizedSumQuery(1.0, 1.0, 2.0),
+            }
+        ),
+        {"a": (_S([50]),), "b": _S([2])},
+        (GaussianSum("r/a", 3, 9), GaussianSum("r/b", 1, 2)),
+        (0, 1),
+        bare=NestedQuery(
+            {
+                "a": ErrorCorrectedQuery(
+                    DiscretizedSumQuery(1.0, 3.0, 0.0), 2.0
+                ),
+                "b": DiscretizedSumQuery(1.0, 1.0, 0.0),
+            }
+        ),
+        materializes=True,
+    ),
+    Case(
+        "encoded",
+        EncodedSumQuery(_SHAPES, LaplaceNoise(2.0), chunk_bytes=100),
+        {"w": _S([2, 3]), "b": [_S([2]), _S([])]},
+        (EncodedSum("r", _SHAPES, LaplaceNoise(2.0)),),
+        (0, 0, 0),
+        bare=BareEncodedSum(_SHAPES, LaplaceNoise(2.0), chunk_bytes=100),
+        materializes=True,
+    ),
+    Case(
+        "nested-encoded",
+        NestedQuery(
+            [
+                EncodedSumQuery(_RECIPE, StudentTNoise(1.5, 9.0)),
+                EncodedSumQuery(_SHAPES, LaplaceNoise(2.0)),
+            ]
+        ),
+        [(_S([2]), _S([3])), _S([9])],
+        (
+            EncodedSum("r/0", _RECIPE.bounds(), StudentTNoise(1.5, 9.0)),
+            EncodedSum("r/1", _SHAPES, LaplaceNoise(2.0)),
+        ),
+        (0, 0, 1),
+        bare=NestedQuery(
+            [
+                BareEncodedSum(_RECIPE, StudentTNoise(1.5, 9.0)),
+                BareEncodedSum(_SHAPES, LaplaceNoise(2.0)),
+            ]
+        ),
+        materializes=True,
+    ),
+    Case(
+        "normalized",
+        NormalizedQuery(NestedQuery([Sum(1.5, 2.0), Sum(1.0, 3.0)]), 4.0),
+        [{"x": _S([2]), "y": _S([])}, _S([3])],
+        (GaussianSum("r/0", 1.5, 2), GaussianSum("r/1", 1, 3)),
+        (0, 0, 1),
+        bare=NormalizedQuery(NestedQuery([Sum(1.5, 0), Sum(1.0, 0)]), 4.0),
+    ),
+    Case(
+        "no-privacy-average",
+        NoPrivacyAverageQuery(),
+        [_S([2]), _S([])],
+        (NonPrivateSum("r"),),
+        (0, 0),
+    ),
+    Case(
+        "quantile-estimator",
+        QuantileEstimatorQuery(0.0, 0.5, 2.0, 3.0, 11),
+        _S([]),
+        (GaussianSum("r", 0.5, 3),),
+        (0,),
+        bare=QuantileEstimatorQuery(0.0, 0.5, 2.0, 0.0, 11),
+        materializes=True,
+    ),
+    Case(
+        "no-privacy-quantile-estimator",
+        NoPrivacyQuantileEstimatorQuery(0.0, 0.5, 0.0),
+        _S([]),
+        (NonPrivateSum("r"),),
+        (0,),
+        materializes=True,
+    ),
+    Case(
+        "quantile-adaptive-clip",
+        QuantileAdaptiveClipSumQuery(1.5, 2.0, 0.5, 0.2, 4.0, 11),
+        {"w": _S([2, 3]), "b": [_S([3]), _S([])]},
+        (GaussianSum("r", 1.5, 3), GaussianSum("r/clipped_count", 0.5, 4)),
+        (0, 0, 0),
+        bare=QuantileAdaptiveClipSumQuery(1.5, 0.0, 0.5, 0.2, 0.0, 11),
+    ),
+    Case(
+        "adaptive-clip",
+        AdaptiveClipSumQuery(1.5, 2.0, 3.0, 11),
+        {"w": _S([2, 3]), "b": [_S([3]), _S([])]},
+        (GaussianSum("r", 1.5, 3), GaussianSum("r/norms", 1.5, 9)),
+        (0, 0, 0),
+        bare=AdaptiveClipSumQuery(1.5, 0.0, 0.0, 11),
+    ),
+    Case(
+        "nested-adaptive-clips",
+        NestedQuery(
+            {
+                "a": NormalizedQuery(
+                    AdaptiveClipSumQuery(1.0, 2.0, 3.0, 11, alpha=1.5), 11
+                ),
+                "b": QuantileAdaptiveClipSumQuery(
+                    0.0, 2.0, 0.5, 0.2, 4.0, 11, geometric_update=False
+                ),
+            }
+        ),
+        {"a": _S([4]), "b": (_S([2]), _S([]))},
+        (
+            GaussianSum("r/a", 1, 2),
+            GaussianSum("r/a/norms", 1, 6),
+            GaussianSum("r/b", 0, 0),
+            GaussianSum("r/b/clipped_count", 0.5, 4),
+        ),
+        (0, 3, 3),
+        bare=NestedQuery(
+            {
+                "a": NormalizedQuery(
+                    AdaptiveClipSumQuery(1.0, 0.0, 0.0, 11, alpha=1.5), 11
+                ),
+                "b": QuantileAdaptiveClipSumQuery(
+                    0.0, 0.0, 0.5, 0.2, 0.0, 11, geometric_update=False
+                ),
+            }
+        ),
+    ),
+    Case(
+        "tree-cumulative",
+        TreeCumulativeSumQuery(
+            1.5, 2.0, {"w": tf.TensorSpec([2, 3]), "b": [tf.TensorSpec([])]}
+        ),
+        {"w": _S([2, 3]), "b": [_S([])]},
+        (tree_step("r", 1.5, 2),),
+        (0, 0),
+        bare=TreeCumulativeSumQuery(
+            1.5, 0.0, {"w": tf.TensorSpec([2, 3]), "b": [tf.TensorSpec([])]}
+        ),
+    ),
+    Case(
+        "tree-residual",
+        TreeResidualSumQuery(
+            1.5, 2.0, tf.TensorSpec([4]), use_efficient=False, max_levels=3
+        ),
+        _S([4]),
+        (tree_step("r", 1.5, 2),),
+        (0,),
+        bare=TreeResidualSumQuery(
+            1.5, 0.0, tf.TensorSpec([4]), use_efficient=False, max_levels=3
+        ),
+    ),
+    Case(
+        "nested-restarted-trees",
+        NestedQuery(
+            {
+                "a": RestartQuery(
+                    TreeResidualSumQuery(1.5, 2.0, (tf.TensorSpec([3]),)),
+                    PeriodicRoundRestartIndicator(2, warmup=1),
+                ),
+                "b": [
+                    RestartQuery(
+                        TreeCumulativeSumQuery(3.0, 4.0, tf.TensorSpec([])),
+                        PeriodicRoundRestartIndicator(1),
+                    ),
+                    Sum(1.0, 2.0),
+                ],
+            }
+        ),
+        {"a": (_S([3]),), "b": [_S([]), _S([2])]},
+        (
+            tree_step("r/a", 1.5, 2),
+            tree_step("r/b/0", 3, 4),
+            GaussianSum("r/b/1", 1, 2),
+        ),
+        (0, 1, 2),
+        bare=NestedQuery(
+            {
+                "a": RestartQuery(
+                    TreeResidualSumQuery(1.5, 0.0, (tf.TensorSpec([3]),)),
+                    PeriodicRoundRestartIndicator(2, warmup=1),
+                ),
+                "b": [
+                    RestartQuery(
+                        TreeCumulativeSumQuery(3.0, 0.0, tf.TensorSpec([])),
+                        PeriodicRoundRestartIndicator(1),
+                    ),
+                    Sum(1.0, 0.0),
+                ],
+            }
+        ),
+    ),
+    Case(
+        "discrete-gaussian",
+        DiscreteGaussianSumQuery(9.5, 50.0),
+        {"w": _S([2, 3]), "b": [_S([]), _S([2])]},
+        (DiscreteGaussianSum("r", 9.5, 50),),
+        (0, 0, 0),
+        bare=DiscreteGaussianSumQuery(9.5, 0.0),
+        materializes=True,
+        integers=True,
+    ),
+    Case(
+        "nested-discrete-gaussian",
+        NestedQuery(
+            [
+                NormalizedQuery(DiscreteGaussianSumQuery(9.5, 50.0), 16),
+                DiscreteGaussianSumQuery(2.0, 40.0),
+            ]
+        ),
+        [_S([3]), (_S([5]),)],
+        (
+            DiscreteGaussianSum("r/0", 9.5, 50),
+            DiscreteGaussianSum("r/1", 2, 40),
+        ),
+        (0, 1),
+        bare=NestedQuery(
+            [
+                NormalizedQuery(DiscreteGaussianSumQuery(9.5, 0.0), 16),
+                DiscreteGaussianSumQuery(2.0, 0.0),
+            ]
+        ),
+        materializes=True,
+        integers=True,
+    ),
+    Case(
+        "quantized",
+        QuantizedSumQuery(1.5, 2.0, granularity=0.01),
+        {"a": _S([2, 2]), "b": (_S([]), _S([3]))},
+        (DiscreteGaussianSum("r", 150 * (1 + 2.0**-40), 200),),
+        (0, 0, 0),
+        bare=QuantizedSumQuery(1.5, 0.0, granularity=0.01),
+        materializes=True,
     ),
 ]

@@ -1,21 +1,81 @@
 """Mechanisms: one query per file, and what they are built from."""
 
-from keras_dp.dp_queries.dp_query import DPQuery, GaussianEvent, QueryResult
+from keras_dp.dp_queries.adaptive_clip_query import AdaptiveClipSumQuery
+from keras_dp.dp_queries.discrete_gaussian_query import DiscreteGaussianSumQuery
+from keras_dp.dp_queries.discretized_query import DiscretizedSumQuery
+from keras_dp.dp_queries.dp_query import (
+    DPQuery,
+    GaussianEvent,
+    LeafNoise,
+    QueryResult,
+)
+from keras_dp.dp_queries.encoded_query import EncodedSumQuery
+from keras_dp.dp_queries.error_corrected_query import ErrorCorrectedQuery
 from keras_dp.dp_queries.gaussian_query import (
     GaussianAverageQuery,
     GaussianSumQuery,
 )
+from keras_dp.dp_queries.joint_clip_query import JointClipQuery
+from keras_dp.dp_queries.ks_denoised_query import KSDenoisedQuery
 from keras_dp.dp_queries.nested_query import NestedQuery
+from keras_dp.dp_queries.no_privacy_average_query import NoPrivacyAverageQuery
 from keras_dp.dp_queries.no_privacy_query import NoPrivacySumQuery
+from keras_dp.dp_queries.noise_allocation import (
+    dimension_adjusted_noise,
+    equal_noise,
+    noise_from_shares,
+    proportional_noise,
+)
+from keras_dp.dp_queries.normalized_query import NormalizedQuery
+from keras_dp.dp_queries.preselected_vectors import PreselectedVectors
+from keras_dp.dp_queries.quantile_adaptive_clip_query import (
+    QuantileAdaptiveClipSumQuery,
+)
+from keras_dp.dp_queries.quantile_estimator_query import (
+    NoPrivacyQuantileEstimatorQuery,
+    QuantileEstimatorQuery,
+)
+from keras_dp.dp_queries.quantized_sum_query import QuantizedSumQuery
 from keras_dp.dp_queries.records import LazyRecords
+from keras_dp.dp_queries.restart_query import (
+    PeriodicRoundRestartIndicator,
+    RestartIndicator,
+    RestartQuery,
+)
+from keras_dp.dp_queries.tree_cumulative_query import TreeCumulativeSumQuery
+from keras_dp.dp_queries.tree_residual_query import TreeResidualSumQuery
 
 __all__ = [
+    "AdaptiveClipSumQuery",
     "DPQuery",
+    "DiscreteGaussianSumQuery",
+    "DiscretizedSumQuery",
+    "EncodedSumQuery",
+    "ErrorCorrectedQuery",
     "GaussianAverageQuery",
     "GaussianEvent",
     "GaussianSumQuery",
+    "JointClipQuery",
+    "KSDenoisedQuery",
     "LazyRecords",
+    "LeafNoise",
     "NestedQuery",
+    "NoPrivacyAverageQuery",
+    "NoPrivacyQuantileEstimatorQuery",
     "NoPrivacySumQuery",
+    "NormalizedQuery",
+    "PeriodicRoundRestartIndicator",
+    "PreselectedVectors",
+    "QuantileAdaptiveClipSumQuery",
+    "QuantileEstimatorQuery",
+    "QuantizedSumQuery",
     "QueryResult",
+    "RestartIndicator",
+    "RestartQuery",
+    "TreeCumulativeSumQuery",
+    "TreeResidualSumQuery",
+    "dimension_adjusted_noise",
+    "equal_noise",
+    "noise_from_shares",
+    "proportional_noise",
 ]

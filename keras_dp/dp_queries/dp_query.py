@@ -36,6 +36,20 @@ class GaussianEvent(NamedTuple):
     noise_stddev: tf.Tensor
 
 
+class LeafNoise(NamedTuple):
+    """The noise on every coordinate of one leaf of an answer.
+
+    Attributes:
+        family: Law of the noise at scale 1.
+        scale: What it is multiplied by, scalar float64 tensor.
+        group: Equal for leaves that one query answers as one vector.
+    """
+
+    family: ledger.NoiseDistribution
+    scale: tf.Tensor
+    group: str = ""
+
+
 class DPQuery(abc.ABC):
     """A mechanism that answers a sum over the records of one sample.
 
@@ -154,6 +168,38 @@ class DPQuery(abc.ABC):
             event: A `QueryResult.event` or `planned_event`, with values.
             name: What the records are; leaf queries of a nest extend it.
         """
+
+    @property
+    def adapts(self) -> bool:
+        """Whether `planned_event` may differ from one round to the next.
+
+        A ledger then has to be asked anew before every round.
+        """
+        return False
+
+    @property
+    def seeded(self) -> bool:
+        """Whether the configuration holds a seed of the noise, for tests."""
+        return False
+
+    def result_noise(self, global_state: Nest, value: Nest) -> list[LeafNoise]:
+        """Returns the noise in `value`, for post-processing to know.
+
+        Args:
+            global_state: The state *before* the release of `value`.
+            value: The `QueryResult.value`.
+
+        Returns:
+            One for each of `tf.nest.flatten(value)`, in order.
+
+        Raises:
+            TypeError: The noise is not independent and of one law per leaf.
+        """
+        del global_state, value
+        raise TypeError(
+            f"`{type(self).__name__}` must have independent noise of one law "
+            "per leaf to be corrected for it. It does not say that it has."
+        )
 
     def derive_metrics(self, global_state: Nest) -> dict[str, tf.Tensor]:
         """Returns public scalars of the state worth watching, by name."""

@@ -12,6 +12,7 @@ from keras_dp.dp_queries import seeds
 from keras_dp.dp_queries.dp_query import (
     DPQuery,
     GaussianEvent,
+    LeafNoise,
     Nest,
     QueryResult,
     add,
@@ -104,10 +105,8 @@ class GaussianSumQuery(DPQuery):
 
     @override
     def preprocess_record(self, params: tf.Tensor, record: Nest) -> Nest:
-        batch_of_one = tf.nest.map_structure(
-            lambda leaf: tf.convert_to_tensor(leaf)[tf.newaxis], record
-        )
-        return self._clipped_sum(params, batch_of_one, mask=None)
+        batch = records_lib.batch_of_one(record)
+        return self._clipped_sum(params, batch, mask=None)
 
     @override
     def accumulate_preprocessed_record(
@@ -161,16 +160,19 @@ class GaussianSumQuery(DPQuery):
             ),
         )
 
+    @override
+    def result_noise(
+        self, global_state: GaussianGlobalState, value: Nest
+    ) -> list[LeafNoise]:
+        law = LeafNoise(ledger.GaussianNoise(1.0), global_state.stddev)
+        return [law for _ in tf.nest.flatten(value)]
+
     def _clipped_sum(
         self, clip: tf.Tensor, records: Nest, mask: tf.Tensor | None
     ) -> Nest:
         """The one place where records are clipped."""
         norms = records_lib.norms(tf.nest.flatten(records))
-        factors = records_lib.clip_factors(norms, clip)
-        factors = records_lib.masked(factors, mask)
-        return tf.nest.map_structure(
-            lambda leaf: records_lib.weighted_sum(leaf, factors), records
-        )
+        return records_lib.clipped_sum(records, norms, clip, mask)
 
 
 @register
@@ -276,8 +278,15 @@ class GaussianAverageQuery(DPQuery):
     ) -> tuple[ledger.SumQueryEvent, ...]:
         return self.numerator.ledger_events(event, name)
 
+    @override
+    def result_noise(
+        self, global_state: GaussianGlobalState, value: Nest
+    ) -> list[LeafNoise]:
+        noise = self.numerator.result_noise(global_state, value)
+        return [n._replace(scale=n.scale / self.denominator) for n in noise]
+
     def _divide(self, total: Any) -> tf.Tensor:
-        return total / tf.cast(self.denominator, total.dtype)
+        return total / tf.constant(self.denominator, total.dtype)
 
 
 def _check_stddev(**named: float) -> None:

@@ -11,6 +11,7 @@ from keras_dp import ledger
 from keras_dp.dp_queries import nests, seeds
 from keras_dp.dp_queries.dp_query import (
     DPQuery,
+    LeafNoise,
     Nest,
     QueryResult,
     register,
@@ -179,6 +180,26 @@ class NestedQuery(DPQuery):
             )
             for name, value in query.derive_metrics(state).items()
         }
+
+    @property
+    @override
+    def adapts(self) -> bool:
+        return any(query.adapts for query in self._leaves)
+
+    @property
+    @override
+    def seeded(self) -> bool:
+        return any(query.seeded for query in self._leaves)
+
+    @override
+    def result_noise(self, global_state: Nest, value: Nest) -> list[LeafNoise]:
+        return [
+            noise._replace(group=f"{path}/{noise.group}")
+            for path, (query, state, part) in zip(
+                self.paths, self._zip(global_state, value), strict=True
+            )
+            for noise in query.result_noise(state, part)
+        ]
 
     @property
     def _leaves(self) -> list[DPQuery]:

@@ -25,28 +25,35 @@ def paths(queries: Nest) -> list[str]:
 
 
 def check(queries: Nest) -> None:
-    """Raises unless the leaves are queries, and are told apart by paths."""
+    """Raises unless the leaves are queries, told apart by their paths."""
     each = leaves(queries)
     if not each or not all(isinstance(leaf, DPQuery) for leaf in each):
         raise TypeError(
             "`queries` must be a nest of at least one DPQuery and of "
             f"nothing else. Received: queries={queries!r}."
         )
-    if not all(key and isinstance(key, str) for key in _names(queries)):
+    if not all(
+        key and isinstance(key, str) and "/" not in key
+        for key in _names(queries)
+    ):
         raise ValueError(
-            "`queries` must have non-empty strings as keys of its dicts. "
+            "`queries` must have non-empty strings without `/` as keys of its "
+            "dicts: they make the paths that name queries in the ledger. "
             f"Received: queries={queries!r}."
         )
-    names = paths(queries)
-    if len(set(names)) < len(names):
-        raise ValueError(
-            "`queries` must have leaves of different paths, which name them "
-            f"in the ledger. Received: paths {names!r}."
-        )
 
 
-def split(queries: Nest, nest: Nest, path: str = "") -> list[Any]:
-    """Returns the parts of `nest` that lie below the leaves of `queries`."""
+def split(
+    queries: Nest, nest: Nest, path: str = "", name: str = "queries"
+) -> list[Any]:
+    """Returns the parts of `nest` that lie below the leaves of `queries`.
+
+    Args:
+        queries: Nest whose structure is a prefix of that of `nest`.
+        nest: What is cut.
+        path: Where in a record the two are.
+        name: What an error calls `queries`.
+    """
     if not _is_node(queries):
         return [nest]
     if isinstance(queries, Mapping):
@@ -55,14 +62,14 @@ def split(queries: Nest, nest: Nest, path: str = "") -> list[Any]:
         fits = isinstance(nest, Sequence) and len(nest) == len(queries)
     if not fits:
         raise ValueError(
-            "`queries` must have a structure that is a prefix of the record's. "
+            f"`{name}` must have a structure that is a prefix of the record's. "
             f"Received: a record with {_shown(nest)} at {path or '/'}, where "
-            f"`queries` has {_shown(queries)}."
+            f"`{name}` has {_shown(queries)}."
         )
     return [
         part
         for key, child in _items(queries)
-        for part in split(child, nest[key], f"{path}/{key}")
+        for part in split(child, nest[key], f"{path}/{key}", name)
     ]
 
 

@@ -5,6 +5,7 @@ objects that answer the three questions of `LazyRecords` without holding the
 records, such as the per-example gradients of a layer.
 """
 
+from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 import tensorflow as tf
@@ -40,7 +41,11 @@ def norms(leaves: list[Leaf]) -> tf.Tensor:
         raise ValueError(
             "`records` must have at least one leaf. Received: an empty nest."
         )
-    each = [in_float(_leaf_norms(leaf)) for leaf in leaves]
+    return joint_norms([in_float(_leaf_norms(leaf)) for leaf in leaves])
+
+
+def joint_norms(each: list[tf.Tensor]) -> tf.Tensor:
+    """Returns the norm of each record from those of its parts, `[batch]`."""
     if len(each) == 1:
         return each[0]
     dtype = tf.float64 if tf.float64 in {n.dtype for n in each} else tf.float32
@@ -93,6 +98,116 @@ def weighted_sum(leaf: Leaf, weights: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(multiply(leaf, weights), axis=0)
 
 
+def clipped_sum(
+    records: Any, norms: tf.Tensor, l2_norm_clip: tf.Tensor, mask: Any
+) -> Any:
+    """Returns the sum of records, each scaled to at most `l2_norm_clip`.
+
+    Args:
+        records: Nest with leaves `[batch, ...]` or `LazyRecords`.
+        norms: The joint norm of each record. One whose norm is not finite
+            counts as zero.
+        l2_norm_clip: Scalar.
+        mask: As in `masked`.
+    """
+    factors = masked(clip_factors(norms, l2_norm_clip), mask)
+    return tf.nest.map_structure(
+        lambda leaf: weighted_sum(leaf, factors), records
+    )
+
+
+def batch_of_one(record: Any) -> Any:
+    """Returns the batch that holds only this record."""
+    return tf.nest.map_structure(
+        lambda leaf: tf.convert_to_tensor(leaf)[tf.newaxis], record
+    )
+
+
+def sum_in_chunks(
+    records: list[Leaf],
+    like: list[tf.Tensor],
+    mask: Any,
+    chunk_bytes: int,
+    contribution: Callable[[tf.Tensor], tf.Tensor],
+) -> list[tf.Tensor]:
+    """Returns the sum of what each record contributes, one chunk at a time.
+
+    Args:
+        records: Leaves of a batch of records.
+        like: A tensor of the shape and dtype of one record of each leaf.
+        mask: As in `masked`.
+        chunk_bytes: How many bytes of records to materialize at once, at least
+            one record. `contribution` needs a few times as much.
+        contribution: Maps records `[chunk, size]`, all leaves of a record
+            behind one another, to what they add to the sum, of that shape. A
+            record that is not finite comes, and counts, as zero.
+    """
+    weights = masked(ones(records[0]), mask)
+    for leaf in records[1:]:
+        if not isinstance(leaf, LazyRecords):
+            weights = with_shape_of(
+                ones(leaf), weights, "records", "one batch in all leaves"
+            )
+    batch = weights.shape[0]
+    if batch is None:
+        batch = tf.shape(weights)[0]
+    sizes = [leaf.shape.num_elements() for leaf in like]
+    size, dtype = sum(sizes), like[0].dtype
+    chunk = max(1, chunk_bytes // max(1, size * dtype.size))
+    if isinstance(batch, int):
+        chunk = max(1, min(chunk, batch))
+
+    def add_chunk(start: tf.Tensor, total: tf.Tensor) -> Any:
+        places = start + tf.range(chunk)
+        indices = tf.minimum(places, batch - 1)
+        rows = _rows(records, like, indices, chunk)
+        counts = (places < batch) & (tf.gather(weights, indices) > 0)
+        counts &= tf.reduce_all(tf.math.is_finite(rows), axis=1)
+        counts = counts[:, tf.newaxis]
+        rows = tf.where(counts, rows, tf.zeros_like(rows))
+        parts = contribution(rows)
+        parts = tf.where(counts, parts, tf.zeros_like(parts))
+        return start + chunk, total + tf.reduce_sum(parts, axis=0)
+
+    _, total = tf.while_loop(
+        lambda start, _: start < batch,
+        add_chunk,
+        (tf.constant(0), tf.zeros([size], dtype)),
+        parallel_iterations=1,
+    )
+    return [
+        tf.reshape(part, leaf.shape)
+        for part, leaf in zip(tf.split(total, sizes), like, strict=True)
+    ]
+
+
+def _rows(
+    records: list[Leaf], like: list[tf.Tensor], indices: tf.Tensor, chunk: int
+) -> tf.Tensor:
+    """Returns the records at `indices`, `[chunk, size]`."""
+    columns = []
+    for leaf, own in zip(records, like, strict=True):
+        rows = tf.cast(in_float(taken(leaf, indices)), like[0].dtype)
+        rows = with_shape_of(
+            tf.zeros([chunk, *own.shape], rows.dtype),
+            rows,
+            "records",
+            "the template's shape",
+        )
+        columns.append(tf.reshape(rows, [chunk, own.shape.num_elements()]))
+    return tf.concat(columns, axis=1)
+
+
+def taken(leaf: Leaf, indices: tf.Tensor) -> tf.Tensor:
+    """Returns the records at `indices`, materialized."""
+    if not isinstance(leaf, LazyRecords):
+        return tf.gather(leaf, indices)
+    take = getattr(leaf, "take", None)
+    if take is None:
+        return tf.gather(leaf.materialize(), indices)
+    return take(indices).materialize()
+
+
 def with_shape_of(
     like: tf.Tensor, tensor: tf.Tensor, name: str, rule: str
 ) -> tf.Tensor:
@@ -111,7 +226,8 @@ def with_shape_of(
     with tf.control_dependencies(
         [tf.debugging.assert_equal(*shapes, message=f"{message}.")]
     ):
-        return tf.identity(tensor)
+        # XLA leaves assertions out, but reshapes nothing to another size.
+        return tf.reshape(tensor, tf.shape(like))
 
 
 def in_float(tensor: Any) -> tf.Tensor:
@@ -143,5 +259,7 @@ def _scaled_norm(rows: tf.Tensor) -> tf.Tensor:
     largest = tf.reduce_max(tf.abs(rows), axis=1, keepdims=True)
     usable = tf.math.is_finite(largest) & (largest > 0)
     scale = tf.where(usable, largest, tf.ones_like(largest))
-    scaled = tf.norm(rows / scale, axis=1)
-    return scaled * tf.squeeze(scale, axis=1)
+    # XLA adds up in order: in float32 a million small squares are lost.
+    squares = tf.square(tf.cast(rows / scale, tf.float64))
+    scaled = tf.sqrt(tf.reduce_sum(squares, axis=1))
+    return tf.cast(scaled, rows.dtype) * tf.squeeze(scale, axis=1)

@@ -124,7 +124,10 @@ def _random_calls():
 def test_no_query_uses_the_stateful_generators():
     allowed = {
         "tf.random.split",
-        "tf.random.stateless_normal",
+        "tf.random.stateless_uniform",
+        # Public vectors, whose seed is no secret.
+        "np.random.Philox",
+        "np.random.Philox(entropy).random_raw",
         "np.random.SeedSequence",
         "np.random.SeedSequence(seed).generate_state",
     }
@@ -137,6 +140,9 @@ def test_no_query_uses_the_stateful_generators():
                 assert "random" not in imported.split(), (name, imported)
 
 
+GENERATORS = {"GENERATOR", "seeds.GENERATOR"}
+
+
 def test_every_draw_names_its_algorithm():
     """`auto_select` is another generator on another device, and slow."""
     draws = [c for c in _random_calls() if c[1].startswith("tf.random.")]
@@ -144,7 +150,7 @@ def test_every_draw_names_its_algorithm():
     assert draws
     for where, _, node in draws:
         (algorithm,) = [k.value for k in node.keywords if k.arg == "alg"]
-        assert ast.unparse(algorithm) == "GENERATOR", where
+        assert ast.unparse(algorithm) in GENERATORS, where
     assert seeds.GENERATOR == "philox"
     for name, tree in _sources():
         constants = [n for n in ast.walk(tree) if isinstance(n, ast.Constant)]

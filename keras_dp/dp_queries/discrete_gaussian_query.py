@@ -1,0 +1,286 @@
+"""Sums of integer records with discrete Gaussian noise."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+from typing_extensions import override
+
+from keras_dp import _check, ledger
+from keras_dp.dp_queries import discrete_gaussian, seeds
+from keras_dp.dp_queries import records as records_lib
+from keras_dp.dp_queries.dp_query import (
+    DPQuery,
+    Nest,
+    QueryResult,
+    add,
+    register,
+    zeros_like_record,
+)
+
+# Below it all noise is 0 but for a chance of exp(-5e11).
+_SMALLEST_STDDEV = 1e-6
+# Integers up to it, and their sums, are exact in float64.
+_LARGEST_EXACT = 2.0**53
+_HALF_ULP = 2.0**-53
+
+
+class DiscreteGaussianState(NamedTuple):
+    """The state of a `DiscreteGaussianSumQuery`.
+
+    Attributes:
+        l2_norm_bound: Scalar float64.
+        stddev: Scalar float64.
+        seed: Shape `[2]`, int64. Never saved.
+    """
+
+    l2_norm_bound: tf.Tensor
+    stddev: tf.Tensor
+    seed: tf.Tensor
+
+
+class DiscreteGaussianParams(NamedTuple):
+    """What a `DiscreteGaussianSumQuery` prepares records by.
+
+    Attributes:
+        l2_norm_bound: Scalar float64.
+        stddev: Scalar float64.
+    """
+
+    l2_norm_bound: tf.Tensor
+    stddev: tf.Tensor
+
+
+class DiscreteGaussianEvent(NamedTuple):
+    """The numbers of one release, as float64 scalar tensors."""
+
+    l2_norm_bound: tf.Tensor
+    noise_scale: tf.Tensor
+
+
+@register
+@dataclasses.dataclass(frozen=True, slots=True)
+class DiscreteGaussianSumQuery(DPQuery):
+    """Sums integer records of bounded norm, and adds discrete Gaussian noise.
+
+    Answers are integers, so that no rounding of floats tells the noise from
+    the sum. A record beyond the bound is scaled to it and truncated towards
+    zero: an error would depend on the data.
+
+    Guarantee: adding or removing one record (zero-out alike) moves the sum
+    before noise by at most `l2_norm_bound` in joint L2 norm, and replacing one
+    by at most twice that, exactly: sums are of integers, and a norm is compared
+    with the bound as a correctly rounded float64, so that it exceeds the bound
+    by less than a relative 1.2e-16. A sum that does not fit its dtype wraps
+    around, after noise as before, which tells nothing. The noise is drawn with
+    float64 probabilities, see `discrete_gaussian`, by a generator that is not
+    cryptographic. Records are int32 or int64; floats, which could be not
+    finite, are refused.
+
+    Attributes:
+        l2_norm_bound: Bound on one record's norm, in the record's unit, >= 0.
+        stddev: Parameter of the noise on the sum, same unit: 0, or in
+            [1e-6, 2^40]. Its standard deviation is smaller, by less than 1e-6
+            of it from 1 on.
+
+    Source: Canonne, Kamath, Steinke (2020), arXiv:2004.00010v4, Theorem 14 and
+    section 5.
+
+    Floats are quantized first and put back afterwards, here to steps of 1/16.
+    The bound has to leave room for the rounding of each coordinate:
+
+    >>> from keras_dp.dp_queries.normalized_query import NormalizedQuery
+    >>> steps, bound = 16, 2 * 16 + 2 ** 0.5 / 2
+    >>> query = NormalizedQuery(
+    ...     DiscreteGaussianSumQuery(bound, stddev=0.0), denominator=steps)
+    >>> def quantized(records):
+    ...     return tf.cast(tf.round(records * steps), tf.int32)
+    >>> state = query.initial_global_state()
+    >>> sample = query.accumulate_records(
+    ...     query.derive_sample_params(state),
+    ...     query.initial_sample_state(tf.zeros([2], tf.int32)),
+    ...     quantized(tf.constant([[1.01, -0.5], [0.0, 8.0]])))
+    >>> query.get_noised_result(sample, state).value.numpy().tolist()
+    [1.0, 1.5]
+    """
+
+    l2_norm_bound: float
+    stddev: float
+
+    def __post_init__(self) -> None:
+        _check.finite_non_negative(
+            l2_norm_bound=self.l2_norm_bound, stddev=self.stddev
+        )
+        largest = discrete_gaussian.LARGEST_SCALE
+        if self.stddev and not _SMALLEST_STDDEV <= self.stddev <= largest:
+            raise ValueError(
+                f"`stddev` must be 0, or in [{_SMALLEST_STDDEV}, {largest}]. "
+                f"Received: stddev={self.stddev!r}."
+            )
+        for field in ("l2_norm_bound", "stddev"):
+            object.__setattr__(self, field, float(getattr(self, field)))
+
+    @override
+    def initial_global_state(
+        self, seed: int | None = None
+    ) -> DiscreteGaussianState:
+        return DiscreteGaussianState(
+            l2_norm_bound=tf.constant(self.l2_norm_bound, tf.float64),
+            stddev=tf.constant(self.stddev, tf.float64),
+            seed=seeds.fresh(seed),
+        )
+
+    @override
+    def derive_sample_params(
+        self, global_state: DiscreteGaussianState
+    ) -> DiscreteGaussianParams:
+        return DiscreteGaussianParams(
+            global_state.l2_norm_bound, global_state.stddev
+        )
+
+    @override
+    def initial_sample_state(self, template: Nest) -> Nest:
+        return tf.nest.map_structure(_integers, zeros_like_record(template))
+
+    @override
+    def preprocess_record(
+        self, params: DiscreteGaussianParams, record: Nest
+    ) -> Nest:
+        return _bounded_sum(params, records_lib.batch_of_one(record), mask=None)
+
+    @override
+    def accumulate_preprocessed_record(
+        self, sample_state: Nest, preprocessed_record: Nest
+    ) -> Nest:
+        return add(sample_state, preprocessed_record)
+
+    @override
+    def accumulate_records(
+        self,
+        params: DiscreteGaussianParams,
+        sample_state: Nest,
+        records: Nest,
+        mask: tf.Tensor | None = None,
+    ) -> Nest:
+        return add(sample_state, _bounded_sum(params, records, mask))
+
+    @override
+    def merge_sample_states(self, state_1: Nest, state_2: Nest) -> Nest:
+        return add(state_1, state_2)
+
+    @override
+    def planned_event(
+        self, global_state: DiscreteGaussianState
+    ) -> DiscreteGaussianEvent:
+        return DiscreteGaussianEvent(
+            global_state.l2_norm_bound, global_state.stddev
+        )
+
+    @override
+    def get_noised_result(
+        self, sample_state: Nest, global_state: DiscreteGaussianState
+    ) -> QueryResult:
+        leaves = tf.nest.flatten(sample_state)
+        following, *own = seeds.split(global_state.seed, len(leaves) + 1)
+        noised = [
+            leaf
+            + discrete_gaussian.sample(
+                global_state.stddev, leaf.shape, seed, leaf.dtype
+            )
+            for leaf, seed in zip(leaves, own, strict=True)
+        ]
+        return QueryResult(
+            value=tf.nest.pack_sequence_as(sample_state, noised),
+            global_state=global_state._replace(seed=following),
+            event=self.planned_event(global_state),
+        )
+
+    @override
+    def ledger_events(
+        self, event: DiscreteGaussianEvent, name: str = "records"
+    ) -> tuple[ledger.SumQueryEvent, ...]:
+        return (
+            ledger.DiscreteGaussianSum(
+                name=name,
+                l2_norm_bound=float(event.l2_norm_bound),
+                noise_scale=float(event.noise_scale),
+            ),
+        )
+
+
+def _bounded_sum(
+    params: DiscreteGaussianParams, records: Nest, mask: Any
+) -> Nest:
+    """The one place where records are bounded."""
+    records = tf.nest.map_structure(_materialized, records)
+    leaves = tf.nest.flatten(records)
+    weights = records_lib.masked(records_lib.ones(leaves[0]), mask)
+    sums = [
+        records_lib.weighted_sum(leaf, weights)
+        for leaf in _bounded(leaves, params.l2_norm_bound)
+    ]
+    return tf.nest.pack_sequence_as(records, sums)
+
+
+def _bounded(leaves: list[tf.Tensor], bound: tf.Tensor) -> list[tf.Tensor]:
+    """Returns the records, those beyond the bound scaled and truncated.
+
+    What rounding could make too long is scaled by a little less. A squared norm
+    below 2^53 is exact; the rounding of others, and of products, is at most
+    `n + 4` half ulp for `n` coordinates.
+    """
+    values = [tf.cast(leaf, tf.float64) for leaf in leaves]
+    size = sum(tf.size(leaf[:1], out_type=tf.int64) for leaf in leaves)
+    slack = 1 + (tf.cast(size, tf.float64) + 4) * _HALF_ULP
+    norm = _largest_norm(values, slack)
+    is_longer = norm > bound
+    length = tf.where(is_longer, norm, tf.ones_like(norm))
+    goal = tf.where(is_longer, bound, tf.ones_like(norm))
+    nearest = [
+        _towards_zero(x * _along(goal, x) / _along(length, x)) for x in values
+    ]
+    fits = _largest_norm(nearest, slack) <= bound
+    less = goal / length / tf.square(slack)
+    bounded = []
+    for leaf, x, near in zip(leaves, values, nearest, strict=True):
+        shorter = _towards_zero(x * _along(less, x))
+        shorter = tf.where(_along(fits, x), near, shorter)
+        shorter = tf.cast(shorter, leaf.dtype)
+        bounded.append(tf.where(_along(is_longer, x), shorter, leaf))
+    return bounded
+
+
+def _towards_zero(x: tf.Tensor) -> tf.Tensor:
+    return tf.sign(x) * tf.floor(tf.abs(x))
+
+
+def _largest_norm(values: list[tf.Tensor], slack: tf.Tensor) -> tf.Tensor:
+    """Returns each record's norm, or a bound on one that is not exact."""
+    square = tf.add_n(
+        [
+            tf.reduce_sum(tf.square(x), axis=tf.range(1, x.shape.rank))
+            for x in values
+        ]
+    )
+    norm = tf.sqrt(square)
+    return tf.where(square < _LARGEST_EXACT, norm, norm * slack)
+
+
+def _along(each: tf.Tensor, leaf: tf.Tensor) -> tf.Tensor:
+    ones = [1] * (leaf.shape.rank - 1)
+    return tf.reshape(each, tf.concat([tf.shape(leaf)[:1], ones], axis=0))
+
+
+def _materialized(leaf: Any) -> tf.Tensor:
+    if isinstance(leaf, records_lib.LazyRecords):
+        leaf = leaf.materialize()
+    return _integers(tf.convert_to_tensor(leaf))
+
+
+def _integers(leaf: tf.Tensor) -> tf.Tensor:
+    if leaf.dtype not in {tf.int32, tf.int64}:
+        raise TypeError(
+            "`records` must be int32 or int64 tensors. Received: a tensor of "
+            f"dtype {leaf.dtype.name}. Round floats first."
+        )
+    return leaf

@@ -1,0 +1,309 @@
+"""Sums of records clipped to preselected vectors, with noise of any family."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
+
+import keras
+import numpy as np
+import tensorflow as tf
+from typing_extensions import override
+
+from keras_dp import _check, ledger
+from keras_dp.dp_queries import chunked_sums, noise_samplers, seeds
+from keras_dp.dp_queries import records as records_lib
+from keras_dp.dp_queries.dp_query import (
+    DPQuery,
+    LeafNoise,
+    Nest,
+    QueryResult,
+    add,
+    register,
+)
+from keras_dp.dp_queries.preselected_vectors import (
+    PreselectedVectors,
+    noise_config,
+    noise_from_config,
+)
+
+# Noise is at least a million times the smallest float32.
+_SMALLEST_SCALE = 1e-30
+
+
+class EncodedGlobalState(NamedTuple):
+    """The state of an `EncodedSumQuery`: the secret seed, shape `[2]`, int64.
+
+    Never saved.
+    """
+
+    seed: tf.Tensor
+
+
+@register
+@dataclasses.dataclass(frozen=True, slots=True)
+class EncodedSumQuery(DPQuery):
+    """Sums records clipped to preselected vectors, and adds noise of a family.
+
+    A record is matched with the preselected vector of the largest cosine
+    similarity between the magnitudes of both, each in decreasing order. Its
+    coordinates keep their signs, and their magnitudes are clipped to those of
+    the vector at the same rank: the largest to the largest, and so on.
+
+    Guarantee: what a record adds to the sum before noise is, up to the order
+    and signs of its coordinates, bounded by the magnitudes of one of the
+    vectors in `bounds`, exactly, in the floats that are added up; which one,
+    and in which order, depends on the record. Adding, removing or zeroing out
+    one record moves the sum by one such vector, up to the rounding of sums.
+    The event says so, and accountants of `EncodedSum` events bound its cost
+    under these conditions, the last three of which are the caller's:
+
+    * noise is independent per coordinate, and of a symmetric, unimodal law;
+    * it is drawn after, and independently of, matching and sorting, and each
+      coordinate is released at its own place;
+    * neighbours differ by adding, removing or zeroing out one record, which
+      makes one contribution: *replacing* one moves the sum by the difference
+      of two vectors in two orders, which no bound of these events covers;
+    * a record is the privacy unit: one example in a record of several, or a
+      user with several records, is not covered;
+    * the vectors were fixed before, and independently of, the private data;
+    * samples are Poisson or everything, and what the sum is divided by is a
+      public constant.
+
+    That all vectors have a norm of at most 1 is not enough for noise other
+    than Gaussian: cost depends on their shapes. A record that is not finite
+    counts as zero. The generator of the noise is not cryptographic.
+
+    Attributes:
+        vectors: A recipe, or the bounds themselves, with levels in decreasing
+            order, as `CoordinateBounds.from_vectors` makes them.
+        noise: Law of the noise on each coordinate of the sum, scale in the
+            unit of the records, >= 1e-30.
+        chunk_bytes: How many bytes of records to materialize at a time, at
+            least one record. Sorting them needs about 9 times as much
+            (`benchmarks/chunked_queries.py`).
+
+    Source: Nasr, Shokri, Houmansadr (2020), arXiv:2007.11524v1, Algorithms 1
+    and 2. Its text asks for the smallest cosine distance, which is the largest
+    similarity, where Algorithm 2 prints the smallest similarity; and where
+    that clips to `min(psi, max(g, -psi))`, which is psi whatever the record
+    if psi is negative, here vectors are magnitudes.
+
+    >>> from keras_dp.ledger import CoordinateBounds, GaussianNoise
+    >>> vectors = CoordinateBounds.from_vectors([[3, 3, 3], [5, 1, 0]])
+    >>> query = EncodedSumQuery(vectors, GaussianNoise(1.0))
+    >>> params = query.derive_sample_params(query.initial_global_state())
+    >>> query.preprocess_record(params, tf.constant([-2., 9., 2.])).numpy()
+    array([-1.,  5.,  0.], dtype=float32)
+    """
+
+    vectors: PreselectedVectors | ledger.CoordinateBounds
+    noise: ledger.NoiseDistribution
+    chunk_bytes: int = 2**26
+
+    def __post_init__(self) -> None:
+        if not isinstance(
+            self.vectors, (PreselectedVectors, ledger.CoordinateBounds)
+        ):
+            raise TypeError(
+                "`vectors` must be PreselectedVectors or CoordinateBounds. "
+                f"Received: vectors={self.vectors!r}."
+            )
+        if not isinstance(self.noise, ledger.NoiseDistribution):
+            raise TypeError(
+                "`noise` must be a NoiseDistribution. "
+                f"Received: noise={self.noise!r}."
+            )
+        if self.noise.scale < _SMALLEST_SCALE:
+            raise ValueError(
+                f"`noise` must have a scale >= {_SMALLEST_SCALE}. "
+                f"Received: noise={self.noise!r}."
+            )
+        _check.integer_at_least(1, chunk_bytes=self.chunk_bytes)
+        object.__setattr__(self, "chunk_bytes", int(self.chunk_bytes))
+        if isinstance(self.vectors, ledger.CoordinateBounds):
+            levels = self.vectors.level_array()
+            if (levels[:, 1:] > levels[:, :-1]).any():
+                raise ValueError(
+                    "`vectors` must have levels in decreasing order. "
+                    f"Received: vectors={self.vectors!r}. Use "
+                    "CoordinateBounds.from_vectors."
+                )
+
+    @property
+    def bounds(self) -> ledger.CoordinateBounds:
+        """The magnitudes of the vectors."""
+        if isinstance(self.vectors, PreselectedVectors):
+            return self.vectors.bounds()
+        return self.vectors
+
+    @override
+    def get_config(self) -> dict[str, Any]:
+        return {
+            "vectors": (
+                keras.saving.serialize_keras_object(self.vectors)
+                if isinstance(self.vectors, PreselectedVectors)
+                else dataclasses.asdict(self.vectors)
+            ),
+            "noise": noise_config(self.noise),
+            "chunk_bytes": self.chunk_bytes,
+        }
+
+    @classmethod
+    @override
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        own = config["vectors"]
+        vectors = (
+            ledger.CoordinateBounds(**own)
+            if "levels" in own
+            else keras.saving.deserialize_keras_object(own)
+        )
+        noise = noise_from_config(config["noise"])
+        return cls(vectors, noise, config["chunk_bytes"])
+
+    @override
+    def initial_global_state(
+        self, seed: int | None = None
+    ) -> EncodedGlobalState:
+        return EncodedGlobalState(seeds.fresh(seed))
+
+    @override
+    def derive_sample_params(
+        self, global_state: EncodedGlobalState
+    ) -> tuple[()]:
+        return ()
+
+    @override
+    def initial_sample_state(self, template: Nest) -> Nest:
+        empty = chunked_sums.empty_sum(template)
+        leaves = tf.nest.flatten(empty)
+        size = sum(leaf.shape.num_elements() for leaf in leaves)
+        if size != self.bounds.dimension:
+            raise ValueError(
+                "`template` must have as many coordinates as `vectors`, "
+                f"{self.bounds.dimension}. Received: {size}, in shapes "
+                f"{[tuple(leaf.shape) for leaf in leaves]!r}."
+            )
+        return empty
+
+    @override
+    def preprocess_record(self, params: tuple[()], record: Nest) -> Nest:
+        like = self.initial_sample_state(record)
+        return self._bounded_sum(like, records_lib.batch_of_one(record))
+
+    @override
+    def accumulate_preprocessed_record(
+        self, sample_state: Nest, preprocessed_record: Nest
+    ) -> Nest:
+        return add(sample_state, preprocessed_record)
+
+    @override
+    def accumulate_records(
+        self,
+        params: tuple[()],
+        sample_state: Nest,
+        records: Nest,
+        mask: tf.Tensor | None = None,
+    ) -> Nest:
+        total = self._bounded_sum(sample_state, records, mask)
+        return add(sample_state, total)
+
+    @override
+    def merge_sample_states(self, state_1: Nest, state_2: Nest) -> Nest:
+        return add(state_1, state_2)
+
+    @override
+    def planned_event(self, global_state: EncodedGlobalState) -> tuple[()]:
+        return ()  # The configuration says it all.
+
+    @override
+    def get_noised_result(
+        self, sample_state: Nest, global_state: EncodedGlobalState
+    ) -> QueryResult:
+        leaves = tf.nest.flatten(sample_state)
+        following, *own = seeds.split(global_state.seed, len(leaves) + 1)
+        noised = [
+            leaf + noise_samplers.sample(self.noise, leaf, seed)
+            for leaf, seed in zip(leaves, own, strict=True)
+        ]
+        return QueryResult(
+            value=tf.nest.pack_sequence_as(sample_state, noised),
+            global_state=EncodedGlobalState(following),
+            event=self.planned_event(global_state),
+        )
+
+    @override
+    def ledger_events(
+        self, event: tuple[()], name: str = "records"
+    ) -> tuple[ledger.SumQueryEvent, ...]:
+        return (ledger.EncodedSum(name, self.bounds, self.noise),)
+
+    @override
+    def result_noise(
+        self, global_state: EncodedGlobalState, value: Nest
+    ) -> list[LeafNoise]:
+        law = LeafNoise(
+            dataclasses.replace(self.noise, scale=1.0),
+            tf.constant(self.noise.scale, tf.float64),
+        )
+        return [law for _ in tf.nest.flatten(value)]
+
+    def _bounded_sum(self, like: Nest, records: Nest, mask: Any = None) -> Nest:
+        """The one place where records are bounded."""
+        return chunked_sums.chunked_sum(
+            like,
+            records,
+            mask,
+            self.chunk_bytes,
+            functools.partial(_encoded, bounds=self.bounds),
+        )
+
+
+def _encoded(rows: tf.Tensor, bounds: ledger.CoordinateBounds) -> tf.Tensor:
+    """Returns finite records `[chunk, size]`, each clipped to its vector."""
+    counts = bounds.count_array()
+    ends = tf.constant(np.cumsum(counts))
+    places = tf.range(bounds.dimension, dtype=tf.int64)
+    block_of_rank = tf.searchsorted(ends, places, side="right")
+    # A permutation: each coordinate has one rank, and so one bound.
+    falling, order = tf.math.top_k(tf.abs(rows), k=bounds.dimension)
+    vector = _most_similar(falling, block_of_rank, bounds)
+    levels = tf.gather(tf.constant(bounds.level_array()), vector)
+    clipped = tf.minimum(
+        falling,
+        tf.cast(tf.gather(levels, block_of_rank, axis=1), rows.dtype),
+    )
+    starts = tf.range(tf.shape(rows)[0]) * bounds.dimension
+    flat = tf.reshape(order + starts[:, tf.newaxis], [-1, 1])
+    unsorted = tf.scatter_nd(
+        flat, tf.reshape(clipped, [-1]), tf.reshape(tf.size(rows), [1])
+    )
+    return tf.sign(rows) * tf.reshape(unsorted, tf.shape(rows))
+
+
+def _most_similar(
+    falling: tf.Tensor,
+    block_of_rank: tf.Tensor,
+    bounds: ledger.CoordinateBounds,
+) -> tf.Tensor:
+    """Returns the place of the vector of the largest cosine, `[chunk]`."""
+    counts = bounds.count_array()
+    # Neither tiny nor huge records leave the range of floats.
+    largest = falling[:, :1]
+    unit = falling / tf.where(largest > 0, largest, tf.ones_like(largest))
+    blocks = tf.math.unsorted_segment_sum(
+        tf.transpose(unit), block_of_rank, counts.size
+    )
+    levels = bounds.level_array().astype(np.float64)
+    scaled = levels / np.maximum(
+        levels.max(axis=1, keepdims=True), np.finfo(np.float64).tiny
+    )
+    norms = np.sqrt(np.square(scaled) @ counts)[:, np.newaxis]
+    directions = scaled / np.where(norms > 0, norms, 1.0)
+    similarities = tf.matmul(
+        tf.cast(blocks, tf.float64),
+        tf.constant(directions),
+        transpose_a=True,
+        transpose_b=True,
+    )
+    return tf.argmax(similarities, axis=1)

@@ -1,0 +1,240 @@
+"""Vectors of different scales, clipped together."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any, Self
+
+import tensorflow as tf
+from typing_extensions import override
+
+from keras_dp import _check, ledger
+from keras_dp.dp_queries import nests
+from keras_dp.dp_queries import records as records_lib
+from keras_dp.dp_queries.dp_query import (
+    DPQuery,
+    GaussianEvent,
+    LeafNoise,
+    Nest,
+    QueryResult,
+    add,
+    register,
+)
+from keras_dp.dp_queries.gaussian_query import (
+    GaussianGlobalState,
+    GaussianSumQuery,
+)
+
+_LARGEST_SCALE = 1e30
+
+
+@register
+@dataclasses.dataclass(frozen=True, slots=True)
+class JointClipQuery(DPQuery):
+    """Averages groups of vectors that live on different scales.
+
+    With `v_g` the part of a record in group g and `s_g` its scale, the vectors
+    `v_g / s_g` are clipped to one joint L2 norm, summed, noised, and each group
+    is multiplied by `s_g` again and divided by the public denominator. A record
+    that is large in one group only keeps it, where clipping the groups one by
+    one would reserve a part of the budget for each of them.
+
+    Guarantee: adding or removing one record (zero-out alike) moves the sum of
+    the scaled records before noise by at most `l2_norm_clip` in joint L2 norm,
+    and replacing one by at most twice that, up to float rounding (in float32 a
+    relative 1e-6). What is released is a function of that noised sum, so the
+    cost is that of one Gaussian sum `(l2_norm_clip, sum_stddev)`, in units of
+    the scales. A record that is not finite in any group, or whose scaled norm
+    is not, counts as zero in all.
+
+    Attributes:
+        scales: Nest of positive numbers whose structure is a prefix of the
+            record's: what a norm in each group may typically be, in the
+            record's unit. The noise on a group is proportional to its scale.
+        l2_norm_clip: Bound on the joint norm of the scaled record, a ratio,
+            >= 0. Where all norms are at their scales, the scaled norm is the
+            square root of the number of groups.
+        sum_stddev: Standard deviation of the noise on the scaled sum, a ratio,
+            >= 0. On the average, group g has noise of
+            `s_g * sum_stddev / denominator`.
+        denominator: Public constant, > 0, in records; 1 gives sums.
+
+    Source: McMahan et al. (2018), arXiv:1812.06210v2, section 2, "Joint
+    clipping".
+
+    >>> query = JointClipQuery({"conv": 1.0, "head": 100.0}, l2_norm_clip=1.0,
+    ...                        sum_stddev=0.0, denominator=1.0)
+    >>> state = query.initial_global_state()
+    >>> records = {"conv": tf.constant([[3.0], [0.0]]),
+    ...            "head": tf.constant([[0.0], [50.0]])}
+    >>> sample = query.initial_sample_state(
+    ...     {"conv": tf.zeros([1]), "head": tf.zeros([1])})
+    >>> sample = query.accumulate_records(
+    ...     query.derive_sample_params(state), sample, records)
+    >>> value = query.get_noised_result(sample, state).value
+    >>> float(value["conv"][0]), float(value["head"][0])
+    (1.0, 50.0)
+    """
+
+    scales: Nest
+    l2_norm_clip: float
+    sum_stddev: float
+    denominator: float
+
+    def __post_init__(self) -> None:
+        each = nests.leaves(self.scales)
+        for scale in each:
+            _check.finite_positive(scales=scale)
+            if not 1 / _LARGEST_SCALE <= scale <= _LARGEST_SCALE:
+                raise ValueError(
+                    f"`scales` must be in [{1 / _LARGEST_SCALE}, "
+                    f"{_LARGEST_SCALE}], for float32 has no larger range. "
+                    f"Received: scales={scale!r}."
+                )
+        _check.finite_positive(denominator=self.denominator)
+        summing = GaussianSumQuery(self.l2_norm_clip, self.sum_stddev)
+        object.__setattr__(self, "l2_norm_clip", summing.l2_norm_clip)
+        object.__setattr__(self, "sum_stddev", summing.stddev)
+        object.__setattr__(self, "denominator", float(self.denominator))
+        # A copy, which the caller's dicts and lists cannot change.
+        scales = nests.join(self.scales, iter(map(float, each)))
+        object.__setattr__(self, "scales", scales)
+
+    def __hash__(self) -> int:
+        scales = zip(
+            nests.paths(self.scales), nests.leaves(self.scales), strict=True
+        )
+        return hash((tuple(scales), self._summing, self.denominator))
+
+    @override
+    def get_config(self) -> dict[str, Any]:
+        return {
+            "scales": nests.to_config(self.scales),
+            "l2_norm_clip": self.l2_norm_clip,
+            "sum_stddev": self.sum_stddev,
+            "denominator": self.denominator,
+        }
+
+    @classmethod
+    @override
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        return cls(**{**config, "scales": nests.from_config(config["scales"])})
+
+    @property
+    def _summing(self) -> GaussianSumQuery:
+        """The query that sums the scaled records."""
+        return GaussianSumQuery(self.l2_norm_clip, self.sum_stddev)
+
+    @override
+    def initial_global_state(
+        self, seed: int | None = None
+    ) -> GaussianGlobalState:
+        return self._summing.initial_global_state(seed)
+
+    @override
+    def derive_sample_params(
+        self, global_state: GaussianGlobalState
+    ) -> tf.Tensor:
+        return self._summing.derive_sample_params(global_state)
+
+    @override
+    def initial_sample_state(self, template: Nest) -> Nest:
+        self._split(template)  # Raises if it does not fit.
+        return self._summing.initial_sample_state(template)
+
+    @override
+    def preprocess_record(self, params: tf.Tensor, record: Nest) -> Nest:
+        batch = records_lib.batch_of_one(record)
+        return self._clipped_sum(params, batch, mask=None)
+
+    @override
+    def accumulate_preprocessed_record(
+        self, sample_state: Nest, preprocessed_record: Nest
+    ) -> Nest:
+        return add(sample_state, preprocessed_record)
+
+    @override
+    def accumulate_records(
+        self,
+        params: tf.Tensor,
+        sample_state: Nest,
+        records: Nest,
+        mask: tf.Tensor | None = None,
+    ) -> Nest:
+        return add(sample_state, self._clipped_sum(params, records, mask))
+
+    @override
+    def merge_sample_states(self, state_1: Nest, state_2: Nest) -> Nest:
+        return add(state_1, state_2)
+
+    @override
+    def planned_event(self, global_state: GaussianGlobalState) -> GaussianEvent:
+        return self._summing.planned_event(global_state)
+
+    @override
+    def get_noised_result(
+        self, sample_state: Nest, global_state: GaussianGlobalState
+    ) -> QueryResult:
+        result = self._summing.get_noised_result(sample_state, global_state)
+        return result._replace(
+            value=self._scaled(
+                result.value, lambda scale: scale / self.denominator
+            )
+        )
+
+    @override
+    def ledger_events(
+        self, event: GaussianEvent, name: str = "records"
+    ) -> tuple[ledger.SumQueryEvent, ...]:
+        return self._summing.ledger_events(event, name)
+
+    @override
+    def result_noise(
+        self, global_state: GaussianGlobalState, value: Nest
+    ) -> list[LeafNoise]:
+        family = ledger.GaussianNoise(1.0)
+        return [
+            LeafNoise(
+                family, global_state.stddev * scale / self.denominator, path
+            )
+            for path, scale, part in zip(
+                nests.paths(self.scales),
+                nests.leaves(self.scales),
+                self._split(value),
+                strict=True,
+            )
+            for _ in tf.nest.flatten(part)
+        ]
+
+    def _split(self, nest: Nest) -> list[Any]:
+        return nests.split(self.scales, nest, name="scales")
+
+    def _clipped_sum(
+        self, clip: tf.Tensor, records: Nest, mask: tf.Tensor | None
+    ) -> Nest:
+        """The one place where records are scaled and clipped."""
+        scales = nests.leaves(self.scales)
+        parts = self._split(records)
+        norms = records_lib.joint_norms(
+            [
+                records_lib.norms(tf.nest.flatten(part)) / scale
+                for part, scale in zip(parts, scales, strict=True)
+            ]
+        )
+        sums = records_lib.clipped_sum(records, norms, clip, mask)
+        return self._scaled(sums, lambda scale: 1 / scale)
+
+    def _scaled(self, nest: Nest, factor: Any) -> Nest:
+        """Returns `nest` with each group multiplied by a factor of its own."""
+        scales = nests.leaves(self.scales)
+        parts = [
+            tf.nest.map_structure(
+                functools.partial(_times, factor=factor(scale)), part
+            )
+            for part, scale in zip(self._split(nest), scales, strict=True)
+        ]
+        return nests.join(self.scales, iter(parts))
+
+
+def _times(leaf: tf.Tensor, *, factor: float) -> tf.Tensor:
+    return leaf * tf.constant(factor, leaf.dtype)

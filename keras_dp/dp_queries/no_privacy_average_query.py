@@ -1,0 +1,136 @@
+"""An average without privacy, recorded as such."""
+
+import dataclasses
+from typing import NamedTuple
+
+import tensorflow as tf
+from typing_extensions import override
+
+from keras_dp import ledger
+from keras_dp.dp_queries import records as records_lib
+from keras_dp.dp_queries.dp_query import (
+    DPQuery,
+    Nest,
+    QueryResult,
+    add,
+    register,
+    zeros_like_record,
+)
+
+
+class NoPrivacyAverageSample(NamedTuple):
+    """The sample of a `NoPrivacyAverageQuery`.
+
+    Attributes:
+        total: Sum of the records.
+        count: Their number, or the sum of their weights, scalar float64.
+    """
+
+    total: Nest
+    count: tf.Tensor
+
+
+@register
+@dataclasses.dataclass(frozen=True, slots=True)
+class NoPrivacyAverageQuery(DPQuery):
+    """Averages records as they are: no bound, no noise, a realized count.
+
+    Guarantee: none. Each release is recorded as non-private, and every
+    accountant answers epsilon = inf for a ledger that holds one. Records that
+    are not finite are added as they are. Records may be integers; their
+    average is float64. The average of an empty sample is zero.
+
+    >>> query = NoPrivacyAverageQuery()
+    >>> sample = query.initial_sample_state(tf.zeros([2]))
+    >>> for record in ([5.0, 0.0], [-1.0, 2.0]):
+    ...     sample = query.accumulate_record((), sample, tf.constant(record))
+    >>> query.get_noised_result(sample, ()).value.numpy().tolist()
+    [2.0, 1.0]
+    """
+
+    @override
+    def initial_global_state(self, seed: int | None = None) -> tuple[()]:
+        del seed  # Nothing is drawn.
+        return ()
+
+    @override
+    def derive_sample_params(self, global_state: Nest) -> tuple[()]:
+        return ()
+
+    @override
+    def initial_sample_state(self, template: Nest) -> NoPrivacyAverageSample:
+        return NoPrivacyAverageSample(
+            zeros_like_record(template), tf.constant(0.0, tf.float64)
+        )
+
+    @override
+    def preprocess_record(
+        self, params: Nest, record: Nest, weight: float = 1
+    ) -> NoPrivacyAverageSample:
+        def weighted(leaf: tf.Tensor) -> tf.Tensor:
+            leaf = tf.convert_to_tensor(leaf)
+            return leaf * tf.cast(weight, leaf.dtype)
+
+        return NoPrivacyAverageSample(
+            tf.nest.map_structure(weighted, record),
+            tf.cast(weight, tf.float64),
+        )
+
+    @override
+    def accumulate_preprocessed_record(
+        self, sample_state: Nest, preprocessed_record: Nest
+    ) -> NoPrivacyAverageSample:
+        return add(sample_state, preprocessed_record)
+
+    @override
+    def accumulate_record(
+        self, params: Nest, sample_state: Nest, record: Nest, weight: float = 1
+    ) -> NoPrivacyAverageSample:
+        return self.accumulate_preprocessed_record(
+            sample_state, self.preprocess_record(params, record, weight)
+        )
+
+    @override
+    def accumulate_records(
+        self,
+        params: Nest,
+        sample_state: Nest,
+        records: Nest,
+        mask: tf.Tensor | None = None,
+    ) -> NoPrivacyAverageSample:
+        first = tf.nest.flatten(records)[0]
+        weights = records_lib.masked(records_lib.ones(first), mask)
+        sums = tf.nest.map_structure(
+            lambda leaf: records_lib.weighted_sum(leaf, weights), records
+        )
+        count = tf.reduce_sum(tf.cast(weights, tf.float64))
+        return add(sample_state, NoPrivacyAverageSample(sums, count))
+
+    @override
+    def merge_sample_states(
+        self, state_1: Nest, state_2: Nest
+    ) -> NoPrivacyAverageSample:
+        return add(state_1, state_2)
+
+    @override
+    def planned_event(self, global_state: Nest) -> tuple[()]:
+        return ()
+
+    @override
+    def get_noised_result(
+        self, sample_state: NoPrivacyAverageSample, global_state: Nest
+    ) -> QueryResult:
+        def averaged(total: tf.Tensor) -> tf.Tensor:
+            dtype = total.dtype if total.dtype.is_floating else tf.float64
+            return tf.math.divide_no_nan(
+                tf.cast(total, dtype), tf.cast(sample_state.count, dtype)
+            )
+
+        value = tf.nest.map_structure(averaged, sample_state.total)
+        return QueryResult(value, global_state, event=())
+
+    @override
+    def ledger_events(
+        self, event: Nest, name: str = "records"
+    ) -> tuple[ledger.SumQueryEvent, ...]:
+        return (ledger.NonPrivateSum(name=name),)

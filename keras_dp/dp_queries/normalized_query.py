@@ -1,0 +1,190 @@
+"""Any query, divided by a fixed public number."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
+
+import tensorflow as tf
+from typing_extensions import override
+
+from keras_dp import _check, ledger
+from keras_dp.dp_queries import nests
+from keras_dp.dp_queries.dp_query import (
+    DPQuery,
+    LeafNoise,
+    Nest,
+    QueryResult,
+    register,
+)
+
+
+class NormalizedGlobalState(NamedTuple):
+    """The state of a `NormalizedQuery`.
+
+    Attributes:
+        numerator_state: That of the query that is divided.
+        denominator: Scalar float64.
+    """
+
+    numerator_state: Nest
+    denominator: tf.Tensor
+
+
+@register
+@dataclasses.dataclass(frozen=True, slots=True)
+class NormalizedQuery(DPQuery):
+    """A query's answer divided by a fixed, public number.
+
+    Guarantee: that of the query, whatever the neighbouring relation: the
+    division is by a constant chosen before any data is seen, such as the
+    expected size of a Poisson sample, and never by the realized number of
+    records, which is private. Records that are not finite are treated as by
+    the query. An answer in integers is divided in float64.
+
+    Attributes:
+        numerator_query: The query that makes the sum.
+        denominator: Public constant, > 0, in records.
+
+    >>> from keras_dp.dp_queries.gaussian_query import GaussianSumQuery
+    >>> query = NormalizedQuery(GaussianSumQuery(5.0, stddev=0.0), 2.0)
+    >>> state = query.initial_global_state()
+    >>> sample = query.accumulate_records(
+    ...     query.derive_sample_params(state),
+    ...     query.initial_sample_state(tf.zeros([2])),
+    ...     tf.constant([[6.0, 8.0], [1.0, 0.0]]))
+    >>> query.get_noised_result(sample, state).value.numpy().tolist()
+    [2.0, 2.0]
+    """
+
+    numerator_query: DPQuery
+    denominator: float
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.numerator_query, DPQuery):
+            raise TypeError(
+                "`numerator_query` must be a DPQuery. "
+                f"Received: numerator_query={self.numerator_query!r}."
+            )
+        _check.finite_positive(denominator=self.denominator)
+        object.__setattr__(self, "denominator", float(self.denominator))
+
+    @override
+    def get_config(self) -> dict[str, Any]:
+        return {
+            "numerator_query": nests.to_config(self.numerator_query),
+            "denominator": self.denominator,
+        }
+
+    @classmethod
+    @override
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        return cls(
+            nests.from_config(config["numerator_query"]), config["denominator"]
+        )
+
+    @override
+    def initial_global_state(
+        self, seed: int | None = None
+    ) -> NormalizedGlobalState:
+        return NormalizedGlobalState(
+            numerator_state=self.numerator_query.initial_global_state(seed),
+            denominator=tf.constant(self.denominator, tf.float64),
+        )
+
+    @override
+    def derive_sample_params(self, global_state: NormalizedGlobalState) -> Nest:
+        return self.numerator_query.derive_sample_params(
+            global_state.numerator_state
+        )
+
+    @override
+    def initial_sample_state(self, template: Nest) -> Nest:
+        return self.numerator_query.initial_sample_state(template)
+
+    @override
+    def preprocess_record(self, params: Nest, record: Nest) -> Nest:
+        return self.numerator_query.preprocess_record(params, record)
+
+    @override
+    def accumulate_preprocessed_record(
+        self, sample_state: Nest, preprocessed_record: Nest
+    ) -> Nest:
+        return self.numerator_query.accumulate_preprocessed_record(
+            sample_state, preprocessed_record
+        )
+
+    @override
+    def accumulate_records(
+        self,
+        params: Nest,
+        sample_state: Nest,
+        records: Nest,
+        mask: tf.Tensor | None = None,
+    ) -> Nest:
+        return self.numerator_query.accumulate_records(
+            params, sample_state, records, mask
+        )
+
+    @override
+    def merge_sample_states(self, state_1: Nest, state_2: Nest) -> Nest:
+        return self.numerator_query.merge_sample_states(state_1, state_2)
+
+    @override
+    def planned_event(self, global_state: NormalizedGlobalState) -> Nest:
+        return self.numerator_query.planned_event(global_state.numerator_state)
+
+    @override
+    def get_noised_result(
+        self, sample_state: Nest, global_state: NormalizedGlobalState
+    ) -> QueryResult:
+        result = self.numerator_query.get_noised_result(
+            sample_state, global_state.numerator_state
+        )
+
+        def divided(total: Any) -> tf.Tensor:
+            total = tf.convert_to_tensor(total)
+            if not total.dtype.is_floating:
+                total = tf.cast(total, tf.float64)
+            return total / tf.cast(global_state.denominator, total.dtype)
+
+        return QueryResult(
+            value=tf.nest.map_structure(divided, result.value),
+            global_state=global_state._replace(
+                numerator_state=result.global_state
+            ),
+            event=result.event,
+        )
+
+    @override
+    def ledger_events(
+        self, event: Nest, name: str = "records"
+    ) -> tuple[ledger.SumQueryEvent, ...]:
+        return self.numerator_query.ledger_events(event, name)
+
+    @property
+    @override
+    def adapts(self) -> bool:
+        return self.numerator_query.adapts
+
+    @property
+    @override
+    def seeded(self) -> bool:
+        return self.numerator_query.seeded
+
+    @override
+    def result_noise(
+        self, global_state: NormalizedGlobalState, value: Nest
+    ) -> list[LeafNoise]:
+        noise = self.numerator_query.result_noise(
+            global_state.numerator_state, value
+        )
+        return [
+            each._replace(scale=each.scale / global_state.denominator)
+            for each in noise
+        ]
+
+    @override
+    def derive_metrics(
+        self, global_state: NormalizedGlobalState
+    ) -> dict[str, tf.Tensor]:
+        return self.numerator_query.derive_metrics(global_state.numerator_state)

@@ -1,0 +1,329 @@
+"""A Gaussian sum whose clip follows a quantile of the norms."""
+
+import dataclasses
+from typing import NamedTuple
+
+import tensorflow as tf
+from typing_extensions import override
+
+from keras_dp import _check, ledger
+from keras_dp.dp_queries import records as records_lib
+from keras_dp.dp_queries import seeds
+from keras_dp.dp_queries.adaptive_clips import (
+    LARGEST_CLIP,
+    SMALLEST_CLIP,
+    check_clip,
+    check_multiplier,
+)
+from keras_dp.dp_queries.dp_query import (
+    DPQuery,
+    GaussianEvent,
+    LeafNoise,
+    Nest,
+    QueryResult,
+    add,
+    register,
+)
+from keras_dp.dp_queries.gaussian_query import (
+    GaussianGlobalState,
+    GaussianSumQuery,
+)
+from keras_dp.dp_queries.quantile_estimator_query import (
+    QuantileEstimatorParams,
+    QuantileEstimatorQuery,
+    QuantileEstimatorState,
+)
+
+
+class QuantileAdaptiveClipState(NamedTuple):
+    """The state of a `QuantileAdaptiveClipSumQuery`.
+
+    Attributes:
+        noise_multiplier: Scalar float64.
+        sum_state: Clip and noise of the next sum.
+        quantile_estimator_state: Of the query that moves the clip.
+    """
+
+    noise_multiplier: tf.Tensor
+    sum_state: GaussianGlobalState
+    quantile_estimator_state: QuantileEstimatorState
+
+
+class QuantileAdaptiveClipParams(NamedTuple):
+    """What a `QuantileAdaptiveClipSumQuery` prepares records by.
+
+    Attributes:
+        sum_params: The clip, scalar float64.
+        quantile_estimator_params: Of the query that moves the clip.
+    """
+
+    sum_params: tf.Tensor
+    quantile_estimator_params: QuantileEstimatorParams
+
+
+class QuantileAdaptiveClipSample(NamedTuple):
+    """The sample of a `QuantileAdaptiveClipSumQuery`, also of one record.
+
+    Attributes:
+        sum_state: Sum of the clipped records.
+        quantile_estimator_state: Sum of the bits, scalar float64.
+    """
+
+    sum_state: Nest
+    quantile_estimator_state: tf.Tensor
+
+
+class QuantileAdaptiveClipEvent(NamedTuple):
+    """What a round of a `QuantileAdaptiveClipSumQuery` released.
+
+    Attributes:
+        sum_event: The sum of the clipped records.
+        quantile_event: The sum of the bits.
+    """
+
+    sum_event: GaussianEvent
+    quantile_event: GaussianEvent
+
+
+@register
+@dataclasses.dataclass(frozen=True, slots=True)
+class QuantileAdaptiveClipSumQuery(DPQuery):
+    """A Gaussian sum whose clip follows a quantile of the records' norms.
+
+    Each round sums the clipped records, and the bits that say whether a record
+    was within the clip, `1[norm <= clip] - 1/2`. Both are released with noise,
+    and the noised share of records within the clip moves the next clip, as in
+    `QuantileEstimatorQuery`. Norms are computed once for both.
+
+    Guarantee: given what was released before, adding or removing one record
+    (zero-out alike, where a record that is zeroed out has no bit) moves the
+    sum by at most the clip in joint L2 norm, up to float rounding as in
+    `GaussianSumQuery`, and the sum of bits by at most 1/2, exactly; replacing
+    one, by at most twice that. The ledger gets both as events of one sample.
+    The clip follows from released numbers. A record that is not finite, or
+    whose norm is not, adds nothing to either. The clip of a later round lies
+    in [1e-20, 1e20], whatever the noise.
+
+    Together the two are worth one Gaussian sum of noise multiplier
+    `(noise_multiplier^-2 + (2 clipped_count_stddev)^-2)^(-1/2)`.
+
+    Attributes:
+        initial_l2_norm_clip: Public, in the records' unit, in [1e-20, 1e20];
+            also 0 if updates are arithmetic.
+        noise_multiplier: Standard deviation of the noise on the sum, in units
+            of the current clip; 0, or in [1e-10, 1e10].
+        target_unclipped_quantile: Share of records to be within the clip.
+        learning_rate: Largest change of the clip's logarithm in a round, or
+            of the clip if updates are arithmetic, >= 0. The paper uses 0.2.
+        clipped_count_stddev: Standard deviation of the noise on the sum of
+            bits, >= 0. The paper uses `expected_num_records / 20`.
+        expected_num_records: Public constant, > 0.
+        geometric_update: Whether the clip moves by factors.
+
+    Source: Andrew et al. (2021), arXiv:1905.03871v5, Algorithm 1. We differ in
+    stating `noise_multiplier` for the sum alone (`z_delta` there), and in
+    dividing by an expected, not a realized, number of records.
+
+    >>> query = QuantileAdaptiveClipSumQuery(
+    ...     4.0, 1.5, 0.5, 0.2, clipped_count_stddev=8.0,
+    ...     expected_num_records=100)
+    >>> event = query.planned_event(query.initial_global_state())
+    >>> for leaf in query.ledger_events(event, name="g"): print(leaf)
+    GaussianSum(name='g', l2_norm_bound=4.0, noise_stddev=6.0)
+    GaussianSum(name='g/clipped_count', l2_norm_bound=0.5, noise_stddev=8.0)
+    """
+
+    initial_l2_norm_clip: float
+    noise_multiplier: float
+    target_unclipped_quantile: float
+    learning_rate: float
+    clipped_count_stddev: float
+    expected_num_records: float
+    geometric_update: bool = True
+
+    def __post_init__(self) -> None:
+        _check.boolean(geometric_update=self.geometric_update)
+        if self.initial_l2_norm_clip != 0 or self.geometric_update:
+            check_clip(initial_l2_norm_clip=self.initial_l2_norm_clip)
+        check_multiplier(noise_multiplier=self.noise_multiplier)
+        _check.finite_non_negative(
+            target_unclipped_quantile=self.target_unclipped_quantile,
+            learning_rate=self.learning_rate,
+            clipped_count_stddev=self.clipped_count_stddev,
+        )
+        if self.target_unclipped_quantile > 1:
+            raise ValueError(
+                "`target_unclipped_quantile` must be in [0, 1]. Received: "
+                "target_unclipped_quantile="
+                f"{self.target_unclipped_quantile!r}."
+            )
+        _check.finite_positive(expected_num_records=self.expected_num_records)
+        for field in dataclasses.fields(self)[:-1]:
+            value = float(getattr(self, field.name))
+            object.__setattr__(self, field.name, value)
+
+    @property
+    def sum_query(self) -> GaussianSumQuery:
+        """The sum of the first round."""
+        clip = self.initial_l2_norm_clip
+        return GaussianSumQuery(clip, self.noise_multiplier * clip)
+
+    @property
+    def quantile_estimator_query(self) -> QuantileEstimatorQuery:
+        """The query that moves the clip."""
+        return QuantileEstimatorQuery(
+            initial_estimate=self.initial_l2_norm_clip,
+            target_quantile=self.target_unclipped_quantile,
+            learning_rate=self.learning_rate,
+            below_estimate_stddev=self.clipped_count_stddev,
+            expected_num_records=self.expected_num_records,
+            geometric_update=self.geometric_update,
+        )
+
+    @override
+    def initial_global_state(
+        self, seed: int | None = None
+    ) -> QuantileAdaptiveClipState:
+        one, two = seeds.children(seed, 2)
+        return QuantileAdaptiveClipState(
+            noise_multiplier=tf.constant(self.noise_multiplier, tf.float64),
+            sum_state=self.sum_query.initial_global_state(one),
+            quantile_estimator_state=(
+                self.quantile_estimator_query.initial_global_state(two)
+            ),
+        )
+
+    @override
+    def derive_sample_params(
+        self, global_state: QuantileAdaptiveClipState
+    ) -> QuantileAdaptiveClipParams:
+        return QuantileAdaptiveClipParams(
+            global_state.sum_state.l2_norm_clip,
+            self.quantile_estimator_query.derive_sample_params(
+                global_state.quantile_estimator_state
+            ),
+        )
+
+    @override
+    def initial_sample_state(
+        self, template: Nest
+    ) -> QuantileAdaptiveClipSample:
+        return QuantileAdaptiveClipSample(
+            self.sum_query.initial_sample_state(template),
+            self.quantile_estimator_query.initial_sample_state(),
+        )
+
+    @override
+    def preprocess_record(
+        self, params: QuantileAdaptiveClipParams, record: Nest
+    ) -> QuantileAdaptiveClipSample:
+        return self._summed(params, records_lib.batch_of_one(record), mask=None)
+
+    @override
+    def accumulate_preprocessed_record(
+        self, sample_state: Nest, preprocessed_record: Nest
+    ) -> QuantileAdaptiveClipSample:
+        return add(sample_state, preprocessed_record)
+
+    @override
+    def accumulate_records(
+        self,
+        params: QuantileAdaptiveClipParams,
+        sample_state: Nest,
+        records: Nest,
+        mask: tf.Tensor | None = None,
+    ) -> QuantileAdaptiveClipSample:
+        return add(sample_state, self._summed(params, records, mask))
+
+    @override
+    def merge_sample_states(
+        self, state_1: Nest, state_2: Nest
+    ) -> QuantileAdaptiveClipSample:
+        return add(state_1, state_2)
+
+    @override
+    def planned_event(
+        self, global_state: QuantileAdaptiveClipState
+    ) -> QuantileAdaptiveClipEvent:
+        return QuantileAdaptiveClipEvent(
+            self.sum_query.planned_event(global_state.sum_state),
+            self.quantile_estimator_query.planned_event(
+                global_state.quantile_estimator_state
+            ),
+        )
+
+    @override
+    def get_noised_result(
+        self,
+        sample_state: QuantileAdaptiveClipSample,
+        global_state: QuantileAdaptiveClipState,
+    ) -> QueryResult:
+        total = self.sum_query.get_noised_result(
+            sample_state.sum_state, global_state.sum_state
+        )
+        estimate = self.quantile_estimator_query.get_noised_result(
+            sample_state.quantile_estimator_state,
+            global_state.quantile_estimator_state,
+        )
+        clip = tf.clip_by_value(estimate.value, SMALLEST_CLIP, LARGEST_CLIP)
+        return QueryResult(
+            value=total.value,
+            global_state=QuantileAdaptiveClipState(
+                noise_multiplier=global_state.noise_multiplier,
+                sum_state=total.global_state._replace(
+                    l2_norm_clip=clip,
+                    stddev=clip * global_state.noise_multiplier,
+                ),
+                quantile_estimator_state=estimate.global_state._replace(
+                    current_estimate=clip
+                ),
+            ),
+            event=QuantileAdaptiveClipEvent(total.event, estimate.event),
+        )
+
+    @override
+    def ledger_events(
+        self, event: QuantileAdaptiveClipEvent, name: str = "records"
+    ) -> tuple[ledger.SumQueryEvent, ...]:
+        sum_event, quantile_event = event
+        return (
+            *self.sum_query.ledger_events(sum_event, name),
+            *self.quantile_estimator_query.ledger_events(
+                quantile_event, f"{name}/clipped_count"
+            ),
+        )
+
+    @property
+    @override
+    def adapts(self) -> bool:
+        return True
+
+    @override
+    def result_noise(
+        self, global_state: QuantileAdaptiveClipState, value: Nest
+    ) -> list[LeafNoise]:
+        return self.sum_query.result_noise(global_state.sum_state, value)
+
+    @override
+    def derive_metrics(
+        self, global_state: QuantileAdaptiveClipState
+    ) -> dict[str, tf.Tensor]:
+        return {"clip": global_state.sum_state.l2_norm_clip}
+
+    def _summed(
+        self,
+        params: QuantileAdaptiveClipParams,
+        records: Nest,
+        mask: tf.Tensor | None,
+    ) -> QuantileAdaptiveClipSample:
+        norms = records_lib.norms(tf.nest.flatten(records))
+        query = self.quantile_estimator_query
+        return QuantileAdaptiveClipSample(
+            records_lib.clipped_sum(records, norms, params.sum_params, mask),
+            query.accumulate_records(
+                params.quantile_estimator_params,
+                query.initial_sample_state(),
+                norms,
+                mask,
+            ),
+        )

@@ -1,0 +1,257 @@
+"""Queries whose state starts anew from time to time."""
+
+import abc
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
+
+import keras
+import tensorflow as tf
+from typing_extensions import override
+
+from keras_dp import _check, ledger
+from keras_dp.dp_queries import nests
+from keras_dp.dp_queries.dp_query import DPQuery, Nest, QueryResult, register
+from keras_dp.dp_queries.tree_query import TreeQuery
+
+
+class RestartIndicator(abc.ABC):
+    """Says after which rounds a query restarts, from public state alone.
+
+    A subclass is a frozen dataclass, registered with Keras to be saved.
+    """
+
+    __slots__ = ()
+
+    @abc.abstractmethod
+    def initialize(self) -> Nest:
+        """Returns the state before the first round, a nest of tensors."""
+
+    @abc.abstractmethod
+    def next(self, state: Nest) -> tuple[tf.Tensor, Nest]:
+        """Returns whether to restart after this round, and the next state."""
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments, for Keras serialization."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)  # type: ignore[arg-type]
+        }
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """Returns the indicator with this `get_config`."""
+        return cls(**config)
+
+
+@register
+@dataclasses.dataclass(frozen=True, slots=True)
+class PeriodicRoundRestartIndicator(RestartIndicator):
+    """Restarts after every so many rounds.
+
+    Attributes:
+        period: Rounds from one restart to the next, >= 1.
+        warmup: Rounds until the first restart, from 1 to `period - 1`; by
+            default `period`.
+
+    >>> indicator, flags = PeriodicRoundRestartIndicator(4, warmup=1), []
+    >>> state = indicator.initialize()
+    >>> for _ in range(6):
+    ...     flag, state = indicator.next(state)
+    ...     flags.append(bool(flag))
+    >>> flags
+    [True, False, False, False, True, False]
+    """
+
+    period: int
+    warmup: int | None = None
+
+    def __post_init__(self) -> None:
+        _check.integer_at_least(1, period=self.period)
+        if self.warmup is None:
+            return
+        _check.integer_at_least(1, warmup=self.warmup)
+        if self.warmup >= self.period:
+            raise ValueError(
+                "`warmup` must be < `period`. Received: "
+                f"warmup={self.warmup!r}, period={self.period!r}."
+            )
+
+    @override
+    def initialize(self) -> tf.Tensor:
+        return tf.constant(0, tf.int64)
+
+    @override
+    def next(self, state: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        first = self.period if self.warmup is None else self.warmup
+        following = state + 1
+        return tf.equal((following - first) % self.period, 0), following
+
+
+class RestartState(NamedTuple):
+    """The state of a `RestartQuery`.
+
+    Attributes:
+        inner_query_state: Of the query that is restarted.
+        indicator_state: Of what says when.
+    """
+
+    inner_query_state: Nest
+    indicator_state: Nest
+
+
+@register
+@dataclasses.dataclass(frozen=True, slots=True)
+class RestartQuery(DPQuery):
+    """A query on a tree that starts a new tree after certain rounds.
+
+    A tree hides a record the worse the more of its rounds the record takes part
+    in, and its noise grows with its height: with a new tree for each pass over
+    the data, each has the record once.
+
+    Guarantee: that of the inner query, whatever the neighbouring relation. The
+    restart follows from public state after a release, so that
+    `planned_event` already names the tree of the next round. Records that are
+    not finite are treated as by the inner query.
+
+    Attributes:
+        inner_query: A query with `reset_state`, such as a
+            `TreeResidualSumQuery`.
+        restart_indicator: Says after which rounds it restarts.
+
+    Source: Kairouz et al. (2021), arXiv:2103.00039v3, Appendix D.
+
+    >>> from keras_dp.dp_queries.tree_residual_query import (
+    ...     TreeResidualSumQuery)
+    >>> query = RestartQuery(
+    ...     TreeResidualSumQuery(1.0, 5.0, tf.TensorSpec([2]), max_levels=10),
+    ...     PeriodicRoundRestartIndicator(1000))
+    >>> query.adapts
+    True
+    """
+
+    inner_query: TreeQuery
+    restart_indicator: RestartIndicator
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.inner_query, DPQuery) or not hasattr(
+            self.inner_query, "reset_state"
+        ):
+            raise TypeError(
+                "`inner_query` must be a DPQuery with a `reset_state`. "
+                f"Received: inner_query={self.inner_query!r}."
+            )
+        if not isinstance(self.restart_indicator, RestartIndicator):
+            raise TypeError(
+                "`restart_indicator` must be a RestartIndicator. "
+                f"Received: restart_indicator={self.restart_indicator!r}."
+            )
+
+    @override
+    def get_config(self) -> dict[str, Any]:
+        return {
+            "inner_query": nests.to_config(self.inner_query),
+            "restart_indicator": keras.saving.serialize_keras_object(
+                self.restart_indicator
+            ),
+        }
+
+    @classmethod
+    @override
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        return cls(
+            nests.from_config(config["inner_query"]),
+            keras.saving.deserialize_keras_object(config["restart_indicator"]),
+        )
+
+    @override
+    def initial_global_state(self, seed: int | None = None) -> RestartState:
+        return RestartState(
+            self.inner_query.initial_global_state(seed),
+            self.restart_indicator.initialize(),
+        )
+
+    @override
+    def derive_sample_params(self, global_state: RestartState) -> Nest:
+        return self.inner_query.derive_sample_params(
+            global_state.inner_query_state
+        )
+
+    @override
+    def initial_sample_state(self, template: Nest) -> Nest:
+        return self.inner_query.initial_sample_state(template)
+
+    @override
+    def preprocess_record(self, params: Nest, record: Nest) -> Nest:
+        return self.inner_query.preprocess_record(params, record)
+
+    @override
+    def accumulate_preprocessed_record(
+        self, sample_state: Nest, preprocessed_record: Nest
+    ) -> Nest:
+        return self.inner_query.accumulate_preprocessed_record(
+            sample_state, preprocessed_record
+        )
+
+    @override
+    def accumulate_records(
+        self,
+        params: Nest,
+        sample_state: Nest,
+        records: Nest,
+        mask: tf.Tensor | None = None,
+    ) -> Nest:
+        return self.inner_query.accumulate_records(
+            params, sample_state, records, mask
+        )
+
+    @override
+    def merge_sample_states(self, state_1: Nest, state_2: Nest) -> Nest:
+        return self.inner_query.merge_sample_states(state_1, state_2)
+
+    @override
+    def planned_event(self, global_state: RestartState) -> Nest:
+        return self.inner_query.planned_event(global_state.inner_query_state)
+
+    @override
+    def get_noised_result(
+        self, sample_state: Nest, global_state: RestartState
+    ) -> QueryResult:
+        result = self.inner_query.get_noised_result(
+            sample_state, global_state.inner_query_state
+        )
+        restarts, indicator_state = self.restart_indicator.next(
+            global_state.indicator_state
+        )
+        inner_state = tf.cond(
+            restarts,
+            lambda: self.inner_query.reset_state(
+                result.value, result.global_state
+            ),
+            lambda: result.global_state,
+        )
+        return result._replace(
+            global_state=RestartState(inner_state, indicator_state)
+        )
+
+    @override
+    def ledger_events(
+        self, event: Nest, name: str = "records"
+    ) -> tuple[ledger.SumQueryEvent, ...]:
+        return self.inner_query.ledger_events(event, name)
+
+    @property
+    @override
+    def adapts(self) -> bool:
+        return True
+
+    @property
+    @override
+    def seeded(self) -> bool:
+        return self.inner_query.seeded
+
+    @override
+    def derive_metrics(
+        self, global_state: RestartState
+    ) -> dict[str, tf.Tensor]:
+        return self.inner_query.derive_metrics(global_state.inner_query_state)

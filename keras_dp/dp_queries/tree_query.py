@@ -1,0 +1,260 @@
+"""What queries whose noise comes from a tree have in common."""
+
+import abc
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
+
+import tensorflow as tf
+from typing_extensions import override
+
+from keras_dp import _check, ledger
+from keras_dp.dp_queries import record_specs as specs_lib
+from keras_dp.dp_queries import seeds, tree_noise
+from keras_dp.dp_queries.dp_query import (
+    DPQuery,
+    Nest,
+    add,
+    zeros_like_record,
+)
+from keras_dp.dp_queries.gaussian_query import GaussianSumQuery
+
+# 16 million rounds, with a buffer of 24 records.
+DEFAULT_LEVELS = 24
+_MOST_LEVELS = 62  # More would overflow int64.
+
+
+class TreeEvent(NamedTuple):
+    """What one step of a tree released.
+
+    Attributes:
+        l2_norm_bound: Scalar float64.
+        noise_stddev: Of each node, scalar float64.
+        tree_id: Shape `[2]`, int64.
+    """
+
+    l2_norm_bound: tf.Tensor
+    noise_stddev: tf.Tensor
+    tree_id: tf.Tensor
+
+
+class TreeState(NamedTuple):
+    """A tree and what belongs to it, never saved: a restored run starts anew.
+
+    Attributes:
+        tree_id: Shape `[2]`, int64. Public, and independent of the noise.
+        noise: Of the nodes.
+        base: What the query keeps from the start of the tree.
+        total: What the query keeps from round to round.
+    """
+
+    tree_id: tf.Tensor
+    noise: tree_noise.TreeNoise
+    base: Nest
+    total: Nest
+
+
+class TreeQuery(DPQuery):
+    """What queries on trees have in common."""
+
+    __slots__ = ()
+
+    l2_norm_clip: float
+    noise_stddev: float
+    record_specs: Nest
+    use_efficient: bool
+    max_levels: int
+    noise_seed: int | None
+
+    @classmethod
+    def build_l2_gaussian_query(
+        cls,
+        clip_norm: float,
+        noise_multiplier: float,
+        record_specs: Nest,
+        noise_seed: int | None = None,
+        use_efficient: bool = True,
+    ) -> Self:
+        """Returns the query with noise in units of the clip.
+
+        Args:
+            clip_norm: Bound on one record's norm, in the record's unit, > 0.
+            noise_multiplier: Standard deviation of the noise on each node, in
+                units of `clip_norm`, >= 0.
+            record_specs: Nest of `tf.TensorSpec`s: one record.
+            noise_seed: Makes the noise reproducible, for tests.
+            use_efficient: Whether noise of descendants is used.
+        """
+        _check.finite_positive(clip_norm=clip_norm)
+        _check.finite_non_negative(noise_multiplier=noise_multiplier)
+        arguments: dict[str, Any] = {
+            "l2_norm_clip": clip_norm,
+            "noise_stddev": clip_norm * noise_multiplier,
+            "record_specs": record_specs,
+            "use_efficient": use_efficient,
+            "noise_seed": noise_seed,
+        }
+        return cls(**arguments)
+
+    @abc.abstractmethod
+    def reset_state(self, noised_results: Nest, global_state: Any) -> Any:
+        """Returns the state with a new tree, which starts with the next round.
+
+        Args:
+            noised_results: The `value` of the last release.
+            global_state: The state after it.
+        """
+
+    @override
+    def get_config(self) -> dict[str, Any]:
+        if self.noise_seed is not None:
+            raise ValueError(
+                "`noise_seed` must be None to save the query: whoever reads a "
+                "saved seed can subtract the noise. Received: a seed."
+            )
+        config = DPQuery.get_config(self)
+        return {
+            **config,
+            "record_specs": specs_lib.to_config(self.record_specs),
+        }
+
+    @classmethod
+    @override
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        specs = specs_lib.from_config(config["record_specs"])
+        return cls(**{**config, "record_specs": specs})
+
+    @property
+    def record_query(self) -> GaussianSumQuery:
+        """What bounds and sums the records of one round."""
+        return GaussianSumQuery(self.l2_norm_clip, self.noise_stddev)
+
+    @property
+    @override
+    def seeded(self) -> bool:
+        return self.noise_seed is not None
+
+    @override
+    def derive_sample_params(self, global_state: Any) -> tf.Tensor:
+        return global_state.clip_value
+
+    @override
+    def initial_sample_state(self, template: Nest) -> Nest:
+        specs_lib.check_fits(template, self.record_specs)
+        return self.record_query.initial_sample_state(template)
+
+    @override
+    def preprocess_record(self, params: tf.Tensor, record: Nest) -> Nest:
+        return self.record_query.preprocess_record(params, record)
+
+    @override
+    def accumulate_preprocessed_record(
+        self, sample_state: Nest, preprocessed_record: Nest
+    ) -> Nest:
+        return add(sample_state, preprocessed_record)
+
+    @override
+    def accumulate_records(
+        self,
+        params: tf.Tensor,
+        sample_state: Nest,
+        records: Nest,
+        mask: tf.Tensor | None = None,
+    ) -> Nest:
+        return self.record_query.accumulate_records(
+            params, sample_state, records, mask
+        )
+
+    @override
+    def merge_sample_states(self, state_1: Nest, state_2: Nest) -> Nest:
+        return add(state_1, state_2)
+
+    @override
+    def planned_event(self, global_state: Any) -> TreeEvent:
+        return TreeEvent(
+            global_state.clip_value,
+            global_state.noise_stddev,
+            global_state.secret_tree.tree_id,
+        )
+
+    @override
+    def ledger_events(
+        self, event: TreeEvent, name: str = "records"
+    ) -> tuple[ledger.SumQueryEvent, ...]:
+        words = (int(word) % 2**64 for word in event.tree_id)
+        return (
+            ledger.TreeSum(
+                name=name,
+                l2_norm_bound=float(event.l2_norm_bound),
+                noise_stddev=float(event.noise_stddev),
+                tree_id="".join(f"{word:016x}" for word in words),
+            ),
+        )
+
+
+def check_tree_query(query: TreeQuery) -> None:
+    """Checks the fields of a query, and makes them what is saved."""
+    checked = query.record_query  # It checks the clip and the noise.
+    _check.boolean(use_efficient=query.use_efficient)
+    _check.integer_at_least(1, max_levels=query.max_levels)
+    if query.max_levels > _MOST_LEVELS:
+        raise ValueError(
+            f"`max_levels` must be <= {_MOST_LEVELS}. "
+            f"Received: max_levels={query.max_levels!r}."
+        )
+    if query.noise_seed is not None:
+        _check.integer_at_least(0, noise_seed=query.noise_seed)
+    for field, value in {
+        "l2_norm_clip": checked.l2_norm_clip,
+        "noise_stddev": checked.stddev,
+        "record_specs": specs_lib.normalized(query.record_specs),
+        "max_levels": int(query.max_levels),
+    }.items():
+        object.__setattr__(query, field, value)
+
+
+def first_tree(query: TreeQuery, seed: int | None) -> TreeState:
+    """Returns a tree without rounds."""
+    seed = query.noise_seed if seed is None else seed
+    zeros = zeros_like_record(query.record_specs)
+    return TreeState(
+        # Never from a seed: two runs of one seed are two trees to a ledger.
+        tree_id=seeds.fresh(None),
+        noise=tree_noise.initial(
+            tf.nest.flatten(zeros), query.max_levels, seeds.fresh(seed)
+        ),
+        base=zeros,
+        total=zeros,
+    )
+
+
+def next_tree(query: TreeQuery, tree: TreeState) -> TreeState:
+    """Returns a tree without rounds, of another id and other noise."""
+    (tree_id,) = seeds.split(tree.tree_id, 1)
+    (seed,) = seeds.split(tree.noise.seed, 1)
+    like = tf.nest.flatten(tree.total)
+    return TreeState(
+        tree_id=tree_id,
+        noise=tree_noise.initial(like, query.max_levels, seed),
+        base=tf.nest.map_structure(tf.zeros_like, tree.base),
+        total=tf.nest.map_structure(tf.zeros_like, tree.total),
+    )
+
+
+def next_noise(
+    query: TreeQuery, tree: TreeState, stddev: tf.Tensor
+) -> tuple[Nest, tree_noise.TreeNoise]:
+    """Returns the noise of the next sum over all rounds of the tree."""
+    like = tf.nest.flatten(tree.total)
+
+    def draw(seed: tf.Tensor) -> list[tf.Tensor]:
+        return [
+            seeds.normal(leaf, own, stddev)
+            for leaf, own in zip(
+                like, seeds.split(seed, len(like)), strict=True
+            )
+        ]
+
+    noise, following = tree_noise.following(
+        tree.noise, draw, is_efficient=query.use_efficient
+    )
+    return tf.nest.pack_sequence_as(tree.total, noise), following

@@ -1,0 +1,132 @@
+"""Laws of queries with trees, adapting clips and integers, for any records."""
+
+from fractions import Fraction
+
+import numpy as np
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from keras_dp.dp_queries.adaptive_clip_query import AdaptiveClipSumQuery
+from keras_dp.dp_queries.discrete_gaussian_query import (
+    DiscreteGaussianSumQuery,
+)
+from keras_dp.dp_queries.quantile_adaptive_clip_query import (
+    QuantileAdaptiveClipSumQuery,
+)
+from keras_dp.dp_queries.tree_cumulative_query import TreeCumulativeSumQuery
+from tests.query_table import accumulated
+
+ULP = 2.0**-23
+TINY = 2.0**-126
+
+law = settings(derandomize=True, max_examples=100, deadline=None)
+
+ANY = st.floats(width=32, allow_subnormal=False)
+CLIPS = st.floats(2.0**-40, 2.0**40, width=32)
+BATCHES = st.tuples(st.integers(1, 5), st.integers(1, 4)).flatmap(
+    lambda shape: hnp.arrays(np.float32, shape, elements=ANY)
+)
+INTEGERS = st.sampled_from([np.int32, np.int64]).flatmap(
+    lambda dtype: hnp.arrays(
+        dtype,
+        st.integers(1, 6),
+        elements=st.integers(np.iinfo(dtype).min, np.iinfo(dtype).max),
+    )
+)
+
+
+def sample_of(query, records, state=None):
+    state = query.initial_global_state(0) if state is None else state
+    return accumulated(
+        query, state, tf.zeros(records.shape[1:]), tf.constant(records)
+    )
+
+
+@law
+@given(BATCHES, CLIPS)
+def test_adding_a_record_moves_both_sums_by_at_most_their_bounds(records, clip):
+    """As both events say: the clipped sum, and the bits or the norms."""
+    for query in (
+        AdaptiveClipSumQuery(clip, 1.0, 1.0, 5),
+        QuantileAdaptiveClipSumQuery(clip, 1.0, 0.5, 0.2, 1.0, 5),
+    ):
+        state = query.initial_global_state(0)
+        one, two = sample_of(query, records), sample_of(query, records[:-1])
+        sums, beside = (
+            np.linalg.norm(np.float64(x) - np.float64(y))
+            for x, y in zip(one, two, strict=True)
+        )
+        bounds = [
+            event.l2_norm_bound
+            for event in query.ledger_events(query.planned_event(state))
+        ]
+
+        rounding = (4 + len(records) ** 2) * ULP * clip + 10 * TINY
+        assert sums <= bounds[0] + rounding
+        assert beside <= bounds[1] * (1 + len(records) * 2.0**-50)
+
+
+@law
+@given(BATCHES, CLIPS, st.integers(0, 2**32))
+def test_a_clip_is_positive_and_follows_from_what_was_released(
+    records, clip, seed
+):
+    """Any records: the next clip is finite, and within its limits."""
+    for query, lowest, highest in (
+        (AdaptiveClipSumQuery(clip, 1.0, 9.0, 1), clip / 1e3, clip * 1e3),
+        (
+            QuantileAdaptiveClipSumQuery(clip, 1.0, 0.5, 5.0, 9.0, 1),
+            clip * np.exp(-2.5),
+            clip * np.exp(2.5),
+        ),
+    ):
+        state = query.initial_global_state(seed)
+        result = query.get_noised_result(
+            sample_of(query, records, state), state
+        )
+        after = float(result.global_state.sum_state.l2_norm_clip)
+
+        assert lowest * (1 - 1e-12) <= after <= highest * (1 + 1e-12)
+        assert np.isfinite(result.value).all()
+
+
+@law
+@given(INTEGERS, st.floats(0, 2.0**70))
+def test_integer_records_are_bounded_in_exact_arithmetic(record, bound):
+    """The norm is at most the bound, up to one rounding of the norm."""
+    query = DiscreteGaussianSumQuery(bound, 0.0)
+    params = query.derive_sample_params(query.initial_global_state())
+
+    got = query.preprocess_record(params, tf.constant(record)).numpy()
+
+    squared = sum(int(x) ** 2 for x in got)
+    assert squared <= (Fraction(bound) * (1 + Fraction(1, 2**53))) ** 2
+    original = sum(int(x) ** 2 for x in record)
+    if original <= Fraction(bound) ** 2 * (1 - Fraction(1, 2**40)):
+        np.testing.assert_array_equal(got, record)
+
+
+@settings(law, max_examples=40)
+@given(BATCHES, CLIPS, st.integers(1, 6))
+def test_a_record_moves_each_later_prefix_by_at_most_the_clip(
+    records, clip, rounds
+):
+    """One record in one round: sensitivity `l2_norm_clip` of every prefix."""
+    spec = tf.TensorSpec(records.shape[1:])
+    query = TreeCumulativeSumQuery(clip, 0.0, spec, max_levels=4)
+
+    def prefixes(first):
+        state = query.initial_global_state(0)
+        for batch in [first] + [records] * (rounds - 1):
+            result = query.get_noised_result(
+                sample_of(query, batch, state), state
+            )
+            state = result.global_state
+            yield np.float64(result.value)
+
+    most = rounds * len(records)
+    for one, two in zip(prefixes(records), prefixes(records[:-1]), strict=True):
+        moved = np.linalg.norm(one - two)
+        assert moved <= clip * (1 + (4 + most**2) * ULP) + 10 * TINY

@@ -1,0 +1,208 @@
+"""Each sampler draws from the law that its family states.
+
+Seeds are fixed. Had they been free, each check would fail for a correct
+library with probability `FALSE_ALARM`. Every check is also shown to fail where
+it ought.
+"""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy import stats
+
+from keras_dp.dp_queries import noise_samplers
+from keras_dp.ledger.noise_families import (
+    CauchyNoise,
+    GaussianNoise,
+    HyperbolicSecantNoise,
+    LaplaceNoise,
+    LogisticNoise,
+    StudentTNoise,
+)
+from keras_dp.ledger.variance_gamma_noise import VarianceGammaNoise
+from tests.noise_table import name_of
+
+FALSE_ALARM = 1e-6
+SIZE = 300_001  # Odd: the normal variables come in pairs.
+MANY = 2**24
+SCALE = 1.5
+NOISES = [
+    GaussianNoise(SCALE),
+    StudentTNoise(SCALE, 2.5),
+    StudentTNoise(SCALE, 9.0),
+    LaplaceNoise(SCALE),
+    CauchyNoise(SCALE),
+    LogisticNoise(SCALE),
+    HyperbolicSecantNoise(SCALE),
+    VarianceGammaNoise(SCALE, 2),
+    VarianceGammaNoise(SCALE, 5),
+]
+WAYS = [("eager", "float32"), ("xla", "float32"), ("xla", "float64")]
+each_noise = pytest.mark.parametrize("noise", NOISES, ids=name_of)
+
+
+def seed(number):
+    return tf.constant([number, 11], tf.int64)
+
+
+@functools.cache
+def draws(noise, way="xla", dtype="float32", number=3):
+    sample = functools.partial(noise_samplers.sample, noise)
+    if way == "xla":
+        sample = tf.function(sample, jit_compile=True)
+    like = tf.zeros([SIZE], dtype)
+    return sample(like, seed(number)).numpy().astype(np.float64)
+
+
+def p_value(values, cdf):
+    return stats.kstest(values, cdf).pvalue
+
+
+@pytest.mark.parametrize(("way", "dtype"), WAYS)
+@each_noise
+def test_draws_are_of_the_family(noise, way, dtype):
+    assert p_value(draws(noise, way, dtype), noise.cdf) > FALSE_ALARM
+
+
+def convolved_cdf(values, shape):
+    """The cdf of a sum of Laplace variables, by convolving masses."""
+    step, reach = 2.0**-7, 60
+    bins = int(reach / step)  # On either side of the one around 0.
+    edges = (np.arange(-bins, bins + 2) - 0.5) * step
+    masses = np.diff(stats.laplace.cdf(edges))
+    total = masses
+    for _ in range(shape - 1):
+        total = np.convolve(total, masses, "same")
+    return np.interp(values / SCALE, edges, np.r_[0, np.cumsum(total)])
+
+
+PEERS = [
+    (NOISES[0], stats.norm(scale=SCALE).cdf),
+    (NOISES[1], stats.t(2.5, scale=SCALE).cdf),
+    (NOISES[2], stats.t(9, scale=SCALE).cdf),
+    (NOISES[3], stats.laplace(scale=SCALE).cdf),
+    (NOISES[4], stats.cauchy(scale=SCALE).cdf),
+    (NOISES[5], stats.logistic(scale=SCALE).cdf),
+    (NOISES[6], stats.hypsecant(scale=SCALE).cdf),
+    (NOISES[7], functools.partial(convolved_cdf, shape=2)),
+    (NOISES[8], functools.partial(convolved_cdf, shape=5)),
+]
+
+
+@pytest.mark.parametrize(
+    ("noise", "cdf"), PEERS, ids=[name_of(noise) for noise, _ in PEERS]
+)
+def test_draws_are_of_scipys_law(noise, cdf):
+    assert p_value(draws(noise), cdf) > FALSE_ALARM
+
+
+@pytest.mark.parametrize("factor", [0.95, 1.05])
+@each_noise
+def test_a_scale_wrong_by_five_percent_would_be_seen(noise, factor):
+    """Control."""
+    assert p_value(draws(noise), noise.scaled(factor).cdf) < FALSE_ALARM
+
+
+@pytest.mark.parametrize("wrong", [6.0, 20.0])
+def test_wrong_degrees_of_freedom_would_be_seen(wrong):
+    """Control."""
+    law = StudentTNoise(SCALE, wrong)
+    assert p_value(draws(NOISES[2]), law.cdf) < FALSE_ALARM
+
+
+@pytest.mark.parametrize("wrong", [1, 3])
+def test_a_wrong_shape_would_be_seen(wrong):
+    """Control."""
+    law = VarianceGammaNoise(SCALE, wrong)
+    assert p_value(draws(NOISES[7]), law.cdf) < FALSE_ALARM
+
+
+@each_noise
+def test_another_family_of_the_same_variance_would_be_seen(noise):
+    """Control; where there is no variance, of the same quartiles."""
+    for other in NOISES:
+        if type(other) is type(noise):
+            continue
+        ratio = other.quantile(0.25) / noise.quantile(0.25)
+        if np.isfinite(other.variance) and np.isfinite(noise.variance):
+            ratio = np.sqrt(other.variance / noise.variance)
+        scaled = other.scaled(1 / ratio)
+        apart = np.abs(
+            scaled.cdf(np.linspace(-9, 9, 999))
+            - noise.cdf(np.linspace(-9, 9, 999))
+        ).max()
+        # Nearer ones need more draws than these.
+        if apart > 0.008:
+            assert p_value(draws(noise), scaled.cdf) < FALSE_ALARM
+    assert p_value(draws(noise), stats.norm(scale=0.9).cdf) < FALSE_ALARM
+
+
+@functools.cache
+def beyond(noise, probabilities, limit=np.inf):
+    """Returns how many of `MANY` draws are larger than these quantiles."""
+
+    @functools.partial(tf.function, jit_compile=True)
+    def counts():
+        values = noise_samplers.sample(noise, tf.zeros([MANY]), seed(17))
+        sizes = tf.minimum(tf.abs(values), limit)
+        return [
+            tf.math.count_nonzero(sizes > -float(noise.quantile(p / 2)))
+            for p in probabilities
+        ]
+
+    return [int(count) for count in counts()]
+
+
+TAILS = (1e-2, 1e-4, 1e-6)
+
+
+@each_noise
+def test_the_tails_are_neither_thin_nor_thick(noise):
+    for count, p in zip(beyond(noise, TAILS), TAILS, strict=True):
+        assert stats.binomtest(count, MANY, p).pvalue > FALSE_ALARM
+
+
+@each_noise
+def test_a_cut_tail_would_be_seen(noise):
+    """Control: noise that stops where only one in 500,000 draws is larger."""
+    limit = -float(noise.quantile(1e-6))
+
+    counts = beyond(noise, TAILS, limit)
+
+    assert stats.binomtest(counts[-1], MANY, TAILS[-1]).pvalue < FALSE_ALARM
+
+
+@pytest.mark.parametrize("factor", [0.9, 1.1])
+@each_noise
+def test_a_thick_or_thin_tail_would_be_seen(noise, factor):
+    """Control: a scale wrong by a tenth, at one draw in ten thousand."""
+    # The tail of a Cauchy law is only proportional to its scale.
+    place = 0 if isinstance(noise, CauchyNoise) else 1
+    count, p = beyond(noise, TAILS)[place], TAILS[place]
+
+    wrong = 2 * float(noise.scaled(factor).cdf(noise.quantile(p / 2)))
+
+    assert stats.binomtest(count, MANY, wrong).pvalue < FALSE_ALARM
+
+
+@pytest.mark.parametrize("lag", [1, 2, SIZE // 2, SIZE // 2 + 1])
+@each_noise
+def test_coordinates_are_independent(noise, lag):
+    values = noise.cdf(draws(noise))
+    sizes = np.abs(values - 0.5)
+
+    for each in (values, sizes):
+        result = stats.pearsonr(each[:-lag], each[lag:])
+        assert result.pvalue > FALSE_ALARM
+    crossed = stats.pearsonr(values[:-lag], sizes[lag:])
+    assert crossed.pvalue > FALSE_ALARM
+
+
+@each_noise
+def test_seeds_are_independent(noise):
+    one, two = (noise.cdf(draws(noise, number=n)) for n in (3, 4))
+
+    assert stats.pearsonr(one, two).pvalue > FALSE_ALARM
+    assert stats.pearsonr(one, two + 0.04 * one).pvalue < FALSE_ALARM

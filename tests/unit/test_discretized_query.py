@@ -1,0 +1,225 @@
+"""Discretized sums against the algorithm, coordinate by coordinate."""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_dp.dp_queries.discretized_query import DiscretizedSumQuery
+from keras_dp.ledger import GaussianNoise, GaussianSum
+from tests.query_table import accumulated, answer
+
+THRESHOLD, CLIP = 0.5, 1.5
+# Each contribution is good to an ulp, and a sum of a dozen to a few more.
+TOLERANCE = 16 * 2.0**-23
+
+
+def by_hand(records, threshold=THRESHOLD, clip=CLIP):
+    """Returns the sum of Algorithms 1 and 2, in Python's floats."""
+    total = np.zeros(records.shape[1])
+    for record in records:
+        if not np.isfinite(record).all():
+            continue
+        ternary = [
+            1.0 if v > threshold else -1.0 if v < -threshold else 0.0
+            for v in record
+        ]
+        norm = math.sqrt(sum(v * v for v in ternary))
+        for i, v in enumerate(ternary):
+            total[i] += v * clip / max(clip, norm)
+    return total
+
+
+def got(records, mask=None, *, chunk_bytes=2**26, clip=CLIP, dtype=tf.float32):
+    query = DiscretizedSumQuery(THRESHOLD, clip, 0.0, chunk_bytes)
+    template = tf.zeros(records.shape[1:], dtype)
+    records = tf.constant(records, dtype)
+    return answer(query, template, records, mask).numpy()
+
+
+def assert_near(one, two, batch):
+    np.testing.assert_allclose(one, two, rtol=0, atol=TOLERANCE * batch * CLIP)
+
+
+def random_records(batch, size, seed=0):
+    return np.random.default_rng(seed).normal(0, 0.7, [batch, size])
+
+
+ADVERSARIAL = {
+    "zero": np.zeros(6),
+    "minus zero": -np.zeros(6),
+    "at the threshold": np.array([0.5, -0.5, 0.5, -0.5, 0.5, 0.5]),
+    "just above it": np.full(6, np.nextafter(np.float32(0.5), np.float32(1))),
+    "just below it": np.full(6, np.nextafter(np.float32(0.5), np.float32(0))),
+    "just below minus it": np.full(
+        6, np.nextafter(np.float32(-0.5), np.float32(-1))
+    ),
+    "huge": np.array([3e38, -3e38, 3e38, 3e38, 3e38, -3e38]),
+    "tiny": np.full(6, 1e-38),
+    "one-hot": np.eye(6)[2] * 1e30,
+    "nan": np.array([9, np.nan, 9, 9, 9, 9]),
+    "inf": np.array([np.inf, 0, 0, 0, 0, 0]),
+    "minus inf": np.array([9, 9, 9, 9, 9, -np.inf]),
+}
+
+
+@pytest.mark.parametrize("name", ADVERSARIAL)
+def test_one_record_is_what_the_algorithm_makes_of_it(name):
+    record = ADVERSARIAL[name][np.newaxis]
+
+    assert_near(got(record), by_hand(record), 1)
+
+
+def test_records_of_all_kinds_are_added_up():
+    records = np.stack([*ADVERSARIAL.values(), *random_records(7, 6)])
+
+    assert_near(got(records), by_hand(records), len(records))
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 4, 100, 250, 1000, 2**20, 2**62])
+@pytest.mark.parametrize("batch", [0, 1, 2, 7, 12])
+def test_any_size_of_a_chunk_gives_the_sum(chunk_bytes, batch):
+    """A record has 40 bytes: chunks of one, two, six and all of them."""
+    records = random_records(batch, 10)
+
+    assert_near(got(records, chunk_bytes=chunk_bytes), by_hand(records), batch)
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 100, 2**26])
+def test_masked_records_do_not_count(chunk_bytes):
+    records = random_records(9, 10)
+    records[4] = np.nan
+    mask = np.array([1, 1, 0, 1, 0, 0, 1, 1, 0], bool)
+
+    masked = got(records, mask, chunk_bytes=chunk_bytes)
+
+    assert_near(masked, by_hand(records[mask]), 9)
+
+
+def test_float64_records_are_compared_and_summed_in_float64():
+    above = np.nextafter(0.5, 1)  # float32 would round it to the threshold.
+    records = np.array([[above, 0.5, -above, 3.0]])
+
+    wide = got(records, dtype=tf.float64)
+
+    assert wide.dtype == np.float64
+    np.testing.assert_allclose(
+        wide, np.array([1, 0, -1, 1]) * 1.5 / math.sqrt(3), rtol=4e-16
+    )
+    assert got(records)[0] == 0  # Control.
+
+
+def test_float64_thresholds_keep_their_digits():
+    query = DiscretizedSumQuery(0.1, CLIP, 0.0)  # Not a float32.
+    records = tf.constant([[0.1, np.nextafter(0.1, 1)]], tf.float64)
+
+    total = answer(query, tf.zeros([2], tf.float64), records)
+
+    assert total.numpy().tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16])
+def test_half_precision_is_summed_in_float32(dtype):
+    records = tf.cast(random_records(300, 4), dtype)
+    query = DiscretizedSumQuery(THRESHOLD, CLIP, 0.0)
+
+    total = answer(query, tf.zeros([4], dtype), records)
+
+    assert total.dtype == tf.float32
+    assert_near(total, by_hand(tf.cast(records, tf.float64).numpy()), 300)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 1000, 99_991])
+@pytest.mark.parametrize("clip", [0.0, 0.1, 1.0, 3.0, 1e10])
+def test_a_clipped_record_is_as_long_as_stated(size, clip):
+    """At most a relative 2^-23 longer than its clip, in exact arithmetic."""
+    record = np.full([1, size], -2.0)
+
+    (value,) = set(got(record, clip=clip).tolist())
+
+    norm = abs(value) * math.sqrt(size)
+    assert norm <= clip * (1 + 2**-23)
+    expected = min(clip, math.sqrt(size))  # Short records stay as they are.
+    assert norm == pytest.approx(expected, rel=2**-22)
+
+
+def test_the_norm_is_joint_over_all_parts():
+    query = DiscretizedSumQuery(0.0, 1.0, 0.0)
+    record = {"a": tf.ones([1, 2, 2]), "b": [tf.ones([1]), tf.ones([1, 4])]}
+    template = tf.nest.map_structure(lambda leaf: leaf[0], record)
+
+    value = answer(query, template, record)
+
+    for leaf in tf.nest.flatten(value):
+        np.testing.assert_allclose(leaf, 1 / 3, rtol=2**-23)
+
+
+@pytest.mark.parametrize("batch", [0, 5])
+def test_compiled_sums_are_the_eager_ones(batch):
+    query = DiscretizedSumQuery(THRESHOLD, CLIP, 0.0, chunk_bytes=100)
+    records = tf.constant(random_records(batch, 10), tf.float32)
+    state = query.initial_global_state()
+    compiled = tf.function(
+        lambda r: accumulated(query, state, tf.zeros([10]), r),
+        jit_compile=True,
+    )
+
+    assert_near(compiled(records), by_hand(records.numpy()), batch)
+
+
+def test_noise_and_events_are_those_of_a_gaussian_sum():
+    query = DiscretizedSumQuery(THRESHOLD, CLIP, stddev=2.0)
+    state = query.initial_global_state(7)
+    sample = query.initial_sample_state(tf.zeros([3]))
+
+    result = query.get_noised_result(sample, state)
+    plain = query.gaussian.get_noised_result(sample, state)
+    (noise,) = query.result_noise(state, result.value)
+
+    np.testing.assert_array_equal(result.value, plain.value)
+    assert np.all(result.value != 0)
+    assert query.ledger_events(result.event) == (
+        GaussianSum("records", CLIP, 2.0),
+    )
+    assert (noise.family, float(noise.scale)) == (GaussianNoise(1.0), 2.0)
+
+
+def test_records_of_another_structure_are_refused():
+    query = DiscretizedSumQuery(THRESHOLD, CLIP, 0.0)
+    template = {"a": tf.zeros([2]), "b": tf.zeros([2])}
+    state = query.initial_global_state()
+
+    for records in (
+        [tf.zeros([3, 2]), tf.zeros([3, 2])],
+        {"a": tf.zeros([3, 2])},
+        {"a": tf.zeros([3, 2]), "b": tf.zeros([3, 1])},
+    ):
+        with pytest.raises(ValueError, match="`records` must have"):
+            accumulated(query, state, template, records)
+
+
+def test_integer_records_are_refused():
+    query = DiscretizedSumQuery(THRESHOLD, CLIP, 0.0)
+
+    with pytest.raises(TypeError, match="floating-point"):
+        query.initial_sample_state(tf.zeros([2], tf.int32))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"threshold": -0.1},
+        {"threshold": math.nan},
+        {"threshold": math.inf},
+        {"l2_norm_clip": -1.0},
+        {"stddev": 1e-40},
+        {"chunk_bytes": 0},
+        {"chunk_bytes": 2.5},
+    ],
+)
+def test_arguments_are_checked(arguments):
+    valid = {"threshold": 0.5, "l2_norm_clip": 1.0, "stddev": 1.0}
+
+    with pytest.raises((ValueError, TypeError), match=next(iter(arguments))):
+        DiscretizedSumQuery(**{**valid, **arguments})

@@ -1,0 +1,144 @@
+"""Queries over a public constant, and averages without privacy."""
+
+import math
+
+import keras
+import pytest
+import tensorflow as tf
+
+from keras_dp.dp_queries import (
+    GaussianAverageQuery,
+    GaussianSumQuery,
+    NoPrivacySumQuery,
+)
+from keras_dp.dp_queries.adaptive_clip_query import AdaptiveClipSumQuery
+from keras_dp.dp_queries.ks_denoised_query import KSDenoisedQuery
+from keras_dp.dp_queries.no_privacy_average_query import NoPrivacyAverageQuery
+from keras_dp.dp_queries.normalized_query import NormalizedQuery
+from tests.query_table import accumulated, total
+
+RECORDS = tf.constant([[-6.0, 8.0], [4.0, -3.0]])  # The first is clipped.
+
+
+def test_the_answer_is_divided():
+    query = NormalizedQuery(GaussianSumQuery(5.0, 0.0), denominator=2.0)
+
+    assert total(query, RECORDS).numpy().tolist() == [0.5, 0.5]
+
+
+def test_the_state_has_the_names_of_the_peer():
+    query = NormalizedQuery(GaussianSumQuery(5.0, 0.0), denominator=2)
+    state = query.initial_global_state()
+
+    assert state._fields == ("numerator_state", "denominator")
+    assert state.denominator == 2.0
+    assert state.numerator_state.l2_norm_clip == 5.0
+
+
+def test_an_average_is_a_normalized_sum():
+    """Bit by bit, noise, cost and noise in the answer included."""
+    one = NormalizedQuery(GaussianSumQuery(5.0, 3.0), 4.0)
+    two = GaussianAverageQuery(5.0, 3.0, 4.0)
+    states = [query.initial_global_state(7) for query in (one, two)]
+
+    results = [
+        query.get_noised_result(
+            accumulated(query, state, RECORDS[0], RECORDS), state
+        )
+        for query, state in zip((one, two), states, strict=True)
+    ]
+
+    values = [result.value.numpy().tolist() for result in results]
+    assert values[0] == values[1]
+    events = [q.ledger_events(r.event) for q, r in zip((one, two), results)]  # noqa: B905
+    assert events[0] == events[1]
+    noises = [
+        query.result_noise(state, result.value)
+        for query, state, result in zip((one, two), states, results)  # noqa: B905
+    ]
+    assert [noise.scale for (noise,) in noises] == [0.75, 0.75]
+    assert noises[0][0].family == noises[1][0].family
+
+
+def test_metrics_and_adaptation_are_those_of_the_numerator():
+    query = NormalizedQuery(AdaptiveClipSumQuery(2.0, 1.0, 1.0, 2), 2)
+
+    assert query.adapts
+    assert not NormalizedQuery(NoPrivacySumQuery(), 2).adapts
+    metrics = query.derive_metrics(query.initial_global_state())
+    assert {k: float(v) for k, v in metrics.items()} == {"clip": 2.0}
+
+
+def test_it_can_be_denoised():
+    """What post-processes an answer is told the noise in it."""
+    query = KSDenoisedQuery(NormalizedQuery(GaussianSumQuery(1.0, 9.0), 3.0))
+
+    total(query, tf.zeros([1, 50]))
+
+
+def test_the_numerator_comes_back_from_a_saved_model():
+    query = NormalizedQuery(NormalizedQuery(GaussianSumQuery(5, 1), 2), 3)
+    config = keras.saving.serialize_keras_object(query)
+
+    assert keras.saving.deserialize_keras_object(config) == query
+
+
+@pytest.mark.parametrize("denominator", [0.0, -1.0, math.nan, math.inf])
+def test_impossible_denominators_are_refused(denominator):
+    with pytest.raises(ValueError, match="`denominator` must be"):
+        NormalizedQuery(NoPrivacySumQuery(), denominator)
+
+
+@pytest.mark.parametrize("numerator", [None, GaussianSumQuery, [1.0]])
+def test_the_numerator_is_a_query(numerator):
+    with pytest.raises(TypeError, match="`numerator_query` must be a DPQuery"):
+        NormalizedQuery(numerator, 1.0)
+
+
+class TestNoPrivacyAverage:
+    query = NoPrivacyAverageQuery()
+
+    def test_divides_by_the_realized_count(self):
+        got = total(self.query, tf.constant([[5.0, 0.0], [-1.0, 2.0]]))
+
+        assert got.numpy().tolist() == [2.0, 1.0]
+
+    def test_weights_records(self):
+        sample = self.query.initial_sample_state(tf.zeros([2]))
+        for record, weight in (([4.0, 0.0], 1), ([-1.0, 1.0], 3)):
+            sample = self.query.accumulate_record(
+                (), sample, tf.constant(record), weight
+            )
+
+        value = self.query.get_noised_result(sample, ()).value
+        assert value.numpy().tolist() == [0.25, 0.75]
+
+    def test_of_integers_is_not_an_integer(self):
+        got = total(self.query, tf.constant([[1], [2]], tf.int32))
+
+        assert got.numpy().tolist() == [1.5]
+
+    def test_of_nothing_is_zero(self):
+        got = total(self.query, tf.zeros([0, 2]), tf.zeros([2]))
+
+        assert got.numpy().tolist() == [0.0, 0.0]
+
+    def test_counts_exactly_beyond_float32(self):
+        """2^24 + 1 is no float32."""
+        one = self.query.initial_sample_state(tf.zeros([]))
+        many = one._replace(count=tf.cast(2**24, one.count.dtype))
+
+        many = self.query.accumulate_record((), many, tf.constant(1.0))
+
+        assert float(many.count) == 2**24 + 1
+
+    def test_under_a_mask(self):
+        sample = accumulated(
+            self.query,
+            (),
+            tf.zeros([]),
+            tf.constant([1.0, math.nan]),
+            [1 > 0, 0 > 1],
+        )
+
+        assert float(self.query.get_noised_result(sample, ()).value) == 1.0
