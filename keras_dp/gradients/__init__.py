@@ -1,5 +1,12 @@
 """Per-example gradients as records: capture, rules, fallback, self-check."""
 
+from keras_dp.gradients.batch_normalization import (
+    ExampleStatistics,
+    update_statistics,
+)
+from keras_dp.gradients.batch_normalization import (
+    trained_layers as trained_normalizations,
+)
 from keras_dp.gradients.engine import GradientEngine, PerExampleGradients
 from keras_dp.gradients.losses import (
     ExampleLosses,
@@ -8,9 +15,11 @@ from keras_dp.gradients.losses import (
 )
 from keras_dp.gradients.records import GradientRecords
 from keras_dp.gradients.self_check import check_loss_splits, self_check
+from keras_dp.gradients.stores import without_stores
 
 __all__ = [
     "ExampleLosses",
+    "ExampleStatistics",
     "GradientEngine",
     "GradientRecords",
     "PerExampleGradients",
@@ -18,4 +27,7 @@ __all__ = [
     "check_loss_splits",
     "example_losses",
     "self_check",
+    "trained_normalizations",
+    "update_statistics",
+    "without_stores",
 ]

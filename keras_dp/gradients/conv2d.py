@@ -6,13 +6,11 @@ from typing_extensions import override
 
 from keras_dp.gradients import rules
 from keras_dp.gradients.dense import bias_records
-from keras_dp.gradients.records import (
+from keras_dp.gradients.outer_product_records import (
     Arrangement,
     OuterProductRecords,
-    in_float,
-    kept,
-    weighted,
 )
+from keras_dp.gradients.records import in_float, kept, weighted
 
 # Values in a patch up to which copying by convolution is faster on CPU.
 _SMALL_PATCH = 128

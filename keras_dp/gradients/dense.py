@@ -4,11 +4,13 @@ import keras
 import tensorflow as tf
 
 from keras_dp.gradients import rules
-from keras_dp.gradients.records import (
+from keras_dp.gradients.outer_product_records import (
     Arrangement,
+    OuterProductRecords,
+)
+from keras_dp.gradients.records import (
     GradientRecords,
     MaterializedRecords,
-    OuterProductRecords,
     in_float,
 )
 

@@ -7,7 +7,10 @@ import tensorflow as tf
 
 from keras_dp.gradients import rules
 from keras_dp.gradients.dense import bias_records
-from keras_dp.gradients.records import Arrangement, OuterProductRecords
+from keras_dp.gradients.outer_product_records import (
+    Arrangement,
+    OuterProductRecords,
+)
 
 _SPARE_AXES = "ZYXWVUTSRQPONMLKJIHGFEDCBA"
 

@@ -4,7 +4,7 @@ import keras
 import tensorflow as tf
 
 from keras_dp.gradients import rules
-from keras_dp.gradients.records import RowRecords
+from keras_dp.gradients.row_records import RowRecords
 
 
 @rules.register(keras.layers.Embedding, rules.has_plain_kernel)

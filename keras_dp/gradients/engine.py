@@ -15,6 +15,7 @@ from keras_dp.errors import UnsupportedLayerError
 
 # Importing a rule's module puts it into the table.
 from keras_dp.gradients import (  # noqa: F401
+    batch_normalization,
     conv2d,
     dense,
     einsum_dense,
@@ -23,8 +24,13 @@ from keras_dp.gradients import (  # noqa: F401
     refusals,
     rules,
 )
-from keras_dp.gradients.records import GradientRecords, ZeroRecords, summed
+from keras_dp.gradients.batch_normalization import (
+    ExampleStatistics,
+    normalizing_by_released,
+)
+from keras_dp.gradients.records import GradientRecords, ZeroRecords
 from keras_dp.gradients.stores import without_stores
+from keras_dp.gradients.summed_records import summed
 from keras_dp.gradients.taps import Tap, TappedCall, find_taps, tapped
 from keras_dp.gradients.vectorized import vectorized
 
@@ -37,11 +43,14 @@ class PerExampleGradients(NamedTuple):
             of the model, in the order of `model.trainable_variables`.
         losses: Each example's loss, `[batch]`.
         outputs: What the model returned.
+        statistics: What each example adds to the statistics of each layer of
+            `GradientEngine.normalized`, in order.
     """
 
     records: list[GradientRecords]
     losses: tf.Tensor
     outputs: Any
+    statistics: list[ExampleStatistics]
 
 
 class GradientEngine:
@@ -55,12 +64,34 @@ class GradientEngine:
     Attributes:
         model: The model. Its `trainable` flags are read at construction.
         jit_compile: Whether the step is compiled by XLA.
+        normalized: Layers of batch normalization, which normalize by the
+            statistics released so far, and never by those of a batch.
     """
 
-    def __init__(self, model: keras.Model, *, jit_compile: bool = False):
-        refusals.check_model(model)
+    def __init__(
+        self,
+        model: keras.Model,
+        *,
+        jit_compile: bool = False,
+        releases_statistics: bool = False,
+    ) -> None:
+        """Finds the layers to tap, or refuses the model.
+
+        Args:
+            model: Built.
+            jit_compile: Whether the step is compiled by XLA.
+            releases_statistics: Whether the statistics of batch normalization
+                are released privately. Otherwise such layers are refused.
+        """
         self.model = model
         self.jit_compile = jit_compile
+        self.releases_statistics = releases_statistics
+        self.check_layers()
+        self.normalized = (
+            batch_normalization.trained_layers(model)
+            if releases_statistics
+            else []
+        )
         self.variables = list(model.trainable_variables)
         self.taps: list[Tap] = find_taps(model)
 
@@ -84,20 +115,39 @@ class GradientEngine:
         tape = tf.GradientTape(watch_accessed_variables=False)
         with (
             without_stores(self.model),
-            tape,
-            tapped(self.taps, tape, batch) as calls,
+            normalizing_by_released(
+                self.normalized, collects=True
+            ) as statistics,
         ):
-            outputs = call_in_training(self.model, inputs)
-            losses = losses_of(outputs)
-        refusals.check_added_losses(self.model)
-        self._check_variables()
-        cotangents = tape.gradient(
-            losses,
-            [call.outputs for call in calls],
-            unconnected_gradients=tf.UnconnectedGradients.ZERO,
+            with tape, tapped(self.taps, tape, batch) as calls:
+                outputs = _call_in_training(self.model, inputs)
+                losses = losses_of(outputs)
+            added = statistics()
+            refusals.check_added_losses(self.model)
+            self._check_variables()
+            cotangents = tape.gradient(
+                losses,
+                [call.outputs for call in calls],
+                unconnected_gradients=tf.UnconnectedGradients.ZERO,
+            )
+            # Layers without a rule are called again here.
+            records = self.records(calls, cotangents, batch)
+        return PerExampleGradients(records, losses, outputs, added)
+
+    def call(self, inputs: Any) -> Any:
+        """Returns the outputs of the model, as in training."""
+        with normalizing_by_released(self.normalized):
+            return _call_in_training(self.model, inputs)
+
+    def check_layers(self) -> None:
+        """Raises for layers that make examples interact, as far as known.
+
+        Raises:
+            UnsupportedLayerError: The message names the layer and the remedy.
+        """
+        refusals.check_model(
+            self.model, releases_statistics=self.releases_statistics
         )
-        records = self.records(calls, cotangents, batch)
-        return PerExampleGradients(records, losses, outputs)
 
     def _check_variables(self) -> None:
         """Raises if the call created weights that no tap covers."""
@@ -109,6 +159,10 @@ class GradientEngine:
                 f"Received: {[v.path for v in new]!r}, created by the call. "
                 "Call the model on a batch of data first."
             )
+
+    def _vectorized(self, call: rules.LayerCall) -> rules.Gradients:
+        with normalizing_by_released(self.normalized):
+            return vectorized(call, jit_compile=self.jit_compile)
 
     def records(
         self,
@@ -123,7 +177,7 @@ class GradientEngine:
                 call.tap.layer, call.args, call.kwargs, cotangent
             )
             if call.tap.rule is None:
-                pairs = vectorized(layer_call, jit_compile=self.jit_compile)
+                pairs = self._vectorized(layer_call)
             else:
                 pairs = call.tap.rule(layer_call)
             for variable, records in pairs:
@@ -136,7 +190,7 @@ class GradientEngine:
         ]
 
 
-def call_in_training(model: keras.Model, inputs: Any) -> Any:
+def _call_in_training(model: keras.Model, inputs: Any) -> Any:
     """Returns the outputs of the model in training mode."""
     if model._call_has_training_arg:
         return model(inputs, training=True)

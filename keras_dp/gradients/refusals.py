@@ -5,23 +5,41 @@ import keras
 from keras_dp.errors import UnsupportedLayerError
 
 
-def check_model(model: keras.Model) -> None:
+def check_model(
+    model: keras.Model, *, releases_statistics: bool = False
+) -> None:
     """Raises for layers that are known to make examples interact.
 
     Layers that are not known are left to the self-check.
+
+    Args:
+        model: Built or not.
+        releases_statistics: Whether batch normalization uses statistics that
+            are released privately.
     """
     for layer in model._flatten_layers():
         if (
             isinstance(layer, keras.layers.BatchNormalization)
             and layer.trainable
         ):
-            raise UnsupportedLayerError(
-                f"Layer {layer.path!r} is a BatchNormalization in training "
-                "mode: it normalizes each example by the others, and keeps "
-                "averages of the data without noise. Use GroupNormalization "
-                "or LayerNormalization, or freeze it with "
-                "layer.trainable = False."
-            )
+            if not releases_statistics:
+                raise UnsupportedLayerError(
+                    f"Layer {layer.path!r} is a BatchNormalization in training "
+                    "mode: it normalizes each example by the others, and keeps "
+                    "averages of the data without noise. Release its "
+                    "statistics with compile(..., batch_statistics=...), use "
+                    "GroupNormalization or LayerNormalization, or freeze it "
+                    "with layer.trainable = False."
+                )
+            if type(layer) is not keras.layers.BatchNormalization or (
+                layer.renorm or layer.synchronized
+            ):
+                raise UnsupportedLayerError(
+                    f"Layer {layer.path!r} must be a plain BatchNormalization "
+                    "to normalize by released statistics. Received: class "
+                    f"{type(layer).__name__}, renorm={layer.renorm!r}, "
+                    f"synchronized={layer.synchronized!r}."
+                )
         if layer.activity_regularizer is not None:
             raise UnsupportedLayerError(
                 f"Layer {layer.path!r} has an activity regularizer, a loss on "

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_dp.errors import GradientCheckError, UnsupportedLayerError
-from keras_dp.gradients.engine import GradientEngine, call_in_training
+from keras_dp.gradients.engine import GradientEngine
 from keras_dp.gradients.stores import seed_ids
 from keras_dp.gradients.taps import tapped
 
@@ -60,12 +60,17 @@ def self_check(
     weights = [(v, tf.identity(v.value)) for v in engine.variables]
     state = _state(engine.model)
     try:
-        call_in_training(engine.model, inputs)
+        engine.call(inputs)
         _check_state(engine.model, state)
         for perturbation in (0.1, 0.0):
             _perturb(weights, perturbation)
             _check_independence(engine, inputs, losses_of, batch, state)
-            if _compare_gradients(engine, inputs, losses_of, batch, examples):
+            _restore(state)
+            tells = _compare_gradients(
+                engine, inputs, losses_of, batch, examples
+            )
+            _check_state(engine.model, state)
+            if tells:
                 return True
         return False
     finally:
@@ -121,7 +126,7 @@ def _compare_gradients(
     values = [variable.value for variable in engine.variables]
     with tf.GradientTape(persistent=True) as tape:
         with tapped(engine.taps, tape, batch) as calls:
-            losses = losses_of(call_in_training(engine.model, inputs))
+            losses = losses_of(engine.call(inputs))
         each = tf.unstack(losses)[:examples]
     cotangents = tape.gradient(
         losses,
@@ -186,7 +191,7 @@ def _check_independence(
 
     def losses_with(batch_inputs: Any) -> Any:
         _restore(state)  # The same dropout masks in every pass.
-        outputs = call_in_training(engine.model, batch_inputs)
+        outputs = engine.call(batch_inputs)
         return losses_of(outputs).numpy().astype(np.float64)
 
     first, again = losses_with(inputs), losses_with(inputs)

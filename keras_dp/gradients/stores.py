@@ -31,9 +31,15 @@ def without_stores(model: keras.Model) -> Iterator[None]:
         return
     state = [(v, v.numpy()) for v in _state_variables(model)]
     yield
-    for variable, value in state:
-        if variable.numpy().tobytes() != value.tobytes():
-            raise _refusal(f"The variable {variable.path!r} is written")
+    written = [
+        (variable, value)
+        for variable, value in state
+        if variable.numpy().tobytes() != value.tobytes()
+    ]
+    for variable, value in written:
+        variable.assign(value)  # What was written must not stay.
+    if written:
+        raise _refusal(f"The variable {written[0][0].path!r} is written")
 
 
 def seed_ids(model: keras.Model) -> set[int]:

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from keras_dp.errors import UnsupportedLayerError
 from keras_dp.gradients import rules
+from keras_dp.gradients.replaced_call import replaced_call
 from keras_dp.gradients.vectorized import float_outputs
 
 
@@ -98,13 +99,11 @@ def tapped(
         The calls, in order, filled while the model is called.
     """
     calls: list[TappedCall] = []
-    try:
+    with contextlib.ExitStack() as patches:
         for tap in taps:
-            vars(tap.layer)["call"] = _tapped_call(tap, tape, batch, calls)
+            call = _tapped_call(tap, tape, batch, calls)
+            patches.enter_context(replaced_call(tap.layer, call))
         yield calls
-    finally:
-        for tap in taps:
-            vars(tap.layer).pop("call", None)
 
 
 def _tapped_call(

@@ -5,8 +5,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_dp.gradients import GradientEngine, example_losses
-from keras_dp.gradients import records as records_lib
+from keras_dp.gradients import (
+    GradientEngine,
+    example_losses,
+    outer_product_records,
+)
 from keras_dp.gradients.rules import rule_for
 from tests.models import MODELS, ModelCase
 
@@ -141,13 +144,15 @@ def test_the_check_above_can_fail() -> None:
     case = MODELS[0]
     keras.utils.set_random_seed(7)
     model = case.make()
-    original = records_lib.OuterProductRecords.weighted_sum
+    original = outer_product_records.OuterProductRecords.weighted_sum
 
     def wrong(self, weights):
         return original(self, weights) * 1.001
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(records_lib.OuterProductRecords, "weighted_sum", wrong)
+        patch.setattr(
+            outer_product_records.OuterProductRecords, "weighted_sum", wrong
+        )
         with pytest.raises(AssertionError):
             _assert_equal(model, case, "eager")
 

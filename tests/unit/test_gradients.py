@@ -11,7 +11,10 @@ from keras_dp.gradients import (
     GradientEngine,
     check_loss_splits,
     example_losses,
+    outer_product_records,
+    row_records,
     self_check,
+    summed_records,
 )
 from keras_dp.gradients import records as records_lib
 from tests.models import MODELS
@@ -257,11 +260,11 @@ class TestSelfCheck:
 
     def test_finds_a_wrong_rule(self) -> None:
         engine = GradientEngine(_model(layers.Dense(3), layers.Dense(2)))
-        original = records_lib.OuterProductRecords.squared_norms
+        original = outer_product_records.OuterProductRecords.squared_norms
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(
-                records_lib.OuterProductRecords,
+                outer_product_records.OuterProductRecords,
                 "squared_norms",
                 lambda self: original(self) * 0.95,
             )
@@ -446,11 +449,13 @@ class TestRoundingCannotHideANorm:
     @pytest.mark.parametrize("scale", [1.0, 1e2, 1e4])
     @pytest.mark.parametrize("size", [2**26, 0], ids=["built", "gram"])
     def test_of_outer_products(self, scale, size, monkeypatch) -> None:
-        monkeypatch.setattr(records_lib, "INSTANTIATE_BYTES", size)
+        monkeypatch.setattr(outer_product_records, "INSTANTIATE_BYTES", size)
         left, tiny = self._cancelling(scale, 16, 1, 1, 64)
         right, _ = self._cancelling(scale, 16, 1, 1, 64)
-        arrangement = records_lib.Arrangement((64, 64), (0, 1), (64, 64))
-        records = records_lib.OuterProductRecords(
+        arrangement = outer_product_records.Arrangement(
+            (64, 64), (0, 1), (64, 64)
+        )
+        records = outer_product_records.OuterProductRecords(
             tf.constant(np.concatenate([left, left + tiny], axis=2)),
             tf.constant(np.concatenate([right, -right], axis=2)),
             arrangement,
@@ -462,7 +467,7 @@ class TestRoundingCannotHideANorm:
     def test_of_rows(self, scale) -> None:
         half, tiny = self._cancelling(scale, 16, 1, 64)
         updates = np.concatenate([half, 3 * half, -4 * half + tiny], axis=1)
-        records = records_lib.RowRecords(
+        records = row_records.RowRecords(
             tf.zeros([16, 3], tf.int32), tf.constant(updates), rows=5
         )
 
@@ -471,19 +476,19 @@ class TestRoundingCannotHideANorm:
     @pytest.mark.parametrize("scale", [1.0, 1e2, 1e4])
     def test_of_sums(self, scale) -> None:
         half, tiny = self._cancelling(scale, 16, 64)
-        rows = records_lib.RowRecords(
+        rows = row_records.RowRecords(
             tf.zeros([16, 1], tf.int32), tf.constant(half[:, None]), rows=1
         )
         dense = records_lib.MaterializedRecords((tiny - half)[:, None])
 
-        self._assert_bounded(records_lib.SummedRecords([rows, dense]))
+        self._assert_bounded(summed_records.SummedRecords([rows, dense]))
 
     def test_the_check_above_can_fail(self) -> None:
         """Control: the plain Gram form lets such records through."""
         left, tiny = self._cancelling(1e4, 16, 1, 1, 64)
         right, _ = self._cancelling(1e4, 16, 1, 1, 64)
 
-        class Plain(records_lib.OuterProductRecords):
+        class Plain(outer_product_records.OuterProductRecords):
             instantiates = False
 
             def squared_norms(self):
@@ -494,7 +499,7 @@ class TestRoundingCannotHideANorm:
         plain = Plain(
             tf.constant(np.concatenate([left, left + tiny], axis=2)),
             tf.constant(np.concatenate([right, -right], axis=2)),
-            records_lib.Arrangement((64, 64), (0, 1), (64, 64)),
+            outer_product_records.Arrangement((64, 64), (0, 1), (64, 64)),
         )
 
         with (
