@@ -1,11 +1,17 @@
 """How records are drawn, and the event that proves it. No TensorFlow."""
 
+from keras_dp.sampling.microbatches import (
+    FixedMicrobatches,
+    RandomMicrobatches,
+)
 from keras_dp.sampling.poisson_batches import PhysicalBatch, PoissonBatches
 from keras_dp.sampling.record_source import RandomAccessSource, RecordSpec
 
 __all__ = [
+    "FixedMicrobatches",
     "PhysicalBatch",
     "PoissonBatches",
     "RandomAccessSource",
+    "RandomMicrobatches",
     "RecordSpec",
 ]

@@ -11,6 +11,7 @@ from keras_dp import _check
 from keras_dp.ledger import PoissonSampling
 from keras_dp.sampling import random_words
 from keras_dp.sampling.bernoulli_draw import BernoulliDraw
+from keras_dp.sampling.microbatches import Layout, Microbatches
 from keras_dp.sampling.record_source import Nest, RandomAccessSource, Records
 
 # Accelerators like batches of a multiple of this.
@@ -61,6 +62,8 @@ class PoissonBatches:
         rounds_per_epoch: What `fit` calls an epoch, by default `1 /
             sampling_probability`, after which a record was drawn once on
             average.
+        microbatches: How rows make microbatches, `None` if each is a record.
+        unit: What is drawn, and protected: "example", or "microbatch".
         seeded: Whether the caller chose the seed.
         record_structure: Nest of `RecordSpec`s of the structure of one record,
             known without a draw.
@@ -83,6 +86,7 @@ class PoissonBatches:
         sampling_probability: float,
         physical_batch_size: int | None = None,
         rounds_per_epoch: int | None = None,
+        microbatches: Microbatches | None = None,
         seed: int | None = None,
     ) -> None:
         """Looks at the shapes of the data, and draws nothing.
@@ -95,6 +99,8 @@ class PoissonBatches:
             sampling_probability: In [2^-60, 1].
             physical_batch_size: At least 1.
             rounds_per_epoch: At least 1.
+            microbatches: `RandomMicrobatches`, which protect examples, or
+                `FixedMicrobatches`, which only protect whole microbatches.
             seed: At least 0. By default the operating system's generator is
                 used. Each iterator is a stream of its own of the seed: the
                 first iterators of two equal samplers draw alike.
@@ -110,8 +116,14 @@ class PoissonBatches:
         self._draw = BernoulliDraw(
             len(self._records), float(sampling_probability)
         )
+        self.microbatches = _layout(microbatches, self._draw)
+        self.unit = "example" if microbatches is None else microbatches.unit
         if physical_batch_size is None:
-            physical_batch_size = _holding_most_samples(self._draw)
+            physical_batch_size = (
+                _holding_most_samples(self._draw)
+                if self.microbatches is None
+                else self.microbatches.most_rows
+            )
         if rounds_per_epoch is None:
             rounds_per_epoch = max(
                 1, round(1 / self._draw.sampling_probability)
@@ -123,6 +135,13 @@ class PoissonBatches:
         )
         if seed is not None:
             _check.integer_at_least(0, seed=seed)
+        rows = 1 if self.microbatches is None else self.microbatches.rows
+        if physical_batch_size % rows:
+            raise ValueError(
+                f"`physical_batch_size` must be a multiple of the {rows} rows "
+                "of a microbatch. Received: "
+                f"physical_batch_size={physical_batch_size!r}."
+            )
         self.physical_batch_size = int(physical_batch_size)
         self.rounds_per_epoch = int(rounds_per_epoch)
         self._seed = seed
@@ -173,16 +192,38 @@ class PoissonBatches:
 
     def _batches(self, words: random_words.Words) -> Iterator[PhysicalBatch]:
         size = self.physical_batch_size
-        places = np.arange(size)
+        source = self._draw.indices
+        if self.microbatches is not None:
+            source = self.microbatches.draw
         while True:
-            sample = self._draw.indices(words)
+            sample = source(words)
             for start in range(0, max(1, len(sample)), size):
-                indices = sample[start : start + size]
+                rows = np.full(size, -1, np.int64)
+                part = sample[start : start + size]
+                rows[: len(part)] = part
                 yield PhysicalBatch(
-                    records=self._records.padded(indices, size),
-                    mask=places < len(indices),
+                    records=(
+                        self._records.padded(part, size)
+                        if self.microbatches is None
+                        else self._records.in_rows(rows)
+                    ),
+                    mask=rows >= 0,
                     ends_sample=start + size >= len(sample),
                 )
+
+
+def _layout(microbatches: Any, draw: BernoulliDraw) -> Layout | None:
+    if microbatches is None:
+        return None
+    if not isinstance(microbatches, Microbatches):
+        raise TypeError(
+            "`microbatches` must be RandomMicrobatches(size), which protect "
+            "examples, or FixedMicrobatches(size), which protect microbatches "
+            "that are fixed in advance. A sampled list that is cut into pieces "
+            "protects neither: an example more or less shifts all pieces after "
+            f"it. Received: microbatches={microbatches!r}."
+        )
+    return microbatches.layout(draw.population_size, draw.sampling_probability)
 
 
 def _holding_most_samples(draw: BernoulliDraw) -> int:

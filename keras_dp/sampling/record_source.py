@@ -78,6 +78,23 @@ class Records:
     def __len__(self) -> int:
         return self._size
 
+    def in_rows(self, rows: Indices) -> Nest:
+        """Returns the record that each row asks for, zeros where that is -1.
+
+        Args:
+            rows: An index that occurs at most once, or -1, for each row.
+        """
+        places = np.flatnonzero(rows >= 0)
+        order = np.argsort(rows[places], kind="stable")
+        padded = self.padded(rows[places][order], len(rows))
+        source = np.full(len(rows), len(places))
+        source[places[order]] = np.arange(len(places))
+
+        def arranged(_: str, leaf: npt.NDArray[Any]) -> Any:
+            return leaf[source]  # Padding stands behind the last record.
+
+        return _map(arranged, padded)
+
     def padded(self, indices: Indices, size: int) -> Nest:
         """Returns the records at `indices`, followed by zeros.
 
