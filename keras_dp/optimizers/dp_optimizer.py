@@ -1,7 +1,7 @@
 """A Keras optimizer that takes private answers, and only those."""
 
 from collections.abc import Mapping
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 import keras
 import tensorflow as tf
@@ -11,6 +11,7 @@ from keras_dp import ledger as ledger_lib
 from keras_dp.dp_queries import DPQuery
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.optimizers.preconditions import check_inner
+from keras_dp.optimizers.round_queries import GRADIENTS, Asked, RoundQueries
 from keras_dp.optimizers.state_variables import StateVariables
 from keras_dp.optimizers.variable_groups import (
     Patterns,
@@ -18,13 +19,14 @@ from keras_dp.optimizers.variable_groups import (
     group_variables,
     patterns_from,
 )
+from keras_dp.optimizers.wrapping_optimizer import WrappingOptimizer
 
 # In float32 the norms of gradients below this are rounded to 0.
 _SMALLEST_CLIP = 1e-12
 
 
 @keras.saving.register_keras_serializable(package="keras_dp")
-class DPOptimizer(keras.optimizers.Optimizer):
+class DPOptimizer(WrappingOptimizer):
     """Updates a model by a query's noised answers instead of gradients.
 
     Use it with `PrivateModel`, which hands per-example gradients to `query`.
@@ -92,9 +94,8 @@ class DPOptimizer(keras.optimizers.Optimizer):
             raise TypeError(
                 f"`query` must be a DPQuery. Received: query={query!r}."
             )
-        super().__init__(learning_rate=0.0, name=name or f"dp_{inner.name}")
-        self._inner = inner
-        self._query = query
+        self._wrap(inner, name or f"dp_{inner.name}")
+        self._asked = RoundQueries(query)
         self._groups: Patterns | None
         self._resolved: VariableGroups | None
         if isinstance(groups, VariableGroups):
@@ -109,14 +110,30 @@ class DPOptimizer(keras.optimizers.Optimizer):
     # The configuration is fixed: state and compiled steps are made from it.
 
     @property
-    def inner(self) -> keras.optimizers.Optimizer:
-        """The Keras optimizer that applies the noised answers."""
-        return self._inner
-
-    @property
     def query(self) -> DPQuery:
         """The mechanism."""
-        return self._query
+        return self._asked.queries[GRADIENTS]
+
+    @property
+    def asked(self) -> RoundQueries:
+        """All queries of a round: that of the gradients, and others."""
+        return self._asked
+
+    def ask(self, beside: Mapping[str, DPQuery]) -> None:
+        """Sets what is asked of each sample beside its gradients.
+
+        Raises:
+            PrivateTrainingError: The optimizer was built for something else.
+        """
+        asked = RoundQueries(self.query, beside)
+        if self.built and asked.queries != self._asked.queries:
+            raise PrivateTrainingError(
+                "An optimizer that was built must not be asked for something "
+                f"else. Received: {sorted(asked.queries)!r}, where it was "
+                f"built for {sorted(self._asked.queries)!r}. Compile with a "
+                "new optimizer."
+            )
+        self._asked = asked
 
     @property
     def groups(self) -> Patterns | None:
@@ -166,22 +183,31 @@ class DPOptimizer(keras.optimizers.Optimizer):
         if self.built:
             return
         self.inner.build(variables)
-        state = self.query.initial_global_state(self._seed)
+        state = self._asked.initial_state(self._seed)
         self._state = StateVariables(state, self.add_variable)
         super().build(variables)
 
     # What a private model does with it, in this order.
 
     def planned_round(
-        self, sampling: ledger_lib.SamplingEvent, *, seeded: bool
+        self,
+        sampling: ledger_lib.SamplingEvent,
+        *,
+        seeded: bool,
+        gradient_bound_factor: int = 1,
     ) -> ledger_lib.Round:
         """Returns what the next release will be, for the ledger to cover.
+
+        Args:
+            sampling: How the sample is drawn.
+            seeded: Whether the caller chose the seed of the draw.
+            gradient_bound_factor: See `RoundQueries.ledger_events`.
 
         Raises:
             ValueError: A clip is so small that float32 cannot enforce it.
         """
-        event = self.query.planned_event(self._built_state.read())
-        queries = self.query.ledger_events(event, name="gradients")
+        event = self._asked.planned_event(self._built_state.read())
+        queries = self._asked.ledger_events(event, gradient_bound_factor)
         for query in queries:
             bound = getattr(query, "l2_norm_bound", 1.0)
             if 0 < bound < _SMALLEST_CLIP:
@@ -190,44 +216,54 @@ class DPOptimizer(keras.optimizers.Optimizer):
                     "gradients, whose squared norms are computed in float32. "
                     f"Received: l2_norm_clip={bound!r}."
                 )
-        seeded = seeded or self._seed is not None
+        seeded = seeded or self._seed is not None or self._asked.seeded
         return ledger_lib.Round(sampling, queries, seeded=seeded)
 
-    def initial_sample(self, variables: list[keras.Variable]) -> Any:
-        """Returns the sample state before the first record of a round."""
+    def initial_sample(
+        self, variables: list[keras.Variable], beside: Mapping[str, Any]
+    ) -> Any:
+        """Returns the sample state before the first record of a round.
+
+        Args:
+            variables: What is trained.
+            beside: Template of a record of each query beside the gradients'.
+        """
         specs = [tf.TensorSpec(v.shape, v.dtype) for v in variables]
-        return self.query.initial_sample_state(self._grouped(variables, specs))
+        templates = {GRADIENTS: self._grouped(variables, specs), **beside}
+        return self._asked.initial_sample(templates)
 
     def accumulate(
         self,
         sample: Any,
         variables: list[keras.Variable],
-        records: list[Any],
-        mask: tf.Tensor | None,
+        gradients: Asked,
+        beside: Mapping[str, Asked],
     ) -> Any:
-        """Returns the sample state with a batch of gradients added."""
-        params = self.query.derive_sample_params(self._built_state.read())
-        return self.query.accumulate_records(
-            params, sample, self._grouped(variables, records), mask
-        )
+        """Returns the sample state with a physical batch of records added."""
+        records = self._grouped(variables, gradients.records)
+        asked = {GRADIENTS: gradients._replace(records=records), **beside}
+        return self._asked.accumulate(self._built_state.read(), sample, asked)
 
     def release(
         self,
         sample: Any,
         variables: list[keras.Variable],
         penalties: list[tf.Tensor | None],
-    ) -> Any:
-        """Noises the sum, updates the variables, and returns the event.
+    ) -> tuple[Any, Mapping[str, Any]]:
+        """Noises the sums, updates the variables, and returns the event.
 
         Args:
             sample: The state of the finished sample.
             variables: What is trained.
             penalties: Gradient of each variable's weight penalty, which
                 depends on no data and is added after the noise.
+
+        Returns:
+            The event, and the answer of each query.
         """
-        result = self.query.get_noised_result(sample, self._built_state.read())
+        result = self._asked.release(sample, self._built_state.read())
         self._built_state.assign(result.global_state)
-        noised = result.value
+        noised = result.value[GRADIENTS]
         if self.groups is not None:
             noised = self._matched_groups.join(variables, noised)
         gradients = [
@@ -238,7 +274,11 @@ class DPOptimizer(keras.optimizers.Optimizer):
             )
         ]
         self.inner.apply(gradients, variables)
-        return result.event
+        return result.event, result.value
+
+    def public_metrics(self) -> dict[str, tf.Tensor]:
+        """Returns the public scalars of the queries' state, by name."""
+        return self._asked.metrics(self._built_state.read())
 
     def _grouped(self, variables: list[keras.Variable], parts: Any) -> Any:
         if self.groups is None:
@@ -262,49 +302,6 @@ class DPOptimizer(keras.optimizers.Optimizer):
                 "build(model.trainable_variables)."
             )
         return self._state
-
-    # What an ordinary model would do with it.
-
-    @override
-    def apply(self, grads: Any, trainable_variables: Any = None) -> NoReturn:
-        _refuse_gradients()
-
-    @override
-    def apply_gradients(self, grads_and_vars: Any) -> NoReturn:
-        _refuse_gradients()
-
-    @override
-    def scale_loss(self, loss: Any) -> NoReturn:
-        _refuse_gradients()
-
-    @override
-    def stateless_apply(self, *args: Any, **kwargs: Any) -> NoReturn:
-        _refuse_gradients()
-
-    # What concerns the inner optimizer.
-
-    @property
-    def variables(self) -> list[keras.Variable]:
-        """What is saved: the query's state without seeds, and the inner's."""
-        return self._variables + self.inner.variables
-
-    @property
-    def learning_rate(self) -> Any:
-        """The inner optimizer's."""
-        return self.inner.learning_rate
-
-    @learning_rate.setter
-    def learning_rate(self, learning_rate: Any) -> None:
-        self.inner.learning_rate = learning_rate
-
-    @property
-    def iterations(self) -> Any:
-        """Rounds that were released."""
-        return self.inner.iterations
-
-    @override
-    def finalize_variable_values(self, var_list: Any) -> None:
-        self.inner.finalize_variable_values(var_list)
 
     @override
     def get_config(self) -> dict[str, Any]:
@@ -339,11 +336,3 @@ class DPOptimizer(keras.optimizers.Optimizer):
             inner, query, patterns_from(config["groups"]), None, config["name"]
         )
         return optimizer
-
-
-def _refuse_gradients() -> NoReturn:
-    raise PrivateTrainingError(
-        "DPOptimizer was handed ordinary gradients, which are not private. "
-        "Wrap the model: private = keras_dp.PrivateModel(model); "
-        "private.compile(optimizer=..., loss=...); private.fit(...)."
-    )

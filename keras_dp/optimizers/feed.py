@@ -11,6 +11,21 @@ from keras_dp.ledger import SamplingEvent, UnverifiedSampling
 from keras_dp.sampling import PoissonBatches
 
 
+class Grouping(NamedTuple):
+    """How the examples of a physical batch make microbatches.
+
+    Attributes:
+        rows: Consecutive rows of the batch that make one, padding included.
+        size: Public number that the sum of their gradients is divided by.
+        bound_factor: By how many times a record's bound the privacy unit moves
+            the sum over the sample.
+    """
+
+    rows: int
+    size: float
+    bound_factor: int
+
+
 class PhysicalStep(NamedTuple):
     """One physical batch.
 
@@ -57,9 +72,22 @@ class Feed:
         return UnverifiedSampling()
 
     @property
+    def unit(self) -> str:
+        """What is drawn: "example", or "microbatch" for groups of them."""
+        return str(self.source.unit) if self.is_sampler else "example"
+
+    @property
     def seeded(self) -> bool:
         """Whether the caller chose the seed of the draws."""
         return self.is_sampler and self.source.seeded
+
+    @property
+    def grouping(self) -> Grouping | None:
+        """How examples make microbatches; `None` if each is a record."""
+        if not self.is_sampler or self.source.microbatches is None:
+            return None
+        groups = self.source.microbatches
+        return Grouping(groups.rows, groups.size, groups.bound_factor)
 
     def dataset(self) -> tf.data.Dataset:
         """Returns the sampler's endless physical batches, prefetched."""

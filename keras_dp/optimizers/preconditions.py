@@ -1,5 +1,6 @@
 """What must hold before a private model trains."""
 
+from collections.abc import Collection
 from typing import Any
 
 import keras
@@ -29,6 +30,47 @@ def check_no_batching(**options: Any) -> None:
             f"`{next(iter(given))}` must not be given with PoissonBatches, "
             "whose records hold the inputs, targets and sample weights, and "
             f"whose sizes are drawn. Received: {sorted(given)!r}."
+        )
+
+
+def check_lengths(data: Any) -> None:
+    """Raises unless all leaves of a physical batch have the same examples."""
+    lengths = {
+        tuple(leaf.shape)[:1]
+        for leaf in keras.tree.flatten(data)
+        if leaf is not None
+    }
+    if len(lengths) != 1:
+        raise ValueError(
+            "Inputs, targets and sample weights must have the examples "
+            "along their first axis, the same number of them. Received: "
+            f"{sorted(lengths)!r}."
+        )
+
+
+def check_unit(
+    ledger_unit: str, drawn_unit: str, beside: Collection[str]
+) -> None:
+    """Raises if a ledger of examples would count microbatches, or conversely.
+
+    Args:
+        ledger_unit: Of the ledger, any text but "microbatch" for records.
+        drawn_unit: What the sampler draws, "example" or "microbatch".
+        beside: What is asked of each example beside its gradient.
+    """
+    if drawn_unit == "microbatch" and beside:
+        raise PrivateTrainingError(
+            "`private_metrics` and `batch_statistics` must be None with "
+            "FixedMicrobatches: a microbatch has as many records of them as "
+            f"examples, and their bounds are for one. Received: {beside!r}. "
+            "Use RandomMicrobatches, or single examples."
+        )
+    if (ledger_unit == "microbatch") != (drawn_unit == "microbatch"):
+        raise PrivateTrainingError(
+            "The unit of the ledger must be what is sampled: a guarantee for "
+            "microbatches says nothing of their examples. Received: a ledger "
+            f"of unit {ledger_unit!r} and samples of unit {drawn_unit!r}. Open "
+            "another ledger, or use RandomMicrobatches, which protect examples."
         )
 
 

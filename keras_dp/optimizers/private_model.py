@@ -8,16 +8,22 @@ import keras
 from absl import logging
 from typing_extensions import override
 
+from keras_dp.dp_queries import DPQuery
 from keras_dp.errors import PrivateTrainingError
+from keras_dp.optimizers.beside_gradients import BesideGradients
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.optimizers.feed import Feed, PhysicalStep
 from keras_dp.optimizers.preconditions import (
     check_devices,
     check_executions,
+    check_lengths,
     check_no_batching,
+    check_unit,
     check_wrapped,
 )
-from keras_dp.optimizers.recording import RoundRecorder, settling
+from keras_dp.optimizers.private_metrics import PrivateMetric
+from keras_dp.optimizers.recording import settling
+from keras_dp.optimizers.training_loop import TrainingLoop
 from keras_dp.optimizers.training_step import TrainingStep
 
 
@@ -32,9 +38,8 @@ class PrivateModel(keras.Model):
     Guarantee: the model's weights after any number of rounds are a function of
     noised answers only, each of which the optimizer's ledger covered before it
     was computed. Amplification by sampling is recorded only for samples drawn
-    by `keras_dp.sampling`; any other input to `fit` is recorded as
-    `UnverifiedSampling`. Not private: the metrics and losses that `fit` prints
-    and passes to callbacks, which are computed on the training data.
+    by `keras_dp.sampling`; other input to `fit` is `UnverifiedSampling`. Not
+    private without `private_metrics`: what `fit` prints and callbacks get.
 
     Attributes:
         model: Sequential, functional or subclassed, built or not.
@@ -82,8 +87,8 @@ class PrivateModel(keras.Model):
         self.built = model.built
         self.supports_masking = True
         self._step: TrainingStep | None = None
-        self._recorder: RoundRecorder | None = None
-        self._feed: Feed | None = None
+        self.beside = BesideGradients(None, None)
+        self._loop: TrainingLoop | None = None
         self._warned = False
 
     # The model's own business.
@@ -136,7 +141,13 @@ class PrivateModel(keras.Model):
 
     @override
     def compile(
-        self, optimizer: DPOptimizer, loss: Any = None, **options: Any
+        self,
+        optimizer: DPOptimizer,
+        loss: Any = None,
+        *,
+        private_metrics: Mapping[str, PrivateMetric] | None = None,
+        batch_statistics: DPQuery | None = None,
+        **options: Any,
     ) -> None:
         """Compiles as `keras.Model.compile` does, with a private optimizer.
 
@@ -144,6 +155,14 @@ class PrivateModel(keras.Model):
             optimizer: From `keras_dp.optimizers`.
             loss: Any Keras loss; it is evaluated per example, as that of a
                 batch of one.
+            private_metrics: Name to metric. What `fit` shows and passes on is
+                then these alone, averaged over the rounds of an epoch: no raw
+                metric of the training data leaves the model.
+            batch_statistics: Query that releases the statistics of
+                BatchNormalization layers, which are refused without it. A
+                record is a list, one entry a layer, of the mean and variance of
+                one example relative to the statistics so far, with a norm of
+                about `sqrt(2 * channels)`; the answer must be an average.
             **options: Those of `keras.Model.compile`, without
                 `auto_scale_loss`.
         """
@@ -158,9 +177,27 @@ class PrivateModel(keras.Model):
                 "`loss` must be given: losses added inside the model couple "
                 "examples. Received: loss=None."
             )
+        beside = BesideGradients(private_metrics, batch_statistics)
+        optimizer.ask(beside.queries)
         options.pop("auto_scale_loss", None)
         super().compile(optimizer, loss, auto_scale_loss=False, **options)
+        self.beside = beside
         self._step = None
+
+    @override
+    def get_compile_config(self) -> Any:
+        config = super().get_compile_config()
+        return {**config, **self.beside.get_config()} if config else config
+
+    @override
+    def reset_metrics(self) -> None:
+        super().reset_metrics()
+        self.beside.reset()
+
+    def _get_metrics_result_or_logs(self, logs: Any) -> Any:
+        if self.beside.metrics is not None:
+            return logs  # Keras would look at the raw metrics.
+        return super()._get_metrics_result_or_logs(logs)
 
     @override
     def compile_from_config(self, config: Mapping[str, Any]) -> None:
@@ -204,14 +241,14 @@ class PrivateModel(keras.Model):
             )
             options["shuffle"] = False  # The draws are random already.
             x = feed.dataset()
-        with self._recording(feed) as recorder:
+        with self._running(feed) as loop:
             return super().fit(
                 x,
                 y,
                 batch_size=batch_size,
                 epochs=epochs,
                 verbose=verbose,
-                callbacks=settling(callbacks, recorder),
+                callbacks=settling(callbacks, loop.recorder),
                 **options,
             )
 
@@ -238,8 +275,8 @@ class PrivateModel(keras.Model):
                 "`x` must be a batch of inputs. Received: a PoissonBatches, "
                 "which fit takes."
             )
-        with self._recording(feed):
-            logs = self._run_round(iter([(x, y, sample_weight)]))
+        with self._running(feed) as loop:
+            logs = loop.run(iter([(x, y, sample_weight)]), rounds=1)
         logs = {name: float(value) for name, value in logs.items()}
         return logs if return_dict else self._flatten_metrics_in_order(logs)
 
@@ -256,73 +293,36 @@ class PrivateModel(keras.Model):
         return self.train_function
 
     @contextlib.contextmanager
-    def _recording(self, feed: Feed) -> Iterator[RoundRecorder]:
+    def _running(self, feed: Feed) -> Iterator[TrainingLoop]:
         """Records the rounds run inside, and settles them at the end."""
-        if self._recorder is not None or self.optimizer.is_recording:
+        if self._loop is not None or self.optimizer.is_recording:
             raise PrivateTrainingError(
                 "A private training must not be started inside another one of "
                 "the same model or optimizer, such as from a callback."
             )
-        query = self.optimizer.query
-        recorder = RoundRecorder(
-            self.optimizer.required_ledger(),
-            plan=lambda: self.optimizer.planned_round(
-                feed.sampling, seeded=feed.seeded
-            ),
-            events_of=lambda event: query.ledger_events(event, "gradients"),
-        )
-        optimizer = self.optimizer
-        self._feed, self._recorder = feed, recorder
-        optimizer.is_recording = True
+        unit = self.optimizer.required_ledger().header.unit
+        check_unit(unit, feed.unit, self.beside.queries)
+        self._loop = TrainingLoop(feed, self.optimizer, self._prepared)
+        self.optimizer.is_recording = True
         try:
-            yield recorder
+            yield self._loop
         finally:
-            self._feed = self._recorder = None
-            optimizer.is_recording = False
-            recorder.settle()
+            loop, self._loop = self._loop, None
+            self.optimizer.is_recording = False
+            loop.recorder.settle()
 
     def _run_rounds(self, iterator: Iterator[Any]) -> Any:
         """Runs the rounds between two callbacks of `fit`."""
-        logs = self._run_round(iterator)
-        for _ in range(self.steps_per_execution - 1):
-            try:
-                logs = self._run_round(iterator)
-            except StopIteration:
-                break
-        return logs
-
-    def _run_round(self, iterator: Iterator[Any]) -> Mapping[str, Any]:
-        """Runs one sample to its release: covered first, then computed."""
-        feed, recorder = self._feed, self._recorder
-        if feed is None or recorder is None:
+        if self._loop is None:
             raise PrivateTrainingError(
                 "A round must run inside fit or train_on_batch, which record "
                 "it."
             )
-        step = feed.step_from(next(iterator))
-        training = self._prepared(step)
-        training.check_unchanged()
-        recorder.cover()
-        logs, event = training.run(step, first=True)
-        while not step.ends_sample:
-            step = feed.step_from(next(iterator))
-            logs, event = training.run(step, first=False)
-        recorder.released(event)
-        return logs
+        return self._loop.run(iterator, self.steps_per_execution)
 
     def _prepared(self, step: PhysicalStep) -> TrainingStep:
         """Builds what is not built, and checks the engine once."""
-        lengths = {
-            tuple(leaf.shape)[:1]
-            for leaf in keras.tree.flatten(step.data)
-            if leaf is not None
-        }
-        if len(lengths) != 1:
-            raise ValueError(
-                "Inputs, targets and sample weights must have the examples "
-                "along their first axis, the same number of them. Received: "
-                f"{sorted(lengths)!r}."
-            )
+        check_lengths(step.data)
         if self._step is None:
             self._symbolic_build(data_batch=step.data)
             self.optimizer.resolve_groups(self.model)
@@ -341,7 +341,7 @@ class PrivateModel(keras.Model):
         if self._step is not None:
             self._step.check_unchanged()
         check_devices(self.distribute_strategy.num_replicas_in_sync)
-        if not self._warned:
+        if not self._warned and self.beside.metrics is None:
             self._warned = True
             logging.warning(
                 "The losses and metrics shown during private training are "

@@ -3,7 +3,8 @@
 Rounds are reserved in blocks, durably, before the first of them runs, and
 settled afterwards. A process that dies leaves its block counted in full. Blocks
 grow until one takes about a second, so that the cost per step is negligible
-and so is what a crash over-counts.
+and so is what a crash over-counts. Where events change from round to round, a
+block is one round.
 """
 
 import time
@@ -40,7 +41,12 @@ class RoundRecorder:
     """
 
     def __init__(
-        self, ledger: PrivacyLedger, plan: Plan, events_of: EventsOf
+        self,
+        ledger: PrivacyLedger,
+        plan: Plan,
+        events_of: EventsOf,
+        *,
+        adapts: bool = False,
     ) -> None:
         """Starts with nothing reserved.
 
@@ -48,9 +54,11 @@ class RoundRecorder:
             ledger: Where rounds are recorded.
             plan: Says what the coming rounds will release; asked once a block.
             events_of: Turns what a round did release into ledger events.
+            adapts: Whether the plan may differ from one round to the next.
         """
         self.ledger = ledger
         self._plan, self._events_of = plan, events_of
+        self._largest_block = 1 if adapts else LARGEST_BLOCK
         self._reservation: Reservation | None = None
         self._planned: Round | None = None
         self._reserved = self._used = 0
@@ -97,10 +105,11 @@ class RoundRecorder:
         self._compare()
         count = self._next_block()
         planned = self._plan()
-        if self._reservation is not None and planned == self._planned:
-            self._reservation = self._reservation.renew(self._used, count)
+        if self._reservation is not None:
+            self._reservation = self._reservation.renew(
+                self._used, count, planned
+            )
         else:
-            self.settle()
             self._reservation = self.ledger.reserve(
                 planned.sampling, planned.queries, count, seeded=planned.seeded
             )
@@ -114,7 +123,7 @@ class RoundRecorder:
             return 1
         seconds = max(time.monotonic() - self._block_started, 1e-6)
         a_second = int(self._reserved * BLOCK_SECONDS / seconds)
-        return min(max(1, a_second), 4 * self._reserved, LARGEST_BLOCK)
+        return min(max(1, a_second), 4 * self._reserved, self._largest_block)
 
     def _compare(self) -> None:
         events, self._released = self._released, []

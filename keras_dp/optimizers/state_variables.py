@@ -9,9 +9,10 @@ import tensorflow as tf
 class StateVariables:
     """Holds a query's global state between rounds.
 
-    Leaves in a field called `seed` are kept where neither Keras nor
-    `tf.train.Checkpoint` finds them. A restored seed would repeat its noise
-    on other data, and whoever reads a saved one can subtract the noise.
+    Leaves in a field called `seed`, or below one whose name starts with
+    `secret_`, are kept where neither Keras nor `tf.train.Checkpoint` finds
+    them. A restored seed would repeat its noise on other data, and whoever
+    reads a saved one can subtract the noise.
     """
 
     def __init__(self, state: Any, add_variable: Callable[..., Any]) -> None:
@@ -24,8 +25,8 @@ class StateVariables:
         """
         self._structure = state
         self._variables: list[Any] = []
-        for path, leaf in _flatten(state):
-            if path[-1] == "seed":
+        for path, leaf, is_secret in _flatten(state):
+            if is_secret:
                 self._variables.append(tf.Variable(leaf, trainable=False))
                 continue
             variable = add_variable(
@@ -44,23 +45,36 @@ class StateVariables:
 
     def assign(self, state: Any) -> None:
         """Replaces the state."""
-        leaves = [leaf for _, leaf in _flatten(state)]
+        leaves = [leaf for _, leaf, _ in _flatten(state)]
         for variable, leaf in zip(self._variables, leaves, strict=True):
             variable.assign(leaf)
 
 
 def _flatten(
-    nest: Any, path: tuple[str, ...] = ()
-) -> list[tuple[tuple[str, ...], tf.Tensor]]:
-    """Returns leaves with the keys that lead to them, in `tf.nest`'s order."""
+    nest: Any, path: tuple[str, ...] = (), is_secret: bool = False
+) -> list[tuple[tuple[str, ...], tf.Tensor, bool]]:
+    """Returns leaves with the keys that lead to them, in `tf.nest`'s order.
+
+    And whether they are secret, which the name of a field says, never the key
+    of a dict.
+    """
     if isinstance(nest, Mapping):
-        items = [(str(key), nest[key]) for key in sorted(nest)]
+        items = [(str(key), nest[key], is_secret) for key in sorted(nest)]
     elif hasattr(nest, "_fields"):
-        items = list(zip(nest._fields, nest, strict=True))
+        items = [
+            (
+                field,
+                child,
+                is_secret or field == "seed" or field.startswith("secret_"),
+            )
+            for field, child in zip(nest._fields, nest, strict=True)
+        ]
     elif isinstance(nest, (list, tuple)):
-        items = [(str(index), child) for index, child in enumerate(nest)]
+        items = [(str(i), child, is_secret) for i, child in enumerate(nest)]
     else:
-        return [(path or ("state",), nest)]
+        return [(path or ("state",), nest, is_secret)]
     return [
-        leaf for key, child in items for leaf in _flatten(child, (*path, key))
+        leaf
+        for key, child, hidden in items
+        for leaf in _flatten(child, (*path, key), hidden)
     ]

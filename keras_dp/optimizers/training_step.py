@@ -16,10 +16,12 @@ from keras_dp.gradients import (
     batch_losses,
     check_loss_splits,
     example_losses,
-    refusals,
     self_check,
+    trained_normalizations,
+    without_stores,
 )
-from keras_dp.optimizers.feed import PhysicalStep, example_batch
+from keras_dp.optimizers.feed import Grouping, PhysicalStep, example_batch
+from keras_dp.optimizers.round_queries import Asked
 
 
 class TrainingStep:
@@ -38,12 +40,22 @@ class TrainingStep:
         self._private = private
         self._optimizer = private.optimizer
         self._jit_compile = bool(private.jit_compile)
+        self._beside = private.beside
         self._engine = GradientEngine(
-            private.model, jit_compile=self._jit_compile
+            private.model,
+            jit_compile=self._jit_compile,
+            releases_statistics=self._beside.statistics is not None,
         )
+        if self._beside.statistics is not None and not self._engine.normalized:
+            raise ValueError(
+                "`batch_statistics` must be None for a model without "
+                "BatchNormalization that is trained. Received: "
+                f"batch_statistics={self._beside.statistics!r}."
+            )
+        self._beside.check_names(self._optimizer.public_metrics())
         self._checked: set[int] = set()
         self._partial: list[tf.Variable] = []
-        self._functions: dict[tuple[bool, bool], Callable[..., Any]] = {}
+        self._functions: dict[Any, Callable[..., Any]] = {}
 
     def check_unchanged(self) -> None:
         """Raises if the model is not what the step was made for.
@@ -60,13 +72,20 @@ class TrainingStep:
             or private.model is not engine.model
             or [id(v) for v in private.model.trainable_variables] != trained
             or [id(v) for v in self._optimizer._trainable_variables] != trained
+            or self._normalized() != [id(x) for x in engine.normalized]
         ):
             raise PrivateTrainingError(
                 "The optimizer, the model and what is trainable must be those "
                 "that were compiled. Call compile() again, with a new "
                 "optimizer if other variables are trained."
             )
-        refusals.check_model(engine.model)
+        engine.check_layers()
+
+    def _normalized(self) -> list[int]:
+        if self._beside.statistics is None:
+            return []
+        layers = trained_normalizations(self._engine.model)
+        return [id(layer) for layer in layers]
 
     def check(self, step: PhysicalStep) -> None:
         """Checks the engine on the first batch of each size that tells."""
@@ -99,49 +118,71 @@ class TrainingStep:
         if finite and tells:
             self._checked.add(batch)
 
-    def run(self, step: PhysicalStep, *, first: bool) -> tuple[Any, Any]:
+    def run(
+        self, step: PhysicalStep, *, first: bool, grouping: Grouping | None
+    ) -> tuple[Any, Any]:
         """Runs one physical batch.
 
         Args:
             step: The batch.
             first: Whether it is the first of its sample.
+            grouping: How examples make microbatches, if they do.
 
         Returns:
-            The model's metrics so far, and the event of the release, `None`
-            if the sample goes on.
+            The metrics so far, and the event of the release, `None` if the
+            sample goes on.
         """
         if not step.ends_sample and not self._partial:
-            sample = self._optimizer.initial_sample(self._engine.variables)
             self._partial = [
                 tf.Variable(leaf, trainable=False)
-                for leaf in tf.nest.flatten(sample)
+                for leaf in tf.nest.flatten(self._empty_sample())
             ]
-        key = (first, step.ends_sample)
+        key = (first, step.ends_sample, grouping)
         if key not in self._functions:
-            self._functions[key] = self._compiled(first, step.ends_sample)
+            self._functions[key] = self._compiled(*key)
         return self._functions[key](
             step.x, step.y, step.sample_weight, step.mask
         )
 
-    def _compiled(self, first: bool, last: bool) -> Callable[..., Any]:
+    def _empty_sample(self) -> Any:
+        return self._optimizer.initial_sample(
+            self._engine.variables,
+            self._beside.templates(self._engine.normalized),
+        )
+
+    def _compiled(
+        self, first: bool, last: bool, grouping: Grouping | None
+    ) -> Callable[..., Any]:
         def core(x: Any, y: Any, weight: Any, mask: Any) -> Any:
-            return self._core(x, y, weight, mask, first, last)
+            return self._core(x, y, weight, mask, first, last, grouping)
 
         if self._jit_compile:
             core = tf.function(core, jit_compile=True, autograph=False)
 
         def step(x: Any, y: Any, weight: Any, mask: Any) -> Any:
-            losses, outputs, masks, event = core(x, y, weight, mask)
+            losses, outputs, masks, event, public, values = core(
+                x, y, weight, mask
+            )
+            if self._beside.metrics is not None:
+                self._beside.track(values)
+                return {**self._beside.logs(), **public}, event
             _set_masks(outputs, masks)
             self._update_metrics(x, y, weight, mask, losses, outputs)
-            return self._private.get_metrics_result(), event
+            return {**self._private.get_metrics_result(), **public}, event
 
         if self._private.run_eagerly:
             return step
         return tf.function(step, autograph=False)  # As Keras's own.
 
     def _core(
-        self, x: Any, y: Any, weight: Any, mask: Any, first: bool, last: bool
+        self,
+        x: Any,
+        y: Any,
+        weight: Any,
+        mask: Any,
+        first: bool,
+        last: bool,
+        grouping: Grouping | None,
     ) -> Any:
         """All that touches gradients, and all that XLA compiles."""
         batch = keras.tree.flatten(x)[0].shape[0]
@@ -153,23 +194,32 @@ class TrainingStep:
 
         result = self._engine.gradients(x, losses_of, batch)
         variables = self._engine.variables
-        sample = self._optimizer.initial_sample(variables)
+        sample = self._empty_sample()
         if not first:
             sample = tf.nest.pack_sequence_as(
                 sample, [tf.convert_to_tensor(v) for v in self._partial]
             )
+        with without_stores(self._engine.model):
+            beside = self._beside.asked(
+                y, result.outputs, result.losses, result.statistics, mask
+            )
+        gradients = _grouped(result.records, mask, batch, grouping)
         sample = self._optimizer.accumulate(
-            sample, variables, result.records, mask
+            sample, variables, gradients, beside
         )
-        event = None
+        event, values = None, {}
         if last:
-            penalties = self._penalties(variables)
-            event = self._optimizer.release(sample, variables, penalties)
+            event, answers = self._optimizer.release(
+                sample, variables, self._penalties(variables)
+            )
+            values = self._beside.apply(answers, self._engine.normalized)
         else:
             leaves = tf.nest.flatten(sample)
             for variable, leaf in zip(self._partial, leaves, strict=True):
                 variable.assign(leaf)
-        return held[0], result.outputs, _masks(result.outputs), event
+        public = self._optimizer.public_metrics()
+        masks = _masks(result.outputs)
+        return held[0], result.outputs, masks, event, public, values
 
     def _losses(
         self, y: Any, outputs: Any, weight: Any, batch: int
@@ -221,6 +271,23 @@ class TrainingStep:
             lambda: _then_true(lambda: update(*update_with)),
             lambda: tf.constant(True),
         )
+
+
+def _grouped(
+    records: list[Any],
+    mask: tf.Tensor | None,
+    batch: int,
+    grouping: Grouping | None,
+) -> Asked:
+    """Returns what the query of the gradients is asked: examples, or groups."""
+    if grouping is None:
+        return Asked(records, mask)
+    weights = tf.ones([batch]) if mask is None else tf.cast(mask, tf.float32)
+    weights /= grouping.size
+    groups = [each.grouped(grouping.rows, weights) for each in records]
+    # A group of padding alone is no record, not one of norm 0.
+    rows = tf.reshape(weights > 0, [batch // grouping.rows, grouping.rows])
+    return Asked(groups, tf.reduce_any(rows, axis=1))
 
 
 def _then_true(act: Callable[[], None]) -> tf.Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-Patterns = Mapping[str, str | EllipsisType]
+Patterns = Mapping[str, str | tuple[str, ...] | EllipsisType]
 
 
 class VariableGroups(Mapping[str, tuple[str, ...]]):
@@ -71,10 +71,10 @@ class VariableGroups(Mapping[str, tuple[str, ...]]):
 def group_variables(model: keras.Model, patterns: Patterns) -> VariableGroups:
     """Returns the model's trainable variables in named groups.
 
-    A pattern is matched (as file names are, `*` and `?`) from any `/` of a
-    variable's path to its end: `"embed*"` takes all variables of layers whose
-    name starts with `embed`, `"*/bias"` or `"bias"` all biases. The pattern
-    `...` takes what no other group takes.
+    A pattern is matched (as file names are, `*` and `?`) with whole parts of a
+    variable's path: `"head"` takes all variables of a layer of that name,
+    `"embed*"` of layers whose name starts so, `"bias"` all biases. A group may
+    have a tuple of patterns. The pattern `...` takes what no other group takes.
 
     Args:
         model: Built.
@@ -135,12 +135,28 @@ def patterns_from(config: Mapping[str, Any] | None) -> Patterns | None:
     """Returns the patterns that were saved, where `None` stands for `...`."""
     if config is None:
         return None
-    return {n: ... if taken is None else taken for n, taken in config.items()}
+    return {name: _pattern_from(taken) for name, taken in config.items()}
 
 
-def _matches(path: str, pattern: Any) -> bool:
+def _pattern_from(taken: Any) -> str | tuple[str, ...] | EllipsisType:
+    if taken is None:
+        return ...
+    return taken if isinstance(taken, str) else tuple(taken)
+
+
+def _matches(path: str, patterns: Any) -> bool:
     parts = path.split("/")
+    each = (patterns,) if isinstance(patterns, str) else tuple(patterns)
     return any(
-        fnmatch.fnmatchcase("/".join(parts[start:]), pattern)
+        _starts_with(parts[start:], pattern.split("/"))
         for start in range(len(parts))
+        for pattern in each
+    )
+
+
+def _starts_with(parts: list[str], wanted: list[str]) -> bool:
+    """Whether the first parts match, one by one; only `*` and `?` are wild."""
+    return len(parts) >= len(wanted) and all(
+        fnmatch.fnmatchcase(part, pattern.replace("[", "[[]"))
+        for part, pattern in zip(parts, wanted, strict=False)
     )

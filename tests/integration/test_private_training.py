@@ -371,7 +371,9 @@ class TestTheLedger:
                     return
                 state = self.model.optimizer._built_state
                 low = tf.constant(0.1, tf.float64)
-                state.assign(state.read()._replace(stddev=low))
+                before = state.read()
+                changed = before["gradients"]._replace(stddev=low)
+                state.assign({**before, "gradients": changed})
 
         # Blocks of 1, 4, 16 rounds: the change falls into the second.
         monkeypatch.setattr(recording, "BLOCK_SECONDS", 1e9)
@@ -818,7 +820,7 @@ class TestSaving:
         ):
             np.testing.assert_array_equal(one, other)
         old, new = (
-            p.optimizer._built_state.read().seed.numpy()
+            p.optimizer._built_state.read()["gradients"].seed.numpy()
             for p in (private, loaded)
         )
         assert (old != new).any()
@@ -856,7 +858,7 @@ class TestSaving:
 
     def test_checkpoints_hold_no_seed(self, tmp_path) -> None:
         private = self._trained(_ledger())
-        seed = private.optimizer._built_state.read().seed.numpy()
+        seed = private.optimizer._built_state.read()["gradients"].seed.numpy()
 
         tf.train.Checkpoint(private).write(str(tmp_path / "checkpoint"))
         private.save_weights(tmp_path / "private.weights.h5")

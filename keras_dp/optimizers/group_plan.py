@@ -1,0 +1,174 @@
+"""A nested query for the groups of a model's variables, from one budget."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Literal, TypeAlias, get_args
+
+import keras
+
+from keras_dp import _check
+from keras_dp.dp_queries import (
+    GaussianAverageQuery,
+    NestedQuery,
+    dimension_adjusted_noise,
+    equal_noise,
+    noise_from_shares,
+    proportional_noise,
+)
+from keras_dp.optimizers.variable_groups import (
+    Patterns,
+    VariableGroups,
+    group_variables,
+)
+
+Strategy: TypeAlias = Literal["proportional", "dimension_adjusted", "equal"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """The groups of a model, and what each gets of one noise multiplier.
+
+    `str` gives a table. Pass `query` and `groups` to a private optimizer.
+
+    Attributes:
+        query: A `NestedQuery` with one average of clipped gradients per group.
+        groups: Which variables are in which group.
+        parameters: Number of coordinates of each group.
+        noise_multiplier: Of all groups together.
+    """
+
+    query: NestedQuery
+    groups: VariableGroups
+    parameters: Mapping[str, int]
+    noise_multiplier: float
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The fraction of the cost `sum (S/sigma)^2` that each group takes."""
+        costs = {
+            group: (query.l2_norm_clip / query.sum_stddev) ** 2
+            for group, query in self.query.queries.items()
+        }
+        total = math.fsum(costs.values())
+        return {group: cost / total for group, cost in costs.items()}
+
+    def __str__(self) -> str:
+        header = ("group", "variables", "parameters", "clip", "stddev", "share")
+        rows = [
+            (
+                group,
+                str(len(self.groups[group])),
+                f"{self.parameters[group]:,}",
+                f"{query.l2_norm_clip:.6g}",
+                f"{query.sum_stddev:.6g}",
+                f"{self.shares[group]:.1%}",
+            )
+            for group, query in self.query.queries.items()
+        ]
+        widths = [max(map(len, column)) for column in zip(header, *rows)]  # noqa: B905
+        lines = [
+            "  ".join(
+                cell.ljust(width) if index == 0 else cell.rjust(width)
+                for index, (cell, width) in enumerate(
+                    zip(row, widths, strict=True)
+                )
+            )
+            for row in (header, *rows)
+        ]
+        lines.append(f"noise multiplier of all: {self.noise_multiplier:.12g}")
+        return "\n".join(lines)
+
+
+def plan_groups(
+    model: keras.Model,
+    groups: Patterns,
+    *,
+    noise_multiplier: float,
+    l2_norm_clips: float | Mapping[str, float],
+    denominator: float,
+    strategy: Strategy | Mapping[str, float] = "proportional",
+) -> GroupPlan:
+    """Returns the query that answers each group of variables on its own.
+
+    | Strategy | Noise of group g, with bound S_g and d_g coordinates |
+    | --- | --- |
+    | `"proportional"` | `z S_g sqrt(G)`: equal shares of the cost |
+    | `"dimension_adjusted"` | `z S_g sqrt(sum d / d_g)`: by dimension |
+    | `"equal"` | `z sqrt(sum S^2)`: the same on all coordinates |
+    | weights `w_g` by group | `z S_g sqrt(sum w / w_g)`: given shares |
+
+    Args:
+        model: Built.
+        groups: Name of a group to the pattern of its variables' paths, or
+            several patterns; `...` takes everything else. See
+            `group_variables`.
+        noise_multiplier: `z` of all groups together, > 0.
+        l2_norm_clips: Bound of each group, or one for all, > 0.
+        denominator: Public constant that sums are divided by, > 0.
+        strategy: How the noise is shared out.
+
+    Raises:
+        ValueError: A group, a clip or a share is missing or too many, or the
+            patterns do not take each variable once.
+
+    >>> model = keras.Sequential([keras.Input((8,)),
+    ...     keras.layers.Dense(4, name="body"), keras.layers.Dense(1)])
+    >>> plan = plan_groups(model, {"body": "body", "rest": ...},
+    ...     noise_multiplier=1.1, l2_norm_clips={"body": 1.0, "rest": 0.5},
+    ...     denominator=256)
+    >>> print(plan)
+    group  variables  parameters  clip    stddev  share
+    body           2          36     1   1.55563  50.0%
+    rest           2           5   0.5  0.777817  50.0%
+    noise multiplier of all: 1.1
+    """
+    matched = group_variables(model, groups)
+    if not isinstance(l2_norm_clips, Mapping):
+        l2_norm_clips = dict.fromkeys(matched, l2_norm_clips)
+    if set(l2_norm_clips) != set(matched):
+        raise ValueError(
+            f"`l2_norm_clips` must have the groups {sorted(matched)!r}. "
+            f"Received: {sorted(l2_norm_clips)!r}."
+        )
+    _check.finite_positive(denominator=denominator)
+    sizes = {v.path: math.prod(v.shape) for v in model.trainable_variables}
+    parameters = {
+        group: sum(sizes[path] for path in paths)
+        for group, paths in matched.items()
+    }
+    stddevs = _stddevs(
+        {group: l2_norm_clips[group] for group in matched},
+        noise_multiplier,
+        parameters,
+        strategy,
+    )
+    query = NestedQuery(
+        {
+            group: GaussianAverageQuery(
+                l2_norm_clips[group], stddevs[group], denominator
+            )
+            for group in matched
+        }
+    )
+    return GroupPlan(query, matched, parameters, float(noise_multiplier))
+
+
+def _stddevs(
+    clips: Mapping[str, float],
+    noise_multiplier: float,
+    parameters: Mapping[str, int],
+    strategy: Strategy | Mapping[str, float],
+) -> dict[str, float]:
+    if isinstance(strategy, Mapping):
+        return noise_from_shares(clips, noise_multiplier, strategy)
+    if strategy == "proportional":
+        return proportional_noise(clips, noise_multiplier)
+    if strategy == "dimension_adjusted":
+        return dimension_adjusted_noise(clips, noise_multiplier, parameters)
+    if strategy == "equal":
+        return equal_noise(clips, noise_multiplier)
+    raise ValueError(
+        f"`strategy` must be one of {get_args(Strategy)}, or the share of each "
+        f"group. Received: strategy={strategy!r}."
+    )

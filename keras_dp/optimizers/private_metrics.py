@@ -1,0 +1,204 @@
+"""Training metrics as private answers over the sample of the gradients."""
+
+import abc
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+import keras
+import tensorflow as tf
+from typing_extensions import override
+
+from keras_dp import _check
+from keras_dp.dp_queries import DPQuery
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PrivateMetric(abc.ABC):
+    """One quantity of each example, answered by a query of its own.
+
+    Guarantee: that of `query`, of records that depend on one example each. Its
+    events stand in the round of the gradients, under one sampling event.
+
+    Attributes:
+        query: Answers the sum or average of the records of a sample.
+    """
+
+    query: DPQuery
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.query, DPQuery):
+            raise TypeError(
+                f"`query` must be a DPQuery. Received: query={self.query!r}."
+            )
+
+    @property
+    def record_shape(self) -> tuple[int, ...]:
+        """The shape of one example's record."""
+        return ()
+
+    @abc.abstractmethod
+    def records(
+        self, targets: Any, outputs: Any, losses: tf.Tensor
+    ) -> tf.Tensor:
+        """Returns the record of each example, `[batch, *record_shape]`.
+
+        Args:
+            targets: Nest with leaves `[batch, ...]`.
+            outputs: Of the model, leaves `[batch, ...]`.
+            losses: Of the examples, sample weights included, `[batch]`.
+        """
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments, for Keras serialization."""
+        return {
+            field.name: keras.saving.serialize_keras_object(
+                getattr(self, field.name)
+            )
+            for field in dataclasses.fields(self)
+        }
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """Returns the metric with this `get_config`."""
+        return cls(
+            **{
+                name: keras.saving.deserialize_keras_object(value)
+                for name, value in config.items()
+            }
+        )
+
+
+@keras.saving.register_keras_serializable(package="keras_dp")
+@dataclasses.dataclass(frozen=True, slots=True)
+class PrivateLoss(PrivateMetric):
+    """The loss of each example, which the query clips.
+
+    >>> import keras_dp
+    >>> PrivateLoss(keras_dp.GaussianAverageQuery(5.0, 20.0, denominator=256))
+    PrivateLoss(query=GaussianAverageQuery(l2_norm_clip=5.0, ...))
+    """
+
+    @override
+    def records(
+        self, targets: Any, outputs: Any, losses: tf.Tensor
+    ) -> tf.Tensor:
+        return losses
+
+
+@keras.saving.register_keras_serializable(package="keras_dp")
+@dataclasses.dataclass(frozen=True, slots=True)
+class PrivateMean(PrivateMetric):
+    """Any function of one example's targets and outputs.
+
+    Attributes:
+        measure: Maps targets and outputs, as a batch of one, to one number,
+            such as `keras.metrics.sparse_categorical_accuracy`. To be saved
+            with the model it must be registered with Keras.
+
+    >>> import keras, keras_dp
+    >>> PrivateMean(keras_dp.GaussianAverageQuery(1.0, 8.0, denominator=256),
+    ...             keras.metrics.sparse_categorical_accuracy).record_shape
+    ()
+    """
+
+    measure: Callable[[Any, Any], Any]
+
+    def __post_init__(self) -> None:
+        PrivateMetric.__post_init__(self)
+        if not callable(self.measure) or isinstance(
+            self.measure, keras.metrics.Metric
+        ):
+            raise TypeError(
+                "`measure` must be a function of targets and outputs that "
+                "keeps no state, such as "
+                "keras.metrics.sparse_categorical_accuracy. "
+                f"Received: measure={self.measure!r}."
+            )
+
+    @override
+    def records(
+        self, targets: Any, outputs: Any, losses: tf.Tensor
+    ) -> tf.Tensor:
+        def one_example(rows: Any) -> tf.Tensor:
+            own = keras.tree.map_structure(lambda row: row[tf.newaxis], rows)
+            value = tf.cast(self.measure(*own), tf.float32)
+            if value.shape.num_elements() != 1:
+                raise ValueError(
+                    "`measure` must return one number per example. Received: "
+                    f"shape={tuple(value.shape)!r}."
+                )
+            return tf.reshape(value, [])
+
+        rows = keras.tree.map_structure(
+            tf.convert_to_tensor, (targets, outputs)
+        )
+        return tf.vectorized_map(one_example, rows)
+
+
+@keras.saving.register_keras_serializable(package="keras_dp")
+@dataclasses.dataclass(frozen=True, slots=True)
+class PrivateClassCounts(PrivateMetric):
+    """How many examples of each class a sample holds.
+
+    A record has a one at its class, so its norm is 1; labels outside of
+    `[0, classes)` count nowhere. Targets are integers, or one-hot vectors.
+
+    Attributes:
+        classes: Number of classes.
+
+    >>> import keras_dp
+    >>> PrivateClassCounts(keras_dp.GaussianSumQuery(1.0, 8.0), 10).record_shape
+    (10,)
+    """
+
+    classes: int
+
+    def __post_init__(self) -> None:
+        PrivateMetric.__post_init__(self)
+        _check.integer_at_least(1, classes=self.classes)
+
+    @property
+    @override
+    def record_shape(self) -> tuple[int, ...]:
+        return (self.classes,)
+
+    @override
+    def records(
+        self, targets: Any, outputs: Any, losses: tf.Tensor
+    ) -> tf.Tensor:
+        targets = tf.convert_to_tensor(targets)
+        size = targets.shape[1:].num_elements()
+        if size == self.classes:
+            flat = tf.reshape(targets, [-1, self.classes])
+            labels = tf.argmax(flat, axis=1, output_type=tf.int32)
+        elif size == 1:
+            labels = tf.cast(tf.reshape(targets, [-1]), tf.int32)
+        else:
+            raise ValueError(
+                "`classes` must be that of one-hot targets, or targets must be "
+                f"one integer per example. Received: classes={self.classes!r} "
+                f"and targets of shape {tuple(targets.shape)!r}."
+            )
+        return tf.one_hot(labels, self.classes)
+
+
+def check_private_metrics(metrics: Any) -> dict[str, PrivateMetric]:
+    """Returns a copy of the metrics by name.
+
+    Raises:
+        TypeError: They are not a mapping of names to `PrivateMetric`s.
+    """
+    if not isinstance(metrics, Mapping) or not metrics:
+        raise TypeError(
+            "`private_metrics` must be a dict of names to PrivateMetrics, at "
+            f"least one. Received: private_metrics={metrics!r}."
+        )
+    for name, metric in metrics.items():
+        _check.non_empty_text(private_metrics=name)
+        if not isinstance(metric, PrivateMetric):
+            raise TypeError(
+                "`private_metrics` must hold PrivateMetrics, such as "
+                f"PrivateLoss(query). Received: {name}={metric!r}."
+            )
+    return dict(metrics)

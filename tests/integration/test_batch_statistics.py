@@ -1,0 +1,385 @@
+"""BatchNormalization by statistics that are released privately."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import keras_dp
+from keras_dp.dp_queries import GaussianAverageQuery
+from keras_dp.errors import PrivateTrainingError, UnsupportedLayerError
+from keras_dp.gradients import GradientEngine
+from keras_dp.ledger import GaussianSum
+from keras_dp.optimizers import DPSGD
+from keras_dp.sampling import PoissonBatches
+
+RECORDS = 64
+
+
+def images(records=RECORDS):
+    generator = np.random.default_rng(0)
+    sizes = np.array([1.0, 4.0, 0.2]), np.array([3.0, -1.0, 0.0])
+    x = generator.normal(size=(records, 6, 6, 3)) * sizes[0] + sizes[1]
+    return x.astype("float32"), generator.integers(0, 2, size=records)
+
+
+def convolutional(**options):
+    return keras.Sequential(
+        [
+            keras.Input((6, 6, 3)),
+            layers.BatchNormalization(**options),
+            layers.Conv2D(2, 3),
+            layers.BatchNormalization(momentum=0.5),
+            layers.ReLU(),
+            layers.GlobalAveragePooling2D(),
+            layers.Dense(2),
+        ]
+    )
+
+
+def dense():
+    return keras.Sequential(
+        [
+            keras.Input((6, 6, 3)),
+            layers.Flatten(),
+            layers.Dense(4),
+            layers.BatchNormalization(center=False),
+            layers.Dense(2),
+        ]
+    )
+
+
+class Shift(layers.Layer):
+    """Owns a weight beside its normalization, so that it is one leaf."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.inner = layers.BatchNormalization(
+            momentum=0.5, center=False, scale=False
+        )
+
+    def build(self, shape):
+        self.shift = self.add_weight(shape=(shape[-1],), name="shift")
+        self.inner.build(shape)
+
+    def call(self, inputs, training=None):
+        return self.inner(inputs, training=training) + self.shift
+
+
+def holding():
+    return keras.Sequential(
+        [keras.Input((6, 6, 3)), Shift(), layers.Flatten(), layers.Dense(2)]
+    )
+
+
+def other_axis():
+    return keras.Sequential(
+        [
+            keras.Input((6, 6, 3)),
+            layers.Permute((3, 1, 2)),
+            layers.BatchNormalization(axis=1),
+            layers.Flatten(),
+            layers.Dense(2),
+        ]
+    )
+
+
+def called_twice():
+    shared = layers.BatchNormalization()
+    inputs = keras.Input((6, 6, 3))
+    hidden = shared(layers.Conv2D(3, 1)(shared(inputs)))
+    return keras.Model(inputs, layers.Dense(2)(layers.Flatten()(hidden)))
+
+
+MODELS = [convolutional, dense, other_axis, called_twice]
+
+
+def query(stddev=0.0, clip=1e3, denominator=RECORDS):
+    return GaussianAverageQuery(clip, stddev, denominator)
+
+
+def private_model(model, statistics=None, learning_rate=0.0, ledger=None, **o):
+    private = keras_dp.PrivateModel(model)
+    private.compile(
+        DPSGD(
+            learning_rate,
+            query=query(1.0, 1.0),
+            ledger=ledger or keras_dp.PrivacyLedger.in_memory(dataset="test"),
+        ),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        batch_statistics=statistics or query(),
+        **o,
+    )
+    return private
+
+
+def normalizations(model):
+    return [
+        layer
+        for layer in model.layers
+        if isinstance(layer, layers.BatchNormalization)
+    ]
+
+
+def disturb(model) -> None:
+    """Gives every layer statistics that are not those at the start."""
+    generator = np.random.default_rng(5)
+    for layer in normalizations(model):
+        shape = layer.moving_mean.shape
+        layer.moving_mean.assign(generator.normal(size=shape))
+        layer.moving_variance.assign(generator.uniform(0.5, 3, size=shape))
+        if layer.gamma is not None:
+            layer.gamma.assign(generator.uniform(0.5, 2, size=shape))
+
+
+@pytest.mark.parametrize("make", MODELS)
+class TestGradients:
+    @pytest.mark.parametrize("mode", ["eager", "jit"])
+    def test_are_those_of_each_example_alone(self, make, mode) -> None:
+        model = make()
+        disturb(model)
+        x, _ = images(4)
+        engine = GradientEngine(model, releases_statistics=True)
+
+        def gradients(x):
+            records = engine.gradients(
+                x, lambda out: tf.reduce_sum(tf.square(out), axis=1), 4
+            ).records
+            return [r.materialize() for r in records]
+
+        if mode == "jit":
+            gradients = tf.function(gradients, jit_compile=True)
+        got = gradients(tf.constant(x))
+
+        values = [v.value for v in model.trainable_variables]
+        for index in range(4):
+            with tf.GradientTape() as tape:
+                out = model(x[index : index + 1], training=False)
+                loss = tf.reduce_sum(tf.square(out))
+            for mine, theirs in zip(
+                got, tape.gradient(loss, values), strict=True
+            ):
+                # Rounding of float32 sums, relative to the largest entry.
+                scale = float(tf.reduce_max(tf.abs(theirs))) + 1e-6
+                assert np.abs(mine[index] - theirs).max() < 1e-4 * scale
+
+
+class TestStatistics:
+    def test_without_noise_move_as_those_of_the_batch(self) -> None:
+        """As Keras's own, but for the order: noised sums come afterwards."""
+        x, y = images()
+        model = convolutional(momentum=0.9)
+        first = normalizations(model)[0]
+        private = private_model(model)
+        mean, variance = x.mean(axis=(0, 1, 2)), x.var(axis=(0, 1, 2))
+
+        private.train_on_batch(x, y)
+
+        np.testing.assert_allclose(first.moving_mean, 0.1 * mean, rtol=1e-4)
+        # At most fourfold a round: the true variance of one channel is 16.
+        wide = 1 + first.epsilon
+        grown = np.clip(variance, wide / 4, 4 * wide)
+        np.testing.assert_allclose(
+            first.moving_variance, 0.9 + 0.1 * grown, rtol=2e-3
+        )
+
+    @pytest.mark.parametrize("make", MODELS)
+    def test_converge_to_those_of_the_data(self, make) -> None:
+        x, y = images()
+        model = make()
+        private = private_model(model)
+        for layer in normalizations(model):
+            layer.momentum = 0.8
+
+        private.fit(x, y, batch_size=RECORDS, epochs=150, verbose=0)
+
+        engine = GradientEngine(model, releases_statistics=True)
+        result = engine.gradients(
+            tf.constant(x), lambda out: tf.reduce_sum(out, axis=1), RECORDS
+        )
+        for layer, (mean, variance) in zip(
+            engine.normalized, result.statistics, strict=True
+        ):
+            assert np.abs(np.mean(mean, axis=0)).max() < 1e-2
+            # Values are divided by the root of a variance plus epsilon.
+            at_rest = layer.moving_variance / (
+                layer.moving_variance + layer.epsilon
+            )
+            found = np.mean(variance, axis=0) + 1
+            np.testing.assert_allclose(found, at_rest, atol=1e-2)
+
+    def test_of_the_first_layer_converge_to_moments_of_the_data(self) -> None:
+        x, y = images()
+        model = convolutional(momentum=0.8)
+
+        private_model(model).fit(
+            x, y, batch_size=RECORDS, epochs=100, verbose=0
+        )
+
+        first = normalizations(model)[0]
+        np.testing.assert_allclose(
+            first.moving_mean, x.mean((0, 1, 2)), rtol=1e-3, atol=1e-3
+        )
+        np.testing.assert_allclose(
+            first.moving_variance, x.var((0, 1, 2)), rtol=2e-2
+        )
+
+    @pytest.mark.parametrize("mode", ["eager", "graph", "jit"])
+    @pytest.mark.parametrize("make", [convolutional, holding])
+    def test_only_change_by_what_is_released(self, make, mode) -> None:
+        """With a clip of 0 and no noise that is nothing, whatever the data."""
+        x, y = images()
+        after = []
+        for images_ in (x, 5 * x + 3):
+            model = make()
+            private_model(
+                model,
+                query(clip=0.0),
+                run_eagerly=mode == "eager",
+                jit_compile=mode == "jit",
+            ).fit(images_, y, verbose=0)
+            after.append([v.numpy() for v in model.non_trainable_variables])
+
+        for one, two in zip(*after, strict=True):
+            if one.dtype.kind == "f":  # States of seeds differ.
+                np.testing.assert_array_equal(one, two)
+
+    def test_stay_positive_under_any_noise(self) -> None:
+        x, y = images()
+        model = convolutional(momentum=0.0)
+
+        private_model(model, query(stddev=1e5)).fit(
+            x, y, epochs=5, batch_size=16, verbose=0
+        )
+
+        for layer in normalizations(model):
+            variance = layer.moving_variance.numpy()
+            assert np.isfinite(variance).all()
+            assert (variance >= 0).all()
+
+    def test_are_bounded_by_the_clip(self) -> None:
+        """One absurd image moves them as little as any other."""
+        x, y = images()
+        x[0] = 1e10
+        model = convolutional(momentum=0.0)
+
+        private_model(model, query(clip=1.0)).train_on_batch(x, y)
+
+        assert np.abs(normalizations(model)[0].moving_mean.numpy()).max() < 1.1
+
+
+class TestTraining:
+    @pytest.mark.parametrize("options", [{}, {"jit_compile": True}])
+    def test_records_statistics_in_the_round_of_the_gradients(
+        self, options
+    ) -> None:
+        ledger = keras_dp.PrivacyLedger.in_memory(dataset="test")
+        private = private_model(
+            convolutional(), query(2.0, 3.0), 0.1, ledger, **options
+        )
+        batches = PoissonBatches(
+            images(), sampling_probability=0.5, physical_batch_size=20
+        )
+
+        private.fit(batches, epochs=2, verbose=0)
+
+        ((round_, count),) = ledger.rounds
+        assert count == 4
+        assert round_.queries == (
+            GaussianSum("gradients", 1.0, 1.0),
+            GaussianSum("statistics", 3.0, 2.0),
+        )
+
+    def test_survives_saving(self, tmp_path) -> None:
+        x, y = images()
+        private = private_model(convolutional())
+        private.fit(x, y, verbose=0)
+        private.save(tmp_path / "private.keras")
+
+        loaded = keras.saving.load_model(tmp_path / "private.keras")
+
+        assert loaded.beside.statistics == private.beside.statistics
+        np.testing.assert_allclose(
+            loaded.predict(x, verbose=0), private.predict(x, verbose=0)
+        )
+
+    def test_is_refused_without_the_query(self) -> None:
+        with pytest.raises(UnsupportedLayerError, match="batch_statistics"):
+            GradientEngine(convolutional())
+
+    def test_refuses_a_query_without_layers(self) -> None:
+        model = keras.Sequential(
+            [keras.Input((6, 6, 3)), layers.Flatten(), layers.Dense(2)]
+        )
+
+        with pytest.raises(ValueError, match="batch_statistics"):
+            private_model(model).train_on_batch(*images())
+
+    @pytest.mark.parametrize(
+        "layer",
+        [
+            layers.BatchNormalization(renorm=True),
+            layers.BatchNormalization(synchronized=True),
+            type("Own", (layers.BatchNormalization,), {})(),
+        ],
+    )
+    def test_refuses_other_kinds_of_layer(self, layer) -> None:
+        model = keras.Sequential([keras.Input((3,)), layer, layers.Dense(2)])
+
+        with pytest.raises(UnsupportedLayerError, match="plain"):
+            GradientEngine(model, releases_statistics=True)
+
+    def test_refuses_a_loop(self) -> None:
+        """Statistics of a step of a loop cannot be kept."""
+
+        class Looping(layers.Layer):
+            def __init__(self):
+                super().__init__()
+                self.inner = layers.BatchNormalization()
+
+            def build(self, shape):
+                self.inner.build((shape[0], shape[2]))
+
+            def call(self, inputs, training=None):
+                steps = tf.transpose(inputs, [1, 0, 2])
+                steps = tf.map_fn(
+                    lambda step: self.inner(step, training=training), steps
+                )
+                return tf.reduce_sum(steps, axis=0)
+
+        model = keras.Sequential([keras.Input((4, 3)), Looping()])
+        engine = GradientEngine(model, releases_statistics=True)
+
+        @tf.function
+        def gradients(x):
+            return engine.gradients(x, lambda out: out[:, 0], 2).statistics
+
+        with pytest.raises(UnsupportedLayerError, match="inside a loop"):
+            gradients(tf.ones([2, 4, 3]))
+
+    @pytest.mark.parametrize("eager", [False, True])
+    def test_notices_layers_that_are_frozen_or_thawed(self, eager) -> None:
+        x, y = images()
+        model = convolutional(center=False, scale=False)
+        private = private_model(model, run_eagerly=eager)
+        private.fit(x, y, verbose=0)
+
+        normalizations(model)[0].trainable = False
+
+        with pytest.raises(PrivateTrainingError, match="compile"):
+            private.fit(x, y, verbose=0)
+
+    def test_refuses_a_mask(self) -> None:
+        model = keras.Sequential(
+            [
+                keras.Input((4,)),
+                layers.Embedding(5, 3, mask_zero=True),
+                layers.BatchNormalization(),
+                layers.GlobalAveragePooling1D(),
+            ]
+        )
+        engine = GradientEngine(model, releases_statistics=True)
+
+        with pytest.raises(UnsupportedLayerError, match="mask"):
+            engine.call(tf.ones([2, 4], tf.int32))

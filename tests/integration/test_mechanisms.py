@@ -1,0 +1,286 @@
+"""Every mechanism trains a Keras model, and ends in a ledger that replays."""
+
+import itertools
+import math
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import keras_dp
+from keras_dp.accountants import available_accountants
+from keras_dp.dp_queries import (
+    AdaptiveClipSumQuery,
+    DiscretizedSumQuery,
+    EncodedSumQuery,
+    ErrorCorrectedQuery,
+    GaussianAverageQuery,
+    GaussianSumQuery,
+    JointClipQuery,
+    KSDenoisedQuery,
+    NestedQuery,
+    NoPrivacySumQuery,
+    NormalizedQuery,
+    PeriodicRoundRestartIndicator,
+    PreselectedVectors,
+    QuantileAdaptiveClipSumQuery,
+    QuantileEstimatorQuery,
+    QuantizedSumQuery,
+    RestartQuery,
+    TreeCumulativeSumQuery,
+    TreeResidualSumQuery,
+)
+from keras_dp.ledger import GaussianNoise, LaplaceNoise, StudentTNoise
+from keras_dp.optimizers import DPSGD, PrivateLoss
+from keras_dp.sampling import PoissonBatches
+
+RECORDS, FEATURES, BATCH = 64, 5, 16.0
+SHAPES = [(FEATURES, 4), (4,), (4, 2), (2,)]
+SIZE = sum(math.prod(shape) for shape in SHAPES)
+VECTORS = PreselectedVectors(GaussianNoise(1.0), 5, SIZE, 1.0)
+
+
+def averaged(query):
+    return NormalizedQuery(query, BATCH)
+
+
+def adaptive(clip=1.0):
+    return AdaptiveClipSumQuery(clip, 1.0, 2.0, expected_num_records=BATCH)
+
+
+def quantile(clip=1.0):
+    return QuantileAdaptiveClipSumQuery(clip, 1.0, 0.5, 0.2, 1.0, BATCH)
+
+
+def tree(kind):
+    specs = [tf.TensorSpec(shape) for shape in SHAPES]
+    return kind.build_l2_gaussian_query(1.0, 4.0, specs)
+
+
+QUERIES = {
+    "average": GaussianAverageQuery(1.0, 1.0, BATCH),
+    "sum": GaussianSumQuery(1.0, 1.0),
+    "joint-clip": JointClipQuery([1.0, 0.1, 2.0, 0.3], 1.0, 1.0, BATCH),
+    "discretized": averaged(DiscretizedSumQuery(0.01, 1.0, 1.0)),
+    "discretized-in-chunks": averaged(
+        DiscretizedSumQuery(0.01, 1.0, 1.0, chunk_bytes=4 * SIZE * 3)
+    ),
+    "corrected": ErrorCorrectedQuery(
+        averaged(DiscretizedSumQuery(0.01, 1.0, 1.0)), 0.05
+    ),
+    "encoded": averaged(EncodedSumQuery(VECTORS, GaussianNoise(1.0))),
+    "encoded-student": averaged(
+        EncodedSumQuery(VECTORS, StudentTNoise(1.0, df=9.0))
+    ),
+    "encoded-laplace-denoised": KSDenoisedQuery(
+        averaged(EncodedSumQuery(VECTORS, LaplaceNoise(1.0))), "global"
+    ),
+    "denoised": KSDenoisedQuery(GaussianAverageQuery(1.0, 1.0, BATCH), "group"),
+    "adaptive": averaged(adaptive()),
+    "quantile": averaged(quantile()),
+    "integers": averaged(QuantizedSumQuery(1.0, 1.0, granularity=0.001)),
+    "tree": averaged(tree(TreeCumulativeSumQuery)),
+    "tree-restarted": averaged(
+        RestartQuery(
+            tree(TreeResidualSumQuery), PeriodicRoundRestartIndicator(3)
+        )
+    ),
+    "five-levels": NestedQuery(
+        [
+            NestedQuery(averaged(NestedQuery(averaged(adaptive())))),
+            KSDenoisedQuery(averaged(quantile(0.1)), "group"),
+            averaged(DiscretizedSumQuery(0.01, 1.0, 1.0)),
+            NestedQuery(averaged(QuantizedSumQuery(1.0, 1.0, 0.01))),
+        ]
+    ),
+}
+ADAPTIVE = {"adaptive", "quantile", "tree-restarted", "five-levels"}
+# Each query alone is compiled by the contract tests.
+COMPILED = {"encoded-laplace-denoised", "tree-restarted", "five-levels"}
+each_query = pytest.mark.parametrize("name", QUERIES)
+
+
+def data():
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(RECORDS, FEATURES)).astype("float32")
+    return x, generator.integers(0, 2, size=RECORDS)
+
+
+def new_ledger():
+    return keras_dp.PrivacyLedger.in_memory(dataset="test")
+
+
+def private_model(query, ledger, **options):
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential(
+        [keras.Input((FEATURES,)), layers.Dense(4, "tanh"), layers.Dense(2)]
+    )
+    private = keras_dp.PrivateModel(model)
+    private.compile(
+        DPSGD(0.1, query=query, ledger=ledger),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        **options,
+    )
+    return private
+
+
+def batches(**options):
+    return PoissonBatches(data(), sampling_probability=0.25, **options)
+
+
+@each_query
+class TestTraining:
+    def test_ends_in_a_ledger_that_replays(self, name) -> None:
+        """Adaptive queries release something else in every round."""
+        ledger = new_ledger()
+        private = private_model(
+            QUERIES[name], ledger, jit_compile=name in COMPILED
+        )
+
+        private.fit(batches(), epochs=2, verbose=0)
+
+        assert len(ledger) == 8
+        assert ledger.unsettled == 0
+        ledger.verify()
+        best, *_ = available_accountants(ledger)
+        assert 0 < best.epsilon(ledger, delta=1e-5) < np.inf
+        for weights in private.get_weights():
+            assert np.isfinite(weights).all()
+        rounds = [r.round for r in ledger.rounds for _ in range(r.count)]
+        pairs = itertools.pairwise(rounds)
+        differ = [one.queries != two.queries for one, two in pairs]
+        assert any(differ) == (name in ADAPTIVE)
+
+    def test_runs_in_several_physical_batches(self, name) -> None:
+        ledger = new_ledger()
+
+        private_model(QUERIES[name], ledger).fit(
+            batches(physical_batch_size=6), steps_per_epoch=3, verbose=0
+        )
+
+        assert len(ledger) == 3
+
+    def test_survives_saving(self, name, tmp_path) -> None:
+        private = private_model(QUERIES[name], new_ledger())
+        private.fit(batches(), epochs=1, verbose=0)
+        private.save(tmp_path / "private.keras")
+
+        loaded = keras.saving.load_model(tmp_path / "private.keras")
+
+        assert loaded.optimizer.query == QUERIES[name]
+        for one, two in zip(
+            private.optimizer.variables, loaded.optimizer.variables, strict=True
+        ):
+            np.testing.assert_array_equal(one, two)
+        ledger = loaded.optimizer.ledger = new_ledger()
+        loaded.fit(batches(), epochs=1, verbose=0)
+        assert len(ledger) == 4
+        available_accountants(ledger)[0].epsilon(ledger, delta=1e-5)
+
+
+class TestAdaptiveClips:
+    @pytest.mark.parametrize("name", ["adaptive", "quantile"])
+    def test_are_shown_and_are_those_of_the_ledger(self, name) -> None:
+        ledger, seen = new_ledger(), []
+        private = private_model(QUERIES[name], ledger)
+        each = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda _, logs: seen.append(logs["clip"])
+        )
+
+        history = private.fit(
+            batches(), epochs=2, verbose=0, callbacks=[each]
+        ).history
+
+        recorded = [
+            r.round.queries[0].l2_norm_bound
+            for r in ledger.rounds
+            for _ in range(r.count)
+        ]
+        assert recorded[0] == 1.0
+        # What is shown after a round is the clip of the next one.
+        assert seen[:-1] == pytest.approx(recorded[1:], rel=1e-6)
+        assert history["clip"] == pytest.approx([seen[3], seen[7]])
+
+    @pytest.mark.parametrize("name", ["adaptive", "quantile"])
+    def test_go_on_where_they_were_saved(self, name, tmp_path) -> None:
+        private = private_model(QUERIES[name], new_ledger())
+        last = private.fit(batches(), epochs=1, verbose=0).history["clip"][-1]
+        private.save(tmp_path / "private.keras")
+
+        loaded = keras.saving.load_model(tmp_path / "private.keras")
+        ledger = loaded.optimizer.ledger = new_ledger()
+        loaded.fit(batches(), steps_per_epoch=1, verbose=0)
+
+        bound = ledger.rounds[0].round.queries[0].l2_norm_bound
+        assert bound == pytest.approx(last, rel=1e-6)
+
+    def test_follow_the_norms_of_the_gradients(self) -> None:
+        """From far too large to about the median, without noise."""
+        query = QuantileAdaptiveClipSumQuery(100.0, 0.0, 0.5, 0.5, 0.0, RECORDS)
+        private = private_model(averaged(query), new_ledger())
+
+        private.fit(*data(), batch_size=RECORDS, epochs=60, verbose=0)
+
+        norms = []
+        x, y = data()
+        for i in range(RECORDS):
+            row = keras_dp.optimizers.mean_gradient_norms(
+                private.model,
+                private.loss,
+                x[i : i + 1],
+                y[i : i + 1],
+            )
+            norms.append(row["gradients"])
+        clip = float(
+            query.derive_metrics(
+                private.optimizer._built_state.read()[
+                    "gradients"
+                ].numerator_state
+            )["clip"]
+        )
+        below = np.mean(np.array(norms) <= clip)
+        assert 0.3 < below < 0.7
+
+
+class TestEncodedRecords:
+    def test_cost_more_under_heavier_tails_of_the_same_scale(self) -> None:
+        """Student-t of scale 1 has more variance than the Gaussian."""
+        costs = {}
+        for name in ("encoded", "encoded-student"):
+            ledger = new_ledger()
+            private_model(QUERIES[name], ledger).fit(
+                batches(), epochs=2, verbose=0
+            )
+            best, *_ = available_accountants(ledger)
+            costs[name] = best.epsilon(ledger, delta=1e-5)
+
+        assert 0.5 < costs["encoded-student"] / costs["encoded"] < 2
+
+
+class TestQuantilesAsMetrics:
+    def test_a_private_median_of_the_losses(self) -> None:
+        ledger = new_ledger()
+        median = QuantileEstimatorQuery(5.0, 0.5, 0.5, 1.0, BATCH)
+        private = private_model(
+            QUERIES["average"],
+            ledger,
+            private_metrics={"median": PrivateLoss(median)},
+        )
+
+        history = private.fit(batches(), epochs=8, verbose=0).history
+
+        assert history["median"][-1] < history["median"][0]
+        names = [event.name for event in ledger.rounds[0].round.queries]
+        assert names == ["gradients", "metrics/median"]
+
+
+def test_a_query_without_privacy_is_recorded_as_such() -> None:
+    ledger = new_ledger()
+    private_model(averaged(NoPrivacySumQuery()), ledger).fit(
+        batches(), epochs=1, verbose=0
+    )
+
+    best, *_ = available_accountants(ledger)
+    assert best.epsilon(ledger, delta=1e-5) == np.inf

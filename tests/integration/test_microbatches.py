@@ -1,0 +1,389 @@
+"""Records that are means over microbatches, and the unit they protect."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import keras_dp
+from keras_dp.accountants import RDP
+from keras_dp.dp_queries import (
+    AdaptiveClipSumQuery,
+    GaussianAverageQuery,
+    GaussianSumQuery,
+    QuantileAdaptiveClipSumQuery,
+)
+from keras_dp.errors import PrivateTrainingError
+from keras_dp.gradients.records import MaterializedRecords
+from keras_dp.ledger import GaussianSum, NonPrivateSum
+from keras_dp.optimizers import DPSGD, PrivateLoss
+from keras_dp.sampling import (
+    FixedMicrobatches,
+    PoissonBatches,
+    RandomMicrobatches,
+)
+
+RECORDS, FEATURES = 24, 5
+
+
+def data():
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(RECORDS, FEATURES)).astype("float32")
+    return x, generator.normal(size=(RECORDS, 2)).astype("float32")
+
+
+def network():
+    keras.utils.set_random_seed(2)
+    return keras.Sequential(
+        [keras.Input((FEATURES,)), layers.Dense(4, "tanh"), layers.Dense(2)]
+    )
+
+
+def private_model(unit="example", query=None, ledger=None, **options):
+    private = keras_dp.PrivateModel(network())
+    private.compile(
+        DPSGD(
+            1.0,
+            query=query or GaussianAverageQuery(0.3, 0.0, 6.0),
+            ledger=ledger
+            or keras_dp.PrivacyLedger.in_memory(dataset="test", unit=unit),
+        ),
+        loss="mse",
+        **options,
+    )
+    return private
+
+
+def gradients_of_examples(model, x, y):
+    """Flat gradients `[records, parameters]`, one example at a time."""
+    values = [v.value for v in model.trainable_variables]
+    rows = []
+    for i in range(len(x)):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(x[i : i + 1]) - y[i]))
+        each = tape.gradient(loss, values)
+        rows.append(np.concatenate([np.ravel(g) for g in each]))
+    return np.array(rows, np.float64)
+
+
+def clipped(mean, clip=0.3):
+    return mean * min(1.0, clip / np.linalg.norm(mean))
+
+
+def flat(model):
+    return np.concatenate([np.ravel(w) for w in model.get_weights()])
+
+
+class TestFixedMicrobatches:
+    @pytest.mark.parametrize("physical", [None, 8])
+    @pytest.mark.parametrize("jit_compile", [False, True])
+    def test_step_by_the_clipped_means_of_neighbours(
+        self, physical, jit_compile
+    ) -> None:
+        x, y = data()
+        private = private_model("microbatch", jit_compile=jit_compile)
+        gradients = gradients_of_examples(private.model, x, y)
+        groups = gradients.reshape(6, 4, -1).mean(axis=1)
+        before = flat(private.model)
+
+        private.fit(
+            PoissonBatches(
+                (x, y),
+                sampling_probability=1.0,
+                microbatches=FixedMicrobatches(4),
+                physical_batch_size=physical,
+            ),
+            verbose=0,
+        )
+
+        expected = sum(map(clipped, groups)) / 6
+        np.testing.assert_allclose(
+            flat(private.model), before - expected, atol=1e-6
+        )
+
+    def test_are_taken_or_left_as_a_whole(self) -> None:
+        batches = PoissonBatches(
+            np.arange(1, RECORDS + 1),
+            sampling_probability=0.5,
+            microbatches=FixedMicrobatches(4),
+            seed=1,
+        )
+
+        seen = set()
+        for _, batch in zip(range(40), batches, strict=False):
+            groups = batch.records.reshape(-1, 4)
+            assert (batch.mask.reshape(-1, 4).std(axis=1) == 0).all()
+            for group in groups[groups[:, 0] > 0]:
+                assert group[0] % 4 == 1
+                assert (np.diff(group) == 1).all()
+                seen.add(int(group[0]))
+        assert len(seen) == 6
+
+    def test_are_recorded_with_the_clip_as_their_bound(self) -> None:
+        private = private_model("microbatch")
+
+        private.fit(
+            PoissonBatches(
+                data(),
+                sampling_probability=0.5,
+                microbatches=FixedMicrobatches(4),
+            ),
+            verbose=0,
+        )
+
+        ((round_, _),) = private.optimizer.ledger.rounds
+        assert round_.queries == (GaussianSum("gradients", 0.3, 0.0),)
+
+    def test_need_a_ledger_of_microbatches(self) -> None:
+        fixed = PoissonBatches(
+            data(), sampling_probability=0.5, microbatches=FixedMicrobatches(4)
+        )
+        single = PoissonBatches(data(), sampling_probability=0.5)
+
+        with pytest.raises(PrivateTrainingError, match="unit"):
+            private_model("example").fit(fixed, verbose=0)
+        with pytest.raises(PrivateTrainingError, match="unit"):
+            private_model("microbatch").fit(single, verbose=0)
+        with pytest.raises(PrivateTrainingError, match="unit"):
+            private_model("microbatch").fit(*data(), verbose=0)
+        with pytest.raises(PrivateTrainingError, match="unit"):
+            private_model("microbatch").train_on_batch(*data())
+
+    @pytest.mark.parametrize("name", ["norms", "bits"])
+    def test_padding_is_no_microbatch(self, name) -> None:
+        """A group of padding would count as one of norm 0."""
+        queries = {
+            "norms": AdaptiveClipSumQuery(1.0, 0.0, 0.0, 6.0),
+            "bits": QuantileAdaptiveClipSumQuery(1e-3, 0.0, 0.5, 0.2, 0.0, 6.0),
+        }
+        clips = []
+        for rows in (None, 48):  # As many as there are, or twice as many.
+            private = private_model("microbatch", queries[name])
+            logs = private.fit(
+                PoissonBatches(
+                    data(),
+                    sampling_probability=1.0,
+                    microbatches=FixedMicrobatches(4),
+                    physical_batch_size=rows,
+                ),
+                verbose=0,
+            ).history
+            clips.append(logs["clip"][0])
+
+        assert clips[0] == pytest.approx(clips[1], rel=1e-6)
+
+    @pytest.mark.parametrize("kind", ["private_metrics", "batch_statistics"])
+    def test_ask_for_nothing_beside_gradients(self, kind) -> None:
+        """Of which a microbatch has as many records as examples."""
+        beside = {
+            "private_metrics": {"loss": PrivateLoss(GaussianSumQuery(1, 1))},
+            "batch_statistics": GaussianSumQuery(1.0, 1.0),
+        }
+        private = private_model("microbatch", **{kind: beside[kind]})
+        batches = PoissonBatches(
+            data(), sampling_probability=0.5, microbatches=FixedMicrobatches(4)
+        )
+
+        with pytest.raises(PrivateTrainingError, match="FixedMicrobatches"):
+            private.fit(batches, verbose=0)
+
+    def test_must_divide_the_records(self) -> None:
+        with pytest.raises(ValueError, match="divides"):
+            PoissonBatches(
+                data(),
+                sampling_probability=0.5,
+                microbatches=FixedMicrobatches(5),
+            )
+
+
+class TestRandomMicrobatches:
+    def test_step_by_the_clipped_means_of_slots(self) -> None:
+        x, y = data()
+        options = {
+            "sampling_probability": 1.0,
+            "microbatches": RandomMicrobatches(4),
+            "seed": 5,
+        }
+        private = private_model()
+        gradients = gradients_of_examples(private.model, x, y)
+        batches = PoissonBatches(np.arange(1, RECORDS + 1), **options)
+        rows = batches.microbatches.rows
+        slots = next(iter(batches)).records.reshape(-1, rows)
+        before = flat(private.model)
+
+        private.fit(
+            PoissonBatches((x, y), **options), steps_per_epoch=1, verbose=0
+        )
+
+        # Divided by the public size, not by what a slot really holds.
+        sums = [gradients[slot[slot > 0] - 1].sum(axis=0) / 4 for slot in slots]
+        expected = sum(clipped(mean) for mean in sums if mean.any()) / 6
+        assert sorted(slots[slots > 0]) == list(range(1, RECORDS + 1))
+        assert len({len(slot[slot > 0]) for slot in slots}) > 1
+        np.testing.assert_allclose(
+            flat(private.model), before - expected, atol=1e-6
+        )
+
+    def test_are_recorded_with_twice_the_clip(self) -> None:
+        ledger = keras_dp.PrivacyLedger.in_memory(dataset="test")
+        private = private_model(
+            query=GaussianAverageQuery(0.3, 0.9, 6.0), ledger=ledger
+        )
+
+        private.fit(
+            PoissonBatches(
+                data(),
+                sampling_probability=0.5,
+                microbatches=RandomMicrobatches(4),
+            ),
+            epochs=3,
+            verbose=0,
+        )
+
+        ((round_, count),) = ledger.rounds
+        assert count == 6
+        assert round_.queries == (GaussianSum("gradients", 0.6, 0.9),)
+        assert ledger.unsettled == 0
+        assert 0 < RDP().epsilon(ledger, delta=1e-5) < np.inf
+
+    def test_an_example_more_changes_one_of_them_by_twice_the_clip(
+        self,
+    ) -> None:
+        """The bound of the ledger, reached by opposite gradients."""
+        query = GaussianSumQuery(1.0, 0.0)
+        params = query.derive_sample_params(query.initial_global_state())
+        empty = query.initial_sample_state(tf.zeros([1]))
+
+        def total(gradients, mask):
+            records = MaterializedRecords(tf.constant(gradients)[:, None])
+            weights = tf.cast(mask, tf.float32) / 2
+            groups = [records.grouped(2, weights)]
+            return float(
+                query.accumulate_records(params, [empty], groups)[0][0]
+            )
+
+        worst = 0.0
+        for added in (-1e9, -3.0, 0.1, 3.0, 1e9, np.nan):
+            gradients = np.array([5, 0, 0, 0, -1, 0], np.float32)
+            for row in (1, 3, 5):
+                gradients[row] = added
+                mask = np.ones(6, bool)
+                with_it = total(gradients, mask)
+                mask[row] = False
+                worst = max(worst, abs(with_it - total(gradients, mask)))
+                gradients[row] = 0
+
+        assert worst == pytest.approx(2.0, abs=1e-6)
+
+    def test_metrics_beside_them_keep_their_bound(self) -> None:
+        """An example moves its own record of a metric, and no group."""
+        ledger = keras_dp.PrivacyLedger.in_memory(dataset="test")
+        private = private_model(
+            ledger=ledger,
+            private_metrics={
+                "loss": PrivateLoss(keras_dp.NoPrivacySumQuery()),
+                "clipped": PrivateLoss(GaussianAverageQuery(1.0, 2.0, 12.0)),
+            },
+        )
+
+        private.fit(
+            PoissonBatches(
+                data(),
+                sampling_probability=0.5,
+                microbatches=RandomMicrobatches(4),
+            ),
+            verbose=0,
+        )
+
+        ((round_, _),) = ledger.rounds
+        assert round_.queries == (
+            GaussianSum("gradients", 0.6, 0.0),
+            GaussianSum("metrics/clipped", 1.0, 2.0),
+            NonPrivateSum("metrics/loss"),
+        )
+
+    def test_slots_are_drawn_uniformly(self) -> None:
+        batches = PoissonBatches(
+            np.arange(1, 101),
+            sampling_probability=1.0,
+            microbatches=RandomMicrobatches(25),
+            seed=3,
+        )
+        counts = np.zeros([101, 4])
+        for _, batch in zip(range(500), batches, strict=False):
+            slots = batch.records.reshape(4, -1)
+            for slot in range(4):
+                counts[slots[slot], slot] += 1
+
+        # 5 standard deviations of a binomial of 500 and 1/4, 400 times:
+        # fails once in 4,000 seeds.
+        assert np.abs(counts[1:] - 125).max() < 5 * np.sqrt(500 * 3 / 16)
+        together = counts[1:].sum(axis=0)
+        assert np.abs(together - 12_500).max() < 5 * np.sqrt(50_000 * 3 / 16)
+
+    def test_an_overfull_slot_leaves_examples_out(self) -> None:
+        layout = RandomMicrobatches(50).layout(100, 1.0)
+        assert layout.rows >= 50
+
+        # All words alike: every example goes to the same slot.
+        sample = layout.draw(lambda count: np.zeros(count, np.uint64))
+
+        assert (sample >= 0).sum() == layout.rows
+        assert len(sample) == 2 * layout.rows
+
+    def test_no_example_at_all_releases_noise(self) -> None:
+        ledger = keras_dp.PrivacyLedger.in_memory(dataset="test")
+        private = private_model(
+            query=GaussianAverageQuery(0.3, 1.0, 6.0), ledger=ledger
+        )
+        before = flat(private.model)
+
+        private.fit(
+            PoissonBatches(
+                data(),
+                sampling_probability=2.0**-50,
+                microbatches=RandomMicrobatches(4),
+            ),
+            steps_per_epoch=2,
+            verbose=0,
+        )
+
+        assert len(ledger) == 2
+        assert (flat(private.model) != before).all()
+
+
+class TestArguments:
+    @pytest.mark.parametrize("wrong", [4, "fixed", FixedMicrobatches])
+    def test_pieces_of_the_sampled_list_are_refused(self, wrong) -> None:
+        with pytest.raises(TypeError, match="shifts all pieces"):
+            PoissonBatches(data(), sampling_probability=0.5, microbatches=wrong)
+
+    @pytest.mark.parametrize("size", [0, -1])
+    def test_sizes_below_one_are_refused(self, size) -> None:
+        with pytest.raises(ValueError, match="`size`"):
+            FixedMicrobatches(size)
+
+    def test_physical_batches_hold_whole_microbatches(self) -> None:
+        with pytest.raises(ValueError, match="multiple of the 4 rows"):
+            PoissonBatches(
+                data(),
+                sampling_probability=0.5,
+                microbatches=FixedMicrobatches(4),
+                physical_batch_size=6,
+            )
+
+    def test_a_size_of_one_is_an_example(self) -> None:
+        """Up to the label: the means are those of single examples."""
+        x, y = data()
+        private, single = private_model("microbatch"), private_model()
+        fixed = PoissonBatches(
+            (x, y), sampling_probability=1.0, microbatches=FixedMicrobatches(1)
+        )
+
+        private.fit(fixed, verbose=0)
+        single.fit(PoissonBatches((x, y), sampling_probability=1.0), verbose=0)
+
+        np.testing.assert_allclose(
+            flat(private.model), flat(single.model), atol=1e-6
+        )

@@ -1,0 +1,328 @@
+"""Metrics of the training data leave the model as private answers only."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import keras_dp
+from keras_dp.accountants import RDP
+from keras_dp.accountants.normalization import normalize
+from keras_dp.dp_queries import GaussianAverageQuery, GaussianSumQuery
+from keras_dp.errors import PrivateTrainingError
+from keras_dp.ledger import GaussianSum, PoissonSampling
+from keras_dp.optimizers import (
+    DPSGD,
+    PrivateClassCounts,
+    PrivateLoss,
+    PrivateMean,
+)
+from keras_dp.sampling import PoissonBatches
+
+RECORDS, FEATURES, CLASSES = 60, 5, 3
+ACCURACY = keras.metrics.sparse_categorical_accuracy
+
+
+def data():
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(RECORDS, FEATURES)).astype("float32")
+    return x, generator.integers(0, CLASSES, size=RECORDS)
+
+
+def averaged(stddev=0.0, clip=100.0, denominator=RECORDS):
+    return GaussianAverageQuery(clip, stddev, denominator)
+
+
+def all_metrics(stddev=0.0, clip=100.0):
+    return {
+        "loss": PrivateLoss(averaged(stddev, clip)),
+        "accuracy": PrivateMean(averaged(stddev, clip), ACCURACY),
+        "count": PrivateClassCounts(GaussianSumQuery(clip, stddev), CLASSES),
+    }
+
+
+def trained_by(ledger=None, metrics=None, learning_rate=0.0, **options):
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential([keras.Input((FEATURES,)), layers.Dense(CLASSES)])
+    private = keras_dp.PrivateModel(model)
+    private.compile(
+        DPSGD(
+            learning_rate,
+            query=averaged(1.0, 1.0),
+            ledger=ledger or keras_dp.PrivacyLedger.in_memory(dataset="test"),
+        ),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+        private_metrics=all_metrics() if metrics is None else metrics,
+        **options,
+    )
+    return private
+
+
+class TestTheirValues:
+    @pytest.mark.parametrize("mode", ["eager", "graph", "jit"])
+    def test_without_noise_are_the_true_ones(self, mode) -> None:
+        x, y = data()
+        private = trained_by(
+            run_eagerly=mode == "eager", jit_compile=mode == "jit"
+        )
+
+        logs = private.train_on_batch(x, y, return_dict=True)
+
+        true = private.evaluate(x, y, return_dict=True, verbose=0)
+        assert logs["loss"] == pytest.approx(true["loss"], rel=1e-5)
+        assert logs["accuracy"] == pytest.approx(true["accuracy"], rel=1e-5)
+        counts = [logs[f"count_{index}"] for index in range(CLASSES)]
+        assert counts == np.bincount(y, minlength=CLASSES).tolist()
+
+    @pytest.mark.parametrize("size", [7, 64])
+    def test_do_not_depend_on_physical_batches(self, size) -> None:
+        """Nor on padding: with probability 1 every record takes part."""
+        x, y = data()
+        batches = PoissonBatches(
+            (x, y), sampling_probability=1.0, physical_batch_size=size
+        )
+        private = trained_by()
+
+        logs = private.fit(batches, epochs=1, verbose=0).history
+
+        true = private.evaluate(x, y, return_dict=True, verbose=0)
+        assert logs["loss"][0] == pytest.approx(true["loss"], rel=1e-5)
+        assert logs["accuracy"][0] == pytest.approx(true["accuracy"], rel=1e-5)
+        assert logs["count_1"][0] == pytest.approx((y == 1).sum())
+
+    def test_are_averaged_over_the_rounds_of_an_epoch(self) -> None:
+        x, y = data()
+        batches = PoissonBatches((x, y), sampling_probability=0.5, seed=1)
+        seen = []
+        each = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda _, logs: seen.append(logs["count_0"])
+        )
+
+        history = trained_by().fit(
+            batches, epochs=2, steps_per_epoch=4, verbose=0, callbacks=[each]
+        )
+
+        # Logs are means so far; the second epoch starts anew.
+        assert history.history["count_0"] == pytest.approx([seen[3], seen[7]])
+        draws = PoissonBatches((x, y), sampling_probability=0.5, seed=1)
+        counts = []
+        for batch in draws:
+            counts.append((batch.records[1][batch.mask] == 0).sum())
+            if len(counts) == 8:
+                break
+        assert seen[3] == pytest.approx(np.mean(counts[:4]))
+        assert seen[7] == pytest.approx(np.mean(counts[4:]))
+
+    def test_are_those_of_clipped_records(self) -> None:
+        x, y = data()
+        private = trained_by(metrics={"loss": PrivateLoss(averaged(clip=0.5))})
+
+        logs = private.train_on_batch(x, y, return_dict=True)
+
+        logits = private.predict(x, verbose=0)
+        losses = keras.losses.sparse_categorical_crossentropy(
+            y, logits, from_logits=True
+        )
+        expected = np.minimum(losses, 0.5).mean()
+        assert logs["loss"] == pytest.approx(expected, rel=1e-5)
+
+    def test_hold_noise(self) -> None:
+        private = trained_by(metrics={"loss": PrivateLoss(averaged(1e6))})
+
+        logs = private.train_on_batch(*data(), return_dict=True)
+
+        assert abs(logs["loss"]) > 100  # Stddev 17,000; fails once in 100.
+
+    def test_count_one_hot_targets_and_ignore_unknown_labels(self) -> None:
+        metric = PrivateClassCounts(GaussianSumQuery(1.0, 0.0), CLASSES)
+
+        one_hot = metric.records(np.eye(CLASSES)[[2, 0]], None, None)
+        unknown = metric.records(np.array([[1], [-1], [7]]), None, None)
+
+        np.testing.assert_array_equal(one_hot, [[0, 0, 1], [1, 0, 0]])
+        np.testing.assert_array_equal(unknown, [[0, 1, 0], [0] * 3, [0] * 3])
+
+    def test_cannot_couple_examples(self) -> None:
+        """A measure sees one example: a mean over the batch is its own."""
+
+        def standardized(_, outputs):
+            mean = keras.ops.mean(outputs, axis=0, keepdims=True)
+            return keras.ops.sum(outputs - mean, axis=-1)
+
+        metric = PrivateMean(averaged(), standardized)
+        outputs = np.arange(6, dtype="float32").reshape(2, 3)
+
+        records = metric.records(np.zeros([2]), outputs, None)
+
+        np.testing.assert_array_equal(records, [0.0, 0.0])
+
+
+class TestNothingRaw:
+    def test_is_in_the_logs_of_any_callback(self) -> None:
+        """With a clip of 0 and no noise all that leaves is 0."""
+        x, y = data()
+        seen = []
+
+        class Notes(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None):
+                seen.append(dict(logs))
+
+            def on_epoch_end(self, epoch, logs=None):
+                seen.append(dict(logs))
+                seen.append(dict(self.model.get_metrics_result()))
+
+        private = trained_by(metrics=all_metrics(clip=0.0), learning_rate=0.1)
+        history = private.fit(
+            PoissonBatches((x, y), sampling_probability=0.5),
+            epochs=2,
+            verbose=0,
+            callbacks=[Notes()],
+        ).history
+
+        names = {"loss", "accuracy", *(f"count_{i}" for i in range(CLASSES))}
+        assert set(history) == names
+        assert not np.any(list(history.values()))
+        assert len(seen) == 2 * (2 + 2)
+        for logs in seen:
+            assert set(logs) <= names
+            assert not any(float(value) for value in logs.values())
+
+    def test_control_without_private_metrics_raw_ones_do_leave(self) -> None:
+        x, y = data()
+        model = keras.Sequential(
+            [keras.Input((FEATURES,)), layers.Dense(CLASSES)]
+        )
+        private = keras_dp.PrivateModel(model)
+        ledger = keras_dp.PrivacyLedger.in_memory(dataset="test")
+        private.compile(DPSGD(0.1, query=averaged(), ledger=ledger), loss="mse")
+
+        history = private.fit(x, np.eye(CLASSES)[y], verbose=0).history
+
+        assert history["loss"][0] > 0
+
+    def test_validation_does_not_bring_them_back(self) -> None:
+        x, y = data()
+
+        history = (
+            trained_by(metrics=all_metrics(clip=0.0))
+            .fit(x, y, validation_data=(x, y), verbose=0, epochs=2)
+            .history
+        )
+
+        assert history["loss"] == [0.0, 0.0]
+        assert history["val_loss"][0] > 0  # Of data the caller brought.
+
+
+class TestTheLedger:
+    def test_has_one_round_with_all_queries(self) -> None:
+        ledger = keras_dp.PrivacyLedger.in_memory(dataset="test")
+        private = trained_by(ledger, all_metrics(stddev=9.0, clip=2.0))
+
+        private.fit(
+            PoissonBatches(data(), sampling_probability=0.5),
+            steps_per_epoch=3,
+            verbose=0,
+        )
+
+        ((round_, count),) = ledger.rounds
+        assert count == 3
+        assert round_.sampling == PoissonSampling(0.5, drawn_by_library=True)
+        assert round_.queries == (
+            GaussianSum("gradients", 1.0, 1.0),
+            GaussianSum("metrics/accuracy", 2.0, 9.0),
+            GaussianSum("metrics/count", 2.0, 9.0),
+            GaussianSum("metrics/loss", 2.0, 9.0),
+        )
+        ((mechanism, _),) = normalize(ledger)
+        assert mechanism.noise_multiplier == pytest.approx(
+            (1 + 3 * (2 / 9) ** 2) ** -0.5, rel=1e-11
+        )
+        assert RDP().epsilon(ledger, delta=1e-5) > 0
+
+
+class TestSaving:
+    def test_keeps_them_and_the_state_of_their_queries(self, tmp_path) -> None:
+        x, y = data()
+        private = trained_by()
+        private.fit(x, y, verbose=0)
+        private.save(tmp_path / "private.keras")
+
+        loaded = keras.saving.load_model(tmp_path / "private.keras")
+
+        assert loaded.beside.metrics == private.beside.metrics
+        loaded.optimizer.ledger = keras_dp.PrivacyLedger.in_memory(
+            dataset="test"
+        )
+        logs = loaded.train_on_batch(x, y, return_dict=True)
+        assert logs["count_0"] == (y == 0).sum()
+
+
+class TestArguments:
+    @pytest.mark.parametrize("wrong", [{}, [], {"loss": averaged()}, {1: None}])
+    def test_must_be_named_private_metrics(self, wrong) -> None:
+        with pytest.raises(TypeError, match="private_metrics"):
+            trained_by(metrics=wrong)
+
+    def test_must_have_queries_and_measures(self) -> None:
+        with pytest.raises(TypeError, match="`query`"):
+            PrivateLoss(1.0)
+        with pytest.raises(TypeError, match="`measure`"):
+            PrivateMean(averaged(), "accuracy")
+
+    def test_a_measure_that_keeps_state_is_refused(self) -> None:
+        """A metric object would mix examples, and keep what it sees."""
+        with pytest.raises(TypeError, match="keeps no state"):
+            PrivateMean(averaged(), keras.metrics.MeanSquaredError())
+
+        seen = tf.Variable(0.0)
+
+        def keeping(targets, outputs):
+            seen.assign_add(tf.reduce_sum(outputs))
+            return tf.reduce_sum(outputs)
+
+        private = trained_by(metrics={"kept": PrivateMean(averaged(), keeping)})
+        with pytest.raises(Exception, match="variable"):
+            private.train_on_batch(*data())
+
+    @pytest.mark.parametrize(
+        "names", [("count", "count_0"), ("clip", "other")], ids=str
+    )
+    def test_names_that_others_have_are_refused(self, names) -> None:
+        one, two = names
+        metrics = {
+            one: PrivateClassCounts(GaussianSumQuery(1.0, 1.0), 2)
+            if one == "count"
+            else PrivateLoss(averaged()),
+            two: PrivateLoss(averaged()),
+        }
+        model = keras.Sequential(
+            [keras.Input((FEATURES,)), layers.Dense(CLASSES)]
+        )
+        private = keras_dp.PrivateModel(model)
+        private.compile(
+            DPSGD(
+                0.1,
+                query=keras_dp.AdaptiveClipSumQuery(1.0, 1.0, 1.0, RECORDS),
+                ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
+            ),
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            private_metrics=metrics,
+        )
+
+        with pytest.raises(ValueError, match="names that differ"):
+            private.train_on_batch(*data())
+
+    def test_a_measure_of_several_numbers_is_refused(self) -> None:
+        metric = PrivateMean(averaged(), lambda y, outputs: outputs)
+
+        with pytest.raises(ValueError, match="one number per example"):
+            metric.records(np.zeros([2]), np.zeros([2, 3], "float32"), None)
+
+    def test_an_optimizer_cannot_be_asked_for_something_else(self) -> None:
+        private = trained_by()
+        private.train_on_batch(*data())
+
+        with pytest.raises(PrivateTrainingError, match="new optimizer"):
+            private.compile(private.optimizer, loss="mse")

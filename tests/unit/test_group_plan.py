@@ -1,0 +1,266 @@
+"""Plans of groups for a Keras model: what they query, and what they print."""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+import keras_dp
+from keras_dp.accountants.normalization import normalize
+from keras_dp.optimizers import DPSGD, mean_gradient_norms, plan_groups
+from tests.models import MODELS
+
+GROUPS = {
+    "embeddings": "embed*",
+    "convolutions": ("conv*", "stem*"),
+    "normalization": "norm*",
+    "heads": "head",
+    "everything else": ...,
+}
+CLIPS = {
+    "embeddings": 0.3,
+    "convolutions": 1.0,
+    "normalization": 0.1,
+    "heads": 0.5,
+    "everything else": 0.7,
+}
+
+
+def network():
+    ids = keras.Input((6,), dtype="int32")
+    hidden = layers.Embedding(20, 8, name="embed_words")(ids)
+    hidden = layers.Conv1D(4, 3, name="stem")(hidden)
+    hidden = layers.Conv1D(4, 2, name="conv_1")(hidden)
+    hidden = layers.LayerNormalization(name="norm_1")(hidden)
+    hidden = layers.Dense(5, name="mixing")(hidden)
+    pooled = layers.GlobalAveragePooling1D()(hidden)
+    return keras.Model(ids, layers.Dense(3, name="head")(pooled))
+
+
+def plan(strategy="proportional", **changes):
+    arguments = {
+        "noise_multiplier": 1.3,
+        "l2_norm_clips": CLIPS,
+        "denominator": 50,
+        **changes,
+    }
+    return plan_groups(network(), GROUPS, strategy=strategy, **arguments)
+
+
+STRATEGIES = [
+    "proportional",
+    "dimension_adjusted",
+    "equal",
+    {group: 1.0 + i for i, group in enumerate(GROUPS)},
+]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
+class TestEveryPlan:
+    def test_realizes_the_noise_multiplier(self, strategy) -> None:
+        queries = plan(strategy).query.queries
+
+        ratios = [q.l2_norm_clip / q.sum_stddev for q in queries.values()]
+
+        assert math.hypot(*ratios) ** -1 == pytest.approx(1.3, rel=1e-12)
+        assert {g: q.l2_norm_clip for g, q in queries.items()} == CLIPS
+        assert {q.denominator for q in queries.values()} == {50.0}
+
+    def test_trains_and_ends_in_a_ledger_of_its_groups(self, strategy) -> None:
+        model = network()
+        own = plan_groups(
+            model,
+            GROUPS,
+            noise_multiplier=1.3,
+            l2_norm_clips=CLIPS,
+            denominator=8,
+            strategy=strategy,
+        )
+        ledger = keras_dp.PrivacyLedger.in_memory(dataset="test")
+        private = keras_dp.PrivateModel(model)
+        private.compile(
+            DPSGD(0.1, query=own.query, groups=own.groups, ledger=ledger),
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        )
+
+        private.train_on_batch(np.ones([8, 6], np.int32), np.zeros(8))
+
+        ((mechanism, _),) = normalize(ledger)
+        assert mechanism.noise_multiplier == pytest.approx(1.3, rel=1e-11)
+        names = [event.name for event in ledger.rounds[0].round.queries]
+        assert sorted(names) == sorted(f"gradients/{g}" for g in GROUPS)
+
+    def test_its_shares_add_up(self, strategy) -> None:
+        assert sum(plan(strategy).shares.values()) == pytest.approx(1)
+
+
+def test_proportional_shares_are_equal() -> None:
+    assert list(plan().shares.values()) == pytest.approx([0.2] * 5)
+
+
+def test_given_shares_are_taken() -> None:
+    shares = plan({group: 1.0 + i for i, group in enumerate(GROUPS)}).shares
+
+    assert [shares[g] for g in GROUPS] == pytest.approx(
+        [(1 + i) / 15 for i in range(5)]
+    )
+
+
+def test_dimension_adjusted_shares_are_those_of_the_parameters() -> None:
+    own = plan("dimension_adjusted")
+
+    total = sum(own.parameters.values())
+    assert total == network().count_params()
+    for group, share in own.shares.items():
+        assert share == pytest.approx(own.parameters[group] / total)
+
+
+def test_it_prints_a_table() -> None:
+    lines = str(plan()).splitlines()
+
+    assert lines[0].split() == [
+        "group",
+        "variables",
+        "parameters",
+        "clip",
+        "stddev",
+        "share",
+    ]
+    assert len(lines) == 1 + len(GROUPS) + 1
+    convolutions = next(line for line in lines if "convolutions" in line)
+    # 3*8*4 + 4 and 2*4*4 + 4 parameters; 1.3 * 1.0 * sqrt(5).
+    assert convolutions.split()[1:] == ["4", "136", "1", "2.90689", "20.0%"]
+    assert lines[-1] == "noise multiplier of all: 1.3"
+
+
+class TestArguments:
+    def test_one_clip_may_stand_for_all(self) -> None:
+        queries = plan(l2_norm_clips=2.0).query.queries.values()
+
+        assert {query.l2_norm_clip for query in queries} == {2.0}
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"l2_norm_clips": {"heads": 1.0}}, "`l2_norm_clips` must have"),
+            ({"l2_norm_clips": 0.0}, "`l2_norm_clips` must be"),
+            ({"noise_multiplier": 0.0}, "`noise_multiplier` must be"),
+            ({"denominator": -1.0}, "`denominator` must be"),
+            ({"strategy": "fair"}, "`strategy` must be one of"),
+            ({"strategy": {"heads": 1.0}}, "`shares` must have"),
+        ],
+        ids=str,
+    )
+    def test_that_cannot_be_are_refused(self, changes, message) -> None:
+        with pytest.raises(ValueError, match=message):
+            plan(**changes)
+
+    def test_a_variable_without_a_group_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="taken by 'no group'"):
+            plan_groups(
+                network(),
+                {"heads": "head"},
+                noise_multiplier=1.0,
+                l2_norm_clips=1.0,
+                denominator=8,
+            )
+
+
+class TestMeanGradientNorms:
+    def test_are_those_of_the_examples_one_by_one(self) -> None:
+        case = MODELS[0]
+        model = case.make()
+        x, y = case.data(6)
+
+        got = mean_gradient_norms(model, case.loss, x, y)
+
+        norms = []
+        for i in range(6):
+            rows = [
+                keras.tree.map_structure(
+                    lambda leaf, i=i: leaf[i : i + 1], part
+                )
+                for part in (x, y)
+            ]
+            norms.append(
+                mean_gradient_norms(model, case.loss, *rows)["gradients"]
+            )
+        assert got["gradients"] == pytest.approx(np.mean(norms), rel=1e-5)
+
+    def test_of_groups_make_up_those_of_the_model(self) -> None:
+        model = network()
+        x, y = np.ones([1, 6], np.int32), np.zeros(1)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+        groups = mean_gradient_norms(model, loss, x, y, groups=GROUPS)
+
+        whole = mean_gradient_norms(model, loss, x, y)["gradients"]
+        assert set(groups) == set(GROUPS)
+        assert math.hypot(*groups.values()) == pytest.approx(whole, rel=1e-5)
+
+    def test_change_nothing_of_the_model(self) -> None:
+        model = keras.Sequential(
+            [
+                keras.Input((4,)),
+                layers.Dense(3),
+                layers.BatchNormalization(),
+                layers.Dense(1),
+            ]
+        )
+        before = model.get_weights()
+
+        norms = mean_gradient_norms(
+            model, "mse", np.ones([2, 4], "float32"), np.ones([2, 1])
+        )
+
+        assert norms["gradients"] > 0
+        for old, new in zip(before, model.get_weights(), strict=True):
+            np.testing.assert_array_equal(old, new)
+
+    def test_need_a_finite_example(self) -> None:
+        model = keras.Sequential([keras.Input((1,)), layers.Dense(1)])
+
+        with pytest.raises(ValueError, match="finite"):
+            mean_gradient_norms(
+                model, "mse", np.full([2, 1], np.nan), np.ones([2, 1])
+            )
+
+
+class TestPatterns:
+    """What `group_variables` takes for a match."""
+
+    def taken(self, pattern) -> int:
+        model = keras.Sequential(
+            [
+                keras.Input((4,)),
+                layers.Dense(3, name="conv"),
+                layers.Dense(2, name="a[0]"),
+            ]
+        )
+        return len(
+            keras_dp.group_variables(model, {"g": pattern, "r": ...})["g"]
+        )
+
+    @pytest.mark.parametrize(
+        ("pattern", "count"),
+        [
+            ("conv", 2),
+            ("c*v", 2),
+            ("conv/bias", 1),
+            ("*/bias", 2),
+            ("a[0]", 2),
+            (("conv/kernel", "a[0]/bias"), 2),
+        ],
+        ids=str,
+    )
+    def test_whole_parts_of_a_path(self, pattern, count) -> None:
+        assert self.taken(pattern) == count
+
+    @pytest.mark.parametrize(
+        "pattern", ["c*l", "conv?kernel", "con", "a0", "nv/bias"]
+    )
+    def test_nothing_across_parts(self, pattern) -> None:
+        with pytest.raises(ValueError, match="at least one variable"):
+            self.taken(pattern)
