@@ -8,11 +8,19 @@ from typing import Any
 from keras_dp.accountants import Accountant, available_accountants
 from keras_dp.accountants.normalization import Neighbours
 from keras_dp.ledger import (
+    CoordinateBounds,
     CountedRound,
+    DiscreteGaussianSum,
+    EncodedSum,
     GaussianSum,
+    NoiseDistribution,
     PrivacyLedger,
     SumQueryEvent,
+    TreeSum,
 )
+
+# Adaptive clipping makes every round of a run another one.
+_MOST_SHOWN = 10
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -97,7 +105,16 @@ class Report:
                 f"  {self.seeded_rounds:,} of them with a seed the caller "
                 "chose: private only towards those who cannot know it"
             )
-        for round_, count in self.rounds:
+        shown = self.rounds
+        if len(shown) > _MOST_SHOWN:
+            shown = (*shown[: _MOST_SHOWN - 1], shown[-1])
+        for index, (round_, count) in enumerate(shown):
+            if len(shown) < len(self.rounds) and index == len(shown) - 1:
+                left_out = self.rounds[len(shown) - 1 : -1]
+                lines.append(
+                    f"  {sum(count for _, count in left_out):,} rounds of "
+                    f"{len(left_out):,} other kinds, which --json shows"
+                )
             lines.append(f"  {count:,} x {round_.sampling!r}")
             lines += [f"      {_described(query)}" for query in round_.queries]
         relation = self.neighbours.replace("_", " ")
@@ -164,15 +181,25 @@ def make_report(
 
 
 def _described(query: SumQueryEvent) -> str:
-    if not isinstance(query, GaussianSum):
+    known = GaussianSum | DiscreteGaussianSum | TreeSum | EncodedSum
+    if not isinstance(query, known):
         return repr(query)
+    name = _on_one_line(query.name)
+    if isinstance(query, EncodedSum):
+        return f"{name}: encoded sum, {query.bounds!r}, {query.noise!r}"
+    if isinstance(query, DiscreteGaussianSum):
+        kind, noise = "discrete Gaussian sum", query.noise_scale
+    else:
+        kind, noise = "Gaussian sum", query.noise_stddev
+    if isinstance(query, TreeSum):
+        tree = _on_one_line(query.tree_id)
+        kind = f"Gaussian nodes of tree {tree}"
     ratio = math.inf
     if query.l2_norm_bound > 0:
-        ratio = query.noise_stddev / query.l2_norm_bound
+        ratio = noise / query.l2_norm_bound
     return (
-        f"{_on_one_line(query.name)}: Gaussian sum, bound "
-        f"{query.l2_norm_bound:g}, noise stddev {query.noise_stddev:g} "
-        f"(multiplier {ratio:.4g})"
+        f"{name}: {kind}, bound {query.l2_norm_bound:g}, noise stddev "
+        f"{noise:g} (multiplier {ratio:.4g})"
     )
 
 
@@ -201,4 +228,17 @@ def _json_round(each: CountedRound) -> dict[str, Any]:
 
 
 def _json_event(event: Any) -> dict[str, Any]:
-    return {"event": type(event).__name__, **dataclasses.asdict(event)}
+    content = {"event": type(event).__name__}
+    for field in dataclasses.fields(event):
+        value = getattr(event, field.name)
+        if isinstance(value, CoordinateBounds):
+            value = {
+                "vectors": len(value.level_array()),
+                "dimension": value.dimension,
+                "largest_l2_norm": value.largest_l2_norm,
+            }
+        elif isinstance(value, NoiseDistribution):
+            own = dataclasses.asdict(value)
+            value = {"family": type(value).__name__, **own}
+        content[field.name] = value
+    return content

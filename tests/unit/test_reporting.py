@@ -11,13 +11,18 @@ import pytest
 import keras_dp
 from keras_dp import accountants
 from keras_dp.ledger import (
+    CoordinateBounds,
+    DiscreteGaussianSum,
     DisjointBatches,
+    EncodedSum,
     FixedSizeWithoutReplacement,
     FullDataset,
+    GaussianNoise,
     GaussianSum,
     NonPrivateSum,
     PoissonSampling,
     PrivacyLedger,
+    TreeSum,
     UnverifiedSampling,
 )
 from keras_dp.reporting import Cost, EpsilonProgress, Report, make_report
@@ -56,6 +61,64 @@ def unpriced():
         (DisjointBatches("epoch-1"), STEP, 3),
         (FixedSizeWithoutReplacement(5, 50), STEP, 1),
     )
+
+
+def with_every_kind_of_sum():
+    bounds = CoordinateBounds.from_arrays([[0.6, 0.1], [0.4, 0.4]], [1, 3])
+    sums = [
+        DiscreteGaussianSum("counts", 5.0, 10.0),
+        EncodedSum("encoded", bounds, GaussianNoise(2.0)),
+        TreeSum("prefix", 1.0, 3.0, "c0ffee"),
+    ]
+    return in_memory((FullDataset(), sums, 2))
+
+
+class TestEveryKindOfSum:
+    def test_is_described_on_a_line(self) -> None:
+        text = make_report(with_every_kind_of_sum(), delta=DELTA).as_text()
+
+        assert (
+            "counts: discrete Gaussian sum, bound 5, noise stddev 10 "
+            "(multiplier 2)" in text
+        )
+        assert (
+            "prefix: Gaussian nodes of tree c0ffee, bound 1, noise stddev 3 "
+            "(multiplier 3)" in text
+        )
+        assert (
+            "encoded: encoded sum, <CoordinateBounds of 2 vectors, 2 levels, "
+            "dimension 4>, GaussianNoise(scale=2.0)" in text
+        )
+
+    def test_is_whole_in_json(self) -> None:
+        report = make_report(with_every_kind_of_sum(), delta=DELTA).as_json()
+
+        ((counts, encoded, prefix),) = [
+            each["queries"] for each in json.loads(report)["rounds"]
+        ]
+        assert counts["noise_scale"] == 10
+        assert encoded["noise"] == {"family": "GaussianNoise", "scale": 2}
+        assert encoded["bounds"]["vectors"] == 2
+        assert encoded["bounds"]["dimension"] == 4
+        assert encoded["bounds"]["largest_l2_norm"] == pytest.approx(0.8)
+        assert prefix["tree_id"] == "c0ffee"
+
+    def test_many_different_rounds_are_left_to_json(self) -> None:
+        ledger = in_memory(
+            *(
+                (FullDataset(), [GaussianSum("g", 1.0, 1.0 + i)], 3)
+                for i in range(50)
+            )
+        )
+        report = make_report(ledger, delta=DELTA)
+
+        text = report.as_text()
+
+        assert "150 rounds" in text
+        assert "120 rounds of 40 other kinds, which --json shows" in text
+        assert text.count("g: Gaussian sum") == 10
+        assert "noise stddev 50" in text
+        assert len(json.loads(report.as_json())["rounds"]) == 50
 
 
 class TestTheText:
