@@ -41,8 +41,8 @@ lint:
 types:
 	$(BIN)/mypy
 
-tests:
-	$(BIN)/python -m pytest
+tests:  # A file stays on one worker, for its fixtures.
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 clean:  ## Remove what the other targets made.
 	rm -rf $(VENV) out build *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -111,9 +111,10 @@ def synthetic_mnist(path):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """Returns both tutorials, run at the same time."""
+    """Returns all tutorials, run at the same time."""
     folders = {
-        name: tmp_path_factory.mktemp(name) for name in ("adult", "mnist")
+        name: tmp_path_factory.mktemp(name)
+        for name in ("adult", "mnist", "mechanisms")
     }
     data = synthetic_mnist(folders["mnist"] / "tiny.npz")
     processes = {
@@ -126,6 +127,12 @@ def finished(tmp_path_factory):
             "mnist_dpsgd.py",
             folders["mnist"],
             *("--data", str(data), "--epochs", "1", "--batch", "16"),
+        ),
+        "mechanisms": started(
+            "mechanisms.py",
+            folders["mechanisms"],
+            *("--data", str(data), "--epochs", "1", "--batch", "16"),
+            *("--only", "groups,adaptive,corrected"),
         ),
     }
     try:
@@ -153,9 +160,23 @@ BOTH = pytest.mark.parametrize("name", ["adult", "mnist"])
 ROUNDS = {"adult": 32, "mnist": 6}  # ceil(records / expected batch).
 
 
-@BOTH
+@pytest.mark.parametrize("name", ["adult", "mnist", "mechanisms"])
 def test_a_tutorial_succeeds(finished, name) -> None:
     assert finished[name].code == 0, finished[name].error
+
+
+def test_the_tutorial_of_mechanisms_has_a_line_for_each(finished) -> None:
+    _, *lines = finished["mechanisms"].text.strip().splitlines()
+
+    rows = {line.split()[0]: line.split() for line in lines}
+    assert set(rows) == {"groups", "adaptive", "corrected"}
+    for row in rows.values():
+        assert 0 < float(row[2]) < 1000  # Epsilon.
+        assert row[3] == "RDP"
+    assert {cell.partition("=")[0] for cell in rows["adaptive"][5:]} == {
+        "head/clip",
+        "hidden/clip",
+    }
 
 
 @BOTH

@@ -14,11 +14,13 @@ import keras_dp
 from keras_dp import accountants
 from keras_dp.ledger import (
     CountedRound,
+    GaussianNoise,
     GaussianSum,
     PoissonSampling,
     PrivacyLedger,
     Reservation,
     Round,
+    StudentTNoise,
     Verification,
 )
 from keras_dp.reporting import EpsilonProgress, Report, make_report
@@ -138,6 +140,58 @@ def plan_without_a_ledger() -> float:
     )
     assert_type(noise_multiplier, float)
     return accountants.RDP().epsilon([(step, 10_000)], delta=1e-5)
+
+
+def train_groups_with_private_metrics(
+    model: keras.Model, samples: keras_dp.sampling.PoissonBatches
+) -> None:
+    """Plans the noise of groups, and lets no raw metric out."""
+    plan = keras_dp.plan_groups(
+        model,
+        {"conv": ("conv*", "stem"), "rest": ...},
+        noise_multiplier=1.1,
+        l2_norm_clips={"conv": 1.0, "rest": 0.5},
+        denominator=100,
+        strategy="dimension_adjusted",
+    )
+    assert_type(str(plan), str)
+    assert_type(plan.shares, dict[str, float])
+    private = keras_dp.PrivateModel(model)
+    private.compile(
+        keras_dp.optimizers.DPSGD(
+            0.1,
+            query=plan.query,
+            groups=plan.groups,
+            ledger=PrivacyLedger.in_memory(dataset="clinic-2026"),
+        ),
+        loss="sparse_categorical_crossentropy",
+        private_metrics={
+            "loss": keras_dp.PrivateLoss(
+                keras_dp.GaussianAverageQuery(3.0, 30.0, denominator=100)
+            )
+        },
+        batch_statistics=keras_dp.GaussianAverageQuery(8.0, 8.0, 100),
+    )
+    private.fit(samples)
+
+
+def compose_mechanisms() -> keras_dp.DPQuery:
+    """Nests queries in each other."""
+    vectors = keras_dp.PreselectedVectors(
+        GaussianNoise(1.0), count=100, size=1000, l2_norm=1.0
+    )
+    encoded = keras_dp.EncodedSumQuery(vectors, StudentTNoise(1.0, df=9.0))
+    clipped = keras_dp.AdaptiveClipSumQuery(
+        1.0, 1.1, 10.0, expected_num_records=256
+    )
+    return keras_dp.NestedQuery(
+        {
+            "head": keras_dp.NormalizedQuery(clipped, 256),
+            "rest": keras_dp.KSDenoisedQuery(
+                keras_dp.NormalizedQuery(encoded, 256), "group"
+            ),
+        }
+    )
 
 
 def mistakes(ledger: PrivacyLedger) -> None:

@@ -1,0 +1,251 @@
+"""Every mechanism in turn, on the same network and data, and what it cost.
+
+    python tutorials/mechanisms.py [--only joint,encoded] [--epochs 2]
+    python tutorials/mechanisms.py --data mnist.npz
+
+Trains on the embedded census data, or on MNIST given as an `.npz` file with
+`x_train`, `y_train`, `x_test`, `y_test`. All mechanisms add noise of the same
+multiplier; what they bound differs, and so does epsilon. Each run has a ledger
+of its own, replayed at the end by the tightest accountant that can.
+"""
+
+import argparse
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import keras_dp
+from keras_dp import accountants
+from keras_dp.dp_queries import (
+    AdaptiveClipSumQuery,
+    DiscretizedSumQuery,
+    EncodedSumQuery,
+    ErrorCorrectedQuery,
+    JointClipQuery,
+    KSDenoisedQuery,
+    NormalizedQuery,
+    PeriodicRoundRestartIndicator,
+    PreselectedVectors,
+    QuantileAdaptiveClipSumQuery,
+    QuantizedSumQuery,
+    RestartQuery,
+    TreeResidualSumQuery,
+)
+from keras_dp.ledger import GaussianNoise, StudentTNoise
+from keras_dp.optimizers import DPAdam, PrivateLoss, mean_gradient_norms
+
+ADULT = Path(__file__).resolve().parent.parent / "data" / "adult.npz"
+DELTA = 1e-5
+
+
+class Task(NamedTuple):
+    """Data, and what a mechanism needs to know of it."""
+
+    train: tuple[np.ndarray, np.ndarray]
+    test: tuple[np.ndarray, np.ndarray]
+    classes: int
+    batch: int
+    noise_multiplier: float
+
+    def make_model(self) -> keras.Model:
+        """Returns a network with two kernels and two biases."""
+        keras.utils.set_random_seed(0)
+        features = self.train[0].shape[1:]
+        return keras.Sequential(
+            [
+                keras.Input(features),
+                keras.layers.Flatten(),
+                keras.layers.Dense(32, "tanh", name="hidden"),
+                keras.layers.Dense(self.classes, name="head"),
+            ]
+        )
+
+
+def adult(file: Any, split: str) -> tuple[np.ndarray, np.ndarray]:
+    """Returns features in [0, 1], and whether income exceeds 50,000 dollars."""
+    columns = [np.log1p(file[f"x_num_{split}"]) / np.log1p(1e5)]
+    for size, codes in zip(
+        file["cat_sizes"], file[f"x_cat_{split}"].T, strict=True
+    ):
+        columns.append(np.eye(size)[codes])
+    labels = file[f"y_{split}"].astype(np.int32)
+    return np.concatenate(columns, axis=1).astype(np.float32), labels
+
+
+def load(path: Path | None, batch: int, noise_multiplier: float) -> Task:
+    """Returns the census data, or MNIST from a file."""
+    if path is None:
+        with np.load(ADULT) as file:
+            splits = [adult(file, split) for split in ("train", "test")]
+        return Task(*splits, 2, batch, noise_multiplier)
+    with np.load(path) as file:
+        data = {name: file[name] for name in file}
+    return Task(
+        (data["x_train"].astype(np.float32) / 255, data["y_train"]),
+        (data["x_test"].astype(np.float32) / 255, data["y_test"]),
+        10,
+        batch,
+        noise_multiplier,
+    )
+
+
+def mechanisms(task: Task) -> dict[str, Callable[[], dict[str, Any]]]:
+    """Returns by name what makes an optimizer's `query` and `groups`."""
+    model = task.make_model()
+    size = model.count_params()
+    z, batch = task.noise_multiplier, float(task.batch)
+    # Norms of gradients on noise: a first clip that no data was asked for.
+    noise = np.random.Generator(np.random.Philox(0))
+    norms = mean_gradient_norms(
+        model,
+        loss(),
+        noise.standard_normal([64, *task.train[0].shape[1:]]).astype("f4"),
+        noise.integers(0, task.classes, 64),
+        groups={"hidden": "hidden", "head": "head"},
+    )
+
+    def average(query: keras_dp.DPQuery) -> dict[str, Any]:
+        return {"query": NormalizedQuery(query, batch)}
+
+    def planned() -> dict[str, Any]:
+        plan = keras_dp.plan_groups(
+            model,
+            {"hidden": "hidden", "head": "head"},
+            noise_multiplier=z,
+            l2_norm_clips=norms,
+            denominator=batch,
+            strategy="dimension_adjusted",
+        )
+        return {"query": plan.query, "groups": plan.groups.patterns}
+
+    def adaptive() -> dict[str, Any]:
+        layers = {
+            name: NormalizedQuery(
+                AdaptiveClipSumQuery(
+                    initial_l2_norm_clip=norm,
+                    noise_multiplier=z * 2**0.5,
+                    norm_noise_multiplier=10.0,
+                    expected_num_records=batch,
+                ),
+                batch,
+            )
+            for name, norm in norms.items()
+        }
+        return {
+            "query": keras_dp.NestedQuery(layers),
+            "groups": {name: name for name in norms},
+        }
+
+    gaussian = keras_dp.GaussianAverageQuery(1.0, z, batch)
+    discretized = NormalizedQuery(
+        DiscretizedSumQuery(threshold=0.01, l2_norm_clip=1.0, stddev=z), batch
+    )
+    vectors = PreselectedVectors(
+        GaussianNoise(1.0), count=100, size=size, l2_norm=1.0
+    )
+    return {
+        "gaussian": lambda: {"query": gaussian},
+        "joint": lambda: {
+            "query": JointClipQuery([1.0, 1.0, 1.0, 1.0], 1.0, z, batch)
+        },
+        "groups": planned,
+        "discretized": lambda: {"query": discretized},
+        "corrected": lambda: {
+            "query": ErrorCorrectedQuery(discretized, threshold=0.5 * z / batch)
+        },
+        "encoded": lambda: average(EncodedSumQuery(vectors, GaussianNoise(z))),
+        "student": lambda: average(
+            EncodedSumQuery(vectors, StudentTNoise(z, df=9.0))
+        ),
+        "denoised": lambda: {"query": KSDenoisedQuery(gaussian, "group")},
+        "adaptive": adaptive,
+        "quantile": lambda: average(
+            QuantileAdaptiveClipSumQuery(
+                initial_l2_norm_clip=1.0,
+                noise_multiplier=z,
+                target_unclipped_quantile=0.5,
+                learning_rate=0.2,
+                clipped_count_stddev=task.batch / 20,
+                expected_num_records=batch,
+            )
+        ),
+        "integers": lambda: average(
+            QuantizedSumQuery(1.0, z, granularity=1 / (64 * math.sqrt(size)))
+        ),
+        "tree": lambda: average(
+            RestartQuery(
+                TreeResidualSumQuery.build_l2_gaussian_query(
+                    1.0, 8 * z, [tf.TensorSpec(w.shape) for w in model.weights]
+                ),
+                PeriodicRoundRestartIndicator(32),
+            )
+        ),
+    }
+
+
+def loss() -> keras.losses.Loss:
+    """Returns the loss of all runs."""
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def train(task: Task, options: dict[str, Any], epochs: int, name: str) -> str:
+    """Trains by one mechanism, and returns a line of the table."""
+    ledger = keras_dp.PrivacyLedger.in_memory(dataset=name)
+    private = keras_dp.PrivateModel(task.make_model())
+    clip = max(1.0, 2 * math.log(task.classes))
+    private.compile(
+        DPAdam(5e-3, ledger=ledger, **options),
+        loss=loss(),
+        metrics=["accuracy"],
+        private_metrics={
+            "loss": PrivateLoss(
+                keras_dp.GaussianAverageQuery(clip, 20 * clip, task.batch)
+            )
+        },
+    )
+    samples = keras_dp.sampling.PoissonBatches(
+        task.train, sampling_probability=task.batch / len(task.train[0])
+    )
+    start = time.perf_counter()
+    history = private.fit(samples, epochs=epochs, verbose=0).history
+    seconds = time.perf_counter() - start
+    accuracy = private.evaluate(*task.test, verbose=0)[1]
+    best, *_ = accountants.available_accountants(ledger)
+    epsilon = best.epsilon(ledger, delta=DELTA)
+    clips = [
+        f"{key}={values[-1]:.3g}"
+        for key, values in history.items()
+        if key.endswith("clip")
+    ]
+    rounds = len(ledger)
+    return (
+        f"{name:12} {accuracy:8.2%} {epsilon:10.3f} {best.name:>9} "
+        f"{1000 * seconds / rounds:8.1f}  {' '.join(clips)}"
+    )
+
+
+def main() -> None:
+    """Prints one line per mechanism."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--only", help="names, separated by commas")
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--batch", type=int, default=512)
+    parser.add_argument("--noise-multiplier", type=float, default=1.0)
+    options = parser.parse_args()
+    task = load(options.data, options.batch, options.noise_multiplier)
+    known = mechanisms(task)
+    names = options.only.split(",") if options.only else list(known)
+    print("mechanism    accuracy    epsilon        by ms/round  clips")
+    for name in names:
+        print(train(task, known[name](), options.epochs, name))
+
+
+if __name__ == "__main__":
+    main()
