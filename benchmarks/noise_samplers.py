@@ -5,15 +5,22 @@ meets both alike; the ratio is the median over the turns. `TF normal` is
 TensorFlow's own, for comparison.
 
     python benchmarks/noise_samplers.py [--size 4194304] [--turns 15]
+
+With `--largest 5e8` it prints instead the largest of so many normal variables
+of TensorFlow's and of ours, and what is to be expected of them.
+
+    python benchmarks/noise_samplers.py --largest 5e8
 """
 
 import argparse
+import math
 import statistics
 import time
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+from scipy import special
 
 from keras_dp.dp_queries import noise_samplers
 from keras_dp.ledger.noise_families import (
@@ -56,12 +63,34 @@ def _seconds(function: Any, like: tf.Tensor, turn: int) -> float:
     return time.perf_counter() - start
 
 
+def _print_largest(draws: float, size: int) -> None:
+    like = tf.zeros([size], tf.float32)
+    turns = math.ceil(draws / size)
+    for name in ("TF normal", "Gaussian"):
+        sampler = tf.function(_samplers()[name])
+        largest = max(
+            float(
+                tf.reduce_max(
+                    tf.abs(sampler(like, tf.constant([turn, 2], tf.int64)))
+                )
+            )
+            for turn in range(turns)
+        )
+        print(f"{name}: largest of {turns * size:,} draws {largest:.3f}")
+    median = -special.ndtri(-math.expm1(math.log(0.5) / (turns * size)) / 2)
+    print(f"The median of the largest of so many is {median:.3f}")
+
+
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", type=int, default=2**22)
     parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument("--largest", type=float, help="number of draws")
     arguments = parser.parse_args()
+    if arguments.largest:
+        _print_largest(arguments.largest, arguments.size)
+        return
     print("| family | dtype | M/s | M/s, XLA | time XLA / not | least, most |")
     print("|" + " --- |" * 6)
     for dtype in (tf.float32, tf.float64):
