@@ -2,17 +2,22 @@
 
 import dataclasses
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Self
 
+import keras
 import tensorflow as tf
 from typing_extensions import override
 
 from keras_dp import _check, ledger
-from keras_dp.dp_queries.dp_query import DPQuery, LeafNoise, Nest, register
-from keras_dp.dp_queries.post_processed_query import (
-    PostProcessedQuery,
-    check_query,
+from keras_dp.dp_queries.dp_query import (
+    DPQuery,
+    LeafNoise,
+    Nest,
+    QueryResult,
+    register,
 )
+from keras_dp.dp_queries.wrapping_query import WrappingQuery, check_query
 
 # From here on the asymptotic series of this many terms has all digits.
 _ASYMPTOTIC = 10.0
@@ -25,7 +30,7 @@ _ROUNDING = 1e-9
 
 @register
 @dataclasses.dataclass(frozen=True, slots=True)
-class ErrorCorrectedQuery(PostProcessedQuery):
+class ErrorCorrectedQuery(WrappingQuery):
     """Replaces each coordinate of an answer by `threshold`, 0 or `-threshold`.
 
     A released coordinate is y = x + z, with x the value before noise and z
@@ -90,7 +95,7 @@ class ErrorCorrectedQuery(PostProcessedQuery):
     priors: tuple[float, float, float] = (1 / 3, 1 / 3, 1 / 3)
 
     def __post_init__(self) -> None:
-        check_query(self.query)
+        check_query(query=self.query)
         _check.finite_positive(threshold=self.threshold)
         tail = self.threshold if self.tail_scale is None else self.tail_scale
         _check.finite_positive(tail_scale=tail)
@@ -112,16 +117,38 @@ class ErrorCorrectedQuery(PostProcessedQuery):
 
     @override
     def get_config(self) -> dict[str, Any]:
-        config = PostProcessedQuery.get_config(self)
-        return {**config, "priors": list(self.priors)}  # JSON has no tuples.
+        return {
+            "query": keras.saving.serialize_keras_object(self.query),
+            "threshold": self.threshold,
+            "tail_scale": self.tail_scale,
+            "priors": list(self.priors),
+        }
+
+    @classmethod
+    @override
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        query = keras.saving.deserialize_keras_object(config["query"])
+        return cls(**{**config, "query": query})
+
+    @property
+    @override
+    def inner(self) -> DPQuery:
+        return self.query
 
     @override
-    def processed(self, value: Nest, noise: list[LeafNoise]) -> Nest:
+    def get_noised_result(
+        self, sample_state: Nest, global_state: Nest
+    ) -> QueryResult:
+        result, noise = self.released(sample_state, global_state)
         corrected = [
             self._corrected(tf.convert_to_tensor(leaf), _stddev(own))
-            for leaf, own in zip(tf.nest.flatten(value), noise, strict=True)
+            for leaf, own in zip(
+                tf.nest.flatten(result.value), noise, strict=True
+            )
         ]
-        return tf.nest.pack_sequence_as(value, corrected)
+        return result._replace(
+            value=tf.nest.pack_sequence_as(result.value, corrected)
+        )
 
     def log_likelihoods(
         self, value: tf.Tensor, stddev: tf.Tensor

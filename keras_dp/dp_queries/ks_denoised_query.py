@@ -1,25 +1,30 @@
 """Answers scaled by how far they are from pure noise."""
 
 import dataclasses
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
+from typing import Any, Self
 
+import keras
 import tensorflow as tf
 from typing_extensions import override
 
 from keras_dp import ledger
 from keras_dp.dp_queries import noise_samplers
-from keras_dp.dp_queries.dp_query import DPQuery, LeafNoise, Nest, register
-from keras_dp.dp_queries.post_processed_query import (
-    PostProcessedQuery,
-    check_query,
+from keras_dp.dp_queries.dp_query import (
+    DPQuery,
+    LeafNoise,
+    Nest,
+    QueryResult,
+    register,
 )
+from keras_dp.dp_queries.wrapping_query import WrappingQuery, check_query
 
 _SCOPES = ("group", "global")
 
 
 @register
 @dataclasses.dataclass(frozen=True, slots=True)
-class KSDenoisedQuery(PostProcessedQuery):
+class KSDenoisedQuery(WrappingQuery):
     """Scales the answers of a query down where they look like noise.
 
     A released vector is multiplied by the Kolmogorov-Smirnov distance between
@@ -63,7 +68,7 @@ class KSDenoisedQuery(PostProcessedQuery):
     scope: str = "group"
 
     def __post_init__(self) -> None:
-        check_query(self.query)
+        check_query(query=self.query)
         if self.scope not in _SCOPES:
             raise ValueError(
                 f"`scope` must be one of {_SCOPES!r}. "
@@ -71,7 +76,31 @@ class KSDenoisedQuery(PostProcessedQuery):
             )
 
     @override
-    def processed(self, value: Nest, noise: list[LeafNoise]) -> Nest:
+    def get_config(self) -> dict[str, Any]:
+        return {
+            "query": keras.saving.serialize_keras_object(self.query),
+            "scope": self.scope,
+        }
+
+    @classmethod
+    @override
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        query = keras.saving.deserialize_keras_object(config["query"])
+        return cls(**{**config, "query": query})
+
+    @property
+    @override
+    def inner(self) -> DPQuery:
+        return self.query
+
+    @override
+    def get_noised_result(
+        self, sample_state: Nest, global_state: Nest
+    ) -> QueryResult:
+        result, noise = self.released(sample_state, global_state)
+        return result._replace(value=self._denoised(result.value, noise))
+
+    def _denoised(self, value: Nest, noise: list[LeafNoise]) -> Nest:
         leaves = [tf.convert_to_tensor(v) for v in tf.nest.flatten(value)]
         vectors: dict[Hashable, list[int]] = {}
         for place, (_, own) in enumerate(zip(leaves, noise, strict=True)):

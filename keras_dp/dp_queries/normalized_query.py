@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self
 import tensorflow as tf
 from typing_extensions import override
 
-from keras_dp import _check, ledger
+from keras_dp import _check
 from keras_dp.dp_queries import nests
 from keras_dp.dp_queries.dp_query import (
     DPQuery,
@@ -16,6 +16,7 @@ from keras_dp.dp_queries.dp_query import (
     QueryResult,
     register,
 )
+from keras_dp.dp_queries.wrapping_query import WrappingQuery, check_query
 
 
 class NormalizedGlobalState(NamedTuple):
@@ -32,7 +33,7 @@ class NormalizedGlobalState(NamedTuple):
 
 @register
 @dataclasses.dataclass(frozen=True, slots=True)
-class NormalizedQuery(DPQuery):
+class NormalizedQuery(WrappingQuery):
     """A query's answer divided by a fixed, public number.
 
     Guarantee: that of the query, whatever the neighbouring relation: the
@@ -60,11 +61,7 @@ class NormalizedQuery(DPQuery):
     denominator: float
 
     def __post_init__(self) -> None:
-        if not isinstance(self.numerator_query, DPQuery):
-            raise TypeError(
-                "`numerator_query` must be a DPQuery. "
-                f"Received: numerator_query={self.numerator_query!r}."
-            )
+        check_query(numerator_query=self.numerator_query)
         _check.finite_positive(denominator=self.denominator)
         object.__setattr__(self, "denominator", float(self.denominator))
 
@@ -82,6 +79,15 @@ class NormalizedQuery(DPQuery):
             nests.from_config(config["numerator_query"]), config["denominator"]
         )
 
+    @property
+    @override
+    def inner(self) -> DPQuery:
+        return self.numerator_query
+
+    @override
+    def inner_state(self, global_state: NormalizedGlobalState) -> Nest:
+        return global_state.numerator_state
+
     @override
     def initial_global_state(
         self, seed: int | None = None
@@ -90,48 +96,6 @@ class NormalizedQuery(DPQuery):
             numerator_state=self.numerator_query.initial_global_state(seed),
             denominator=tf.constant(self.denominator, tf.float64),
         )
-
-    @override
-    def derive_sample_params(self, global_state: NormalizedGlobalState) -> Nest:
-        return self.numerator_query.derive_sample_params(
-            global_state.numerator_state
-        )
-
-    @override
-    def initial_sample_state(self, template: Nest) -> Nest:
-        return self.numerator_query.initial_sample_state(template)
-
-    @override
-    def preprocess_record(self, params: Nest, record: Nest) -> Nest:
-        return self.numerator_query.preprocess_record(params, record)
-
-    @override
-    def accumulate_preprocessed_record(
-        self, sample_state: Nest, preprocessed_record: Nest
-    ) -> Nest:
-        return self.numerator_query.accumulate_preprocessed_record(
-            sample_state, preprocessed_record
-        )
-
-    @override
-    def accumulate_records(
-        self,
-        params: Nest,
-        sample_state: Nest,
-        records: Nest,
-        mask: tf.Tensor | None = None,
-    ) -> Nest:
-        return self.numerator_query.accumulate_records(
-            params, sample_state, records, mask
-        )
-
-    @override
-    def merge_sample_states(self, state_1: Nest, state_2: Nest) -> Nest:
-        return self.numerator_query.merge_sample_states(state_1, state_2)
-
-    @override
-    def planned_event(self, global_state: NormalizedGlobalState) -> Nest:
-        return self.numerator_query.planned_event(global_state.numerator_state)
 
     @override
     def get_noised_result(
@@ -156,22 +120,6 @@ class NormalizedQuery(DPQuery):
         )
 
     @override
-    def ledger_events(
-        self, event: Nest, name: str = "records"
-    ) -> tuple[ledger.SumQueryEvent, ...]:
-        return self.numerator_query.ledger_events(event, name)
-
-    @property
-    @override
-    def adapts(self) -> bool:
-        return self.numerator_query.adapts
-
-    @property
-    @override
-    def seeded(self) -> bool:
-        return self.numerator_query.seeded
-
-    @override
     def result_noise(
         self, global_state: NormalizedGlobalState, value: Nest
     ) -> list[LeafNoise]:
@@ -182,9 +130,3 @@ class NormalizedQuery(DPQuery):
             each._replace(scale=each.scale / global_state.denominator)
             for each in noise
         ]
-
-    @override
-    def derive_metrics(
-        self, global_state: NormalizedGlobalState
-    ) -> dict[str, tf.Tensor]:
-        return self.numerator_query.derive_metrics(global_state.numerator_state)

@@ -9,10 +9,11 @@ import keras
 import tensorflow as tf
 from typing_extensions import override
 
-from keras_dp import _check, ledger
+from keras_dp import _check
 from keras_dp.dp_queries import nests
 from keras_dp.dp_queries.dp_query import DPQuery, Nest, QueryResult, register
 from keras_dp.dp_queries.tree_query import TreeQuery
+from keras_dp.dp_queries.wrapping_query import WrappingQuery
 
 
 class RestartIndicator(abc.ABC):
@@ -102,7 +103,7 @@ class RestartState(NamedTuple):
 
 @register
 @dataclasses.dataclass(frozen=True, slots=True)
-class RestartQuery(DPQuery):
+class RestartQuery(WrappingQuery):
     """A query on a tree that starts a new tree after certain rounds.
 
     A tree hides a record the worse the more of its rounds the record takes part
@@ -164,54 +165,21 @@ class RestartQuery(DPQuery):
             keras.saving.deserialize_keras_object(config["restart_indicator"]),
         )
 
+    @property
+    @override
+    def inner(self) -> DPQuery:
+        return self.inner_query
+
+    @override
+    def inner_state(self, global_state: RestartState) -> Nest:
+        return global_state.inner_query_state
+
     @override
     def initial_global_state(self, seed: int | None = None) -> RestartState:
         return RestartState(
             self.inner_query.initial_global_state(seed),
             self.restart_indicator.initialize(),
         )
-
-    @override
-    def derive_sample_params(self, global_state: RestartState) -> Nest:
-        return self.inner_query.derive_sample_params(
-            global_state.inner_query_state
-        )
-
-    @override
-    def initial_sample_state(self, template: Nest) -> Nest:
-        return self.inner_query.initial_sample_state(template)
-
-    @override
-    def preprocess_record(self, params: Nest, record: Nest) -> Nest:
-        return self.inner_query.preprocess_record(params, record)
-
-    @override
-    def accumulate_preprocessed_record(
-        self, sample_state: Nest, preprocessed_record: Nest
-    ) -> Nest:
-        return self.inner_query.accumulate_preprocessed_record(
-            sample_state, preprocessed_record
-        )
-
-    @override
-    def accumulate_records(
-        self,
-        params: Nest,
-        sample_state: Nest,
-        records: Nest,
-        mask: tf.Tensor | None = None,
-    ) -> Nest:
-        return self.inner_query.accumulate_records(
-            params, sample_state, records, mask
-        )
-
-    @override
-    def merge_sample_states(self, state_1: Nest, state_2: Nest) -> Nest:
-        return self.inner_query.merge_sample_states(state_1, state_2)
-
-    @override
-    def planned_event(self, global_state: RestartState) -> Nest:
-        return self.inner_query.planned_event(global_state.inner_query_state)
 
     @override
     def get_noised_result(
@@ -234,24 +202,7 @@ class RestartQuery(DPQuery):
             global_state=RestartState(inner_state, indicator_state)
         )
 
-    @override
-    def ledger_events(
-        self, event: Nest, name: str = "records"
-    ) -> tuple[ledger.SumQueryEvent, ...]:
-        return self.inner_query.ledger_events(event, name)
-
     @property
     @override
     def adapts(self) -> bool:
         return True
-
-    @property
-    @override
-    def seeded(self) -> bool:
-        return self.inner_query.seeded
-
-    @override
-    def derive_metrics(
-        self, global_state: RestartState
-    ) -> dict[str, tf.Tensor]:
-        return self.inner_query.derive_metrics(global_state.inner_query_state)

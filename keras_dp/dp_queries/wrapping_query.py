@@ -1,0 +1,119 @@
+"""What queries that hold another query have in common."""
+
+import abc
+
+import tensorflow as tf
+from typing_extensions import override
+
+from keras_dp import ledger
+from keras_dp.dp_queries.dp_query import DPQuery, LeafNoise, Nest, QueryResult
+
+
+class WrappingQuery(DPQuery):
+    """Leaves everything to the query inside that a subclass does not change.
+
+    Unless a subclass says how, its state is that of the query inside, and it
+    says nothing of the noise in its answers.
+    """
+
+    __slots__ = ()
+
+    @property
+    @abc.abstractmethod
+    def inner(self) -> DPQuery:
+        """The query inside."""
+
+    def inner_state(self, global_state: Nest) -> Nest:
+        """Returns the state of the query inside."""
+        return global_state
+
+    def released(
+        self, sample_state: Nest, global_state: Nest
+    ) -> tuple[QueryResult, list[LeafNoise]]:
+        """Returns what the query inside releases, and the noise in its value.
+
+        Raises:
+            TypeError: The query inside does not know its noise.
+        """
+        state = self.inner_state(global_state)
+        result = self.inner.get_noised_result(sample_state, state)
+        return result, self.inner.result_noise(state, result.value)
+
+    @override
+    def initial_global_state(self, seed: int | None = None) -> Nest:
+        return self.inner.initial_global_state(seed)
+
+    @override
+    def derive_sample_params(self, global_state: Nest) -> Nest:
+        return self.inner.derive_sample_params(self.inner_state(global_state))
+
+    @override
+    def initial_sample_state(self, template: Nest) -> Nest:
+        return self.inner.initial_sample_state(template)
+
+    @override
+    def preprocess_record(self, params: Nest, record: Nest) -> Nest:
+        return self.inner.preprocess_record(params, record)
+
+    @override
+    def accumulate_preprocessed_record(
+        self, sample_state: Nest, preprocessed_record: Nest
+    ) -> Nest:
+        return self.inner.accumulate_preprocessed_record(
+            sample_state, preprocessed_record
+        )
+
+    @override
+    def accumulate_record(
+        self, params: Nest, sample_state: Nest, record: Nest
+    ) -> Nest:
+        return self.inner.accumulate_record(params, sample_state, record)
+
+    @override
+    def accumulate_records(
+        self,
+        params: Nest,
+        sample_state: Nest,
+        records: Nest,
+        mask: tf.Tensor | None = None,
+    ) -> Nest:
+        return self.inner.accumulate_records(
+            params, sample_state, records, mask
+        )
+
+    @override
+    def merge_sample_states(self, state_1: Nest, state_2: Nest) -> Nest:
+        return self.inner.merge_sample_states(state_1, state_2)
+
+    @override
+    def planned_event(self, global_state: Nest) -> Nest:
+        return self.inner.planned_event(self.inner_state(global_state))
+
+    @override
+    def ledger_events(
+        self, event: Nest, name: str = "records"
+    ) -> tuple[ledger.SumQueryEvent, ...]:
+        return self.inner.ledger_events(event, name)
+
+    @property
+    @override
+    def adapts(self) -> bool:
+        return self.inner.adapts
+
+    @property
+    @override
+    def seeded(self) -> bool:
+        return self.inner.seeded
+
+    @override
+    def derive_metrics(self, global_state: Nest) -> dict[str, tf.Tensor]:
+        return self.inner.derive_metrics(self.inner_state(global_state))
+
+
+def check_query(**named: DPQuery) -> None:
+    """Raises unless what is to be wrapped is a query."""
+    for name, query in named.items():
+        if not isinstance(query, DPQuery):
+            raise TypeError(
+                f"`{name}` must be a DPQuery. Received: {name}={query!r}."
+            )
