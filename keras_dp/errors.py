@@ -53,3 +53,10 @@ class GradientCheckError(Exception):
 
 class PrivateTrainingError(Exception):
     """A private optimizer or model was used in a way that is not private."""
+
+
+class TooSlowError(Exception):
+    """A numerical method would take too long; another one takes over.
+
+    Never leaves the package.
+    """

@@ -13,6 +13,7 @@ relative precision where it is far below the spacing of floats at 1.
 """
 
 import dataclasses
+import math
 from typing import Self, TypeAlias
 
 import numpy as np
@@ -141,7 +142,7 @@ def _log_series(excess: Array, y: Array) -> Array:
     log_order = np.log1p(excess)
     total = np.zeros_like(y)
     for k in range(_SERIES_TERMS, 1, -1):
-        coefficient = np.expm1((k - 1) * log_order) / special.factorial(k)
+        coefficient = np.expm1((k - 1) * log_order) / math.factorial(k)
         total = total * y + coefficient
     with np.errstate(divide="ignore"):
         return np.asarray(2 * np.log(np.abs(y)) + np.log(total) + log_order)

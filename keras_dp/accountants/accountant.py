@@ -5,11 +5,8 @@ from typing import ClassVar
 
 from keras_dp import _check
 from keras_dp.accountants.mechanisms import CountedMechanism, Mechanism
-from keras_dp.accountants.normalization import (
-    LedgerLike,
-    Neighbours,
-    normalize,
-)
+from keras_dp.accountants.normalization import Neighbours, normalize
+from keras_dp.accountants.rounds import LedgerLike
 from keras_dp.errors import UnsupportedEventError
 
 # A bound that is below every float is rounded up, not to 0.
@@ -23,7 +20,8 @@ class Accountant(abc.ABC):
     `(epsilon(ledger, delta=delta), delta)`-differentially private, and
     `(epsilon, delta(ledger, epsilon=epsilon))`-differentially private, for
     the relation `neighbours`. Both numbers are upper bounds; floating-point
-    errors are rounded up.
+    errors are rounded up. If `is_bound` is false, the guarantee does not hold:
+    the numbers are approximations, which can be too small.
 
     | Ledger | `epsilon` | `delta` |
     | --- | --- | --- |
@@ -34,11 +32,13 @@ class Accountant(abc.ABC):
     Attributes:
         name: What reports call the accountant.
         mechanisms: The kinds of mechanism it has a bound for.
+        is_bound: Whether the guarantee holds.
     """
 
     __slots__ = ()
     name: ClassVar[str]
     mechanisms: ClassVar[frozenset[type[Mechanism]]]
+    is_bound: ClassVar[bool] = True
 
     def epsilon(
         self,
@@ -59,13 +59,8 @@ class Accountant(abc.ABC):
                 accountant under `neighbours`. Never falls back to a guess.
             ValueError: `delta` or `neighbours` is not a possible one.
         """
-        _check_delta(delta)
-        rounds = self._replayable(ledger, neighbours)
-        if not rounds or delta == 1:
-            return 0.0
-        if delta == 0 or _has_bare_sum(rounds):
-            return float("inf")
-        return max(0.0, self._epsilon(rounds, float(delta)))
+        check_delta(delta)
+        return self.epsilon_of(self.normalized(ledger, neighbours), delta)
 
     def delta(
         self,
@@ -87,12 +82,7 @@ class Accountant(abc.ABC):
             ValueError: `epsilon` or `neighbours` is not a possible one.
         """
         _check.finite_non_negative(epsilon=epsilon)
-        rounds = self._replayable(ledger, neighbours)
-        if not rounds:
-            return 0.0
-        if _has_bare_sum(rounds):
-            return 1.0
-        return min(1.0, max(_LEAST_DELTA, self._delta(rounds, float(epsilon))))
+        return self.delta_of(self.normalized(ledger, neighbours), epsilon)
 
     def can_replay(
         self,
@@ -102,10 +92,14 @@ class Accountant(abc.ABC):
     ) -> bool:
         """Returns whether there is a bound for every round of `ledger`."""
         try:
-            self._replayable(ledger, neighbours)
+            self.normalized(ledger, neighbours)
         except UnsupportedEventError:
             return False
         return True
+
+    def _prices(self, mechanism: Mechanism) -> bool:
+        """Returns whether there is a bound for rounds of `mechanism`."""
+        return type(mechanism) in self.mechanisms
 
     @abc.abstractmethod
     def _epsilon(
@@ -119,12 +113,24 @@ class Accountant(abc.ABC):
     ) -> float:
         """Returns the bound for one round or more and a finite epsilon."""
 
-    def _replayable(
+    def normalized(
         self, ledger: LedgerLike, neighbours: Neighbours
     ) -> tuple[CountedMechanism, ...]:
+        """Returns what `normalize` does, if there is a bound for it.
+
+        Raises:
+            UnsupportedEventError: There is none.
+        """
         rounds = normalize(ledger, neighbours)
+        self.check_priced(rounds, neighbours)
+        return rounds
+
+    def check_priced(
+        self, rounds: tuple[CountedMechanism, ...], neighbours: Neighbours
+    ) -> None:
+        """Raises unless there is a bound for each of the normalized rounds."""
         for mechanism, _ in rounds:
-            if type(mechanism) not in self.mechanisms:
+            if not self._prices(mechanism):
                 known = sorted(kind.__name__ for kind in self.mechanisms)
                 raise UnsupportedEventError(
                     f"`ledger` must normalize to {' or '.join(known)} for "
@@ -132,14 +138,39 @@ class Accountant(abc.ABC):
                     f"neighbours={neighbours!r}. `available_accountants` "
                     "lists those that can replay the ledger."
                 )
-        return rounds
+
+    def can_price(self, rounds: tuple[CountedMechanism, ...]) -> bool:
+        """Returns whether there is a bound for each of the rounds."""
+        return all(self._prices(mechanism) for mechanism, _ in rounds)
+
+    def epsilon_of(
+        self, rounds: tuple[CountedMechanism, ...], delta: float
+    ) -> float:
+        """Returns `epsilon` of normalized rounds that `can_price` accepts."""
+        if not rounds or delta == 1:
+            return 0.0
+        if delta == 0 or has_bare_sum(rounds):
+            return float("inf")
+        return max(0.0, self._epsilon(rounds, float(delta)))
+
+    def delta_of(
+        self, rounds: tuple[CountedMechanism, ...], epsilon: float
+    ) -> float:
+        """Returns `delta` of normalized rounds that `can_price` accepts."""
+        if not rounds:
+            return 0.0
+        if has_bare_sum(rounds):
+            return 1.0
+        return min(1.0, max(_LEAST_DELTA, self._delta(rounds, float(epsilon))))
 
 
-def _has_bare_sum(rounds: tuple[CountedMechanism, ...]) -> bool:
+def has_bare_sum(rounds: tuple[CountedMechanism, ...]) -> bool:
+    """Returns whether a round releases a sum without noise."""
     return any(mechanism.noise_multiplier == 0 for mechanism, _ in rounds)
 
 
-def _check_delta(delta: float) -> None:
+def check_delta(delta: float) -> None:
+    """Raises unless `delta` is a probability."""
     _check.finite_non_negative(delta=delta)
     if delta > 1:
         raise ValueError(

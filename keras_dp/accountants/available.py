@@ -4,21 +4,22 @@ from collections.abc import Iterable
 
 from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.analytic_gaussian import AnalyticGaussian
+from keras_dp.accountants.fourier import Fourier
+from keras_dp.accountants.gdp import GDP
 from keras_dp.accountants.moments import Moments
-from keras_dp.accountants.normalization import (
-    LedgerLike,
-    Neighbours,
-    check_neighbours,
-)
+from keras_dp.accountants.normalization import Neighbours, check_neighbours
 from keras_dp.accountants.rdp import RDP
+from keras_dp.accountants.rounds import LedgerLike
 from keras_dp.accountants.strong_composition import StrongComposition
 
-# The tightest first.
+# The tightest first; what is no bound comes last.
 _ALL: tuple[Accountant, ...] = (
     AnalyticGaussian(),
+    Fourier(),
     RDP(),
     Moments(),
     StrongComposition(),
+    GDP(),
 )
 
 
@@ -26,6 +27,9 @@ def available_accountants(
     ledger: LedgerLike, *, neighbours: Neighbours = "add_or_remove_one"
 ) -> tuple[Accountant, ...]:
     """Returns the accountants that can replay `ledger`, the tightest first.
+
+    `is_bound` of each says whether what it reports is a guarantee. Those of
+    which it is not are at the end.
 
     Args:
         ledger: An object with `rounds`, or the pairs (Round, count).
@@ -36,8 +40,8 @@ def available_accountants(
 
     >>> from keras_dp.ledger import GaussianSum, PoissonSampling, Round
     >>> step = Round(PoissonSampling(0.01), (GaussianSum("all", 1.0, 4.0),))
-    >>> available_accountants([(step, 10_000)])
-    (RDP(), Moments(max_moment=32), StrongComposition())
+    >>> [each.name for each in available_accountants([(step, 10_000)])]
+    ['Fourier', 'RDP', 'moments', 'strong composition', 'GDP (approximate)']
     """
     check_neighbours(neighbours)
     pairs = getattr(ledger, "rounds", ledger)

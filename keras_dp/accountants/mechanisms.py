@@ -6,6 +6,7 @@ between means: dimensionless, `>= 0`, and at 0 the release is not private.
 """
 
 import dataclasses
+import math
 from typing import ClassVar, NamedTuple, TypeAlias
 
 from keras_dp.ledger import CoordinateBounds, NoiseDistribution
@@ -85,6 +86,29 @@ class FixedSizeGaussian:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class WithReplacementGaussian:
+    """A sample of fixed size with replacement; neighbours replace a record.
+
+    A record is drawn `Bin(sample_size, 1 / population_size)` times.
+
+    Attributes:
+        noise_multiplier: Stddev over *twice* the bound of one record.
+        sample_size: Draws a round, >= 1.
+        population_size: Records, >= 2.
+    """
+
+    noise_multiplier: float
+    sample_size: int
+    population_size: int
+
+    @property
+    def sampling_probability(self) -> float:
+        """Of the record being drawn at least once."""
+        none = self.sample_size * math.log1p(-1 / self.population_size)
+        return -math.expm1(none)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class DiscreteGaussian:
     """Integer vectors plus noise of which some or all is discrete Gaussian.
 
@@ -143,6 +167,34 @@ class SampledDiscreteGaussian:
     sampling_probability: float
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class SampledGaussianGroup:
+    """The pair `sum_j Bin(j; k, q) N(j, z^2)`, `N(0, z^2)`, both ways round.
+
+    Poisson sampling when neighbours differ by `k` records being there or not.
+
+    Guarantee: given the sample of the other records, the output is a mixture
+    over the subsets of the `k` records that are in the sample, each a Gaussian
+    moved by a sum of vectors of length at most 1. Likelihood ratios of the
+    subsets are log-normal martingales whose covariances are the products of
+    the sums, and the divergence of the mixture from `N(0, z^2)` is the mean of
+    a convex function of their mixture, so that by Price's theorem it grows
+    with every covariance (compare `SampledGaussianReplaceOne`). All are
+    largest if the records are one vector of length 1: then the sums depend on
+    the number of records in the sample alone, which is binomial. The other
+    order is the divergence of another convex function.
+
+    Attributes:
+        noise_multiplier: `z`, stddev over the bound of one record.
+        sampling_probability: `q`, in (0, 1).
+        group_size: `k`, >= 1.
+    """
+
+    noise_multiplier: float
+    sampling_probability: float
+    group_size: int
+
+
 class Encoding(NamedTuple):
     """A sum of encoded records, with noise that is not Gaussian.
 
@@ -167,11 +219,14 @@ class AdditiveNoise:
         sampling_probability: `q` of Poisson sampling, in (0, 1]; at 1 nothing
             amplifies.
         encodings: The other sums, at least one.
+        is_discrete: Whether the noise of a Gaussian sum is discrete: then `z`
+            stands for moments of integer orders, not for a law.
     """
 
     noise_multiplier: float
     sampling_probability: float
     encodings: tuple[Encoding, ...]
+    is_discrete: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -198,7 +253,9 @@ Mechanism: TypeAlias = (
     Gaussian
     | SampledGaussian
     | SampledGaussianReplaceOne
+    | SampledGaussianGroup
     | FixedSizeGaussian
+    | WithReplacementGaussian
     | DiscreteGaussian
     | SampledDiscreteGaussian
     | AdditiveNoise

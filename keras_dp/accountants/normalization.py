@@ -9,10 +9,9 @@ import decimal
 import functools
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
-from typing import Literal, Protocol, TypeAlias, get_args
+from collections.abc import Collection
+from typing import Literal, TypeAlias, get_args
 
-from keras_dp import _check
 from keras_dp.accountants._leaves import (
     LARGEST_NOISE_MULTIPLIER,
     Release,
@@ -31,7 +30,9 @@ from keras_dp.accountants.mechanisms import (
     SampledDiscreteGaussian,
     SampledGaussian,
     SampledGaussianReplaceOne,
+    WithReplacementGaussian,
 )
+from keras_dp.accountants.rounds import LedgerLike, counted_rounds
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
     DisjointBatches,
@@ -39,23 +40,12 @@ from keras_dp.ledger import (
     FixedSizeWithReplacement,
     FullDataset,
     PoissonSampling,
-    Round,
     SamplingEvent,
     UnverifiedSampling,
 )
 
 Neighbours: TypeAlias = Literal["add_or_remove_one", "replace_one", "zero_out"]
 
-
-class HasRounds(Protocol):
-    """A ledger: `rounds` holds pairs of a round and its count."""
-
-    @property
-    def rounds(self) -> Iterable[tuple[Round, int]]:
-        """The rounds and how often each took place."""
-
-
-LedgerLike: TypeAlias = HasRounds | Iterable[tuple[Round, int]]
 
 # How far a sum moves, in units of one record's bound.
 _SENSITIVITY: dict[Neighbours, float] = {
@@ -66,6 +56,8 @@ _SENSITIVITY: dict[Neighbours, float] = {
 
 # Adaptive clipping makes noise multipliers that differ in the last bit.
 _DIGITS = decimal.Context(prec=12, rounding=decimal.ROUND_DOWN)
+# Three roundings of float64.
+_ROUND_UP = 1 + 4e-16
 
 
 def normalize(
@@ -86,7 +78,7 @@ def normalize(
     | FullDataset, UnverifiedSampling | full | full | full, `2S` (2) |
     | DisjointBatches | raises | once an epoch | once an epoch, `2S` (2) |
     | FixedSizeWithoutReplacement | raises | raises | amplified, `2S` (1) |
-    | FixedSizeWithReplacement | raises | raises | raises |
+    | FixedSizeWithReplacement | raises | raises | amplified, `2S` (1) |
 
     1. Gaussian sums only. Rounds with a discrete Gaussian or an encoded sum
        with other noise raise: no bound is known.
@@ -140,7 +132,7 @@ def normalize(
     counts: defaultdict[Mechanism, int] = defaultdict(int)
     epochs: defaultdict[str, set[Release]] = defaultdict(set)
     tree_rounds: list[TreeRound] = []
-    for event, count in _pairs(ledger):
+    for event, count in counted_rounds(ledger):
         release = released(event.queries)
         epoch = _epoch(event.sampling, neighbours)
         if release.trees:
@@ -170,27 +162,6 @@ def check_neighbours(neighbours: Neighbours) -> None:
             f"`neighbours` must be one of {get_args(Neighbours)}. "
             f"Received: neighbours={neighbours!r}."
         )
-
-
-def _pairs(ledger: LedgerLike) -> Iterator[tuple[Round, int]]:
-    pairs = getattr(ledger, "rounds", ledger)
-    if not isinstance(pairs, Iterable):
-        raise TypeError(
-            "`ledger` must have rounds, or hold pairs (Round, count). "
-            f"Received: ledger={ledger!r}."
-        )
-    for pair in pairs:
-        if not (
-            isinstance(pair, tuple)
-            and len(pair) == 2
-            and isinstance(pair[0], Round)
-        ):
-            raise TypeError(
-                "`ledger` must have rounds, or hold pairs (Round, count). "
-                f"Received: {pair!r} in ledger."
-            )
-        _check.integer_at_least(1, count=pair[1])
-        yield pair[0], int(pair[1])
 
 
 @functools.singledispatch
@@ -271,10 +242,20 @@ def _(
 def _(
     sampling: FixedSizeWithReplacement, release: Release, neighbours: Neighbours
 ) -> Mechanism | None:
-    raise UnsupportedEventError(
-        "`sampling` must not be FixedSizeWithReplacement: a record can be "
-        "drawn several times in one round, and no accountant of this version "
-        f"has a bound for that. Received: sampling={sampling!r}."
+    if neighbours != "replace_one":
+        raise UnsupportedEventError(
+            "`neighbours` must be 'replace_one' for FixedSizeWithReplacement, "
+            "whose draws change with the number of records. "
+            f"Received: neighbours={neighbours!r}."
+        )
+    _check_gaussian(release, sampling, neighbours)
+    if release.is_free:
+        return None
+    cost = release.cost * _SENSITIVITY[neighbours]
+    if sampling.population_size == 1:  # Drawn every time.
+        return Gaussian(_noise_multiplier(cost * sampling.sample_size))
+    return WithReplacementGaussian(
+        _noise_multiplier(cost), sampling.sample_size, sampling.population_size
     )
 
 
@@ -330,14 +311,18 @@ def _unamplified(release: Release, neighbours: Neighbours) -> Mechanism | None:
 
 def _additive(release: Release, probability: float) -> AdditiveNoise:
     z = _noise_multiplier(release.cost) if release.cost else math.inf
-    return AdditiveNoise(z, probability, release.encodings)
+    return AdditiveNoise(z, probability, release.encodings, release.is_discrete)
 
 
 def _noise_multiplier(cost: float) -> float:
-    """Returns `1 / cost`, rounded down to 12 digits."""
+    """Returns `1 / cost`, rounded down to 12 digits.
+
+    A number that is one of 12 digits but for the rounding of the division
+    stays what it is.
+    """
     if cost > LARGEST_NOISE_MULTIPLIER:
         return 0.0
-    return float(_DIGITS.create_decimal_from_float(1 / cost))
+    return float(_DIGITS.create_decimal_from_float(1 / cost * _ROUND_UP))
 
 
 def _text(mechanism: Mechanism) -> tuple[str, str]:

@@ -2,9 +2,10 @@
 
 import dataclasses
 import math
-from typing import ClassVar
+from typing import ClassVar, Literal, TypeAlias, get_args
 
 import numpy as np
+from typing_extensions import override
 
 from keras_dp.accountants import _orders
 from keras_dp.accountants._pairs import Array
@@ -12,8 +13,12 @@ from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.mechanisms import CountedMechanism, Mechanism
 from keras_dp.accountants.renyi_curves import LOG_MOMENTS, composed_log_moment
 
+Conversion: TypeAlias = Literal["improved", "classic"]
+
 # The error of a sum of a few terms, relative to the largest of them.
 _SUM_ERROR = 1e-15
+# Instead of what no float holds; less of it is a larger bound.
+_LARGEST = 1e300
 # At this order minus one the divergence is that of Kullback and Leibler.
 _NEAR_ONE = 1e-6
 
@@ -24,13 +29,21 @@ class RDP(Accountant):
 
     Guarantee: with `R(a)` the sum over the rounds of their divergences of
     order `a`, the ledger is `(epsilon, delta)`-private for every `a > 1` and
-    `epsilon = R(a) + log((a-1)/a) - (log(delta) + log(a)) / (a-1)`. The
-    result is the least of these over all real orders; there is no grid to
-    fall off. It typically is 7 to 12 % above the least true epsilon.
+    the `epsilon` of this table. The result is the least of these over all
+    real orders; there is no grid to fall off. It typically is 7 to 12 %
+    above the least true epsilon.
+
+    | `conversion` | `epsilon` |
+    | --- | --- |
+    | improved | `R(a) + log((a-1)/a) - (log(delta) + log(a)) / (a-1)` |
+    | classic | `R(a) - log(delta) / (a-1)` |
+
+    The classic one is never below the improved one; it is there to be
+    compared with what was published before 2020.
 
     Where the total variation distance, bounded through the Kullback-Leibler
     divergence by Pinsker and by Bretagnolle and Huber, is below `delta`,
-    epsilon is 0.
+    epsilon is 0, whatever the conversion.
 
     | Rounds | Divergence |
     | --- | --- |
@@ -43,20 +56,49 @@ class RDP(Accountant):
 
     Between the orders of the last two a chord bounds the log moment.
 
-    Source: Mironov (2017), arXiv:1702.07476v3; Mironov, Talwar, Zhang (2019),
-    arXiv:1908.10530v1; Wang, Balle, Kasiviswanathan (2018),
-    arXiv:1808.00087v2; conversion: Canonne, Kamath, Steinke (2020),
-    arXiv:2004.00010v4, Proposition 12. We differ in the quadrature (`_renyi`)
-    and in searching the order instead of taking the best of a list.
+    Attributes:
+        conversion: "improved" or "classic".
+
+    Source: Mironov (2017), arXiv:1702.07476v3, the classic conversion is its
+    Proposition 3; Mironov, Talwar, Zhang (2019), arXiv:1908.10530v1; Wang,
+    Balle, Kasiviswanathan (2018), arXiv:1808.00087v2; improved conversion:
+    Canonne, Kamath, Steinke (2020), arXiv:2004.00010v4, Proposition 12. We
+    differ in the quadrature (`_renyi`) and in searching the order instead of
+    taking the best of a list.
 
     >>> from keras_dp.ledger import GaussianSum, PoissonSampling, Round
     >>> step = Round(PoissonSampling(0.01), (GaussianSum("all", 1.0, 4.0),))
     >>> round(RDP().epsilon([(step, 10_000)], delta=1e-5), 3)
     1.035
+    >>> classic = RDP(conversion="classic")
+    >>> round(classic.epsilon([(step, 10_000)], delta=1e-5), 3)
+    1.258
     """
 
-    name: ClassVar[str] = "RDP"
+    conversion: Conversion = "improved"
+
     mechanisms: ClassVar[frozenset[type[Mechanism]]] = frozenset(LOG_MOMENTS)
+
+    def __post_init__(self) -> None:
+        if self.conversion not in get_args(Conversion):
+            raise ValueError(
+                f"`conversion` must be one of {get_args(Conversion)}. "
+                f"Received: conversion={self.conversion!r}."
+            )
+
+    @property
+    @override
+    def name(self) -> str:  # type: ignore[override]
+        # Reports tell the two conversions apart by it.
+        if self.conversion == "improved":
+            return "RDP"
+        return f"RDP ({self.conversion} conversion)"
+
+    @override
+    def __repr__(self) -> str:
+        if self.conversion == "improved":
+            return "RDP()"
+        return f"RDP(conversion={self.conversion!r})"
 
     def _epsilon(
         self, rounds: tuple[CountedMechanism, ...], delta: float
@@ -66,15 +108,16 @@ class RDP(Accountant):
         log_delta = math.log(delta)
 
         def epsilon(excess: Array) -> Array:
-            terms = np.stack(
-                [
-                    composed_log_moment(rounds, excess) / excess,
-                    -log_delta / excess,
+            terms = [
+                composed_log_moment(rounds, excess) / excess,
+                -log_delta / excess,
+            ]
+            if self.conversion == "improved":
+                terms += [
                     -np.log1p(excess) / excess,
                     -np.log1p(1 / excess),
                 ]
-            )
-            return _sum_rounded_up(terms)
+            return _sum_rounded_up(np.stack(terms))
 
         return _orders.least(epsilon)
 
@@ -82,15 +125,12 @@ class RDP(Accountant):
         self, rounds: tuple[CountedMechanism, ...], epsilon: float
     ) -> float:
         def log_delta(excess: Array) -> Array:
-            terms = np.stack(
-                [
-                    composed_log_moment(rounds, excess),
-                    -excess * epsilon,
-                    -np.log1p(excess),
-                    -excess * np.log1p(1 / excess),
-                ]
-            )
-            return _sum_rounded_up(terms)
+            with np.errstate(over="ignore"):
+                less = np.minimum(excess * epsilon, _LARGEST)
+            terms = [composed_log_moment(rounds, excess), -less]
+            if self.conversion == "improved":
+                terms += [-np.log1p(excess), -excess * np.log1p(1 / excess)]
+            return _sum_rounded_up(np.stack(terms))
 
         least = math.exp(min(0.0, _orders.least(log_delta)))
         return min(least, _total_variation_bound(rounds))

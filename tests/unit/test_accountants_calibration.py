@@ -10,11 +10,22 @@ from keras_dp.accountants import (
     AnalyticGaussian,
     Moments,
     StrongComposition,
+    available_accountants,
+)
+from keras_dp.accountants.calibration import (
     calibrate_noise,
+    calibrate_rounds,
+    calibrate_sampling_probability,
     calibrate_scale,
 )
 from keras_dp.errors import CalibrationError, UnsupportedEventError
-from keras_dp.ledger import FullDataset, GaussianSum, PoissonSampling, Round
+from keras_dp.ledger import (
+    FixedSizeWithReplacement,
+    FullDataset,
+    GaussianSum,
+    PoissonSampling,
+    Round,
+)
 
 MESSAGE = re.compile(r"`\w+` must .* Received: .*", re.DOTALL)
 VALID = {
@@ -23,6 +34,24 @@ VALID = {
     "sampling_probability": 0.01,
     "rounds": 1000,
 }
+
+
+TRAINING = {
+    "target_epsilon": 1.0,
+    "delta": 1e-5,
+    "noise_multiplier": 1.1,
+    "accountant": RDP(),
+}
+
+
+class Counting(RDP):
+    """Counts how often it is asked."""
+
+    calls = 0
+
+    def epsilon(self, *args, **named) -> float:
+        type(self).calls += 1
+        return super().epsilon(*args, **named)
 
 
 def spent(accountant, noise: float, case: dict, neighbours: str) -> float:
@@ -51,10 +80,7 @@ def spent(accountant, noise: float, case: dict, neighbours: str) -> float:
 def test_meets_the_target_and_wastes_nothing(
     accountant, neighbours, changes
 ) -> None:
-    """Within 1e-6: noise is found to 1e-8, and epsilon moves a few times that.
-
-    Never exceeded, not by an ulp.
-    """
+    """Within 1e-6, and never exceeded, not by an ulp."""
     case = VALID | changes
 
     noise = calibrate_noise(
@@ -66,14 +92,34 @@ def test_meets_the_target_and_wastes_nothing(
     assert epsilon >= case["target_epsilon"] * (1 - 1e-6)
 
 
-def test_uses_rdp_by_default() -> None:
-    assert calibrate_noise(**VALID) == calibrate_noise(
-        accountant=RDP(), **VALID
+def test_uses_the_tightest_accountant_by_default() -> None:
+    query = GaussianSum("sum", 1.0, 1.0)
+    tightest, *_ = available_accountants(
+        [(Round(PoissonSampling(0.01), (query,)), 1000)]
     )
+
+    found = calibrate_noise(**VALID)
+
+    assert found == pytest.approx(
+        calibrate_noise(accountant=tightest, **VALID), rel=1e-6
+    )
+    assert found < 0.99 * calibrate_noise(accountant=RDP(), **VALID)
+
+
+def test_nothing_to_replay_the_ledger_raises() -> None:
+    def unsupported(scale):
+        sampling = FixedSizeWithReplacement(10, 100)
+        return [(Round(sampling, (GaussianSum("a", 1.0, scale),)), 1)]
+
+    with pytest.raises(UnsupportedEventError):
+        calibrate_scale(unsupported, target_epsilon=1.0, delta=1e-5)
 
 
 def test_scales_nested_queries() -> None:
-    """Two equal groups need sqrt(2) times the noise of one; to 1e-8."""
+    """Two equal groups need sqrt(2) times the noise of one.
+
+    Epsilon of each is found to 1e-7, and falls at least like the noise.
+    """
 
     def two_groups(scale):
         queries = (
@@ -82,11 +128,12 @@ def test_scales_nested_queries() -> None:
         )
         return [(Round(PoissonSampling(0.01), queries), 1000)]
 
-    scale = calibrate_scale(two_groups, target_epsilon=1.0, delta=1e-5)
-
-    assert scale == pytest.approx(
-        math.sqrt(2) * calibrate_noise(**VALID), rel=1e-8
+    scale = calibrate_scale(
+        two_groups, target_epsilon=1.0, delta=1e-5, accountant=RDP()
     )
+
+    alone = calibrate_noise(accountant=RDP(), **VALID)
+    assert scale == pytest.approx(math.sqrt(2) * alone, rel=2e-7)
 
 
 def test_a_cost_that_noise_does_not_touch_is_named() -> None:
@@ -99,11 +146,18 @@ def test_a_cost_that_noise_does_not_touch_is_named() -> None:
         return [(fixed, 1), (free, 1)]
 
     with pytest.raises(CalibrationError) as error:
-        calibrate_scale(beside, target_epsilon=floor * 0.99, delta=1e-5)
+        calibrate_scale(
+            beside,
+            target_epsilon=floor * 0.99,
+            delta=1e-5,
+            accountant=RDP(),
+        )
     assert MESSAGE.fullmatch(str(error.value))
     assert f"epsilon={floor:.6g}" in str(error.value)
 
-    scale = calibrate_scale(beside, target_epsilon=floor * 1.01, delta=1e-5)
+    scale = calibrate_scale(
+        beside, target_epsilon=floor * 1.01, delta=1e-5, accountant=RDP()
+    )
     assert RDP().epsilon(beside(scale), delta=1e-5) <= floor * 1.01
 
 
@@ -122,6 +176,164 @@ def test_a_target_that_is_met_anyway_takes_the_least_noise() -> None:
     assert calibrate_scale(
         free, target_epsilon=1.0, delta=1e-5
     ) == pytest.approx(1e-4)
+
+
+@pytest.mark.parametrize(
+    ("target_epsilon", "sampling_probability", "rounds", "delta"),
+    [
+        (1.0, 0.01, 1000, 1e-5),
+        (0.05, 0.3, 100_000, 1e-9),
+        (1000.0, 1.0, 1, 1e-5),
+        (8.0, 1e-5, 100_000, 1e-9),
+    ],
+)
+def test_asks_the_accountant_fewer_than_twenty_times(
+    target_epsilon, sampling_probability, rounds, delta
+) -> None:
+    common = {
+        "target_epsilon": target_epsilon,
+        "delta": delta,
+        "accountant": Counting(),
+    }
+    Counting.calls = 0
+
+    noise = calibrate_noise(
+        sampling_probability=sampling_probability, rounds=rounds, **common
+    )
+    for_noise, Counting.calls = Counting.calls, 0
+    calibrate_sampling_probability(
+        noise_multiplier=noise, rounds=rounds, **common
+    )
+    for_probability, Counting.calls = Counting.calls, 0
+    calibrate_rounds(
+        noise_multiplier=noise,
+        sampling_probability=sampling_probability,
+        **common,
+    )
+
+    assert max(for_noise, for_probability, Counting.calls) < 20
+
+
+class Jumping(RDP):
+    """Falls from 3 to 0.1 at a noise of 5, and is constant elsewhere."""
+
+    def epsilon(self, ledger, **named) -> float:
+        ((round_, _),) = ledger
+        return 3.0 if round_.queries[0].noise_stddev < 5.0 else 0.1
+
+
+def test_a_jump_of_epsilon_is_found() -> None:
+    """To 1e-11 of the noise, from the side that meets the target."""
+    noise = calibrate_noise(accountant=Jumping(), **VALID)
+
+    assert 5.0 <= noise <= 5.0 * (1 + 2e-11)
+
+
+class TestTheSamplingProbability:
+    @pytest.mark.parametrize("neighbours", ["add_or_remove_one", "replace_one"])
+    @pytest.mark.parametrize("rounds", [1, 1000])
+    def test_meets_the_target_and_wastes_nothing(
+        self, neighbours, rounds
+    ) -> None:
+        probability = calibrate_sampling_probability(
+            rounds=rounds, neighbours=neighbours, **TRAINING
+        )
+
+        case = {
+            "sampling_probability": probability,
+            "rounds": rounds,
+            "delta": 1e-5,
+        }
+        epsilon = spent(RDP(), 1.1, case, neighbours)
+        assert 0 < probability < 1
+        assert 1 - 1e-6 <= epsilon <= 1
+
+    def test_is_1_if_nothing_needs_to_be_hidden(self) -> None:
+        training = TRAINING | {"noise_multiplier": 1000.0}
+
+        assert calibrate_sampling_probability(rounds=1, **training) == 1
+
+    def test_names_the_nearest_target_if_there_is_none(self) -> None:
+        """32 moments do not see less than log(1/delta) / 32."""
+        training = TRAINING | {"accountant": Moments(), "target_epsilon": 0.1}
+
+        with pytest.raises(CalibrationError, match=r"0\.359779") as error:
+            calibrate_sampling_probability(rounds=1, **training)
+
+        assert MESSAGE.fullmatch(str(error.value))
+
+
+class TestTheRounds:
+    @pytest.mark.parametrize(
+        ("noise", "probability"), [(1.1, 0.01), (4.0, 0.02), (60.0, 0.5)]
+    )
+    def test_are_the_most_that_meet_the_target(
+        self, noise, probability
+    ) -> None:
+        training = TRAINING | {"noise_multiplier": noise}
+
+        rounds = calibrate_rounds(sampling_probability=probability, **training)
+
+        costs = [
+            spent(
+                RDP(),
+                noise,
+                {
+                    "sampling_probability": probability,
+                    "rounds": count,
+                    "delta": 1e-5,
+                },
+                "add_or_remove_one",
+            )
+            for count in (rounds, rounds + 1)
+        ]
+        assert isinstance(rounds, int)
+        assert costs[0] <= 1 < costs[1]
+
+    def test_of_unamplified_sums_add_like_squares(self) -> None:
+        """`n` rounds at `z = 10` are one at `10 / sqrt(n)`."""
+        training = {
+            "target_epsilon": 4.377178095685847,
+            "delta": 1e-5,
+            "sampling_probability": 1.0,
+            "noise_multiplier": 10.0,
+        }
+
+        assert (
+            calibrate_rounds(accountant=AnalyticGaussian(), **training) == 100
+        )
+
+    def test_one_that_is_too_expensive_is_named(self) -> None:
+        training = TRAINING | {
+            "accountant": AnalyticGaussian(),
+            "noise_multiplier": 1.0,
+        }
+
+        with pytest.raises(CalibrationError, match=r"one round.*4\.37718"):
+            calibrate_rounds(sampling_probability=1.0, **training)
+
+    def test_have_an_end(self) -> None:
+        training = TRAINING | {"noise_multiplier": 1e11}
+
+        assert calibrate_rounds(sampling_probability=1.0, **training) == 10**12
+
+    @pytest.mark.parametrize(
+        "function", [calibrate_rounds, calibrate_sampling_probability]
+    )
+    def test_bad_arguments_raise(self, function) -> None:
+        other = {"rounds": 1}
+        if function is calibrate_rounds:
+            other = {"sampling_probability": 0.1}
+        for name, value in {
+            "noise_multiplier": 0.0,
+            "delta": 1.0,
+            "target_epsilon": math.inf,
+            "neighbours": "other",
+            next(iter(other)): 0,
+        }.items():
+            with pytest.raises(ValueError, match=f"`{name}`") as error:
+                function(**(TRAINING | other | {name: value}))
+            assert MESSAGE.fullmatch(str(error.value))
 
 
 def test_an_accountant_that_cannot_replay_raises() -> None:

@@ -5,8 +5,10 @@ import math
 import pytest
 
 from keras_dp.accountants import (
+    GDP,
     RDP,
     AnalyticGaussian,
+    Fourier,
     Moments,
     StrongComposition,
     available_accountants,
@@ -14,6 +16,7 @@ from keras_dp.accountants import (
 from keras_dp.ledger import (
     DisjointBatches,
     FixedSizeWithoutReplacement,
+    FixedSizeWithReplacement,
     FullDataset,
     GaussianSum,
     PoissonSampling,
@@ -22,7 +25,14 @@ from keras_dp.ledger import (
     UnverifiedSampling,
 )
 
-ACCOUNTANTS = [RDP(), Moments(), StrongComposition(), AnalyticGaussian()]
+ACCOUNTANTS = [
+    RDP(),
+    Moments(),
+    StrongComposition(),
+    AnalyticGaussian(),
+    Fourier(),
+    GDP(),
+]
 
 
 def counted(
@@ -36,6 +46,9 @@ FULL = counted(FullDataset(), noise=20.0, count=7)
 FIXED = counted(FixedSizeWithoutReplacement(10, 1000), noise=4.0, count=50)
 
 
+UNSAMPLED = [AnalyticGaussian, Fourier, RDP, Moments, StrongComposition, GDP]
+
+
 class TestAvailableAccountants:
     @pytest.mark.parametrize(
         ("ledger", "neighbours", "kinds"),
@@ -43,16 +56,25 @@ class TestAvailableAccountants:
             (
                 FULL,
                 "replace_one",
-                [AnalyticGaussian, RDP, Moments, StrongComposition],
+                UNSAMPLED,
             ),
-            (POISSON, "zero_out", [RDP, Moments, StrongComposition]),
-            (POISSON, "replace_one", [RDP, StrongComposition]),
-            (FIXED, "replace_one", [RDP, StrongComposition]),
+            (
+                POISSON,
+                "zero_out",
+                [Fourier, RDP, Moments, StrongComposition, GDP],
+            ),
+            (POISSON, "replace_one", [Fourier, RDP, StrongComposition]),
+            (FIXED, "replace_one", [Fourier, RDP, StrongComposition]),
             (FIXED, "zero_out", []),
+            (
+                counted(FixedSizeWithReplacement(5, 100)),
+                "replace_one",
+                [Fourier],
+            ),
             (
                 counted(DisjointBatches("epoch")),
                 "zero_out",
-                [AnalyticGaussian, RDP, Moments, StrongComposition],
+                UNSAMPLED,
             ),
             (counted(DisjointBatches("epoch")), "add_or_remove_one", []),
         ],
@@ -66,11 +88,13 @@ class TestAvailableAccountants:
         for accountant in found:
             accountant.epsilon(ledger, delta=1e-5, neighbours=neighbours)
 
-    def test_comes_tightest_first(self) -> None:
+    def test_bounds_come_tightest_first_and_approximations_last(self) -> None:
         found = available_accountants(FULL)
-        epsilons = [each.epsilon(FULL, delta=1e-5) for each in found]
+        bounds = [each for each in found if each.is_bound]
+        epsilons = [each.epsilon(FULL, delta=1e-5) for each in bounds]
 
         assert epsilons == sorted(epsilons)
+        assert [type(each) for each in found[len(bounds) :]] == [GDP]
 
     def test_an_iterator_is_read_once(self) -> None:
         assert len(available_accountants(iter(FULL))) == len(ACCOUNTANTS)

@@ -251,7 +251,9 @@ class TestAccountants:
         def ledger_for(scale):
             return [over(PoissonSampling(0.01), query_for(scale), count=100)]
 
-        scale = calibrate_scale(ledger_for, target_epsilon=1.0, delta=1e-5)
+        scale = calibrate_scale(
+            ledger_for, target_epsilon=1.0, delta=1e-5, accountant=RDP()
+        )
 
         epsilon = RDP().epsilon(ledger_for(scale), delta=1e-5)
         assert 1 - 1e-5 <= epsilon <= 1

@@ -1,0 +1,113 @@
+"""One sampled Gaussian round against its definition in many digits."""
+
+import math
+
+import mpmath as mp
+import pytest
+
+from keras_dp.accountants._mixture_law import MixtureLaw
+from keras_dp.accountants._single_round import epsilon_bounds, log_delta_bounds
+
+NOISE_MULTIPLIERS = [0.05, 0.3, 1.0, 10.0, 1000.0]
+PROBABILITIES = [1e-12, 1e-5, 0.01, 0.5, 0.999, 1.0]
+
+
+def delta_in_many_digits(law: MixtureLaw, epsilon: float) -> mp.mpf:
+    """`P(l > epsilon) - e^epsilon Q(l > epsilon)` on the half-line."""
+    with mp.workdps(80):
+        z, q = mp.mpf(law.noise_multiplier), mp.mpf(law.probabilities[1])
+        eps = mp.mpf(epsilon)
+        bound = mp.exp(-eps if law.is_added else eps)
+        if bound <= 1 - q:
+            return mp.mpf(0) if law.is_added else 1 - bound
+        edge = z * mp.log((bound - (1 - q)) / q) + 1 / (2 * z)
+        if law.is_added:
+            single = mp.ncdf(edge)
+            mixed = (1 - q) * single + q * mp.ncdf(edge - 1 / z)
+            return single - mp.exp(eps) * mixed
+        single = mp.ncdf(-edge)
+        mixed = (1 - q) * single + q * mp.ncdf(1 / z - edge)
+        return mixed - mp.exp(eps) * single
+
+
+def law_of(noise_multiplier, probability, is_added) -> MixtureLaw:
+    return MixtureLaw(
+        noise_multiplier, (1 - probability, probability), is_added
+    )
+
+
+@pytest.mark.parametrize("is_added", [False, True])
+@pytest.mark.parametrize("probability", PROBABILITIES)
+@pytest.mark.parametrize("noise_multiplier", NOISE_MULTIPLIERS)
+def test_epsilon_bounds_hold_epsilon(
+    noise_multiplier, probability, is_added
+) -> None:
+    """And differ by 1e-9 of it, most of them by 1e-11."""
+    law = law_of(noise_multiplier, probability, is_added)
+
+    for log_delta in [-0.01, -1.0, -5.0, -11.5, -69.0, -500.0]:
+        lower, upper = epsilon_bounds(law, log_delta)
+
+        assert 0 <= lower <= upper <= lower * (1 + 1e-9)
+        wanted = mp.exp(log_delta)
+        assert delta_in_many_digits(law, upper) <= wanted
+        if lower > 0:
+            assert delta_in_many_digits(law, lower) >= wanted
+
+
+@pytest.mark.parametrize("is_added", [False, True])
+@pytest.mark.parametrize("probability", PROBABILITIES)
+@pytest.mark.parametrize("noise_multiplier", NOISE_MULTIPLIERS)
+def test_delta_bounds_hold_delta(
+    noise_multiplier, probability, is_added
+) -> None:
+    law = law_of(noise_multiplier, probability, is_added)
+
+    for log_delta in [-0.01, -1.0, -11.5, -69.0]:
+        epsilon = epsilon_bounds(law, log_delta)[1]
+        for share in [0.0, 0.5, 1.0]:
+            lower, upper = log_delta_bounds(law, share * epsilon)
+            delta = delta_in_many_digits(law, share * epsilon)
+            true = mp.log(delta) if delta > 0 else -mp.inf
+
+            assert lower <= true <= upper
+
+
+@pytest.mark.parametrize("is_added", [False, True])
+def test_delta_bounds_are_close(is_added) -> None:
+    """Relative to log delta, down to 1e-217 of delta."""
+    for noise_multiplier, epsilon in [(1.0, 1e-9), (0.5, 0.01), (2.0, 0.3)]:
+        law = law_of(noise_multiplier, 0.5, is_added)
+        lower, upper = log_delta_bounds(law, epsilon)
+        assert upper - lower < 1e-11
+
+    law = law_of(1.0, 0.5, is_added=False)
+    lower, upper = log_delta_bounds(law, 30.0)
+    assert upper < -400
+    assert upper - lower < 1e-11
+
+
+def test_delta_is_nothing_beyond_the_largest_loss() -> None:
+    """Adding a record has losses below -log(1 - q) only."""
+    law = law_of(1.0, 0.5, is_added=True)
+
+    assert log_delta_bounds(law, 0.694) == (-math.inf, -math.inf)
+    assert log_delta_bounds(law, 0.693)[0] > -math.inf
+    assert epsilon_bounds(law, -1e4)[1] <= math.log(2) * (1 + 1e-14)
+
+
+def test_epsilon_is_nothing_where_delta_allows_everything() -> None:
+    """delta(0) of q = 1e-3, z = 1 is 1e-3 times that of the Gaussian, .383."""
+    for is_added in [False, True]:
+        law = law_of(1.0, 1e-3, is_added)
+
+        assert epsilon_bounds(law, math.log(3.9e-4)) == (0.0, 0.0)
+        assert epsilon_bounds(law, math.log(3.8e-4))[0] > 0
+
+
+def test_both_orders_without_sampling_are_the_gaussian() -> None:
+    removed = epsilon_bounds(law_of(1.0, 1.0, is_added=False), math.log(1e-5))
+    added = epsilon_bounds(law_of(1.0, 1.0, is_added=True), math.log(1e-5))
+
+    assert removed == pytest.approx(added, rel=1e-12)
+    assert removed[1] == pytest.approx(4.377178, abs=1e-6)

@@ -1,0 +1,314 @@
+"""What the Fourier accountant adds to the contract."""
+
+import math
+
+import numpy as np
+import pytest
+
+from keras_dp.accountants import RDP, AnalyticGaussian, Bounds, Fourier
+from keras_dp.accountants._mixture_law import MixtureLaw
+from keras_dp.accountants._output_law import cut
+from keras_dp.errors import UnsupportedEventError
+from keras_dp.ledger import (
+    CoordinateBounds,
+    DiscreteGaussianSum,
+    DisjointBatches,
+    EncodedSum,
+    FixedSizeWithoutReplacement,
+    FixedSizeWithReplacement,
+    FullDataset,
+    GaussianSum,
+    NonPrivateSum,
+    PoissonSampling,
+    Round,
+    SamplingEvent,
+    SumQueryEvent,
+)
+from keras_dp.ledger.noise_families import LaplaceNoise
+
+
+def counted(
+    sampling: SamplingEvent, *queries: SumQueryEvent, count: int = 1
+) -> list[tuple[Round, int]]:
+    return [(Round(sampling, queries), count)]
+
+
+def gaussian(noise: float) -> GaussianSum:
+    return GaussianSum("sum", 1.0, noise)
+
+
+ABADI = counted(PoissonSampling(0.01), gaussian(4.0), count=10_000)
+FULL = counted(FullDataset(), gaussian(2.0), count=3)
+FEW = counted(PoissonSampling(0.05), gaussian(0.8), count=3)
+ONE = counted(PoissonSampling(0.2), gaussian(1.0))
+
+
+@pytest.mark.parametrize("ledger", [ABADI, FULL, FEW, ONE])
+@pytest.mark.parametrize("delta", [0.01, 1e-5, 1e-30])
+class TestBounds:
+    def test_epsilon_is_the_upper_one(self, ledger, delta) -> None:
+        bounds = Fourier().epsilon_bounds(ledger, delta=delta)
+
+        assert isinstance(bounds, Bounds)
+        assert bounds.upper == Fourier().epsilon(ledger, delta=delta)
+
+    def test_are_as_near_as_is_promised(self, ledger, delta) -> None:
+        lower, upper = Fourier().epsilon_bounds(ledger, delta=delta)
+
+        assert 0 < lower <= upper <= lower * (1 + 1e-8)
+
+    def test_are_inverse_to_those_of_delta(self, ledger, delta) -> None:
+        bounds = Fourier().epsilon_bounds(ledger, delta=delta)
+
+        at_lower = Fourier().delta_bounds(ledger, epsilon=bounds.lower)
+        at_upper = Fourier().delta_bounds(ledger, epsilon=bounds.upper)
+
+        assert at_lower.upper >= delta >= at_upper.lower
+        assert at_upper.lower <= at_upper.upper
+        assert math.log(at_lower.upper / at_upper.lower) < 1e-5
+
+    def test_a_looser_request_contains_the_tighter(self, ledger, delta) -> None:
+        tight = Fourier().epsilon_bounds(ledger, delta=delta)
+        loose = Fourier().epsilon_bounds(
+            ledger, delta=delta, relative_width=1e-3
+        )
+
+        assert loose.lower <= tight.upper
+        assert loose.upper >= tight.lower
+        assert loose.upper <= loose.lower * (1 + 1e-3)
+
+
+class TestEdges:
+    def test_epsilon_is_zero_from_some_delta_on(self) -> None:
+        least = Fourier().delta_bounds(FEW, epsilon=0.0)
+
+        assert Fourier().epsilon(FEW, delta=least.upper) == 0
+        assert Fourier().epsilon(FEW, delta=least.lower * 0.5) > 0
+
+    def test_a_bare_sum_has_no_bounds(self) -> None:
+        bare = counted(FullDataset(), NonPrivateSum("sum"))
+
+        assert Fourier().epsilon_bounds(bare, delta=0.5) == (math.inf, math.inf)
+        assert Fourier().delta_bounds(bare, epsilon=3.0) == (1, 1)
+
+    def test_nothing_released_costs_nothing(self) -> None:
+        assert Fourier().epsilon_bounds([], delta=0.0) == (0, 0)
+        assert Fourier().delta_bounds([], epsilon=0.0) == (0, 0)
+
+    def test_delta_of_zero_and_of_one(self) -> None:
+        assert Fourier().epsilon_bounds(ABADI, delta=0) == (0, math.inf)
+        assert Fourier().epsilon_bounds(ABADI, delta=1) == (0, 0)
+
+    @pytest.mark.parametrize("wrong", [0, -1e-9, math.nan])
+    def test_relative_width_is_checked(self, wrong) -> None:
+        for bounds in (
+            lambda: Fourier().epsilon_bounds(
+                ABADI, delta=1e-5, relative_width=wrong
+            ),
+            lambda: Fourier().delta_bounds(
+                ABADI, epsilon=1.0, relative_width=wrong
+            ),
+        ):
+            with pytest.raises(ValueError, match="`relative_width` must"):
+                bounds()
+
+    @pytest.mark.parametrize(
+        ("probability", "noise", "count", "delta"),
+        [
+            (1e-8, 0.1, 1, 1e-5),
+            (1e-8, 1e4, 10**6, 1e-300),
+            (1e-300, 1e90, 1, 1e-300),
+            (0.999, 1e4, 10, 1e-12),
+            (1 - 1e-16, 1.0, 10, 1e-12),
+            (0.5, 0.1, 2**62, 1e-5),
+            (0.01, 1e-90, 2**62, 1e-5),
+            (1e-3, 1e5, 10**12, 0.999),
+        ],
+    )
+    @pytest.mark.parametrize("neighbours", ["zero_out", "replace_one"])
+    def test_extreme_rounds_cost_no_more_than_by_moments(
+        self, probability, noise, count, delta, neighbours
+    ) -> None:
+        """Where they are out of reach that is the bound; without a warning."""
+        ledger = counted(
+            PoissonSampling(probability), gaussian(noise), count=count
+        )
+
+        lower, upper = Fourier().epsilon_bounds(
+            ledger, delta=delta, neighbours=neighbours
+        )
+
+        moments = RDP().epsilon(ledger, delta=delta, neighbours=neighbours)
+        assert 0 <= lower <= upper <= moments * (1 + 1e-9)
+
+
+class TestRounds:
+    def test_without_sampling_it_is_the_analytic_gaussian(self) -> None:
+        for neighbours in ("add_or_remove_one", "replace_one"):
+            arguments = {"delta": 1e-7, "neighbours": neighbours}
+            assert Fourier().epsilon(FULL, **arguments) == pytest.approx(
+                AnalyticGaussian().epsilon(FULL, **arguments), rel=1e-11
+            )
+
+    def test_shuffled_epochs_cost_one_participation_each(self) -> None:
+        """And what a round of the whole data set costs beside it."""
+        epochs = [
+            (Round(DisjointBatches(f"epoch {i}"), (gaussian(2.0),)), 500)
+            for i in range(3)
+        ]
+
+        assert Fourier().epsilon(
+            epochs, delta=1e-5, neighbours="zero_out"
+        ) == pytest.approx(
+            Fourier().epsilon(FULL, delta=1e-5, neighbours="zero_out")
+        )
+
+    def test_a_fixed_size_lies_between_attack_and_bound(self) -> None:
+        """N = 10^4, B = 100, sigma = 2 S, T = 1000: 1.828 to 2.199.
+
+        The attack is Poisson's pair with twice the bound, which therefore is
+        no bound for a sample of fixed size.
+        """
+        ledger = counted(
+            FixedSizeWithoutReplacement(100, 10_000), gaussian(2.0), count=1000
+        )
+        poisson = counted(PoissonSampling(0.01), gaussian(1.0), count=1000)
+
+        lower, upper = Fourier().epsilon_bounds(
+            ledger, delta=1e-5, neighbours="replace_one"
+        )
+
+        assert lower == pytest.approx(1.828237, abs=1e-5)
+        assert upper == pytest.approx(2.198910, abs=1e-5)
+        assert Fourier().epsilon(poisson, delta=1e-5) < upper
+        assert upper < RDP().epsilon(
+            ledger, delta=1e-5, neighbours="replace_one"
+        )
+
+    def test_one_draw_is_a_sample_of_one(self) -> None:
+        """With or without replacement."""
+        draws = [
+            counted(kind(1, 50), gaussian(3.0), count=40)
+            for kind in (FixedSizeWithoutReplacement, FixedSizeWithReplacement)
+        ]
+
+        without, with_replacement = (
+            Fourier().epsilon_bounds(each, delta=1e-6, neighbours="replace_one")
+            for each in draws
+        )
+
+        assert with_replacement == pytest.approx(without, rel=1e-5)
+
+    def test_drawing_repeatedly_costs_more(self) -> None:
+        without, with_replacement = (
+            Fourier().epsilon_bounds(
+                counted(kind(20, 100), gaussian(6.0), count=30),
+                delta=1e-5,
+                neighbours="replace_one",
+            )
+            for kind in (FixedSizeWithoutReplacement, FixedSizeWithReplacement)
+        )
+
+        assert with_replacement.lower > without.lower
+        assert with_replacement.upper > without.upper
+
+    def test_discrete_noise_raises_naming_the_mechanism(self) -> None:
+        for queries in (
+            [DiscreteGaussianSum("sum", 1.0, 2.0)],
+            [
+                DiscreteGaussianSum("sum", 1.0, 2.0),
+                EncodedSum(
+                    "encoded",
+                    CoordinateBounds.from_arrays([[0.5]], [3]),
+                    LaplaceNoise(1.0),
+                ),
+            ],
+        ):
+            ledger = counted(PoissonSampling(0.1), *queries)
+            assert not Fourier().can_replay(ledger)
+            with pytest.raises(UnsupportedEventError, match="iscrete"):
+                Fourier().epsilon(ledger, delta=1e-5)
+
+    def test_vectors_that_cross_raise(self) -> None:
+        """None of them counts for the others."""
+        crossing = CoordinateBounds.from_arrays(
+            [[0.6, 0.1], [0.4, 0.3]], [1, 1]
+        )
+        ledger = counted(
+            PoissonSampling(0.1),
+            EncodedSum("encoded", crossing, LaplaceNoise(1.0)),
+        )
+
+        assert RDP().can_replay(ledger)
+        assert not Fourier().can_replay(ledger)
+
+    def test_a_count_is_free(self) -> None:
+        """A billion rounds take no more points than ten thousand."""
+        many = counted(PoissonSampling(1e-4), gaussian(30.0), count=10**9)
+
+        lower, upper = Fourier().epsilon_bounds(many, delta=1e-5)
+
+        assert upper < lower * (1 + 1e-8)
+        assert upper < RDP().epsilon(many, delta=1e-5)
+
+
+class TestManyRounds:
+    """More kinds of rounds than are looked at one by one."""
+
+    @pytest.mark.parametrize(
+        ("least", "most", "kinds", "count"),
+        [(0.9, 1.4, 90, 20), (0.6, 12.0, 300, 10)],
+    )
+    def test_lie_between_the_loudest_and_the_quietest(
+        self, least, most, kinds, count
+    ) -> None:
+        noises = np.geomspace(least, most, kinds).tolist()
+        ledger = [
+            (Round(PoissonSampling(0.005), (gaussian(noise),)), count)
+            for noise in noises
+        ]
+
+        lower, upper = Fourier().epsilon_bounds(ledger, delta=1e-5)
+
+        assert upper <= lower * (1 + 1e-8)
+        assert upper < RDP().epsilon(ledger, delta=1e-5)
+        for noise, bound in ((least, upper), (most, -lower)):
+            same = counted(
+                PoissonSampling(0.005), gaussian(noise), count=kinds * count
+            )
+            epsilon = Fourier().epsilon(same, delta=1e-5)
+            assert epsilon > bound if noise == least else epsilon < -bound
+
+    def test_agree_with_the_same_rounds_one_by_one(self) -> None:
+        """79 kinds are not bundled, the 80th one hardly costs anything."""
+        noises = np.linspace(0.8, 1.3, 79).tolist()
+        few = [
+            (Round(PoissonSampling(0.01), (gaussian(noise),)), 3)
+            for noise in noises
+        ]
+        dust = [(Round(PoissonSampling(0.01), (gaussian(1e7),)), 1)] + [
+            (Round(PoissonSampling(0.01), (gaussian(1e7 + i),)), 1)
+            for i in range(1, 5)
+        ]
+
+        one_by_one = Fourier().epsilon_bounds(few, delta=1e-6)
+        bundled = Fourier().epsilon_bounds(few + dust, delta=1e-6)
+
+        assert bundled.lower <= one_by_one.upper * (1 + 1e-9)
+        assert bundled.upper >= one_by_one.lower
+
+
+def test_a_law_that_is_cut_lacks_its_largest_losses_only() -> None:
+    whole = MixtureLaw(1.5, (0.9, 0.1), is_added=False)
+    law = cut(whole, math.log(1e-6))
+    edges = np.array([-0.05, 0.0, 1.0, law.support[1] + 0.5])
+
+    p, q = (np.exp(each) for each in law.log_masses(edges))
+    all_p, all_q = (np.exp(each) for each in whole.log_masses(edges))
+
+    assert p.shape == q.shape == (5,)
+    assert (p[:3] == all_p[:3]).all()
+    assert (q[:3] == all_q[:3]).all()
+    assert p[4] == q[4] == 0
+    assert 1 - p.sum() == pytest.approx(math.exp(law.log_left_out), rel=1e-6)
+    assert 0 < 1 - q.sum() < 1 - p.sum() <= 1e-6

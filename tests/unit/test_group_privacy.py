@@ -1,0 +1,207 @@
+"""Groups of records: k-fold pairs, and the generic bound without them."""
+
+import math
+import re
+
+import pytest
+
+from keras_dp.accountants import RDP, AnalyticGaussian, Moments
+from keras_dp.accountants import group_privacy as module
+from keras_dp.accountants.group_privacy import group_delta, group_epsilon
+from keras_dp.accountants.mechanisms import (
+    CountedMechanism,
+    DiscreteGaussian,
+    FixedSizeGaussian,
+    Gaussian,
+    SampledGaussian,
+    SampledGaussianGroup,
+)
+from keras_dp.ledger import (
+    DisjointBatches,
+    FixedSizeWithoutReplacement,
+    FullDataset,
+    GaussianSum,
+    NonPrivateSum,
+    PoissonSampling,
+    Round,
+)
+
+MESSAGE = re.compile(r"`\w+` must .* Received: .*", re.DOTALL)
+QUERY = GaussianSum("sum", 1.0, 4.0)
+STEP = Round(PoissonSampling(0.01), (QUERY,))
+FULL = Round(FullDataset(), (QUERY,))
+BARE = Round(FullDataset(), (NonPrivateSum("loss"),))
+
+
+class TestThePair:
+    def test_of_unsampled_sums_has_a_kth_of_the_noise(self) -> None:
+        """Exactly: rounded down by an ulp, then 1e-12."""
+        quarter = Round(FullDataset(), (GaussianSum("sum", 1.0, 1.0),))
+        accountant = AnalyticGaussian()
+
+        epsilon, _, is_pair = group_epsilon(
+            [(FULL, 3)], group_size=4, delta=1e-5, accountant=accountant
+        )
+        _, delta, _ = group_delta(
+            [(FULL, 3)], group_size=4, epsilon=2.0, accountant=accountant
+        )
+
+        alone = accountant.epsilon([(quarter, 3)], delta=1e-5)
+        assert is_pair
+        assert alone <= epsilon <= alone * (1 + 1e-12)
+        alone = accountant.delta([(quarter, 3)], epsilon=2.0)
+        assert alone <= delta <= alone * (1 + 1e-11)
+
+    def test_of_an_epoch_has_its_records_in_one_batch(self) -> None:
+        batches = [
+            (Round(DisjointBatches("epoch"), (GaussianSum("a", 1.0, z),)), 1)
+            for z in (2.0, 3.0)
+        ]
+        single = Round(FullDataset(), (GaussianSum("a", 1.0, 1.0),))
+
+        found = group_epsilon(
+            batches, group_size=2, delta=1e-5, neighbours="zero_out"
+        )
+
+        alone = AnalyticGaussian().epsilon([(single, 1)], delta=1e-5)
+        assert found.epsilon == pytest.approx(alone, rel=1e-11)
+
+    def test_of_mechanisms(self) -> None:
+        rounds = (
+            CountedMechanism(Gaussian(3.0), 2),
+            CountedMechanism(DiscreteGaussian(6.0), 5),
+            CountedMechanism(SampledGaussian(2.0, 0.1), 7),
+        )
+
+        (gaussian, two), (discrete, five), group = module.k_fold(rounds, 3)
+
+        assert (two, five) == (2, 5)
+        assert 1 - 1e-15 <= gaussian.noise_multiplier < 1
+        assert 2 - 1e-15 <= discrete.noise_multiplier < 2
+        assert group == (SampledGaussianGroup(2.0, 0.1, 3), 7)
+
+    def test_is_not_known_for_a_replaced_record_of_a_sample(self) -> None:
+        rounds = (
+            CountedMechanism(Gaussian(3.0), 2),
+            CountedMechanism(FixedSizeGaussian(2.0, 0.1), 1),
+        )
+
+        assert module.k_fold(rounds, 2) is None
+        assert module.k_fold(rounds, 1) is rounds
+
+    def test_of_one_record_is_the_accountants_own(self) -> None:
+        drawn = Round(FixedSizeWithoutReplacement(10, 1000), (QUERY,))
+        common = {"neighbours": "replace_one"}
+
+        found = group_epsilon(
+            [(drawn, 9)], group_size=1, delta=1e-5, accountant=RDP(), **common
+        )
+
+        alone = RDP().epsilon([(drawn, 9)], delta=1e-5, **common)
+        assert found == (alone, 1e-5, True)
+
+
+class TestTheGenericBound:
+    LEDGER = ((STEP, 1000),)
+
+    def test_is_named(self) -> None:
+        found = group_epsilon(
+            self.LEDGER, group_size=2, delta=1e-5, accountant=Moments()
+        )
+
+        assert not found.is_k_fold_pair
+
+    @pytest.mark.parametrize("group_size", [2, 5])
+    def test_is_below_equal_shares(self, group_size) -> None:
+        """`(k e, d (e^(k e) - 1) / (e^e - 1))` is one of its choices."""
+        accountant = Moments()
+        found = group_epsilon(
+            self.LEDGER,
+            group_size=group_size,
+            delta=1e-5,
+            accountant=accountant,
+        )
+
+        share = found.epsilon / group_size
+        delta = accountant.delta(self.LEDGER, epsilon=share)
+        growth = math.expm1(group_size * share) / math.expm1(share)
+        # 1e-2: twenty times what the lines leave in delta.
+        assert delta * growth >= 1e-5 * (1 - 1e-2)
+
+    def test_grows_with_the_group_and_falls_with_delta(self) -> None:
+        def epsilon(group_size, delta):
+            return group_epsilon(
+                self.LEDGER,
+                group_size=group_size,
+                delta=delta,
+                accountant=Moments(),
+            ).epsilon
+
+        assert epsilon(1, 1e-5) < epsilon(2, 1e-5) < epsilon(3, 1e-5)
+        assert epsilon(2, 1e-7) > epsilon(2, 1e-5)
+
+    def test_of_delta_is_the_inverse_of_that_of_epsilon(self) -> None:
+        """Both are above the same curve, by 1e-3 at most."""
+        common = {"group_size": 3, "accountant": Moments()}
+        epsilon = group_epsilon(self.LEDGER, delta=1e-6, **common).epsilon
+
+        delta = group_delta(self.LEDGER, epsilon=epsilon, **common).delta
+
+        assert delta == pytest.approx(1e-6, rel=1e-2)
+
+    def test_is_infinite_beyond_the_least_floats(self) -> None:
+        """Not a guess."""
+        query = GaussianSum("sum", 1.0, 0.05)
+        drawn = Round(FixedSizeWithoutReplacement(10, 1000), (query,))
+
+        found = group_epsilon(
+            [(drawn, 100)],
+            group_size=100,
+            delta=1e-5,
+            accountant=RDP(),
+            neighbours="replace_one",
+        )
+
+        assert found == (math.inf, 1e-5, False)
+
+
+@pytest.mark.parametrize(
+    ("ledger", "delta", "epsilon"),
+    [
+        ([], 0.0, 0.0),
+        ([(FULL, 1)], 0.0, math.inf),
+        ([(FULL, 1)], 1.0, 0.0),
+        ([(BARE, 1)], 1e-5, math.inf),
+        ([(BARE, 1)], 1.0, 0.0),
+    ],
+)
+@pytest.mark.parametrize("has_pair", [True, False])
+def test_ends(monkeypatch, has_pair, ledger, delta, epsilon) -> None:
+    if not has_pair:
+        monkeypatch.setattr(module, "k_fold", lambda *_: None)
+
+    found = group_epsilon(ledger, group_size=3, delta=delta)
+
+    assert found == (epsilon, delta, has_pair)
+
+
+@pytest.mark.parametrize("has_pair", [True, False])
+def test_ends_of_delta(monkeypatch, has_pair) -> None:
+    if not has_pair:
+        monkeypatch.setattr(module, "k_fold", lambda *_: None)
+
+    assert group_delta([(BARE, 1)], group_size=3, epsilon=1.0).delta == 1
+    assert group_delta([], group_size=3, epsilon=1.0).delta < 1e-299
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("group_size", 0), ("delta", 1.5), ("delta", -1.0)]
+)
+def test_bad_arguments_raise(name, value) -> None:
+    arguments = {"group_size": 2, "delta": 1e-5} | {name: value}
+
+    with pytest.raises(ValueError, match=f"`{name}`") as error:
+        group_epsilon([(FULL, 1)], **arguments)
+    assert MESSAGE.fullmatch(str(error.value))
+    with pytest.raises(ValueError, match="`epsilon`"):
+        group_delta([(FULL, 1)], group_size=2, epsilon=-1.0)

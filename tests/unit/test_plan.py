@@ -1,0 +1,149 @@
+"""Plans meet their target, and tell what the sampler would do."""
+
+import re
+
+import numpy as np
+import pytest
+
+from keras_dp.accountants import RDP, Moments
+from keras_dp.accountants.plan import plan
+from keras_dp.errors import CalibrationError
+from keras_dp.ledger import GaussianSum, PoissonSampling, Round
+from keras_dp.reporting.plan_report import plot_plans
+from keras_dp.sampling import PoissonBatches
+
+MESSAGE = re.compile(r"`\w+` must .* Received: .*", re.DOTALL)
+TRAINING = {
+    "population_size": 60_000,
+    "target_epsilon": 2.0,
+    "delta": 1e-5,
+    "epochs": 10,
+    "batch_sizes": (64, 256, 1000, 60_000),
+    "accountant": RDP(),
+}
+
+
+def planned(**changes):
+    arguments = TRAINING | changes
+    return plan(arguments.pop("population_size"), **arguments)
+
+
+class TestTheRows:
+    def test_meet_the_target_and_waste_nothing(self) -> None:
+        for row in planned(neighbours="replace_one").rows:
+            query = GaussianSum("sum", 1.0, row.noise_multiplier)
+            sampling = PoissonSampling(row.sampling_probability)
+            epsilon = RDP().epsilon(
+                [(Round(sampling, (query,)), row.steps)],
+                delta=1e-5,
+                neighbours="replace_one",
+            )
+            assert row.epsilon == epsilon
+            assert 2.0 * (1 - 1e-6) <= epsilon <= 2.0
+
+    @pytest.mark.parametrize("size", [1, 7, 64, 1000])
+    def test_are_what_the_sampler_does(self, size) -> None:
+        sampler = PoissonBatches(
+            np.zeros([1000, 1]), sampling_probability=size / 1000
+        )
+
+        (row,) = planned(population_size=1000, batch_sizes=[size]).rows
+
+        assert row.sampling_probability == sampler.sampling_probability
+        assert row.physical_batch_size == sampler.physical_batch_size
+        assert row.steps == 10 * sampler.rounds_per_epoch
+
+    def test_say_what_gradients_need(self) -> None:
+        """Four bytes a float."""
+        (row,) = planned(batch_sizes=[64], parameters=1000).rows
+
+        assert row.gradient_bytes == 4000
+        assert row.per_example_gradient_bytes == 4000 * row.physical_batch_size
+
+    def test_have_no_sizes_without_parameters(self) -> None:
+        (row,) = planned(batch_sizes=[64]).rows
+
+        assert row.gradient_bytes is row.per_example_gradient_bytes is None
+
+    def test_larger_batches_need_less_noise_per_example(self) -> None:
+        """Figure 5 of van der Veen et al.: 60,000 records, 10 epochs.
+
+        Between the inverse of the batch size and its square root.
+        """
+        sizes = [16, 64, 256, 1024, 4096]
+
+        for accountant in (RDP(), Moments()):
+            rows = planned(batch_sizes=sizes, accountant=accountant).rows
+            noise = np.array([row.noise_per_example for row in rows])
+            slopes = np.diff(np.log(noise)) / np.diff(np.log(sizes))
+            assert np.all((slopes > -1) & (slopes < -0.5))
+
+
+class TestTheTable:
+    def test_has_a_line_for_each_batch_size(self) -> None:
+        text = str(planned(parameters=10**6))
+
+        head, names, *lines = text.splitlines()
+        assert head.startswith("60,000 records, 10 epochs, epsilon <= 2 at")
+        assert len({len(line) for line in (names, *lines)}) == 1
+        sizes = [line.split()[0] for line in lines]
+        assert sizes == ["64", "256", "1,000", "60,000"]
+        assert "MiB" in lines[0]
+
+    def test_rounds_noise_up(self) -> None:
+        """What is copied from it meets the target."""
+        table = planned()
+
+        for row, line in zip(
+            table.rows, str(table).splitlines()[2:], strict=True
+        ):
+            shown = float(line.split()[3])
+            assert row.noise_multiplier <= shown < row.noise_multiplier + 2e-4
+
+
+class TestThePlot:
+    def test_shows_noise_per_example_against_batch_size(self, tmp_path) -> None:
+        plans = [planned(target_epsilon=each) for each in (1.0, 4.0)]
+
+        figure = plot_plans(plans)
+
+        (axes,) = figure.axes
+        assert axes.get_xscale() == axes.get_yscale() == "log"
+        for line, each in zip(axes.get_lines(), plans, strict=True):
+            assert line.get_xdata().tolist() == [64, 256, 1000, 60_000]
+            np.testing.assert_allclose(
+                line.get_ydata(), [row.noise_per_example for row in each.rows]
+            )
+        figure.savefig(tmp_path / "plan.png")
+        assert (tmp_path / "plan.png").stat().st_size > 1000
+
+    def test_needs_a_plan(self) -> None:
+        with pytest.raises(ValueError, match="`plans`") as error:
+            plot_plans([])
+        assert MESSAGE.fullmatch(str(error.value))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kind"),
+    [
+        ("population_size", 0, ValueError),
+        ("epochs", 0, ValueError),
+        ("epochs", 1.5, TypeError),
+        ("batch_sizes", [], ValueError),
+        ("batch_sizes", [0], ValueError),
+        ("batch_sizes", [60_001], ValueError),
+        ("parameters", 0, ValueError),
+        ("delta", 1.0, ValueError),
+        ("target_epsilon", 0.0, ValueError),
+        ("neighbours", "other", ValueError),
+    ],
+)
+def test_bad_arguments_raise(name, value, kind) -> None:
+    with pytest.raises(kind, match=f"`{name}`") as error:
+        planned(**{name: value})
+    assert MESSAGE.fullmatch(str(error.value))
+
+
+def test_an_impossible_target_raises() -> None:
+    with pytest.raises(CalibrationError, match="least it can"):
+        planned(target_epsilon=0.01, accountant=Moments())

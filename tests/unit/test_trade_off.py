@@ -1,0 +1,183 @@
+"""Trade-off curves: what is at their ends, and what they refuse."""
+
+import re
+
+import numpy as np
+import pytest
+
+from keras_dp.accountants import RDP, AnalyticGaussian, Moments
+from keras_dp.accountants.trade_off import (
+    TradeOff,
+    advantage,
+    bayes_risk,
+    trade_off,
+)
+from keras_dp.errors import UnsupportedEventError
+from keras_dp.ledger import (
+    FixedSizeWithReplacement,
+    FullDataset,
+    GaussianSum,
+    NonPrivateSum,
+    PoissonSampling,
+    Round,
+)
+
+MESSAGE = re.compile(r"`\w+` must .* Received: .*", re.DOTALL)
+STEP = Round(PoissonSampling(0.1), (GaussianSum("sum", 1.0, 1.0),))
+BARE = Round(FullDataset(), (NonPrivateSum("loss"),))
+RATES = np.linspace(0, 1, 1001)
+
+
+class TestTheCurve:
+    def test_of_an_empty_ledger_is_that_of_guessing(self) -> None:
+        curve = trade_off([])
+
+        assert curve.area_under_curve == pytest.approx(0.5, abs=1e-14)
+        assert curve.advantage <= 1e-15
+        np.testing.assert_allclose(
+            curve.largest_true_positive_rate(RATES), RATES, rtol=1e-14
+        )
+
+    def test_of_a_bare_sum_bounds_nothing(self) -> None:
+        curve = trade_off([(BARE, 1)])
+
+        assert curve.area_under_curve == 1
+        assert curve.advantage == 1
+        assert np.all(curve.least_false_negative_rate(RATES) == 0)
+
+    @pytest.mark.parametrize("accountant", [RDP(), Moments()])
+    def test_is_concave_rising_and_symmetric(self, accountant) -> None:
+        """Each up to the rounding of numbers near 1."""
+        curve = trade_off([(STEP, 100)], accountant=accountant, lines=30)
+
+        positives = curve.largest_true_positive_rate(RATES)
+        assert np.all(np.diff(positives) >= -1e-15)
+        assert np.all(np.diff(positives, 2) <= 1e-14)
+        assert np.all(positives >= RATES)
+        mirrored = curve.largest_true_positive_rate(1 - positives)
+        assert np.all(mirrored <= 1 - RATES + 2e-12)
+
+    def test_asks_for_as_many_lines_as_it_is_told(self) -> None:
+        for lines in (2, 3, 40):
+            curve = trade_off([(STEP, 100)], lines=lines, accountant=RDP())
+            assert len(curve.epsilons) == lines
+
+    def test_gains_by_more_lines(self) -> None:
+        areas = [
+            trade_off(
+                [(STEP, 100)], lines=lines, accountant=RDP()
+            ).area_under_curve
+            for lines in (3, 10, 100)
+        ]
+
+        assert areas[0] > areas[1] > areas[2]
+
+    def test_area_is_that_of_the_curve(self) -> None:
+        """Against a trapezoid rule, which lies below a concave function."""
+        curve = trade_off([(STEP, 100)], lines=20, accountant=RDP())
+        x = np.linspace(0, 1, 200_001)
+
+        below = np.trapezoid(curve.largest_true_positive_rate(x), x)
+
+        assert below - 1e-12 <= curve.area_under_curve <= below + 1e-6
+
+    def test_leaves_out_lines_that_are_above_others(self) -> None:
+        curve = TradeOff((0.0, 1.0, 2.0, 3.0), (0.5, 0.4, 0.01, 0.01))
+        x = np.linspace(0, 1, 200_001)
+
+        below = np.trapezoid(curve.largest_true_positive_rate(x), x)
+
+        assert len(curve.corners) == 1
+        assert curve.area_under_curve == pytest.approx(below, abs=1e-6)
+
+    def test_of_a_pure_guarantee_is_that_of_randomized_response(self) -> None:
+        """Corner at `x = 1 / (1 + e)`, where the power is `e / (1 + e)`."""
+        curve = TradeOff((1.0,), (0.0,))
+        share = np.e / (1 + np.e)
+
+        assert curve.advantage == pytest.approx(2 * share - 1, rel=1e-14)
+        assert curve.area_under_curve == pytest.approx(share, rel=1e-14)
+        found = curve.largest_true_positive_rate(1 - share)
+        assert found == pytest.approx(share, rel=1e-14)
+
+    def test_holds_a_vast_epsilon(self) -> None:
+        """Beyond what exp() can hold, the least rates are bounded still."""
+        query = GaussianSum("sum", 1.0, 0.02)
+        curve = trade_off(
+            [(Round(FullDataset(), (query,)), 1)],
+            accountant=AnalyticGaussian(),
+        )
+
+        assert curve.epsilons[-1] > 1000
+        assert curve.area_under_curve == 1
+        assert curve.largest_true_positive_rate(0.0) <= 2e-12
+
+
+class TestTheRisk:
+    @pytest.mark.parametrize("prior", [0.0, 0.2, 0.5, 1.0])
+    def test_of_an_empty_ledger_is_that_of_guessing(self, prior) -> None:
+        risk = bayes_risk([], prior=prior)
+
+        assert risk == pytest.approx(min(prior, 1 - prior), rel=1e-14)
+
+    def test_of_a_bare_sum_is_nothing(self) -> None:
+        assert bayes_risk([(BARE, 1)], prior=0.5) == 0
+
+    def test_is_symmetric_in_the_prior(self) -> None:
+        """Up to the rounding of 1 - 0.2."""
+        low, high = (
+            bayes_risk([(STEP, 10)], prior=prior, accountant=RDP())
+            for prior in (0.2, 0.8)
+        )
+
+        assert low == pytest.approx(high, rel=1e-12)
+
+    def test_of_even_odds_is_what_the_advantage_leaves(self) -> None:
+        ledger = [(STEP, 10)]
+
+        risk = bayes_risk(ledger, prior=0.5, accountant=RDP())
+
+        most = advantage(ledger, accountant=RDP())
+        assert risk == pytest.approx((1 - most) / 2, rel=1e-14)
+
+
+class TestArguments:
+    @pytest.mark.parametrize("prior", [-0.1, 1.1, float("nan")])
+    def test_prior(self, prior) -> None:
+        with pytest.raises(ValueError, match="`prior`") as error:
+            bayes_risk([], prior=prior)
+        assert MESSAGE.fullmatch(str(error.value))
+
+    def test_lines(self) -> None:
+        with pytest.raises(ValueError, match="`lines`"):
+            trade_off([], lines=1)
+
+    @pytest.mark.parametrize("rate", [-0.1, [0.0, 1.1], float("nan")])
+    def test_rates(self, rate) -> None:
+        curve = trade_off([(STEP, 1)], lines=2, accountant=RDP())
+
+        with pytest.raises(ValueError, match="`false_positive_rate`"):
+            curve.largest_true_positive_rate(rate)
+
+    @pytest.mark.parametrize(
+        ("epsilons", "deltas"),
+        [((), ()), ((0.0,), ()), ((0.0,), (1.1,)), ((-1.0,), (0.1,))],
+    )
+    def test_pairs(self, epsilons, deltas) -> None:
+        with pytest.raises(ValueError, match="must be"):
+            TradeOff(epsilons, deltas)
+
+    @pytest.mark.parametrize(
+        "ask",
+        [trade_off, advantage, lambda *a, **k: bayes_risk(*a, prior=0.5, **k)],
+    )
+    def test_rounds_without_a_bound(self, ask) -> None:
+        query = GaussianSum("sum", 1.0, 1.0)
+        drawn = Round(FixedSizeWithReplacement(1, 10), (query,))
+
+        with pytest.raises(UnsupportedEventError):
+            ask([(drawn, 1)])
+        with pytest.raises(UnsupportedEventError):
+            ask([(STEP, 1)], accountant=AnalyticGaussian())
+        with pytest.raises(ValueError, match="`neighbours`"):
+            ask([(STEP, 1)], accountant=RDP(), neighbours="other")
