@@ -5,12 +5,13 @@
 
 from typing import TYPE_CHECKING, Any
 
+from keras_dp.reporting.plan_report import plot_plans
 from keras_dp.reporting.report import Cost, Report, make_report
 
 if TYPE_CHECKING:
     from keras_dp.reporting.progress import EpsilonProgress
 
-__all__ = ["Cost", "EpsilonProgress", "Report", "make_report"]
+__all__ = ["Cost", "EpsilonProgress", "Report", "make_report", "plot_plans"]
 
 
 def __getattr__(name: str) -> Any:

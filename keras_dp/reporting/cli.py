@@ -1,4 +1,4 @@
-"""The command line: `keras-dp report FILE` and `keras-dp verify FILE`.
+"""The command line: `keras-dp report`, `keras-dp verify`, `keras-dp plan`.
 
 Exit codes: 0 done; 1 the answer could not be written; 2 wrong usage; 3 the file
 is not a ledger that can be read (missing, foreign, corrupt, newer); 4 its rows
@@ -10,12 +10,19 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from typing import get_args
+from typing import Any, get_args
 
 from keras_dp._version import __version__
+from keras_dp.accountants import plan
 from keras_dp.accountants.normalization import Neighbours
-from keras_dp.errors import LedgerError, LedgerIntegrityError
+from keras_dp.errors import (
+    CalibrationError,
+    LedgerError,
+    LedgerIntegrityError,
+    UnsupportedEventError,
+)
 from keras_dp.ledger import PrivacyLedger
+from keras_dp.reporting.plan_report import plot_plans
 from keras_dp.reporting.report import make_report
 
 OK, UNWRITTEN, USAGE, UNREADABLE, INCONSISTENT = 0, 1, 2, 3, 4
@@ -24,6 +31,8 @@ OK, UNWRITTEN, USAGE, UNREADABLE, INCONSISTENT = 0, 1, 2, 3, 4
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line, and returns its exit code."""
     options = _parser().parse_args(arguments)
+    if options.command == "plan":
+        return _planned(options)
     try:
         with PrivacyLedger.open(options.file, mode="r") as ledger:
             if options.command == "verify":
@@ -38,6 +47,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (LedgerError, OSError) as error:
         return _fail(UNREADABLE, error)
     return _answer(text)
+
+
+def _planned(options: argparse.Namespace) -> int:
+    try:
+        found = plan(
+            options.records,
+            target_epsilon=options.epsilon,
+            delta=options.delta,
+            epochs=options.epochs,
+            batch_sizes=options.batch_sizes,
+            parameters=options.parameters,
+            neighbours=options.neighbours,
+        )
+    except (CalibrationError, UnsupportedEventError, ValueError) as error:
+        return _fail(USAGE, error)
+    if options.plot:
+        try:
+            plot_plans([found]).savefig(options.plot)
+        except (ImportError, OSError, ValueError) as error:
+            return _fail(UNWRITTEN, error)
+    return _answer(found.as_text())
 
 
 def _verified(ledger: PrivacyLedger) -> str:
@@ -73,7 +103,7 @@ def _fail(code: int, error: Exception) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="keras-dp",
-        description="Reads privacy ledgers.",
+        description="Reads privacy ledgers, and plans trainings.",
         epilog="Exit codes: 0 done, 1 the answer could not be written, 2 wrong "
         "usage, 3 not a readable ledger, 4 the ledger contradicts itself.",
     )
@@ -86,12 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument(
         "--delta", type=_delta, required=True, help="in (0, 1), such as 1e-5"
     )
-    report.add_argument(
-        "--neighbours",
-        choices=get_args(Neighbours),
-        default="add_or_remove_one",
-        help="the neighbouring relation (default: %(default)s)",
-    )
+    _add_neighbours(report)
     report.add_argument(
         "--json", action="store_true", help="print a JSON object"
     )
@@ -99,7 +124,45 @@ def _parser() -> argparse.ArgumentParser:
         "verify", help="check that the rows of a ledger are as written"
     )
     verify.add_argument("file", help="a ledger file")
+    _add_plan(commands)
     return parser
+
+
+def _add_plan(commands: Any) -> None:
+    planned = commands.add_parser(
+        "plan", help="print the noise that a privacy target needs"
+    )
+    planned.add_argument(
+        "--records", type=int, required=True, help="records in the data set"
+    )
+    planned.add_argument(
+        "--epsilon", type=float, required=True, help="the target"
+    )
+    planned.add_argument(
+        "--delta", type=_delta, required=True, help="in (0, 1), such as 1e-5"
+    )
+    planned.add_argument("--epochs", type=int, required=True)
+    planned.add_argument(
+        "--batch-sizes",
+        type=int,
+        nargs="+",
+        required=True,
+        help="expected sizes of a sample",
+    )
+    planned.add_argument(
+        "--parameters", type=int, help="trainable ones of the model"
+    )
+    planned.add_argument("--plot", help="a file for the plot, such as plan.svg")
+    _add_neighbours(planned)
+
+
+def _add_neighbours(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--neighbours",
+        choices=get_args(Neighbours),
+        default="add_or_remove_one",
+        help="the neighbouring relation (default: %(default)s)",
+    )
 
 
 def _delta(text: str) -> float:

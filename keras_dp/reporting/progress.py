@@ -22,7 +22,8 @@ class EpsilonProgress(keras.callbacks.Callback):
     Attributes:
         ledger: Where the training is recorded.
         delta: At which epsilon is given, in (0, 1).
-        accountant: `RDP()` by default.
+        accountant: `RDP()` by default, which takes milliseconds for few
+            rounds too.
         neighbours: The neighbouring relation.
         interval_seconds: Least time between two evaluations.
     """

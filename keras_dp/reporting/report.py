@@ -29,11 +29,14 @@ class Cost:
 
     Attributes:
         accountant: Its name.
-        epsilon: An upper bound, possibly `inf`.
+        epsilon: An upper bound, possibly `inf`; or if `is_bound` is false an
+            approximation, which may be too small.
+        is_bound: Whether epsilon is a guarantee.
     """
 
     accountant: str
     epsilon: float
+    is_bound: bool = True
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,8 +51,8 @@ class Report:
             a process that died may not have run all of them.
         delta: At which epsilon is given.
         neighbours: The neighbouring relation.
-        costs: By every accountant that has a sound bound, in the order of
-            `available_accountants`; empty if none has.
+        costs: By every accountant that can replay the rounds, in the order of
+            `available_accountants`; empty if none can.
     """
 
     dataset: str
@@ -83,6 +86,12 @@ class Report:
             "epsilon": {
                 cost.accountant: _json_number(cost.epsilon)
                 for cost in self.costs
+                if cost.is_bound
+            },
+            "approximate_epsilon": {
+                cost.accountant: _json_number(cost.epsilon)
+                for cost in self.costs
+                if not cost.is_bound
             },
             "rounds": [_json_round(each) for each in self.rounds],
         }
@@ -126,8 +135,10 @@ class Report:
             )
         width = max((len(cost.accountant) for cost in self.costs), default=0)
         lines += [
-            f"  {cost.accountant:<{width}}  epsilon <= "
+            f"  {cost.accountant:<{width}}  epsilon "
+            f"{'<=' if cost.is_bound else 'is about'} "
             f"{_rounded_up(cost.epsilon)}"
+            f"{'' if cost.is_bound else ', which is no bound'}"
             for cost in self.costs
         ]
         return "\n".join(lines)
@@ -174,6 +185,7 @@ def make_report(
             Cost(
                 each.name,
                 each.epsilon(rounds, delta=delta, neighbours=neighbours),
+                each.is_bound,
             )
             for each in accountants
         ),

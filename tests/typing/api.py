@@ -66,8 +66,9 @@ def replay_a_ledger() -> dict[str, float]:
         available = accountants.available_accountants(ledger)
         assert_type(available, tuple[accountants.Accountant, ...])
         chosen: tuple[accountants.Accountant, ...] = (
+            accountants.Fourier(),
             accountants.Moments(),
-            accountants.RDP(),
+            accountants.RDP(conversion="classic"),
             accountants.StrongComposition(),
             accountants.AnalyticGaussian(),
         )
@@ -79,6 +80,12 @@ def replay_a_ledger() -> dict[str, float]:
         costs["delta"] = accountants.RDP().delta(
             ledger, epsilon=3.0, neighbours="replace_one"
         )
+        lower, upper = accountants.Fourier().epsilon_bounds(ledger, delta=1e-6)
+        costs["width"] = upper - lower
+        attacks = accountants.trade_off(ledger)
+        assert_type(attacks, accountants.TradeOff)
+        curve = accountants.epsilon_curve(ledger, delta=1e-6, points=10)
+        assert_type(curve, accountants.EpsilonCurve)
         report = make_report(ledger, delta=1e-6, neighbours="zero_out")
         assert_type(report, Report)
         assert_type(report.as_json(), str)

@@ -119,7 +119,8 @@ class TestTheDependencies:
         }
 
         assert "numpy" in imported
-        assert imported - required == {"tensorflow"}
+        # Those of the extras.
+        assert imported - required == {"tensorflow", "matplotlib"}
 
 
 class TestThePins:

@@ -218,6 +218,14 @@ class TestTheText:
 
         assert report.as_text().endswith(f"  it  epsilon <= {shown}")
 
+    def test_says_what_is_no_bound(self) -> None:
+        costs = (Cost("it", 1.0, is_bound=False),)
+        report = Report("d", "u", (), 0, DELTA, "zero_out", costs)
+
+        assert report.as_text().endswith(
+            "  it  epsilon is about 1.0000, which is no bound"
+        )
+
     def test_says_at_which_delta_exactly(self) -> None:
         text = make_report(
             in_memory(), delta=np.float64(1.2345678e-6)
@@ -247,14 +255,20 @@ class TestTheJson:
 
         content = json.loads(report.as_json())
 
-        assert content["epsilon"] == {
-            cost.accountant: cost.epsilon for cost in report.costs
-        }
-        assert len(content["epsilon"]) >= 1
+        for key, is_bound in (
+            ("epsilon", True),
+            ("approximate_epsilon", False),
+        ):
+            assert content[key] == {
+                cost.accountant: cost.epsilon
+                for cost in report.costs
+                if cost.is_bound == is_bound
+            }
+            assert content[key]
         assert {
             key: content[key]
             for key in content
-            if key not in ("epsilon", "rounds")
+            if key not in ("epsilon", "approximate_epsilon", "rounds")
         } == {
             "dataset": "clinic",
             "unit": "patient",
@@ -331,6 +345,7 @@ class TestTheValues:
             Cost(
                 each.name,
                 each.epsilon(ledger, delta=delta, neighbours=neighbours),
+                each.is_bound,
             )
             for each in available
         )
