@@ -101,6 +101,7 @@ def train_privately(
         delta=delta_for(train),
         sampling_probability=probability,
         rounds=epochs * samples.rounds_per_epoch,
+        accountant=accountants.RDP(),  # What the progress bar shows.
     )
     print(
         f"{epochs} epochs of {samples.rounds_per_epoch} rounds, "

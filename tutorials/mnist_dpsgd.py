@@ -83,6 +83,7 @@ def main() -> None:
         delta=DELTA,
         sampling_probability=probability,
         rounds=options.epochs * samples.rounds_per_epoch,
+        accountant=accountants.RDP(),  # What the progress bar shows.
     )
     query = keras_dp.GaussianAverageQuery(
         1.0, sum_stddev=noise_multiplier, denominator=options.batch

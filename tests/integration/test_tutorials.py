@@ -172,7 +172,7 @@ def test_the_tutorial_of_mechanisms_has_a_line_for_each(finished) -> None:
     assert set(rows) == {"groups", "adaptive", "corrected"}
     for row in rows.values():
         assert 0 < float(row[2]) < 1000  # Epsilon.
-        assert row[3] == "RDP"
+        assert row[3] == "Fourier"
     assert {cell.partition("=")[0] for cell in rows["adaptive"][5:]} == {
         "head/clip",
         "hidden/clip",
