@@ -40,6 +40,21 @@ def moments(composition: Composition, tilts: Array) -> Moments:
     return composed_moments(laws, composition.gaussian, tilts)
 
 
+def log_moment_error(composition: Composition, tilt: float) -> float:
+    """Returns a bound on the error of `K(tilt)`, rounding apart.
+
+    `inf` where bundles have none.
+    """
+    error = sum(
+        float(count) * math.exp(law.nodes(tilt, tilt, 0.0).log_error)
+        for law, count in zip(composition.laws, composition.counts, strict=True)
+    )
+    return error + sum(
+        float(bundle.errors(tilt, np.zeros(1))[0])
+        for bundle in composition.bundles
+    )
+
+
 def weighted_laws(composition: Composition) -> list[tuple[LossLaw, float]]:
     """Returns laws and counts, those that stand for bundles included."""
     found = list(

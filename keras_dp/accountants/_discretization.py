@@ -27,9 +27,9 @@ from keras_dp.accountants._coarse_law import (
     composed_moments,
     saddle_point,
 )
+from keras_dp.accountants._composition import Composition
 from keras_dp.accountants._grid_pairs import Span, grid_pairs, span_of
 from keras_dp.accountants._grid_window import Window, log_peak, windows
-from keras_dp.accountants._line_integral import Composition
 from keras_dp.accountants._mixture_law import MixtureLaw
 from keras_dp.errors import TooSlowError
 

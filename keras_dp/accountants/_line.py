@@ -10,7 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_dp.accountants._composition import Composition, moments
+from keras_dp.accountants._composition import (
+    Composition,
+    log_moment_error,
+    moments,
+)
 from keras_dp.accountants._layers import fall
 from keras_dp.accountants._line_points import (
     EPSILON,
@@ -53,7 +57,7 @@ class _Aside(NamedTuple):
 
     Attributes:
         tilt: Where it is.
-        log_moment: `K` there.
+        log_moment: `K` there, at least.
     """
 
     tilt: float
@@ -220,15 +224,8 @@ def line_near(
         raise TooSlowError
     size = math.ceil(end / step) + 1
     logs, errors = log_ratios(composition, tilt, step, size, together)
-    log_moment_error = sum(
-        count * math.exp(law.nodes(tilt, tilt, 0.0).log_error)
-        for law, count in zip(composition.laws, composition.counts, strict=True)
-    )
-    log_moment_error += _MOMENT * EPSILON * (1 + abs(place.log_moment))
-    log_moment_error += sum(
-        float(bundle.errors(tilt, np.zeros(1))[0])
-        for bundle in composition.bundles
-    )
+    moment_error = log_moment_error(composition, tilt)
+    moment_error += _MOMENT * EPSILON * (1 + abs(place.log_moment))
     t = points(step, size)
     s = tilt + 1j * t
     less = composition.gaussian * t**2 / 2
@@ -244,7 +241,7 @@ def line_near(
         values,
         log_left_out,
         float((np.abs(values) * errors).sum()) * step,
-        log_moment_error,
+        moment_error,
     )
 
 
@@ -300,8 +297,17 @@ def _place(
         lines[each].log_moment,
         float(at.mean[each]),
         min(best, 1 / spread),
-        (lines[left], lines[right]),
+        (
+            _at_least(composition, lines[left]),
+            _at_least(composition, lines[right]),
+        ),
     )
+
+
+def _at_least(composition: Composition, line: _Aside) -> _Aside:
+    """Returns the line with what its moment may lack added."""
+    error = log_moment_error(composition, line.tilt)
+    return line._replace(log_moment=line.log_moment + error)
 
 
 def _end(

@@ -18,12 +18,9 @@ import math
 import numpy as np
 
 from keras_dp.accountants._composition import (
-    Composition as Composition,
-)
-from keras_dp.accountants._composition import (
-    moments as moments,
-)
-from keras_dp.accountants._composition import (
+    Composition,
+    log_moment_error,
+    moments,
     without_large_losses,
 )
 from keras_dp.accountants._line import line_near
@@ -123,7 +120,9 @@ def largest_epsilon(composition: Composition, log_delta: float) -> float:
     Raises:
         TooSlowError: A moment has no quadrature.
     """
-    return _chernoff(composition, log_delta)[1] * (1 + _MOMENT_ERROR)
+    tilt, epsilon = _chernoff(composition, log_delta)
+    error = log_moment_error(composition, tilt)
+    return epsilon * (1 + _MOMENT_ERROR) + error / tilt
 
 
 def largest_log_delta(composition: Composition, epsilon: float) -> float:
@@ -138,7 +137,9 @@ def largest_log_delta(composition: Composition, epsilon: float) -> float:
         poles = (1 + tilts) * np.log1p(tilts) - tilts * np.log(tilts)
         errors = _MOMENT_ERROR * (logs + tilts * epsilon + poles)
         found = logs - tilts * epsilon - poles + errors
-        return min(0.0, float(np.nanmin(found)))
+        best = int(np.nanargmin(found))
+        error = log_moment_error(composition, float(tilts[best]))
+        return min(0.0, float(found[best]) + error)
     return 0.0
 
 

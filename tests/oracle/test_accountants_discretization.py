@@ -8,12 +8,12 @@ import pytest
 from scipy import special
 
 from keras_dp.accountants import _grid_pairs, _line_integral
+from keras_dp.accountants._composition import Composition
 from keras_dp.accountants._discretization import (
     epsilon_bounds,
     log_delta_bounds,
 )
 from keras_dp.accountants._gaussian_profile import least_epsilon
-from keras_dp.accountants._line_integral import Composition
 from keras_dp.accountants._mixture_law import MixtureLaw
 
 WIDTH = 1e-8
