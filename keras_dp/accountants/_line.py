@@ -48,6 +48,8 @@ _MOMENT = 256.0
 _MOST_STEPS = 20
 _LOWEST = 30.0
 _MOST_POINTS = 10**7
+# exp() of it is finite.
+_MOST_ERROR = 700.0
 # Where the size of a moment is bounded by next to nothing.
 _LARGEST_FALL = 0.999
 
@@ -167,7 +169,7 @@ class Line:
         found = self._secant(excess, guess)
         step = max(found, 1e-9 / self.tilt) * 1e-13
         while (excess(found) > 0) == bool(side):
-            if found == 0:
+            if found == 0 and not side:
                 return 0.0
             found = max(0.0, found + step if side else found - step)
             step *= 4
@@ -230,6 +232,8 @@ def line_near(
     s = tilt + 1j * t
     less = composition.gaussian * t**2 / 2
     values: Complex = np.asarray(np.exp(logs - less) / (s * (1 + s)))
+    # Of logarithms, and so relative; beyond it the points are 0.
+    errors = np.expm1(np.minimum(errors, _MOST_ERROR))
     errors = errors + EPSILON * (TERM + math.log2(1 + size))
     return Line(
         composition,

@@ -71,7 +71,7 @@ def log_ratios(
             logs[each] = -fall(layers, float(t[each]))
             off[each] = math.log(3)
         total += logs
-        errors += np.expm1(off)
+        errors += off
     return total, errors
 
 

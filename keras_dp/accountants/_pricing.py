@@ -29,7 +29,11 @@ def chosen_accountant(
     check_neighbours(neighbours)
     if accountant is not None:
         return accountant
-    available = available_accountants(ledger, neighbours=neighbours)
+    available = [
+        each
+        for each in available_accountants(ledger, neighbours=neighbours)
+        if each.is_bound
+    ]
     if not available:
         normalize(ledger, neighbours)  # Names the round, in most cases.
         raise UnsupportedEventError(
