@@ -11,7 +11,11 @@ from keras_dp._version import __version__
 from keras_dp.errors import LedgerFormatError
 from keras_dp.ledger.codec import canonical
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+
+# Of the noise. Ledgers that do not say so are older than the first.
+GENERATORS = ("chacha20", "philox")
+_OF_OLDER_LEDGERS = "philox"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -23,6 +27,8 @@ class Header:
         unit: What one record of the neighbouring relation is: example,
             microbatch, user, patient, ...
         metadata: Free text by key, as sorted pairs. Nothing secret.
+        generator: Of the noise of what is released: "chacha20", which is
+            cryptographic, or "philox".
         format_version: Of the file.
         library_version: That created the ledger.
     """
@@ -30,11 +36,17 @@ class Header:
     dataset: str
     unit: str = "example"
     metadata: tuple[tuple[str, str], ...] = ()
+    generator: str = GENERATORS[0]
     format_version: int = FORMAT_VERSION
     library_version: str = __version__
 
     def __post_init__(self) -> None:
         _check.non_empty_text(dataset=self.dataset, unit=self.unit)
+        if self.generator not in GENERATORS:
+            raise ValueError(
+                f"`generator` must be one of {list(GENERATORS)!r}. "
+                f"Received: generator={self.generator!r}."
+            )
         pairs = tuple(sorted(dict(self.metadata).items()))
         for key, value in pairs:
             if not isinstance(key, str) or not isinstance(value, str):
@@ -65,6 +77,7 @@ class Header:
         try:
             content = json.loads(text)
             content["metadata"] = tuple(content["metadata"].items())
+            content.setdefault("generator", _OF_OLDER_LEDGERS)
             return cls(**content)
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise LedgerFormatError(

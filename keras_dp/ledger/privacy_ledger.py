@@ -14,7 +14,7 @@ from keras_dp.ledger import log, storage
 from keras_dp.ledger.codec import round_from_text, text_from_round
 from keras_dp.ledger.events import Round, SamplingEvent, SumQueryEvent
 from keras_dp.ledger.handle import Handle
-from keras_dp.ledger.header import Header
+from keras_dp.ledger.header import GENERATORS, Header
 from keras_dp.ledger.reservation import Reservation
 
 
@@ -78,6 +78,7 @@ class PrivacyLedger:
         dataset: str,
         unit: str = "example",
         metadata: Mapping[str, str] | None = None,
+        generator: str = GENERATORS[0],
     ) -> Self:
         """Returns a new ledger that lives as long as the process.
 
@@ -85,8 +86,11 @@ class PrivacyLedger:
             dataset: Id of the data set.
             unit: The privacy unit, such as "example" or "user".
             metadata: Free text by key. Nothing secret.
+            generator: Of the noise, "chacha20" or "philox".
         """
-        header = Header(dataset, unit, tuple((metadata or {}).items()))
+        header = Header(
+            dataset, unit, tuple((metadata or {}).items()), generator
+        )
         head = log.genesis(header.as_text())
         connection = storage.in_memory(header, head)
         return cls(Handle(connection, None, writable=True))
@@ -99,6 +103,7 @@ class PrivacyLedger:
         dataset: str | None = None,
         unit: str | None = None,
         metadata: Mapping[str, str] | None = None,
+        generator: str | None = None,
         mode: Literal["a", "r"] = "a",
     ) -> Self:
         """Opens a ledger file, or creates it.
@@ -109,6 +114,8 @@ class PrivacyLedger:
                 with that of an existing one if given.
             unit: The privacy unit, "example" for a new file by default; alike.
             metadata: Free text by key, for a new file only. Nothing secret.
+            generator: Of the noise, "chacha20" for a new file by default, or
+                "philox"; compared with that of an existing one if given.
             mode: "a" to append, creating the file if there is none; "r" to
                 read an existing file, without any change to it. SQLite may
                 leave an index beside it, `FILE-shm`.
@@ -120,7 +127,8 @@ class PrivacyLedger:
             LedgerIntegrityError: The rows are not those that were written.
             LedgerWriteError: The file cannot be written.
             LedgerError: The parent process had the file open when it forked.
-            ValueError: `dataset` or `unit` is not that of the file.
+            ValueError: `dataset`, `unit` or `generator` is not that of the
+                file.
         """
         if mode not in ("a", "r"):
             raise ValueError(
@@ -138,6 +146,7 @@ class PrivacyLedger:
                 dataset,
                 "example" if unit is None else unit,
                 tuple((metadata or {}).items()),
+                GENERATORS[0] if generator is None else generator,
             )
             storage.create(path, header, log.genesis(header.as_text()))
         # A writing connection may change the file by closing: it comes last.
@@ -146,7 +155,7 @@ class PrivacyLedger:
         )
         try:
             ledger.verify()
-            _check_same(ledger.header, dataset, unit)
+            _check_same(ledger.header, dataset, unit, generator)
         except BaseException:
             ledger.close()
             raise
@@ -312,14 +321,21 @@ class PrivacyLedger:
             return log.rows(connection)
 
 
-def _check_same(header: Header, dataset: str | None, unit: str | None) -> None:
+def _check_same(
+    header: Header,
+    dataset: str | None,
+    unit: str | None,
+    generator: str | None,
+) -> None:
     for name, given, own in (
         ("dataset", dataset, header.dataset),
         ("unit", unit, header.unit),
+        ("generator", generator, header.generator),
     ):
         if given is not None and given != own:
             raise ValueError(
                 f"`{name}` must be that of the ledger, {own!r}. "
-                f"Received: {name}={given!r}. A ledger belongs to one data set "
-                "and one privacy unit: create another for another."
+                f"Received: {name}={given!r}. A ledger belongs to one data "
+                "set, one privacy unit and one generator: create another for "
+                "another."
             )

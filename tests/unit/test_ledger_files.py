@@ -118,7 +118,7 @@ def test_a_folder_is_refused(tmp_path, mode: str) -> None:
 @pytest.mark.parametrize(
     ("version", "error"),
     [
-        (2, LedgerVersionError),
+        (3, LedgerVersionError),
         (2**31 - 1, LedgerVersionError),
         (0, LedgerFormatError),
         (-1, LedgerFormatError),
@@ -138,7 +138,7 @@ def test_a_newer_version_in_the_log_is_refused(tmp_path, mode) -> None:
     path = tmp_path / "l.db"
     make(path)
     other = sqlite3.connect(path)
-    other.execute("PRAGMA user_version=2")
+    other.execute("PRAGMA user_version=3")
     with contextlib.closing(other):
         refuse(path, mode, LedgerVersionError)
 
