@@ -35,10 +35,10 @@ def sample(
         scale: Parameter, which the standard deviation never exceeds, scalar
             in [0, 2^40]. At 0 all draws are 0. As a tensor it is not checked.
         shape: Of the draws.
-        seed: Shape `[2]`, int64; must not be used again.
+        seed: See `seeds.fresh`; must not be used again.
         dtype: int32 or int64. Draws that do not fit wrap around.
 
-    >>> seed = tf.constant([1, 2], tf.int64)
+    >>> seed = seeds.fresh(1)
     >>> draws = sample(3.0, [10_000], seed)
     >>> print(draws.dtype.name, round(float(tf.reduce_max(tf.abs(draws))), -1))
     int64 10.0
@@ -71,7 +71,7 @@ def _discrete_laplace(
 
     Minus zero does not: zero would have twice its mass.
     """
-    words = _words(like, seed)
+    words = seeds.words(like, seed)
     # In (0, 1], never 0, and as precise near 0 as a float64 can be.
     uniform = tf.abs((tf.cast(words, tf.float64) + 0.5) * 2.0**-63)
     size = tf.floor(-tf.math.log(uniform) * (tf.floor(scale) + 1))
@@ -86,17 +86,6 @@ def _is_accepted(
     size = tf.cast(tf.abs(proposal), tf.float64)
     # In units of the scale, whose square could underflow.
     distance = size / scale - scale / (tf.floor(scale) + 1)
-    words = tf.cast(_words(proposal, seed), tf.float64)
+    words = tf.cast(seeds.words(proposal, seed), tf.float64)
     uniform = tf.abs((words + 0.5) * 2.0**-63)
     return tf.math.log(uniform) < -0.5 * tf.square(distance)
-
-
-def _words(like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    return tf.random.stateless_uniform(
-        tf.shape(like),
-        seed,
-        minval=None,
-        maxval=None,
-        dtype=tf.int64,
-        alg=seeds.GENERATOR,
-    )

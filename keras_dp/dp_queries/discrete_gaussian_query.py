@@ -31,7 +31,7 @@ class DiscreteGaussianState(NamedTuple):
     Attributes:
         l2_norm_bound: Scalar float64.
         stddev: Scalar float64.
-        seed: Shape `[2]`, int64. Never saved.
+        seed: See `seeds.fresh`. Never saved.
     """
 
     l2_norm_bound: tf.Tensor

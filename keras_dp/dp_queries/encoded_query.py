@@ -32,7 +32,7 @@ _SMALLEST_SCALE = 1e-30
 
 
 class EncodedGlobalState(NamedTuple):
-    """The state of an `EncodedSumQuery`: the secret seed, shape `[2]`, int64.
+    """The state of an `EncodedSumQuery`: the secret seed.
 
     Never saved.
     """
@@ -72,7 +72,7 @@ class EncodedSumQuery(DPQuery):
 
     That all vectors have a norm of at most 1 is not enough for noise other
     than Gaussian: cost depends on their shapes. A record that is not finite
-    counts as zero. The generator of the noise is not cryptographic.
+    counts as zero. The noise is of the generator that the seed is of.
 
     Attributes:
         vectors: A recipe, or the bounds themselves, with levels in decreasing

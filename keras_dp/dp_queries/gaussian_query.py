@@ -22,6 +22,8 @@ from keras_dp.dp_queries.dp_query import (
 
 # Noise is at least a million times the smallest float32.
 _SMALLEST_STDDEV = 1e-30
+# Ten times as much is still finite.
+_LARGEST_STDDEV = 1e37
 
 
 class GaussianGlobalState(NamedTuple):
@@ -30,7 +32,7 @@ class GaussianGlobalState(NamedTuple):
     Attributes:
         l2_norm_clip: Scalar float64.
         stddev: Scalar float64.
-        seed: Shape `[2]`, int64. Never saved.
+        seed: See `seeds.fresh`. Never saved.
     """
 
     l2_norm_clip: tf.Tensor
@@ -50,8 +52,8 @@ class GaussianSumQuery(DPQuery):
     by at most twice that, for every record, up to float rounding (in float32
     a relative 1e-6 for tensors; the clip is not lowered to make up for it). A
     record that is not finite, or whose norm is not, counts as zero. Sum and
-    noise are float64 if the template is, and float32 otherwise; the generator
-    of the noise is not cryptographic.
+    noise are float64 if the template is, and float32 otherwise. The noise is of
+    the generator that the seed is of, by default ChaCha20.
 
     Attributes:
         l2_norm_clip: Bound on one record's norm, in the record's unit, >= 0.
@@ -137,11 +139,9 @@ class GaussianSumQuery(DPQuery):
         self, sample_state: Nest, global_state: GaussianGlobalState
     ) -> QueryResult:
         leaves = tf.nest.flatten(sample_state)
-        following, *own = seeds.split(global_state.seed, len(leaves) + 1)
-        noised = [
-            leaf + seeds.normal(leaf, seed, global_state.stddev)
-            for leaf, seed in zip(leaves, own, strict=True)
-        ]
+        following, own = seeds.split(global_state.seed, 2)
+        noise = seeds.normals(leaves, own, global_state.stddev)
+        noised = [leaf + each for leaf, each in zip(leaves, noise, strict=True)]
         return QueryResult(
             value=tf.nest.pack_sequence_as(sample_state, noised),
             global_state=global_state._replace(seed=following),
@@ -291,10 +291,10 @@ class GaussianAverageQuery(DPQuery):
 
 def _check_stddev(**named: float) -> None:
     for name, value in named.items():
-        if 0 < value < _SMALLEST_STDDEV:
+        if value and not _SMALLEST_STDDEV <= value <= _LARGEST_STDDEV:
             raise ValueError(
-                f"`{name}` must be 0 or >= {_SMALLEST_STDDEV}. "
-                f"Received: {name}={value!r}."
+                f"`{name}` must be 0, or in [{_SMALLEST_STDDEV}, "
+                f"{_LARGEST_STDDEV}]. Received: {name}={value!r}."
             )
 
 

@@ -1,9 +1,10 @@
 """Stateless TensorFlow samplers and distributions of the noise families.
 
-Draws are functions of 64-bit words of Philox, written here because those of
-TensorFlow Probability leave the choice of the generator to TensorFlow, whose
-choice is far slower under XLA on CPU, and because TensorFlow's normal
-variables stop at 5.7 standard deviations, whatever their dtype; see `seeds`.
+Draws are functions of 64-bit words of the seed's generator, written here
+because those of TensorFlow Probability leave the choice of the generator to
+TensorFlow, whose choices are not cryptographic and far slower under XLA on
+CPU, and because TensorFlow's normal variables stop at 5.7 standard deviations,
+whatever their dtype. Gaussian ones are drawn by `seeds.normals`.
 
 A word becomes a signed uniform variable `u`, `2^-64 <= |u| <= 1`. Its sign is
 that of the noise, and `|u|` the probability of noise of a larger size, so that
@@ -11,7 +12,7 @@ each family is right far into its tails, in float32 too:
 
 | family | size from `v = abs(u)` | largest, at scale 1 |
 | --- | --- | --- |
-| Gaussian | `sqrt(-2 log v) cos(angle)` | 9.4 |
+| Gaussian | `sqrt(-2 log v) cos(angle)` | 9.49 |
 | Student's t | `sqrt(df (v^(-2/df) - 1)) cos(angle)` | `sqrt(df) 2^(64/df)` |
 | Laplace | `-log v` | 44.4 |
 | Cauchy | `1 / tan(pi v / 2)` | 1.2e19 |
@@ -66,10 +67,10 @@ def sample(
     Args:
         noise: Its law, scale included.
         like: float32 or float64.
-        seed: Shape `[2]`, int64; must not be used again.
+        seed: See `seeds.fresh`; must not be used again.
 
     >>> from keras_dp.ledger.noise_families import LaplaceNoise
-    >>> seed = tf.constant([1, 2], tf.int64)
+    >>> seed = seeds.fresh(1)
     >>> sample(LaplaceNoise(3.0), tf.zeros([2, 5]), seed).shape
     TensorShape([2, 5])
     """
@@ -163,11 +164,13 @@ def _(
 
 @sample.register
 def _(noise: VarianceGammaNoise, like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    draws = [
-        laplace(seeds.signed_uniform(like, own))
-        for own in seeds.split(seed, noise.shape)
-    ]
-    return _scaled(tf.add_n(draws), noise)
+    # In a loop: XLA would compile each term anew.
+    total = tf.foldl(
+        lambda total, own: total + laplace(seeds.signed_uniform(like, own)),
+        tf.stack(seeds.split(seed, noise.shape)),
+        tf.zeros_like(like),
+    )
+    return _scaled(total, noise)
 
 
 def student_t(u: tf.Tensor, angle: tf.Tensor, df: float) -> tf.Tensor:

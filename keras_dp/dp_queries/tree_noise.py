@@ -42,7 +42,7 @@ class TreeNoise(NamedTuple):
         step: Rounds so far, scalar int64.
         levels: For each leaf of a record, the unscaled noise of the node of
             each level, `[max_levels, ...]`.
-        seed: Shape `[2]`, int64, for the nodes to come.
+        seed: See `seeds.fresh`, for the nodes to come.
     """
 
     step: tf.Tensor
@@ -58,7 +58,7 @@ def initial(
     Args:
         like: Tensors of the shapes and dtypes of one record.
         max_levels: The tree has less than `2^max_levels` rounds.
-        seed: Shape `[2]`, int64; must not be used again.
+        seed: See `seeds.fresh`; must not be used again.
     """
     return TreeNoise(
         step=tf.constant(0, tf.int64),

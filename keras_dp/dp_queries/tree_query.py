@@ -218,7 +218,7 @@ def first_tree(query: TreeQuery, seed: int | None) -> TreeState:
     zeros = zeros_like_record(query.record_specs)
     return TreeState(
         # Never from a seed: two runs of one seed are two trees to a ledger.
-        tree_id=seeds.fresh(None),
+        tree_id=seeds.fresh_id(),
         noise=tree_noise.initial(
             tf.nest.flatten(zeros), query.max_levels, seeds.fresh(seed)
         ),

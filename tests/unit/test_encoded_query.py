@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_dp.dp_queries import noise_samplers
+from keras_dp.dp_queries import noise_samplers, seeds
 from keras_dp.dp_queries.encoded_query import EncodedSumQuery
 from keras_dp.dp_queries.preselected_vectors import PreselectedVectors
 from keras_dp.ledger import CoordinateBounds, EncodedSum, GaussianNoise
@@ -278,9 +278,7 @@ class TestReleases:
         result = query.get_noised_result(total, state)
 
         added = result.value - total
-        following, own = tf.unstack(
-            tf.random.split(state.seed, num=2, alg="philox")
-        )
+        following, own = seeds.split(state.seed, 2)
         drawn = noise_samplers.sample(noise, total, own)
         np.testing.assert_allclose(
             added, drawn, rtol=0, atol=ULP * np.abs(drawn).max() + 6 * ULP

@@ -1,0 +1,201 @@
+"""Arithmetic on 32-bit lanes, written once for tensors and for StableHLO.
+
+A formula over lanes takes an `Arithmetic` and values that add, multiply and
+combine bits by Python's operators. With `TensorArithmetic` the values are
+tensors. With `TextArithmetic` they are names in the text of a StableHLO
+function, so that the same formula becomes the body of one loop.
+"""
+
+import struct
+from typing import Any, Protocol
+
+import tensorflow as tf
+from typing_extensions import override
+
+# uint32 or float32: tensors, or names in a text.
+Lanes = Any
+
+
+class Arithmetic(Protocol):
+    """What formulas need beside `+`, `-`, `*`, `&`, `|` and `^`."""
+
+    def shifted_left(self, words: Lanes, bits: int) -> Lanes:
+        """Returns words times a power of two, modulo `2^32`."""
+
+    def shifted_right(self, words: Lanes, bits: int) -> Lanes:
+        """Returns words divided by a power of two, rounded down."""
+
+    def as_float(self, words: Lanes) -> Lanes:
+        """Returns the nearest float32."""
+
+    def as_signed_float(self, words: Lanes) -> Lanes:
+        """Returns the float32 nearest to words taken as two's complement."""
+
+    def float_of_bits(self, words: Lanes) -> Lanes:
+        """Returns the float32 that has these bits."""
+
+    def bits_of_float(self, values: Lanes) -> Lanes:
+        """Returns the bits of float32."""
+
+    def square_root(self, values: Lanes) -> Lanes:
+        """Returns the square root, of values >= 0."""
+
+    def where_bit(self, words: Lanes, one: Lanes, zero: Lanes) -> Lanes:
+        """Returns `one` where a word is not 0, else `zero`."""
+
+
+class TensorArithmetic(Arithmetic):
+    """Arithmetic on tensors."""
+
+    @override
+    def shifted_left(self, words: Lanes, bits: int) -> Lanes:
+        return tf.bitwise.left_shift(words, tf.constant(bits, tf.uint32))
+
+    @override
+    def shifted_right(self, words: Lanes, bits: int) -> Lanes:
+        return tf.bitwise.right_shift(words, tf.constant(bits, tf.uint32))
+
+    @override
+    def as_float(self, words: Lanes) -> Lanes:
+        return tf.cast(words, tf.float32)
+
+    @override
+    def as_signed_float(self, words: Lanes) -> Lanes:
+        return tf.cast(tf.bitcast(words, tf.int32), tf.float32)
+
+    @override
+    def float_of_bits(self, words: Lanes) -> Lanes:
+        return tf.bitcast(words, tf.float32)
+
+    @override
+    def bits_of_float(self, values: Lanes) -> Lanes:
+        return tf.bitcast(values, tf.uint32)
+
+    @override
+    def square_root(self, values: Lanes) -> Lanes:
+        return tf.sqrt(values)
+
+    @override
+    def where_bit(self, words: Lanes, one: Lanes, zero: Lanes) -> Lanes:
+        return tf.where(words != tf.constant(0, tf.uint32), one, zero)
+
+
+class Name:
+    """A value in the text of a function: its name and element type."""
+
+    def __init__(self, text: "TextArithmetic", name: str, kind: str) -> None:
+        """Names what the text has already defined."""
+        self.text, self.name, self.kind = text, name, kind
+
+    def __add__(self, other: "Name | float") -> "Name":
+        return self.text.combined("add", self, other)
+
+    def __sub__(self, other: "Name | float") -> "Name":
+        return self.text.combined("subtract", self, other)
+
+    def __mul__(self, other: "Name | float") -> "Name":
+        return self.text.combined("multiply", self, other)
+
+    def __and__(self, other: "Name | float") -> "Name":
+        return self.text.combined("and", self, other)
+
+    def __or__(self, other: "Name | float") -> "Name":
+        return self.text.combined("or", self, other)
+
+    def __xor__(self, other: "Name | float") -> "Name":
+        return self.text.combined("xor", self, other)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+
+class TextArithmetic(Arithmetic):
+    """Arithmetic that writes StableHLO, a line an operation.
+
+    Attributes:
+        lines: What was written.
+    """
+
+    def __init__(self) -> None:
+        """Starts with an empty text."""
+        self.lines: list[str] = []
+        self._constants: dict[tuple[str, str], Name] = {}
+
+    def word(self, value: int) -> Name:
+        """Writes a constant of uint32."""
+        return self._constant(value, "ui32")
+
+    def combined(self, verb: str, one: Name, two: Name | float) -> Name:
+        """Writes an operation on two values of one type."""
+        other = two if isinstance(two, Name) else self._constant(two, one.kind)
+        return self._written(
+            f"stablehlo.{verb} {one.name}, {other.name} : tensor<{one.kind}>",
+            one.kind,
+        )
+
+    @override
+    def shifted_left(self, words: Name, bits: int) -> Name:
+        return self.combined("shift_left", words, bits)
+
+    @override
+    def shifted_right(self, words: Name, bits: int) -> Name:
+        return self.combined("shift_right_logical", words, bits)
+
+    @override
+    def as_float(self, words: Name) -> Name:
+        return self._converted("convert", words, "f32")
+
+    @override
+    def as_signed_float(self, words: Name) -> Name:
+        signed = self._converted("bitcast_convert", words, "i32")
+        return self._converted("convert", signed, "f32")
+
+    @override
+    def float_of_bits(self, words: Name) -> Name:
+        return self._converted("bitcast_convert", words, "f32")
+
+    @override
+    def bits_of_float(self, values: Name) -> Name:
+        return self._converted("bitcast_convert", values, "ui32")
+
+    @override
+    def square_root(self, values: Name) -> Name:
+        return self._written(
+            f"stablehlo.sqrt {values.name} : tensor<{values.kind}>", values.kind
+        )
+
+    @override
+    def where_bit(self, words: Name, one: Name, zero: Name) -> Name:
+        none = self._constant(0, "ui32")
+        is_set = self._written(
+            f"stablehlo.compare NE, {words.name}, {none.name} : "
+            "(tensor<ui32>, tensor<ui32>) -> tensor<i1>",
+            "i1",
+        )
+        return self._written(
+            f"stablehlo.select {is_set.name}, {one.name}, {zero.name} : "
+            f"tensor<i1>, tensor<{one.kind}>",
+            one.kind,
+        )
+
+    def _converted(self, verb: str, value: Name, kind: str) -> Name:
+        return self._written(
+            f"stablehlo.{verb} {value.name} : "
+            f"(tensor<{value.kind}>) -> tensor<{kind}>",
+            kind,
+        )
+
+    def _constant(self, value: float, kind: str) -> Name:
+        if kind == "f32":
+            literal = f"0x{struct.pack('>f', value).hex().upper()}"
+        else:
+            literal = str(int(value))
+        if (literal, kind) not in self._constants:
+            self._constants[literal, kind] = self._written(
+                f"stablehlo.constant dense<{literal}> : tensor<{kind}>", kind
+            )
+        return self._constants[literal, kind]
+
+    def _written(self, operation: str, kind: str) -> Name:
+        name = f"%v{len(self.lines)}"
+        self.lines.append(f"{name} = {operation}")
+        return Name(self, name, kind)

@@ -1,0 +1,229 @@
+"""Normal noise is normal: in the middle, in the tails, and jointly.
+
+Seeds are fixed. Had they been free, each check would fail for a correct
+library with probability `FALSE_ALARM`. Every check is also shown to fail where
+it ought.
+"""
+
+import functools
+
+import mpmath
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy import special, stats
+
+from keras_dp.dp_queries import box_muller, seeds, streams
+from keras_dp.dp_queries.lane_arithmetic import TensorArithmetic
+
+FALSE_ALARM = 1e-6
+SIZE = 10_000_000
+CELLS = 1000
+DISTANCES = (2.0, 3.0, 4.0, 4.4, 4.75, 5.2)
+GENERATORS = ["chacha20", "philox"]
+each_generator = pytest.mark.parametrize("generator", GENERATORS)
+
+
+@functools.cache
+def draws(generator, number=1):
+    with seeds.drawing_with(generator):
+        seed = seeds.fresh(number)
+    return seeds.normal(tf.zeros([SIZE]), seed, 1.0).numpy()
+
+
+@functools.cache
+def coarse():
+    """Normal variables from 16-bit uniform ones, which end at 4.3."""
+    words = np.random.default_rng(3).integers(0, 2**16, SIZE)
+    return special.ndtri((words + 0.5) * 2.0**-16).astype(np.float32)
+
+
+def cells_p_value(values):
+    """Chi squared over cells of equal probability."""
+    cells = (special.ndtr(values.astype(np.float64)) * CELLS).astype(int)
+    return stats.chisquare(np.bincount(cells, minlength=CELLS)).pvalue
+
+
+def tail_p_values(values):
+    """Exact tests of how many are further out, on each side."""
+    found = []
+    for distance in DISTANCES:
+        p = special.ndtr(-distance)
+        for side in (values, -values):
+            count = int(np.count_nonzero(side > np.float32(distance)))
+            found.append(stats.binomtest(count, SIZE, p).pvalue)
+    return found
+
+
+def squares_p_value(values):
+    """The sum of squares is chi squared."""
+    law = stats.chi2(SIZE)
+    total = np.sum(values.astype(np.float64) ** 2)
+    return 2 * min(law.cdf(total), law.sf(total))
+
+
+@each_generator
+def test_the_law_is_normal(generator):
+    values = draws(generator)
+
+    assert stats.kstest(values[:1_000_000], "norm").pvalue > FALSE_ALARM
+    assert cells_p_value(values) > FALSE_ALARM
+    assert squares_p_value(values) > FALSE_ALARM
+
+
+@pytest.mark.parametrize("factor", [0.995, 1.005])
+@each_generator
+def test_a_scale_wrong_by_half_a_percent_would_be_seen(generator, factor):
+    """Control."""
+    wrong = draws(generator) * np.float32(factor)
+
+    assert squares_p_value(wrong) < FALSE_ALARM
+    assert cells_p_value(wrong) < FALSE_ALARM
+
+
+@each_generator
+def test_the_tails_are_neither_thin_nor_thick(generator):
+    each = tail_p_values(draws(generator))
+
+    assert min(each) > FALSE_ALARM / len(each)
+
+
+def test_tails_that_end_early_would_be_seen():
+    """Control: a cut tail, and the tail of a coarse grid."""
+    for wrong in (np.clip(draws("chacha20"), -4.3, 4.3), coarse()):
+        each = tail_p_values(wrong)
+        assert min(each) < FALSE_ALARM / len(each)
+
+
+@each_generator
+def test_the_signs_are_those_of_a_fair_coin(generator):
+    values = draws(generator)
+
+    count = int(np.count_nonzero(values > 0))
+
+    assert (values != 0).all()
+    assert stats.binomtest(count, SIZE).pvalue > FALSE_ALARM
+
+
+def _lanes():
+    """Values of a row of a piece, of which a piece has ten."""
+    pieces = -(-SIZE // (10 * streams._SIZES[-1]))
+    return -(-SIZE // (10 * pieces * streams._ALIGNMENT)) * streams._ALIGNMENT
+
+
+@pytest.mark.parametrize("lag", [1, 2, _lanes(), 10 * _lanes(), SIZE // 2])
+@each_generator
+def test_coordinates_are_independent(generator, lag):
+    """Lags of a register, a row of a piece, a piece and half the draw."""
+    values = draws(generator)
+    one, two = values[:-lag], values[lag:]
+
+    for left, right in (
+        (one, two),
+        (one * one, two * two),
+        (one, two * two),
+        (one * one, two),
+    ):
+        assert stats.pearsonr(left, right).pvalue > FALSE_ALARM
+    assert stats.pearsonr(one, two + 0.006 * one).pvalue < FALSE_ALARM
+
+
+@each_generator
+def test_seeds_are_independent(generator):
+    one, two = draws(generator), draws(generator, 2)
+
+    assert stats.pearsonr(one, two).pvalue > FALSE_ALARM
+
+
+# Number of the probability, 64 bits: the tail, a step of the exponent, the
+# middle, where digits move from it to its complement, and 1.
+NUMBERS = [
+    *(0, 1, 2, 3, 1000, 2**20 - 1, 2**31, 2**32 - 1, 2**32, 2**40 + 12345),
+    *(2**44, 2**62, 2**63, 13043817825332782212, 13043817900000000000),
+    *(2**64 - 2**33, 2**64 - 2**31, 2**64 - 1000, 2**64 - 2, 2**64 - 1),
+]
+ANGLES = [
+    0,
+    1,
+    2,
+    3,
+    4,
+    12345678,
+    2**30,
+    2**31 - 1,
+    2**31,
+    2**32 - 1,
+    0xABCDEF01,
+]
+
+
+def pair_of(number, angle):
+    words = [number >> 32, number & 0xFFFFFFFF, angle]
+    return box_muller.pair(
+        TensorArithmetic(), [tf.constant([w], tf.uint32) for w in words]
+    )
+
+
+@pytest.mark.parametrize("angle", ANGLES)
+@pytest.mark.parametrize("number", NUMBERS)
+def test_words_become_what_the_definition_says(number, angle):
+    """To a relative 4e-7, far into the tail and next to 0."""
+    with mpmath.workdps(40):
+        v = (mpmath.mpf(number) + 0.5) / 2**64
+        radius = mpmath.sqrt(-2 * mpmath.log(v))
+        turn = (angle & ~3) + 2
+        turn -= 2**32 * (turn >= 2**31)
+        turn = mpmath.mpf(turn) / 2**32 * mpmath.pi / 2
+        cosine = radius * mpmath.cos(turn) * (-1) ** (angle & 1)
+        expected = [cosine, radius * mpmath.sin(turn)]
+        if angle & 2:
+            expected.reverse()
+
+        found = [float(value[0]) for value in pair_of(number, angle)]
+
+        for one, other in zip(found, expected, strict=True):
+            assert abs(one - other) <= 4e-7 * abs(other)
+
+
+def test_the_largest_is_beyond_nine_standard_deviations():
+    one, _ = pair_of(0, 0)
+
+    assert float(one[0]) == pytest.approx(box_muller.LARGEST, rel=4e-7)
+    assert box_muller.LARGEST > 9
+
+
+def test_every_word_becomes_a_finite_number_that_is_not_zero():
+    bits = [0, 1, 2, 3, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFC, 0xFFFFFFFF]
+    grid = np.array(np.meshgrid(bits, bits, bits), np.uint32).reshape(3, -1)
+
+    values = np.stack(
+        box_muller.pair(TensorArithmetic(), [tf.constant(w) for w in grid])
+    )
+
+    assert np.isfinite(values).all()
+    assert (values != 0).all()
+    assert np.abs(values).max() < 9.5
+
+
+class TestFloat64:
+    def test_the_law_is_normal(self):
+        with seeds.drawing_with("chacha20"):
+            seed = seeds.fresh(5)
+        values = seeds.normal(tf.zeros([1_000_000], tf.float64), seed, 1.0)
+
+        assert stats.kstest(values, "norm").pvalue > FALSE_ALARM
+        assert stats.kstest(1.01 * values, "norm").pvalue < FALSE_ALARM
+
+    @pytest.mark.parametrize("number", NUMBERS)
+    def test_words_become_what_the_definition_says(self, number):
+        word = number - 2**64 * (number >= 2**63)
+        angle = tf.constant([0], tf.int64)
+
+        one, _ = box_muller.pair_in_float64(
+            tf.constant([word], tf.int64), angle
+        )
+
+        with mpmath.workdps(40):
+            v = (mpmath.mpf(number) + 0.5) / 2**64
+            expected = mpmath.sqrt(-2 * mpmath.log(v))
+            assert abs(float(one[0]) - expected) <= 1e-15 * abs(expected)

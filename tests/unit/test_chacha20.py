@@ -1,0 +1,251 @@
+"""The generator is ChaCha20, and no block is drawn twice."""
+
+import struct
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_dp.dp_queries import chacha20, lane_kernels, seeds, streams
+from keras_dp.dp_queries.lane_arithmetic import TensorArithmetic
+
+MASK = 0xFFFFFFFF
+LANES = 37  # Not a multiple of a vector register.
+
+# RFC 8439, section 2.3.2.
+KEY = bytes(range(32))
+NONCE = bytes.fromhex("000000090000004a00000000")
+KEYSTREAM = bytes.fromhex(
+    "10f1e7e4d13b5915500fdd1fa32071c4c7d1f4c733c068030422aa9ac3d46c4e"
+    "d2826446079faa0914c2d705d98b02a2b5129cd1de164eb9cbd083e8a2503c4e"
+)
+# Appendix A.1, test vectors 1 to 5: key, nonce, counter, key stream.
+ZERO = bytes(32)
+LAST_BIT_OF_KEY = bytes(31) + b"\x01"
+SECOND_BIT_OF_KEY = b"\x00\xff" + bytes(30)
+VECTORS = [
+    (KEY, NONCE, 1, KEYSTREAM),
+    (
+        ZERO,
+        bytes(12),
+        0,
+        bytes.fromhex(
+            "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7"
+            "da41597c5157488d7724e03fb8d84a376a43b8f41518a11cc387b669b2ee6586"
+        ),
+    ),
+    (
+        ZERO,
+        bytes(12),
+        1,
+        bytes.fromhex(
+            "9f07e7be5551387a98ba977c732d080dcb0f29a048e3656912c6533e32ee7aed"
+            "29b721769ce64e43d57133b074d839d531ed1f28510afb45ace10a1f4b794d6f"
+        ),
+    ),
+    (
+        LAST_BIT_OF_KEY,
+        bytes(12),
+        1,
+        bytes.fromhex(
+            "3aeb5224ecf849929b9d828db1ced4dd832025e8018b8160b82284f3c949aa5a"
+            "8eca00bbb4a73bdad192b5c42f73f2fd4e273644c8b36125a64addeb006c13a0"
+        ),
+    ),
+    (
+        SECOND_BIT_OF_KEY,
+        bytes(12),
+        2,
+        bytes.fromhex(
+            "72d54dfbf12ec44b362692df94137f328fea8da73990265ec1bbbea1ae9af0ca"
+            "13b25aa26cb4a648cb9b9d1be65b2c0924a66c54d545ec1b7374f4872e99f096"
+        ),
+    ),
+    (
+        ZERO,
+        bytes(11) + b"\x02",
+        0,
+        bytes.fromhex(
+            "c2c64d378cd536374ae204b9ef933fcd1a8b2288b3dfa49672ab765b54ee27c7"
+            "8a970e0e955c14f3a88e741b97c286f75f8fc299e8148362fa198a39531bed6d"
+        ),
+    ),
+]
+each_vector = pytest.mark.parametrize(
+    ("key", "nonce", "counter", "stream"), VECTORS, ids=range(len(VECTORS))
+)
+
+
+def initial(key, nonce, counter):
+    return [
+        *struct.unpack("<4I", b"expand 32-byte k"),
+        *struct.unpack("<8I", key),
+        counter,
+        *struct.unpack("<3I", nonce),
+    ]
+
+
+def reference(state):
+    """A block by the text of the RFC, on Python's integers."""
+    words = list(state)
+
+    def mix(a, b, c, d):
+        for x, y, z, bits in (
+            (a, b, d, 16),
+            (c, d, b, 12),
+            (a, b, d, 8),
+            (c, d, b, 7),
+        ):
+            words[x] = (words[x] + words[y]) & MASK
+            word = words[z] ^ words[x]
+            words[z] = ((word << bits) | (word >> (32 - bits))) & MASK
+
+    for _ in range(10):
+        for i in range(4):
+            mix(i, 4 + i, 8 + i, 12 + i)
+        for i in range(4):
+            mix(i, 4 + (i + 1) % 4, 8 + (i + 2) % 4, 12 + (i + 3) % 4)
+    return [(a + b) & MASK for a, b in zip(words, state, strict=True)]
+
+
+def lanes_of(state):
+    """Initial states of `LANES` blocks."""
+    lanes = [tf.fill([LANES], word) for word in tf.unstack(state)]
+    lanes[chacha20.COUNTER] += tf.cast(tf.range(LANES), tf.uint32)
+    return tf.reshape(tf.stack(lanes), [4, 4, LANES])
+
+
+@tf.function(jit_compile=True)
+def fused(state):
+    """Key stream of `LANES` blocks, by the kernel."""
+    shared = tf.unstack(state)
+    return lane_kernels.run(streams._word_body, LANES, shared)
+
+
+def by_rows(state):
+    """Key stream of `LANES` blocks, by ordinary operations."""
+    return tf.reshape(chacha20.blocks(lanes_of(state)), [16, LANES])
+
+
+by_rows_compiled = tf.function(by_rows, jit_compile=True)
+
+
+WAYS = [fused, by_rows, by_rows_compiled]
+each_way = pytest.mark.parametrize("way", WAYS, ids=["kernel", "eager", "xla"])
+
+
+@each_vector
+def test_the_reference_is_that_of_the_rfc(key, nonce, counter, stream):
+    words = reference(initial(key, nonce, counter))
+
+    assert struct.pack("<16I", *words) == stream
+
+
+@each_way
+@each_vector
+def test_the_first_block_is_that_of_the_rfc(way, key, nonce, counter, stream):
+    state = tf.constant(initial(key, nonce, counter), tf.uint32)
+
+    words = way(state).numpy()[:, 0]
+
+    assert struct.pack("<16I", *words.tolist()) == stream
+
+
+@each_way
+def test_all_blocks_are_those_of_the_reference(way):
+    generator = np.random.default_rng(5)
+    for start in (0, 12345, MASK - LANES):
+        key, nonce = generator.bytes(32), generator.bytes(12)
+        state = tf.constant(initial(key, nonce, start), tf.uint32)
+
+        found = way(state).numpy()
+
+        for lane in range(LANES):
+            expected = reference(initial(key, nonce, start + lane))
+            assert found[:, lane].tolist() == expected
+
+
+def test_one_quarter_round_is_that_of_the_rfc():
+    """Section 2.1.1."""
+    words = [0x11111111, 0x01020304, 0x9B8D6F43, 0x01234567]
+
+    mixed = chacha20.quarter_round(
+        TensorArithmetic(), *(tf.constant(word, tf.uint32) for word in words)
+    )
+
+    assert [int(word) for word in mixed] == [
+        0xEA2A92F4,
+        0xCB1CF8CE,
+        0x4581472E,
+        0x5881C4BB,
+    ]
+
+
+def stream_of(seed, piece, use, blocks):
+    """The words of a piece, as the layout of pieces says."""
+    key = seed.numpy().astype("<i8").tobytes()
+    nonce = struct.pack("<3I", piece, 0, use)
+    each = [reference(initial(key, nonce, i)) for i in range(blocks)]
+    return np.array(each, np.uint32).T.ravel()
+
+
+SEED = tf.constant([1, -2, 2**62, -(2**63)], tf.int64)
+
+
+class TestStreams:
+    @pytest.mark.parametrize("count", [1, 7, 128, 129, 300])
+    def test_words_are_the_key_stream_under_the_seed(self, count):
+        size = next(s for s in streams._SIZES if count <= 8 * s)
+        whole = stream_of(SEED, 0, streams.FOR_WORDS, size)
+
+        found = streams.words(count, SEED)
+
+        np.testing.assert_array_equal(found, whole.view(np.int64)[:count])
+
+    def test_new_seeds_are_another_part_of_it(self):
+        whole = stream_of(SEED, 0, streams.FOR_SEEDS, streams._SIZES[0])
+
+        found = tf.stack(seeds.split(SEED, 3))
+
+        expected = whole.view(np.int64)[:12].reshape(3, 4)
+        np.testing.assert_array_equal(found, expected)
+
+    def test_pieces_are_numbered(self, monkeypatch):
+        monkeypatch.setattr(streams, "_SIZES", (16, 64))
+        parts = [stream_of(SEED, i, streams.FOR_WORDS, 64) for i in range(3)]
+
+        found = streams.words(3 * 64 * 8 - 5, SEED)
+
+        expected = np.concatenate(parts).view(np.int64)[:-5]
+        np.testing.assert_array_equal(found, expected)
+
+    @pytest.mark.parametrize("compiled", [False, True])
+    def test_graphs_draw_what_eager_code_draws(self, compiled):
+        def draw(seed):
+            return streams.words(999, seed)
+
+        graph = tf.function(draw, jit_compile=compiled)
+
+        np.testing.assert_array_equal(graph(SEED), draw(SEED))
+
+    def test_kernels_are_trusted_here(self):
+        """On machines with CPUs only, which is what the speed needs."""
+        if len(tf.config.list_physical_devices()) > 1:
+            pytest.skip("Has an accelerator.")
+        assert streams._is_trusted(streams._word_piece, 1, tf.uint32)
+        assert streams._is_trusted(streams._normal_piece, 1.0, tf.float32)
+
+    def test_a_kernel_that_computes_something_else_is_not_trusted(self):
+        def piece(lanes, fused, *arguments):
+            words = streams._word_piece(lanes, False, *arguments)
+            return words + tf.cast(fused, tf.uint32)
+
+        assert not streams._is_trusted(piece, 1, tf.uint32)
+
+    def test_a_kernel_that_cannot_be_compiled_is_not_trusted(self):
+        def piece(lanes, fused, *arguments):
+            if fused:
+                raise ValueError("No such operation.")
+            return streams._word_piece(lanes, False, *arguments)
+
+        assert not streams._is_trusted(piece, 1, tf.uint32)
