@@ -418,7 +418,7 @@ MODELS = [
         fallbacks=("OwnWeights",),
     ),
     ModelCase("frozen", _frozen, _normal(4), _normal(2)),
-    ModelCase("lora", _lora, _normal(4), _normal(2), fallbacks=("Dense",)),
+    ModelCase("lora", _lora, _normal(4), _normal(2)),
     ModelCase(
         "activation_with_weights",
         _prelu_inside,
@@ -440,7 +440,6 @@ MODELS = [
         ),
         _normal(6, 4),
         _normal(2),
-        fallbacks=("Conv1D", "GroupNormalization", "PReLU"),
     ),
     ModelCase(
         "depthwise_and_transposed",
@@ -456,7 +455,6 @@ MODELS = [
         ),
         _normal(5, 5, 2),
         _normal(2),
-        fallbacks=("Conv2DTranspose", "DepthwiseConv2D", "SeparableConv2D"),
     ),
     ModelCase(
         "recurrent",
@@ -470,7 +468,6 @@ MODELS = [
         ),
         _normal(4, 3),
         _normal(2),
-        fallbacks=("GRU", "GRU", "LSTM"),
     ),
     ModelCase(
         "time_distributed",
@@ -484,6 +481,5 @@ MODELS = [
         ),
         _normal(3, 4),
         _normal(2),
-        fallbacks=("TimeDistributed",),
     ),
 ]

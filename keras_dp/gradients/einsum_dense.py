@@ -31,7 +31,7 @@ def _specs(layer: keras.Layer, rank: int | None) -> tuple[str, str, str]:
     return inputs.replace("...", dots), kernel, outputs.replace("...", dots)
 
 
-def _is_contraction(layer: keras.Layer) -> bool:
+def is_contraction(layer: keras.Layer) -> bool:
     """Whether each axis has one of the four roles that the rule knows."""
     inputs, kernel, outputs = _specs(layer, rank=None)
     return (
@@ -43,7 +43,7 @@ def _is_contraction(layer: keras.Layer) -> bool:
     )
 
 
-@rules.register(keras.layers.EinsumDense, _is_contraction)
+@rules.register(keras.layers.EinsumDense, is_contraction)
 def einsum_dense(call: rules.LayerCall) -> rules.Gradients:
     """Returns the gradients of the kernel and the bias.
 

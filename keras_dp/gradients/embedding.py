@@ -19,5 +19,6 @@ def embedding(call: rules.LayerCall) -> rules.Gradients:
         tf.reshape(ids, [batch, -1]),
         tf.reshape(cotangent, [batch, -1, width]),
         rows,
+        static_shapes=call.static_shapes,
     )
     return rules.trainable([(layer._embeddings, records)])

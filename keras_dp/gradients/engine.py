@@ -5,7 +5,8 @@ the outputs of the layers that own weights, and no further. What a layer's
 rule needs for norms and weighted sums is its input and that cotangent.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import keras
@@ -16,19 +17,33 @@ from keras_dp.errors import UnsupportedLayerError
 # Importing a rule's module puts it into the table.
 from keras_dp.gradients import (  # noqa: F401
     batch_normalization,
-    conv2d,
+    conv_transpose,
+    convolution,
     dense,
+    depthwise_conv,
     einsum_dense,
     embedding,
+    group_normalization,
     layer_normalization,
+    lora,
+    prelu,
+    recurrent,
     refusals,
+    rms_normalization,
     rules,
+    separable_conv,
+    time_distributed,
 )
 from keras_dp.gradients.batch_normalization import (
     ExampleStatistics,
     normalizing_by_released,
 )
-from keras_dp.gradients.records import GradientRecords, ZeroRecords
+from keras_dp.gradients.records import (
+    GradientRecords,
+    ZeroRecords,
+    outside_xla,
+)
+from keras_dp.gradients.scaled_records import ScaledRecords
 from keras_dp.gradients.stores import without_stores
 from keras_dp.gradients.summed_records import summed
 from keras_dp.gradients.taps import Tap, TappedCall, find_taps, tapped
@@ -64,6 +79,7 @@ class GradientEngine:
     Attributes:
         model: The model. Its `trainable` flags are read at construction.
         jit_compile: Whether the step is compiled by XLA.
+        static_shapes: Whether no tensor has a shape that depends on data.
         normalized: Layers of batch normalization, which normalize by the
             statistics released so far, and never by those of a batch.
     """
@@ -85,6 +101,7 @@ class GradientEngine:
         """
         self.model = model
         self.jit_compile = jit_compile
+        self.static_shapes = jit_compile or _has_accelerator()
         self.releases_statistics = releases_statistics
         self.check_layers()
         self.normalized = (
@@ -100,6 +117,8 @@ class GradientEngine:
         inputs: Any,
         losses_of: Callable[[Any], tf.Tensor],
         batch: int,
+        *,
+        loss_scale: float = 1.0,
     ) -> PerExampleGradients:
         """Runs the model once forward in training mode, and once back.
 
@@ -107,6 +126,8 @@ class GradientEngine:
             inputs: The model's inputs, leaves `[batch, ...]`.
             losses_of: Maps the model's outputs to the losses `[batch]`.
             batch: Number of examples, padding included.
+            loss_scale: Power of two that losses are multiplied by while
+                they are differentiated, and gradients divided by afterwards.
 
         Raises:
             UnsupportedLayerError: A layer of the model cannot be handled; the
@@ -122,22 +143,36 @@ class GradientEngine:
             with tape, tapped(self.taps, tape, batch) as calls:
                 outputs = _call_in_training(self.model, inputs)
                 losses = losses_of(outputs)
+                scaled = losses
+                if loss_scale != 1:
+                    scaled = losses * tf.cast(loss_scale, losses.dtype)
             added = statistics()
             refusals.check_added_losses(self.model)
             self._check_variables()
             cotangents = tape.gradient(
-                losses,
+                scaled,
                 [call.outputs for call in calls],
                 unconnected_gradients=tf.UnconnectedGradients.ZERO,
             )
             # Layers without a rule are called again here.
             records = self.records(calls, cotangents, batch)
+        if loss_scale != 1:
+            records = [ScaledRecords(r, 1 / loss_scale) for r in records]
         return PerExampleGradients(records, losses, outputs, added)
 
     def call(self, inputs: Any) -> Any:
         """Returns the outputs of the model, as in training."""
         with normalizing_by_released(self.normalized):
             return _call_in_training(self.model, inputs)
+
+    @contextlib.contextmanager
+    def computing(self) -> Iterator[None]:
+        """Lets records use operations that XLA does not know, where possible.
+
+        While norms and sums of the records of this engine are computed.
+        """
+        with outside_xla(not self.jit_compile):
+            yield
 
     def check_layers(self) -> None:
         """Raises for layers that make examples interact, as far as known.
@@ -174,7 +209,11 @@ class GradientEngine:
         parts: dict[int, list[GradientRecords]] = {}
         for call, cotangent in zip(calls, cotangents, strict=True):
             layer_call = rules.LayerCall(
-                call.tap.layer, call.args, call.kwargs, cotangent
+                call.tap.layer,
+                call.args,
+                call.kwargs,
+                cotangent,
+                static_shapes=self.static_shapes,
             )
             if call.tap.rule is None:
                 pairs = self._vectorized(layer_call)
@@ -188,6 +227,12 @@ class GradientEngine:
             else ZeroRecords(batch, variable.value)
             for variable in self.variables
         ]
+
+
+def _has_accelerator() -> bool:
+    """Whether shapes that depend on data would make the host wait."""
+    devices = tf.config.list_logical_devices()
+    return any(device.device_type != "CPU" for device in devices)
 
 
 def _call_in_training(model: keras.Model, inputs: Any) -> Any:

@@ -6,7 +6,7 @@ loss only, nothing is coupled, whatever the loss does.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import keras
@@ -32,6 +32,8 @@ def example_losses(
     outputs: Any,
     sample_weight: Any,
     batch: int,
+    *,
+    loss_scale: float = 1.0,
 ) -> ExampleLosses:
     """Returns the losses of a batch, example by example.
 
@@ -42,6 +44,8 @@ def example_losses(
             Keras masks.
         sample_weight: Nest with leaves `[batch, ...]`, or `None`.
         batch: Number of examples.
+        loss_scale: What the gradient of the losses will be asked for, which
+            half precision could not hold otherwise.
 
     Raises:
         ValueError: The loss is not built, or a leaf does not have the batch
@@ -73,10 +77,66 @@ def example_losses(
             total = compiled_loss(y_true, y_pred, weight)
         return total, parts
 
-    total, parts = tf.vectorized_map(
-        one_example, [tf.convert_to_tensor(leaf) for leaf in given]
-    )
+    rows = [tf.convert_to_tensor(leaf) for leaf in given]
+    own = {id(leaf) for leaf in keras.tree.flatten(outputs)}
+    watched = [
+        place
+        for place, leaf in enumerate(given)
+        if id(leaf) in own and rows[place].dtype.is_floating
+    ]
+    total, parts = _differentiable(one_example, rows, watched, loss_scale)
     return ExampleLosses(tf.reshape(total, [batch]), parts)
+
+
+def _differentiable(
+    function: Callable[[list[tf.Tensor]], tuple[tf.Tensor, list[tf.Tensor]]],
+    rows: list[tf.Tensor],
+    watched: list[int],
+    loss_scale: float,
+) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """Maps a function over examples, and its gradients with it.
+
+    XLA would compile the gradient of a vectorized map anew at every call, with
+    the weights as constants.
+
+    Args:
+        function: Of a row of each tensor, to a total and its parts.
+        rows: The tensors, `[batch, ...]`.
+        watched: Those of them that the total is differentiated by.
+        loss_scale: See `example_losses`.
+    """
+
+    def with_gradients(row: list[tf.Tensor]) -> Any:
+        inputs = [row[place] for place in watched]
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(inputs)
+            total, parts = function(row)
+            scaled = total * tf.cast(loss_scale, total.dtype)
+        gradients = tape.gradient(
+            scaled, inputs, unconnected_gradients=tf.UnconnectedGradients.ZERO
+        )
+        return total, parts, gradients
+
+    @tf.custom_gradient
+    def mapped(*inputs: tf.Tensor) -> Any:
+        leaves = list(rows)
+        for place, tensor in zip(watched, inputs, strict=True):
+            leaves[place] = tensor
+        total, parts, gradients = tf.vectorized_map(with_gradients, leaves)
+
+        def backward(upstream: tf.Tensor, *_: tf.Tensor) -> list[tf.Tensor]:
+            share = tf.reshape(upstream, [-1]) / loss_scale
+            return [_times(gradient, share) for gradient in gradients]
+
+        return (total, *parts), backward
+
+    total, *parts = mapped(*(rows[place] for place in watched))
+    return total, parts
+
+
+def _times(gradient: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
+    along = [-1] + [1] * (gradient.shape.rank - 1)
+    return gradient * tf.cast(tf.reshape(share, along), gradient.dtype)
 
 
 def batch_losses(compiled_loss: Any, targets: Any, outputs: Any) -> list[Any]:

@@ -5,18 +5,19 @@ from typing import NamedTuple
 import tensorflow as tf
 from typing_extensions import override
 
+from keras_dp.gradients import cost_model
 from keras_dp.gradients.records import (
     GradientRecords,
+    finite_or,
     grouped_axis,
     in_float,
     kept,
+    norms_along,
+    scaled,
     squared_sums,
+    sum_under,
     weighted,
 )
-
-# Gradients are instantiated up to this size. What is clipped is then what is
-# summed, bit by bit; larger ones take the Gram form, which needs a margin.
-INSTANTIATE_BYTES = 2**26
 
 
 class Arrangement(NamedTuple):
@@ -38,8 +39,10 @@ class Arrangement(NamedTuple):
         """
         lead = [] if batch is None else [batch]
         order = [*range(len(lead)), *(len(lead) + axis for axis in self.order)]
-        tensor = tf.reshape(tensor, lead + list(self.inner))
-        return tf.reshape(tf.transpose(tensor, order), lead + list(self.shape))
+        if order != sorted(order):
+            tensor = tf.reshape(tensor, lead + list(self.inner))
+            tensor = tf.transpose(tensor, order)
+        return tf.reshape(tensor, lead + list(self.shape))
 
 
 class OuterProductRecords(GradientRecords):
@@ -76,51 +79,47 @@ class OuterProductRecords(GradientRecords):
 
     @property
     def instantiates(self) -> bool:
-        """Whether the gradients are small enough to be built."""
-        batch, rows, shared, left, right = self._sizes
-        size = batch * rows * left * right * self.left.dtype.size
-        return shared > 1 and size <= INSTANTIATE_BYTES
+        """Whether the gradients are built, and not only their norms.
+
+        What is clipped is then what is summed, bit by bit; the Gram form needs
+        a margin.
+        """
+        return cost_model.instantiates(*self._sizes, self.left.dtype.size)
 
     @override
     def squared_norms(self) -> tf.Tensor:
-        if self._sizes[2] == 1:
-            lefts = tf.reduce_sum(tf.square(self.left), axis=[2, 3])
-            rights = tf.reduce_sum(tf.square(self.right), axis=[2, 3])
-            return tf.reduce_sum(lefts * rights, axis=1)
-        if self.instantiates:
+        if self._sizes[2] > 1 and self.instantiates:
             return squared_sums(self._instantiated())
-        return self._gram_norms()
+        left, right = self._balanced()
+        if self._sizes[2] > 1:
+            return _gram_norms(left, right)
+        norms = norms_along(left, axis=3) * norms_along(right, axis=3)
+        return tf.reduce_sum(tf.square(norms), axis=[1, 2])
 
-    def _gram_norms(self) -> tf.Tensor:
-        """Upper bounds: the Gram form, with a margin for its rounding.
+    def _balanced(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the factors, the size of each term on the right alone.
 
-        With S the sum of the norms of an example's terms, the form is rounded
-        by the order of `u S^2`, which is added, and the sum under weights by
-        the order of `u S`. Both are small against a norm of `S / (16 sqrt(n))`
-        for n terms, which is taken where the terms cancel further; n unrelated
-        terms have about `S / sqrt(n)`.
+        The squares of numbers below 1e-19 are 0 in float32, however large the
+        factor that they are multiplied with.
         """
-        _, _, shared, left, right = self._sizes
-        lefts = tf.matmul(self.left, self.left, transpose_b=True)
-        rights = tf.matmul(self.right, self.right, transpose_b=True)
-        grams = tf.reduce_sum(lefts * rights, axis=[2, 3])
-        terms = tf.norm(self.left, axis=3) * tf.norm(self.right, axis=3)
-        squares = tf.square(tf.reduce_sum(terms, axis=2))
-        unit = 2.0**-53 if self.left.dtype == tf.float64 else 2.0**-24
-        margin = unit * (1 + (left + right) / 64)
-        bounds = tf.maximum(grams, squares / (256 * shared)) + margin * squares
-        return tf.reduce_sum(bounds, axis=1)
+        sizes = tf.reduce_max(tf.abs(self.left), axis=3, keepdims=True)
+        sizes = tf.where(sizes > 0, sizes, tf.ones_like(sizes))
+        # Not finite if the left is not, and if a product of both is too large.
+        return self.left / sizes, self.right * sizes
 
     @override
     def weighted_sum(self, weights: tf.Tensor) -> tf.Tensor:
-        weights = tf.cast(weights, self.left.dtype)
         if self.instantiates:
-            products = kept(self._instantiated(), weights)
-            total = tf.tensordot(weights, products, axes=1)
-        else:
-            left = kept(self.left, weights)
-            right = weighted(self.right, weights)
-            total = self._contract(left, right)
+            return self.arrangement.apply(
+                sum_under(weights, self._instantiated())
+            )
+        weights = tf.cast(weights, self.left.dtype)
+        total = finite_or(
+            self._contract(self.left, scaled(self.right, weights)),
+            lambda: self._contract(
+                kept(self.left, weights), weighted(self.right, weights)
+            ),
+        )
         return self.arrangement.apply(total)
 
     @override
@@ -162,3 +161,30 @@ class OuterProductRecords(GradientRecords):
         if self._products is None:
             self._products = tf.matmul(self.left, self.right, transpose_a=True)
         return self._products
+
+
+def _gram_norms(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    """Returns upper bounds: the Gram form, with a margin for its rounding.
+
+    With S the sum of the norms of an example's terms, the form is rounded by
+    the order of `u S^2`, which is added, and the sum under weights by the order
+    of `u S`. Both are small against a norm of `S / (16 sqrt(n))` for n terms,
+    which is taken where the terms cancel further; n unrelated terms have about
+    `S / sqrt(n)`.
+    """
+    shared, widths = left.shape[2], left.shape[3] + right.shape[3]
+    lefts = tf.matmul(left, left, transpose_b=True)
+    rights = tf.matmul(right, right, transpose_b=True)
+    rows = tf.reduce_sum(lefts * rights, axis=3)
+    grams = _added_in_float64(rows)
+    terms = norms_along(left, axis=3) * norms_along(right, axis=3)
+    squares = tf.square(_added_in_float64(terms))
+    unit = 2.0**-53 if left.dtype == tf.float64 else 2.0**-24
+    margin = unit * (1 + widths / 64)
+    bounds = tf.maximum(grams, squares / (256 * shared)) + margin * squares
+    return tf.cast(tf.reduce_sum(bounds, axis=1), left.dtype)
+
+
+def _added_in_float64(tensor: tf.Tensor) -> tf.Tensor:
+    """Returns the sums over the last axis, which XLA adds up in order."""
+    return tf.reduce_sum(tf.cast(tensor, tf.float64), axis=-1)

@@ -7,12 +7,29 @@ gradients only where that is cheaper.
 """
 
 import abc
+import contextlib
+import contextvars
+import math
+from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 from typing_extensions import override
 
-# Of so many terms sums in float32 keep a relative 1e-6, in XLA's order too.
+# Of so many terms sums in float32 keep a relative 1e-5, in XLA's order too.
 _SUMMED_IN_FLOAT32 = 2**16
+
+
+_OUTSIDE_XLA = contextvars.ContextVar("outside_xla", default=False)
+
+
+@contextlib.contextmanager
+def outside_xla(certainly: bool) -> Iterator[None]:
+    """Says whether what is built inside is certainly not compiled by XLA."""
+    token = _OUTSIDE_XLA.set(certainly)
+    try:
+        yield
+    finally:
+        _OUTSIDE_XLA.reset(token)
 
 
 class GradientRecords(abc.ABC):
@@ -61,8 +78,7 @@ class MaterializedRecords(GradientRecords):
 
     @override
     def weighted_sum(self, weights: tf.Tensor) -> tf.Tensor:
-        weights = tf.cast(weights, self.gradients.dtype)
-        return tf.tensordot(weights, kept(self.gradients, weights), axes=1)
+        return sum_under(weights, self.gradients)
 
     @override
     def materialize(self) -> tf.Tensor:
@@ -119,9 +135,46 @@ def kept(tensor: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
 
 
 def weighted(tensor: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """Returns `tensor` with every example multiplied by its weight."""
+    """Returns `tensor` with every example multiplied by its weight.
+
+    An example of weight 0 becomes 0, even if not finite.
+    """
+    weights = _along_batch(tf.cast(weights, tensor.dtype), tensor)
+    return tf.math.multiply_no_nan(tensor, weights)
+
+
+def scaled(tensor: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """Returns `tensor` times the weights; 0 * NaN stays NaN."""
+    return tensor * _along_batch(tf.cast(weights, tensor.dtype), tensor)
+
+
+def sum_under(weights: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
+    """Returns the sum of the examples under `weights`.
+
+    One of weight 0 contributes nothing, even if not finite.
+    """
     weights = tf.cast(weights, tensor.dtype)
-    return kept(tensor, weights) * _along_batch(weights, tensor)
+    return finite_or(
+        _product(weights, tensor),
+        lambda: _product(weights, kept(tensor, weights)),
+    )
+
+
+def finite_or(total: tf.Tensor, careful: Callable[[], tf.Tensor]) -> tf.Tensor:
+    """Returns `total`, computed carefully if it is not finite.
+
+    Examples that are not finite have weight 0, and are rare. Setting them to 0
+    beforehand copies all others, which takes as long as the sum.
+    """
+    # Not finite if anything in it is not: one pass, which writes nothing.
+    check = tf.reduce_sum(total)
+    return tf.cond(tf.math.is_finite(check), lambda: total, careful)
+
+
+def _product(weights: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
+    shape = tensor.shape[1:]
+    rows = tf.reshape(tensor, [tensor.shape[0], math.prod(shape)])
+    return tf.reshape(tf.matmul(weights[tf.newaxis], rows), shape)
 
 
 def grouped_axis(tensor: tf.Tensor, size: int) -> tf.Tensor:
@@ -134,11 +187,28 @@ def _along_batch(vector: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
     return tf.reshape(vector, [-1] + [1] * (tensor.shape.rank - 1))
 
 
+def norms_along(tensor: tf.Tensor, axis: int) -> tf.Tensor:
+    """Returns the norms along an axis."""
+    if _OUTSIDE_XLA.get():  # One pass instead of two, and no copy.
+        return tf.math.reduce_euclidean_norm(tensor, axis=axis)
+    dtype = tensor.dtype
+    if tensor.shape[axis] > _SUMMED_IN_FLOAT32:
+        tensor = tf.cast(tensor, tf.float64)
+    squares = tf.reduce_sum(tf.square(tensor), axis=axis)
+    return tf.cast(tf.sqrt(squares), dtype)
+
+
 def squared_sums(tensor: tf.Tensor) -> tf.Tensor:
     """Returns the squared norm of each example's part, shape `[batch]`."""
-    axes = list(range(1, tensor.shape.rank))
-    if tensor.shape[1:].num_elements() <= _SUMMED_IN_FLOAT32:
-        return tf.reduce_sum(tf.square(tensor), axis=axes)
+    batch, *shape = tensor.shape
+    width = math.prod(shape)
+    if width <= _SUMMED_IN_FLOAT32:
+        rows = tf.reshape(tensor, [batch, width])
+        return tf.square(norms_along(rows, axis=1))
     # XLA adds up in order: in float32 a million small squares are lost.
-    squares = tf.square(tf.cast(tensor, tf.float64))
-    return tf.cast(tf.reduce_sum(squares, axis=axes), tensor.dtype)
+    dtype, last = tensor.dtype, shape[-1]
+    if last > _SUMMED_IN_FLOAT32:
+        tensor = tf.cast(tensor, tf.float64)
+    rows = tf.reshape(tensor, [batch, width // last, last])
+    norms = tf.cast(norms_along(rows, axis=2), tf.float64)
+    return tf.cast(tf.reduce_sum(tf.square(norms), axis=1), dtype)

@@ -67,7 +67,7 @@ def self_check(
             _check_independence(engine, inputs, losses_of, batch, state)
             _restore(state)
             tells = _compare_gradients(
-                engine, inputs, losses_of, batch, examples
+                engine, inputs, losses_of, batch, examples, state
             )
             _check_state(engine.model, state)
             if tells:
@@ -122,13 +122,19 @@ def _compare_gradients(
     losses_of: LossesOf,
     batch: int,
     examples: int,
+    state: list[tuple[keras.Variable, tf.Tensor]],
 ) -> bool:
     values = [variable.value for variable in engine.variables]
+    # What is compared with must be what Keras does, without any tap.
     with tf.GradientTape(persistent=True) as tape:
-        with tapped(engine.taps, tape, batch) as calls:
-            losses = losses_of(engine.call(inputs))
-        each = tf.unstack(losses)[:examples]
-    cotangents = tape.gradient(
+        each = tf.unstack(losses_of(engine.call(inputs)))[:examples]
+    _restore(state)  # The same dropout masks.
+    with (
+        tf.GradientTape(watch_accessed_variables=False) as tapping,
+        tapped(engine.taps, tapping, batch) as calls,
+    ):
+        losses = losses_of(engine.call(inputs))
+    cotangents = tapping.gradient(
         losses,
         [call.outputs for call in calls],
         unconnected_gradients=tf.UnconnectedGradients.ZERO,

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from keras_dp.gradients.convolution import SplitKernelRecords
 from keras_dp.gradients.outer_product_records import OuterProductRecords
 from keras_dp.gradients.records import GradientRecords, MaterializedRecords
 from keras_dp.gradients.row_records import RowRecords
@@ -40,6 +41,8 @@ def _joined(
             and one.arrangement == other.arrangement
         ):
             return one.joined(other)
+    elif isinstance(one, SplitKernelRecords):
+        return one.joined(other)
     elif isinstance(one, RowRecords):
         if isinstance(other, RowRecords):
             return one.joined(other)

@@ -15,7 +15,12 @@ import tensorflow as tf
 
 from keras_dp.errors import UnsupportedLayerError
 from keras_dp.gradients import rules
-from keras_dp.gradients.replaced_call import replaced_call
+from keras_dp.gradients.replaced_call import (
+    activation_of,
+    current_call,
+    replaced_call,
+    without_activation,
+)
 from keras_dp.gradients.vectorized import float_outputs
 
 
@@ -25,14 +30,23 @@ class Tap(NamedTuple):
     Attributes:
         layer: The layer.
         rule: How its gradients follow; `None` for the vectorized fallback.
+        observe: How it is called, if not as it is.
     """
 
     layer: keras.Layer
     rule: rules.Rule | None
+    observe: rules.Observer | None = None
 
 
 class TappedCall(NamedTuple):
-    """What one call of a tapped layer left behind."""
+    """What one call of a tapped layer left behind.
+
+    Attributes:
+        tap: The tap, whose rule knows what the observer of this call kept.
+        args: Positional arguments of the call.
+        kwargs: Keyword arguments of the call.
+        outputs: The tensors that the backward pass stops at.
+    """
 
     tap: Tap
     args: tuple[Any, ...]
@@ -47,14 +61,19 @@ def find_taps(model: keras.Model) -> list[Tap]:
     what it does between them is unknown; so is one that calls its sublayers
     in a loop (recurrent layers and wrappers).
     """
+    _check_calls(model)
     taps: dict[int, Tap] = {}
 
     def visit(layer: keras.Layer) -> None:
         if id(layer) in taps or not layer.trainable_variables:
             return
+        entry = rules.entry_for(layer)
+        observe = None if entry is None else entry.observe
         owns = any(v.trainable for v in layer._trainable_variables)
-        if owns or isinstance(layer, (keras.layers.RNN, keras.layers.Wrapper)):
-            taps[id(layer)] = Tap(layer, rules.rule_for(layer))
+        loops = isinstance(layer, (keras.layers.RNN, keras.layers.Wrapper))
+        if owns or loops or observe is not None:
+            rule = None if entry is None else entry.rule
+            taps[id(layer)] = Tap(layer, rule, observe)
             return
         for sublayer in layer._layers:
             visit(sublayer)
@@ -65,13 +84,32 @@ def find_taps(model: keras.Model) -> list[Tap]:
     return found
 
 
+def _check_calls(model: keras.Model) -> None:
+    """Raises for calls that no tap can be put on, or that mix examples."""
+    mixing = (keras.layers.MixUp, keras.layers.CutMix)
+    for layer in model._flatten_layers():
+        if isinstance(layer, mixing):
+            # At random, so that the self-check can miss it.
+            raise UnsupportedLayerError(
+                f"Layer {layer.path!r} of class {type(layer).__name__} mixes "
+                "the examples of a batch, so that the gradient of one depends "
+                "on others. Remove it; other augmentation is unaffected."
+            )
+        if getattr(layer, "_remat_mode", None) is not None:
+            raise UnsupportedLayerError(
+                f"Layer {layer.path!r} was made in a keras.RematScope: it is "
+                "called again in the backward pass, where its output cannot "
+                "be tapped. Make it outside of the scope."
+            )
+
+
 def _check_coverage(model: keras.Model, taps: list[Tap]) -> None:
     covered = {
         id(variable)
-        for layer, rule in taps
+        for layer, rule, observe in taps
         for variable in (
             layer.trainable_variables
-            if rule is None
+            if rule is None or observe is not None
             else layer._trainable_variables
         )
     }
@@ -99,35 +137,95 @@ def tapped(
         The calls, in order, filled while the model is called.
     """
     calls: list[TappedCall] = []
+    whole: list[Tap] = []
     with contextlib.ExitStack() as patches:
         for tap in taps:
-            call = _tapped_call(tap, tape, batch, calls)
+            call = _tapped_call(tap, tape, batch, calls, whole)
             patches.enter_context(replaced_call(tap.layer, call))
         yield calls
 
 
 def _tapped_call(
-    tap: Tap, tape: tf.GradientTape, batch: int, calls: list[TappedCall]
+    tap: Tap,
+    tape: tf.GradientTape,
+    batch: int,
+    calls: list[TappedCall],
+    whole: list[Tap],
 ) -> Callable[..., Any]:
-    layer, original = tap.layer, tap.layer.call
+    """Returns what replaces the call of a tapped layer.
+
+    Args:
+        tap: Of the layer.
+        tape: As in `tapped`.
+        batch: As in `tapped`.
+        calls: Where the call is noted.
+        whole: Taps that answer for all layers inside, while they are called.
+    """
+    layer, original = tap.layer, current_call(tap.layer)
     home = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
     def call(*args: Any, **kwargs: Any) -> Any:
+        if whole:
+            return original(*args, **kwargs)
+        if tap.rule is not None and tap.observe is None:
+            return noted(*args, **kwargs)
+        whole.append(tap)
+        try:
+            return noted(*args, **kwargs)
+        finally:
+            whole.pop()
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
         activation = None
-        if tap.rule is None:
-            outputs = original(*args, **kwargs)
+        if tap.observe is not None:
+            outputs, watched, kept = tap.observe(
+                layer, args, kwargs, tape.watch
+            )
+            rule = _with_kept(tap.rule, kept)
         else:
-            activation = vars(layer).get("activation")
-            with _attribute(layer, "activation", None):
-                outputs = original(*args, **kwargs)
-        floats = float_outputs(outputs)
-        _check_call(layer, args, kwargs, floats, batch, home)
-        for output in floats:
-            tape.watch(output)
-        calls.append(TappedCall(tap, args, kwargs, floats))
+            with contextlib.ExitStack() as stack:
+                if tap.rule is not None:
+                    activation = activation_of(layer)
+                    stack.enter_context(without_activation(layer))
+                outputs = _apart(original(*args, **kwargs))
+            watched, rule = float_outputs(outputs), tap.rule
+            tape.watch(watched)
+        _check_call(layer, args, kwargs, float_outputs(outputs), batch)
+        _check_graph(layer, watched, home)
+        calls.append(TappedCall(tap._replace(rule=rule), args, kwargs, watched))
         return outputs if activation is None else activation(outputs)
 
     return call
+
+
+def _apart(outputs: Any) -> Any:
+    """Returns the outputs such that none is computed from another.
+
+    The cotangent of each is then what comes from outside of the layer.
+    """
+    if len(float_outputs(outputs)) < 2:
+        return outputs
+    return keras.tree.map_structure(
+        lambda leaf: tf.identity(leaf) if tf.is_tensor(leaf) else leaf, outputs
+    )
+
+
+def _with_kept(rule: rules.Rule | None, kept: Any) -> rules.Rule | None:
+    if rule is None:
+        return None
+    return lambda call: rule(call._replace(kept=kept))
+
+
+def _check_graph(
+    layer: keras.Layer, watched: list[tf.Tensor], home: Any
+) -> None:
+    if home is not None and any(tensor.graph is not home for tensor in watched):
+        raise UnsupportedLayerError(
+            f"Layer {layer.path!r} is called inside a loop or a condition, "
+            "where its output cannot be tapped. Unroll the loop, or give the "
+            "layer that holds it a weight of its own so that it is treated as "
+            "a whole."
+        )
 
 
 def _check_call(
@@ -136,15 +234,7 @@ def _check_call(
     kwargs: dict[str, Any],
     outputs: list[tf.Tensor],
     batch: int,
-    home: Any,
 ) -> None:
-    if home is not None and any(output.graph is not home for output in outputs):
-        raise UnsupportedLayerError(
-            f"Layer {layer.path!r} is called inside a loop or a condition, "
-            "where its output cannot be tapped. Unroll the loop, or give the "
-            "layer that holds it a weight of its own so that it is treated as "
-            "a whole."
-        )
     arguments = keras.tree.flatten((args, kwargs))
     inputs = [leaf for leaf in arguments if tf.is_tensor(leaf)]
     for tensor in [*inputs[:1], *outputs]:
@@ -156,17 +246,3 @@ def _check_call(
                 "examples share (such as position ids) along the batch before "
                 "calling the layer."
             )
-
-
-@contextlib.contextmanager
-def _attribute(layer: keras.Layer, name: str, value: Any) -> Iterator[None]:
-    """Sets an instance attribute behind the back of Keras's tracking."""
-    if name not in vars(layer):
-        yield
-        return
-    before = vars(layer)[name]
-    vars(layer)[name] = value
-    try:
-        yield
-    finally:
-        vars(layer)[name] = before

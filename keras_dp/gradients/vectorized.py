@@ -6,6 +6,7 @@ of its per-example gradients.
 """
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -33,6 +34,8 @@ def vectorized(call: LayerCall, *, jit_compile: bool) -> Gradients:
     """
     layer = call.layer
     variables = layer.trainable_variables
+    if not call.cotangents:
+        return []
     batch = call.cotangents[0].shape[0]
     arguments = keras.tree.flatten((call.args, call.kwargs))
     mapped = [
@@ -94,8 +97,6 @@ def _loop(
     layer: keras.Layer, jit_compile: bool
 ) -> Callable[..., list[tf.Tensor]]:
     """Returns the way to map over examples that works for this layer."""
-    sublayers = layer._flatten_layers()
-    recurrent = any(isinstance(sub, keras.layers.RNN) for sub in sublayers)
     einsum = any(
         isinstance(sub, keras.layers.EinsumDense)
         for sub in layer._flatten_layers()
@@ -103,9 +104,26 @@ def _loop(
     # XLA has no vectorized `tf.while_loop`. Outside XLA, TensorFlow 2.20 and
     # 2.21 crash the process on a vectorized `EinsumDense` with 16 examples or
     # more; remove the second condition when they are not supported any more.
-    if (recurrent and jit_compile) or (einsum and not jit_compile):
+    if (jit_compile and _has_loop(layer)) or (einsum and not jit_compile):
         return _one_by_one
     return _all_at_once
+
+
+def _has_loop(layer: keras.Layer) -> bool:
+    """Whether the call of the layer left a loop in the graph of the step."""
+    sublayers = layer._flatten_layers()
+    if any(isinstance(sub, keras.layers.RNN) for sub in sublayers):
+        return True
+    if tf.executing_eagerly():
+        return False
+    operations = tf.compat.v1.get_default_graph().get_operations()
+    # A scope that is entered again has a number appended to it.
+    scope = re.compile(rf"(^|/){re.escape(layer.name)}(_\d+)?/")
+    return any(
+        operation.type in {"While", "StatelessWhile"}
+        and scope.search(operation.name)
+        for operation in operations
+    )
 
 
 def _all_at_once(

@@ -1,0 +1,438 @@
+"""Every class of `keras.layers`, and how its gradients follow per example.
+
+`python -m tests.layer_table` writes `docs/layers.md`.
+"""
+
+import inspect
+import pathlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import keras
+from keras import layers
+
+DOCUMENT = pathlib.Path(__file__).parents[1] / "docs" / "layers.md"
+
+RULE = "rule"
+FALLBACK = "fallback"
+REFUSED = "refused"
+SIGNAL = (6, 3)
+IMAGE = (5, 5, 4)
+VOLUME = (4, 4, 4, 2)
+IDS = ((3,), "int32")
+FRAMES = (3, 5, 5, 2)
+
+
+class Case(NamedTuple):
+    """A layer with trainable weights.
+
+    Attributes:
+        make: The layer.
+        how: `RULE`, `FALLBACK` or `REFUSED`.
+        shapes: Of its inputs; with a type where they are not floats.
+        remark: What to know, or the remedy.
+        call: Calls it, if not with its inputs.
+        after: What is done with it once it is built.
+        compiles: Whether XLA compiles the layer itself.
+    """
+
+    make: Callable[[], keras.Layer]
+    how: str
+    shapes: tuple[Any, ...]
+    remark: str
+    call: Callable[..., Any] | None = None
+    after: Callable[[keras.Layer], None] | None = None
+    compiles: bool = True
+
+
+def _lora(layer: keras.Layer) -> None:
+    layer.enable_lora(2)
+
+
+def _quantize(mode: str) -> Callable[[keras.Layer], None]:
+    return lambda layer: layer.quantize(mode)
+
+
+def _quantize_and_adapt(layer: keras.Layer) -> None:
+    layer.quantize("int8")
+    layer.enable_lora(2)
+
+
+def _of_two(layer: keras.Layer, query: Any, value: Any) -> Any:
+    return layer([query, value])
+
+
+def _reversed(layer: keras.Layer, ids: Any) -> Any:
+    return layer(keras.ops.tanh(layer(ids)), reverse=True)
+
+
+def _one_step(states: int) -> Callable[..., Any]:
+    def call(cell: keras.Layer, inputs: Any) -> Any:
+        state = keras.ops.tanh(inputs)
+        return cell(inputs, [state] * states)[0]
+
+    return call
+
+
+def _half_step(cell: keras.Layer, inputs: Any) -> Any:
+    state = keras.ops.tanh(inputs)
+    return cell(inputs, [[state], [state]])[0]
+
+
+_CONVOLUTION = "All of padding, strides, dilation, groups, data format."
+_RECURRENT = (
+    "All options, masks and first states, `dropout` too. `stateful=True` is "
+    "refused; `recurrent_dropout` is refused: use `dropout`."
+)
+_CELL = "Fast inside of `RNN` or of the layer of its name."
+_DIVIDED = "By the rules of the layers inside."
+_SLOW_LOOP = "One example at a time with XLA."
+_LOW_RANK = "The frozen kernel costs nothing."
+
+# Keyed by class name, with what is done to the layer behind a comma.
+CASES = {
+    "AdditiveAttention": Case(
+        layers.AdditiveAttention,
+        FALLBACK,
+        (SIGNAL, SIGNAL),
+        "Its one vector `scale`; `use_scale=False` has no weights.",
+        _of_two,
+    ),
+    "Attention": Case(
+        lambda: layers.Attention(use_scale=True),
+        FALLBACK,
+        (SIGNAL, SIGNAL),
+        "Only with `use_scale=True`; else it has no weights.",
+        _of_two,
+    ),
+    "BatchNormalization": Case(
+        layers.BatchNormalization,
+        REFUSED,
+        (IMAGE,),
+        "Release its statistics with `compile(..., batch_statistics=...)`; "
+        "or use `GroupNormalization`; or freeze it.",
+    ),
+    "Bidirectional": Case(
+        lambda: layers.Bidirectional(layers.LSTM(3, return_sequences=True)),
+        RULE,
+        (SIGNAL,),
+        _DIVIDED,
+    ),
+    "Conv1D": Case(lambda: layers.Conv1D(3, 2), RULE, (SIGNAL,), _CONVOLUTION),
+    "Conv2D": Case(lambda: layers.Conv2D(3, 2), RULE, (IMAGE,), _CONVOLUTION),
+    "Conv3D": Case(lambda: layers.Conv3D(3, 2), RULE, (VOLUME,), _CONVOLUTION),
+    "Conv2D, LoRA": Case(
+        lambda: layers.Conv2D(3, 2),
+        RULE,
+        (IMAGE,),
+        "Also `Conv1D`, `Conv3D`; with `groups` above 1 the fallback.",
+        after=_lora,
+    ),
+    "Conv1DTranspose": Case(
+        lambda: layers.Conv1DTranspose(3, 2), RULE, (SIGNAL,), ""
+    ),
+    "Conv2DTranspose": Case(
+        lambda: layers.Conv2DTranspose(3, 2), RULE, (IMAGE,), ""
+    ),
+    "Conv3DTranspose": Case(
+        lambda: layers.Conv3DTranspose(3, 2), RULE, (VOLUME,), ""
+    ),
+    "ConvLSTM1D": Case(
+        lambda: layers.ConvLSTM1D(2, 2), FALLBACK, ((3, 5, 2),), _SLOW_LOOP
+    ),
+    "ConvLSTM2D": Case(
+        lambda: layers.ConvLSTM2D(2, 2), FALLBACK, (FRAMES,), _SLOW_LOOP
+    ),
+    "ConvLSTM3D": Case(
+        lambda: layers.ConvLSTM3D(2, 2),
+        FALLBACK,
+        ((2, 3, 3, 3, 2),),
+        _SLOW_LOOP,
+    ),
+    "Dense": Case(lambda: layers.Dense(3), RULE, (SIGNAL,), "Of any rank."),
+    "Dense, LoRA": Case(
+        lambda: layers.Dense(3), RULE, (SIGNAL,), _LOW_RANK, after=_lora
+    ),
+    "Dense, int8": Case(
+        lambda: layers.Dense(3),
+        RULE,
+        (SIGNAL,),
+        "Only its bias is trained.",
+        after=_quantize("int8"),
+    ),
+    "Dense, int8 and LoRA": Case(
+        lambda: layers.Dense(3),
+        RULE,
+        (SIGNAL,),
+        _LOW_RANK,
+        after=_quantize_and_adapt,
+    ),
+    "DepthwiseConv1D": Case(
+        lambda: layers.DepthwiseConv1D(2), RULE, (SIGNAL,), ""
+    ),
+    "DepthwiseConv2D": Case(
+        lambda: layers.DepthwiseConv2D(2), RULE, (IMAGE,), ""
+    ),
+    "EinsumDense": Case(
+        lambda: layers.EinsumDense("abc,cd->abd", (None, 4), bias_axes="d"),
+        RULE,
+        (SIGNAL,),
+        "Where every axis is contracted, created, shared or the kernel's own; "
+        "else the fallback.",
+    ),
+    "EinsumDense, LoRA": Case(
+        lambda: layers.EinsumDense("abc,cd->abd", (None, 4)),
+        RULE,
+        (SIGNAL,),
+        _LOW_RANK,
+        after=_lora,
+    ),
+    "Embedding": Case(
+        lambda: layers.Embedding(7, 3),
+        RULE,
+        (IDS,),
+        "Updates of rows; no gradient of the size of the table per example.",
+    ),
+    "Embedding, LoRA": Case(
+        lambda: layers.Embedding(7, 3), RULE, (IDS,), _LOW_RANK, after=_lora
+    ),
+    "GRU": Case(lambda: layers.GRU(3), RULE, (SIGNAL,), _RECURRENT),
+    "GRUCell": Case(
+        lambda: layers.GRUCell(3), FALLBACK, ((3,),), _CELL, _one_step(1)
+    ),
+    "GroupNormalization": Case(
+        lambda: layers.GroupNormalization(2), RULE, (IMAGE,), ""
+    ),
+    "GroupedQueryAttention": Case(
+        lambda: layers.GroupQueryAttention(2, 4, 2),
+        RULE,
+        (SIGNAL, SIGNAL),
+        _DIVIDED,
+    ),
+    "LSTM": Case(lambda: layers.LSTM(3), RULE, (SIGNAL,), _RECURRENT),
+    "LSTMCell": Case(
+        lambda: layers.LSTMCell(3), FALLBACK, ((3,),), _CELL, _one_step(2)
+    ),
+    "LayerNormalization": Case(
+        layers.LayerNormalization, RULE, (SIGNAL,), "Not over the batch axis."
+    ),
+    "MultiHeadAttention": Case(
+        lambda: layers.MultiHeadAttention(2, 3),
+        RULE,
+        (SIGNAL, SIGNAL),
+        _DIVIDED,
+    ),
+    "PReLU": Case(layers.PReLU, RULE, (IMAGE,), "As a layer of its own."),
+    "Dense, PReLU inside": Case(
+        lambda: layers.Dense(3, activation=layers.PReLU()),
+        FALLBACK,
+        (SIGNAL,),
+        "Call the activation as a layer of its own.",
+    ),
+    "RMSNormalization": Case(layers.RMSNormalization, RULE, (SIGNAL,), ""),
+    "RNN": Case(
+        lambda: layers.RNN(layers.GRUCell(3)),
+        RULE,
+        (SIGNAL,),
+        "Of one `LSTMCell`, `GRUCell` or `SimpleRNNCell`; else the fallback.",
+    ),
+    "RNN, stacked": Case(
+        lambda: layers.RNN([layers.LSTMCell(3), layers.GRUCell(2)]),
+        FALLBACK,
+        (SIGNAL,),
+        "Stack layers instead of cells.",
+    ),
+    "ReversibleEmbedding": Case(
+        lambda: layers.ReversibleEmbedding(7, 3),
+        FALLBACK,
+        (IDS,),
+        "A table per example: lower the physical batch, or use an "
+        "`Embedding` and a `Dense`.",
+        _reversed,
+    ),
+    "STFTSpectrogram": Case(
+        lambda: layers.STFTSpectrogram(
+            frame_length=4, frame_step=2, fft_length=4
+        ),
+        FALLBACK,
+        ((12, 1),),
+        "Its filters are trained; `trainable=False` keeps them.",
+    ),
+    "SeparableConv1D": Case(
+        lambda: layers.SeparableConv1D(3, 2), RULE, (SIGNAL,), ""
+    ),
+    "SeparableConv2D": Case(
+        lambda: layers.SeparableConv2D(3, 2), RULE, (IMAGE,), ""
+    ),
+    "SimpleRNN": Case(lambda: layers.SimpleRNN(3), RULE, (SIGNAL,), _RECURRENT),
+    "SimpleRNNCell": Case(
+        lambda: layers.SimpleRNNCell(3), FALLBACK, ((3,),), _CELL, _one_step(1)
+    ),
+    "SpectralNormalization": Case(
+        lambda: layers.SpectralNormalization(layers.Dense(3)),
+        REFUSED,
+        (SIGNAL,),
+        "It writes to its weights while it is called. Bound the weights with "
+        "a constraint, or freeze it.",
+    ),
+    "StackedRNNCells": Case(
+        lambda: layers.StackedRNNCells(
+            [layers.SimpleRNNCell(3), layers.SimpleRNNCell(3)]
+        ),
+        FALLBACK,
+        ((3,),),
+        "Stack layers instead of cells.",
+        _half_step,
+    ),
+    "TimeDistributed": Case(
+        lambda: layers.TimeDistributed(layers.Dense(3)),
+        RULE,
+        (SIGNAL,),
+        "Of a layer that has a rule, which then runs once; else the fallback.",
+    ),
+    "TimeDistributed, model": Case(
+        lambda: layers.TimeDistributed(
+            keras.Sequential([layers.Dense(3), layers.Dense(2)])
+        ),
+        FALLBACK,
+        (SIGNAL,),
+        "Distribute each layer of the model instead.",
+    ),
+}
+
+# Classes that are nothing by themselves, or of another framework.
+NOT_LAYERS = {"InputSpec", "Layer", "Wrapper", "Pipeline", "InputLayer"}
+FOREIGN = {
+    "FlaxLayer",
+    "JaxLayer",
+    "TFSMLayer",
+    "TorchModuleWrapper",
+}
+# They combine examples, weights or none.
+MIXING = {"CutMix", "MixUp"}
+
+_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "Activation": {"activation": "relu"},
+    "AlphaDropout": {"rate": 0.1},
+    "AveragePooling1D": {"pool_size": 2},
+    "AveragePooling2D": {"pool_size": 2},
+    "AveragePooling3D": {"pool_size": 2},
+    "CategoryEncoding": {"num_tokens": 3},
+    "CenterCrop": {"height": 2, "width": 2},
+    "Discretization": {"bin_boundaries": [0.0]},
+    "Dot": {"axes": 1},
+    "Dropout": {"rate": 0.1},
+    "GaussianDropout": {"rate": 0.1},
+    "GaussianNoise": {"stddev": 0.1},
+    "HashedCrossing": {"num_bins": 3},
+    "Hashing": {"num_bins": 3},
+    "Lambda": {"function": keras.ops.tanh},
+    "MaxNumBoundingBoxes": {"max_number": 2},
+    "Permute": {"dims": (2, 1)},
+    "RandomBrightness": {"factor": 0.1},
+    "RandomColorDegeneration": {"factor": 0.1},
+    "RandomContrast": {"factor": 0.1},
+    "RandomCrop": {"height": 2, "width": 2},
+    "RandomHue": {"factor": 0.1},
+    "RandomPosterization": {"factor": 4},
+    "RandomRotation": {"factor": 0.1},
+    "RandomSaturation": {"factor": 0.1},
+    "RandomSharpness": {"factor": 0.1},
+    "RandomTranslation": {"height_factor": 0.1, "width_factor": 0.1},
+    "RandomZoom": {"height_factor": 0.1},
+    "RepeatVector": {"n": 2},
+    "Rescaling": {"scale": 2.0},
+    "Reshape": {"target_shape": (-1,)},
+    "Resizing": {"height": 2, "width": 2},
+    "SpatialDropout1D": {"rate": 0.1},
+    "SpatialDropout2D": {"rate": 0.1},
+    "SpatialDropout3D": {"rate": 0.1},
+}
+
+
+def classes() -> dict[str, type[keras.Layer]]:
+    """Returns the public classes by their own name; aliases are left out."""
+    return {
+        each.__name__: each
+        for _, each in inspect.getmembers(layers, inspect.isclass)
+    }
+
+
+def without_weights() -> list[str]:
+    """Returns the classes that no other table names."""
+    named = {name.split(",")[0] for name in CASES}
+    others = set(classes()) - named - NOT_LAYERS - FOREIGN - MIXING
+    return sorted(others)
+
+
+def make_without_weights(name: str) -> keras.Layer:
+    arguments = dict(_ARGUMENTS.get(name, {}))
+    if name.startswith("Adaptive"):
+        arguments["output_size"] = 2
+    return classes()[name](**arguments)
+
+
+def document() -> str:
+    """Returns `docs/layers.md`."""
+    rows = [
+        f"| {_label(name)} | {case.how} | {case.remark} |"
+        for name, case in sorted(CASES.items())
+    ]
+    return "\n".join(
+        [
+            _HEAD,
+            "| Layer | Gradients | Remarks |",
+            "| --- | --- | --- |",
+            *rows,
+            _listed("Without trained weights", without_weights(), _WEIGHTLESS),
+            _listed("Mixing examples", sorted(MIXING), _MIXED),
+            _listed("Of other frameworks", sorted(FOREIGN), _OTHERS),
+            _listed("No layers to train", sorted(NOT_LAYERS), _NOTHING),
+            "",
+        ]
+    )
+
+
+def _label(name: str) -> str:
+    layer, _, what = name.partition(", ")
+    return f"`{layer}`" + (f", {what}" if what else "")
+
+
+def _listed(title: str, names: list[str], text: str) -> str:
+    listed = ", ".join(f"`{name}`" for name in names)
+    return f"\n## {title}\n\n{text}\n\n{listed}."
+
+
+_HEAD = """# Layers
+
+How the gradients of each layer of Keras 3.15 follow per example. The table is
+written from `tests/layer_table.py`, and each row is compared with a loop over
+single examples by `tests/unit/test_layer_table.py`, with XLA and without.
+
+* *rule*: from the inputs of the layer and one backward pass over the batch;
+  gradients are built per example only where that is cheapest.
+* *fallback*: the layer is called again on each example, vectorized. It takes
+  the memory of its own gradients times the physical batch. So is every layer
+  of yours that owns weights; layers without weights, and models or layers that
+  only call others, need nothing.
+* *refused*: `UnsupportedLayerError`, with the remedy.
+
+A layer with `trainable = False` costs nothing but its forward pass, and the
+backward pass ends at the lowest layer that is trained.
+"""
+_WEIGHTLESS = (
+    "Nothing is needed for these. What preprocessing layers adapt to (their "
+    "`adapt`) is not private: adapt to public data."
+)
+_MIXED = (
+    "Refused: each output depends on several examples, so that no clip bounds "
+    "what one of them changes."
+)
+_OTHERS = (
+    "Their weights are not seen by TensorFlow's gradients, or are not trained."
+)
+_NOTHING = "Base classes and descriptions; what is built on them is above."
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(document(), encoding="utf-8")

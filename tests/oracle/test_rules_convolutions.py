@@ -1,0 +1,324 @@
+"""Rules of depthwise, separable and transposed convolutions against a loop."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_dp.gradients import (
+    conv_transpose,
+    convolution_bias,
+    cost_model,
+    depthwise_conv,
+    separable_conv,
+)
+from keras_dp.gradients.outer_product_records import OuterProductRecords
+from keras_dp.gradients.rules import rule_for
+from tests.oracle.rules_of_layers import (
+    BATCH,
+    assert_agrees,
+    call_of,
+    loop,
+    rule_of,
+)
+
+# Each option alone, then those that meet; size of an example, channels.
+_LINE = [
+    ({}, (7,)),
+    ({"strides": 2}, (7,)),
+    ({"strides": 2, "padding": "same"}, (8,)),
+    ({"strides": 3, "padding": "same", "use_bias": False}, (7,)),
+    ({"dilation_rate": 2}, (7,)),
+    ({"dilation_rate": 2, "padding": "same"}, (7,)),
+    ({"data_format": "channels_first", "activation": "tanh"}, (7,)),
+]
+_PLANE = [
+    ({}, (6, 5)),
+    ({"padding": "same"}, (4, 5)),
+    ({"strides": 2}, (6, 7)),
+    ({"strides": 2, "padding": "same"}, (6, 7)),
+    ({"strides": 3, "padding": "same"}, (7, 5)),
+    ({"dilation_rate": 2}, (6, 7)),
+    ({"dilation_rate": (1, 2), "padding": "same"}, (4, 5)),
+    ({"data_format": "channels_first", "activation": "tanh"}, (4, 5)),
+    ({"data_format": "channels_first", "padding": "same"}, (4, 5)),
+    ({"use_bias": False}, (4, 5)),
+]
+# Both at once is a different operation of Keras; an input that is not used.
+_STRIDED_AND_DILATED = [
+    ({"strides": 2, "dilation_rate": 2, "padding": "same"}, (7, 8)),
+    ({"strides": 3, "dilation_rate": 2}, (8, 9)),
+    ({"strides": 2, "dilation_rate": 3}, (9, 8)),
+]
+
+
+def _depthwise(layer_class, settings, kernel):
+    return [
+        (layer_class, {"kernel_size": kernel, "depth_multiplier": depth} | s, n)
+        for s, n in settings
+        for depth in (1, 2)
+    ]
+
+
+def _separable(layer_class, settings, kernel):
+    return [
+        (layer_class, {"filters": 3, "kernel_size": kernel} | s, n)
+        for s, n in settings
+    ] + [
+        (
+            layer_class,
+            {"filters": 3, "kernel_size": kernel, "depth_multiplier": 2}
+            | settings[0][0],
+            settings[0][1],
+        )
+    ]
+
+
+def _transposed(layer_class, axes):
+    settings = [
+        {},
+        {"padding": "same"},
+        {"strides": 2},
+        {"strides": 2, "padding": "same"},
+        {"strides": 2, "output_padding": 1},
+        {"strides": 2, "output_padding": 1, "padding": "same"},
+        {"strides": 3, "kernel_size": 2},
+        {"strides": 3, "kernel_size": 2, "output_padding": 2},
+        {"strides": 3, "kernel_size": 2, "padding": "same"},
+        {"kernel_size": 1},
+        {"kernel_size": 1, "strides": 2},
+        {"data_format": "channels_first", "activation": "tanh"},
+        {"data_format": "channels_first", "strides": 2, "padding": "same"},
+        {"use_bias": False},
+    ]
+    if axes < 3:
+        settings += [
+            {"dilation_rate": 2},
+            {"dilation_rate": 2, "padding": "same"},
+        ]
+    return [
+        (layer_class, {"filters": 4, "kernel_size": 3} | s, (3, 2, 3)[:axes])
+        for s in settings
+    ]
+
+
+CASES = [
+    *_depthwise(keras.layers.DepthwiseConv1D, _LINE, 3),
+    *_depthwise(
+        keras.layers.DepthwiseConv2D, _PLANE + _STRIDED_AND_DILATED, (3, 2)
+    ),
+    *_depthwise(keras.layers.DepthwiseConv2D, _PLANE[:3], 1),
+    *_separable(keras.layers.SeparableConv1D, _LINE, 3),
+    *_separable(
+        keras.layers.SeparableConv2D, _PLANE + _STRIDED_AND_DILATED, (2, 3)
+    ),
+    *_transposed(keras.layers.Conv1DTranspose, 1),
+    *_transposed(keras.layers.Conv2DTranspose, 2),
+    *_transposed(keras.layers.Conv3DTranspose, 3),
+]
+RULES = {
+    keras.layers.DepthwiseConv1D: depthwise_conv.depthwise_conv,
+    keras.layers.DepthwiseConv2D: depthwise_conv.depthwise_conv,
+    keras.layers.SeparableConv1D: separable_conv.separable_conv,
+    keras.layers.SeparableConv2D: separable_conv.separable_conv,
+    keras.layers.Conv1DTranspose: conv_transpose.conv_transpose,
+    keras.layers.Conv2DTranspose: conv_transpose.conv_transpose,
+    keras.layers.Conv3DTranspose: conv_transpose.conv_transpose,
+}
+CHANNELS = 2
+
+
+def _name(case):
+    layer_class, options, size = case
+    said = "-".join(f"{key}={value}" for key, value in options.items())
+    return f"{layer_class.__name__}-{said}-{'x'.join(map(str, size))}"
+
+
+def _made(case, dtype="float32", offset=0.0):
+    """The layer without its activation, inputs, and a cotangent."""
+    layer_class, options, size = case
+    layer = layer_class(**options, bias_initializer="ones", dtype=dtype)
+    last = layer.data_format == "channels_last"
+    shape = (*size, CHANNELS) if last else (CHANNELS, *size)
+    rng = np.random.default_rng(len(size))
+    inputs = tf.constant(offset + rng.normal(size=(BATCH, *shape)), dtype)
+    layer.activation = None
+    outputs = layer(inputs)
+    return (
+        layer,
+        inputs,
+        tf.constant(rng.normal(size=outputs.shape), outputs.dtype),
+    )
+
+
+def _has_float64(case):
+    """Whether TensorFlow computes the layer itself on CPU in float64."""
+    layer_class, options, _ = case
+    limited = {"data_format", "dilation_rate"} & options.keys()
+    return not (limited and "Transpose" in layer_class.__name__)
+
+
+@pytest.mark.parametrize("case", CASES, ids=_name)
+def test_gradients_agree_with_the_loop(case) -> None:
+    for dtype in ("float32", "float64") if _has_float64(case) else ("float32",):
+        assert_agrees(*_made(case, dtype), "eager")
+    assert_agrees(*_made(case), "graph")
+
+
+# XLA takes about two seconds to compile each.
+@pytest.mark.parametrize(
+    "case",
+    [
+        case
+        for layer_class in RULES
+        for case in [c for c in CASES if c[0] is layer_class][1:8:3]
+    ],
+    ids=_name,
+)
+def test_compiled_gradients_agree_with_the_loop(case) -> None:
+    assert_agrees(*_made(case), "jit")
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if c[0] in RULES][:: len(CASES) // 9], ids=_name
+)
+def test_an_offset_of_the_input_costs_no_accuracy(case) -> None:
+    assert_agrees(*_made(case, offset=100.0), "graph")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [c for c in CASES if "Transpose" in c[0].__name__][::4],
+    ids=_name,
+)
+def test_norms_without_the_gradients_are_upper_bounds(
+    case, monkeypatch
+) -> None:
+    """The Gram form of transposed convolutions, for what is not built."""
+    monkeypatch.setattr(cost_model, "instantiates", lambda *_: False)
+    layer, inputs, cotangent = _made(case)
+    (want, *_) = loop(layer, inputs, cotangent)
+
+    (_, records), *_ = rule_of(layer)(call_of(layer, inputs, cotangent))
+
+    assert isinstance(records, OuterProductRecords)
+    axes = tuple(range(1, want.ndim))
+    norms = np.sum(np.square(want, dtype="float64"), axis=axes)
+    # The margin of the Gram form is some ulp of the sum of all terms squared.
+    np.testing.assert_allclose(records.squared_norms(), norms, rtol=1e-3)
+    assert np.all(records.squared_norms() >= norms * (1 - 1e-6))
+    weights = tf.linspace(0.2, 1.4, BATCH)
+    total = records.weighted_sum(tf.cast(weights, tf.float32))
+    np.testing.assert_allclose(
+        total, np.tensordot(weights, want, axes=1), rtol=1e-4, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("layer_class", RULES)
+def test_frozen_layers_have_no_gradients(layer_class) -> None:
+    case = next(case for case in CASES if case[0] is layer_class)
+    layer, inputs, cotangent = _made(case)
+    layer.trainable = False
+
+    assert rule_of(layer)(call_of(layer, inputs, cotangent)) == []
+
+
+@pytest.mark.parametrize("layer_class", RULES)
+def test_the_layers_have_these_rules(layer_class) -> None:
+    """A rule that silently stopped to apply would only be slow."""
+    for case in CASES:
+        if case[0] is layer_class:
+            assert rule_of(_made(case)[0]) is RULES[layer_class]
+
+
+def test_layers_with_weights_in_their_activation_have_no_rule() -> None:
+    layer = keras.layers.DepthwiseConv2D(2, activation=keras.layers.PReLU())
+    layer(np.zeros((1, 4, 4, 2), "float32"))  # Builds the activation.
+
+    assert rule_for(layer) is None
+
+
+@pytest.mark.parametrize(
+    ("layer_class", "options", "shape"),
+    [
+        (keras.layers.DepthwiseConv1D, {"kernel_size": 2}, (5, 6)),
+        (keras.layers.DepthwiseConv2D, {"kernel_size": 2}, (4, 6, 5)),
+        (
+            keras.layers.SeparableConv1D,
+            {"filters": 4, "kernel_size": 2},
+            (3, 5),
+        ),
+        (
+            keras.layers.SeparableConv2D,
+            {"filters": 4, "kernel_size": 2},
+            (3, 4, 5),
+        ),
+        (
+            keras.layers.Conv2DTranspose,
+            {"filters": 4, "kernel_size": 2},
+            (3, 2, 3),
+        ),
+    ],
+)
+def test_as_many_channels_as_columns(layer_class, options, shape) -> None:
+    """Keras 3.15 then adds the bias of `channels_first` to the columns."""
+    layer = layer_class(**options, data_format="channels_first")
+    rng = np.random.default_rng(1)
+    inputs = tf.constant(rng.normal(size=(BATCH, *shape)), tf.float32)
+    outputs = layer(inputs)
+    cotangent = tf.constant(rng.normal(size=outputs.shape), tf.float32)
+
+    for mode in ("eager", "graph"):
+        assert_agrees(layer, inputs, cotangent, mode)
+
+
+def test_the_bias_follows_keras_if_it_adds_along_the_channels(
+    monkeypatch,
+) -> None:
+    layer = keras.layers.Conv1D(4, 1, data_format="channels_first")
+    layer.build((None, 2, 4))
+    cotangent = tf.random.stateless_normal([BATCH, 4, 4], [1, 2])
+    monkeypatch.setattr(keras.ops, "add", tf.add)
+
+    records = convolution_bias.convolution_bias_records(layer, cotangent)
+
+    np.testing.assert_allclose(
+        records.materialize(), tf.reduce_sum(cotangent, axis=2), rtol=1e-5
+    )
+
+
+def test_pixels_that_are_not_seen_do_not_count() -> None:
+    """Strides leave out the last row and column; what is there is not used."""
+    layer = keras.layers.DepthwiseConv2D(2, 3)
+    rng = np.random.default_rng(2)
+    inputs = rng.normal(size=(BATCH, 6, 6, 2)).astype("float32")
+    layer.build(inputs.shape)
+    cotangent = tf.constant(rng.normal(size=(BATCH, 2, 2, 2)), tf.float32)
+    want = loop(layer, inputs, cotangent)
+    inputs[:, 5], inputs[:, :, 5], inputs[:, 2] = np.nan, np.inf, np.nan
+
+    pairs = rule_of(layer)(call_of(layer, tf.constant(inputs), cotangent))
+
+    for (_, records), gradient in zip(pairs, want, strict=True):
+        np.testing.assert_allclose(records.materialize(), gradient, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("layer_class", "attribute", "wrong"),
+    [
+        (keras.layers.DepthwiseConv2D, "strides", (2, 2)),
+        (keras.layers.DepthwiseConv2D, "dilation_rate", (2, 1)),
+        (keras.layers.Conv2DTranspose, "dilation_rate", (2, 2)),
+    ],
+)
+def test_the_loop_finds_a_rule_that_looks_elsewhere(
+    layer_class, attribute, wrong
+) -> None:
+    """Control: gradients of another convolution are found."""
+    case = next(case for case in CASES if case[0] is layer_class)
+    layer, inputs, cotangent = _made(case)
+    want = loop(layer, inputs, cotangent)
+    setattr(layer, attribute, wrong)
+
+    with pytest.raises(AssertionError):
+        assert_agrees(layer, inputs, cotangent, "eager", want)

@@ -1,0 +1,213 @@
+"""Gradients of adapted and quantized layers against the loop over examples."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+from keras_dp.gradients import lora
+from keras_dp.gradients.engine import GradientEngine
+from keras_dp.gradients.rules import rule_for
+from tests.layer_oracle import (
+    BATCH,
+    assert_agrees,
+    losses_of,
+    model_of,
+    normal,
+    spread,
+)
+
+IDS = np.array([[1, 2, 2], [0, 0, 5], [6, -1, 6], [3, 4, 3]], "int32")
+
+# Name: layer, shape of its input.
+ADAPTED = {
+    "dense": (lambda: layers.Dense(5, activation="tanh"), (4,)),
+    "dense_of_sequences": (lambda: layers.Dense(5, use_bias=False), (3, 4)),
+    "einsum_heads": (
+        lambda: layers.EinsumDense("abc,cde->abde", (3, 2, 4), bias_axes="de"),
+        (3, 5),
+    ),
+    "einsum_merge": (
+        lambda: layers.EinsumDense(
+            "abcd,cde->abe", (3, 4), bias_axes="e", activation="tanh"
+        ),
+        (3, 2, 5),
+    ),
+    "einsum_ellipsis": (
+        lambda: layers.EinsumDense("...x,xy->...y", 4, bias_axes="y"),
+        (3, 5),
+    ),
+    "einsum_transposed": (
+        lambda: layers.EinsumDense("abc,cd->adb", (4, 3), bias_axes="d"),
+        (3, 5),
+    ),
+    "conv1d_causal": (
+        lambda: layers.Conv1D(5, 3, padding="causal", dilation_rate=2),
+        (6, 3),
+    ),
+    "conv2d": (
+        lambda: layers.Conv2D(5, (2, 3), strides=(2, 1), activation="relu"),
+        (5, 5, 3),
+    ),
+    "conv2d_channels_first": (
+        lambda: layers.Conv2D(
+            5, 3, padding="same", data_format="channels_first"
+        ),
+        (3, 4, 6),
+    ),
+    "conv3d": (lambda: layers.Conv3D(2, 2), (3, 3, 3, 2)),
+}
+
+
+def _adapted(make, shape, dtype="float32"):
+    keras.utils.set_random_seed(5)
+    with_dtype = make()
+    config = with_dtype.get_config() | {"dtype": dtype}
+    layer = type(with_dtype).from_config(config)
+    model = model_of(layer, (shape, dtype))
+    layer.enable_lora(2, lora_alpha=3)
+    spread(model)
+    return layer, model
+
+
+@pytest.mark.parametrize("mode", ["graph", "jit"])
+@pytest.mark.parametrize("name", ADAPTED)
+def test_adapted_layers_agree_with_the_loop(name, mode) -> None:
+    make, shape = ADAPTED[name]
+    layer, model = _adapted(make, shape)
+
+    assert rule_for(layer) is not None
+    assert_agrees(model, [normal(*shape)], mode)
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph", "jit"])
+def test_an_adapted_embedding_agrees_with_the_loop(mode) -> None:
+    layer = layers.Embedding(7, 4)
+    model = model_of(layer, ((3,), "int32"))
+    layer.enable_lora(2, lora_alpha=3)
+    spread(model)
+
+    assert rule_for(layer) is lora.embedding_lora
+    assert_agrees(model, [IDS], mode)
+
+
+@pytest.mark.parametrize("name", ["dense", "einsum_heads", "conv1d_causal"])
+def test_factors_keep_their_float32_inside_a_layer_of_float64(name) -> None:
+    """Keras holds A and B in float32, whatever the layer computes in."""
+    make, shape = ADAPTED[name]
+    _, model = _adapted(make, shape, "float64")
+
+    assert_agrees(model, [normal(*shape, dtype="float64")], "graph")
+
+
+def test_an_adapted_convolution_in_groups_has_no_rule() -> None:
+    layer = layers.Conv2D(4, 2, groups=2)
+    model = model_of(layer, (4, 4, 2))
+    layer.enable_lora(2)
+    spread(model)
+
+    assert rule_for(layer) is None
+    assert_agrees(model, [normal(4, 4, 2)], "graph")
+
+
+@pytest.mark.parametrize("mode", ["graph", "jit"])
+@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (lambda: layers.Dense(5, activation="tanh"), (4,)),
+        (
+            lambda: layers.EinsumDense(
+                "abc,cde->abde", (3, 2, 4), bias_axes="de"
+            ),
+            (3, 5),
+        ),
+    ],
+)
+def test_quantized_layers_agree_with_the_loop(make, shape, rank, mode) -> None:
+    """Keras calls another method of them, which is tapped all the same."""
+    keras.utils.set_random_seed(6)
+    layer = make()
+    model = model_of(layer, shape)
+    layer.quantize("int8")
+    if rank:
+        layer.enable_lora(rank)
+        spread(model)
+
+    assert rule_for(layer) is not None
+    assert_agrees(model, [normal(*shape)], mode)
+
+
+def test_the_frozen_kernel_costs_nothing() -> None:
+    """No operation of the step has a result of the size of the kernel."""
+    layer = layers.Dense(53, use_bias=False)
+    model = model_of(layer, (61,))
+    layer.enable_lora(2)
+
+    sizes = _sizes_of_results(model, (61,))
+
+    # The forward pass adds the product of the factors to the kernel.
+    assert sizes.count(61 * 53) <= _FORWARD_ONLY
+    assert BATCH * 61 * 53 not in sizes
+
+
+# Kernel read, cast or multiplied by the scale, and summed.
+_FORWARD_ONLY = 5
+
+
+def test_what_lies_below_the_lowest_trained_layer_is_not_differentiated() -> (
+    None
+):
+    inputs = keras.Input((6,))
+    frozen = [layers.Dense(6, activation="tanh") for _ in range(3)]
+    x = inputs
+    for layer in frozen:
+        x = layer(x)
+    model = keras.Model(inputs, layers.Dense(2)(x))
+    for layer in frozen:
+        layer.trainable = False
+
+    kinds = _kinds_of_operations(model, (6,))
+
+    assert len(GradientEngine(model).taps) == 1
+    assert "TanhGrad" not in kinds
+
+
+def test_the_check_above_can_fail() -> None:
+    """Control: with the lowest layer trained, two are differentiated."""
+    inputs = keras.Input((6,))
+    stack = [layers.Dense(6, activation="tanh") for _ in range(3)]
+    x = inputs
+    for layer in stack:
+        x = layer(x)
+    model = keras.Model(inputs, layers.Dense(2)(x))
+    for layer in stack[1:]:
+        layer.trainable = False
+
+    assert "TanhGrad" in _kinds_of_operations(model, (6,))
+
+
+def _step(model, shape):
+    engine = GradientEngine(model)
+
+    @tf.function
+    def step(inputs):
+        records = engine.gradients(inputs, losses_of, BATCH).records
+        weights = tf.ones([BATCH])
+        return [(r.squared_norms(), r.weighted_sum(weights)) for r in records]
+
+    return step.get_concrete_function(tf.TensorSpec([BATCH, *shape]))
+
+
+def _kinds_of_operations(model, shape):
+    operations = _step(model, shape).graph.get_operations()
+    return {operation.type for operation in operations}
+
+
+def _sizes_of_results(model, shape):
+    return [
+        output.shape.num_elements()
+        for operation in _step(model, shape).graph.get_operations()
+        for output in operation.outputs
+    ]

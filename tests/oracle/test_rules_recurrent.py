@@ -1,0 +1,271 @@
+"""Gradients of recurrent and wrapped layers against the loop over examples."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+from keras_dp.gradients import recurrence, recurrent, time_distributed
+from keras_dp.gradients.engine import GradientEngine
+from keras_dp.gradients.rules import rule_for
+from tests.layer_oracle import (
+    BATCH,
+    assert_agrees,
+    losses_of,
+    model_of,
+    normal,
+)
+
+STEPS, WIDTH = 5, 3
+# A full sequence, one padded on the right, one with its first steps masked,
+# and one with gaps; no example is all padding.
+MASK = np.array(
+    [[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [0, 0, 1, 1, 1], [1, 0, 1, 0, 1]], bool
+)
+
+KINDS = {
+    "lstm": (layers.LSTM, {}),
+    "gru": (layers.GRU, {}),
+    "gru_reset_before": (layers.GRU, {"reset_after": False}),
+    "simple": (layers.SimpleRNN, {}),
+}
+OPTIONS = {
+    "last": {},
+    "backwards": {"return_sequences": True, "go_backwards": True},
+    "states": {"return_sequences": True, "return_state": True},
+    "unrolled": {"use_bias": False, "unroll": True},
+    "activations": {"activation": "softsign", "return_state": True},
+    "zeros": {"zero_output_for_mask": True, "return_sequences": True},
+}
+
+
+def _masked(layer, inputs, mask):
+    return layer(inputs, mask=mask)
+
+
+def _model(kind, options, dtype, masked):
+    keras.utils.set_random_seed(2)
+    layer_class, extra = KINDS[kind]
+    layer = layer_class(4, dtype=dtype, **extra, **OPTIONS[options])
+    shapes = [((STEPS, WIDTH), dtype)]
+    if masked:
+        shapes.append(((STEPS,), "bool"))
+    return layer, model_of(layer, *shapes, call=_masked if masked else None)
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["", "masked"])
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_option_agrees_with_the_loop(kind, options, masked) -> None:
+    layer, model = _model(kind, options, "float32", masked)
+    data = [normal(STEPS, WIDTH)] + [MASK] * masked
+
+    assert rule_for(layer) is recurrent.recurrent
+    assert_agrees(model, data, "graph")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_loops_keep_the_precision_of_float64(kind) -> None:
+    _, model = _model(kind, "states", "float64", masked=True)
+    data = [normal(STEPS, WIDTH, dtype="float64"), MASK]
+
+    assert_agrees(model, data, "graph", "float64")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("options", "masked"), [("states", True), ("unrolled", False)]
+)
+def test_loops_compile_with_xla(kind, options, masked) -> None:
+    _, model = _model(kind, options, "float32", masked)
+
+    assert_agrees(model, [normal(STEPS, WIDTH)] + [MASK] * masked, "jit")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_loops_run_eagerly(kind) -> None:
+    _, model = _model(kind, "states", "float32", masked=True)
+
+    assert_agrees(model, [normal(STEPS, WIDTH), MASK], "eager")
+
+
+@pytest.mark.parametrize("mode", ["graph", "jit"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_decoder_begins_with_the_state_of_an_encoder(kind, mode) -> None:
+    """Gradients flow into the encoder through the first states."""
+    keras.utils.set_random_seed(2)
+    layer_class, extra = KINDS[kind]
+    inputs = keras.Input((STEPS, WIDTH))
+    encoder = layer_class(4, return_state=True, **extra)
+    _, *states = encoder(inputs)
+    decoder = layer_class(4, return_sequences=True, **extra)
+    outputs = decoder(inputs[:, :3], initial_state=states)
+    model = keras.Model([inputs], outputs)
+
+    assert len(GradientEngine(model).taps) == 2
+    assert_agrees(model, [normal(STEPS, WIDTH)], mode)
+
+
+def test_a_layer_that_is_called_twice() -> None:
+    layer = layers.LSTM(WIDTH, return_sequences=True)
+    model = model_of(
+        layer, (STEPS, WIDTH), call=lambda layer, x: layer(layer(x))
+    )
+
+    assert_agrees(model, [normal(STEPS, WIDTH)], "graph")
+
+
+@pytest.mark.parametrize(
+    "cell", [layers.LSTMCell(4), layers.GRUCell(4), layers.SimpleRNNCell(4)]
+)
+def test_known_cells_inside_of_rnn(cell) -> None:
+    layer = layers.RNN(cell, return_sequences=True)
+    model = model_of(layer, (STEPS, WIDTH))
+
+    assert rule_for(layer) is recurrent.recurrent
+    assert_agrees(model, [normal(STEPS, WIDTH)], "graph")
+
+
+class Halving(layers.Layer):
+    """A cell of one's own."""
+
+    state_size = 4
+
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(shape[-1], 4))
+
+    def call(self, inputs, states):
+        new = keras.ops.tanh(
+            keras.ops.matmul(inputs, self.kernel) + states[0] / 2
+        )
+        return new, [new]
+
+
+@pytest.mark.parametrize("mode", ["graph", "jit"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: layers.RNN(Halving()),
+        lambda: layers.RNN([layers.LSTMCell(4), layers.GRUCell(2)]),
+    ],
+    ids=["own_cell", "stacked"],
+)
+def test_other_cells_fall_back(make, mode) -> None:
+    layer = make()
+    model = model_of(layer, (STEPS, WIDTH))
+
+    assert rule_for(layer) is None
+    assert_agrees(model, [normal(STEPS, WIDTH)], mode)
+
+
+@pytest.mark.parametrize("merge_mode", ["concat", "mul", None])
+@pytest.mark.parametrize("kind", KINDS)
+def test_both_directions_have_rules(kind, merge_mode) -> None:
+    layer_class, extra = KINDS[kind]
+    inner = layer_class(4, return_sequences=True, **extra)
+    layer = layers.Bidirectional(inner, merge_mode=merge_mode)
+    model = model_of(layer, (STEPS, WIDTH), ((STEPS,), "bool"), call=_masked)
+
+    taps = GradientEngine(model).taps
+    assert [tap.rule for tap in taps] == [recurrent.recurrent] * 2
+    assert_agrees(model, [normal(STEPS, WIDTH), MASK], "graph")
+
+
+DISTRIBUTED = {
+    "dense": (lambda: layers.Dense(4, activation="tanh"), (STEPS, WIDTH)),
+    "conv": (
+        lambda: layers.Conv2D(2, 2, activation="relu"),
+        (STEPS, 4, 4, 2),
+    ),
+    "layer_normalization": (layers.LayerNormalization, (STEPS, WIDTH)),
+    "gru": (lambda: layers.GRU(4), (2, STEPS, WIDTH)),
+    "twice": (
+        lambda: layers.TimeDistributed(layers.Dense(4)),
+        (2, STEPS, WIDTH),
+    ),
+}
+
+
+@pytest.mark.parametrize("mode", ["graph", "jit"])
+@pytest.mark.parametrize("name", DISTRIBUTED)
+def test_layers_distributed_over_time(name, mode) -> None:
+    make, shape = DISTRIBUTED[name]
+    layer = layers.TimeDistributed(make())
+    model = model_of(layer, shape)
+
+    assert rule_for(layer) is time_distributed.time_distributed
+    assert_agrees(model, [normal(*shape)], mode)
+
+
+def test_a_distributed_model_falls_back() -> None:
+    inner = keras.Sequential([layers.Dense(4), layers.Dense(2)])
+    layer = layers.TimeDistributed(inner)
+    model = model_of(layer, (STEPS, WIDTH))
+
+    assert rule_for(layer) is None
+    assert_agrees(model, [normal(STEPS, WIDTH)], "graph")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_dropout_of_the_inputs_is_that_of_the_forward_pass(kind) -> None:
+    """Gradients follow the masks that were drawn: compared with the tape."""
+    layer_class, extra = KINDS[kind]
+    layer = layer_class(4, dropout=0.5, seed=3, **extra)
+    model = model_of(layer, (STEPS, WIDTH))
+    state = layer.cell.seed_generator.state
+    before = state.numpy()
+    data = [tf.constant(normal(STEPS, WIDTH))]
+
+    records = GradientEngine(model).gradients(data, losses_of, BATCH).records
+    state.assign(before)
+    with tf.GradientTape(persistent=True) as tape:
+        losses = losses_of(model(data, training=True))
+        first = losses[0]
+    values = [variable.value for variable in model.trainable_variables]
+
+    for record, want, total in zip(
+        records,
+        tape.gradient(first, values),
+        tape.gradient(losses, values),
+        strict=True,
+    ):
+        # Rounding of sums over some ten terms.
+        np.testing.assert_allclose(record.materialize()[0], want, atol=1e-5)
+        np.testing.assert_allclose(
+            record.weighted_sum(tf.ones([BATCH])), total, atol=1e-5
+        )
+
+
+def test_the_loops_are_differentiated_as_a_tape_does() -> None:
+    """What the self-check compares with: gradients of the kernel itself."""
+    layer = layers.GRU(4, reset_after=False, return_sequences=True)
+    model = model_of(layer, (STEPS, WIDTH))
+    data = tf.constant(normal(STEPS, WIDTH))
+    values = [variable.value for variable in model.trainable_variables]
+
+    with tf.GradientTape() as tape:
+        losses = losses_of(model([data]))
+    want = tape.gradient(losses, values)
+    with tf.GradientTape() as tape:
+        observed = recurrent._observe(layer, (data,), {}, lambda _: None)
+        losses = losses_of(observed.outputs)
+
+    for got, expected in zip(tape.gradient(losses, values), want, strict=True):
+        # Rounding of sums over some ten terms.
+        np.testing.assert_allclose(got, expected, atol=1e-5)
+
+
+def test_the_checks_above_can_fail(monkeypatch) -> None:
+    """Control: a backward loop that is wrong by 0.1 % is found."""
+    original = recurrence._Loops._step_gradient
+
+    def wrong(self, *args):
+        into_inputs, into_inner, into_states = original(self, *args)
+        return into_inputs, into_inner, [1.001 * each for each in into_states]
+
+    monkeypatch.setattr(recurrence._Loops, "_step_gradient", wrong)
+    _, model = _model("gru", "last", "float32", masked=False)
+
+    with pytest.raises(AssertionError):
+        assert_agrees(model, [normal(STEPS, WIDTH)], "graph")

@@ -1,0 +1,149 @@
+"""Gradients whose factors are far apart in size, and layers inside others."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+from keras_dp.dp_queries import records as query_records
+from keras_dp.gradients import GradientEngine, cost_model
+from keras_dp.gradients.outer_product_records import (
+    Arrangement,
+    OuterProductRecords,
+)
+from keras_dp.gradients.records import outside_xla
+
+MODES = ["eager", "graph", "jit"]
+
+
+def _norm_and_sum(left, right, mode):
+    widths = (left.shape[-1], right.shape[-1])
+
+    def answers(left, right):
+        records = OuterProductRecords(
+            left, right, Arrangement(widths, (0, 1), widths)
+        )
+        with outside_xla(mode != "jit"):
+            return records.squared_norms(), records.weighted_sum(tf.ones([1]))
+
+    if mode != "eager":
+        answers = tf.function(
+            answers, jit_compile=mode == "jit", autograph=False
+        )
+    squares, total = answers(tf.constant(left), tf.constant(right))
+    return np.sqrt(squares.numpy()[0]), np.linalg.norm(total.numpy())
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("tiny_is_left", [True, False])
+@pytest.mark.parametrize("terms", [1, 3])
+def test_a_tiny_factor_cannot_hide_a_large_one(
+    terms, tiny_is_left, mode, monkeypatch
+) -> None:
+    """The squares of the one are 0 in float32, and of the other nearly inf."""
+    monkeypatch.setattr(cost_model, "instantiates", lambda *_: False)
+    tiny = np.full([1, 1, terms, 784], 1e-19, "float32")
+    large = np.full([1, 1, terms, 1], 1.8e19, "float32")
+    left, right = (tiny, large) if tiny_is_left else (large, tiny)
+
+    norm, of_sum = _norm_and_sum(left, right, mode)
+
+    assert of_sum == pytest.approx(terms * 1.8 * 28, rel=1e-5)
+    assert norm == pytest.approx(of_sum, rel=1e-3)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_nor_can_terms_whose_factors_differ_in_opposite_ways(
+    mode, monkeypatch
+) -> None:
+    monkeypatch.setattr(cost_model, "instantiates", lambda *_: False)
+    left = np.zeros([1, 1, 2, 3], "float32")
+    right = np.zeros([1, 1, 2, 3], "float32")
+    left[0, 0, :, 0] = [1, 1e-25]
+    right[0, 0, :, 0] = [1, 1e25]
+
+    norm, of_sum = _norm_and_sum(left, right, mode)
+
+    assert of_sum == pytest.approx(2, rel=1e-5)
+    assert norm == pytest.approx(2, rel=1e-3)
+
+
+def test_a_record_of_extreme_size_is_clipped() -> None:
+    model = keras.Sequential([keras.Input((784,)), layers.Dense(1)])
+    x = np.zeros([4, 784], "float32")
+    x[2] = 1e-19
+    scale = tf.constant([1.0, 1.0, 1.8e19, 1.0])
+    engine = GradientEngine(model)
+    records = engine.gradients(
+        tf.constant(x), lambda outputs: outputs[:, 0] * scale, 4
+    ).records[:1]  # Of the kernel alone: that of the bias is large.
+
+    norms = query_records.norms(records)
+    (total,) = query_records.clipped_sum(records, norms, tf.constant(1.0), None)
+
+    assert np.linalg.norm(total.numpy()) <= 1 + 1e-5
+
+
+class _Whole(layers.Layer):
+    """Owns a weight, and calls another layer."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+        self.own = self.add_weight(shape=(4,), initializer="ones")
+
+    def call(self, x):
+        return self.inner(x) * self.own
+
+
+def _used_inside_of_a_whole():
+    inputs = keras.Input((4,))
+    inner = layers.Dense(4, activation="tanh")
+    x = inner(inputs)
+    return keras.Model(inputs, _Whole(inner)(x))
+
+
+def _used_over_time():
+    inputs = keras.Input((3, 4))
+    inner = layers.Dense(4, activation="tanh")
+    return keras.Model(inputs, layers.TimeDistributed(inner)(inner(inputs)))
+
+
+@pytest.mark.parametrize("make", [_used_inside_of_a_whole, _used_over_time])
+def test_a_layer_that_others_call_as_well_is_counted_once(make) -> None:
+    model = make()
+    shape = (3, *model.input_shape[1:])
+    x = tf.constant(np.random.default_rng(1).normal(size=shape), tf.float32)
+
+    def losses(outputs):
+        return tf.reduce_sum(
+            tf.reshape(tf.square(outputs), [outputs.shape[0], -1]), axis=1
+        )
+
+    records = GradientEngine(model).gradients(x, losses, 3).records
+
+    values = [v.value for v in model.trainable_variables]
+    for i in range(3):
+        with tf.GradientTape() as tape:
+            loss = losses(model(x[i : i + 1], training=True))
+        for want, record in zip(
+            tape.gradient(loss, values), records, strict=True
+        ):
+            np.testing.assert_allclose(
+                record.materialize()[i], want, rtol=1e-4, atol=1e-5
+            )
+
+
+class TestTheCostModel:
+    def test_takes_the_way_with_less_memory_where_one_needs_too_much(self):
+        pixels, depth, filters = 56 * 56, 9 * 256, 256
+        assert cost_model.instantiates(64, 1, pixels, depth, filters, 4)
+        assert not cost_model.instantiates(32, 1, 128, 4096, 4096, 4)
+
+    def test_takes_the_faster_way_otherwise(self):
+        assert cost_model.instantiates(64, 1, 128, 256, 256, 4)
+        assert not cost_model.instantiates(64, 1, 4, 256, 256, 4)
+
+    def test_never_builds_a_single_outer_product(self):
+        assert not cost_model.instantiates(1, 1, 1, 2, 2, 4)

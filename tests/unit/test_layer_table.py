@@ -1,0 +1,224 @@
+"""Is `docs/layers.md` true of every class of `keras.layers`?"""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+from keras_dp.errors import UnsupportedLayerError
+from keras_dp.gradients.engine import GradientEngine
+from tests import layer_table
+from tests.layer_oracle import (
+    BATCH,
+    assert_agrees,
+    losses_of,
+    model_of,
+    normal,
+    spread,
+)
+
+IDS = np.array([[1, 2, 2], [0, 0, 5], [6, 1, 6], [3, 4, 3]], "int32")
+
+
+def _model(case):
+    keras.utils.set_random_seed(4)
+    layer = case.make()
+    model = model_of(layer, *case.shapes, call=case.call)
+    if case.after is not None:
+        case.after(layer)
+    model(_data(case))  # Builds an activation that is a layer.
+    spread(model)
+    return model
+
+
+def _data(case):
+    return [
+        IDS if isinstance(shape[-1], str) else normal(*shape)
+        for shape in case.shapes
+    ]
+
+
+def _found(model, data):
+    """What the library does with a model."""
+    try:
+        engine = GradientEngine(model)
+        step = tf.function(
+            lambda inputs: engine.gradients(inputs, losses_of, BATCH).losses,
+            autograph=False,
+        )
+        step.get_concrete_function([tf.constant(each) for each in data])
+    except UnsupportedLayerError:
+        return layer_table.REFUSED
+    rules = [tap.rule is not None for tap in engine.taps]
+    assert rules
+    return layer_table.RULE if all(rules) else layer_table.FALLBACK
+
+
+@pytest.mark.parametrize("name", layer_table.CASES)
+def test_the_table_tells_what_is_done(name) -> None:
+    case = layer_table.CASES[name]
+
+    assert _found(_model(case), _data(case)) == case.how
+
+
+@pytest.mark.parametrize("mode", ["graph", "jit"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name, case in layer_table.CASES.items()
+        if case.how != layer_table.REFUSED
+    ],
+)
+def test_what_is_not_refused_agrees_with_the_loop(name, mode) -> None:
+    case = layer_table.CASES[name]
+
+    assert_agrees(_model(case), _data(case), mode)
+
+
+def test_every_class_of_keras_is_in_the_table() -> None:
+    """A class that is new in Keras must be looked at."""
+    groups = [
+        {name.split(",")[0] for name in layer_table.CASES},
+        layer_table.NOT_LAYERS,
+        layer_table.FOREIGN,
+        layer_table.MIXING,
+    ]
+    known = set().union(*groups)
+
+    assert sum(map(len, groups)) == len(known)
+    assert known <= set(layer_table.classes())
+
+
+@pytest.mark.parametrize("name", layer_table.without_weights())
+def test_the_others_own_no_trained_weights(name) -> None:
+    layer = layer_table.make_without_weights(name)
+    for shape in [(2, 6, 6, 3), (2, 6, 3), (2, 4, 4, 4, 2), (2, 6)]:
+        if not layer.built:
+            try:
+                layer.build(shape)
+            except (ValueError, TypeError, IndexError):
+                continue
+
+    assert not layer.trainable_variables
+
+
+@pytest.mark.parametrize("name", sorted(layer_table.MIXING))
+def test_mixing_examples_is_found(name) -> None:
+    layer = layer_table.classes()[name]()
+    model = keras.Sequential(
+        [keras.Input((4, 4, 3)), layer, layers.Flatten(), layers.Dense(2)]
+    )
+
+    with pytest.raises(UnsupportedLayerError, match="mixes the examples"):
+        GradientEngine(model)
+
+
+def test_the_document_is_the_table() -> None:
+    """`python -m tests.layer_table` writes it."""
+    text = layer_table.DOCUMENT.read_text(encoding="utf-8")
+
+    assert text == layer_table.document()
+
+
+class Repeats(layers.Layer):
+    """A loop of one's own, which no class tells."""
+
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(shape[-1], shape[-1]))
+
+    def call(self, inputs):
+        def body(count, x):
+            x = keras.ops.tanh(keras.ops.matmul(x, self.kernel))
+            return count + 1, x
+
+        return keras.ops.while_loop(
+            lambda count, x: count < 3, body, (0, inputs), maximum_iterations=3
+        )[1]
+
+
+class Several(layers.Layer):
+    """Arguments of every kind, and a dict of outputs."""
+
+    def build(self, first_shape, options_shape):
+        self.kernel = self.add_weight(shape=(first_shape[-1], 2))
+        self.shift = self.add_weight(shape=(2,))
+
+    def call(self, first, options, scale=None, table=None):
+        x = keras.ops.matmul(first, self.kernel) + self.shift
+        x = x * options["factor"]
+        if scale is not None:
+            x = x * scale
+        if table is not None:
+            x = x * keras.ops.sum(table)
+        return {"one": x, "count": keras.ops.argmax(x), "two": [x**2]}
+
+
+class TestFallback:
+    """It must be right for what others write."""
+
+    @pytest.mark.parametrize("mode", ["graph", "jit"])
+    def test_a_loop_inside_of_a_layer(self, mode) -> None:
+        assert_agrees(model_of(Repeats(), (3,)), [normal(3)], mode)
+
+    @pytest.mark.parametrize("mode", ["eager", "graph", "jit"])
+    def test_arguments_and_outputs_of_every_kind(self, mode) -> None:
+        def call(layer, first, factor):
+            outputs = layer(
+                first, {"factor": factor}, scale=2.0, table=np.ones(3, "f")
+            )
+            return outputs["one"], outputs["two"]
+
+        model = model_of(Several(), (3,), (2,), call=call)
+
+        assert_agrees(model, [normal(3), normal(2) + 1], mode)
+
+    def test_a_layer_that_is_shared(self) -> None:
+        layer = layers.Attention(use_scale=True)
+        model = model_of(
+            layer,
+            (3, 4),
+            call=lambda layer, x: layer([layer([x, x]), x]),
+        )
+
+        assert_agrees(model, [normal(3, 4)], "graph")
+
+    def test_masks_that_keras_hands_on(self) -> None:
+        ids = keras.Input((3,), dtype="int32")
+        x = layers.Embedding(7, 4, mask_zero=True)(ids)
+        attention = layers.Attention(use_scale=True)
+        outputs = layers.RNN([layers.GRUCell(2), layers.GRUCell(2)])(
+            attention([x, x])
+        )
+        model = keras.Model([ids], outputs)
+        spread(model)
+
+        assert_agrees(model, [IDS], "graph")
+
+    @pytest.mark.parametrize("mode", ["eager", "graph"])
+    def test_outputs_that_are_computed_from_one_another(self, mode) -> None:
+        class Cascade(layers.Layer):
+            def build(self, shape):
+                self.kernel = self.add_weight(shape=(shape[-1], shape[-1]))
+
+            def call(self, inputs):
+                x = keras.ops.tanh(keras.ops.matmul(inputs, self.kernel))
+                return inputs, x, x, keras.ops.matmul(x, self.kernel)
+
+        model = model_of(
+            Cascade(),
+            (3,),
+            call=lambda layer, x: layer(layers.Dense(3)(x)),
+        )
+
+        assert_agrees(model, [normal(3)], mode)
+
+
+def test_rematerialization_is_refused() -> None:
+    with keras.RematScope(mode="full"):
+        layer = layers.Dense(3, name="again")
+    model = keras.Sequential([keras.Input((4,)), layer])
+
+    with pytest.raises(UnsupportedLayerError, match=r"again.*RematScope"):
+        GradientEngine(model)
