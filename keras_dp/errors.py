@@ -55,6 +55,10 @@ class PrivateTrainingError(Exception):
     """A private optimizer or model was used in a way that is not private."""
 
 
+class DamagedRecordsError(OSError):
+    """A file of records is damaged, or changed while it was in use."""
+
+
 class TooSlowError(Exception):
     """A numerical method would take too long; another one takes over.
 

@@ -238,13 +238,14 @@ def _training(
 
 
 def _physical_batch_size(population_size: int, probability: float) -> int:
-    """Returns a size that at most one sample of a thousand exceeds.
+    """Returns a size that at most one sample of forty exceeds.
 
-    The size of a sample is binomial. Its 99.9 % quantile lies 3.1 standard
-    deviations and, for its skewness, at most 1.4 + 0.5 above the mean.
+    The size of a sample is binomial. Its 97.5 % quantile lies 1.96 standard
+    deviations and, for its skewness and for being whole, at most 0.48 + 0.5
+    above the mean.
     """
     mean = population_size * probability
-    most = mean + 3.5 * math.sqrt(mean * (1 - probability)) + 1
+    most = mean + 2 * math.sqrt(mean * (1 - probability)) + 1
     return math.ceil(min(population_size, most) / _MULTIPLE) * _MULTIPLE
 
 

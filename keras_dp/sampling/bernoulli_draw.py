@@ -19,6 +19,10 @@ LARGEST_POPULATION = 2**46
 GAPS_PER_PASS = 2**16
 # Below, a block of records would not fit int64, nor a draw ever be seen.
 SMALLEST_PROBABILITY = 2.0**-60
+# Uniforms below 2^-10 get another 64 bits.
+_NEEDS_LOW_BITS = np.uint64(2**54)
+# What an offer within a block may take of a word: 51 bits are left.
+_MOST_SHARED_BITS = 13
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -44,14 +48,17 @@ class BernoulliDraw:
     skipped in the last, are independent: `P(D >= d) = (1-q)^(b d)`, and
     `P(R = r)` is proportional to `(1-q)^r` for `0 <= r < b`.
 
-    1. `D = floor(log U / (b log(1-q)))`. U is a 128-bit uniform rounded to
-       float64, so `P(U <= x) = x (1 ± 2^-51)` for x >= 2^-76. With a library
+    1. `D = floor(log U / (b log(1-q)))`. U is a uniform of 64 bits, and of 128
+       where the first ten are 0, rounded to float64, so `P(U <= x) = x (1 ±
+       2^-51)` for x >= 2^-76. With a library
        `log` and `log1p` good to 4 and 2 units in the last place, the quotient
        is off by a factor within 1 ± 2^-49, which moves `log x`, at most 53,
        by 2^-43.2: `P(D >= d)` is exact up to 1 ± 2^-43. Its differences, the
        `P(D = d)`, lose a factor 2 / (1 - (1-q)^b) < 17.1: 1 ± 2^-38.9. Without
        blocks they would lose 2 / q, which is why there are blocks.
-    2. R is exact but for the comparison that accepts it: 1 ± 2^-48.
+    2. R is exact but for the comparison that accepts it: 1 ± 2^-48. Its offer
+       is taken from the low bits of a word, the number it is compared with
+       from the other 51 or more, or from a word of its own.
     3. Take the data with record i and without it, and a sample s of the
        latter, of law P'. As samples of the former, s has the chance `P'(s) (1 -
        q)` and s + {i} has `P'(s) q`, up to the factors of the three gaps that
@@ -122,13 +129,18 @@ class BernoulliDraw:
 
 
 def _uniform(count: int, words: Words) -> Floats:
-    """Returns 128-bit uniforms in (0, 1], rounded to float64.
+    """Returns uniforms in (0, 1], of 64 bits, and of 128 where they are small.
 
     Rounding is relative: small values keep all digits, and small chances with
-    them. All bits 0 would be 0, and has a chance of 2^-128.
+    them. From 2^-10 on, 64 bits are more than a float64 holds of them. All
+    bits 0 would be 0, and has a chance of 2^-128.
     """
-    high, low = words(2 * count).reshape(2, count)
-    uniform: Floats = (high + low * 2.0**-64) * 2.0**-64
+    high = words(count)
+    uniform = np.asarray(high * 2.0**-64, np.float64)
+    small = np.flatnonzero(high < _NEEDS_LOW_BITS)
+    if small.size:
+        low = words(small.size)
+        uniform[small] = (high[small] + low * 2.0**-64) * 2.0**-64
     return np.maximum(uniform, 2.0**-128)
 
 
@@ -141,11 +153,16 @@ def _within_block(
     """
     if block == 1:
         return np.zeros(count, np.int64)
+    bits = block.bit_length() - 1
     accepted = np.empty(0, np.int64)
     while (missing := count - accepted.size) > 0:
         offers = missing + missing // 7 + 16
-        low_bits, uniform = words(2 * offers).reshape(2, offers)
-        offered = (low_bits & np.uint64(block - 1)).astype(np.int64)
-        takes = uniform * 2.0**-64 < np.exp(offered * log_skip)
+        drawn = words(offers)
+        offered = (drawn & np.uint64(block - 1)).astype(np.int64)
+        if bits <= _MOST_SHARED_BITS:
+            uniform = (drawn >> np.uint64(bits)) * 2.0 ** (bits - 64)
+        else:
+            uniform = words(offers) * 2.0**-64
+        takes = uniform < np.exp(offered * log_skip)
         accepted = np.concatenate([accepted, offered[takes]])
     return accepted[:count]

@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -120,6 +120,25 @@ class FixedMicrobatches(Microbatches):
         self, population_size: int, sampling_probability: float
     ) -> "Layout":
         return _Groups(population_size, sampling_probability, self.size)
+
+
+def layout_of(microbatches: Any, draw: BernoulliDraw) -> Layout | None:
+    """Returns how samples are laid out, `None` without microbatches.
+
+    Raises:
+        TypeError: `microbatches` are something else.
+    """
+    if microbatches is None:
+        return None
+    if not isinstance(microbatches, Microbatches):
+        raise TypeError(
+            "`microbatches` must be RandomMicrobatches(size), which protect "
+            "examples, or FixedMicrobatches(size), which protect microbatches "
+            "that are fixed in advance. A sampled list that is cut into pieces "
+            "protects neither: an example more or less shifts all pieces after "
+            f"it. Received: microbatches={microbatches!r}."
+        )
+    return microbatches.layout(draw.population_size, draw.sampling_probability)
 
 
 class _Slots(Layout):

@@ -1,8 +1,9 @@
 """Poisson samples, as physical batches of a fixed size."""
 
+import copy
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +12,13 @@ from keras_dp import _check
 from keras_dp.ledger import PoissonSampling
 from keras_dp.sampling import random_words
 from keras_dp.sampling.bernoulli_draw import BernoulliDraw
-from keras_dp.sampling.microbatches import Layout, Microbatches
-from keras_dp.sampling.record_source import Nest, RandomAccessSource, Records
+from keras_dp.sampling.microbatches import (
+    FixedMicrobatches,
+    Microbatches,
+    layout_of,
+)
+from keras_dp.sampling.nests import Nest
+from keras_dp.sampling.record_source import RandomAccessSource, Records
 
 # Accelerators like batches of a multiple of this.
 _MULTIPLE = 8
@@ -23,7 +29,8 @@ class PhysicalBatch(NamedTuple):
 
     Attributes:
         records: Nest of arrays `[physical_batch_size, ...]`: records first,
-            then zeros as padding.
+            then zeros as padding. The arrays are made for this batch: nothing
+            else refers to them, and they must not be written to.
         mask: Shape `[physical_batch_size]`, boolean: true for records.
         ends_sample: Whether the sample ends with this batch.
     """
@@ -53,10 +60,10 @@ class PoissonBatches:
     denominator from them, treats it as public knowledge, as is customary.
 
     Attributes:
-        population_size: Number of records.
+        population_size: Number of records, those of other shards included.
         sampling_probability: Chance of each record to take part in a round.
         physical_batch_size: Length of the leading axis of every batch. The
-            default holds more than 99.9 % of the samples in one batch, which
+            default holds more than 97 % of the samples in one batch, which
             is fastest. Smaller ones need less memory; much larger ones compute
             on padding.
         rounds_per_epoch: What `fit` calls an epoch, by default `1 /
@@ -65,6 +72,9 @@ class PoissonBatches:
         microbatches: How rows make microbatches, `None` if each is a record.
         unit: What is drawn, and protected: "example", or "microbatch".
         seeded: Whether the caller chose the seed.
+        shard_index: Which shard this is, `None` if all records are drawn from.
+        shard_count: How many shards there are, `None` likewise.
+        positions: Of the records that are drawn from, a range.
         record_structure: Nest of `RecordSpec`s of the structure of one record,
             known without a draw.
 
@@ -95,7 +105,8 @@ class PoissonBatches:
             data: Array, or nest (tuple, list, dict) of arrays, of equal
                 length, such as `(x, y)` or `(x, y, sample_weight)`; they may
                 be memory-mapped. Other array-likes are converted once. Or a
-                `RandomAccessSource`, for records that are read when drawn.
+                `RandomAccessSource`, such as `TFRecordShards` or
+                `ArrayShards`, for records that are read when drawn.
             sampling_probability: In [2^-60, 1].
             physical_batch_size: At least 1.
             rounds_per_epoch: At least 1.
@@ -113,10 +124,12 @@ class PoissonBatches:
         """
         _check.probability(sampling_probability=sampling_probability)
         self._records = Records(data)
+        self._microbatches = microbatches
+        self._has_default_size = physical_batch_size is None
         self._draw = BernoulliDraw(
             len(self._records), float(sampling_probability)
         )
-        self.microbatches = _layout(microbatches, self._draw)
+        self.microbatches = layout_of(microbatches, self._draw)
         self.unit = "example" if microbatches is None else microbatches.unit
         if physical_batch_size is None:
             physical_batch_size = (
@@ -142,6 +155,10 @@ class PoissonBatches:
                 "of a microbatch. Received: "
                 f"physical_batch_size={physical_batch_size!r}."
             )
+        self.shard_index: int | None = None
+        self.shard_count: int | None = None
+        self._first = 0
+        self._whole_size = len(self._records)
         self.physical_batch_size = int(physical_batch_size)
         self.rounds_per_epoch = int(rounds_per_epoch)
         self._seed = seed
@@ -149,8 +166,13 @@ class PoissonBatches:
 
     @property
     def population_size(self) -> int:
-        """Number of records."""
-        return self._draw.population_size
+        """Number of records of the data."""
+        return self._whole_size
+
+    @property
+    def positions(self) -> range:
+        """Where in the data the records are that are drawn from."""
+        return range(self._first, self._first + self._draw.population_size)
 
     @property
     def sampling_probability(self) -> float:
@@ -177,6 +199,95 @@ class PoissonBatches:
         """What a ledger is told about each round's draw."""
         return PoissonSampling(self.sampling_probability, drawn_by_library=True)
 
+    def shard(self, index: int, count: int) -> Self:
+        """Returns a sampler of one of `count` blocks of the records.
+
+        For workers that draw at the same time, each from a block of its own
+        and from nothing else. Blocks follow each other through the data, and
+        their sizes differ by one record, or microbatch, at most.
+
+        Guarantee: what all shards together draw in a round is a Poisson sample
+        of all records with `sampling_probability`, whose event is that of the
+        whole: each record is in exactly one block, and all draws are
+        independent. With a `seed`, shards draw from streams of their own.
+
+        `population_size`, `expected_sample_size`, `rounds_per_epoch` and
+        `sampling_event` remain those of the whole. `physical_batch_size` is
+        that of one shard, the same for all: by default it holds more than
+        97 % of its samples in one batch, else a part of the given one.
+
+        Args:
+            index: Which shard, in [0, count).
+            count: How many shards, at most as many as there are records, or
+                fixed microbatches.
+
+        Raises:
+            ValueError: A number is out of range, this is a shard already, or
+                microbatches are random: an example more or less would move
+                others from shard to shard, and so to other microbatches.
+
+        >>> batches = PoissonBatches(np.arange(1000), sampling_probability=0.1)
+        >>> batches.physical_batch_size
+        120
+        >>> shards = [batches.shard(i, 3) for i in range(3)]
+        >>> [shard.positions for shard in shards]
+        [range(0, 333), range(333, 666), range(666, 1000)]
+        >>> {shard.physical_batch_size for shard in shards}
+        {48}
+        """
+        _check.integer_at_least(0, index=index)
+        _check.integer_at_least(1, count=count)
+        if self.shard_count is not None:
+            raise ValueError(
+                "`shard` must be called on a sampler of all records. Received: "
+                f"shard {self.shard_index} of {self.shard_count}."
+            )
+        if index >= count:
+            raise ValueError(
+                f"`index` must be less than count={count!r}. "
+                f"Received: index={index!r}."
+            )
+        kind = self._microbatches
+        if not (kind is None or isinstance(kind, FixedMicrobatches)):
+            raise ValueError(
+                "`microbatches` must be None or FixedMicrobatches where data "
+                "is sharded: an example more or less would move others to "
+                f"other microbatches. Received: microbatches={kind!r}."
+            )
+        unit = 1 if kind is None else kind.size
+        units = self._whole_size // unit
+        if count > units:
+            raise ValueError(
+                f"`count` must be at most {units}, the number of records or "
+                f"microbatches. Received: count={count!r}."
+            )
+        start, stop = (units * i // count * unit for i in (index, index + 1))
+        shard = copy.copy(self)
+        shard.shard_index, shard.shard_count = int(index), int(count)
+        shard._first, shard._streams = start, 0
+        shard._draw = BernoulliDraw(stop - start, self.sampling_probability)
+        shard.microbatches = layout_of(kind, shard._draw)
+        largest = BernoulliDraw(
+            -(-units // count) * unit, self.sampling_probability
+        )
+        shard.physical_batch_size = self._size_of_a_part(largest, count)
+        return shard
+
+    def _size_of_a_part(self, draw: BernoulliDraw, count: int) -> int:
+        """Returns the physical batch size of a shard.
+
+        Args:
+            draw: Of the largest shard.
+            count: Of shards.
+        """
+        if not self._has_default_size:
+            rows = 1 if self.microbatches is None else self.microbatches.rows
+            return -(-self.physical_batch_size // (rows * count)) * rows
+        layout = layout_of(self._microbatches, draw)
+        if layout is None:
+            return _holding_most_samples(draw)
+        return layout.most_rows
+
     def __iter__(self) -> Iterator[PhysicalBatch]:
         return self.rounds()
 
@@ -188,7 +299,10 @@ class PoissonBatches:
         if self._seed is None:
             return self._batches(random_words.from_operating_system)
         stream, self._streams = self._streams, self._streams + 1
-        return self._batches(random_words.from_seed(self._seed, stream))
+        shard: tuple[int, ...] = ()
+        if self.shard_index is not None and self.shard_count is not None:
+            shard = (self.shard_index, self.shard_count)
+        return self._batches(random_words.from_seed(self._seed, stream, *shard))
 
     def _batches(self, words: random_words.Words) -> Iterator[PhysicalBatch]:
         size = self.physical_batch_size
@@ -197,6 +311,8 @@ class PoissonBatches:
             source = self.microbatches.draw
         while True:
             sample = source(words)
+            if self._first:
+                sample = np.where(sample < 0, sample, sample + self._first)
             for start in range(0, max(1, len(sample)), size):
                 rows = np.full(size, -1, np.int64)
                 part = sample[start : start + size]
@@ -212,27 +328,15 @@ class PoissonBatches:
                 )
 
 
-def _layout(microbatches: Any, draw: BernoulliDraw) -> Layout | None:
-    if microbatches is None:
-        return None
-    if not isinstance(microbatches, Microbatches):
-        raise TypeError(
-            "`microbatches` must be RandomMicrobatches(size), which protect "
-            "examples, or FixedMicrobatches(size), which protect microbatches "
-            "that are fixed in advance. A sampled list that is cut into pieces "
-            "protects neither: an example more or less shifts all pieces after "
-            f"it. Received: microbatches={microbatches!r}."
-        )
-    return microbatches.layout(draw.population_size, draw.sampling_probability)
-
-
 def _holding_most_samples(draw: BernoulliDraw) -> int:
-    """Returns a size that at most one sample of a thousand exceeds.
+    """Returns a size that at most one sample of forty exceeds.
 
-    The size of a sample is binomial. Its 99.9 % quantile lies 3.1 standard
-    deviations and, for its skewness, at most 1.4 + 0.5 above the mean.
+    Those take two batches. For room for a sample of a thousand, all others
+    would compute on more padding. The size of a sample is binomial. Its 97.5 %
+    quantile lies 1.96 standard deviations and, for its skewness and for being
+    whole, at most 0.48 + 0.5 above the mean.
     """
     size, q = draw.population_size, draw.sampling_probability
     deviation = math.sqrt(size * q * (1 - q))
-    most = min(size, size * q + 3.5 * deviation + 1)
+    most = min(size, size * q + 2 * deviation + 1)
     return math.ceil(most / _MULTIPLE) * _MULTIPLE

@@ -15,15 +15,15 @@ def from_operating_system(count: int) -> npt.NDArray[np.uint64]:
     return np.frombuffer(os.urandom(8 * count), np.uint64)
 
 
-def from_seed(seed: int, stream: int) -> Words:
+def from_seed(seed: int, *stream: int) -> Words:
     """Returns a reproducible generator, which is not a cryptographic one.
 
     Args:
         seed: Chosen by the caller, >= 0.
-        stream: Number of the generator, >= 0: each is independent of all
-            others of the seed.
+        *stream: Numbers >= 0 that name the generator: each is independent of
+            all others of the seed.
     """
-    sequence = np.random.SeedSequence(seed, spawn_key=(stream,))
+    sequence = np.random.SeedSequence(seed, spawn_key=stream)
     generator = np.random.Philox(sequence)
 
     def words(count: int) -> npt.NDArray[np.uint64]:

@@ -1,13 +1,15 @@
 """Gives access to records by index, whatever holds them."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-Nest = Any  # Tuples, lists and dicts, with arrays `[records, ...]` as leaves.
+from keras_dp.sampling.aligned import aligned_empty
+from keras_dp.sampling.nests import Nest, leaves_of, mapped
+from keras_dp.sampling.record_files import RecordFile
+
 Indices = npt.NDArray[np.int64]
 
 
@@ -17,7 +19,7 @@ class RecordSpec:
 
     Attributes:
         shape: Of one record, without the leading axis.
-        dtype: As the source has it.
+        dtype: As the source has it, in the byte order of the machine.
     """
 
     shape: tuple[int, ...]
@@ -25,7 +27,11 @@ class RecordSpec:
 
 
 class RandomAccessSource(Protocol):
-    """Holds records that need not fit in memory."""
+    """Holds records that need not fit in memory.
+
+    Position i must always be the same record. While a model trains, records
+    are asked for in the thread that prepares its batches.
+    """
 
     def __len__(self) -> int:
         """Returns the number of records."""
@@ -57,6 +63,7 @@ class Records:
         """
         self._source: RandomAccessSource | None = None
         self._arrays: Nest = None
+        self._files: list[RecordFile] = []
         if _is_source(data):
             self._source = data
             self._size = len(data)
@@ -65,14 +72,15 @@ class Records:
                 self._check_leading_axis(first, {1})
         else:
             first = self._arrays = _arrays(data, "data")
-            self._size = len(_leaves(first)[0])
+            self._files = _mapped_files(data)
+            self._size = len(leaves_of(first)[0])
             self._check_leading_axis(first, {self._size})
         if not self._size:
             raise ValueError(
                 "`data` must hold at least one record. Received: 0 records."
             )
-        self.structure = _map(
-            lambda _, leaf: RecordSpec(leaf.shape[1:], leaf.dtype), first
+        self.structure = mapped(
+            lambda _, leaf: RecordSpec(leaf.shape[1:], _native(leaf)), first
         )
 
     def __len__(self) -> int:
@@ -91,42 +99,56 @@ class Records:
         source[places[order]] = np.arange(len(places))
 
         def arranged(_: str, leaf: npt.NDArray[Any]) -> Any:
-            return leaf[source]  # Padding stands behind the last record.
+            # Padding stands behind the last record.
+            return _taken(leaf, source, aligned_empty(leaf.shape, leaf.dtype))
 
-        return _map(arranged, padded)
+        return mapped(arranged, padded)
 
     def padded(self, indices: Indices, size: int) -> Nest:
         """Returns the records at `indices`, followed by zeros.
 
+        The arrays are new: nobody else holds or writes to them. They start
+        where TensorFlow may use them without a copy.
+
         Args:
             indices: At most `size`, increasing; may be empty.
             size: Length of the leading axis of what is returned.
-        """
-        zeros = _map(
-            lambda _, spec: np.zeros((size, *spec.shape), spec.dtype),
-            self.structure,
-        )
-        count = len(indices)
-        if not count:
-            return zeros
-        if self._source is not None:
-            taken = _arrays(self._source[indices], "data[indices]")
-            return _map(
-                lambda path, *leaves: _fill(path, count, *leaves),
-                self.structure,
-                zeros,
-                taken,
-            )
 
-        def gather(_: str, array: npt.NDArray[Any], out: Any) -> Any:
-            # Indices are in range; only "raise" would copy the output.
-            np.take(array, indices, axis=0, out=out[:count], mode="clip")
+        Raises:
+            OSError: A memory-mapped file changed since it was first looked at.
+            ValueError: A source returned something else than it was asked for.
+        """
+        count = len(indices)
+
+        def empty(_: str, spec: RecordSpec) -> npt.NDArray[Any]:
+            out = aligned_empty((size, *spec.shape), spec.dtype)
+            out[count:] = np.zeros((), spec.dtype)
             return out
 
-        return _map(gather, self._arrays, zeros)
+        out = mapped(empty, self.structure)
+        if not count:
+            return out
+        if self._source is not None:
+            taken = _arrays(self._source[indices], "data[indices]")
+            return mapped(
+                lambda path, *leaves: _fill(path, count, *leaves),
+                self.structure,
+                out,
+                taken,
+            )
+        for file in self._files:
+            file.check_unchanged()
+        filled = mapped(
+            lambda _, array, each: _taken(array, indices, each),
+            self._arrays,
+            out,
+        )
+        for file in self._files:
+            file.check_unchanged()
+        return filled
 
     def _check_leading_axis(self, arrays: Nest, lengths: set[int]) -> None:
-        shapes = [leaf.shape for leaf in _leaves(arrays)]
+        shapes = [leaf.shape for leaf in leaves_of(arrays)]
         if {shape[0] for shape in shapes} != lengths:
             where = "data" if self._source is None else "data[indices]"
             raise ValueError(
@@ -135,6 +157,37 @@ class Records:
                 f"{_shown(shapes)}"
                 + (" for 1 index." if self._source is not None else ".")
             )
+
+
+def _native(array: npt.NDArray[Any]) -> np.dtype[Any]:
+    return array.dtype.newbyteorder("=")
+
+
+def _taken(
+    array: npt.NDArray[Any], indices: Indices, out: npt.NDArray[Any]
+) -> npt.NDArray[Any]:
+    """Fills the begin of `out` with the records at `indices`."""
+    count = len(indices)
+    flags = array.flags
+    if flags.c_contiguous and flags.aligned and array.dtype.isnative:
+        # Indices are in range; only "raise" would copy the output.
+        np.take(array, indices, axis=0, out=out[:count], mode="clip")
+        return out
+    # Here `take` would copy the whole array first.
+    out[:count] = array[indices]
+    return out
+
+
+def _mapped_files(data: Nest) -> list[RecordFile]:
+    """Returns the files of memory maps that are only read."""
+    paths = {
+        leaf.filename: RecordFile(leaf.filename)
+        for leaf in leaves_of(data)
+        if isinstance(leaf, np.memmap)
+        and leaf.mode in ("r", "c")
+        and leaf.filename is not None
+    }
+    return list(paths.values())
 
 
 def _is_source(data: Any) -> bool:
@@ -166,8 +219,8 @@ def _arrays(nest: Nest, name: str) -> Nest:
             )
         return values
 
-    arrays = _map(array, nest)
-    if not _leaves(arrays):
+    arrays = mapped(array, nest)
+    if not leaves_of(arrays):
         raise TypeError(
             f"`{name}` must hold at least one array. "
             f"Received: an empty {type(nest).__name__}."
@@ -184,7 +237,7 @@ def _fill(
 ) -> npt.NDArray[Any]:
     """Copies `taken` into `out`, if it is what was asked for."""
     expected = (count, *spec.shape)
-    if taken.shape != expected or taken.dtype != spec.dtype:
+    if taken.shape != expected or _native(taken) != spec.dtype:
         raise ValueError(
             "`data[indices]` must have the dtype and trailing shape of the "
             f"first record: {expected} and {spec.dtype} at {path}. Received: "
@@ -192,56 +245,6 @@ def _fill(
         )
     out[:count] = taken
     return out
-
-
-def _map(
-    function: Callable[..., Any], nest: Nest, *others: Nest, path: str = ""
-) -> Nest:
-    """Applies `function` to the path and the leaves of nests, in step."""
-    keys = _keys(nest)
-    for other in others:
-        if _keys(other) != keys:
-            raise ValueError(
-                "`data[indices]` must have the structure of the first record. "
-                f"Received: {_kind(other)} at {path or '/'}, where that has "
-                f"{_kind(nest)}."
-            )
-    if keys is None:
-        return function(path or "/", nest, *others)
-    children = [
-        _map(
-            function,
-            nest[key],
-            *(other[key] for other in others),
-            path=f"{path}/{key}",
-        )
-        for key in keys
-    ]
-    if isinstance(nest, dict):
-        return dict(zip(keys, children, strict=True))
-    if hasattr(nest, "_fields"):  # A NamedTuple.
-        return type(nest)(*children)
-    return children if isinstance(nest, list) else tuple(children)
-
-
-def _keys(nest: Nest) -> list[Any] | None:
-    """Returns the keys of a node of a nest, and `None` for a leaf."""
-    if isinstance(nest, dict):
-        return sorted(nest, key=str)  # Equal for equal dicts, in any order.
-    return list(range(len(nest))) if isinstance(nest, (tuple, list)) else None
-
-
-def _kind(nest: Nest) -> str:
-    keys = _keys(nest)
-    if keys is None:
-        return "an array"
-    return f"a {type(nest).__name__} with the keys {keys}"
-
-
-def _leaves(nest: Nest) -> list[Any]:
-    leaves: list[Any] = []
-    _map(lambda _, leaf: leaves.append(leaf), nest)
-    return leaves
 
 
 def _shown(shapes: list[tuple[int, ...]]) -> str:

@@ -83,6 +83,64 @@ def every_sample_twice(size, q):
     return np.repeat(library(size, q)[::2], 2, axis=0)
 
 
+def together(workers, size):
+    """Returns who takes part in what several workers draw in a round."""
+    takes = np.zeros((ROUNDS, size), bool)
+    for batches in workers:
+        rows = zip(takes, batches, strict=False)
+        for row, (records, mask, ends_sample) in rows:
+            assert ends_sample
+            row[records[mask]] = True
+    return takes
+
+
+@functools.cache
+def shards(size, q):
+    """Three workers, each on a shard of its own."""
+    batches = PoissonBatches(
+        np.arange(size),
+        sampling_probability=q,
+        physical_batch_size=3 * size,
+        seed=2027,
+    )
+    return together([batches.shard(i, 3) for i in range(3)], size)
+
+
+def shards_of_one_stream(size, q):
+    """Three workers that were given the same seed, and draw alike."""
+    block = size // 3
+    return together(
+        [
+            PoissonBatches(
+                np.arange(block) + i * block,
+                sampling_probability=q,
+                physical_batch_size=size,
+                seed=2027,
+            )
+            for i in range(3)
+        ],
+        size,
+    )
+
+
+def shards_of_fixed_size(size, q):
+    """Three workers, each with the expected number of its own records."""
+    return np.concatenate([fixed_size(size // 3, q) for _ in range(3)], axis=1)
+
+
+def overlapping_shards(size, q):
+    """Three workers that all draw from the last third as well."""
+    batches = PoissonBatches(
+        np.arange(size),
+        sampling_probability=q,
+        physical_batch_size=3 * size,
+        seed=2027,
+    )
+    last = batches.shard(2, 3)
+    own = [batches.shard(i, 3) for i in range(3)]
+    return together([*own, iter(last), iter(last)], size)
+
+
 # Checks: each returns a p-value.
 
 
@@ -178,6 +236,41 @@ def test_records_further_apart_are_independent(size, q, lag):
 )
 def test_the_checks_above_can_fail(check, wrong, size, q):
     """Control: samplers that are nearly right would have been seen."""
+    assert check(wrong(size, q), q) < FALSE_ALARM
+
+
+def across_shards(takes, q):
+    """Records in the same place of two shards do not know of each other."""
+    return neighbours(takes, q, lag=takes.shape[1] // 3)
+
+
+SHARDED = [(60, 0.1), (300, 0.012)]  # Sizes that three blocks share equally.
+
+
+@pytest.mark.parametrize(("size", "q"), SHARDED)
+@pytest.mark.parametrize("check", [*CHECKS, across_shards])
+def test_what_all_shards_draw_together_is_a_poisson_sample(check, size, q):
+    assert check(shards(size, q), q) > FALSE_ALARM
+
+
+@pytest.mark.parametrize("check", [sizes, total, frequencies])
+def test_shards_of_unequal_size_draw_a_poisson_sample_too(check):
+    assert check(shards(40, 0.3), 0.3) > FALSE_ALARM
+
+
+@pytest.mark.parametrize(("size", "q"), SHARDED)
+@pytest.mark.parametrize(
+    ("check", "wrong"),
+    [
+        (across_shards, shards_of_one_stream),
+        (sizes, shards_of_one_stream),
+        (sizes, shards_of_fixed_size),
+        (total, overlapping_shards),
+        (frequencies, overlapping_shards),
+    ],
+)
+def test_the_checks_of_shards_can_fail(check, wrong, size, q):
+    """Control: shards that are not independent, or not disjoint, are seen."""
     assert check(wrong(size, q), q) < FALSE_ALARM
 
 

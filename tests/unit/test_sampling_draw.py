@@ -6,18 +6,19 @@ from decimal import Decimal, localcontext
 import numpy as np
 import pytest
 
-from keras_dp.sampling import random_words
+from keras_dp.sampling import bernoulli_draw, random_words
 from keras_dp.sampling.bernoulli_draw import BernoulliDraw
 
 SEED = 11
 
 
 def words_of(*numbers):
-    """Words that give `_uniform` these numbers, as 128-bit fractions."""
+    """Answers to `_uniform` for these numbers, as 128-bit fractions."""
     wide = [int(number * 2**128) for number in numbers]
-    high = [number >> 64 for number in wide]
-    low = [number % 2**64 for number in wide]
-    return np.array(high + low, np.uint64)
+    yield np.array([number >> 64 for number in wide], np.uint64)
+    low = [number % 2**64 for number in wide if number < 2**118]
+    if low:
+        yield np.array(low, np.uint64)
 
 
 @pytest.mark.parametrize("q", [2.0**-60, 1e-9, 0.006, 0.12, 0.125, 0.4, 0.999])
@@ -33,10 +34,10 @@ def test_tails_of_the_gaps_are_exact_to_43_bits(q):
         slack = Decimal(2) ** -43
         inside = [x * (1 - slack) for x in thresholds if x > 2**-76]
         outside = [x * (1 + slack) for x in thresholds if x > 2**-76]
-        words = words_of(*inside, *outside)
+        words = [*words_of(*inside, *outside)]
     draw = BernoulliDraw(2**46, q)
     within = np.zeros(2**12, np.uint64)  # Offers 0, and accepts it.
-    calls = iter([words, *[within] * 9])
+    calls = iter([*words, *[within] * 9])
 
     gaps = draw.gaps(
         2 * len(inside), lambda count: np.resize(next(calls), count)
@@ -64,10 +65,13 @@ def test_places_within_a_block_are_exact_to_48_bits(q):
         below = (1 - Decimal(q)) ** (block - 1) * (1 - slack)
         uniform = [int(x * 2**64) for x in (*above, above[-1], below)]
     offers = [*rejected, rejected[-1], block - 1]
+    drawn = [offers, uniform]
+    if block <= 2**13:  # Then offer and number are parts of one word.
+        drawn = [[u // block * block + r for r, u in zip(*drawn, strict=True)]]
     calls = iter(
         [
-            words_of(Decimal(1) - Decimal(2) ** -100),
-            np.array([*offers, *uniform], object),
+            *words_of(Decimal(1) - Decimal(2) ** -100),
+            *(np.array(part, object) for part in drawn),
         ]
     )
 
@@ -96,6 +100,37 @@ def test_more_gaps_than_one_pass_draws():
 
     assert abs(len(indices) - 200_000) < 6 * np.sqrt(100_000)
     assert (np.diff(indices) > 0).all()
+
+
+@pytest.mark.parametrize("q", [1e-10, 0.004, 0.3])
+def test_a_gap_costs_two_words_and_a_half(q):
+    """Drawing words from the kernel is most of the work."""
+    asked = []
+    words = random_words.from_seed(SEED, 0)
+
+    def counted(count):
+        asked.append(count)
+        return words(count)
+
+    BernoulliDraw(2**46, q).gaps(60_000, counted)
+
+    assert sum(asked) < (3.5 if q < 1e-9 else 2.3) * 60_000
+
+
+def test_small_uniforms_have_128_bits():
+    """Below 2^-10 all of the second word counts, above none of it."""
+    small, low = 2**54 - 1, 2**63 + 5
+    calls = iter([np.array([small, 2**54, 0]), np.array([low, 1])])
+
+    uniform = bernoulli_draw._uniform(
+        3, lambda count: next(calls).astype(np.uint64)
+    )
+
+    assert uniform.tolist() == [
+        float((small * 2**64 + low) / 2**128),
+        2.0**-10,
+        2.0**-128,
+    ]
 
 
 @pytest.mark.parametrize("word", [0, 2**64 - 1])

@@ -1,0 +1,116 @@
+"""Physical batches of a sampler, as a data set of TensorFlow."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+from typing_extensions import override
+
+from keras_dp.sampling import PhysicalBatch, PoissonBatches
+from keras_dp.sampling.aligned import ALIGNMENT_BYTES
+from keras_dp.sampling.prefetch import Prefetched
+
+# One more would only wait: the thread is as fast as the loop on average.
+_AHEAD = 2
+# The types that DLPack and TensorFlow agree on.
+_SHARED = frozenset(
+    np.dtype(name)
+    for name in "f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 u8 c8 c16".split()  # noqa: SIM905
+)
+
+
+class SampledBatches(tf.data.Dataset):
+    """The endless physical batches of a sampler, prepared ahead of their use.
+
+    Iterated over eagerly, as `fit` does, batches are drawn, gathered and made
+    tensors in a thread, without a copy. Everywhere else, such as inside a
+    function or under a distribution strategy, it is an ordinary data set.
+
+    Guarantee: each iterator draws samples of its own. Batches that were
+    prepared and not used are lost: what is used is independent of them.
+    Exceptions of the data surface in `next`. The thread ends with its
+    iterator.
+
+    Attributes:
+        element_spec: Leaves of the records, the mask, and whether the sample
+            ends.
+    """
+
+    def __init__(self, sampler: PoissonBatches) -> None:
+        self._sampler = sampler
+        size = sampler.physical_batch_size
+        spec = (
+            tuple(
+                tf.TensorSpec((size, *spec.shape), spec.dtype)
+                for spec in keras.tree.flatten(sampler.record_structure)
+            ),
+            tf.TensorSpec((size,), tf.bool),
+            tf.TensorSpec((), tf.bool),
+        )
+        self._plain = tf.data.Dataset.from_generator(
+            lambda: _elements(sampler.rounds(), lambda leaf: leaf),
+            output_signature=spec,
+        ).prefetch(_AHEAD)
+        super().__init__(self._plain._variant_tensor)
+
+    @override
+    def _inputs(self) -> list[Any]:
+        return [self._plain]
+
+    @property
+    @override
+    def element_spec(self) -> Any:
+        return self._plain.element_spec
+
+    @override
+    def __iter__(self) -> Iterator[Any]:
+        if not tf.executing_eagerly():
+            iterator: Iterator[Any] = super().__iter__()
+            return iterator
+        # Asked for here, not in the thread: streams of a seed are in order.
+        batches = self._sampler.rounds()
+        return Prefetched(_elements(batches, as_tensor), ahead=_AHEAD)
+
+
+def _elements(
+    batches: Iterator[PhysicalBatch], converted: Callable[[Any], Any]
+) -> Iterator[Any]:
+    for batch in _surfacing(batches):
+        leaves = keras.tree.flatten(batch.records)
+        yield (
+            tuple(map(converted, leaves)),
+            converted(batch.mask),
+            batch.ends_sample,
+        )
+
+
+def _surfacing(batches: Iterator[PhysicalBatch]) -> Iterator[PhysicalBatch]:
+    """Renames what Keras would take for the end of the data."""
+    try:
+        yield from batches
+    except tf.errors.OutOfRangeError as error:
+        raise RuntimeError(
+            "The source of the records raised OutOfRangeError."
+        ) from error
+
+
+def as_tensor(array: npt.NDArray[Any]) -> tf.Tensor:
+    """Returns a tensor with what an array holds, without a copy if possible.
+
+    Args:
+        array: That nobody writes to any more.
+    """
+    shared = (
+        array.dtype in _SHARED
+        and array.size > 0
+        and array.flags.c_contiguous
+        and array.flags.writeable  # DLPack cannot say that it is not.
+        # TensorFlow would end the process rather than copy.
+        and array.ctypes.data % ALIGNMENT_BYTES == 0
+    )
+    if not shared:
+        return tf.convert_to_tensor(array)
+    return tf.experimental.dlpack.from_dlpack(array.__dlpack__())

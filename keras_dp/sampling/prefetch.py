@@ -1,0 +1,91 @@
+"""Makes what an iterator yields ahead of its use, in a thread."""
+
+import queue
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any, Generic, Self, TypeVar
+
+from typing_extensions import override
+
+from keras_dp import _check
+
+T = TypeVar("T")
+
+
+class Prefetched(Iterator[T], Generic[T]):
+    """Yields what an iterator yields, some of it made in advance.
+
+    Guarantee: what is yielded, and its order, are those of the iterator, and
+    so is an exception, which surfaces where the item it prevented would have
+    been, and again on every later call. At most `ahead` items wait, and one is
+    being made. The thread ends after the item in work when the iterator ends,
+    is closed, or is no longer referenced; it never keeps a process alive.
+
+    >>> squares = Prefetched(iter([1, 4, 9]), ahead=2)
+    >>> list(squares)
+    [1, 4, 9]
+    """
+
+    def __init__(self, iterator: Iterator[T], *, ahead: int) -> None:
+        """Starts the thread, and with it the first item.
+
+        Args:
+            iterator: Nothing else may use it from now on.
+            ahead: Items that may wait, at least 1.
+        """
+        _check.integer_at_least(1, ahead=ahead)
+        self._items: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._end: BaseException | None = None
+        closed = threading.Event()
+        for _ in range(ahead):
+            self._orders.put(True)
+        # The thread must not hold `self`, or nobody would ever end it.
+        thread = threading.Thread(
+            target=_produce,
+            args=(iterator, self._items, self._orders, closed),
+            name="keras_dp input",
+            daemon=True,
+        )
+        self._close = weakref.finalize(self, _close, self._orders, closed)
+        thread.start()
+
+    @override
+    def __iter__(self) -> Self:
+        return self
+
+    @override
+    def __next__(self) -> T:
+        if self._end is None:
+            item, end = self._items.get()
+            if end is None:
+                self._orders.put(True)
+                result: T = item
+                return result
+            self._end = end
+        raise self._end
+
+    def close(self) -> None:
+        """Ends the thread; items not yet yielded are lost."""
+        self._close()
+        self._end = self._end or StopIteration()
+
+
+def _produce(
+    iterator: Iterator[Any],
+    items: "queue.SimpleQueue[Any]",
+    orders: "queue.SimpleQueue[bool]",
+    closed: threading.Event,
+) -> None:
+    try:
+        while orders.get() and not closed.is_set():
+            items.put((next(iterator), None))
+    except BaseException as error:  # noqa: BLE001 - raised by `__next__`.
+        items.put((None, error))
+
+
+def _close(orders: "queue.SimpleQueue[bool]", closed: threading.Event) -> None:
+    """May run inside the garbage collector: it never waits."""
+    closed.set()
+    orders.put(False)

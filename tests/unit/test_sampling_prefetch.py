@@ -1,0 +1,177 @@
+"""`Prefetched` yields what the iterator yields, and its thread ends."""
+
+import gc
+import itertools
+import threading
+import time
+
+import pytest
+
+from keras_dp.sampling.prefetch import Prefetched
+
+NAME = "keras_dp input"
+
+
+def threads():
+    return [each for each in threading.enumerate() if each.name == NAME]
+
+
+def end_of(thread):
+    thread.join(timeout=20)
+    return not thread.is_alive()
+
+
+def started(iterator, ahead=2):
+    """Returns a prefetched iterator and its thread."""
+    before = set(threads())
+    prefetched = Prefetched(iterator, ahead=ahead)
+    (thread,) = set(threads()) - before or {None}
+    return prefetched, thread
+
+
+class Endless:
+    """Counts what was asked of it."""
+
+    def __init__(self):
+        self.made = 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.made += 1
+        return self.made
+
+
+def settled(counter, patience=0.2):
+    """Returns how many items were made once no more are."""
+    last = -1
+    while last != counter.made:
+        last = counter.made
+        time.sleep(patience)
+    return last
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 7])
+def test_items_and_their_order_are_those_of_the_iterator(ahead):
+    assert list(Prefetched(iter(range(1000)), ahead=ahead)) == [*range(1000)]
+
+
+@pytest.mark.parametrize("ahead", [1, 3])
+def test_no_more_is_made_ahead_than_asked_for(ahead):
+    counter = Endless()
+    prefetched = Prefetched(counter, ahead=ahead)
+
+    assert settled(counter) == ahead
+    assert next(prefetched) == 1
+    assert settled(counter) == ahead + 1
+
+
+def test_items_are_made_in_another_thread():
+    makers = (threading.get_ident() for _ in range(3))
+
+    assert threading.get_ident() not in list(Prefetched(makers, ahead=1))
+
+
+class FaultError(Exception):
+    pass
+
+
+def test_an_exception_surfaces_after_the_items_before_it_and_stays():
+    def items():
+        yield from (1, 2, 3)
+        raise FaultError("here")
+
+    prefetched = Prefetched(items(), ahead=2)
+
+    assert [next(prefetched) for _ in range(3)] == [1, 2, 3]
+    for _ in range(2):
+        with pytest.raises(FaultError, match="here"):
+            next(prefetched)
+
+
+def test_what_ends_stays_at_its_end():
+    prefetched = Prefetched(iter([1]), ahead=2)
+
+    assert list(prefetched) == [1]
+    assert list(prefetched) == []
+
+
+def test_the_thread_ends_with_the_last_reference():
+    prefetched, thread = started(Endless())
+    next(prefetched)
+    assert thread.is_alive()
+
+    del prefetched
+    gc.collect()
+
+    assert end_of(thread)
+
+
+def test_a_reference_keeps_the_thread_alive():
+    """Control: the thread above did not end by itself."""
+    prefetched, thread = started(Endless())
+
+    thread.join(timeout=0.5)
+
+    assert thread.is_alive()
+    prefetched.close()
+    assert end_of(thread)
+
+
+def test_closing_ends_the_thread_at_once_and_the_iteration():
+    counter = Endless()
+    prefetched, thread = started(counter, ahead=3)
+    settled(counter)
+
+    prefetched.close()
+    prefetched.close()
+
+    assert end_of(thread)
+    assert counter.made == 3
+    assert list(prefetched) == []
+
+
+def test_the_thread_ends_with_the_iterator_and_with_an_exception():
+    def failing():
+        yield 1
+        raise FaultError
+
+    for items in (iter([1, 2]), failing()):
+        prefetched, thread = started(items, ahead=5)
+        assert thread is None or end_of(thread)
+        assert next(prefetched) == 1
+
+
+def test_the_thread_does_not_keep_the_iterator_of_a_closed_one():
+    class Held(Endless):
+        pass
+
+    prefetched, thread = started(Held())
+    prefetched.close()
+    end_of(thread)
+    del prefetched, thread
+    gc.collect()
+
+    assert not [each for each in gc.get_objects() if type(each) is Held]
+
+
+def test_many_in_a_row_leave_nothing_behind():
+    before = len(threads())
+    for _ in range(50):
+        assert list(itertools.islice(Prefetched(Endless(), ahead=2), 3)) == [
+            1,
+            2,
+            3,
+        ]
+    gc.collect()
+
+    deadline = time.monotonic() + 20
+    while len(threads()) > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len(threads()) <= before
+
+
+def test_ahead_must_be_positive():
+    with pytest.raises(ValueError, match="`ahead` must be an integer >= 1"):
+        Prefetched(iter([]), ahead=0)

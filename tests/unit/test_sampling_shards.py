@@ -1,0 +1,156 @@
+"""`PoissonBatches.shard` does what its docstring says."""
+
+import numpy as np
+import pytest
+
+from keras_dp.sampling import (
+    FixedMicrobatches,
+    PoissonBatches,
+    RandomMicrobatches,
+    random_words,
+)
+from keras_dp.sampling.bernoulli_draw import BernoulliDraw
+
+SEED = 11
+
+
+def sampler(size=1000, q=0.1, **options):
+    return PoissonBatches(np.arange(size), sampling_probability=q, **options)
+
+
+def rounds_of(batches, rounds):
+    """Returns the records of each of the first rounds."""
+    iterator, samples = iter(batches), []
+    for _ in range(rounds):
+        parts, ends = [], False
+        while not ends:
+            records, mask, ends = next(iterator)
+            parts.append(records[mask])
+        samples.append(np.concatenate(parts))
+    return samples
+
+
+@pytest.mark.parametrize(("size", "count"), [(1, 1), (7, 7), (10, 3), (99, 4)])
+def test_every_record_is_in_exactly_one_shard(size, count):
+    shards = [sampler(size, q=1.0).shard(i, count) for i in range(count)]
+
+    drawn = [rounds_of(shard, 1)[0] for shard in shards]
+
+    np.testing.assert_array_equal(np.concatenate(drawn), np.arange(size))
+    for shard, records in zip(shards, drawn, strict=True):
+        assert records.tolist() == list(shard.positions)
+    sizes = [len(records) for records in drawn]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_a_shard_draws_from_its_own_records_alone():
+    shard = sampler(seed=SEED).shard(1, 3)
+
+    drawn = np.concatenate(rounds_of(shard, 200))
+
+    assert set(drawn.tolist()) == set(shard.positions)
+
+
+def test_what_is_told_of_a_round_is_that_of_the_whole():
+    whole = sampler(seed=SEED, rounds_per_epoch=7)
+    shard = whole.shard(2, 3)
+
+    assert shard.population_size == whole.population_size == 1000
+    assert shard.expected_sample_size == whole.expected_sample_size
+    assert shard.sampling_event == whole.sampling_event
+    assert shard.rounds_per_epoch == 7
+    assert shard.seeded
+    assert (shard.shard_index, shard.shard_count) == (2, 3)
+    assert (whole.shard_index, whole.shard_count) == (None, None)
+    assert whole.positions == range(1000)
+    assert shard.record_structure == whole.record_structure
+
+
+def test_physical_batches_are_equal_on_all_shards_and_about_a_part():
+    whole = sampler(size=10_001, q=0.1)
+    sizes = {whole.shard(i, 4).physical_batch_size for i in range(4)}
+
+    # More than a quarter: the deviation is halved, not quartered.
+    assert whole.physical_batch_size == 1064
+    assert sizes == {288}
+
+
+@pytest.mark.parametrize(("given", "part"), [(1, 1), (7, 3), (9, 3), (256, 86)])
+def test_a_given_physical_batch_size_is_divided_and_rounded_up(given, part):
+    whole = sampler(physical_batch_size=given)
+
+    assert whole.shard(0, 3).physical_batch_size == part
+
+
+def test_streams_of_shards_differ_from_each_other_and_from_the_whole():
+    """Each is seen by the draws of 300 records in the same places."""
+
+    def places(index, count):
+        whole = sampler(size=300 * count, q=0.5, seed=SEED)
+        shard = whole.shard(index, count)
+        return (rounds_of(shard, 1)[0] - shard.positions.start).tobytes()
+
+    keys = [(0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3)]
+    draws = {places(*key) for key in keys}
+    whole = rounds_of(sampler(size=300, q=0.5, seed=SEED), 1)[0].tobytes()
+
+    assert len(draws | {whole}) == len(keys) + 1
+
+
+def test_a_seed_makes_shards_reproducible():
+    one, two = (sampler(seed=SEED).shard(1, 3) for _ in range(2))
+
+    for first, second in zip(rounds_of(one, 3), rounds_of(two, 3), strict=True):
+        np.testing.assert_array_equal(first, second)
+
+
+def test_without_a_seed_shards_use_the_operating_systems_generator(monkeypatch):
+    expected = BernoulliDraw(500, 0.1).indices(random_words.from_seed(3, 0))
+    fake = random_words.from_seed(3, 0)
+    monkeypatch.setattr(
+        random_words.os, "urandom", lambda count: fake(count // 8).tobytes()
+    )
+
+    (sample,) = rounds_of(sampler().shard(1, 2), 1)
+
+    np.testing.assert_array_equal(sample, expected + 500)
+
+
+def test_fixed_microbatches_stay_whole():
+    whole = sampler(
+        size=60, q=0.5, microbatches=FixedMicrobatches(size=4), seed=SEED
+    )
+    shards = [whole.shard(i, 4) for i in range(4)]
+
+    assert [shard.positions for shard in shards] == [
+        range(0, 12),
+        range(12, 28),
+        range(28, 44),
+        range(44, 60),
+    ]
+    for shard in shards:
+        for sample in rounds_of(shard, 20):
+            groups = sample.reshape(-1, 4)
+            np.testing.assert_array_equal(groups[:, 0] % 4, 0)
+            np.testing.assert_array_equal(groups, groups[:, :1] + np.arange(4))
+            assert set(sample.tolist()) <= set(shard.positions)
+        assert shard.physical_batch_size % 4 == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: sampler().shard(2, 2), "`index` must be less than count=2"),
+        (lambda: sampler().shard(-1, 2), "`index` must be an integer >= 0"),
+        (lambda: sampler().shard(0, 0), "`count` must be an integer >= 1"),
+        (lambda: sampler(5).shard(0, 6), "`count` must be at most 5"),
+        (lambda: sampler().shard(0, 2).shard(0, 2), "sampler of all records"),
+        (
+            lambda: sampler(microbatches=RandomMicrobatches(4)).shard(0, 2),
+            "`microbatches` must be None or FixedMicrobatches",
+        ),
+    ],
+)
+def test_what_makes_no_shard_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
