@@ -18,6 +18,7 @@ from keras_dp.optimizers.private_metrics import (
 )
 from keras_dp.optimizers.private_model import PrivateModel
 from keras_dp.optimizers.variable_groups import VariableGroups, group_variables
+from keras_dp.optimizers.workers import LedgerOfChief, open_ledger
 
 __all__ = [
     "DPSGD",
@@ -27,6 +28,7 @@ __all__ = [
     "DPOptimizer",
     "DPRMSprop",
     "GroupPlan",
+    "LedgerOfChief",
     "PrivateClassCounts",
     "PrivateLoss",
     "PrivateMean",
@@ -35,5 +37,6 @@ __all__ = [
     "VariableGroups",
     "group_variables",
     "mean_gradient_norms",
+    "open_ledger",
     "plan_groups",
 ]

@@ -10,15 +10,17 @@ from typing_extensions import override
 from keras_dp import ledger as ledger_lib
 from keras_dp.dp_queries import DPQuery
 from keras_dp.errors import PrivateTrainingError
+from keras_dp.optimizers.drawn_state import DrawnState
 from keras_dp.optimizers.preconditions import check_inner
+from keras_dp.optimizers.replicas import already_summed
 from keras_dp.optimizers.round_queries import GRADIENTS, Asked, RoundQueries
-from keras_dp.optimizers.state_variables import StateVariables
 from keras_dp.optimizers.variable_groups import (
     Patterns,
     VariableGroups,
     group_variables,
     patterns_from,
 )
+from keras_dp.optimizers.workers import LedgerOfChief
 from keras_dp.optimizers.wrapping_optimizer import WrappingOptimizer
 
 # In float32 the norms of gradients below this are rounded to 0.
@@ -46,8 +48,7 @@ class DPOptimizer(WrappingOptimizer):
         ledger: Where every round is recorded.
         groups: Name of a group to the pattern of its variables' paths; see
             `keras_dp.group_variables`.
-        seed: Makes the noise reproducible, for tests; the ledger then says
-            `seeded`. By default it comes from the operating system.
+        seed: Makes the noise reproducible, for tests; rounds are `seeded`.
 
     >>> import keras_dp
     >>> ledger = keras_dp.PrivacyLedger.in_memory(dataset="doc")
@@ -65,19 +66,19 @@ class DPOptimizer(WrappingOptimizer):
         inner: keras.optimizers.Optimizer,
         *,
         query: DPQuery,
-        ledger: ledger_lib.PrivacyLedger,
+        ledger: ledger_lib.PrivacyLedger | LedgerOfChief,
         groups: Patterns | VariableGroups | None = None,
         seed: int | None = None,
         name: str | None = None,
     ) -> None:
-        if not isinstance(ledger, ledger_lib.PrivacyLedger):
+        if not isinstance(ledger, ledger_lib.PrivacyLedger | LedgerOfChief):
             raise TypeError(
                 "`ledger` must be a PrivacyLedger, for every round is recorded "
                 f"in it. Received: ledger={ledger!r}. Open one with "
                 'keras_dp.PrivacyLedger.open("run.ledger", dataset="...").'
             )
         self._configure(inner, query, groups, seed, name)
-        self._ledger: ledger_lib.PrivacyLedger | None = ledger
+        self._ledger: ledger_lib.PrivacyLedger | LedgerOfChief | None = ledger
 
     def _configure(
         self,
@@ -96,18 +97,13 @@ class DPOptimizer(WrappingOptimizer):
             )
         self._wrap(inner, name or f"dp_{inner.name}")
         self._asked = RoundQueries(query)
-        self._groups: Patterns | None
-        self._resolved: VariableGroups | None
-        if isinstance(groups, VariableGroups):
-            self._groups, self._resolved = groups.patterns, groups
-        else:
-            self._groups, self._resolved = groups, None
+        resolved = groups if isinstance(groups, VariableGroups) else None
+        self._resolved: VariableGroups | None = resolved
+        self._groups = resolved.patterns if resolved else groups
         self._seed = seed
         self.is_recording = False
         self._ledger = None
-        self._state: StateVariables | None = None
-
-    # The configuration is fixed: state and compiled steps are made from it.
+        self._state: DrawnState | None = None
 
     @property
     def query(self) -> DPQuery:
@@ -141,13 +137,13 @@ class DPOptimizer(WrappingOptimizer):
         return self._groups
 
     @property
-    def ledger(self) -> ledger_lib.PrivacyLedger | None:
+    def ledger(self) -> ledger_lib.PrivacyLedger | LedgerOfChief | None:
         """Where rounds are recorded; `None` after loading, until it is set."""
         return self._ledger
 
     @ledger.setter
-    def ledger(self, ledger: ledger_lib.PrivacyLedger) -> None:
-        if not isinstance(ledger, ledger_lib.PrivacyLedger):
+    def ledger(self, ledger: ledger_lib.PrivacyLedger | LedgerOfChief) -> None:
+        if not isinstance(ledger, ledger_lib.PrivacyLedger | LedgerOfChief):
             raise TypeError(
                 "`ledger` must be a PrivacyLedger. "
                 f"Received: ledger={ledger!r}."
@@ -156,9 +152,11 @@ class DPOptimizer(WrappingOptimizer):
             raise PrivateTrainingError(
                 "`ledger` must not be changed while a training records in it."
             )
+        if self._state is not None:
+            self._state.bind(ledger.header)
         self._ledger = ledger
 
-    def required_ledger(self) -> ledger_lib.PrivacyLedger:
+    def required_ledger(self) -> ledger_lib.PrivacyLedger | LedgerOfChief:
         """Returns the ledger.
 
         Raises:
@@ -182,10 +180,14 @@ class DPOptimizer(WrappingOptimizer):
     def build(self, variables: list[keras.Variable]) -> None:
         if self.built:
             return
-        self.inner.build(variables)
-        state = self._asked.initial_state(self._seed)
-        self._state = StateVariables(state, self.add_variable)
-        super().build(variables)
+        header = None if self._ledger is None else self._ledger.header
+        # Seeds of their own on replicas would be noise of their own.
+        with self._distribution_strategy.scope():
+            self.inner.build(variables)
+            self._state = DrawnState(
+                self._asked, self._seed, header, self.add_variable
+            )
+            super().build(variables)
 
     # What a private model does with it, in this order.
 
@@ -228,9 +230,14 @@ class DPOptimizer(WrappingOptimizer):
             variables: What is trained.
             beside: Template of a record of each query beside the gradients'.
         """
+        return self._asked.initial_sample(self.templates(variables, beside))
+
+    def templates(
+        self, variables: list[keras.Variable], beside: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Returns what a record of each query looks like."""
         specs = [tf.TensorSpec(v.shape, v.dtype) for v in variables]
-        templates = {GRADIENTS: self._grouped(variables, specs), **beside}
-        return self._asked.initial_sample(templates)
+        return {GRADIENTS: self._grouped(variables, specs), **beside}
 
     def accumulate(
         self,
@@ -263,7 +270,9 @@ class DPOptimizer(WrappingOptimizer):
         """
         result = self._asked.release(sample, self._built_state.read())
         self._built_state.assign(result.global_state)
-        noised = result.value[GRADIENTS]
+        # A step that fails must not leave the seed that it drew with.
+        with tf.control_dependencies(tf.nest.flatten(self._built_state.read())):
+            noised = tf.nest.map_structure(tf.identity, result.value[GRADIENTS])
         if self.groups is not None:
             noised = self._matched_groups.join(variables, noised)
         gradients = [
@@ -273,7 +282,8 @@ class DPOptimizer(WrappingOptimizer):
                 noised, penalties, variables, strict=True
             )
         ]
-        self.inner.apply(gradients, variables)
+        with already_summed(self.inner):
+            self.inner.apply(gradients, variables)
         return result.event, result.value
 
     def public_metrics(self) -> dict[str, tf.Tensor]:
@@ -286,6 +296,11 @@ class DPOptimizer(WrappingOptimizer):
         return self._matched_groups.split(variables, list(parts))
 
     @property
+    def state_variables(self) -> list[Any]:
+        """Those of the queries' state, seeds included."""
+        return self._built_state.variables
+
+    @property
     def _matched_groups(self) -> VariableGroups:
         if self._resolved is None:
             raise PrivateTrainingError(
@@ -295,7 +310,7 @@ class DPOptimizer(WrappingOptimizer):
         return self._resolved
 
     @property
-    def _built_state(self) -> StateVariables:
+    def _built_state(self) -> DrawnState:
         if self._state is None:
             raise PrivateTrainingError(
                 "A private optimizer must be built before it is used. Call "
@@ -306,12 +321,9 @@ class DPOptimizer(WrappingOptimizer):
     @override
     def get_config(self) -> dict[str, Any]:
         serialize = keras.saving.serialize_keras_object
-        groups: dict[str, Any] | None = None
-        if self.groups is not None:
-            groups = {
-                group: None if taken is ... else taken
-                for group, taken in self.groups.items()
-            }
+        groups: Any = self.groups
+        if groups is not None:
+            groups = {g: None if t is ... else t for g, t in groups.items()}
         return {
             "name": self.name,
             "inner": serialize(self.inner),

@@ -1,6 +1,5 @@
 """From what `fit` is given to physical batches of one sample."""
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import keras
@@ -8,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_dp.ledger import SamplingEvent, UnverifiedSampling
+from keras_dp.optimizers.sampled_batches import SampledBatches
 from keras_dp.sampling import PoissonBatches
 
 
@@ -91,26 +91,7 @@ class Feed:
 
     def dataset(self) -> tf.data.Dataset:
         """Returns the sampler's endless physical batches, prefetched."""
-        structure = self.source.record_structure
-        size = self.source.physical_batch_size
-        specs = tuple(
-            tf.TensorSpec((size, *spec.shape), spec.dtype)
-            for spec in keras.tree.flatten(structure)
-        )
-
-        def batches() -> Iterator[Any]:
-            for batch in self.source:
-                leaves = tuple(keras.tree.flatten(batch.records))
-                yield leaves, batch.mask, batch.ends_sample
-
-        return tf.data.Dataset.from_generator(
-            batches,
-            output_signature=(
-                specs,
-                tf.TensorSpec((size,), tf.bool),
-                tf.TensorSpec((), tf.bool),
-            ),
-        ).prefetch(2)
+        return SampledBatches(self.source)
 
     def step_from(self, data: Any) -> PhysicalStep:
         """Returns the physical batch in what the iterator yielded."""

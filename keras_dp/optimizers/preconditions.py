@@ -1,12 +1,25 @@
 """What must hold before a private model trains."""
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from keras_dp import _check
 from keras_dp.errors import PrivateTrainingError
+
+# The gradient of an example's loss with respect to a logit is at most 1: at
+# this scale it has 6 bits left to grow on its way back before float16
+# overflows, and 10 more to shrink than without.
+_LOSS_SCALE = 2.0**10
+_LARGEST_LOSS_SCALE = 2.0**15  # The largest power of two in float16.
+
+_UNSUPPORTED = (
+    tf.distribute.ParameterServerStrategy,
+    tf.distribute.experimental.CentralStorageStrategy,
+)
 
 
 def check_no_batching(**options: Any) -> None:
@@ -74,18 +87,8 @@ def check_unit(
         )
 
 
-def check_devices(replicas: int) -> None:
-    """Raises for devices on which the guarantee does not hold.
-
-    Args:
-        replicas: Of the model, kept in step by a distribution strategy.
-    """
-    if replicas > 1:
-        raise PrivateTrainingError(
-            "Private training must run on one replica: noise and ledger "
-            "entries would be made on each. "
-            f"Received: a distribution strategy with {replicas} replicas."
-        )
+def check_precision() -> None:
+    """Raises for devices on which the guarantee does not hold."""
     if (
         tf.config.list_physical_devices("GPU")
         and tf.config.experimental.tensor_float_32_execution_enabled()
@@ -97,6 +100,87 @@ def check_devices(replicas: int) -> None:
             "tf.config.experimental.enable_tensor_float_32_execution(False) "
             "first."
         )
+
+
+def check_strategies(private: Any, strategy: tf.distribute.Strategy) -> None:
+    """Raises unless everything was made under the model's strategy.
+
+    Args:
+        private: The private model.
+        strategy: Its own.
+    """
+    if isinstance(strategy, _UNSUPPORTED):
+        raise PrivateTrainingError(
+            "Private training must run under MirroredStrategy, "
+            "MultiWorkerMirroredStrategy or no strategy. Received: "
+            f"{type(strategy).__name__}, whose replicas do not wait for each "
+            "other."
+        )
+    others = {
+        "The wrapped model": private.model.distribute_strategy,
+        "The optimizer": private.optimizer._distribution_strategy,
+        "The inner optimizer": private.optimizer.inner._distribution_strategy,
+    }
+    for what, own in others.items():
+        if own is not strategy:
+            raise PrivateTrainingError(
+                f"{what} must be made in the scope of the strategy of the "
+                f"private model. Received: {type(own).__name__}, where the "
+                f"private model has {type(strategy).__name__}. Make and "
+                "compile all of them inside `with strategy.scope():`."
+            )
+
+
+def check_created_in(
+    strategy: tf.distribute.Strategy, variables: Sequence[Any]
+) -> None:
+    """Raises unless variables are kept in step by the strategy."""
+    for variable in variables:
+        value = getattr(variable, "value", variable)
+        if not isinstance(value, tf.Variable):
+            value = variable
+        if not strategy.extended.variable_created_in_scope(value):
+            raise PrivateTrainingError(
+                "The state of the private optimizer must be made in the scope "
+                "of the strategy of its model: with seeds of their own, "
+                "replicas would add noise of their own. Compile a new "
+                "optimizer inside `with strategy.scope():`."
+            )
+
+
+def check_no_jit(options: dict[str, Any]) -> None:
+    """Turns off XLA where a step runs on several replicas.
+
+    Args:
+        options: Of `keras.Model.compile`; changed in place.
+    """
+    if options.get("jit_compile", "auto") is True:
+        raise ValueError(
+            '`jit_compile` must be False or "auto" with several replicas: XLA '
+            "cannot compile a step that updates variables on each of them. "
+            "Received: jit_compile=True."
+        )
+    options["jit_compile"] = False
+
+
+def resolved_loss_scale(given: float | None, model: keras.Model) -> float:
+    """Returns the loss scale, by default that of the layers' precision.
+
+    Raises:
+        ValueError: It is not a power of two, or too large for half precision.
+    """
+    if given is None:
+        layers = model._flatten_layers()
+        half = any(layer.compute_dtype == "float16" for layer in layers)
+        return _LOSS_SCALE if half else 1.0
+    _check.finite_positive(loss_scale=given)
+    if math.frexp(given)[0] != 0.5 or not 1 <= given <= _LARGEST_LOSS_SCALE:
+        raise ValueError(
+            "`loss_scale` must be a power of two from 1 to "
+            f"{_LARGEST_LOSS_SCALE:g}, so that float32 divides by it without "
+            f"rounding. Received: loss_scale={given!r}."
+        )
+    return float(given)
 
 
 def check_wrapped(model: Any) -> None:

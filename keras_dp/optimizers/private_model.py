@@ -1,34 +1,36 @@
 """A Keras model whose training is private, around the user's own."""
 
-import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
 import keras
-from absl import logging
 from typing_extensions import override
 
 from keras_dp.dp_queries import DPQuery
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.optimizers.beside_gradients import BesideGradients
+from keras_dp.optimizers.cluster_model import ClusterModel
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.optimizers.feed import Feed, PhysicalStep
 from keras_dp.optimizers.preconditions import (
-    check_devices,
     check_executions,
-    check_lengths,
     check_no_batching,
-    check_unit,
+    check_no_jit,
+    check_precision,
+    check_strategies,
     check_wrapped,
+    resolved_loss_scale,
 )
 from keras_dp.optimizers.private_metrics import PrivateMetric
 from keras_dp.optimizers.recording import settling
-from keras_dp.optimizers.training_loop import TrainingLoop
+from keras_dp.optimizers.replicas import Replicas
+from keras_dp.optimizers.training_loop import TrainingLoop, running
 from keras_dp.optimizers.training_step import TrainingStep
+from keras_dp.optimizers.workers import check_worker
 
 
 @keras.saving.register_keras_serializable(package="keras_dp")
-class PrivateModel(keras.Model):
+class PrivateModel(ClusterModel):
     """Trains a Keras model privately; everything else is the model's own.
 
     The model is held, not changed: it keeps its class, its saving and its
@@ -88,8 +90,8 @@ class PrivateModel(keras.Model):
         self.supports_masking = True
         self._step: TrainingStep | None = None
         self.beside = BesideGradients(None, None)
-        self._loop: TrainingLoop | None = None
-        self._warned = False
+        self.loop: TrainingLoop | None = None
+        self._loss_scale: float | None = None
 
     # The model's own business.
 
@@ -147,6 +149,7 @@ class PrivateModel(keras.Model):
         *,
         private_metrics: Mapping[str, PrivateMetric] | None = None,
         batch_statistics: DPQuery | None = None,
+        loss_scale: float | None = None,
         **options: Any,
     ) -> None:
         """Compiles as `keras.Model.compile` does, with a private optimizer.
@@ -163,6 +166,10 @@ class PrivateModel(keras.Model):
                 record is a list, one entry a layer, of the mean and variance of
                 one example relative to the statistics so far, with a norm of
                 about `sqrt(2 * channels)`; the answer must be an average.
+            loss_scale: Power of two that the losses are multiplied by while
+                they are differentiated, for layers that compute in float16.
+                By default 1024 if there are any, else 1. It is fixed, so that
+                it tells nothing. Examples that overflow count as zero.
             **options: Those of `keras.Model.compile`, without
                 `auto_scale_loss`.
         """
@@ -180,14 +187,23 @@ class PrivateModel(keras.Model):
         beside = BesideGradients(private_metrics, batch_statistics)
         optimizer.ask(beside.queries)
         options.pop("auto_scale_loss", None)
+        if Replicas(self.distribute_strategy).are_many:
+            check_no_jit(options)
         super().compile(optimizer, loss, auto_scale_loss=False, **options)
         self.beside = beside
+        self._loss_scale = loss_scale
         self._step = None
 
     @override
     def get_compile_config(self) -> Any:
         config = super().get_compile_config()
-        return {**config, **self.beside.get_config()} if config else config
+        own = {**self.beside.get_config(), "loss_scale": self._loss_scale}
+        return {**config, **own} if config else config
+
+    @property
+    def loss_scale(self) -> float:
+        """What losses are multiplied by while they are differentiated."""
+        return resolved_loss_scale(self._loss_scale, self.model)
 
     @override
     def reset_metrics(self) -> None:
@@ -231,17 +247,17 @@ class PrivateModel(keras.Model):
             **options: As in Keras. With `PoissonBatches`, `steps_per_epoch`
                 is a number of rounds.
         """
-        self._check_ready()
-        feed = Feed(x)
+        feed, replicas = self._ready(x)
         if feed.is_sampler:
             check_no_batching(y=y, batch_size=batch_size, **options)
-            options.setdefault("steps_per_epoch", x.rounds_per_epoch)
+            if options.get("steps_per_epoch") is None:
+                options["steps_per_epoch"] = x.rounds_per_epoch
             check_executions(
                 options["steps_per_epoch"], self.steps_per_execution
             )
             options["shuffle"] = False  # The draws are random already.
-            x = feed.dataset()
-        with self._running(feed) as loop:
+            x = replicas.nothing() if replicas.are_many else feed.dataset()
+        with running(self, feed, replicas, (epochs, options)) as loop:
             return super().fit(
                 x,
                 y,
@@ -268,14 +284,13 @@ class PrivateModel(keras.Model):
                 "as `sample_weight`. "
                 f"Received: class_weight={class_weight!r}."
             )
-        self._check_ready()
-        feed = Feed(x)
+        feed, replicas = self._ready(x)
         if feed.is_sampler:
             raise TypeError(
                 "`x` must be a batch of inputs. Received: a PoissonBatches, "
                 "which fit takes."
             )
-        with self._running(feed) as loop:
+        with running(self, feed, replicas) as loop:
             logs = loop.run(iter([(x, y, sample_weight)]), rounds=1)
         logs = {name: float(value) for name, value in logs.items()}
         return logs if return_dict else self._flatten_metrics_in_order(logs)
@@ -292,45 +307,31 @@ class PrivateModel(keras.Model):
         self.train_function = self._run_rounds
         return self.train_function
 
-    @contextlib.contextmanager
-    def _running(self, feed: Feed) -> Iterator[TrainingLoop]:
-        """Records the rounds run inside, and settles them at the end."""
-        if self._loop is not None or self.optimizer.is_recording:
-            raise PrivateTrainingError(
-                "A private training must not be started inside another one of "
-                "the same model or optimizer, such as from a callback."
-            )
-        unit = self.optimizer.required_ledger().header.unit
-        check_unit(unit, feed.unit, self.beside.queries)
-        self._loop = TrainingLoop(feed, self.optimizer, self._prepared)
-        self.optimizer.is_recording = True
-        try:
-            yield self._loop
-        finally:
-            loop, self._loop = self._loop, None
-            self.optimizer.is_recording = False
-            loop.recorder.settle()
-
     def _run_rounds(self, iterator: Iterator[Any]) -> Any:
         """Runs the rounds between two callbacks of `fit`."""
-        if self._loop is None:
+        if self.loop is None:
             raise PrivateTrainingError(
                 "A round must run inside fit or train_on_batch, which record "
                 "it."
             )
-        return self._loop.run(iterator, self.steps_per_execution)
+        return self.loop.run(iterator, self.steps_per_execution)
 
-    def _prepared(self, step: PhysicalStep) -> TrainingStep:
-        """Builds what is not built, and checks the engine once."""
-        check_lengths(step.data)
+    def built_step(self, step: PhysicalStep) -> TrainingStep:
+        """Builds what is not built from a batch; returns the compiled steps."""
         if self._step is None:
             self._symbolic_build(data_batch=step.data)
             self.optimizer.resolve_groups(self.model)
             self._step = TrainingStep(self)
-        self._step.check(step)
         return self._step
 
-    def _check_ready(self) -> None:
+    def _maybe_symbolic_build(
+        self, iterator: Any = None, data_batch: Any = None
+    ) -> None:
+        if self.loop is None:  # Rounds are built for by `built_step`.
+            super()._maybe_symbolic_build(iterator, data_batch)
+
+    def _ready(self, x: Any) -> tuple[Feed, Replicas]:
+        """Returns what trains on what, unless it must not."""
         self._assert_compile_called("fit")
         if not isinstance(self.optimizer, DPOptimizer):
             raise PrivateTrainingError(
@@ -340,11 +341,9 @@ class PrivateModel(keras.Model):
             )
         if self._step is not None:
             self._step.check_unchanged()
-        check_devices(self.distribute_strategy.num_replicas_in_sync)
-        if not self._warned and self.beside.metrics is None:
-            self._warned = True
-            logging.warning(
-                "The losses and metrics shown during private training are "
-                "computed on the training data without noise. They are not "
-                "covered by the privacy guarantee: do not publish them."
-            )
+        feed, replicas = Feed(x), Replicas(self.distribute_strategy)
+        check_precision()
+        check_strategies(self, replicas.strategy)
+        check_worker(self.optimizer.required_ledger(), feed, replicas)
+        self.beside.warn_of_metrics()
+        return feed, replicas

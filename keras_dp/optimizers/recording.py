@@ -142,10 +142,27 @@ class RoundRecorder:
             )
 
 
+class UnrecordedRounds:
+    """Stands for the recorder where another worker, the chief, records.
+
+    What this worker adds to a round is released with the chief's part or not
+    at all, and the chief covers a round before it takes part.
+    """
+
+    def cover(self) -> None:
+        """Does nothing."""
+
+    def released(self, event: Any) -> None:
+        """Does nothing: the chief has the same event."""
+
+    def settle(self) -> None:
+        """Does nothing."""
+
+
 class _SettleAtEpochEnd(keras.callbacks.Callback):
     """Settles before the callbacks of the user look at the ledger."""
 
-    def __init__(self, recorder: RoundRecorder) -> None:
+    def __init__(self, recorder: RoundRecorder | UnrecordedRounds) -> None:
         super().__init__()
         self._recorder = recorder
 
@@ -154,7 +171,7 @@ class _SettleAtEpochEnd(keras.callbacks.Callback):
         self._recorder.settle()
 
 
-def settling(callbacks: Any, recorder: RoundRecorder) -> Any:
+def settling(callbacks: Any, recorder: RoundRecorder | UnrecordedRounds) -> Any:
     """Returns the callbacks of `fit`, so that they find settled epochs."""
     if isinstance(callbacks, keras.callbacks.CallbackList):
         callbacks.callbacks.insert(0, _SettleAtEpochEnd(recorder))

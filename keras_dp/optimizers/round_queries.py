@@ -10,6 +10,7 @@ from keras_dp import ledger
 from keras_dp.dp_queries import DPQuery, QueryResult
 from keras_dp.dp_queries.seeds import children
 from keras_dp.errors import PrivateTrainingError
+from keras_dp.optimizers.feed import Grouping
 
 GRADIENTS = "gradients"
 
@@ -67,6 +68,38 @@ class RoundQueries:
             name: query.initial_sample_state(templates[name])
             for name, query in self.queries.items()
         }
+
+    def check_sums(self, templates: Mapping[str, Any]) -> None:
+        """Raises unless samples are joined by adding up their states.
+
+        Replicas sum the states of their parts of a sample.
+
+        Args:
+            templates: As in `initial_sample`.
+
+        Raises:
+            PrivateTrainingError: A query joins samples in another way.
+        """
+        for name, query in self.queries.items():
+            empty = query.initial_sample_state(templates[name])
+            three, five, eight = (
+                tf.nest.map_structure(
+                    lambda leaf, n=n: tf.zeros_like(leaf) + n,
+                    empty,
+                )
+                for n in (3, 5, 8)
+            )
+            joined = query.merge_sample_states(three, five)
+            if not (
+                _equal(joined, eight)
+                and _equal(query.merge_sample_states(empty, five), five)
+                and not any(tf.reduce_any(x != 0) for x in _leaves(empty))
+            ):
+                raise PrivateTrainingError(
+                    "Each query must join samples by adding up their states, "
+                    "to be asked on several replicas. Received: "
+                    f"{name}={query!r}. Train on one."
+                )
 
     def accumulate(
         self,
@@ -133,6 +166,15 @@ class RoundQueries:
         }
 
 
+def _leaves(state: Any) -> list[tf.Tensor]:
+    return [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(state)]
+
+
+def _equal(one: Any, two: Any) -> bool:
+    pairs = zip(_leaves(one), _leaves(two), strict=True)
+    return all(bool(tf.reduce_all(x == y)) for x, y in pairs)
+
+
 def _times(event: ledger.SumQueryEvent, factor: int) -> ledger.SumQueryEvent:
     """Returns the event with a larger bound, and the same noise."""
     if isinstance(event, ledger.NonPrivateSum):
@@ -150,3 +192,20 @@ def _times(event: ledger.SumQueryEvent, factor: int) -> ledger.SumQueryEvent:
         f"another is bounded by neither. Received: {event!r}. Sample groups "
         'that are fixed in advance (unit="microbatch"), or single examples.'
     )
+
+
+def asked_of(
+    records: list[Any],
+    mask: tf.Tensor | None,
+    batch: int,
+    grouping: Grouping | None,
+) -> Asked:
+    """Returns what the query of the gradients is asked: examples, or groups."""
+    if grouping is None:
+        return Asked(records, mask)
+    weights = tf.ones([batch]) if mask is None else tf.cast(mask, tf.float32)
+    weights /= grouping.size
+    groups = [each.grouped(grouping.rows, weights) for each in records]
+    # A group of padding alone is no record, not one of norm 0.
+    rows = tf.reshape(weights > 0, [batch // grouping.rows, grouping.rows])
+    return Asked(groups, tf.reduce_any(rows, axis=1))

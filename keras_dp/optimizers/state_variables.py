@@ -38,6 +38,17 @@ class StateVariables:
             variable.assign(leaf)
             self._variables.append(variable)
 
+    @property
+    def variables(self) -> list[Any]:
+        """Those of all leaves."""
+        return list(self._variables)
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "The state of a query must not be copied or pickled: two copies "
+            "would draw the same noise. Make another optimizer."
+        )
+
     def read(self) -> Any:
         """Returns the state as tensors."""
         values = [tf.convert_to_tensor(v) for v in self._variables]

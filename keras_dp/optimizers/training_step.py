@@ -20,8 +20,17 @@ from keras_dp.gradients import (
     trained_normalizations,
     without_stores,
 )
+from keras_dp.optimizers.example_metrics import (
+    masks_of,
+    set_masks,
+    update_metrics,
+    with_penalties,
+)
 from keras_dp.optimizers.feed import Grouping, PhysicalStep, example_batch
-from keras_dp.optimizers.round_queries import Asked
+from keras_dp.optimizers.preconditions import check_created_in
+from keras_dp.optimizers.replicas import Replicas, alone, summed
+from keras_dp.optimizers.round_queries import asked_of
+from keras_dp.optimizers.sample_sums import SampleSums
 
 
 class TrainingStep:
@@ -54,8 +63,21 @@ class TrainingStep:
             )
         self._beside.check_names(self._optimizer.public_metrics())
         self._checked: set[int] = set()
-        self._partial: list[tf.Variable] = []
-        self._functions: dict[Any, Callable[..., Any]] = {}
+        self._replicas = Replicas(private.distribute_strategy)
+        self._loss_scale = private.loss_scale
+        if self._replicas.are_many:
+            templates = self._optimizer.templates(
+                self._engine.variables, self._beside_templates()
+            )
+            self._optimizer.asked.check_sums(templates)
+            check_created_in(
+                self._replicas.strategy, self._optimizer.state_variables
+            )
+        self._inner = self._optimizer.inner
+        self._learning_rate = self._inner._learning_rate
+        self._sums: Any = None
+        self._traces: dict[Any, Callable[..., Any]] = {}
+        self._functions: dict[Any, Any] = {}
 
     def check_unchanged(self) -> None:
         """Raises if the model is not what the step was made for.
@@ -70,14 +92,16 @@ class TrainingStep:
         if (
             private.optimizer is not self._optimizer
             or private.model is not engine.model
+            or self._optimizer.inner is not self._inner
+            or self._inner._learning_rate is not self._learning_rate
             or [id(v) for v in private.model.trainable_variables] != trained
             or [id(v) for v in self._optimizer._trainable_variables] != trained
             or self._normalized() != [id(x) for x in engine.normalized]
         ):
             raise PrivateTrainingError(
-                "The optimizer, the model and what is trainable must be those "
-                "that were compiled. Call compile() again, with a new "
-                "optimizer if other variables are trained."
+                "The optimizer, its schedule, the model and what is trainable "
+                "must be those that were compiled. Call compile() again, with "
+                "a new optimizer if other variables are trained."
             )
         engine.check_layers()
 
@@ -99,13 +123,14 @@ class TrainingStep:
         # One function for all passes: vectorizing is traced once.
         @tf.function(autograph=False)
         def both_losses(outputs: Any, masks: Any) -> Any:
-            _set_masks(outputs, masks)
+            set_masks(outputs, masks)
             loss = self._private._compile_loss
             losses = self._losses(y, outputs, None, rows)
-            return losses, batch_losses(loss, y, outputs)
+            with alone():
+                return losses, batch_losses(loss, y, outputs)
 
         def losses_of(outputs: Any) -> tf.Tensor:
-            masks = _masks(outputs)
+            masks = masks_of(outputs)
             losses, wholes = both_losses(outputs, masks)
             has_masks = any(mask is not None for mask in masks)
             for part, whole in zip(
@@ -130,29 +155,76 @@ class TrainingStep:
 
         Returns:
             The metrics so far, and the event of the release, `None` if the
-            sample goes on.
+            sample goes on, or is released by `release`.
         """
-        if not step.ends_sample and not self._partial:
-            self._partial = [
-                tf.Variable(leaf, trainable=False)
-                for leaf in tf.nest.flatten(self._empty_sample())
-            ]
-        key = (first, step.ends_sample, grouping)
+        last = step.ends_sample and not self.releases_apart
+        if not last and self._sums is None:
+            self._sums = SampleSums(
+                self._empty_sample(), self._replicas.strategy
+            )
+        parts: tuple[Any, ...] = (*step.data, step.mask)
+        if self._replicas.are_many:
+            rows = 1 if grouping is None else grouping.rows
+            parts = self._replicas.parts(step, rows)
+        return self._traced((first, last, grouping), parts)(*parts)
+
+    def release(self) -> tuple[Any, Any]:
+        """Releases the sample, with all workers, and returns as `run` does."""
+        key = "release"
         if key not in self._functions:
-            self._functions[key] = self._compiled(*key)
-        return self._functions[key](
-            step.x, step.y, step.sample_weight, step.mask
+            self._functions[key] = self._compiled(self._release_step)
+        return self._functions[key]()
+
+    @property
+    def releases_apart(self) -> bool:
+        """Whether `release` must be called at the end of each sample.
+
+        Workers draw samples of their own, which may take one more batches
+        than the other: what they do together must not be part of a batch.
+        """
+        return self._replicas.workers > 1
+
+    @property
+    def trace_count(self) -> int:
+        """How often a function was traced, over all kinds of batches."""
+        functions = self._functions.values()
+        return sum(f.experimental_get_tracing_count() for f in functions)
+
+    def _traced(
+        self, key: tuple[bool, bool, Grouping | None], parts: tuple[Any, ...]
+    ) -> Callable[..., Any]:
+        """Returns the step for batches of the shapes of this one."""
+        function = self._function(*key)
+        if self._replicas.are_many or self._private.run_eagerly:
+            return function
+        # Half of what a step costs beside its computation is TensorFlow's
+        # search for the trace.
+        shapes = tuple(
+            None if leaf is None else (tuple(leaf.shape), leaf.dtype)
+            for leaf in keras.tree.flatten(parts)
         )
+        nest = str(keras.tree.map_structure(lambda leaf: leaf is None, parts))
+        full_key = (key, nest, shapes)
+        if full_key not in self._traces:
+            trace = function.get_concrete_function(*parts)
+            self._traces[full_key] = trace
+        return self._traces[full_key]
 
     def _empty_sample(self) -> Any:
         return self._optimizer.initial_sample(
-            self._engine.variables,
-            self._beside.templates(self._engine.normalized),
+            self._engine.variables, self._beside_templates()
         )
 
-    def _compiled(
+    def _beside_templates(self) -> dict[str, Any]:
+        return self._beside.templates(self._engine.normalized)
+
+    def _function(
         self, first: bool, last: bool, grouping: Grouping | None
-    ) -> Callable[..., Any]:
+    ) -> Any:
+        key = (first, last, grouping)
+        if key in self._functions:
+            return self._functions[key]
+
         def core(x: Any, y: Any, weight: Any, mask: Any) -> Any:
             return self._core(x, y, weight, mask, first, last, grouping)
 
@@ -160,19 +232,48 @@ class TrainingStep:
             core = tf.function(core, jit_compile=True, autograph=False)
 
         def step(x: Any, y: Any, weight: Any, mask: Any) -> Any:
-            losses, outputs, masks, event, public, values = core(
-                x, y, weight, mask
-            )
-            if self._beside.metrics is not None:
-                self._beside.track(values)
-                return {**self._beside.logs(), **public}, event
-            _set_masks(outputs, masks)
-            self._update_metrics(x, y, weight, mask, losses, outputs)
-            return {**self._private.get_metrics_result(), **public}, event
+            losses, outputs, masks, released = core(x, y, weight, mask)
+            if self._beside.metrics is None:
+                set_masks(outputs, masks)
+                batch = (x, y, weight)
+                update_metrics(self._private, batch, mask, losses, outputs)
+            elif last:
+                self._beside.track(released[1])
+            return released if last else ()
+
+        self._functions[key] = self._compiled(step)
+        return self._functions[key]
+
+    def _release_step(self) -> Any:
+        """A release on its own, of what every replica has summed up."""
+        event, values = self._released(self._sums.read())
+        if self._beside.metrics is not None:
+            self._beside.track(values)
+        return event, values
+
+    def _compiled(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a step on all replicas, with the metrics and the event."""
+
+        def whole(*parts: Any) -> Any:
+            if self._replicas.are_many:
+                released = self._replicas.run(step, parts)
+            else:
+                released = step(*parts)
+            event = released[0] if released else None
+            if event is None and self._replicas.workers > 1:
+                return {}, None  # Metrics are summed over workers.
+            return self._logs(), event
 
         if self._private.run_eagerly:
-            return step
-        return tf.function(step, autograph=False)  # As Keras's own.
+            return whole
+        return tf.function(whole, autograph=False)  # As Keras's own.
+
+    def _logs(self) -> dict[str, Any]:
+        """Returns the metrics so far, of all replicas together."""
+        public = self._optimizer.public_metrics()
+        if self._beside.metrics is not None:
+            return {**self._beside.logs(), **public}
+        return {**self._private.get_metrics_result(), **public}
 
     def _core(
         self,
@@ -192,41 +293,52 @@ class TrainingStep:
             held.append(self._losses(y, outputs, weight, batch))
             return held[0].total
 
-        result = self._engine.gradients(x, losses_of, batch)
+        result = self._engine.gradients(
+            x, losses_of, batch, loss_scale=self._loss_scale
+        )
         variables = self._engine.variables
-        sample = self._empty_sample()
-        if not first:
-            sample = tf.nest.pack_sequence_as(
-                sample, [tf.convert_to_tensor(v) for v in self._partial]
-            )
+        sample = self._empty_sample() if first else self._sums.read()
         with without_stores(self._engine.model):
             beside = self._beside.asked(
                 y, result.outputs, result.losses, result.statistics, mask
             )
-        gradients = _grouped(result.records, mask, batch, grouping)
-        sample = self._optimizer.accumulate(
-            sample, variables, gradients, beside
-        )
-        event, values = None, {}
-        if last:
-            event, answers = self._optimizer.release(
-                sample, variables, self._penalties(variables)
+        gradients = asked_of(result.records, mask, batch, grouping)
+        with self._engine.computing():
+            sample = self._optimizer.accumulate(
+                sample, variables, gradients, beside
             )
-            values = self._beside.apply(answers, self._engine.normalized)
+        # Of the weights that the losses are of, not of the updated ones.
+        losses = with_penalties(self._private.model, held[0])
+        released = None
+        if last:
+            released = self._released(sample)
         else:
-            leaves = tf.nest.flatten(sample)
-            for variable, leaf in zip(self._partial, leaves, strict=True):
-                variable.assign(leaf)
-        public = self._optimizer.public_metrics()
-        masks = _masks(result.outputs)
-        return held[0], result.outputs, masks, event, public, values
+            self._sums.assign(sample)
+        masks = masks_of(result.outputs)
+        return losses, result.outputs, masks, released
+
+    def _released(self, sample: Any) -> tuple[Any, Any]:
+        """Noises and applies the sums; returns the event and the metrics."""
+        if self._replicas.are_many:
+            sample = summed(sample)
+        variables = self._engine.variables
+        event, answers = self._optimizer.release(
+            sample, variables, self._penalties(variables)
+        )
+        return event, self._beside.apply(answers, self._engine.normalized)
 
     def _losses(
         self, y: Any, outputs: Any, weight: Any, batch: int
     ) -> ExampleLosses:
-        return example_losses(
-            self._private._compile_loss, y, outputs, weight, batch
-        )
+        with alone():
+            return example_losses(
+                self._private._compile_loss,
+                y,
+                outputs,
+                weight,
+                batch,
+                loss_scale=self._loss_scale,
+            )
 
     def _penalties(self, variables: list[Any]) -> list[tf.Tensor | None]:
         """Gradients of the weight penalties, which depend on no data."""
@@ -236,88 +348,3 @@ class TrainingStep:
         if total is None:
             return [None] * len(variables)
         return tape.gradient(total, [v.value for v in variables])
-
-    def _update_metrics(
-        self,
-        x: Any,
-        y: Any,
-        weight: Any,
-        mask: Any,
-        losses: ExampleLosses,
-        outputs: Any,
-    ) -> None:
-        """Updates Keras's metrics with the examples, without the padding."""
-
-        def update(y: Any, outputs: Any, weight: Any, losses: Any) -> None:
-            private = self._private
-            penalties = private.model._get_regularization_losses()
-            private._loss_tracker.update_state(
-                losses.total + tf.add_n(penalties)
-                if penalties
-                else losses.total
-            )
-            trackers = private._compile_loss.metrics
-            for tracker, part in zip(trackers, losses.parts, strict=True):
-                tracker.update_state(part)
-            private.compute_metrics(x, y, outputs, sample_weight=weight)
-
-        if mask is None:
-            update(y, outputs, weight, losses)
-            return
-        update_with = _without_padding((y, outputs, weight, losses), mask)
-        # An empty sample has no metrics, and some would divide by zero.
-        tf.cond(
-            tf.reduce_any(mask),
-            lambda: _then_true(lambda: update(*update_with)),
-            lambda: tf.constant(True),
-        )
-
-
-def _grouped(
-    records: list[Any],
-    mask: tf.Tensor | None,
-    batch: int,
-    grouping: Grouping | None,
-) -> Asked:
-    """Returns what the query of the gradients is asked: examples, or groups."""
-    if grouping is None:
-        return Asked(records, mask)
-    weights = tf.ones([batch]) if mask is None else tf.cast(mask, tf.float32)
-    weights /= grouping.size
-    groups = [each.grouped(grouping.rows, weights) for each in records]
-    # A group of padding alone is no record, not one of norm 0.
-    rows = tf.reshape(weights > 0, [batch // grouping.rows, grouping.rows])
-    return Asked(groups, tf.reduce_any(rows, axis=1))
-
-
-def _then_true(act: Callable[[], None]) -> tf.Tensor:
-    act()
-    return tf.constant(True)
-
-
-def _masks(outputs: Any) -> list[tf.Tensor | None]:
-    """Returns the Keras mask of each output."""
-    return [
-        getattr(leaf, "_keras_mask", None)
-        for leaf in keras.tree.flatten(outputs)
-    ]
-
-
-def _set_masks(outputs: Any, masks: list[tf.Tensor | None]) -> None:
-    """Puts masks back, which do not survive a compiled function."""
-    for leaf, mask in zip(keras.tree.flatten(outputs), masks, strict=True):
-        if mask is not None:
-            leaf._keras_mask = mask
-
-
-def _without_padding(nest: Any, mask: tf.Tensor) -> Any:
-    def rows(leaf: Any) -> Any:
-        if leaf is None:
-            return None
-        kept = tf.boolean_mask(leaf, mask)
-        keras_mask = getattr(leaf, "_keras_mask", None)
-        if keras_mask is not None:
-            kept._keras_mask = tf.boolean_mask(keras_mask, mask)
-        return kept
-
-    return keras.tree.map_structure(rows, nest)

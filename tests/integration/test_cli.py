@@ -93,7 +93,7 @@ def scribbled(folder):
 
 def newer(folder):
     path = written(folder / "newer.ledger")
-    return edited(path, "PRAGMA user_version = 2")
+    return edited(path, "PRAGMA user_version = 3")
 
 
 def tampered(folder):
@@ -115,7 +115,7 @@ FAILURES = [
     (empty, 3, "empty|not a ledger"),
     (truncated, 3, "truncated"),
     (scribbled, 3, "corrupt"),
-    (newer, 3, "format 2"),
+    (newer, 3, "format 3"),
     (tampered, 4, "Row 1 .*not as it was written"),
     (shortened, 4, "must end where"),
 ]

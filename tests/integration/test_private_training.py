@@ -572,16 +572,6 @@ class TestRefusals:
                 verbose=0,
             )
 
-    def test_several_replicas(self) -> None:
-        private = _private(query=_query(1.0))
-
-        class Two:
-            num_replicas_in_sync = 2
-
-        private._distribute_strategy = Two()
-        with pytest.raises(PrivateTrainingError, match="one replica"):
-            private.fit(*_data(), verbose=0)
-
     def test_tensor_float_32_on_a_gpu(self, monkeypatch) -> None:
         private = _private(query=_query(1.0))
         monkeypatch.setattr(

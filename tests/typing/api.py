@@ -23,6 +23,7 @@ from keras_dp.ledger import (
     StudentTNoise,
     Verification,
 )
+from keras_dp.optimizers import LedgerOfChief
 from keras_dp.reporting import EpsilonProgress, Report, make_report
 
 Floats = npt.NDArray[np.float32]
@@ -115,7 +116,7 @@ def compose_groups(model: Any) -> keras_dp.DPOptimizer:
     named: keras_dp.DPOptimizer = keras_dp.optimizers.DPSGD(
         0.1, query=general, groups=groups, ledger=ledger
     )
-    assert_type(named.ledger, PrivacyLedger | None)
+    assert_type(named.ledger, PrivacyLedger | LedgerOfChief | None)
     return keras_dp.DPOptimizer(
         keras.optimizers.SGD(0.1),
         query=query,

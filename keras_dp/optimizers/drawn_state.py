@@ -1,0 +1,93 @@
+"""The state of a round's queries, with seeds of the ledger's generator."""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from keras_dp import ledger as ledger_lib
+from keras_dp.dp_queries import seeds
+from keras_dp.errors import PrivateTrainingError
+from keras_dp.optimizers.round_queries import RoundQueries
+from keras_dp.optimizers.state_variables import StateVariables
+
+
+class DrawnState:
+    """Holds the state of queries between rounds, and makes its seeds.
+
+    Noise is drawn with the generator that the header of the ledger names. An
+    optimizer that was loaded from a file has no ledger when it is built: its
+    seeds are made again, by that generator, when it is given one.
+    """
+
+    def __init__(
+        self,
+        asked: RoundQueries,
+        seed: int | None,
+        header: ledger_lib.Header | None,
+        add_variable: Callable[..., Any],
+    ) -> None:
+        """Creates the variables.
+
+        Args:
+            asked: The queries.
+            seed: Of their noise, from the operating system if `None`.
+            header: Of the ledger, `None` if it is not known.
+            add_variable: Creates a saved variable; see `StateVariables`.
+        """
+        self._asked, self._seed = asked, seed
+        self._is_bound = header is not None
+        self._generator = header.generator if header else seeds.DEFAULT
+        self._strategy = tf.distribute.get_strategy()
+        self._saved: list[Any] = []
+
+        def saved(**specification: Any) -> Any:
+            self._saved.append(add_variable(**specification))
+            return self._saved[-1]
+
+        self._variables = self._drawn(saved)
+
+    @property
+    def variables(self) -> list[Any]:
+        """Those of all leaves."""
+        return self._variables.variables
+
+    def read(self) -> Any:
+        """Returns the state as tensors."""
+        return self._variables.read()
+
+    def assign(self, state: Any) -> None:
+        """Replaces the state."""
+        self._variables.assign(state)
+
+    def bind(self, header: ledger_lib.Header) -> None:
+        """Makes seeds of the ledger's generator, if there were none so far.
+
+        Raises:
+            PrivateTrainingError: Seeds are of another ledger's generator.
+        """
+        other = header.generator != self._generator
+        if other and self._is_bound:
+            raise PrivateTrainingError(
+                "`ledger` must be of the generator that the optimizer was "
+                f"built to draw with, {self._generator!r}. Received: "
+                f"generator={header.generator!r}. Compile with a new "
+                "optimizer."
+            )
+        self._is_bound = True
+        if other:
+            self._generator = header.generator
+            self._draw_again()
+
+    def _draw_again(self) -> None:
+        values = [variable.numpy() for variable in self._saved]
+        remaining = iter(self._saved)
+        with self._strategy.scope():
+            self._variables = self._drawn(lambda **_: next(remaining))
+        for variable, value in zip(self._saved, values, strict=True):
+            variable.assign(value)
+
+    def _drawn(self, add_variable: Callable[..., Any]) -> StateVariables:
+        with seeds.drawing_with(self._generator):
+            state = self._asked.initial_state(self._seed)
+        return StateVariables(state, add_variable)

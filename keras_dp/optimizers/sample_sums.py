@@ -1,0 +1,43 @@
+"""The sums of a sample that spans several physical batches."""
+
+from typing import Any
+
+import tensorflow as tf
+
+
+class SampleSums:
+    """Holds the sample state between physical batches, per replica.
+
+    Secret until it is noised: neither Keras nor `tf.train.Checkpoint` finds
+    it. Every replica has a part of its own, which is not kept in step.
+    """
+
+    def __init__(self, empty: Any, strategy: tf.distribute.Strategy) -> None:
+        """Creates the variables.
+
+        Args:
+            empty: The state of an empty sample.
+            strategy: Of the model.
+        """
+        self._structure = empty
+        with strategy.scope():
+            self._variables = [
+                tf.Variable(
+                    leaf,
+                    trainable=False,
+                    synchronization=tf.VariableSynchronization.ON_READ,
+                    aggregation=tf.VariableAggregation.SUM,
+                )
+                for leaf in tf.nest.flatten(empty)
+            ]
+
+    def read(self) -> Any:
+        """Returns the sums of the replica that calls."""
+        values = [tf.convert_to_tensor(v) for v in self._variables]
+        return tf.nest.pack_sequence_as(self._structure, values)
+
+    def assign(self, sample: Any) -> None:
+        """Replaces the sums of the replica that calls."""
+        leaves = tf.nest.flatten(sample)
+        for variable, leaf in zip(self._variables, leaves, strict=True):
+            variable.assign(leaf)

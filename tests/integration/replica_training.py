@@ -1,0 +1,248 @@
+"""Trains models on some virtual devices, for tests that compare them.
+
+Run as a process of its own, because devices are fixed when TensorFlow starts:
+`python replica_training.py REPLICAS FILE [SCENARIO...]` writes arrays.
+"""
+
+import sys
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers
+
+import keras_dp
+from keras_dp.dp_queries import (
+    GaussianAverageQuery,
+    NestedQuery,
+    NormalizedQuery,
+    QuantileAdaptiveClipSumQuery,
+)
+from keras_dp.optimizers.dp_optimizer import DPOptimizer
+from keras_dp.optimizers.private_metrics import PrivateLoss
+from keras_dp.sampling import PoissonBatches, RandomMicrobatches
+
+FEATURES, RECORDS = 6, 256
+# Enough coordinates to tell one stddev from twice of it beyond doubt.
+NOISE_UNITS = 2000
+
+
+def data():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(RECORDS, FEATURES)).astype("float32")
+    return x, (x[:, :1] > 0).astype("float32")
+
+
+def dense():
+    return keras.Sequential(
+        [
+            keras.Input((FEATURES,)),
+            layers.Dense(8, activation="relu", kernel_regularizer="l2"),
+            layers.Dense(1, activation="sigmoid"),
+        ]
+    )
+
+
+def normalized():
+    return keras.Sequential(
+        [
+            keras.Input((FEATURES,)),
+            layers.Dense(8),
+            layers.BatchNormalization(),
+            layers.Dense(1, activation="sigmoid"),
+        ]
+    )
+
+
+def with_dropout():
+    return keras.Sequential(
+        [
+            keras.Input((FEATURES,)),
+            layers.Dense(8),
+            layers.Dropout(0.5),
+            layers.Dense(1, activation="sigmoid"),
+        ]
+    )
+
+
+def adam():
+    return keras.optimizers.Adam(0.01)
+
+
+def average(noise=0.0, clip=1.0):
+    return GaussianAverageQuery(clip, noise, denominator=32)
+
+
+class Training:
+    """One model, trained under the strategy."""
+
+    def __init__(
+        self,
+        strategy,
+        model=dense,
+        query=None,
+        groups=None,
+        inner=adam,
+        **compiled,
+    ):
+        keras.utils.set_random_seed(1)
+        self.strategy = strategy
+        self.created = []
+        with strategy.scope(), self.noting():
+            self.model = model()
+            self.private = keras_dp.PrivateModel(self.model)
+            self.private.compile(
+                DPOptimizer(
+                    inner(),
+                    query=query or average(),
+                    ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
+                    groups=groups,
+                    seed=3,
+                ),
+                **{
+                    "loss": "binary_crossentropy",
+                    "metrics": ["accuracy"],
+                    **compiled,
+                },
+            )
+
+    def noting(self):
+        """Returns a context in which variables that are created are noted."""
+
+        def create(following, **options):
+            self.created.append(following(**options))
+            return self.created[-1]
+
+        return tf.variable_creator_scope(create)
+
+    def fit(self, physical_batch_size=48, epochs=2, **options):
+        batches = PoissonBatches(
+            data(),
+            sampling_probability=0.125,
+            physical_batch_size=physical_batch_size,
+            seed=5,
+            **options,
+        )
+        with self.noting():
+            self.history = self.private.fit(batches, epochs=epochs, verbose=0)
+        return self.results()
+
+    def results(self):
+        """Returns weights, how far replicas are apart, logs and rounds."""
+        apart = 0
+        for variable in self.created:
+            if variable.synchronization == tf.VariableSynchronization.ON_READ:
+                continue  # Metrics and sums, of which each has its own.
+            copies = self.strategy.experimental_local_results(variable)
+            first = copies[0].numpy()
+            apart += sum(not np.array_equal(first, c.numpy()) for c in copies)
+        return {
+            "weights": np.concatenate(
+                [w.ravel() for w in self.model.get_weights()]
+            ),
+            "apart": np.int64(apart),
+            "variables": np.int64(len(self.created)),
+            "rounds": np.int64(len(self.private.optimizer.ledger)),
+            "traces": np.int64(self.private._step.trace_count),
+            **{
+                f"log_{name}": np.array(values)
+                for name, values in self.history.history.items()
+            },
+        }
+
+
+NOISED = average(noise=0.8)
+
+# Called with a strategy, each returns what its training left.
+SCENARIOS = {
+    "one_batch": lambda on: Training(on).fit(),
+    "parts": lambda on: Training(on).fit(16),
+    "noised_parts": lambda on: Training(on, query=NOISED).fit(16),
+    "several_a_call": lambda on: Training(
+        on, query=NOISED, steps_per_execution=4
+    ).fit(),
+    "adaptive": lambda on: Training(
+        on,
+        query=NormalizedQuery(
+            QuantileAdaptiveClipSumQuery(1.0, 0.5, 0.5, 0.2, 2.0, 32.0), 32.0
+        ),
+    ).fit(16),
+    "groups": lambda on: Training(
+        on,
+        query=NestedQuery({"first": average(0.5), "rest": average(0.4, 0.5)}),
+        groups={"first": "kernel", "rest": ...},
+    ).fit(16),
+    "beside": lambda on: Training(
+        on,
+        model=normalized,
+        query=average(0.5),
+        batch_statistics=average(0.5),
+        private_metrics={"loss": PrivateLoss(average(0.1))},
+    ).fit(16),
+    "dropout": lambda on: Training(on, model=with_dropout).fit(16),
+    # 13 rows each, of which two replicas take two.
+    "microbatches": lambda on: Training(on).fit(
+        52, microbatches=RandomMicrobatches(2)
+    ),
+    "decayed": lambda on: Training(
+        on,
+        query=NOISED,
+        inner=lambda: keras.optimizers.AdamW(
+            0.01, use_ema=True, ema_momentum=0.9
+        ),
+    ).fit(),
+    "arrays": lambda on: arrays(on),
+    "noise_alone": lambda on: noise_alone(on),
+}
+
+
+def arrays(strategy):
+    """Ordinary input, whose last batch two replicas cannot share."""
+    training = Training(strategy)
+    training.history = training.private.fit(
+        *(part[:61] for part in data()), batch_size=20, epochs=2, verbose=0
+    )
+    return training.results()
+
+
+def noise_alone(strategy):
+    """One update of noise: nothing of the records passes a clip of 0."""
+    training = Training(
+        strategy,
+        model=lambda: keras.Sequential(
+            [keras.Input((FEATURES,)), layers.Dense(NOISE_UNITS)]
+        ),
+        query=GaussianAverageQuery(0.0, 3.0, denominator=1.0),
+        inner=lambda: keras.optimizers.SGD(1.0),
+        loss="mse",
+    )
+    before = training.model.get_weights()
+    x, _ = data()
+    training.history = keras.callbacks.History()
+    training.history.history = {}
+    training.private.train_on_batch(x[:8], np.zeros([8, NOISE_UNITS]))
+    moved = zip(training.model.get_weights(), before, strict=True)
+    steps = np.concatenate([(new - old).ravel() for new, old in moved])
+    return {**training.results(), "steps": steps}
+
+
+def main(replicas: int, path: str, *names: str) -> None:
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    tf.config.set_logical_device_configuration(
+        cpu, [tf.config.LogicalDeviceConfiguration()] * replicas
+    )
+    strategy = tf.distribute.get_strategy()
+    if replicas > 1:
+        strategy = tf.distribute.MirroredStrategy(
+            [f"CPU:{index}" for index in range(replicas)]
+        )
+    results = {
+        f"{name}/{key}": value
+        for name in names or SCENARIOS
+        for key, value in SCENARIOS[name](strategy).items()
+    }
+    np.savez(path, **results)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), *sys.argv[2:])

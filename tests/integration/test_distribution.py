@@ -1,0 +1,241 @@
+"""Training on two replicas is training on one."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy import stats
+
+import keras_dp
+from keras_dp.dp_queries import GaussianAverageQuery, GaussianSumQuery
+from keras_dp.errors import PrivateTrainingError
+from keras_dp.optimizers.feed import Feed
+from keras_dp.optimizers.preconditions import check_no_jit
+from keras_dp.optimizers.replicas import Replicas, already_summed
+from keras_dp.optimizers.round_queries import RoundQueries
+from keras_dp.optimizers.workers import LedgerOfChief, check_worker
+
+SCRIPT = Path(__file__).with_name("replica_training.py")
+# A dozen trainings, traced once per replica, on a machine that is busy.
+TIMEOUT_SECONDS = 900
+
+# Chance that a correct library fails, had the seed been free.
+FALSE_ALARM = 1e-6
+
+COMPARED = [
+    "one_batch",
+    "parts",
+    "noised_parts",
+    "several_a_call",
+    "adaptive",
+    "groups",
+    "beside",
+    "microbatches",
+    "decayed",
+    "arrays",
+]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Results by number of replicas, then by scenario and what it is."""
+    folder = tmp_path_factory.mktemp("replicas")
+    results = {}
+    for replicas in (1, 2):
+        path = folder / f"{replicas}.npz"
+        done = subprocess.run(
+            [sys.executable, str(SCRIPT), str(replicas), str(path)],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_SECONDS,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        with np.load(path) as arrays:
+            results[replicas] = dict(arrays)
+    return results
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMPARED)
+class TestTwoReplicas:
+    def test_weights_are_those_of_one(self, trained, name) -> None:
+        """Sums in another order differ by a few units of rounding a round.
+
+        Adam divides by roots of squares: it makes more of small differences.
+        """
+        one, two = (trained[n][f"{name}/weights"] for n in (1, 2))
+
+        np.testing.assert_allclose(two, one, rtol=0, atol=1e-5)
+        assert np.linalg.norm(one) > 0.1
+
+    def test_logs_are_those_of_one(self, trained, name) -> None:
+        one, two = (
+            {k: v for k, v in trained[n].items() if k.startswith(f"{name}/log")}
+            for n in (1, 2)
+        )
+
+        assert set(one) == set(two)
+        assert one
+        for key, values in one.items():
+            np.testing.assert_allclose(two[key], values, rtol=1e-4, err_msg=key)
+
+    def test_every_round_is_recorded_once(self, trained, name) -> None:
+        one, two = (trained[n][f"{name}/rounds"] for n in (1, 2))
+
+        assert one == two > 0
+
+    def test_replicas_stay_equal_bit_by_bit(self, trained, name) -> None:
+        """Weights, optimizer, the public state of the query, and seeds."""
+        assert trained[2][f"{name}/apart"] == 0
+
+    def test_a_kind_of_batch_is_traced_once(self, trained, name) -> None:
+        """Four at most: a whole sample, and the first, middle and last part."""
+        assert trained[2][f"{name}/traces"] <= 4
+
+
+@pytest.mark.slow
+def test_dropout_is_drawn_on_replicas(trained) -> None:
+    assert np.isfinite(trained[2]["dropout/weights"]).all()
+    assert trained[2]["dropout/apart"] == 0
+
+
+def _p_value(steps: np.ndarray, stddev: float) -> float:
+    return stats.kstest(steps, stats.norm(scale=stddev).cdf).pvalue
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("replicas", [1, 2])
+class TestTheNoise:
+    def test_is_added_once(self, trained, replicas) -> None:
+        """An update in which nothing of the records is left."""
+        steps = trained[replicas]["noise_alone/steps"]
+
+        assert _p_value(steps, 3.0) > FALSE_ALARM
+
+    @pytest.mark.parametrize(
+        "wrong", [6.0, 3.0 * np.sqrt(2), 1.5, 3.0 / np.sqrt(2)]
+    )
+    def test_the_check_above_can_fail(self, trained, replicas, wrong) -> None:
+        """Control: added twice, drawn twice, halved, or averaged."""
+        steps = trained[replicas]["noise_alone/steps"]
+
+        assert _p_value(steps, wrong) < FALSE_ALARM
+
+    def test_is_the_same_on_any_number_of_replicas(
+        self, trained, replicas
+    ) -> None:
+        np.testing.assert_array_equal(
+            trained[replicas]["noise_alone/steps"],
+            trained[1]["noise_alone/steps"],
+        )
+
+
+class TestWithoutItsWorkaround:
+    def test_keras_would_sum_what_is_summed(self) -> None:
+        """Once more per replica, if it were asked to: noise times replicas."""
+        calls = []
+
+        class Counting(keras.optimizers.SGD):
+            def _all_reduce_sum_gradients(self, grads_and_vars):
+                calls.append(grads_and_vars)
+                return super()._all_reduce_sum_gradients(grads_and_vars)
+
+        inner = Counting(1.0)
+        variable = keras.Variable([1.0])
+        inner.build([variable])
+
+        with already_summed(inner):
+            inner.apply([tf.constant([0.5])], [variable])
+            assert not calls
+        inner.apply([tf.constant([0.5])], [variable])
+        assert len(calls) == 1
+
+    def test_replicas_take_turns_in_it(self) -> None:
+        inner = keras.optimizers.SGD(1.0)
+        first, second = already_summed(inner), already_summed(inner)
+        given = [("gradient", "variable")]
+
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert inner._all_reduce_sum_gradients(given) == given
+        second.__exit__(None, None, None)
+        assert "_all_reduce_sum_gradients" not in vars(inner)
+
+
+class TestRefusals:
+    def test_a_query_that_joins_samples_otherwise(self) -> None:
+        class Largest(GaussianSumQuery):
+            def merge_sample_states(self, state_1, state_2):
+                return tf.nest.map_structure(tf.maximum, state_1, state_2)
+
+        asked = RoundQueries(Largest(1.0, 1.0))
+
+        with pytest.raises(PrivateTrainingError, match="adding up"):
+            asked.check_sums({"gradients": [tf.TensorSpec([2])]})
+
+    def test_a_query_whose_empty_sample_is_not_zero(self) -> None:
+        class FromOne(GaussianSumQuery):
+            def initial_sample_state(self, template):
+                return tf.nest.map_structure(
+                    lambda leaf: tf.ones(leaf.shape), template
+                )
+
+        asked = RoundQueries(FromOne(1.0, 1.0))
+
+        with pytest.raises(PrivateTrainingError, match="adding up"):
+            asked.check_sums({"gradients": [tf.TensorSpec([2])]})
+
+    def test_xla_on_several_replicas(self) -> None:
+        with pytest.raises(ValueError, match="`jit_compile` must be False"):
+            check_no_jit({"jit_compile": True})
+
+        options = {"jit_compile": "auto"}
+        check_no_jit(options)
+        assert options["jit_compile"] is False
+
+    def test_a_model_made_outside_the_scope(self) -> None:
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+        with strategy.scope():
+            private = keras_dp.PrivateModel(model)
+            private.compile(
+                keras_dp.optimizers.DPSGD(
+                    0.1,
+                    query=GaussianAverageQuery(1.0, 1.0, denominator=2.0),
+                    ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
+                ),
+                "mse",
+            )
+
+        with pytest.raises(PrivateTrainingError, match="in the scope"):
+            private.train_on_batch(np.zeros([2, 2]), np.zeros([2, 1]))
+
+    def test_a_strategy_whose_replicas_do_not_wait(self) -> None:
+        strategy = tf.distribute.experimental.CentralStorageStrategy(["CPU:0"])
+        with strategy.scope():
+            model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+            private = keras_dp.PrivateModel(model)
+            private.compile(
+                keras_dp.optimizers.DPSGD(
+                    0.1,
+                    query=GaussianAverageQuery(1.0, 1.0, denominator=2.0),
+                    ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
+                ),
+                "mse",
+            )
+
+        with pytest.raises(PrivateTrainingError, match="MirroredStrategy"):
+            private.train_on_batch(np.zeros([2, 2]), np.zeros([2, 1]))
+
+    def test_a_process_on_its_own_without_a_ledger(self) -> None:
+        alone = Replicas(tf.distribute.get_strategy())
+        elsewhere = LedgerOfChief(keras_dp.ledger.Header("test"))
+
+        with pytest.raises(PrivateTrainingError, match="PrivacyLedger on"):
+            check_worker(elsewhere, Feed(None), alone)

@@ -1,0 +1,173 @@
+"""Each kind of physical batch is traced once, with static shapes, for XLA."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_dp
+from keras_dp.optimizers.dp_optimizer import DPOptimizer
+from keras_dp.sampling import PoissonBatches
+
+RECORDS, FEATURES = 200, 5
+
+
+def data():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(RECORDS, FEATURES)).astype("float32")
+    return x, (x[:, :1] > 0).astype("float32")
+
+
+def private_model(jit_compile="auto", noise=1.0, **options):
+    keras.utils.set_random_seed(2)
+    model = keras.Sequential(
+        [
+            keras.Input((FEATURES,)),
+            keras.layers.Dense(4, activation="relu"),
+            keras.layers.Dense(1, activation="sigmoid"),
+        ]
+    )
+    private = keras_dp.PrivateModel(model, self_check_examples=0)
+    private.compile(
+        DPOptimizer(
+            keras.optimizers.SGD(0.1),
+            query=keras_dp.GaussianAverageQuery(1.0, noise, denominator=20.0),
+            ledger=keras_dp.PrivacyLedger.in_memory(
+                dataset="test", generator="philox"
+            ),
+            seed=1,
+        ),
+        loss="binary_crossentropy",
+        metrics=["accuracy"],
+        jit_compile=jit_compile,
+        **options,
+    )
+    return private
+
+
+def batches(physical_batch_size, rounds=20):
+    return PoissonBatches(
+        data(),
+        sampling_probability=0.1,
+        physical_batch_size=physical_batch_size,
+        rounds_per_epoch=rounds,
+        seed=4,
+    )
+
+
+@pytest.mark.parametrize(
+    ("physical_batch_size", "kinds"),
+    [
+        pytest.param(200, 1, id="a sample is one batch"),
+        # Of 20 records on average: a first batch, middle ones and a last.
+        pytest.param(4, 3, id="a sample is several"),
+    ],
+)
+def test_samples_of_any_size_are_traced_once_a_kind(
+    physical_batch_size, kinds
+) -> None:
+    private = private_model()
+
+    private.fit(batches(physical_batch_size), epochs=1, verbose=0)
+    after_one = private._step.trace_count
+    private.fit(batches(physical_batch_size), epochs=2, verbose=0)
+
+    assert len(private.optimizer.ledger) == 60
+    assert private._step.trace_count == after_one == kinds
+
+
+def test_the_count_above_can_grow() -> None:
+    """Control: another length of the last batch is another trace."""
+    private = private_model()
+    x, y = data()
+
+    private.fit(x[:40], y[:40], batch_size=20, verbose=0)
+    assert private._step.trace_count == 1
+    private.fit(x[:50], y[:50], batch_size=20, verbose=0)
+    assert private._step.trace_count == 2
+
+
+@pytest.mark.parametrize("jit_compile", [True, False, "auto"])
+def test_every_setting_of_xla_trains_alike(jit_compile) -> None:
+    """XLA adds up in another order: a few units of rounding a round."""
+    weights = []
+    for setting in (False, jit_compile):
+        private = private_model(setting, noise=0.0)
+        private.fit(batches(8, rounds=2), epochs=1, verbose=0)
+        weights.append(
+            np.concatenate([w.ravel() for w in private.get_weights()])
+        )
+
+    np.testing.assert_allclose(weights[1], weights[0], rtol=0, atol=1e-5)
+    assert private.jit_compile is (jit_compile is True)
+
+
+def test_xla_compiles_the_step_that_says_so() -> None:
+    """Else the test above would compare one thing with itself."""
+    private = private_model(True)
+    private.fit(batches(200, rounds=2), epochs=1, verbose=0)
+
+    (trace,) = private._step._traces.values()
+    functions = trace.graph.as_graph_def().library.function
+    assert any(each.attr["_XlaMustCompile"].b for each in functions)
+
+
+KINDS = pytest.mark.parametrize(
+    ("first", "last"),
+    [(True, True), (True, False), (False, False), (False, True)],
+    ids=["whole", "first", "middle", "last"],
+)
+
+
+def _undefined_shapes(function, *arguments) -> list[str]:
+    graph = function.get_concrete_function(*arguments).graph
+    return [
+        tensor.name
+        for operation in graph.get_operations()
+        for tensor in operation.outputs
+        if tensor.dtype not in (tf.resource, tf.variant)
+        and not tensor.shape.is_fully_defined()
+    ]
+
+
+@KINDS
+def test_what_xla_compiles_has_static_shapes(first, last) -> None:
+    """As accelerators that compile everything need it."""
+    private = private_model()
+    private.fit(batches(4, rounds=2), epochs=1, verbose=0)
+    step = private._step
+
+    @tf.function(autograph=False)
+    def core(x, y, mask):
+        losses, outputs, _, released = step._core(
+            x, y, None, mask, first, last, None
+        )
+        return losses.total, outputs, released
+
+    x, y = (tf.constant(part[:4]) for part in data())
+    assert _undefined_shapes(core, x, y, tf.ones([4], tf.bool)) == []
+
+
+def test_the_check_above_can_fail() -> None:
+    """Control: rows that a mask picks."""
+
+    @tf.function(autograph=False)
+    def picked(x, mask):
+        return tf.reduce_sum(tf.boolean_mask(x, mask))
+
+    assert _undefined_shapes(picked, tf.ones([4]), tf.ones([4], tf.bool))
+
+
+def test_every_kind_of_batch_compiles() -> None:
+    """XLA refuses what it cannot compile."""
+    private = private_model(True)
+    private.fit(batches(200, rounds=2), epochs=1, verbose=0)
+    private.fit(batches(4, rounds=2), epochs=1, verbose=0)
+
+    kinds = {key[:2] for key in private._step._functions}
+    assert kinds == {
+        (True, True),
+        (True, False),
+        (False, False),
+        (False, True),
+    }

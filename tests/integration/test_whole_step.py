@@ -1,0 +1,154 @@
+"""What a step keeps, shows and refuses, beside the weights it trains."""
+
+import copy
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import keras_dp
+from keras_dp.errors import PrivateTrainingError
+from keras_dp.gradients import GradientEngine
+from keras_dp.optimizers import DPSGD
+from keras_dp.optimizers.preconditions import check_created_in
+from keras_dp.sampling import PoissonBatches
+
+X = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
+Y = X[:, :1].copy()
+
+
+def _private(model=None, learning_rate=0.1, **options):
+    model = model or keras.Sequential([keras.Input((4,)), layers.Dense(1)])
+    private = keras_dp.PrivateModel(model)
+    ledger = keras_dp.PrivacyLedger.in_memory(dataset="test")
+    query = keras_dp.GaussianAverageQuery(1.0, 1.0, denominator=16)
+    private.compile(
+        DPSGD(learning_rate, query=query, ledger=ledger), "mse", **options
+    )
+    return private
+
+
+@pytest.mark.parametrize("jit_compile", [True, False])
+def test_the_loss_is_that_of_the_weights_before_the_update(jit_compile):
+    """As Keras shows it: the penalty too."""
+    model = keras.Sequential(
+        [keras.Input((4,)), layers.Dense(1, kernel_regularizer="l2")]
+    )
+    private = _private(model, learning_rate=5.0, jit_compile=jit_compile)
+    model.compile("sgd", "mse")
+    before = model.evaluate(X, Y, verbose=0)
+
+    shown = private.train_on_batch(X, Y, return_dict=True)["loss"]
+
+    assert shown == pytest.approx(before, rel=1e-5)
+    assert abs(model.evaluate(X, Y, verbose=0) - before) > 0.1 * before
+
+
+def test_epochs_of_a_sampler_may_be_left_to_it() -> None:
+    private = _private()
+    batches = PoissonBatches((X, Y), sampling_probability=0.25)
+
+    private.fit(batches, steps_per_epoch=None, verbose=0)
+
+    assert len(private.optimizer.ledger) == 4
+
+
+def test_a_schedule_that_is_exchanged_is_not_overlooked() -> None:
+    """The compiled step would go on with the old one."""
+    private = _private()
+    private.train_on_batch(X, Y)
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.0, 1, 0.5)
+
+    private.optimizer.inner.learning_rate = schedule
+
+    with pytest.raises(PrivateTrainingError, match="its schedule"):
+        private.train_on_batch(X, Y)
+
+
+def test_a_learning_rate_may_be_set() -> None:
+    private = _private()
+    private.train_on_batch(X, Y)
+    private.optimizer.learning_rate = 0.0
+    before = private.model.get_weights()
+
+    private.train_on_batch(X, Y)
+
+    for one, two in zip(before, private.model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_an_error_that_keras_takes_for_the_end_surfaces() -> None:
+    class Source:
+        reads = 0
+
+        def __len__(self):
+            return 64
+
+        def __getitem__(self, indices):
+            Source.reads += 1
+            if Source.reads > 3:
+                raise tf.errors.OutOfRangeError(None, None, "parse")
+            return X[indices], Y[indices]
+
+    batches = PoissonBatches(Source(), sampling_probability=0.5)
+
+    with pytest.raises(RuntimeError, match="OutOfRangeError"):
+        _private().fit(batches, steps_per_epoch=8, verbose=0)
+
+
+def test_the_same_batches_in_another_nest_are_traced_again() -> None:
+    first = keras.Input((4,), name="first")
+    second = keras.Input((4,), name="second")
+    model = keras.Model(
+        {"first": first, "second": second}, layers.Dense(1)(first + second)
+    )
+    private = _private(model)
+    private.train_on_batch({"first": X, "second": X}, Y)
+
+    with pytest.warns(UserWarning, match="structure of `inputs`"):
+        private.train_on_batch([X, X], Y)
+
+    assert len(private.optimizer.ledger) == 2
+
+
+def test_the_state_of_a_query_cannot_be_copied() -> None:
+    private = _private()
+    private.train_on_batch(X, Y)
+
+    with pytest.raises(TypeError, match="must not be copied"):
+        copy.deepcopy(private.optimizer._state._variables)
+
+
+def test_seeds_made_outside_of_the_scope_of_replicas_are_refused() -> None:
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+
+    with pytest.raises(PrivateTrainingError, match="noise of their own"):
+        check_created_in(strategy, [tf.Variable(1.0)])
+
+
+def test_separable_convolutions_in_half_precision() -> None:
+    """Compared with float32: a product in float16 was wrong by its size."""
+    x = np.random.default_rng(1).normal(size=(4, 12, 12, 6)).astype("float32")
+    gradients = []
+    for policy in ("float32", "mixed_float16"):
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential(
+            [
+                keras.Input((12, 12, 6)),
+                layers.SeparableConv2D(8, 3, dtype=policy),
+                layers.Activation("linear", dtype="float32"),
+            ]
+        )
+        records = (
+            GradientEngine(model)
+            .gradients(
+                tf.constant(x), lambda o: tf.reduce_sum(tf.sin(o), [1, 2, 3]), 4
+            )
+            .records
+        )
+        gradients.append([r.materialize().numpy() for r in records])
+
+    for one, two in zip(*gradients, strict=True):
+        assert np.linalg.norm(one - two) < 5e-3 * np.linalg.norm(one)
