@@ -1,0 +1,168 @@
+"""Normal noise beside its peers: how fast it is drawn, and how normal it is.
+
+    python benchmarks/noise_generators.py [--size 3276800] [--turns 15]
+
+The ways are timed in turn, in one process, so that the load of the machine
+meets all alike; a ratio is the median over the turns of the time of
+TensorFlow's Philox normals, outside XLA, over that of the way. The last column
+counts the time of all cores that the process was given, which hardly depends
+on what else runs. Seeds change every time.
+
+    python benchmarks/noise_generators.py --draws 1e9
+
+draws so many with each generator of the library and tests them: chi squared
+over 4,096 cells of equal probability, and how many lie beyond 4 to 9 standard
+deviations, by exact tests. The same tests of normal variables made of 24-bit
+uniform ones must fail, or would be of no use.
+"""
+
+import argparse
+import functools
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+from scipy import special, stats
+
+from keras_dp.dp_queries import seeds
+
+CELLS = 4096
+DISTANCES = (4, 5, 5.5, 6, 7, 8, 9)
+PIECE = 2**23
+# Of a correct generator, a line.
+FALSE_ALARM = 1e-6
+
+Draw = Callable[[int], np.ndarray]
+
+
+def _seed(generator: str, number: int) -> tf.Tensor:
+    with seeds.drawing_with(generator):
+        return seeds.fresh(number)
+
+
+def _ways(size: int) -> dict[str, Draw]:
+    like = tf.zeros([size])
+    ways: dict[str, Draw] = {}
+
+    def peer(algorithm: str, compiled: bool) -> Draw:
+        draw = tf.function(
+            lambda seed: tf.random.stateless_normal(
+                [size], seed, alg=algorithm
+            ),
+            jit_compile=compiled,
+        )
+        return lambda turn: draw(tf.constant([turn, 1])).numpy()
+
+    ways["TensorFlow Philox"] = peer("philox", False)
+    ways["TensorFlow Philox, XLA"] = peer("philox", True)
+    ways["TensorFlow ThreeFry, XLA"] = peer("threefry", True)
+
+    def numpy_normal(turn: int) -> np.ndarray:
+        return np.random.default_rng(turn).standard_normal(size, np.float32)
+
+    ways["NumPy PCG64"] = numpy_normal
+    for generator in ("chacha20", "philox"):
+        for compiled in (False, True):
+            draw = tf.function(
+                lambda seed: seeds.normal(like, seed, 1.0), jit_compile=compiled
+            )
+            name = f"keras_dp {generator}{', XLA' * compiled}"
+            ways[name] = lambda turn, draw=draw, generator=generator: draw(
+                _seed(generator, turn)
+            ).numpy()
+    return ways
+
+
+def _print_speed(size: int, turns: int) -> None:
+    ways = _ways(size)
+    for way in ways.values():
+        way(turns)  # Traces and compiles.
+    times: list[dict[str, float]] = []
+    of_cores = dict.fromkeys(ways, 0.0)
+    for turn in range(turns):
+        times.append({})
+        for name, way in ways.items():
+            start, used = time.perf_counter(), time.process_time()
+            way(turn)
+            times[-1][name] = time.perf_counter() - start
+            of_cores[name] += time.process_time() - used
+    print(
+        "| float32 normals | M/s, best | M/s, median | ratio | M/s of a core |"
+    )
+    print("|" + " --- |" * 5)
+    for name in ways:
+        own = [each[name] for each in times]
+        ratio = statistics.median(
+            each["TensorFlow Philox"] / each[name] for each in times
+        )
+        print(
+            f"| {name} | {size / min(own) / 1e6:.0f} | "
+            f"{size / statistics.median(own) / 1e6:.0f} | {ratio:.2f} | "
+            f"{size * turns / of_cores[name] / 1e6:.0f} |"
+        )
+
+
+def _coarse(turn: int) -> np.ndarray:
+    words = np.random.default_rng(turn).integers(0, 2**24, PIECE)
+    return special.ndtri((words + 0.5) * 2.0**-24).astype(np.float32)
+
+
+@functools.partial(tf.function, jit_compile=True)
+def _counts(values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    uniform = 0.5 * tf.math.erfc(tf.cast(values, tf.float64) * -(0.5**0.5))
+    cells = tf.cast(uniform * CELLS, tf.int32)
+    beyond = [
+        tf.math.count_nonzero(tf.abs(values) > distance)
+        for distance in DISTANCES
+    ]
+    return cells, tf.stack(beyond)
+
+
+def _print_statistics(draws: float) -> None:
+    pieces = max(1, round(draws / PIECE))
+    total = pieces * PIECE
+    like = tf.zeros([PIECE])
+
+    def own(generator: str) -> Draw:
+        draw = tf.function(lambda seed: seeds.normal(like, seed, 1.0))
+        return lambda turn: draw(_seed(generator, turn))
+
+    for name, draw in (
+        ("chacha20", own("chacha20")),
+        ("philox", own("philox")),
+        ("control: 24-bit uniforms", _coarse),
+    ):
+        cells, beyond = np.zeros(CELLS), np.zeros(len(DISTANCES), int)
+        for turn in range(pieces):
+            places, outside = _counts(draw(turn))
+            cells += np.bincount(np.minimum(places, CELLS - 1), minlength=CELLS)
+            beyond += outside.numpy()
+        print(f"{name}, {total:,} draws")
+        print(f"  chi squared: p = {stats.chisquare(cells).pvalue:.3g}")
+        for distance, count in zip(DISTANCES, beyond, strict=True):
+            p = 2 * special.ndtr(-distance)
+            value = stats.binomtest(int(count), total, p).pvalue
+            verdict = "FAILS" if value < FALSE_ALARM else "passes"
+            print(
+                f"  beyond {distance}: {count:,} of {total * p:,.2f} "
+                f"expected, p = {value:.3g}, {verdict}"
+            )
+
+
+def main() -> None:
+    """Prints the table, or the tests."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", type=int, default=3_276_800)
+    parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument("--draws", type=float, help="number of draws to test")
+    arguments = parser.parse_args()
+    if arguments.draws:
+        _print_statistics(arguments.draws)
+    else:
+        _print_speed(arguments.size, arguments.turns)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""Our private step, and Keras's own without privacy, as `fit` runs them.
+
+Modes: `private`, with everything: clipping, noise, the update, the ledger on
+disk, on as many rows as the others; `poisson`, the same on Poisson samples,
+whose sizes vary, so that batches have room for more; `keras`, a plain `fit`.
+"""
+
+import atexit
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import workloads
+from peers import protocol
+
+
+def timed(fit: Callable[[int], Any]) -> Callable[[int], float]:
+    """Returns `fit` as a function that says how long it took."""
+
+    def run(steps: int) -> float:
+        start = time.perf_counter()
+        fit(steps)
+        return time.perf_counter() - start
+
+    return run
+
+
+def fit_arrays(model: Any, x: Any, y: Any, batch: int, steps: int) -> None:
+    """Runs so many steps, or whole epochs of about as many."""
+    if steps * batch <= len(x):
+        x, y, epochs = x[: steps * batch], y[: steps * batch], 1
+    else:
+        epochs = -(-steps * batch // len(x))
+    model.fit(x, y, batch_size=batch, epochs=epochs, verbose=0)
+
+
+def keras_step(workload: workloads.Workload, metrics: list[str]) -> Any:
+    """Returns Keras's own `fit`, on shuffled batches of arrays."""
+    import keras
+    import tensorflow as tf
+
+    x, y = workloads.data(workload)
+    model = workload.make()
+    model.compile(
+        keras.optimizers.SGD(protocol.LEARNING_RATE),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=metrics,
+    )
+
+    def fit(steps: int) -> None:
+        fit_arrays(model, x, y, workload.batch, steps)
+
+    versions = f"keras {keras.__version__}, tensorflow {tf.__version__}"
+    return protocol.Step(model.count_params(), timed(fit), versions)
+
+
+def private_step(
+    workload: workloads.Workload, metrics: list[str], *, draws: bool = True
+) -> Any:
+    """Returns the private `fit` of the same arrays.
+
+    Args:
+        workload: What is trained.
+        metrics: As for `keras.Model.compile`.
+        draws: Whether batches are Poisson samples, or of one size.
+    """
+    import keras
+
+    import keras_dp
+
+    x, y = workloads.data(workload)
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    ledger = keras_dp.PrivacyLedger.open(
+        Path(folder.name) / "steps.ledger", dataset="synthetic"
+    )
+    inner = workload.make()
+    model = keras_dp.PrivateModel(inner)
+    query = keras_dp.GaussianAverageQuery(
+        protocol.L2_NORM_CLIP,
+        protocol.NOISE_MULTIPLIER,
+        denominator=workload.batch,
+    )
+    model.compile(
+        keras_dp.optimizers.DPSGD(
+            protocol.LEARNING_RATE, query=query, ledger=ledger
+        ),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=metrics,
+    )
+    samples = keras_dp.sampling.PoissonBatches(
+        (x, y), sampling_probability=workload.batch / len(x)
+    )
+
+    def fit(steps: int) -> None:
+        if draws:
+            model.fit(samples, steps_per_epoch=steps, verbose=0)
+        else:
+            fit_arrays(model, x, y, workload.batch, steps)
+
+    versions = f"keras_dp {keras_dp.__version__}"
+    return protocol.Step(inner.count_params(), timed(fit), versions)
+
+
+def build(workload: workloads.Workload, mode: str) -> Any:
+    """Returns the step of a mode."""
+    if mode == "keras":
+        return keras_step(workload, [])
+    return private_step(workload, [], draws=mode == "poisson")
+
+
+if __name__ == "__main__":
+    protocol.serve(build)
