@@ -8,12 +8,12 @@ import tensorflow as tf
 from keras_dp.gradients import cost_model, rules
 from keras_dp.gradients.convolution import SplitKernelRecords
 from keras_dp.gradients.convolution_bias import convolution_bias_records
-from keras_dp.gradients.convolution_phases import geometry
+from keras_dp.gradients.convolution_phases import channels_last, geometry
 from keras_dp.gradients.convolution_products import (
     patches,
     split_products,
 )
-from keras_dp.gradients.depthwise_conv import channels_last, has_known_options
+from keras_dp.gradients.depthwise_conv import has_known_options
 from keras_dp.gradients.outer_product_records import (
     Arrangement,
     OuterProductRecords,

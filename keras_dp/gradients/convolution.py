@@ -8,7 +8,11 @@ from typing_extensions import override
 
 from keras_dp.gradients import cost_model, rules
 from keras_dp.gradients.convolution_bias import convolution_bias_records
-from keras_dp.gradients.convolution_phases import Geometry, geometry
+from keras_dp.gradients.convolution_phases import (
+    Geometry,
+    channels_last,
+    geometry,
+)
 from keras_dp.gradients.convolution_products import (
     arranged,
     patches,
@@ -40,9 +44,8 @@ _SMALL_PATCH = 128
 def convolution(call: rules.LayerCall) -> rules.Gradients:
     """Returns the gradients of the kernel and the bias."""
     layer, (cotangent,) = call.layer, call.cotangents
-    images, cotangent = in_float(call.inputs), in_float(cotangent)
-    if layer.data_format == "channels_first":
-        images, cotangent = channels_last(images), channels_last(cotangent)
+    images = in_float(channels_last(layer, call.inputs))
+    cotangent = in_float(channels_last(layer, cotangent))
     pairs: rules.Gradients = [
         (layer._kernel, _kernel_records(layer, images, cotangent))
     ]
@@ -50,12 +53,6 @@ def convolution(call: rules.LayerCall) -> rules.Gradients:
         bias = convolution_bias_records(layer, call.cotangents[0])
         pairs.append((layer.bias, bias))
     return rules.trainable(pairs)
-
-
-def channels_last(tensor: tf.Tensor) -> tf.Tensor:
-    """Returns `[batch, channels, *size]` as `[batch, *size, channels]`."""
-    rank = tensor.shape.rank
-    return tf.transpose(tensor, [0, *range(2, rank), 1])
 
 
 def _kernel_records(

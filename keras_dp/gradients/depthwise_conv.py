@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from keras_dp.gradients import rules
 from keras_dp.gradients.convolution_bias import convolution_bias_records
+from keras_dp.gradients.convolution_phases import channels_last
 from keras_dp.gradients.records import MaterializedRecords, in_float
 
 # TensorFlow's filter gradient on CPU is fastest for about so many channels.
@@ -17,18 +18,6 @@ _FOLDED_CHANNELS = 1024
 def has_known_options(layer: keras.Layer) -> bool:
     """Whether the layer's weights and padding are what its class documents."""
     return rules.has_plain_kernel(layer) and layer.padding in ("valid", "same")
-
-
-def channels_last(layer: keras.Layer, tensor: tf.Tensor) -> tf.Tensor:
-    """Returns what a convolution takes or returns as `[batch, ..., channels]`.
-
-    Args:
-        layer: It knows its `data_format`.
-        tensor: `[batch, ..., channels]` or `[batch, channels, ...]`.
-    """
-    if layer.data_format == "channels_last":
-        return tensor
-    return tf.transpose(tensor, [0, *range(2, tensor.shape.rank), 1])
 
 
 @rules.register(keras.layers.DepthwiseConv1D, has_known_options)

@@ -16,7 +16,8 @@ import keras
 import tensorflow as tf
 
 from keras_dp.gradients import rules
-from keras_dp.gradients.convolution import channels_last, convolution
+from keras_dp.gradients.convolution import convolution
+from keras_dp.gradients.convolution_phases import channels_last
 from keras_dp.gradients.dense import bias_records, dense
 from keras_dp.gradients.einsum_dense import einsum_dense
 from keras_dp.gradients.einsum_dense import is_contraction as is_contraction
@@ -152,10 +153,9 @@ def convolution_lora(call: rules.LayerCall) -> rules.Gradients:
     first = tf.cast(_factors(layer)[0], images.dtype)
     plain = _Instead(layer, kernel=first, use_bias=False, activation=None)
     seen = type(layer).call(plain, images)
-    if layer.data_format == "channels_first":
-        images, cotangent, seen = (
-            channels_last(each) for each in (images, cotangent, seen)
-        )
+    images, cotangent, seen = (
+        channels_last(layer, each) for each in (images, cotangent, seen)
+    )
     stand_in = _Instead(
         layer,
         _kernel=layer.lora_kernel_a,

@@ -5,8 +5,8 @@ import tensorflow as tf
 
 from keras_dp.gradients import rules
 from keras_dp.gradients.convolution_bias import convolution_bias_records
+from keras_dp.gradients.convolution_phases import channels_last
 from keras_dp.gradients.depthwise_conv import (
-    channels_last,
     depthwise_records,
     has_known_options,
 )
@@ -27,7 +27,7 @@ def separable_conv(call: rules.LayerCall) -> rules.Gradients:
     matrices at every position.
     """
     layer, (cotangent,) = call.layer, call.cotangents
-    # In half precision TensorFlow's own gradients of it are wrong.
+    # Computed in float16 the gradient of the first kernel came out wrong.
     inputs = in_float(channels_last(layer, call.inputs))
     cotangent = in_float(channels_last(layer, cotangent))
     kernel = layer.pointwise_kernel
