@@ -2,7 +2,9 @@
 
 Modes: `private`, with everything: clipping, noise, the update, the ledger on
 disk, on as many rows as the others; `poisson`, the same on Poisson samples,
-whose sizes vary, so that batches have room for more; `keras`, a plain `fit`.
+whose sizes vary, so that batches have room for more; `unchecked`, as `private`
+without the self-check, which takes more memory than a step; `keras`, a plain
+`fit`.
 """
 
 import atexit
@@ -60,7 +62,11 @@ def keras_step(workload: workloads.Workload, metrics: list[str]) -> Any:
 
 
 def private_step(
-    workload: workloads.Workload, metrics: list[str], *, draws: bool = True
+    workload: workloads.Workload,
+    metrics: list[str],
+    *,
+    draws: bool = True,
+    checks: bool = True,
 ) -> Any:
     """Returns the private `fit` of the same arrays.
 
@@ -68,6 +74,7 @@ def private_step(
         workload: What is trained.
         metrics: As for `keras.Model.compile`.
         draws: Whether batches are Poisson samples, or of one size.
+        checks: Whether the gradients are checked before the first round.
     """
     import keras
 
@@ -80,7 +87,7 @@ def private_step(
         Path(folder.name) / "steps.ledger", dataset="synthetic"
     )
     inner = workload.make()
-    model = keras_dp.PrivateModel(inner)
+    model = keras_dp.PrivateModel(inner, self_check_examples=4 * checks)
     query = keras_dp.GaussianAverageQuery(
         protocol.L2_NORM_CLIP,
         protocol.NOISE_MULTIPLIER,
@@ -111,7 +118,9 @@ def build(workload: workloads.Workload, mode: str) -> Any:
     """Returns the step of a mode."""
     if mode == "keras":
         return keras_step(workload, [])
-    return private_step(workload, [], draws=mode == "poisson")
+    return private_step(
+        workload, [], draws=mode == "poisson", checks=mode != "unchecked"
+    )
 
 
 if __name__ == "__main__":
