@@ -7,7 +7,7 @@ would pick, and at the end by how much it loses against the faster way, always
 picked in hindsight, and against always building and never building.
 
 `--fit` prints the rates of operations and of bytes that explain the measured
-times best, which are the constants of `keras_dp.gradients.cost_model`.
+times best, which are the constants of `keras_dp.gradients.records.cost_model`.
 
     python benchmarks/cost_model.py [--turns 9] [--fit]
 """
@@ -23,12 +23,12 @@ import numpy as np
 import tensorflow as tf
 from scipy import optimize
 
-from keras_dp.gradients import cost_model
-from keras_dp.gradients.outer_product_records import (
+from keras_dp.gradients.records import cost_model
+from keras_dp.gradients.records.outer_product_records import (
     Arrangement,
     OuterProductRecords,
 )
-from keras_dp.gradients.records import outside_xla
+from keras_dp.gradients.records.records import outside_xla
 
 
 class Shape(NamedTuple):

@@ -32,11 +32,11 @@ import tensorflow as tf
 from keras import layers
 
 import keras_dp
-from keras_dp.optimizers.feed import Feed
 from keras_dp.sampling import PhysicalBatch, PoissonBatches, random_words
 from keras_dp.sampling.array_shards import ArrayShards
 from keras_dp.sampling.bernoulli_draw import BernoulliDraw
 from keras_dp.sampling.tfrecord_shards import TFRecordShards
+from keras_dp.training.data_adapter import Feed
 
 RECORDS, BATCH = 60_000, 256
 SHAPE = (28, 28, 1)

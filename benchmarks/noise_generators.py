@@ -26,7 +26,7 @@ import numpy as np
 import tensorflow as tf
 from scipy import special, stats
 
-from keras_dp.dp_queries import seeds
+from keras_dp.noise import seeds
 
 CELLS = 4096
 DISTANCES = (4, 5, 5.5, 6, 7, 8, 9)

@@ -22,7 +22,6 @@ from typing import Any
 import tensorflow as tf
 from scipy import special
 
-from keras_dp.dp_queries import noise_samplers
 from keras_dp.ledger.noise_families import (
     CauchyNoise,
     GaussianNoise,
@@ -32,6 +31,7 @@ from keras_dp.ledger.noise_families import (
     StudentTNoise,
 )
 from keras_dp.ledger.variance_gamma_noise import VarianceGammaNoise
+from keras_dp.noise import samplers
 
 FAMILIES = {
     "Gaussian": GaussianNoise(1.0),
@@ -51,7 +51,7 @@ def _samplers() -> dict[str, Callable[[tf.Tensor, tf.Tensor], tf.Tensor]]:
         )
     }
     for name, noise in FAMILIES.items():
-        found[name] = lambda like, seed, noise=noise: noise_samplers.sample(
+        found[name] = lambda like, seed, noise=noise: samplers.sample(
             noise, like, seed
         )
     return found

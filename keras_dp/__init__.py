@@ -16,8 +16,10 @@ if TYPE_CHECKING:
         errors,
         ledger,
         optimizers,
+        planning,
         reporting,
         sampling,
+        training,
     )
     from keras_dp.dp_queries import (
         AdaptiveClipSumQuery,
@@ -48,14 +50,16 @@ if TYPE_CHECKING:
     from keras_dp.ledger import PrivacyLedger
     from keras_dp.optimizers import (
         DPOptimizer,
+        VariableGroups,
+        group_variables,
+        plan_groups,
+    )
+    from keras_dp.training import (
         PrivateClassCounts,
         PrivateLoss,
         PrivateMean,
         PrivateModel,
-        VariableGroups,
-        group_variables,
         mean_gradient_norms,
-        plan_groups,
     )
 
 _MODULES = (
@@ -64,8 +68,10 @@ _MODULES = (
     "errors",
     "ledger",
     "optimizers",
+    "planning",
     "reporting",
     "sampling",
+    "training",
 )
 _HOMES = {
     "AdaptiveClipSumQuery": "dp_queries",
@@ -87,10 +93,10 @@ _HOMES = {
     "PeriodicRoundRestartIndicator": "dp_queries",
     "PreselectedVectors": "dp_queries",
     "PrivacyLedger": "ledger",
-    "PrivateClassCounts": "optimizers",
-    "PrivateLoss": "optimizers",
-    "PrivateMean": "optimizers",
-    "PrivateModel": "optimizers",
+    "PrivateClassCounts": "training",
+    "PrivateLoss": "training",
+    "PrivateMean": "training",
+    "PrivateModel": "training",
     "QuantileAdaptiveClipSumQuery": "dp_queries",
     "QuantileEstimatorQuery": "dp_queries",
     "QuantizedSumQuery": "dp_queries",
@@ -100,7 +106,7 @@ _HOMES = {
     "TreeResidualSumQuery": "dp_queries",
     "VariableGroups": "optimizers",
     "group_variables": "optimizers",
-    "mean_gradient_norms": "optimizers",
+    "mean_gradient_norms": "training",
     "plan_groups": "optimizers",
 }
 
@@ -145,8 +151,10 @@ __all__ = [
     "mean_gradient_norms",
     "optimizers",
     "plan_groups",
+    "planning",
     "reporting",
     "sampling",
+    "training",
 ]
 
 

@@ -38,7 +38,8 @@ from keras_dp.dp_queries import (
     TreeResidualSumQuery,
 )
 from keras_dp.ledger import GaussianNoise, StudentTNoise
-from keras_dp.optimizers import DPAdam, PrivateLoss, mean_gradient_norms
+from keras_dp.optimizers import DPAdam
+from keras_dp.training import PrivateLoss, mean_gradient_norms
 
 ADULT = Path(__file__).resolve().parent.parent / "data" / "adult.npz"
 DELTA = 1e-5

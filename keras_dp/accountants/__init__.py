@@ -1,32 +1,41 @@
-"""What it cost: accountants that replay a ledger. NumPy and SciPy only."""
+"""Accountants that replay a ledger. NumPy and SciPy only.
+
+The functions of `keras_dp.planning` are found here too. They are imported when
+they are first used, because planning stands above the accountants.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.analytic_gaussian import AnalyticGaussian
-from keras_dp.accountants.available import available_accountants
-from keras_dp.accountants.calibration import (
-    calibrate_noise,
-    calibrate_rounds,
-    calibrate_sampling_probability,
-    calibrate_scale,
-)
-from keras_dp.accountants.epsilon_curve import EpsilonCurve, epsilon_curve
-from keras_dp.accountants.fourier import Bounds, Fourier
-from keras_dp.accountants.gdp import GDP
-from keras_dp.accountants.group_privacy import (
+from keras_dp.accountants.attacks.group_privacy import (
     GroupPrivacy,
     group_delta,
     group_epsilon,
 )
-from keras_dp.accountants.moments import Moments
-from keras_dp.accountants.plan import Plan, PlannedTraining, plan
-from keras_dp.accountants.rdp import RDP
-from keras_dp.accountants.strong_composition import StrongComposition
-from keras_dp.accountants.trade_off import (
+from keras_dp.accountants.attacks.trade_off import (
     TradeOff,
     advantage,
     bayes_risk,
     trade_off,
 )
+from keras_dp.accountants.available import available_accountants
+from keras_dp.accountants.fourier import Bounds, Fourier
+from keras_dp.accountants.gdp import GDP
+from keras_dp.accountants.moments import Moments
+from keras_dp.accountants.rdp import RDP
+from keras_dp.accountants.strong_composition import StrongComposition
+
+if TYPE_CHECKING:
+    from keras_dp.planning.calibration import (
+        calibrate_noise,
+        calibrate_rounds,
+        calibrate_sampling_probability,
+        calibrate_scale,
+    )
+    from keras_dp.planning.epsilon_curve import EpsilonCurve, epsilon_curve
+    from keras_dp.planning.plan import Plan, PlannedTraining, plan
 
 __all__ = [
     "GDP",
@@ -55,3 +64,12 @@ __all__ = [
     "plan",
     "trade_off",
 ]
+
+
+if not TYPE_CHECKING:  # Else every misspelt name would pass as `Any`.
+
+    def __getattr__(name: str) -> Any:
+        if name in __all__:
+            planning = importlib.import_module("keras_dp.planning")
+            return getattr(planning, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

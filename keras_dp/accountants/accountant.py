@@ -4,9 +4,12 @@ import abc
 from typing import ClassVar
 
 from keras_dp import _check
-from keras_dp.accountants.mechanisms import CountedMechanism, Mechanism
-from keras_dp.accountants.normalization import Neighbours, normalize
-from keras_dp.accountants.rounds import LedgerLike
+from keras_dp.accountants.normalize.mechanisms import (
+    CountedMechanism,
+    Mechanism,
+)
+from keras_dp.accountants.normalize.normalize import Neighbours, normalize
+from keras_dp.accountants.normalize.rounds import LedgerLike
 from keras_dp.errors import UnsupportedEventError
 
 # A bound that is below every float is rounded up, not to 0.

@@ -6,9 +6,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from keras_dp.accountants import _gaussian_profile
 from keras_dp.accountants.accountant import Accountant
-from keras_dp.accountants.mechanisms import (
+from keras_dp.accountants.loss import gaussian_profile
+from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
     Gaussian,
     Mechanism,
@@ -45,7 +45,7 @@ class AnalyticGaussian(Accountant):
     def _epsilon(
         self, rounds: tuple[CountedMechanism, ...], delta: float
     ) -> float:
-        found = _gaussian_profile.least_epsilon(
+        found = gaussian_profile.least_epsilon(
             np.asarray(_sensitivity(rounds)), np.log(np.asarray(delta))
         )
         return float(found)
@@ -53,7 +53,7 @@ class AnalyticGaussian(Accountant):
     def _delta(
         self, rounds: tuple[CountedMechanism, ...], epsilon: float
     ) -> float:
-        found = _gaussian_profile.log_delta(
+        found = gaussian_profile.log_delta(
             np.asarray(_sensitivity(rounds)), np.asarray(epsilon)
         )
         return math.exp(found)

@@ -7,9 +7,12 @@ from keras_dp.accountants.analytic_gaussian import AnalyticGaussian
 from keras_dp.accountants.fourier import Fourier
 from keras_dp.accountants.gdp import GDP
 from keras_dp.accountants.moments import Moments
-from keras_dp.accountants.normalization import Neighbours, check_neighbours
+from keras_dp.accountants.normalize.normalize import (
+    Neighbours,
+    check_neighbours,
+)
+from keras_dp.accountants.normalize.rounds import LedgerLike
 from keras_dp.accountants.rdp import RDP
-from keras_dp.accountants.rounds import LedgerLike
 from keras_dp.accountants.strong_composition import StrongComposition
 
 # The tightest first; what is no bound comes last.

@@ -7,15 +7,15 @@ from typing import ClassVar, NamedTuple
 from typing_extensions import override
 
 from keras_dp import _check
-from keras_dp.accountants import _methods
-from keras_dp.accountants._additive_coordinates import has_worst_shift
-from keras_dp.accountants._orders_of_pairs import Order, orders
 from keras_dp.accountants.accountant import (
     Accountant,
     check_delta,
     has_bare_sum,
 )
-from keras_dp.accountants.mechanisms import (
+from keras_dp.accountants.compose import choose
+from keras_dp.accountants.compose.directions import Order, orders
+from keras_dp.accountants.loss.encoded.coordinates import has_worst_shift
+from keras_dp.accountants.normalize.mechanisms import (
     AdditiveNoise,
     CountedMechanism,
     FixedSizeGaussian,
@@ -26,9 +26,9 @@ from keras_dp.accountants.mechanisms import (
     SampledGaussianReplaceOne,
     WithReplacementGaussian,
 )
-from keras_dp.accountants.normalization import Neighbours
+from keras_dp.accountants.normalize.normalize import Neighbours
+from keras_dp.accountants.normalize.rounds import LedgerLike
 from keras_dp.accountants.rdp import RDP
-from keras_dp.accountants.rounds import LedgerLike
 
 # Normalization rounds noise multipliers down to 12 digits. A lower bound takes
 # that back: so much more, and more by that over the square of the least one.
@@ -209,12 +209,10 @@ def _epsilon_bounds(
     for order in orders(rounds, _SHARE_LEFT_OUT * delta):
         log_delta = math.log(delta - order.left_out)
         width = _width(order, relative_width)
-        found = _methods.epsilons(order.upper, log_delta, width, lower)
+        found = choose.epsilons(order.upper, log_delta, width, lower)
         upper = max(upper, found[1])
         if order.lower is not order.upper or order.left_out:
-            found = _methods.epsilons(
-                order.lower, math.log(delta), width, lower
-            )
+            found = choose.epsilons(order.lower, math.log(delta), width, lower)
         lower = max(lower, found[0])
     margin = _margin(rounds)
     # Next to 0, epsilon moves by what delta does.
@@ -233,10 +231,10 @@ def _delta_bounds(
     certain = -math.inf
     for order in orders(rounds, _LEAST_DELTA):
         width = _width(order, relative_width)
-        found = _methods.log_deltas(order.upper, epsilon, width, certain)
+        found = choose.log_deltas(order.upper, epsilon, width, certain)
         upper = max(upper, math.exp(min(found[1], 0.0)) + order.left_out)
         if order.lower is not order.upper:
-            found = _methods.log_deltas(order.lower, epsilon, width, certain)
+            found = choose.log_deltas(order.lower, epsilon, width, certain)
         certain = max(certain, found[0])
     margin = _margin(rounds) * (1 + epsilon + min(abs(certain), 1e6))
     lower = math.exp(certain - margin)

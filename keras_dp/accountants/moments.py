@@ -9,9 +9,9 @@ import numpy as np
 from scipy import special
 
 from keras_dp import _check
-from keras_dp.accountants._pairs import Array
 from keras_dp.accountants.accountant import Accountant
-from keras_dp.accountants.mechanisms import (
+from keras_dp.accountants.arrays import Array
+from keras_dp.accountants.normalize.mechanisms import (
     AdditiveNoise,
     CountedMechanism,
     DiscreteGaussian,
@@ -21,7 +21,7 @@ from keras_dp.accountants.mechanisms import (
     SampledDiscreteGaussian,
     SampledGaussian,
 )
-from keras_dp.accountants.renyi_curves import LOG_MOMENTS
+from keras_dp.accountants.renyi.divergences import LOG_MOMENTS
 from keras_dp.errors import UnsupportedEventError
 
 # A hundred times the error measured against 40 digits.

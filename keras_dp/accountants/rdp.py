@@ -7,11 +7,17 @@ from typing import ClassVar, Literal, TypeAlias, get_args
 import numpy as np
 from typing_extensions import override
 
-from keras_dp.accountants import _orders
-from keras_dp.accountants._pairs import Array
 from keras_dp.accountants.accountant import Accountant
-from keras_dp.accountants.mechanisms import CountedMechanism, Mechanism
-from keras_dp.accountants.renyi_curves import LOG_MOMENTS, composed_log_moment
+from keras_dp.accountants.arrays import Array
+from keras_dp.accountants.normalize.mechanisms import (
+    CountedMechanism,
+    Mechanism,
+)
+from keras_dp.accountants.renyi import best_order
+from keras_dp.accountants.renyi.divergences import (
+    LOG_MOMENTS,
+    composed_log_moment,
+)
 
 Conversion: TypeAlias = Literal["improved", "classic"]
 
@@ -119,7 +125,7 @@ class RDP(Accountant):
                 ]
             return _sum_rounded_up(np.stack(terms))
 
-        return _orders.least(epsilon)
+        return best_order.least(epsilon)
 
     def _delta(
         self, rounds: tuple[CountedMechanism, ...], epsilon: float
@@ -132,7 +138,7 @@ class RDP(Accountant):
                 terms += [-np.log1p(excess), -excess * np.log1p(1 / excess)]
             return _sum_rounded_up(np.stack(terms))
 
-        least = math.exp(min(0.0, _orders.least(log_delta)))
+        least = math.exp(min(0.0, best_order.least(log_delta)))
         return min(least, _total_variation_bound(rounds))
 
 

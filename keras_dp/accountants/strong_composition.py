@@ -8,10 +8,10 @@ from typing import ClassVar
 import numpy as np
 from scipy import optimize
 
-from keras_dp.accountants import _gaussian_profile
-from keras_dp.accountants._pairs import Array
 from keras_dp.accountants.accountant import Accountant
-from keras_dp.accountants.mechanisms import (
+from keras_dp.accountants.arrays import Array
+from keras_dp.accountants.loss import gaussian_profile
+from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
     FixedSizeGaussian,
     Gaussian,
@@ -107,7 +107,7 @@ def _least_epsilon(
     # All of delta for the rounds: basic composition. Else a share of it.
     shares = np.concatenate([[0.0], _SHARES])
     log_each = log_delta + np.log1p(-shares) - np.log(counts @ q)
-    prices = _gaussian_profile.least_epsilon(
+    prices = gaussian_profile.least_epsilon(
         sensitivity, np.minimum(log_each[:, None], 0)
     )
     with np.errstate(over="ignore"):

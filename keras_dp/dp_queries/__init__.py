@@ -19,7 +19,7 @@ from keras_dp.dp_queries.joint_clip_query import JointClipQuery
 from keras_dp.dp_queries.ks_denoised_query import KSDenoisedQuery
 from keras_dp.dp_queries.nested_query import NestedQuery
 from keras_dp.dp_queries.no_privacy_average_query import NoPrivacyAverageQuery
-from keras_dp.dp_queries.no_privacy_query import NoPrivacySumQuery
+from keras_dp.dp_queries.no_privacy_sum_query import NoPrivacySumQuery
 from keras_dp.dp_queries.noise_allocation import (
     dimension_adjusted_noise,
     equal_noise,

@@ -8,7 +8,6 @@ from typing_extensions import override
 
 from keras_dp import _check, ledger
 from keras_dp.dp_queries import records as records_lib
-from keras_dp.dp_queries import seeds
 from keras_dp.dp_queries.adaptive_clips import (
     LARGEST_CLIP,
     SMALLEST_CLIP,
@@ -28,6 +27,7 @@ from keras_dp.dp_queries.gaussian_query import (
     GaussianGlobalState,
     GaussianSumQuery,
 )
+from keras_dp.noise import seeds
 
 
 class AdaptiveClipState(NamedTuple):

@@ -7,7 +7,6 @@ import tensorflow as tf
 from typing_extensions import override
 
 from keras_dp import _check, ledger
-from keras_dp.dp_queries import discrete_gaussian, seeds
 from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.dp_query import (
     DPQuery,
@@ -17,6 +16,7 @@ from keras_dp.dp_queries.dp_query import (
     register,
     zeros_like_record,
 )
+from keras_dp.noise import discrete_gaussian, seeds
 
 # Below it all noise is 0 but for a chance of exp(-5e11).
 _SMALLEST_STDDEV = 1e-6

@@ -11,7 +11,7 @@ import tensorflow as tf
 from typing_extensions import override
 
 from keras_dp import _check, ledger
-from keras_dp.dp_queries import chunked_sums, noise_samplers, seeds
+from keras_dp.dp_queries import chunked_sums
 from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.dp_query import (
     DPQuery,
@@ -26,6 +26,7 @@ from keras_dp.dp_queries.preselected_vectors import (
     noise_config,
     noise_from_config,
 )
+from keras_dp.noise import samplers, seeds
 
 # Noise is at least a million times the smallest float32.
 _SMALLEST_SCALE = 1e-30
@@ -223,7 +224,7 @@ class EncodedSumQuery(DPQuery):
         leaves = tf.nest.flatten(sample_state)
         following, *own = seeds.split(global_state.seed, len(leaves) + 1)
         noised = [
-            leaf + noise_samplers.sample(self.noise, leaf, seed)
+            leaf + samplers.sample(self.noise, leaf, seed)
             for leaf, seed in zip(leaves, own, strict=True)
         ]
         return QueryResult(

@@ -8,7 +8,6 @@ from typing_extensions import override
 
 from keras_dp import _check, ledger
 from keras_dp.dp_queries import records as records_lib
-from keras_dp.dp_queries import seeds
 from keras_dp.dp_queries.dp_query import (
     DPQuery,
     GaussianEvent,
@@ -19,6 +18,7 @@ from keras_dp.dp_queries.dp_query import (
     register,
     zeros_like_record,
 )
+from keras_dp.noise import seeds
 
 # Noise is at least a million times the smallest float32.
 _SMALLEST_STDDEV = 1e-30

@@ -9,7 +9,6 @@ import tensorflow as tf
 from typing_extensions import override
 
 from keras_dp import ledger
-from keras_dp.dp_queries import noise_samplers
 from keras_dp.dp_queries.dp_query import (
     DPQuery,
     LeafNoise,
@@ -18,6 +17,7 @@ from keras_dp.dp_queries.dp_query import (
     register,
 )
 from keras_dp.dp_queries.wrapping_query import WrappingQuery, check_query
+from keras_dp.noise import samplers
 
 _SCOPES = ("group", "global")
 
@@ -151,7 +151,7 @@ def ks_distance(
         noise: With the distribution function F.
     """
     # Just before and at each jump of the empirical distribution function.
-    below = noise_samplers.cdf(noise, tf.sort(vector))
+    below = samplers.cdf(noise, tf.sort(vector))
     count = tf.size(vector)
     steps = tf.cast(tf.range(count + 1), tf.float64) / tf.cast(
         tf.maximum(count, 1), tf.float64

@@ -8,7 +8,7 @@ import tensorflow as tf
 from typing_extensions import override
 
 from keras_dp import ledger
-from keras_dp.dp_queries import nests, seeds
+from keras_dp.dp_queries import nests
 from keras_dp.dp_queries.dp_query import (
     DPQuery,
     LeafNoise,
@@ -16,6 +16,7 @@ from keras_dp.dp_queries.dp_query import (
     QueryResult,
     register,
 )
+from keras_dp.noise import seeds
 
 
 @register

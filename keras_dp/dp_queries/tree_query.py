@@ -9,7 +9,6 @@ from typing_extensions import override
 
 from keras_dp import _check, ledger
 from keras_dp.dp_queries import record_specs as specs_lib
-from keras_dp.dp_queries import seeds, tree_noise
 from keras_dp.dp_queries.dp_query import (
     DPQuery,
     Nest,
@@ -17,6 +16,7 @@ from keras_dp.dp_queries.dp_query import (
     zeros_like_record,
 )
 from keras_dp.dp_queries.gaussian_query import GaussianSumQuery
+from keras_dp.noise import seeds, tree_noise
 
 # 16 million rounds, with a buffer of 24 records.
 DEFAULT_LEVELS = 24

@@ -1,21 +1,21 @@
 """Per-example gradients as records: capture, rules, fallback, self-check."""
 
-from keras_dp.gradients.batch_normalization import (
-    ExampleStatistics,
-    update_statistics,
-)
-from keras_dp.gradients.batch_normalization import (
-    trained_layers as trained_normalizations,
-)
-from keras_dp.gradients.engine import GradientEngine, PerExampleGradients
-from keras_dp.gradients.losses import (
+from keras_dp.gradients.capture.losses import (
     ExampleLosses,
     batch_losses,
     example_losses,
 )
-from keras_dp.gradients.records import GradientRecords
-from keras_dp.gradients.self_check import check_loss_splits, self_check
-from keras_dp.gradients.stores import without_stores
+from keras_dp.gradients.checks.self_check import check_loss_splits, self_check
+from keras_dp.gradients.checks.variable_writes import without_stores
+from keras_dp.gradients.engine import GradientEngine, PerExampleGradients
+from keras_dp.gradients.records.records import GradientRecords
+from keras_dp.gradients.rules.batch_normalization import (
+    ExampleStatistics,
+    update_statistics,
+)
+from keras_dp.gradients.rules.batch_normalization import (
+    trained_layers as trained_normalizations,
+)
 
 __all__ = [
     "ExampleLosses",

@@ -13,9 +13,20 @@ import keras
 import tensorflow as tf
 
 from keras_dp.errors import UnsupportedLayerError
+from keras_dp.gradients.capture.taps import Tap, TappedCall, find_taps, tapped
+from keras_dp.gradients.capture.vectorized import vectorized
+from keras_dp.gradients.checks import unsupported_layers
+from keras_dp.gradients.checks.variable_writes import without_stores
+from keras_dp.gradients.records.records import (
+    GradientRecords,
+    ZeroRecords,
+    outside_xla,
+)
+from keras_dp.gradients.records.scaled_records import ScaledRecords
+from keras_dp.gradients.records.summed_records import summed
 
 # Importing a rule's module puts it into the table.
-from keras_dp.gradients import (  # noqa: F401
+from keras_dp.gradients.rules import (  # noqa: F401
     batch_normalization,
     conv_transpose,
     convolution,
@@ -28,26 +39,15 @@ from keras_dp.gradients import (  # noqa: F401
     lora,
     prelu,
     recurrent,
-    refusals,
+    registry,
     rms_normalization,
-    rules,
     separable_conv,
     time_distributed,
 )
-from keras_dp.gradients.batch_normalization import (
+from keras_dp.gradients.rules.batch_normalization import (
     ExampleStatistics,
     normalizing_by_released,
 )
-from keras_dp.gradients.records import (
-    GradientRecords,
-    ZeroRecords,
-    outside_xla,
-)
-from keras_dp.gradients.scaled_records import ScaledRecords
-from keras_dp.gradients.stores import without_stores
-from keras_dp.gradients.summed_records import summed
-from keras_dp.gradients.taps import Tap, TappedCall, find_taps, tapped
-from keras_dp.gradients.vectorized import vectorized
 
 
 class PerExampleGradients(NamedTuple):
@@ -147,7 +147,7 @@ class GradientEngine:
                 if loss_scale != 1:
                     scaled = losses * tf.cast(loss_scale, losses.dtype)
             added = statistics()
-            refusals.check_added_losses(self.model)
+            unsupported_layers.check_added_losses(self.model)
             self._check_variables()
             cotangents = tape.gradient(
                 scaled,
@@ -180,7 +180,7 @@ class GradientEngine:
         Raises:
             UnsupportedLayerError: The message names the layer and the remedy.
         """
-        refusals.check_model(
+        unsupported_layers.check_model(
             self.model, releases_statistics=self.releases_statistics
         )
 
@@ -195,7 +195,7 @@ class GradientEngine:
                 "Call the model on a batch of data first."
             )
 
-    def _vectorized(self, call: rules.LayerCall) -> rules.Gradients:
+    def _vectorized(self, call: registry.LayerCall) -> registry.Gradients:
         with normalizing_by_released(self.normalized):
             return vectorized(call, jit_compile=self.jit_compile)
 
@@ -208,7 +208,7 @@ class GradientEngine:
         """Returns the gradients that follow from the tapped calls."""
         parts: dict[int, list[GradientRecords]] = {}
         for call, cotangent in zip(calls, cotangents, strict=True):
-            layer_call = rules.LayerCall(
+            layer_call = registry.LayerCall(
                 call.tap.layer,
                 call.args,
                 call.kwargs,

@@ -11,16 +11,15 @@ from keras_dp import ledger as ledger_lib
 from keras_dp.dp_queries import DPQuery
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.optimizers.drawn_state import DrawnState
-from keras_dp.optimizers.preconditions import check_inner
-from keras_dp.optimizers.replicas import already_summed
-from keras_dp.optimizers.round_queries import GRADIENTS, Asked, RoundQueries
-from keras_dp.optimizers.variable_groups import (
+from keras_dp.optimizers.groups import (
     Patterns,
     VariableGroups,
     group_variables,
     patterns_from,
 )
-from keras_dp.optimizers.workers import LedgerOfChief
+from keras_dp.optimizers.inner_optimizer import already_summed, check_inner
+from keras_dp.optimizers.ledger_of_chief import LedgerOfChief
+from keras_dp.optimizers.round_queries import GRADIENTS, Asked, RoundQueries
 from keras_dp.optimizers.wrapping_optimizer import WrappingOptimizer
 
 # In float32 the norms of gradients below this are rounded to 0.

@@ -6,10 +6,10 @@ from typing import Any
 import tensorflow as tf
 
 from keras_dp import ledger as ledger_lib
-from keras_dp.dp_queries import seeds
 from keras_dp.errors import PrivateTrainingError
+from keras_dp.noise import seeds
 from keras_dp.optimizers.round_queries import RoundQueries
-from keras_dp.optimizers.state_variables import StateVariables
+from keras_dp.optimizers.state import StateVariables
 
 
 class DrawnState:

@@ -16,7 +16,7 @@ from keras_dp.dp_queries import (
     noise_from_shares,
     proportional_noise,
 )
-from keras_dp.optimizers.variable_groups import (
+from keras_dp.optimizers.groups import (
     Patterns,
     VariableGroups,
     group_variables,

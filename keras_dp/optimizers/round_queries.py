@@ -8,9 +8,8 @@ import tensorflow as tf
 
 from keras_dp import ledger
 from keras_dp.dp_queries import DPQuery, QueryResult
-from keras_dp.dp_queries.seeds import children
 from keras_dp.errors import PrivateTrainingError
-from keras_dp.optimizers.feed import Grouping
+from keras_dp.noise.seeds import children
 
 GRADIENTS = "gradients"
 
@@ -25,6 +24,21 @@ class Asked(NamedTuple):
 
     records: Any
     mask: tf.Tensor | None
+
+
+class Grouping(NamedTuple):
+    """How the examples of a physical batch make microbatches.
+
+    Attributes:
+        rows: Consecutive rows of the batch that make one, padding included.
+        size: Public number that the sum of their gradients is divided by.
+        bound_factor: By how many times a record's bound the privacy unit moves
+            the sum over the sample.
+    """
+
+    rows: int
+    size: float
+    bound_factor: int
 
 
 class RoundQueries:

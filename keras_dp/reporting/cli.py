@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from keras_dp._version import __version__
 from keras_dp.accountants import plan
-from keras_dp.accountants.normalization import Neighbours
+from keras_dp.accountants.normalize.normalize import Neighbours
 from keras_dp.errors import (
     CalibrationError,
     LedgerError,

@@ -6,7 +6,7 @@ Matplotlib, the extra `plots`, is imported when a plot is asked for.
 from collections.abc import Sequence
 from typing import Any
 
-from keras_dp.accountants.plan import Plan
+from keras_dp.planning.plan import Plan
 
 
 def plot_plans(plans: Sequence[Plan]) -> Any:

@@ -7,7 +7,7 @@ import keras
 from typing_extensions import override
 
 from keras_dp.accountants import RDP, Accountant
-from keras_dp.accountants.normalization import Neighbours
+from keras_dp.accountants.normalize.normalize import Neighbours
 from keras_dp.ledger import PrivacyLedger
 
 

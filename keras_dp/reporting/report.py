@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from keras_dp.accountants import Accountant, available_accountants
-from keras_dp.accountants.normalization import Neighbours
+from keras_dp.accountants.normalize.normalize import Neighbours
 from keras_dp.ledger import (
     CoordinateBounds,
     CountedRound,

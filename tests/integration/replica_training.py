@@ -19,8 +19,8 @@ from keras_dp.dp_queries import (
     QuantileAdaptiveClipSumQuery,
 )
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
-from keras_dp.optimizers.private_metrics import PrivateLoss
 from keras_dp.sampling import PoissonBatches, RandomMicrobatches
+from keras_dp.training.private_metrics import PrivateLoss
 
 FEATURES, RECORDS = 6, 256
 # Enough coordinates to tell one stddev from twice of it beyond doubt.

@@ -33,8 +33,9 @@ from keras_dp.dp_queries import (
     TreeResidualSumQuery,
 )
 from keras_dp.ledger import GaussianNoise, LaplaceNoise, StudentTNoise
-from keras_dp.optimizers import DPSGD, PrivateLoss
+from keras_dp.optimizers import DPSGD
 from keras_dp.sampling import PoissonBatches
+from keras_dp.training import PrivateLoss
 
 RECORDS, FEATURES, BATCH = 64, 5, 16.0
 SHAPES = [(FEATURES, 4), (4,), (4, 2), (2,)]
@@ -226,7 +227,7 @@ class TestAdaptiveClips:
         norms = []
         x, y = data()
         for i in range(RECORDS):
-            row = keras_dp.optimizers.mean_gradient_norms(
+            row = keras_dp.training.mean_gradient_norms(
                 private.model,
                 private.loss,
                 x[i : i + 1],

@@ -15,14 +15,15 @@ from keras_dp.dp_queries import (
     QuantileAdaptiveClipSumQuery,
 )
 from keras_dp.errors import PrivateTrainingError
-from keras_dp.gradients.records import MaterializedRecords
+from keras_dp.gradients.records.records import MaterializedRecords
 from keras_dp.ledger import GaussianSum, NonPrivateSum
-from keras_dp.optimizers import DPSGD, PrivateLoss
+from keras_dp.optimizers import DPSGD
 from keras_dp.sampling import (
     FixedMicrobatches,
     PoissonBatches,
     RandomMicrobatches,
 )
+from keras_dp.training import PrivateLoss
 
 RECORDS, FEATURES = 24, 5
 

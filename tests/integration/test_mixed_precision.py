@@ -8,11 +8,11 @@ import tensorflow as tf
 import keras_dp
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.gradients import GradientEngine
-from keras_dp.gradients.records import MaterializedRecords
-from keras_dp.gradients.scaled_records import ScaledRecords
+from keras_dp.gradients.records.records import MaterializedRecords
+from keras_dp.gradients.records.scaled_records import ScaledRecords
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
-from keras_dp.optimizers.preconditions import resolved_loss_scale
 from keras_dp.sampling import PoissonBatches
+from keras_dp.training.preconditions import resolved_loss_scale
 
 FEATURES, CLASSES, RECORDS = 8, 3, 600
 

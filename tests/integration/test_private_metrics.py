@@ -8,17 +8,13 @@ from keras import layers
 
 import keras_dp
 from keras_dp.accountants import RDP
-from keras_dp.accountants.normalization import normalize
+from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.dp_queries import GaussianAverageQuery, GaussianSumQuery
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.ledger import GaussianSum, PoissonSampling
-from keras_dp.optimizers import (
-    DPSGD,
-    PrivateClassCounts,
-    PrivateLoss,
-    PrivateMean,
-)
+from keras_dp.optimizers import DPSGD
 from keras_dp.sampling import PoissonBatches
+from keras_dp.training import PrivateClassCounts, PrivateLoss, PrivateMean
 
 RECORDS, FEATURES, CLASSES = 60, 5, 3
 ACCURACY = keras.metrics.sparse_categorical_accuracy

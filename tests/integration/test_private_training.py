@@ -21,8 +21,9 @@ from keras_dp.ledger import (
     PoissonSampling,
     UnverifiedSampling,
 )
-from keras_dp.optimizers import DPSGD, DPAdam, recording
+from keras_dp.optimizers import DPSGD, DPAdam
 from keras_dp.sampling import PoissonBatches
+from keras_dp.training import recording
 
 RECORDS, FEATURES = 60, 5
 

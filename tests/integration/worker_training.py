@@ -29,7 +29,7 @@ def main(index: int, port: int, folder: Path, scenario: str) -> None:
     import keras_dp
     from keras_dp.errors import PrivateTrainingError
     from keras_dp.optimizers.dp_optimizer import DPOptimizer
-    from keras_dp.optimizers.workers import open_ledger
+    from keras_dp.training.devices.workers import open_ledger
 
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     keras.utils.set_random_seed(1 + index)  # The chief's weights are taken.

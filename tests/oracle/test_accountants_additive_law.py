@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from scipy import integrate, optimize, special
 
-from keras_dp.accountants import _additive
-from keras_dp.accountants._additive_coordinates import worst_shift
-from keras_dp.accountants._additive_law import additive_laws
-from keras_dp.accountants._pairs import log_excess_power
-from keras_dp.accountants.mechanisms import AdditiveNoise, Encoding
+from keras_dp.accountants.loss.encoded.coordinates import worst_shift
+from keras_dp.accountants.loss.encoded.law import additive_laws
+from keras_dp.accountants.normalize.mechanisms import AdditiveNoise, Encoding
+from keras_dp.accountants.renyi import encoded
+from keras_dp.accountants.renyi.mixture_pairs import log_excess_power
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import CoordinateBounds, GaussianNoise
 from keras_dp.ledger.noise_families import (
@@ -336,7 +336,7 @@ def test_many_coordinates(law, count, probability) -> None:
     mechanism = additive([[0.7 * count**-0.5]], [count], law, probability)
     removed, added = additive_laws(mechanism)
     orders = np.array([1.0, 2.0, 7.0, 31.0])
-    bound = _additive.log_moment(mechanism, orders)
+    bound = encoded.log_moment(mechanism, orders)
 
     nodes = removed.nodes(1.0, 31.0, 0.0)
     others = added.nodes(1.0, 31.0, 0.0)
@@ -367,7 +367,7 @@ def test_ten_million_coordinates_of_normal_sizes() -> None:
 
     nodes = additive_laws(mechanism)[0].nodes(2.0, 12.0, 10.0)
 
-    bound = _additive.log_moment(mechanism, orders)
+    bound = encoded.log_moment(mechanism, orders)
     found = np.array([log_moment_of(nodes, each) for each in orders])
     assert np.all(found < bound)
     assert np.all(found > bound * (1 - 1e-5))
@@ -425,7 +425,7 @@ class TestOneLaw:
     def test_rdp_is_not_below(self, mechanism, order) -> None:
         law = additive_laws(mechanism)[order]
         orders = np.array([1.0, 3.0, 10.0])
-        bound = _additive.log_moment(mechanism, orders)
+        bound = encoded.log_moment(mechanism, orders)
 
         nodes = law.nodes(1.0, 10.0, 0.0)
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from keras_dp.accountants import RDP, Moments
-from keras_dp.accountants.mechanisms import (
+from keras_dp.accountants.moments import log_moments
+from keras_dp.accountants.normalize.mechanisms import (
     DiscreteGaussian,
     Gaussian,
     SampledDiscreteGaussian,
     SampledGaussian,
 )
-from keras_dp.accountants.moments import log_moments
-from keras_dp.accountants.renyi_curves import rdp
+from keras_dp.accountants.renyi.divergences import rdp
 from keras_dp.ledger import (
     DiscreteGaussianSum,
     FullDataset,

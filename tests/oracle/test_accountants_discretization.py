@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 from scipy import special
 
-from keras_dp.accountants import _grid_pairs, _line_integral
-from keras_dp.accountants._composition import Composition
-from keras_dp.accountants._discretization import (
+from keras_dp.accountants.compose.composition import Composition
+from keras_dp.accountants.compose.grid import pessimistic
+from keras_dp.accountants.compose.grid.bounds import (
     epsilon_bounds,
     log_delta_bounds,
 )
-from keras_dp.accountants._gaussian_profile import least_epsilon
-from keras_dp.accountants._mixture_law import MixtureLaw
+from keras_dp.accountants.compose.line import integral
+from keras_dp.accountants.loss.gaussian_profile import least_epsilon
+from keras_dp.accountants.loss.mixture import MixtureLaw
 
 WIDTH = 1e-8
 
@@ -201,7 +202,7 @@ def test_the_line_gives_the_same(
     composition = rounds_of(
         law_of(noise_multiplier, probability, is_added), count
     )
-    line = _line_integral.epsilon_bounds(composition, math.log(1e-5), 1e-9)
+    line = integral.epsilon_bounds(composition, math.log(1e-5), 1e-9)
 
     lower, upper = epsilon_bounds(composition, math.log(1e-5), WIDTH)
 
@@ -224,7 +225,7 @@ def test_published_digits_of_a_line() -> None:
 def test_different_laws_are_composed() -> None:
     laws = [law_of(0.5 + 0.3 * i, 0.01 * (i + 1), False) for i in range(10)]
     composition = Composition(laws, np.arange(1.0, 11.0), 0.3)
-    line = _line_integral.epsilon_bounds(composition, math.log(1e-6), 1e-9)
+    line = integral.epsilon_bounds(composition, math.log(1e-6), 1e-9)
 
     lower, upper = epsilon_bounds(composition, math.log(1e-6), WIDTH)
 
@@ -269,7 +270,7 @@ def test_near_atoms_and_little_noise_are_tight(
 def test_many_rounds_are_bounded_too(is_added) -> None:
     """Wide, as they are the line's business: 1e-3 at 1e5 rounds."""
     composition = rounds_of(law_of(5.0, 0.01, is_added), 100_000)
-    line = _line_integral.epsilon_bounds(composition, math.log(1e-5), 1e-9)
+    line = integral.epsilon_bounds(composition, math.log(1e-5), 1e-9)
 
     lower, upper = epsilon_bounds(composition, math.log(1e-5), 1e-4)
 
@@ -310,9 +311,9 @@ def test_a_finer_grid_tightens_both(is_added) -> None:
 
 def test_control_rounding_down_is_no_upper_bound(monkeypatch) -> None:
     """Cells that are moved to their lower ends give less than the truth."""
-    connected = _grid_pairs._connected
+    connected = pessimistic._connected
     monkeypatch.setattr(
-        _grid_pairs,
+        pessimistic,
         "_connected",
         lambda mass, share, power: connected(mass, 0 * share, power),
     )
@@ -329,9 +330,9 @@ def test_control_one_gap_less_is_no_lower_bound(monkeypatch) -> None:
     law = MixtureLaw(1.0, (0.0, 1.0), is_added=False)
     true = float(least_epsilon(np.asarray(2.0), np.asarray(-11.5)))
     monkeypatch.setattr(
-        _grid_pairs,
+        pessimistic,
         "_lowered",
-        lambda mass, share, kept, anchor, step, tilt: _grid_pairs._connected(
+        lambda mass, share, kept, anchor, step, tilt: pessimistic._connected(
             mass, share, math.exp((1 + tilt) * step)
         ),
     )

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_dp.accountants import AnalyticGaussian
-from keras_dp.accountants._gaussian_profile import least_epsilon, log_delta
+from keras_dp.accountants.loss.gaussian_profile import least_epsilon, log_delta
 from keras_dp.ledger import DisjointBatches, FullDataset, GaussianSum, Round
 
 

@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from keras_dp.accountants import _grid_pairs
-from keras_dp.accountants._grid_pairs import Span, grid_pairs
-from keras_dp.accountants._mixture_law import MixtureLaw
-from keras_dp.accountants._single_round import log_delta_bounds
+from keras_dp.accountants.compose.grid import pessimistic
+from keras_dp.accountants.compose.grid.pessimistic import Span, grid_pairs
+from keras_dp.accountants.compose.single_round import log_delta_bounds
+from keras_dp.accountants.loss.mixture import MixtureLaw
 
 
 def law_of(noise_multiplier, probability, is_added) -> MixtureLaw:
@@ -98,7 +98,7 @@ def test_negative_weights_are_moved_so_that_the_profile_falls() -> None:
     weights = np.array([1.0, 2.0, -0.5, 3.0, 2.0, -0.2, -0.1, 2.0, 1.0])
     moved = weights.copy()
 
-    is_done = _grid_pairs._repaired(moved, step, math.exp((1 + tilt) * step))
+    is_done = pessimistic._repaired(moved, step, math.exp((1 + tilt) * step))
 
     def profile(values, ratio):
         under_q = values * np.exp(-(1 + tilt) * losses)
@@ -112,4 +112,4 @@ def test_negative_weights_are_moved_so_that_the_profile_falls() -> None:
 
 def test_a_negative_last_weight_is_not_repaired() -> None:
     """There a profile would be negative, which no measure has."""
-    assert not _grid_pairs._repaired(np.array([1.0, 1.0, -1.0]), 0.1, 1.1)
+    assert not pessimistic._repaired(np.array([1.0, 1.0, -1.0]), 0.1, 1.1)

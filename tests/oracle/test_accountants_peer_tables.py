@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from keras_dp.accountants import RDP, AnalyticGaussian, Fourier
-from keras_dp.accountants.mechanisms import SampledGaussian
-from keras_dp.accountants.renyi_curves import rdp
+from keras_dp.accountants.normalize.mechanisms import SampledGaussian
+from keras_dp.accountants.renyi.divergences import rdp
 from keras_dp.ledger import (
     CoordinateBounds,
     DisjointBatches,

@@ -6,8 +6,11 @@ import pytest
 from dp_accounting.rdp import rdp_privacy_accountant as peer
 
 from keras_dp.accountants import RDP, AnalyticGaussian
-from keras_dp.accountants.mechanisms import FixedSizeGaussian, SampledGaussian
-from keras_dp.accountants.renyi_curves import rdp
+from keras_dp.accountants.normalize.mechanisms import (
+    FixedSizeGaussian,
+    SampledGaussian,
+)
+from keras_dp.accountants.renyi.divergences import rdp
 from keras_dp.ledger import (
     FixedSizeWithoutReplacement,
     FullDataset,

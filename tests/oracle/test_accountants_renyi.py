@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from scipy import integrate, special
 
-from keras_dp.accountants.mechanisms import (
+from keras_dp.accountants.moments import log_moments
+from keras_dp.accountants.normalize.mechanisms import (
     Gaussian,
     SampledGaussian,
     SampledGaussianReplaceOne,
 )
-from keras_dp.accountants.moments import log_moments
-from keras_dp.accountants.renyi_curves import rdp
+from keras_dp.accountants.renyi.divergences import rdp
 
 # What the curves add on purpose, and twice the 1e-14 that they are exact to.
 ROUNDED_UP = 1.5e-12

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from keras_dp.accountants.mechanisms import SampledGaussianReplaceOne
-from keras_dp.accountants.renyi_curves import rdp
+from keras_dp.accountants.normalize.mechanisms import SampledGaussianReplaceOne
+from keras_dp.accountants.renyi.divergences import rdp
 
 NOISE = 1.5
 STEP = 0.2

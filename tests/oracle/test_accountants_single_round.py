@@ -5,8 +5,11 @@ import math
 import mpmath as mp
 import pytest
 
-from keras_dp.accountants._mixture_law import MixtureLaw
-from keras_dp.accountants._single_round import epsilon_bounds, log_delta_bounds
+from keras_dp.accountants.compose.single_round import (
+    epsilon_bounds,
+    log_delta_bounds,
+)
+from keras_dp.accountants.loss.mixture import MixtureLaw
 
 NOISE_MULTIPLIERS = [0.05, 0.3, 1.0, 10.0, 1000.0]
 PROBABILITIES = [1e-12, 1e-5, 0.01, 0.5, 0.999, 1.0]

@@ -9,7 +9,11 @@ import pytest
 from dp_accounting.rdp import rdp_privacy_accountant as peer
 
 from keras_dp.accountants import RDP
-from keras_dp.accountants._trees import TreeRound, largest_square, tree_costs
+from keras_dp.accountants.normalize.trees import (
+    TreeRound,
+    largest_square,
+    tree_costs,
+)
 from keras_dp.ledger import DisjointBatches, FullDataset, Round, TreeSum
 
 

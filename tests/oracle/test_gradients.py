@@ -5,12 +5,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_dp.gradients import (
-    GradientEngine,
-    example_losses,
-    outer_product_records,
-)
-from keras_dp.gradients.rules import rule_for
+from keras_dp.gradients import GradientEngine, example_losses
+from keras_dp.gradients.records import outer_product_records
+from keras_dp.gradients.rules.registry import rule_for
 from tests.models import MODELS, ModelCase
 
 BATCH = 5

@@ -8,9 +8,15 @@ import pytest
 from scipy import integrate, stats
 
 from keras_dp.accountants import AnalyticGaussian
-from keras_dp.accountants import group_privacy as module
-from keras_dp.accountants.group_privacy import group_delta, group_epsilon
-from keras_dp.accountants.mechanisms import CountedMechanism, SampledGaussian
+from keras_dp.accountants.attacks import group_privacy as module
+from keras_dp.accountants.attacks.group_privacy import (
+    group_delta,
+    group_epsilon,
+)
+from keras_dp.accountants.normalize.mechanisms import (
+    CountedMechanism,
+    SampledGaussian,
+)
 from keras_dp.ledger import FullDataset, GaussianSum, Round
 
 

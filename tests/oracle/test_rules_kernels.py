@@ -5,8 +5,9 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from keras_dp.gradients import convolution_products, cost_model
-from keras_dp.gradients.convolution import SplitKernelRecords
+from keras_dp.gradients.records import cost_model
+from keras_dp.gradients.rules import convolution_products
+from keras_dp.gradients.rules.convolution import SplitKernelRecords
 from tests.oracle.rules_of_layers import (
     BATCH,
     assert_agrees,
@@ -137,7 +138,7 @@ def test_a_row_of_taps_in_the_wrong_place_is_found(monkeypatch) -> None:
 
     monkeypatch.setattr(cost_model, "instantiates", lambda *_: True)
     monkeypatch.setattr(
-        "keras_dp.gradients.convolution.split_products", swapped
+        "keras_dp.gradients.rules.convolution.split_products", swapped
     )
     layer, inputs, cotangent = _layer(
         (layers.Conv2D, (7, 9), {"kernel_size": 3}), 12, "float32"

@@ -6,9 +6,9 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from keras_dp.gradients import lora
 from keras_dp.gradients.engine import GradientEngine
-from keras_dp.gradients.rules import rule_for
+from keras_dp.gradients.rules import lora
+from keras_dp.gradients.rules.registry import rule_for
 from tests.layer_oracle import (
     BATCH,
     assert_agrees,

@@ -8,10 +8,10 @@ import pytest
 import tensorflow as tf
 
 from keras_dp.errors import UnsupportedLayerError
-from keras_dp.gradients import group_normalization as group_rule
-from keras_dp.gradients import layer_normalization as layer_rule
-from keras_dp.gradients import prelu, rms_normalization
-from keras_dp.gradients.records import MaterializedRecords
+from keras_dp.gradients.records.records import MaterializedRecords
+from keras_dp.gradients.rules import group_normalization as group_rule
+from keras_dp.gradients.rules import layer_normalization as layer_rule
+from keras_dp.gradients.rules import prelu, rms_normalization
 from tests.oracle.rules_of_layers import (
     BATCH,
     assert_agrees,

@@ -7,7 +7,11 @@ import pytest
 from scipy import stats
 
 from keras_dp.accountants import RDP, AnalyticGaussian
-from keras_dp.accountants.trade_off import advantage, bayes_risk, trade_off
+from keras_dp.accountants.attacks.trade_off import (
+    advantage,
+    bayes_risk,
+    trade_off,
+)
 from keras_dp.ledger import FullDataset, GaussianSum, PoissonSampling, Round
 
 RATES = np.concatenate([np.logspace(-9, -0.01, 400), [0.0, 0.5, 1.0]])

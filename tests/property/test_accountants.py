@@ -12,7 +12,7 @@ from keras_dp.accountants import (
     Moments,
     StrongComposition,
 )
-from keras_dp.accountants.normalization import normalize
+from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.ledger import (
     FixedSizeWithoutReplacement,
     FullDataset,

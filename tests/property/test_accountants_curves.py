@@ -8,15 +8,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from keras_dp.accountants import RDP
-from keras_dp.accountants._pairs import Pairs
-from keras_dp.accountants._renyi import log_moment
-from keras_dp.accountants.mechanisms import (
+from keras_dp.accountants.normalize.mechanisms import (
     FixedSizeGaussian,
     Gaussian,
     SampledGaussian,
     SampledGaussianReplaceOne,
 )
-from keras_dp.accountants.renyi_curves import rdp
+from keras_dp.accountants.renyi.divergences import rdp
+from keras_dp.accountants.renyi.mixture_pairs import Pairs
+from keras_dp.accountants.renyi.mixtures import log_moment
 from keras_dp.ledger import FullDataset, GaussianSum, Round
 
 LAW = settings(derandomize=True, deadline=None, max_examples=40)

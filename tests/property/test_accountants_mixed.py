@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_dp.accountants import RDP, Moments
-from keras_dp.accountants.normalization import normalize
+from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.ledger import (
     CoordinateBounds,
     DiscreteGaussianSum,

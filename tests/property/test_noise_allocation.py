@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_dp.accountants.normalization import normalize
+from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.dp_queries import (
     dimension_adjusted_noise,
     equal_noise,

@@ -12,10 +12,10 @@ import pytest
 import tensorflow as tf
 from scipy import stats
 
-from keras_dp.dp_queries import discrete_gaussian
 from keras_dp.dp_queries.discrete_gaussian_query import (
     DiscreteGaussianSumQuery,
 )
+from keras_dp.noise import discrete_gaussian
 
 FALSE_ALARM = 1e-6
 SIZE = 400_000

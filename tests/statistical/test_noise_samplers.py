@@ -12,7 +12,6 @@ import pytest
 import tensorflow as tf
 from scipy import stats
 
-from keras_dp.dp_queries import noise_samplers
 from keras_dp.ledger.noise_families import (
     CauchyNoise,
     GaussianNoise,
@@ -22,6 +21,7 @@ from keras_dp.ledger.noise_families import (
     StudentTNoise,
 )
 from keras_dp.ledger.variance_gamma_noise import VarianceGammaNoise
+from keras_dp.noise import samplers
 from tests.noise_table import name_of
 
 FALSE_ALARM = 1e-6
@@ -49,7 +49,7 @@ def seed(number):
 
 @functools.cache
 def draws(noise, way="xla", dtype="float32", number=3):
-    sample = functools.partial(noise_samplers.sample, noise)
+    sample = functools.partial(samplers.sample, noise)
     if way == "xla":
         sample = tf.function(sample, jit_compile=True)
     like = tf.zeros([SIZE], dtype)
@@ -145,7 +145,7 @@ def beyond(noise, probabilities, limit=np.inf):
 
     @functools.partial(tf.function, jit_compile=True)
     def counts():
-        values = noise_samplers.sample(noise, tf.zeros([MANY]), seed(17))
+        values = samplers.sample(noise, tf.zeros([MANY]), seed(17))
         sizes = tf.minimum(tf.abs(values), limit)
         return [
             tf.math.count_nonzero(sizes > -float(noise.quantile(p / 2)))

@@ -13,8 +13,8 @@ import pytest
 import tensorflow as tf
 from scipy import special, stats
 
-from keras_dp.dp_queries import box_muller, seeds, streams
-from keras_dp.dp_queries.lane_arithmetic import TensorArithmetic
+from keras_dp.noise import box_muller, seeds, streams
+from keras_dp.noise.xla.arithmetic import TensorArithmetic
 
 FALSE_ALARM = 1e-6
 SIZE = 10_000_000

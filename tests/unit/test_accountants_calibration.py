@@ -12,12 +12,6 @@ from keras_dp.accountants import (
     StrongComposition,
     available_accountants,
 )
-from keras_dp.accountants.calibration import (
-    calibrate_noise,
-    calibrate_rounds,
-    calibrate_sampling_probability,
-    calibrate_scale,
-)
 from keras_dp.errors import CalibrationError, UnsupportedEventError
 from keras_dp.ledger import (
     FixedSizeWithReplacement,
@@ -25,6 +19,12 @@ from keras_dp.ledger import (
     GaussianSum,
     PoissonSampling,
     Round,
+)
+from keras_dp.planning.calibration import (
+    calibrate_noise,
+    calibrate_rounds,
+    calibrate_sampling_probability,
+    calibrate_scale,
 )
 
 MESSAGE = re.compile(r"`\w+` must .* Received: .*", re.DOTALL)

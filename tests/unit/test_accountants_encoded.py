@@ -12,7 +12,7 @@ from keras_dp.accountants import (
     available_accountants,
     calibrate_scale,
 )
-from keras_dp.accountants.mechanisms import (
+from keras_dp.accountants.normalize.mechanisms import (
     AdditiveNoise,
     Encoding,
     FixedSizeGaussian,
@@ -21,8 +21,8 @@ from keras_dp.accountants.mechanisms import (
     SampledGaussian,
     SampledGaussianReplaceOne,
 )
-from keras_dp.accountants.normalization import normalize
-from keras_dp.accountants.renyi_curves import rdp
+from keras_dp.accountants.normalize.normalize import normalize
+from keras_dp.accountants.renyi.divergences import rdp
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
     CoordinateBounds,

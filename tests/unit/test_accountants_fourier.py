@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from keras_dp.accountants import RDP, AnalyticGaussian, Bounds, Fourier
-from keras_dp.accountants._mixture_law import MixtureLaw
-from keras_dp.accountants._output_law import cut
+from keras_dp.accountants.loss.mixture import MixtureLaw
+from keras_dp.accountants.loss.of_normal_output import cut
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
     CoordinateBounds,

@@ -10,14 +10,14 @@ from keras_dp.accountants import (
     StrongComposition,
     available_accountants,
 )
-from keras_dp.accountants.mechanisms import (
+from keras_dp.accountants.normalize.mechanisms import (
     AdditiveNoise,
     DiscreteGaussian,
     Gaussian,
     SampledDiscreteGaussian,
     SampledGaussian,
 )
-from keras_dp.accountants.normalization import normalize
+from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
     CoordinateBounds,

@@ -7,14 +7,14 @@ import re
 import numpy as np
 import pytest
 
-from keras_dp.accountants.mechanisms import (
+from keras_dp.accountants.normalize.mechanisms import (
     FixedSizeGaussian,
     Gaussian,
     SampledGaussian,
     SampledGaussianReplaceOne,
     WithReplacementGaussian,
 )
-from keras_dp.accountants.normalization import normalize
+from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
     DisjointBatches,

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_dp.dp_queries import chacha20, lane_kernels, seeds, streams
-from keras_dp.dp_queries.lane_arithmetic import TensorArithmetic
+from keras_dp.noise import chacha20, seeds, streams
+from keras_dp.noise.xla import kernels
+from keras_dp.noise.xla.arithmetic import TensorArithmetic
 
 MASK = 0xFFFFFFFF
 LANES = 37  # Not a multiple of a vector register.
@@ -119,7 +120,7 @@ def lanes_of(state):
 def fused(state):
     """Key stream of `LANES` blocks, by the kernel."""
     shared = tf.unstack(state)
-    return lane_kernels.run(streams._word_body, LANES, shared)
+    return kernels.run(streams._word_body, LANES, shared)
 
 
 def by_rows(state):

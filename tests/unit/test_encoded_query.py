@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_dp.dp_queries import noise_samplers, seeds
 from keras_dp.dp_queries.encoded_query import EncodedSumQuery
 from keras_dp.dp_queries.preselected_vectors import PreselectedVectors
 from keras_dp.ledger import CoordinateBounds, EncodedSum, GaussianNoise
@@ -17,6 +16,7 @@ from keras_dp.ledger.noise_families import (
     LaplaceNoise,
     StudentTNoise,
 )
+from keras_dp.noise import samplers, seeds
 from tests.query_table import ULP, accumulated
 
 NOISE = LaplaceNoise(1.0)
@@ -279,7 +279,7 @@ class TestReleases:
 
         added = result.value - total
         following, own = seeds.split(state.seed, 2)
-        drawn = noise_samplers.sample(noise, total, own)
+        drawn = samplers.sample(noise, total, own)
         np.testing.assert_allclose(
             added, drawn, rtol=0, atol=ULP * np.abs(drawn).max() + 6 * ULP
         )

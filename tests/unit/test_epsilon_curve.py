@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from keras_dp.accountants import RDP, AnalyticGaussian, StrongComposition
-from keras_dp.accountants.epsilon_curve import epsilon_curve
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
     DiscreteGaussianSum,
@@ -22,6 +21,7 @@ from keras_dp.ledger import (
     Round,
     TreeSum,
 )
+from keras_dp.planning.epsilon_curve import epsilon_curve
 
 DELTA = 1e-5
 
@@ -150,7 +150,7 @@ def test_many_noises_are_rounded_down_but_at_the_end(monkeypatch) -> None:
         (step(FullDataset(), 40 + math.pi * i / 100), 1) for i in range(300)
     ]
     exact = epsilon_curve(ledger, delta=DELTA, points=10)
-    module = importlib.import_module("keras_dp.accountants.epsilon_curve")
+    module = importlib.import_module("keras_dp.planning.epsilon_curve")
     monkeypatch.setattr(module, "_MOST_MECHANISMS", 10)
 
     rounded = epsilon_curve(ledger, delta=DELTA, points=10)

@@ -7,12 +7,13 @@ import tensorflow as tf
 from keras import layers
 
 from keras_dp.dp_queries import records as query_records
-from keras_dp.gradients import GradientEngine, cost_model
-from keras_dp.gradients.outer_product_records import (
+from keras_dp.gradients import GradientEngine
+from keras_dp.gradients.records import cost_model
+from keras_dp.gradients.records.outer_product_records import (
     Arrangement,
     OuterProductRecords,
 )
-from keras_dp.gradients.records import outside_xla
+from keras_dp.gradients.records.records import outside_xla
 
 MODES = ["eager", "graph", "jit"]
 

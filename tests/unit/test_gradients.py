@@ -10,14 +10,16 @@ from keras_dp.errors import GradientCheckError, UnsupportedLayerError
 from keras_dp.gradients import (
     GradientEngine,
     check_loss_splits,
-    cost_model,
     example_losses,
+    self_check,
+)
+from keras_dp.gradients.records import (
+    cost_model,
     outer_product_records,
     row_records,
-    self_check,
     summed_records,
 )
-from keras_dp.gradients import records as records_lib
+from keras_dp.gradients.records import records as records_lib
 from tests.models import MODELS
 
 

@@ -8,8 +8,9 @@ import pytest
 from keras import layers
 
 import keras_dp
-from keras_dp.accountants.normalization import normalize
-from keras_dp.optimizers import DPSGD, mean_gradient_norms, plan_groups
+from keras_dp.accountants.normalize.normalize import normalize
+from keras_dp.optimizers import DPSGD, plan_groups
+from keras_dp.training import mean_gradient_norms
 from tests.models import MODELS
 
 GROUPS = {

@@ -6,9 +6,12 @@ import re
 import pytest
 
 from keras_dp.accountants import RDP, AnalyticGaussian, Moments
-from keras_dp.accountants import group_privacy as module
-from keras_dp.accountants.group_privacy import group_delta, group_epsilon
-from keras_dp.accountants.mechanisms import (
+from keras_dp.accountants.attacks import group_privacy as module
+from keras_dp.accountants.attacks.group_privacy import (
+    group_delta,
+    group_epsilon,
+)
+from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
     DiscreteGaussian,
     FixedSizeGaussian,

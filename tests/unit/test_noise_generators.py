@@ -6,10 +6,10 @@ import pytest
 import tensorflow as tf
 
 import keras_dp
-from keras_dp.dp_queries import seeds, streams
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.ledger.header import Header
-from keras_dp.optimizers.named import DPSGD
+from keras_dp.noise import seeds, streams
+from keras_dp.optimizers.keras_optimizers import DPSGD
 
 GENERATORS = ["chacha20", "philox"]
 each_generator = pytest.mark.parametrize("generator", GENERATORS)

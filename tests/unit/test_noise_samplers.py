@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_dp.dp_queries import noise_samplers, seeds
 from keras_dp.ledger.noise_families import (
     CauchyNoise,
     GaussianNoise,
@@ -16,6 +15,7 @@ from keras_dp.ledger.noise_families import (
     LogisticNoise,
     StudentTNoise,
 )
+from keras_dp.noise import samplers, seeds
 from tests.noise_table import STANDARD, Untested, name_of
 
 each_noise = pytest.mark.parametrize("noise", STANDARD, ids=name_of)
@@ -54,7 +54,7 @@ class TestSample:
     @pytest.mark.parametrize("shape", [[], [0], [1], [7], [2, 0, 3], [3, 5]])
     @each_noise
     def test_has_the_shape_and_dtype_of_like(self, noise, shape, dtype):
-        draw = noise_samplers.sample(noise, tf.zeros(shape, dtype), SEED)
+        draw = samplers.sample(noise, tf.zeros(shape, dtype), SEED)
 
         assert draw.shape == tf.TensorShape(shape)
         assert draw.dtype == dtype
@@ -64,7 +64,7 @@ class TestSample:
     def test_is_a_function_of_the_seed(self, noise):
         like = tf.zeros([50])
         one, again, other = (
-            noise_samplers.sample(noise, like, tf.constant(s, tf.int64))
+            samplers.sample(noise, like, tf.constant(s, tf.int64))
             for s in ([1, 2], [1, 2], [1, 3])
         )
 
@@ -77,8 +77,7 @@ class TestSample:
         like = tf.zeros([50], tf.float64)
 
         one, two = (
-            noise_samplers.sample(noise.scaled(s), like, SEED)
-            for s in (1.0, 3.0)
+            samplers.sample(noise.scaled(s), like, SEED) for s in (1.0, 3.0)
         )
 
         np.testing.assert_allclose(two, 3 * one, rtol=1e-15)
@@ -87,7 +86,7 @@ class TestSample:
     def test_takes_a_shape_that_is_known_late(self, noise):
         @tf.function(input_signature=[tf.TensorSpec([None, 3])])
         def sample(like):
-            return noise_samplers.sample(noise, like, SEED)
+            return samplers.sample(noise, like, SEED)
 
         found = sample(tf.zeros([5, 3]))
         assert found.shape == [5, 3]
@@ -99,7 +98,7 @@ class TestSample:
         # Eigen rounds what does not fill a vector register differently.
         np.testing.assert_allclose(
             found,
-            noise_samplers.sample(noise, tf.zeros([5, 3]), SEED),
+            samplers.sample(noise, tf.zeros([5, 3]), SEED),
             rtol=1e-5,
             atol=1e-5,
         )
@@ -109,7 +108,7 @@ class TestSample:
         """Up to the rounding of elementary functions."""
 
         def sample(like):
-            return noise_samplers.sample(noise, like, SEED)
+            return samplers.sample(noise, like, SEED)
 
         like = tf.zeros([999], tf.float64)
 
@@ -119,7 +118,7 @@ class TestSample:
 
     def test_refuses_a_family_it_cannot_draw(self):
         with pytest.raises(TypeError, match="`noise` must be of a family"):
-            noise_samplers.sample(Own(1.0), tf.zeros([3]), SEED)
+            samplers.sample(Own(1.0), tf.zeros([3]), SEED)
 
     def test_words_are_never_zero_and_symmetric(self):
         """0 and -1 are the words nearest to it: they give +-2^-64."""
@@ -140,10 +139,10 @@ class TestTransforms:
     @pytest.mark.parametrize(
         ("transform", "noise"),
         [
-            (noise_samplers.laplace, LaplaceNoise(1.0)),
-            (noise_samplers.cauchy, CauchyNoise(1.0)),
-            (noise_samplers.logistic, LogisticNoise(1.0)),
-            (noise_samplers.hyperbolic_secant, HyperbolicSecantNoise(1.0)),
+            (samplers.laplace, LaplaceNoise(1.0)),
+            (samplers.cauchy, CauchyNoise(1.0)),
+            (samplers.logistic, LogisticNoise(1.0)),
+            (samplers.hyperbolic_secant, HyperbolicSecantNoise(1.0)),
         ],
     )
     def test_are_inverse_distribution_functions(
@@ -167,10 +166,10 @@ class TestTransforms:
     @pytest.mark.parametrize(
         "transform",
         [
-            noise_samplers.laplace,
-            noise_samplers.cauchy,
-            noise_samplers.logistic,
-            noise_samplers.hyperbolic_secant,
+            samplers.laplace,
+            samplers.cauchy,
+            samplers.logistic,
+            samplers.hyperbolic_secant,
         ],
     )
     def test_of_the_largest_words_are_nearly_0(self, transform, dtype):
@@ -184,7 +183,7 @@ class TestTransforms:
         """`P(R > r) = (1 + r^2 / df)^(-df / 2)`, for the normal `df` = inf."""
         words = tf.constant(WORDS.astype(dtype))
 
-        radius = noise_samplers.student_t(words, tf.ones_like(words), df)
+        radius = samplers.student_t(words, tf.ones_like(words), df)
 
         r = radius.numpy().astype(np.float64)
         log_tail = -df / 2 * np.log1p(r / df * r)
@@ -226,7 +225,7 @@ class TestCdf:
         noise = noise.scaled(scale)
         x = self.X * scale
 
-        got = way(functools.partial(noise_samplers.cdf, noise))(tf.constant(x))
+        got = way(functools.partial(samplers.cdf, noise))(tf.constant(x))
 
         assert got.dtype == tf.float64
         np.testing.assert_allclose(got, noise.cdf(x), rtol=0, atol=1e-10)
@@ -235,9 +234,7 @@ class TestCdf:
     def test_of_a_family_of_ones_own_comes_from_a_table(self, way):
         noise = Own(0.3)
 
-        got = way(functools.partial(noise_samplers.cdf, noise))(
-            tf.constant(self.X)
-        )
+        got = way(functools.partial(samplers.cdf, noise))(tf.constant(self.X))
 
         np.testing.assert_allclose(got, noise.cdf(self.X), rtol=0, atol=1e-10)
 
@@ -245,6 +242,6 @@ class TestCdf:
     def test_takes_infinities_and_any_shape(self, noise):
         x = tf.constant([[-np.inf, 0.0, np.inf]], tf.float32)
 
-        got = noise_samplers.cdf(noise, x)
+        got = samplers.cdf(noise, x)
 
         np.testing.assert_allclose(got, [[0, 0.5, 1]], atol=1e-15)

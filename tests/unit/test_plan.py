@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from keras_dp.accountants import RDP, Moments
-from keras_dp.accountants.plan import plan
 from keras_dp.errors import CalibrationError
 from keras_dp.ledger import GaussianSum, PoissonSampling, Round
+from keras_dp.planning.plan import plan
 from keras_dp.reporting.plan_report import plot_plans
 from keras_dp.sampling import PoissonBatches
 

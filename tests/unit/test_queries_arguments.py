@@ -12,9 +12,8 @@ from keras_dp.dp_queries import (
     GaussianAverageQuery,
     GaussianSumQuery,
     NestedQuery,
-    seeds,
-    streams,
 )
+from keras_dp.noise import seeds, streams
 from tests.query_table import (
     map_numpy,
 )

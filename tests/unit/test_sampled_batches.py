@@ -12,10 +12,10 @@ import pytest
 import tensorflow as tf
 
 import keras_dp
-from keras_dp.optimizers.feed import Feed
-from keras_dp.optimizers.sampled_batches import SampledBatches, as_tensor
 from keras_dp.sampling import PoissonBatches
 from keras_dp.sampling.aligned import aligned_empty
+from keras_dp.training.data_adapter import Feed
+from keras_dp.training.sampled_batches import SampledBatches, as_tensor
 
 SEED = 11
 DTYPES = (

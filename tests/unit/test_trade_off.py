@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from keras_dp.accountants import RDP, AnalyticGaussian, Moments
-from keras_dp.accountants.trade_off import (
+from keras_dp.accountants.attacks.trade_off import (
     TradeOff,
     advantage,
     bayes_risk,

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_dp.dp_queries import GaussianSumQuery, NestedQuery, tree_noise
+from keras_dp.dp_queries import GaussianSumQuery, NestedQuery
 from keras_dp.dp_queries.restart_query import (
     PeriodicRoundRestartIndicator,
     RestartQuery,
@@ -21,7 +21,8 @@ from keras_dp.dp_queries.restart_query import (
 from keras_dp.dp_queries.tree_cumulative_query import TreeCumulativeSumQuery
 from keras_dp.dp_queries.tree_residual_query import TreeResidualSumQuery
 from keras_dp.ledger import TreeSum
-from keras_dp.optimizers.state_variables import StateVariables
+from keras_dp.noise import tree_noise
+from keras_dp.optimizers.state import StateVariables
 from tests.query_table import accumulated
 
 SCALAR = tf.TensorSpec([])

@@ -1,0 +1,1 @@
+"""The best attack on a ledger, and the privacy of groups."""

@@ -1,0 +1,1 @@
+"""Certified bounds on composed privacy loss distributions."""

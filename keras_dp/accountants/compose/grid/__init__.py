@@ -1,0 +1,1 @@
+"""Bounds by Fourier transforms on a grid."""

@@ -1,0 +1,1 @@
+"""Bounds by an integral along a vertical line."""

@@ -1,0 +1,1 @@
+"""Privacy loss distributions of one round."""

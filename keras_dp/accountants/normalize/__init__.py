@@ -1,0 +1,1 @@
+"""From a ledger's rounds to the mechanisms that accountants account for."""

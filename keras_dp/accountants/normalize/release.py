@@ -1,0 +1,126 @@
+"""What the queries of one round released, put together."""
+
+import functools
+import math
+from typing import NamedTuple
+
+from keras_dp.accountants.normalize.mechanisms import Encoding
+from keras_dp.accountants.renyi.shifted_noise import check_noise
+from keras_dp.errors import UnsupportedEventError
+from keras_dp.ledger import (
+    DiscreteGaussianSum,
+    EncodedSum,
+    GaussianNoise,
+    GaussianSum,
+    NonPrivateSum,
+    SumQueryEvent,
+    TreeSum,
+)
+
+# Beyond it 1/z^2 would underflow, and a release that costs would cost nothing;
+# below its reciprocal 1/z^2 would overflow, and the release counts as bare.
+LARGEST_NOISE_MULTIPLIER = 1e100
+
+
+class Release(NamedTuple):
+    """What a round released over its sample.
+
+    Attributes:
+        cost: Root of the sum of `(S / sigma)^2` of all Gaussian sums, discrete
+            ones included; 0 if there is none, `inf` if a sum is bare.
+        is_discrete: Whether one of them is discrete.
+        encodings: Sums with other noise that are not free, in an order that
+            does not depend on that of the queries.
+        trees: Steps of trees, each of another tree.
+    """
+
+    cost: float = 0.0
+    is_discrete: bool = False
+    encodings: tuple[Encoding, ...] = ()
+    trees: tuple[TreeSum, ...] = ()
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing of the data was released, trees apart."""
+        return self.cost == 0 and not self.encodings
+
+
+def ratio(bound: float, noise: float) -> float:
+    """Returns `bound / noise`, 0 only if `bound` is, `inf` if too large."""
+    if bound == 0:
+        return 0.0
+    if noise == 0 or bound / noise > LARGEST_NOISE_MULTIPLIER:
+        return math.inf
+    return max(bound / noise, 1 / LARGEST_NOISE_MULTIPLIER)
+
+
+@functools.lru_cache(maxsize=1024)
+def released(queries: tuple[SumQueryEvent, ...]) -> Release:
+    """Returns what `queries`, all of one round, released together.
+
+    Raises:
+        UnsupportedEventError: A query is of an unknown class, two of them are
+            steps of one tree, or its noise has no bound.
+    """
+    parts = [_part(query) for query in queries]
+    encodings = [each for part in parts for each in part.encodings]
+    trees = tuple(each for part in parts for each in part.trees)
+    if len({tree.tree_id for tree in trees}) < len(trees):
+        raise UnsupportedEventError(
+            "`tree_id` must differ between the queries of a round: a round is "
+            "one leaf of a tree. Received: tree_ids="
+            f"{[tree.tree_id for tree in trees]!r}."
+        )
+    return Release(
+        math.hypot(*(part.cost for part in parts)),
+        any(part.is_discrete for part in parts),
+        tuple(sorted(encodings, key=_text)),
+        trees,
+    )
+
+
+def _text(encoding: Encoding) -> tuple[str, str, str]:
+    bounds, noise = encoding
+    return repr(noise), bounds.levels, bounds.counts
+
+
+@functools.singledispatch
+def _part(query: SumQueryEvent) -> Release:
+    raise UnsupportedEventError(
+        "`queries` must be of a class that the accountants know. "
+        f"Received: query={query!r}. Its cost is unknown, so that the ledger "
+        "can only be priced by a version that knows it."
+    )
+
+
+@_part.register
+def _(query: GaussianSum) -> Release:
+    return Release(ratio(query.l2_norm_bound, query.noise_stddev))
+
+
+@_part.register
+def _(query: NonPrivateSum) -> Release:
+    return Release(math.inf)
+
+
+@_part.register
+def _(query: DiscreteGaussianSum) -> Release:
+    cost = ratio(query.l2_norm_bound, query.noise_scale)
+    return Release(cost, is_discrete=cost > 0)
+
+
+@_part.register
+def _(query: TreeSum) -> Release:
+    return Release(trees=(query,))
+
+
+@_part.register
+def _(query: EncodedSum) -> Release:
+    norm, noise = query.bounds.largest_l2_norm, query.noise
+    if norm == 0:
+        return Release()
+    if type(noise) is GaussianNoise:
+        # The moments multiply to those of the vector's norm.
+        return Release(ratio(norm, noise.scale))
+    check_noise(noise)
+    return Release(encodings=(Encoding(query.bounds, noise),))

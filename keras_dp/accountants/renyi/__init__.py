@@ -1,0 +1,1 @@
+"""Rényi divergences of mechanisms."""

@@ -1,0 +1,1 @@
+"""The forward and backward pass that leaves records."""

@@ -1,0 +1,169 @@
+"""The fallback for layers without a rule, vectorized over examples.
+
+It is the layer's own backward pass: the layer is called again on every example
+as a batch of one, under a tape that watches its variables only. Memory is that
+of its per-example gradients.
+"""
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_dp.errors import UnsupportedLayerError
+from keras_dp.gradients.records.records import MaterializedRecords
+from keras_dp.gradients.rules.registry import Gradients, LayerCall
+
+
+def vectorized(call: LayerCall, *, jit_compile: bool) -> Gradients:
+    """Returns the gradients of all trainable variables of a layer.
+
+    Args:
+        call: Arguments that are tensors and as long as the batch are taken to
+            be one row per example; all others are given to every example.
+        jit_compile: Whether the step is compiled by XLA, which knows other
+            ways to loop.
+
+    Raises:
+        UnsupportedLayerError: The layer draws random numbers. Its second call
+            would draw others than the first, so that its gradients would be
+            those of a different function.
+    """
+    layer = call.layer
+    variables = layer.trainable_variables
+    if not call.cotangents:
+        return []
+    batch = call.cotangents[0].shape[0]
+    arguments = keras.tree.flatten((call.args, call.kwargs))
+    mapped = [
+        index
+        for index, leaf in enumerate(arguments)
+        if tf.is_tensor(leaf) and leaf.shape.rank and leaf.shape[0] == batch
+    ]
+
+    def one_example(rows: tuple[list[Any], list[Any]]) -> list[tf.Tensor]:
+        inputs, cotangents = keras.tree.map_structure(
+            lambda row: row[tf.newaxis], rows
+        )
+        leaves = list(arguments)
+        for index, row in zip(mapped, inputs, strict=True):
+            leaves[index] = row
+        args, kwargs = keras.tree.pack_sequence_as(
+            (call.args, call.kwargs), leaves
+        )
+        return _gradients(layer, variables, args, kwargs, cotangents)
+
+    rows = ([arguments[index] for index in mapped], call.cotangents)
+    with _without_randomness(layer):
+        gradients = _loop(layer, jit_compile)(one_example, rows, variables)
+    return [
+        (variable, MaterializedRecords(tf.reshape(g, [batch, *variable.shape])))
+        for variable, g in zip(variables, gradients, strict=True)
+    ]
+
+
+def float_outputs(outputs: Any) -> list[tf.Tensor]:
+    """Returns those outputs of a layer that gradients flow through."""
+    return [
+        leaf
+        for leaf in keras.tree.flatten(outputs)
+        if tf.is_tensor(leaf) and leaf.dtype.is_floating
+    ]
+
+
+def _gradients(
+    layer: keras.Layer,
+    variables: list[keras.Variable],
+    args: Any,
+    kwargs: Any,
+    cotangents: list[tf.Tensor],
+) -> list[tf.Tensor]:
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch([variable.value for variable in variables])
+        outputs = float_outputs(layer(*args, **kwargs))
+    gradients = tape.gradient(
+        outputs,
+        [variable.value for variable in variables],
+        output_gradients=cotangents,
+        unconnected_gradients=tf.UnconnectedGradients.ZERO,
+    )
+    return [tf.convert_to_tensor(gradient) for gradient in gradients]
+
+
+def _loop(
+    layer: keras.Layer, jit_compile: bool
+) -> Callable[..., list[tf.Tensor]]:
+    """Returns the way to map over examples that works for this layer."""
+    einsum = any(
+        isinstance(sub, keras.layers.EinsumDense)
+        for sub in layer._flatten_layers()
+    )
+    # XLA has no vectorized `tf.while_loop`. Outside XLA, TensorFlow 2.20 and
+    # 2.21 crash the process on a vectorized `EinsumDense` with 16 examples or
+    # more; remove the second condition when they are not supported any more.
+    if (jit_compile and _has_loop(layer)) or (einsum and not jit_compile):
+        return _one_by_one
+    return _all_at_once
+
+
+def _has_loop(layer: keras.Layer) -> bool:
+    """Whether the call of the layer left a loop in the graph of the step."""
+    sublayers = layer._flatten_layers()
+    if any(isinstance(sub, keras.layers.RNN) for sub in sublayers):
+        return True
+    if tf.executing_eagerly():
+        return False
+    operations = tf.compat.v1.get_default_graph().get_operations()
+    # A scope that is entered again has a number appended to it.
+    scope = re.compile(rf"(^|/){re.escape(layer.name)}(_\d+)?/")
+    return any(
+        operation.type in {"While", "StatelessWhile"}
+        and scope.search(operation.name)
+        for operation in operations
+    )
+
+
+def _all_at_once(
+    function: Callable[..., Any], rows: Any, variables: list[keras.Variable]
+) -> list[tf.Tensor]:
+    del variables
+    return tf.vectorized_map(function, rows)
+
+
+def _one_by_one(
+    function: Callable[..., Any], rows: Any, variables: list[keras.Variable]
+) -> list[tf.Tensor]:
+    signature = [
+        tf.TensorSpec(variable.shape, variable.dtype) for variable in variables
+    ]
+    return tf.map_fn(function, rows, fn_output_signature=signature)
+
+
+@contextlib.contextmanager
+def _without_randomness(layer: keras.Layer) -> Iterator[None]:
+    """Makes every random draw of the layer an error."""
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise UnsupportedLayerError(
+            f"Layer {layer.path!r} of class {type(layer).__name__} has no rule "
+            "for per-example gradients, and draws random numbers while it is "
+            "called, so that it cannot be called again. Move the randomness "
+            "into a layer of its own, such as keras.layers.Dropout, or set its "
+            "rate to 0."
+        )
+
+    generators = [
+        generator
+        for sublayer in layer._flatten_layers()
+        for generator in sublayer._seed_generators
+    ]
+    for generator in generators:
+        vars(generator)["next"] = refuse
+    try:
+        yield
+    finally:
+        for generator in generators:
+            vars(generator).pop("next", None)

@@ -1,0 +1,1 @@
+"""Per-example gradients in the form their layer leaves them."""

@@ -1,0 +1,1 @@
+"""One rule per layer kind: from a call to its gradients."""

@@ -1,0 +1,200 @@
+"""Batch normalization by statistics that were released privately.
+
+In training the layer normalizes by its moving statistics, which only change
+when new ones are released, so that examples do not interact. What each example
+would add to the statistics of a batch is kept aside, to be answered by a query.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from keras_dp.errors import UnsupportedLayerError
+from keras_dp.gradients.capture.replaced_call import replaced_call
+from keras_dp.gradients.records.records import (
+    MaterializedRecords,
+    in_float,
+)
+from keras_dp.gradients.rules import registry
+
+# A round may change a variance by this factor at most, so that noise can
+# neither make it negative nor let it run away.
+_LARGEST_CHANGE = 4.0
+
+
+class ExampleStatistics(NamedTuple):
+    """What examples add to a layer's statistics, relative to the present ones.
+
+    With m and v the layer's moving mean and variance, of the values x of a
+    channel over the positions of an example: 0 where they agree.
+
+    Attributes:
+        mean: `mean((x - m) / sqrt(v + epsilon))`, `[batch, channels]`.
+        variance: `mean((x - m)^2 / (v + epsilon)) - 1`, `[batch, channels]`.
+    """
+
+    mean: tf.Tensor
+    variance: tf.Tensor
+
+
+def trained_layers(model: keras.Model) -> list[keras.Layer]:
+    """Returns the layers of batch normalization that are trained, once each."""
+    layers = {
+        id(layer): layer
+        for layer in model._flatten_layers()
+        if isinstance(layer, keras.layers.BatchNormalization)
+        and layer.trainable
+    }
+    return list(layers.values())
+
+
+@contextlib.contextmanager
+def normalizing_by_released(
+    layers: list[keras.Layer], *, collects: bool = False
+) -> Iterator[Callable[[], list[ExampleStatistics]]]:
+    """Makes layers normalize by their moving statistics, and change nothing.
+
+    Args:
+        layers: From `trained_layers`.
+        collects: Whether to keep what the examples add to the statistics.
+
+    Yields:
+        A function that returns what the examples added to each layer's
+        statistics, of several calls of a layer the mean; calls that come after
+        it add nothing any more.
+    """
+    seen: dict[int, list[ExampleStatistics]] = {}
+    if collects:
+        seen |= {id(layer): [] for layer in layers}
+
+    def statistics() -> list[ExampleStatistics]:
+        each = [_mean(layer, seen[id(layer)]) for layer in layers]
+        seen.clear()
+        return each
+
+    with contextlib.ExitStack() as patches:
+        for layer in layers:
+            call = _inference_call(layer, seen)
+            patches.enter_context(replaced_call(layer, call))
+        yield statistics
+
+
+def _inference_call(
+    layer: keras.Layer, seen: dict[int, list[ExampleStatistics]]
+) -> Callable[..., Any]:
+    original = layer.call
+    home = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+    def call(inputs: Any, training: Any = None, mask: Any = None) -> Any:
+        del training
+        if mask is not None:
+            raise UnsupportedLayerError(
+                f"Layer {layer.path!r} must be called without a mask to "
+                "normalize by released statistics. Normalize before the "
+                "layer that makes the mask, or use LayerNormalization."
+            )
+        if id(layer) in seen:
+            if home is not None and inputs.graph is not home:
+                raise UnsupportedLayerError(
+                    f"Layer {layer.path!r} is called inside a loop or a "
+                    "condition, where its statistics cannot be kept. Call it "
+                    "on the whole sequence, without TimeDistributed."
+                )
+            seen[id(layer)].append(_statistics(layer, inputs))
+        return original(inputs, training=False)
+
+    return call
+
+
+def _statistics(layer: keras.Layer, inputs: tf.Tensor) -> ExampleStatistics:
+    normalized = _normalized(layer, inputs)
+    positions = [
+        axis for axis in range(1, inputs.shape.rank) if axis != _axis(layer)
+    ]
+    return ExampleStatistics(
+        tf.reduce_mean(normalized, axis=positions),
+        tf.reduce_mean(tf.square(normalized), axis=positions) - 1,
+    )
+
+
+def _normalized(layer: keras.Layer, inputs: tf.Tensor) -> tf.Tensor:
+    """Returns the inputs, standardized by the moving statistics."""
+    inputs = in_float(inputs)
+    shape = [1] * inputs.shape.rank
+    shape[_axis(layer)] = -1
+    mean = tf.cast(layer.moving_mean.value, inputs.dtype)
+    variance = tf.cast(layer.moving_variance.value, inputs.dtype)
+    scale = tf.math.rsqrt(variance + layer.epsilon)
+    return (inputs - tf.reshape(mean, shape)) * tf.reshape(scale, shape)
+
+
+def _axis(layer: keras.Layer) -> int:
+    rank = layer.input_spec.ndim
+    axis = layer.axis if isinstance(layer.axis, int) else layer.axis[0]
+    if axis % rank == 0:
+        raise UnsupportedLayerError(
+            f"Layer {layer.path!r} must not normalize over the batch axis. "
+            f"Received: axis={layer.axis!r}."
+        )
+    return axis % rank
+
+
+def _mean(
+    layer: keras.Layer, calls: list[ExampleStatistics]
+) -> ExampleStatistics:
+    if not calls:
+        raise UnsupportedLayerError(
+            f"Layer {layer.path!r} is trained, but the model does not call it. "
+            "Freeze it with layer.trainable = False."
+        )
+    count = len(calls)
+    return ExampleStatistics(
+        *(tf.add_n(list(each)) / count for each in zip(*calls, strict=True))
+    )
+
+
+def update_statistics(
+    layers: list[keras.Layer], released: list[ExampleStatistics]
+) -> None:
+    """Moves each layer's statistics towards those that were released.
+
+    Args:
+        layers: From `trained_layers`.
+        released: For each of them the average of what examples add, noised,
+            without the batch axis.
+    """
+    for layer, change in zip(layers, released, strict=True):
+        mean = layer.moving_mean.value
+        variance = layer.moving_variance.value
+        by, growth = (tf.cast(each, mean.dtype) for each in change)
+        wide = variance + layer.epsilon
+        ratio = tf.clip_by_value(
+            1 + growth - tf.square(by), 1 / _LARGEST_CHANGE, _LARGEST_CHANGE
+        )
+        step = 1 - layer.momentum
+        layer.moving_mean.assign(mean + step * by * tf.sqrt(wide))
+        layer.moving_variance.assign(
+            tf.maximum(variance + step * (ratio * wide - variance), 0)
+        )
+
+
+@registry.register(keras.layers.BatchNormalization)
+def batch_normalization(call: registry.LayerCall) -> registry.Gradients:
+    """Returns the gradients of gamma and beta, by the moving statistics."""
+    layer, (cotangent,) = call.layer, call.cotangents
+    cotangent = in_float(cotangent)
+    positions = [
+        axis for axis in range(1, cotangent.shape.rank) if axis != _axis(layer)
+    ]
+    pairs: registry.Gradients = []
+    if layer.gamma is not None:
+        products = cotangent * _normalized(layer, call.inputs)
+        gammas = tf.reduce_sum(products, axis=positions)
+        pairs.append((layer.gamma, MaterializedRecords(gammas)))
+    if layer.beta is not None:
+        betas = tf.reduce_sum(cotangent, axis=positions)
+        pairs.append((layer.beta, MaterializedRecords(betas)))
+    return registry.trainable(pairs)

@@ -1,0 +1,48 @@
+"""Gradients of the bias of a convolution, in both data formats."""
+
+import keras
+import tensorflow as tf
+
+from keras_dp.gradients.records.records import (
+    GradientRecords,
+    MaterializedRecords,
+    in_float,
+)
+
+
+def convolution_bias_records(
+    layer: keras.Layer, cotangent: tf.Tensor
+) -> GradientRecords:
+    """Returns the gradients of the bias along the axis that Keras adds it to.
+
+    Args:
+        layer: A convolution of any kind, with a `bias` and a `data_format`.
+        cotangent: Of the layer's output, in its own data format.
+    """
+    cotangent = in_float(cotangent)
+    rank = cotangent.shape.rank
+    axis = rank - 1
+    if layer.data_format == "channels_first" and not _is_added_last(cotangent):
+        axis = 1
+    others = [other for other in range(1, rank) if other != axis]
+    return MaterializedRecords(tf.reduce_sum(cotangent, axis=others))
+
+
+def _is_added_last(outputs: tf.Tensor) -> bool:
+    """Whether Keras adds a bias along the last axis of `channels_first`.
+
+    Keras 3.15 does, by mistake, where the last axis is as long as there are
+    channels (`keras.ops.add` takes any such operand for a bias of
+    `channels_last`). The gradient is that of what it does.
+    """
+    channels, last = outputs.shape[1], outputs.shape[-1]
+    if channels != last or channels == 1:
+        return False
+    with tf.init_scope():
+        image = tf.zeros([1, *outputs.shape[1:]])
+        bias = tf.reshape(
+            tf.range(channels, dtype=tf.float32),
+            [1, channels] + [1] * (outputs.shape.rank - 2),
+        )
+        added = keras.ops.add(image, bias)
+        return not bool(tf.reduce_all(added == image + bias))

@@ -1,0 +1,201 @@
+"""Kernel gradients of convolutions, one per example.
+
+The gradient of a kernel at tap k is the product, over output pixels, of what
+the tap saw and of the cotangent. Copying all that each pixel saw takes longer
+than the products themselves, so the taps are split: those of one row of the
+kernel are copied beside one another on the side of the images, the rows of the
+kernel on the side of the cotangent. A product of both has all taps, each once;
+copies are `columns + rows` instead of `columns * rows` as large.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from keras_dp.gradients.rules.convolution_phases import (
+    Geometry,
+    Run,
+    all_runs,
+    phases_of,
+    seen,
+)
+
+# Numbers that lie together, below which slices are slower than a convolution
+# that copies, and how many of them it may copy for each pixel.
+_SHORT_RUN = 8
+_SMALL_PATCH = 128
+
+
+class Block(NamedTuple):
+    """Some rows of taps of the kernel's gradients.
+
+    Attributes:
+        products: `[batch, lefts * columns * channels, rights * filters]`.
+        rows: Which row of the kernel each left and right makes.
+    """
+
+    products: tf.Tensor
+    rows: tuple[tuple[int, ...], ...]
+
+
+def split_products(
+    images: tf.Tensor, cotangent: tf.Tensor, geometry: Geometry
+) -> list[Block]:
+    """Returns the gradients in blocks that hold each row of taps once.
+
+    Args:
+        images: `[batch, *size, channels]`.
+        cotangent: `[batch, *outputs, filters]`.
+        geometry: Of the convolution.
+    """
+    count, *inner = cotangent.shape[1:-1]
+    phases = phases_of(images, cotangent.shape[1:-1], geometry)
+    blocks = []
+    for shifts, by_residue in _rows(geometry).items():
+        left = _columns(phases, list(by_residue), [count, *inner], geometry)
+        rows = tuple(by_residue.values())
+        if left.shape[-1] > cotangent.shape[-1]:
+            # Copy the narrower side.
+            most = max(shifts)
+            moved = [_moved(cotangent, shift, most - shift) for shift in shifts]
+            product = _product(
+                left[:, : count + most], tf.concat(moved, axis=-1)
+            )
+            blocks.append(Block(product, rows))
+            continue
+        for place, shift in enumerate(shifts):
+            product = _product(left[:, shift : shift + count], cotangent)
+            own = tuple((each[place],) for each in rows)
+            blocks.append(Block(product, own))
+    return blocks
+
+
+def arranged(
+    totals: list[tf.Tensor],
+    rows: Sequence[Sequence[Sequence[int]]],
+    shape: Sequence[int],
+) -> tf.Tensor:
+    """Returns blocks of gradients as the kernel has them.
+
+    Args:
+        totals: Blocks, `[..., lefts * columns * channels, rights * filters]`.
+        rows: Of each block.
+        shape: Of the kernel, `[*taps, channels, filters]`.
+    """
+    width = math.prod(shape[1:-1])
+    by_row: dict[int, tf.Tensor] = {}
+    for total, own in zip(totals, rows, strict=True):
+        lead = total.shape[:-2]
+        parts = tf.reshape(
+            total, [*lead, len(own), width, len(own[0]), shape[-1]]
+        )
+        for left, of_left in zip(own, tf.unstack(parts, axis=-4), strict=True):
+            rights = tf.unstack(of_left, axis=-2)
+            by_row.update(zip(left, rights, strict=True))
+    kernel = tf.stack([by_row[row] for row in sorted(by_row)], axis=-3)
+    return tf.reshape(kernel, [*kernel.shape[:-3], *shape])
+
+
+def patches(
+    images: tf.Tensor, outputs: Sequence[int], geometry: Geometry
+) -> tf.Tensor:
+    """Returns what each output pixel saw, `[batch, pixels, taps * channels]`.
+
+    Args:
+        images: `[batch, *size, channels]`.
+        outputs: Pixels of the output along each axis.
+        geometry: Of the convolution.
+    """
+    phases = phases_of(images, outputs, geometry)
+    columns = [
+        seen(phases, taps, outputs, geometry)
+        for taps in all_runs(geometry, first=0)
+    ]
+    return tf.reshape(
+        _beside(columns), [images.shape[0], math.prod(outputs), -1]
+    )
+
+
+def _rows(
+    geometry: Geometry,
+) -> dict[tuple[int, ...], dict[int, tuple[int, ...]]]:
+    """Returns the rows of taps: by their shifts, and then by their phase.
+
+    Rows of a phase meet the same rows of the images, shifted; phases with the
+    same shifts make one product.
+    """
+    stride, gap = geometry.strides[0], geometry.dilation[0]
+    places = [divmod(gap * row, stride) for row in range(geometry.kernel[0])]
+    groups: dict[tuple[int, ...], dict[int, tuple[int, ...]]] = {}
+    for residue in sorted({phase for _, phase in places}):
+        rows = [i for i, (_, phase) in enumerate(places) if phase == residue]
+        shifts = tuple(places[row][0] for row in rows)
+        groups.setdefault(shifts, {})[residue] = tuple(rows)
+    return groups
+
+
+def _columns(
+    phases: tf.Tensor,
+    residues: list[int],
+    outputs: Sequence[int],
+    geometry: Geometry,
+) -> tf.Tensor:
+    """Returns the rows of some phases, all other axes gathered by tap.
+
+    Shape `[batch, rows, *outputs[1:], residues * columns * channels]`.
+    """
+    channels = phases.shape[-1] // geometry.strides[-1]
+    width = math.prod(geometry.kernel[1:]) * channels
+    if (
+        len(outputs) == 2
+        and geometry.dilation == (1, 1)
+        and len(residues) == geometry.strides[0]
+        and geometry.strides[1] * channels < _SHORT_RUN
+        and len(residues) * width <= _SMALL_PATCH
+    ):
+        rows, _, columns, _ = phases.shape[1:]
+        taps = (geometry.strides[0], geometry.kernel[1])
+        images = tf.reshape(
+            phases,
+            [
+                phases.shape[0],
+                rows * geometry.strides[0],
+                columns * geometry.strides[1],
+                channels,
+            ],
+        )
+        copied = tf.eye(len(residues) * width, dtype=images.dtype)
+        return tf.nn.conv2d(
+            images,
+            tf.reshape(copied, [*taps, channels, len(residues) * width]),
+            geometry.strides,
+            "VALID",
+        )[:, :, : outputs[1]]
+    return _beside(
+        [
+            seen(phases, (Run(None, residue, 1), *taps), outputs, geometry)
+            for residue in residues
+            for taps in all_runs(geometry, first=1)
+        ]
+    )
+
+
+def _moved(cotangent: tf.Tensor, before: int, behind: int) -> tf.Tensor:
+    rest = [[0, 0]] * (cotangent.shape.rank - 2)
+    return tf.pad(cotangent, [[0, 0], [before, behind], *rest])
+
+
+def _product(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    """Returns the sum of outer products over pixels, for each example."""
+    pixels = math.prod(left.shape[1:-1])
+    return tf.matmul(
+        tf.reshape(left, [left.shape[0], pixels, left.shape[-1]]),
+        tf.reshape(right, [right.shape[0], pixels, right.shape[-1]]),
+        transpose_a=True,
+    )
+
+
+def _beside(parts: list[tf.Tensor]) -> tf.Tensor:
+    return parts[0] if len(parts) == 1 else tf.concat(parts, axis=-1)

@@ -1,0 +1,93 @@
+"""The rule of `EinsumDense`, and so of the attention layers."""
+
+import math
+
+import keras
+import tensorflow as tf
+
+from keras_dp.gradients.records.outer_product_records import (
+    Arrangement,
+    OuterProductRecords,
+)
+from keras_dp.gradients.rules import registry
+from keras_dp.gradients.rules.dense import bias_records
+
+_SPARE_AXES = "ZYXWVUTSRQPONMLKJIHGFEDCBA"
+
+
+def _specs(layer: keras.Layer, rank: int | None) -> tuple[str, str, str]:
+    """Returns the letters of input, kernel and output, `...` spelled out.
+
+    Args:
+        layer: The layer.
+        rank: Of its input, or `None` for any that has two elided axes.
+    """
+    operands, outputs = layer.equation.replace(" ", "").split("->")
+    inputs, kernel = operands.split(",")
+    named = len(inputs.replace("...", ""))
+    elided = 2 if rank is None else rank - named
+    free = [axis for axis in _SPARE_AXES if axis not in layer.equation]
+    dots = "".join(free[:elided]) if "..." in inputs else ""
+    return inputs.replace("...", dots), kernel, outputs.replace("...", dots)
+
+
+def is_contraction(layer: keras.Layer) -> bool:
+    """Whether each axis has one of the four roles that the rule knows."""
+    inputs, kernel, outputs = _specs(layer, rank=None)
+    return (
+        registry.has_plain_kernel(layer)
+        and all(len(set(s)) == len(s) for s in (inputs, kernel, outputs))
+        and inputs[0] == outputs[0]
+        and inputs[0] not in kernel
+        and set(kernel) <= set(inputs) | set(outputs)
+    )
+
+
+@registry.register(keras.layers.EinsumDense, is_contraction)
+def einsum_dense(call: registry.LayerCall) -> registry.Gradients:
+    """Returns the gradients of the kernel and the bias.
+
+    An axis of the kernel is also one of the input (contracted), of the output
+    (created), or of both (one small kernel per position). The others, the
+    batch apart, are positions that share the kernel.
+    """
+    layer, (cotangent,) = call.layer, call.cotangents
+    inputs = call.inputs
+    ins, kernel, outs = _specs(layer, inputs.shape.rank)
+    rows = [axis for axis in kernel if axis in ins and axis in outs]
+    lefts = [axis for axis in kernel if axis in ins and axis not in outs]
+    rights = [axis for axis in kernel if axis not in ins]
+    shared = [a for a in ins[1:] if a in outs and a not in kernel]
+    sizes = dict(zip(kernel, layer._kernel.shape, strict=True))
+
+    def grouped(tensor: tf.Tensor, axes: str, last: list[str]) -> tf.Tensor:
+        """`[batch, rows, shared, last]`; the axes of no group are summed."""
+        order = [axes[0], *rows, *shared, *last]
+        tensor = tf.einsum(f"{axes}->{''.join(order)}", tensor)
+        batch, *rest = tensor.shape
+        cut = len(rows), len(rows) + len(shared)
+        return tf.reshape(
+            tensor,
+            [
+                batch,
+                math.prod(rest[: cut[0]]),
+                math.prod(rest[cut[0] : cut[1]]),
+                math.prod(rest[cut[1] :]),
+            ],
+        )
+
+    inner = [*rows, *lefts, *rights]
+    arrangement = Arrangement(
+        inner=tuple(sizes[axis] for axis in inner),
+        order=tuple(inner.index(axis) for axis in kernel),
+        shape=tuple(layer._kernel.shape),
+    )
+    records = OuterProductRecords(
+        grouped(inputs, ins, lefts),
+        grouped(cotangent, outs, rights),
+        arrangement,
+    )
+    pairs: registry.Gradients = [(layer._kernel, records)]
+    if layer.bias is not None:
+        pairs.append((layer.bias, bias_records(cotangent, layer.bias)))
+    return registry.trainable(pairs)

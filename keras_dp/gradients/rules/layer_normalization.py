@@ -1,0 +1,81 @@
+"""The rule of `LayerNormalization`."""
+
+from collections.abc import Sequence
+
+import keras
+import tensorflow as tf
+
+from keras_dp.errors import UnsupportedLayerError
+from keras_dp.gradients.records.records import (
+    MaterializedRecords,
+    in_float,
+)
+from keras_dp.gradients.rules import registry
+
+
+@registry.register(keras.layers.LayerNormalization)
+def layer_normalization(call: registry.LayerCall) -> registry.Gradients:
+    """Returns the gradients of gamma and beta.
+
+    gamma multiplies the normalized input, which is computed again.
+    """
+    layer, (cotangent,) = call.layer, call.cotangents
+    inputs, cotangent = in_float(call.inputs), in_float(cotangent)
+    batch, rank = inputs.shape[0], inputs.shape.rank
+    axes = check_axes(layer, layer.axis, rank)
+    others = [axis for axis in range(1, rank) if axis not in axes]
+
+    pairs: registry.Gradients = []
+    if layer.gamma is not None:
+        mean, variance = tf.nn.moments(inputs, axes, keepdims=True)
+        scale = tf.math.rsqrt(variance + layer.epsilon)
+        # The deprecated `rms_scaling` divides only.
+        centred = inputs if layer.rms_scaling else inputs - mean
+        gammas = _scaled_sums(centred * cotangent, scale, others)
+        gammas = tf.reshape(gammas, [batch, *layer.gamma.shape])
+        pairs.append((layer.gamma, MaterializedRecords(gammas)))
+    if layer.beta is not None:
+        betas = tf.reduce_sum(cotangent, axis=others)
+        betas = tf.reshape(betas, [batch, *layer.beta.shape])
+        pairs.append((layer.beta, MaterializedRecords(betas)))
+    return registry.trainable(pairs)
+
+
+def check_axes(
+    layer: keras.Layer, axes: int | Sequence[int], rank: int
+) -> list[int]:
+    """Returns the axes a layer normalizes over, each at least 1.
+
+    Raises:
+        UnsupportedLayerError: The axis of the batch is among them.
+    """
+    given = [axes] if isinstance(axes, int) else axes
+    found = [axis % rank for axis in given]
+    if 0 in found:
+        raise UnsupportedLayerError(
+            f"Layer {layer.path!r} normalizes over the batch axis, so that "
+            "examples interact. Normalize over the other axes. "
+            f"Received: axis={axes!r}."
+        )
+    return found
+
+
+def _scaled_sums(
+    products: tf.Tensor, scale: tf.Tensor, others: list[int]
+) -> tf.Tensor:
+    """Returns `sum(products * scale)` over the axes `others`.
+
+    Args:
+        products: `[batch, ...]`.
+        scale: The same, with all but the axes `others` of length 1.
+        others: Axes after the first.
+    """
+    if others != list(range(1, len(others) + 1)):
+        return tf.reduce_sum(products * scale, axis=others)
+    batch = products.shape[0]
+    positions = scale.shape.num_elements() // batch
+    # One pass instead of two.
+    return tf.matmul(
+        tf.reshape(scale, [batch, 1, positions]),
+        tf.reshape(products, [batch, positions, -1]),
+    )

@@ -1,0 +1,242 @@
+"""The rules of layers with low-rank adaptation, and of quantized layers.
+
+Such a layer multiplies by `K + s A B`, of which only `A` and `B` are trained.
+`A` is the kernel of the same layer with as many outputs as the rank, `B` that
+of a dense layer on its outputs: their gradients are those of the rules of these
+layers, with the cotangent `s g B^T` for `A` and the inputs `s x A` for `B`. The
+gradient of `K` is never formed.
+
+Source: the layers are those of Hu et al. (2021), arXiv:2106.09685v2.
+"""
+
+import string
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_dp.gradients.records.records import in_float
+from keras_dp.gradients.rules import registry
+from keras_dp.gradients.rules.convolution import convolution
+from keras_dp.gradients.rules.convolution_phases import channels_last
+from keras_dp.gradients.rules.dense import bias_records, dense
+from keras_dp.gradients.rules.einsum_dense import einsum_dense
+from keras_dp.gradients.rules.einsum_dense import (
+    is_contraction as is_contraction,
+)
+from keras_dp.gradients.rules.embedding import embedding
+
+# With others the kernel is trained, or written to, or both.
+_FROZEN_KERNELS = (None, "int8", "int4")
+
+
+class _Instead:
+    """A layer as a rule sees it, with some of its attributes exchanged."""
+
+    def __init__(self, layer: keras.Layer, **attributes: Any) -> None:
+        self._layer = layer
+        vars(self).update(attributes)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._layer, name)
+
+
+def _adapted(layer: keras.Layer) -> bool:
+    """Whether A, B and the bias are all that is trained."""
+    return (
+        layer.lora_enabled
+        and getattr(layer, "quantization_mode", None) in _FROZEN_KERNELS
+        and registry.has_no_weights_inside(layer)
+        and not _main_weight(layer).trainable
+    )
+
+
+def _main_weight(layer: keras.Layer) -> keras.Variable:
+    if isinstance(layer, keras.layers.Embedding):
+        return layer._embeddings
+    return layer._kernel
+
+
+def _quantized(layer: keras.Layer) -> bool:
+    """Whether the bias is all that is trained."""
+    return (
+        not layer.lora_enabled
+        and layer.quantization_mode in ("int8", "int4")
+        and registry.has_no_weights_inside(layer)
+        and not layer._kernel.trainable
+    )
+
+
+def _factors(layer: keras.Layer) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns A, and B times its scale."""
+    if isinstance(layer, keras.layers.Embedding):
+        pair = layer.lora_embeddings_a, layer.lora_embeddings_b
+    else:
+        pair = layer.lora_kernel_a, layer.lora_kernel_b
+    first, second = (tf.convert_to_tensor(each.value) for each in pair)
+    return in_float(first), in_float(second)
+
+
+def _scale(layer: keras.Layer) -> float:
+    return layer.lora_alpha / layer.lora_rank
+
+
+def _scaled_cotangent(
+    layer: keras.Layer, cotangent: tf.Tensor, equation: str
+) -> tf.Tensor:
+    second = tf.cast(_factors(layer)[1], cotangent.dtype)
+    return _scale(layer) * tf.einsum(equation, cotangent, second)
+
+
+@registry.register(keras.layers.Dense, _adapted)
+def dense_lora(call: registry.LayerCall) -> registry.Gradients:
+    """Returns the gradients of A `[in, rank]`, B `[rank, out]` and the bias."""
+    layer, cotangent = call.layer, in_float(call.cotangents[0])
+    inputs = tf.cast(call.inputs, cotangent.dtype)
+    first = tf.cast(_factors(layer)[0], inputs.dtype)
+    to_first = dense(
+        registry.LayerCall(
+            _Instead(layer, _kernel=layer.lora_kernel_a, bias=None),
+            (inputs,),
+            {},
+            [_scaled_cotangent(layer, cotangent, "...e,re->...r")],
+        )
+    )
+    inside = _scale(layer) * tf.einsum("...c,cr->...r", inputs, first)
+    return to_first + _to_second(layer, inside, cotangent)
+
+
+def _to_second(
+    layer: keras.Layer, inputs: tf.Tensor, cotangent: tf.Tensor
+) -> registry.Gradients:
+    """Returns the gradients of B and the bias.
+
+    Args:
+        layer: The layer.
+        inputs: What B multiplies, times its scale, `[..., rank]`.
+        cotangent: Of what B gives, `[..., out]`.
+    """
+    if isinstance(layer, keras.layers.Embedding):
+        second, bias = layer.lora_embeddings_b, None
+    else:
+        second, bias = layer.lora_kernel_b, layer.bias
+    stand_in = _Instead(layer, _kernel=second, bias=bias)
+    return dense(registry.LayerCall(stand_in, (inputs,), {}, [cotangent]))
+
+
+@registry.register(keras.layers.Embedding, _adapted)
+def embedding_lora(call: registry.LayerCall) -> registry.Gradients:
+    """Returns the gradients of A `[rows, rank]` and B `[rank, width]`."""
+    layer, cotangent = call.layer, in_float(call.cotangents[0])
+    first = _factors(layer)[0]
+    to_first = embedding(
+        call._replace(
+            layer=_Instead(layer, _embeddings=layer.lora_embeddings_a),
+            cotangents=[_scaled_cotangent(layer, cotangent, "...e,re->...r")],
+        )
+    )
+    ids = tf.cast(call.inputs, tf.int32)
+    ids = tf.where(ids < 0, ids + first.shape[0], ids)
+    inside = _scale(layer) * tf.cast(tf.gather(first, ids), cotangent.dtype)
+    return to_first + _to_second(layer, inside, cotangent)
+
+
+def _adapted_in_one_group(layer: keras.Layer) -> bool:
+    return layer.groups == 1 and _adapted(layer)
+
+
+@registry.register(keras.layers.Conv1D, _adapted_in_one_group)
+@registry.register(keras.layers.Conv2D, _adapted_in_one_group)
+@registry.register(keras.layers.Conv3D, _adapted_in_one_group)
+def convolution_lora(call: registry.LayerCall) -> registry.Gradients:
+    """Returns the gradients of A `[..., in, rank]`, B and the bias."""
+    layer, cotangent = call.layer, in_float(call.cotangents[0])
+    images = tf.cast(call.inputs, cotangent.dtype)
+    first = tf.cast(_factors(layer)[0], images.dtype)
+    plain = _Instead(layer, kernel=first, use_bias=False, activation=None)
+    seen = type(layer).call(plain, images)
+    images, cotangent, seen = (
+        channels_last(layer, each) for each in (images, cotangent, seen)
+    )
+    stand_in = _Instead(
+        layer,
+        _kernel=layer.lora_kernel_a,
+        bias=None,
+        filters=layer.lora_rank,
+        data_format="channels_last",
+    )
+    to_first = convolution(
+        registry.LayerCall(
+            stand_in,
+            (images,),
+            {},
+            [_scaled_cotangent(layer, cotangent, "...e,re->...r")],
+        )
+    )
+    return to_first + _to_second(layer, _scale(layer) * seen, cotangent)
+
+
+def _equations(layer: keras.Layer) -> tuple[str, str, str]:
+    """Returns the equations of `x A`, of its product with B, and of `g B^T`."""
+    operands, outputs = layer.equation.replace(" ", "").split("->")
+    inputs, kernel = operands.split(",")
+    rank = next(a for a in string.ascii_lowercase if a not in layer.equation)
+    last = kernel[-1]
+    inside = outputs.replace(last, rank)
+    return (
+        f"{inputs},{kernel[:-1]}{rank}->{inside}",
+        f"{inside},{rank}{last}->{outputs}",
+        f"{outputs},{rank}{last}->{inside}",
+    )
+
+
+def _stand_ins(layer: keras.Layer) -> tuple[_Instead, _Instead]:
+    first, second, _ = _equations(layer)
+    plain = {"lora_enabled": False, "quantization_mode": None}
+    return (
+        _Instead(
+            layer,
+            equation=first,
+            _kernel=layer.lora_kernel_a,
+            bias=None,
+            **plain,
+        ),
+        _Instead(layer, equation=second, _kernel=layer.lora_kernel_b, **plain),
+    )
+
+
+def _adapts_an_output(layer: keras.Layer) -> bool:
+    """Whether the kernel's last axis, which B replaces, is a new one."""
+    inputs, kernel = layer.equation.replace(" ", "").split("->")[0].split(",")
+    return (
+        _adapted(layer)
+        and kernel[-1] not in inputs
+        and all(is_contraction(each) for each in _stand_ins(layer))
+    )
+
+
+@registry.register(keras.layers.EinsumDense, _adapts_an_output)
+def einsum_dense_lora(call: registry.LayerCall) -> registry.Gradients:
+    """Returns the gradients of A, B `[rank, out]` and the bias."""
+    layer, cotangent = call.layer, in_float(call.cotangents[0])
+    inputs = tf.cast(call.inputs, cotangent.dtype)
+    for_first, for_second = _stand_ins(layer)
+    to_inside = _scaled_cotangent(layer, cotangent, _equations(layer)[2])
+    to_first = einsum_dense(
+        registry.LayerCall(for_first, (inputs,), {}, [to_inside])
+    )
+    first = tf.cast(_factors(layer)[0], inputs.dtype)
+    inside = _scale(layer) * tf.einsum(for_first.equation, inputs, first)
+    to_second = einsum_dense(
+        registry.LayerCall(for_second, (inside,), {}, [cotangent])
+    )
+    return to_first + to_second
+
+
+@registry.register(keras.layers.Dense, _quantized)
+@registry.register(keras.layers.EinsumDense, _quantized)
+def bias_of_quantized(call: registry.LayerCall) -> registry.Gradients:
+    """Returns the gradients of the bias."""
+    layer, (cotangent,) = call.layer, call.cotangents
+    pairs = [(layer.bias, bias_records(cotangent, layer.bias))]
+    return registry.trainable(pairs)

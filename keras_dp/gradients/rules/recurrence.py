@@ -1,0 +1,292 @@
+"""Recurrent layers as two plain loops, one forward and one backward.
+
+The loops leave what per-example gradients need: the states before each step,
+and the cotangents of the pre-activations at each step. They compile with XLA,
+which knows no gradient of a gradient tape through `tf.while_loop`.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from keras_dp.gradients.rules.scan import Tensors, scan
+
+Activation = Callable[[tf.Tensor], tf.Tensor]
+
+
+class Cell(NamedTuple):
+    """How states follow from pre-activations, one step.
+
+    Attributes:
+        mix: Maps what comes from the input `[batch, gates]`, what comes from
+            the states `[batch, gates]`, and the states before to those after.
+        resets: Maps the first two and the output before to what the last
+            third of the recurrent kernel multiplies, if that is not the
+            output before.
+    """
+
+    mix: Callable[[tf.Tensor, tf.Tensor, Tensors], Tensors]
+    resets: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor] | None
+
+
+def lstm_cell(activation: Activation, gate: Activation) -> Cell:
+    """Returns the cell of Keras's `LSTM`: states output and carry."""
+
+    def mix(inputs: tf.Tensor, inner: tf.Tensor, states: Tensors) -> Tensors:
+        into, forget, new, out = tf.split(inputs + inner, 4, axis=-1)
+        carry = gate(forget) * states[1] + gate(into) * activation(new)
+        return [gate(out) * activation(carry), carry]
+
+    return Cell(mix, None)
+
+
+def gru_cell(activation: Activation, gate: Activation, after: bool) -> Cell:
+    """Returns the cell of Keras's `GRU`.
+
+    Args:
+        activation: Of the candidate.
+        gate: Of the gates.
+        after: Whether the reset gate is applied after the recurrent kernel.
+    """
+
+    def mix(inputs: tf.Tensor, inner: tf.Tensor, states: Tensors) -> Tensors:
+        update, reset, new = tf.split(inputs, 3, axis=-1)
+        update_inner, reset_inner, new_inner = tf.split(inner, 3, axis=-1)
+        if after:
+            new_inner = gate(reset + reset_inner) * new_inner
+        kept = gate(update + update_inner)
+        return [kept * states[0] + (1 - kept) * activation(new + new_inner)]
+
+    def resets(
+        inputs: tf.Tensor, inner: tf.Tensor, output: tf.Tensor
+    ) -> tf.Tensor:
+        units = output.shape[-1]
+        part = slice(units, 2 * units)
+        return gate(inputs[..., part] + inner[..., part]) * output
+
+    return Cell(mix, None if after else resets)
+
+
+def simple_cell(activation: Activation) -> Cell:
+    """Returns the cell of Keras's `SimpleRNN`."""
+
+    def mix(inputs: tf.Tensor, inner: tf.Tensor, states: Tensors) -> Tensors:
+        return [activation(inputs + inner)]
+
+    return Cell(mix, None)
+
+
+class Run(NamedTuple):
+    """A recurrence over all steps; leading axes `[steps, batch]`.
+
+    Attributes:
+        outputs: The first state after each step.
+        last: All states after the last step.
+        inner: What came from the states into each step.
+    """
+
+    outputs: tf.Tensor
+    last: Tensors
+    inner: tf.Tensor
+
+
+def run(
+    cell: Cell,
+    inputs: tf.Tensor,
+    probe: tf.Tensor,
+    kernel: tf.Tensor,
+    bias: tf.Tensor | None,
+    states: Tensors,
+    mask: tf.Tensor | None,
+    *,
+    unroll: bool,
+) -> Run:
+    """Runs a recurrence, so that a tape sees it as one operation.
+
+    Args:
+        cell: How one step mixes.
+        inputs: What comes from the inputs, `[steps, batch, gates]`.
+        probe: Zeros like `inputs`, whose cotangent is that of `Run.inner`.
+        kernel: The recurrent kernel, `[units, gates]`.
+        bias: Added to what comes from the states, `[gates]`.
+        states: Before the first step, each `[batch, units]`.
+        mask: Where it is false, `[steps, batch, 1]`, states stay.
+        unroll: Whether the loops are unrolled.
+    """
+    if bias is None:
+        bias = tf.zeros(kernel.shape[1:], kernel.dtype)
+
+    @tf.custom_gradient
+    def recurrence(
+        inputs: tf.Tensor,
+        probe: tf.Tensor,
+        kernel: tf.Tensor,
+        bias: tf.Tensor,
+        *states: tf.Tensor,
+    ) -> Any:
+        loops = _Loops(cell, kernel, bias, mask, unroll)
+        befores, inner, last = loops.forward(inputs, list(states))
+        outputs = tf.concat([befores[0][1:], last[0][tf.newaxis]], axis=0)
+
+        def gradient(*cotangents: tf.Tensor) -> Any:
+            from_outputs, *from_last = cotangents[: 1 + len(last)]
+            into_inputs, into_inner, into_states = loops.backward(
+                inputs, inner, befores, from_outputs, from_last
+            )
+            into_kernel = loops.kernel_gradient(
+                inputs, inner, befores[0], into_inner
+            )
+            into_bias = tf.reduce_sum(into_inner, axis=[0, 1])
+            return (
+                into_inputs,
+                into_inner,
+                into_kernel,
+                into_bias,
+                *into_states,
+            )
+
+        return (outputs, *last, inner), gradient
+
+    outputs, *rest = recurrence(inputs, probe, kernel, bias, *states)
+    return Run(outputs, rest[:-1], rest[-1])
+
+
+class _Loops(NamedTuple):
+    """The two loops; sequences are `[steps, batch, ...]`."""
+
+    cell: Cell
+    kernel: tf.Tensor
+    bias: tf.Tensor
+    mask: tf.Tensor | None
+    unroll: bool
+
+    def forward(
+        self, inputs: tf.Tensor, states: Tensors
+    ) -> tuple[Tensors, tf.Tensor, Tensors]:
+        """Returns states before each step, `inner`, and the last states."""
+        masks = [] if self.mask is None else [self.mask]
+
+        def step(states: Tensors, rows: Tensors) -> tuple[Tensors, Tensors]:
+            inner = self._inner(rows[0], states[0])
+            after = self.cell.mix(rows[0], inner, states)
+            if masks:
+                after = _chosen(rows[1], after, states)
+            return after, [*states, inner]
+
+        like = [*states, inputs[0]]
+        last, kept = scan(
+            step, states, [inputs, *masks], like, self.unroll, reverse=False
+        )
+        return kept[:-1], kept[-1], last
+
+    def backward(
+        self,
+        inputs: tf.Tensor,
+        inner: tf.Tensor,
+        befores: Tensors,
+        from_outputs: tf.Tensor,
+        from_last: Tensors,
+    ) -> tuple[tf.Tensor, tf.Tensor, Tensors]:
+        """Returns the cotangents of inputs, inner and first states."""
+        masks = [] if self.mask is None else [self.mask]
+
+        def step(carried: Tensors, rows: Tensors) -> tuple[Tensors, Tensors]:
+            from_output, inputs, inner, *rest = rows
+            carried = [carried[0] + from_output, *carried[1:]]
+            befores = rest[: len(carried)]
+            zeros = [tf.zeros_like(each) for each in carried]
+            used = _chosen(rest[-1], carried, zeros) if masks else carried
+            into_inputs, into_inner, into_befores = self._step_gradient(
+                inputs, inner, befores, used
+            )
+            if masks:
+                passed = _chosen(rest[-1], zeros, carried)
+                into_befores = [
+                    one + other
+                    for one, other in zip(into_befores, passed, strict=True)
+                ]
+            return into_befores, [into_inputs, into_inner]
+
+        into_states, (into_inputs, into_inner) = scan(
+            step,
+            from_last,
+            [from_outputs, inputs, inner, *befores, *masks],
+            [inputs[0], inner[0]],
+            self.unroll,
+            reverse=True,
+        )
+        return into_inputs, into_inner, into_states
+
+    def kernel_gradient(
+        self,
+        inputs: tf.Tensor,
+        inner: tf.Tensor,
+        outputs: tf.Tensor,
+        into_inner: tf.Tensor,
+    ) -> tf.Tensor:
+        """Returns the gradient summed over the batch, as tapes expect it."""
+        products = tf.einsum("tbp,tbq->pq", outputs, into_inner)
+        if self.cell.resets is None:
+            return products
+        cut = 2 * outputs.shape[-1]
+        resets = self.cell.resets(inputs, inner, outputs)
+        new = tf.einsum("tbp,tbq->pq", resets, into_inner[..., cut:])
+        return tf.concat([products[:, :cut], new], axis=1)
+
+    def _inner(self, inputs: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
+        if self.cell.resets is None:
+            return tf.matmul(output, self.kernel) + self.bias
+        cut = 2 * output.shape[-1]
+        gates = tf.matmul(output, self.kernel[:, :cut]) + self.bias[:cut]
+        reset = self.cell.resets(inputs, gates, output)
+        new = tf.matmul(reset, self.kernel[:, cut:]) + self.bias[cut:]
+        return tf.concat([gates, new], axis=1)
+
+    def _step_gradient(
+        self,
+        inputs: tf.Tensor,
+        inner: tf.Tensor,
+        befores: Tensors,
+        cotangents: Tensors,
+    ) -> tuple[tf.Tensor, tf.Tensor, Tensors]:
+        sources = [inputs, inner, *befores]
+        with tf.GradientTape(
+            persistent=True, watch_accessed_variables=False
+        ) as tape:
+            tape.watch(sources)
+            after = self.cell.mix(inputs, inner, befores)
+            if self.cell.resets is not None:
+                reset = self.cell.resets(inputs, inner, befores[0])
+        into = _gradients(tape, after, sources, cotangents)
+        if self.cell.resets is None:
+            through = tf.matmul(into[1], self.kernel, transpose_b=True)
+        else:
+            cut = 2 * befores[0].shape[-1]
+            into_reset = tf.matmul(
+                into[1][:, cut:], self.kernel[:, cut:], transpose_b=True
+            )
+            more = _gradients(tape, [reset], sources, [into_reset])
+            into = [one + other for one, other in zip(into, more, strict=True)]
+            through = tf.matmul(
+                into[1][:, :cut], self.kernel[:, :cut], transpose_b=True
+            )
+        into_inputs, into_inner, into_output, *into_others = into
+        return into_inputs, into_inner, [into_output + through, *into_others]
+
+
+def _gradients(
+    tape: tf.GradientTape, targets: Tensors, sources: Tensors, into: Tensors
+) -> Tensors:
+    return tape.gradient(
+        targets,
+        sources,
+        output_gradients=into,
+        unconnected_gradients=tf.UnconnectedGradients.ZERO,
+    )
+
+
+def _chosen(mask: tf.Tensor, yes: Tensors, no: Tensors) -> Tensors:
+    return [
+        tf.where(mask, one, other) for one, other in zip(yes, no, strict=True)
+    ]

@@ -1,0 +1,226 @@
+"""The rules of `LSTM`, `GRU` and `SimpleRNN`, and of `RNN` with their cells.
+
+The kernels are shared by all time steps, so that their gradients are sums over
+time of outer products: input and cotangent of the gates, output before the
+step and cotangent of the gates. Both come out of the one backward pass, for the
+recurrence is computed by the loops of `recurrence.py` while it is tapped.
+"""
+
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from keras_dp.errors import UnsupportedLayerError
+from keras_dp.gradients.records.outer_product_records import (
+    Arrangement,
+    OuterProductRecords,
+)
+from keras_dp.gradients.records.records import (
+    MaterializedRecords,
+    in_float,
+)
+from keras_dp.gradients.rules import recurrence, registry
+
+_CELLS = (
+    keras.layers.LSTMCell,
+    keras.layers.GRUCell,
+    keras.layers.SimpleRNNCell,
+)
+
+
+class _Kept(NamedTuple):
+    """What the rule needs of a call; sequences are `[batch, steps, ...]`.
+
+    Attributes:
+        inputs: What the kernel multiplied, in the order of the steps.
+        outputs: What the recurrent kernel multiplied.
+        resets: What its last third multiplied, where that is something else.
+    """
+
+    inputs: tf.Tensor
+    outputs: tf.Tensor
+    resets: tf.Tensor | None
+
+
+def _is_plain(layer: keras.Layer) -> bool:
+    """Whether the recurrence is the one of `recurrence.py`."""
+    cell = layer.cell
+    return (
+        type(cell) in _CELLS
+        and "call" not in vars(cell)
+        and registry.has_plain_kernel(cell)
+        and cell.compute_dtype == layer.compute_dtype
+        and not layer.stateful
+        and not cell.recurrent_dropout
+        and not (cell.dropout and getattr(cell, "implementation", 2) == 1)
+    )
+
+
+def _observe(
+    layer: keras.Layer,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    watch: registry.Watch,
+) -> registry.Observed:
+    names = ("sequences", "initial_state", "mask", "training")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    cell, mask = layer.cell, given.get("mask")
+    sequences = given["sequences"]
+    if None in sequences.shape:
+        raise UnsupportedLayerError(
+            f"Layer {layer.path!r} must be called on sequences of a static "
+            f"shape. Received: shape={tuple(sequences.shape)!r}. Pad the "
+            "sequences to one length, and mask the padding."
+        )
+    inputs = tf.cast(sequences, cell.compute_dtype)
+    inputs = _dropped_out(cell, inputs, given.get("training"))
+    if layer.go_backwards:
+        inputs = tf.reverse(inputs, axis=[1])
+    mask = _time_major_mask(mask, layer.go_backwards)
+    kernel, recurrent_kernel, bias, inner_bias = _weights(cell)
+    from_inputs = tf.matmul(
+        tf.reshape(_swapped(inputs), [-1, inputs.shape[2]]), kernel
+    )
+    if bias is not None:
+        from_inputs = from_inputs + bias
+    batch, steps, _ = inputs.shape
+    from_inputs = tf.reshape(from_inputs, [steps, batch, -1])
+    states = _initial_states(layer, given.get("initial_state"), batch)
+    probe = tf.zeros_like(from_inputs)
+    watch([from_inputs, probe])
+    ran = recurrence.run(
+        _cell(cell),
+        from_inputs,
+        probe,
+        recurrent_kernel,
+        inner_bias,
+        states,
+        mask,
+        unroll=layer.unroll,
+    )
+    outputs = _outputs(layer, ran.outputs, mask)
+    if layer.return_state:
+        outputs = (outputs, *ran.last)
+    before = tf.concat([states[0][tf.newaxis], ran.outputs[:-1]], axis=0)
+    reset = _cell(cell).resets
+    resets = None if reset is None else reset(from_inputs, ran.inner, before)
+    kept = _Kept(
+        inputs, _swapped(before), None if resets is None else _swapped(resets)
+    )
+    return registry.Observed(outputs, [from_inputs, probe], kept)
+
+
+def _cell(cell: keras.Layer) -> recurrence.Cell:
+    activation = cell.activation or keras.activations.linear
+    if isinstance(cell, keras.layers.SimpleRNNCell):
+        return recurrence.simple_cell(activation)
+    gate = cell.recurrent_activation or keras.activations.linear
+    if isinstance(cell, keras.layers.LSTMCell):
+        return recurrence.lstm_cell(activation, gate)
+    return recurrence.gru_cell(activation, gate, cell.reset_after)
+
+
+def _weights(
+    cell: keras.Layer,
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None, tf.Tensor | None]:
+    """Returns kernel, recurrent kernel and the bias of each."""
+
+    def value(variable: keras.Variable) -> tf.Tensor:
+        return tf.cast(tf.convert_to_tensor(variable.value), cell.compute_dtype)
+
+    bias = None if cell.bias is None else value(cell.bias)
+    inner_bias = None
+    if bias is not None and bias.shape.rank == 2:
+        bias, inner_bias = tf.unstack(bias)
+    return value(cell.kernel), value(cell.recurrent_kernel), bias, inner_bias
+
+
+def _dropped_out(
+    cell: keras.Layer, inputs: tf.Tensor, training: bool | None
+) -> tf.Tensor:
+    """Applies the layer's own dropout: one mask for all steps."""
+    if not training or not 0 < cell.dropout < 1:
+        return inputs
+    mask = cell.get_dropout_mask(inputs[:, 0, :])
+    cell.reset_dropout_mask()
+    return inputs * mask[:, tf.newaxis]
+
+
+def _time_major_mask(mask: Any, go_backwards: bool) -> tf.Tensor | None:
+    leaves = [leaf for leaf in keras.tree.flatten(mask) if leaf is not None]
+    if not leaves:
+        return None
+    mask = tf.cast(leaves[0], tf.bool)
+    if mask.shape.rank == 2:
+        mask = mask[..., tf.newaxis]
+    return _swapped(tf.reverse(mask, axis=[1]) if go_backwards else mask)
+
+
+def _initial_states(
+    layer: keras.Layer, given: Any, batch: int
+) -> list[tf.Tensor]:
+    if given is None:
+        given = layer.get_initial_state(batch_size=batch)
+    dtype = layer.cell.compute_dtype
+    return [tf.cast(each, dtype) for each in keras.tree.flatten(given)]
+
+
+def _outputs(
+    layer: keras.Layer, states: tf.Tensor, mask: tf.Tensor | None
+) -> tf.Tensor:
+    """Returns what the layer does, from the first state after each step."""
+    if mask is not None:
+        shown = mask
+        if not layer.zero_output_for_mask:
+            # The initial state is not shown, but zeros, up to the first step.
+            shown = tf.cumsum(tf.cast(mask, tf.int32), axis=0) > 0
+        states = tf.where(shown, states, tf.zeros_like(states))
+    return _swapped(states) if layer.return_sequences else states[-1]
+
+
+def _swapped(sequence: tf.Tensor) -> tf.Tensor:
+    """Exchanges the axes of batch and time."""
+    return tf.transpose(sequence, [1, 0, 2])
+
+
+@registry.register(keras.layers.RNN, _is_plain, observe=_observe)
+@registry.register(keras.layers.LSTM, _is_plain, observe=_observe)
+@registry.register(keras.layers.GRU, _is_plain, observe=_observe)
+@registry.register(keras.layers.SimpleRNN, _is_plain, observe=_observe)
+def recurrent(call: registry.LayerCall) -> registry.Gradients:
+    """Returns the gradients of kernel, recurrent kernel and bias."""
+    cell, kept = call.layer.cell, call.kept
+    into_inputs, into_inner = (_swapped(each) for each in call.cotangents)
+    pairs: registry.Gradients = [
+        (cell.kernel, _products([kept.inputs], [into_inputs])),
+        (cell.recurrent_kernel, _recurrent_products(kept, into_inner)),
+    ]
+    if cell.bias is not None:
+        biases = tf.reduce_sum(in_float(into_inputs), axis=1)
+        if len(cell.bias.shape) == 2:
+            inner = tf.reduce_sum(in_float(into_inner), axis=1)
+            biases = tf.stack([biases, inner], axis=1)
+        pairs.append((cell.bias, MaterializedRecords(biases)))
+    return registry.trainable(pairs)
+
+
+def _recurrent_products(
+    kept: _Kept, into_inner: tf.Tensor
+) -> OuterProductRecords:
+    if kept.resets is None:
+        return _products([kept.outputs], [into_inner])
+    lefts = [kept.outputs, kept.outputs, kept.resets]
+    return _products(lefts, tf.split(into_inner, 3, axis=-1))
+
+
+def _products(
+    lefts: list[tf.Tensor], rights: list[tf.Tensor]
+) -> OuterProductRecords:
+    """Returns the records of a kernel made of blocks of columns."""
+    rows, left, right = len(lefts), lefts[0].shape[-1], rights[0].shape[-1]
+    return OuterProductRecords(
+        tf.stack(lefts, axis=1),
+        tf.stack(rights, axis=1),
+        Arrangement((rows, left, right), (1, 0, 2), (left, rows * right)),
+    )

@@ -1,0 +1,156 @@
+"""The table of rules: layer class to the gradients of its variables.
+
+A rule answers for one call of a layer. It is used for layers of exactly the
+registered class (a subclass may do anything in its `call`) whose options it
+understands; all others go through `vectorized.py`.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from keras_dp.gradients.capture.replaced_call import is_replaced
+from keras_dp.gradients.records.records import GradientRecords
+
+
+class LayerCall(NamedTuple):
+    """One call of a layer, seen from the backward pass.
+
+    Attributes:
+        layer: The layer.
+        args: Its positional arguments, batch first.
+        kwargs: Its keyword arguments.
+        cotangents: The gradient of the summed loss with respect to each float
+            output, in `keras.tree` order; for a layer with an `activation`,
+            to what goes into it; for an observed layer, to each of
+            `Observed.watched`.
+        kept: What the layer's observer kept, `None` for other layers.
+        static_shapes: Whether no tensor may have a shape that depends on data,
+            as XLA needs, and accelerators like it.
+    """
+
+    layer: keras.Layer
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    cotangents: list[tf.Tensor]
+    kept: Any = None
+    static_shapes: bool = True
+
+    @property
+    def inputs(self) -> tf.Tensor:
+        """The argument of a layer that has one, `[batch, ...]`."""
+        if self.args:
+            return self.args[0]
+        first, *_ = self.kwargs.values()
+        return first
+
+
+class Observed(NamedTuple):
+    """One call of a layer as its observer makes it.
+
+    Attributes:
+        outputs: What the layer returns.
+        watched: What was watched: its cotangents are those of the rule.
+        kept: What else the rule needs of the call.
+    """
+
+    outputs: Any
+    watched: list[tf.Tensor]
+    kept: Any
+
+
+# One entry per variable the layer owns.
+Gradients = list[tuple[keras.Variable, GradientRecords]]
+Rule = Callable[[LayerCall], Gradients]
+Watch = Callable[[list[tf.Tensor]], None]
+# Computes what the layer's own call computes, from its arguments. Tensors to be
+# watched are handed over before they are used.
+Observer = Callable[
+    [keras.Layer, tuple[Any, ...], dict[str, Any], Watch], Observed
+]
+
+
+class Entry(NamedTuple):
+    """How the gradients of a layer follow.
+
+    Attributes:
+        rule: From one call to the gradients.
+        applies: Whether the rule understands the options of a layer.
+        observe: Calls the layer where its outputs alone do not tell enough.
+            The rule then answers for the layers inside, too.
+    """
+
+    rule: Rule
+    applies: Callable[[keras.Layer], bool]
+    observe: Observer | None
+
+
+_RULES: dict[type[keras.Layer], list[Entry]] = {}
+
+
+def register(
+    layer_class: type[keras.Layer],
+    applies: Callable[[keras.Layer], bool] = lambda layer: True,
+    *,
+    observe: Observer | None = None,
+) -> Callable[[Rule], Rule]:
+    """Makes the decorated function a rule of a layer class.
+
+    Args:
+        layer_class: The exact class.
+        applies: Whether the rule understands this layer's options. Of several
+            rules of a class at most one may.
+        observe: Calls the layer while it is tapped. By default it is called
+            as it is, without its activation.
+    """
+
+    def decorate(rule: Rule) -> Rule:
+        entry = Entry(rule, applies, observe)
+        _RULES.setdefault(layer_class, []).append(entry)
+        return rule
+
+    return decorate
+
+
+def entry_for(layer: keras.Layer) -> Entry | None:
+    """Returns how gradients of a built layer follow, `None` if unknown."""
+    return None if is_replaced(layer) else entry_of(layer)
+
+
+def entry_of(layer: keras.Layer) -> Entry | None:
+    """Returns the same for a layer that may be tapped itself."""
+    for entry in _RULES.get(type(layer), []):
+        if entry.applies(layer):
+            return entry
+    return None
+
+
+def rule_for(layer: keras.Layer) -> Rule | None:
+    """Returns the rule of a built layer, `None` if there is none."""
+    entry = entry_for(layer)
+    return None if entry is None else entry.rule
+
+
+def has_plain_kernel(layer: keras.Layer) -> bool:
+    """Whether the layer's weights are what its class documents.
+
+    False for LoRA and quantized layers, and where sublayers (an activation
+    with weights) are hidden inside the call.
+    """
+    return (
+        not getattr(layer, "lora_enabled", False)
+        and getattr(layer, "quantization_mode", None) is None
+        and has_no_weights_inside(layer)
+    )
+
+
+def has_no_weights_inside(layer: keras.Layer) -> bool:
+    """Whether no sublayer (an activation, say) owns trained weights."""
+    return not any(sub.trainable_variables for sub in layer._layers)
+
+
+def trainable(pairs: Gradients) -> Gradients:
+    """Returns the pairs whose variable is trained."""
+    return [pair for pair in pairs if pair[0].trainable]

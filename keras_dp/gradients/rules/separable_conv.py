@@ -1,0 +1,67 @@
+"""The rules of `SeparableConv1D` and `SeparableConv2D`."""
+
+import keras
+import tensorflow as tf
+
+from keras_dp.gradients.records.outer_product_records import (
+    Arrangement,
+    OuterProductRecords,
+)
+from keras_dp.gradients.records.records import in_float
+from keras_dp.gradients.rules import registry
+from keras_dp.gradients.rules.convolution_bias import (
+    convolution_bias_records,
+)
+from keras_dp.gradients.rules.convolution_phases import channels_last
+from keras_dp.gradients.rules.depthwise_conv import (
+    depthwise_records,
+    has_known_options,
+)
+
+
+@registry.register(keras.layers.SeparableConv1D, has_known_options)
+@registry.register(keras.layers.SeparableConv2D, has_known_options)
+def separable_conv(call: registry.LayerCall) -> registry.Gradients:
+    """Returns the gradients of both kernels and the bias.
+
+    What is between the two convolutions is computed again; its cotangent
+    follows from that of the output, for the second one is a product of
+    matrices at every position.
+    """
+    layer, (cotangent,) = call.layer, call.cotangents
+    # Computed in float16 the gradient of the first kernel came out wrong.
+    inputs = in_float(channels_last(layer, call.inputs))
+    cotangent = in_float(channels_last(layer, cotangent))
+    kernel = layer.pointwise_kernel
+    between = keras.ops.depthwise_conv(
+        inputs,
+        tf.cast(layer.depthwise_kernel.value, inputs.dtype),
+        strides=layer.strides,
+        padding=layer.padding,
+        data_format="channels_last",
+        dilation_rate=layer.dilation_rate,
+    )
+    batch, (channels, filters) = inputs.shape[0], kernel.shape[-2:]
+    pointwise = OuterProductRecords(
+        tf.reshape(between, [batch, 1, -1, channels]),
+        tf.reshape(cotangent, [batch, 1, -1, filters]),
+        Arrangement((channels, filters), (0, 1), tuple(kernel.shape)),
+    )
+    weights = tf.reshape(
+        tf.cast(kernel.value, cotangent.dtype), [channels, filters]
+    )
+    depthwise = depthwise_records(
+        layer,
+        layer.depthwise_kernel,
+        inputs,
+        tf.einsum("...f,cf->...c", cotangent, weights),
+        static_shapes=call.static_shapes,
+    )
+    pairs: registry.Gradients = [
+        (layer.depthwise_kernel, depthwise),
+        (kernel, pointwise),
+    ]
+    if layer.bias is not None:
+        bias = convolution_bias_records(layer, call.cotangents[0])
+        pairs.append((layer.bias, bias))
+    return registry.trainable(pairs)

@@ -1,0 +1,102 @@
+"""The rule of `TimeDistributed`, by the rule of the layer inside.
+
+The layer inside is called once, with every step an example of its own; the
+gradients of an example's steps are then added up.
+"""
+
+import contextlib
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from keras_dp.errors import UnsupportedLayerError
+from keras_dp.gradients.capture.replaced_call import (
+    activation_of,
+    without_activation,
+)
+from keras_dp.gradients.capture.vectorized import float_outputs
+from keras_dp.gradients.rules import registry
+
+
+class _Kept(NamedTuple):
+    """The call of the layer inside, without cotangents."""
+
+    call: registry.LayerCall
+    rule: registry.Rule
+    steps: int
+
+
+def _has_rule_inside(layer: keras.Layer) -> bool:
+    inner = layer.layer
+    return (
+        registry.rule_for(inner) is not None
+        # It is called by name, whatever its quantization says.
+        and getattr(inner, "quantization_mode", None) is None
+        and not isinstance(inner, keras.layers.BatchNormalization)
+    )
+
+
+def _observe(
+    layer: keras.Layer,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    watch: registry.Watch,
+) -> registry.Observed:
+    given = dict(zip(("inputs", "training", "mask"), args, strict=False))
+    given |= kwargs
+    inner, inputs, mask = layer.layer, given["inputs"], given.get("mask")
+    entry = registry.entry_of(inner)
+    steps = inputs.shape[1]
+    if entry is None or steps is None:
+        raise UnsupportedLayerError(
+            f"Layer {layer.path!r} must be called on sequences of a static "
+            f"length. Received: shape={tuple(inputs.shape)!r}. Pad the "
+            "sequences to one length."
+        )
+    rows = _merged(inputs)
+    options: dict[str, Any] = {}
+    if inner._call_has_mask_arg and mask is not None:
+        options["mask"] = _merged(mask)
+    if inner._call_has_training_arg:
+        options["training"] = given.get("training")
+    with contextlib.ExitStack() as stack:
+        if entry.observe is not None:
+            outputs, watched, kept = entry.observe(
+                inner, (rows,), options, watch
+            )
+        else:
+            activation = activation_of(inner)
+            stack.enter_context(without_activation(inner))
+            outputs, kept = inner.call(rows, **options), None
+            watched = float_outputs(outputs)
+            watch(watched)
+            if activation is not None:
+                outputs = activation(outputs)
+    call = registry.LayerCall(inner, (rows,), options, [], kept)
+    return registry.Observed(
+        tf.reshape(outputs, [-1, steps, *outputs.shape[1:]]),
+        watched,
+        _Kept(call, entry.rule, steps),
+    )
+
+
+def _merged(tensor: Any) -> tf.Tensor:
+    """Returns `[batch, steps, ...]` as `[batch * steps, ...]`."""
+    tensor = tf.convert_to_tensor(tensor)
+    batch, steps, *rest = tensor.shape
+    return tf.reshape(tensor, [batch * steps, *rest])
+
+
+@registry.register(
+    keras.layers.TimeDistributed, _has_rule_inside, observe=_observe
+)
+def time_distributed(call: registry.LayerCall) -> registry.Gradients:
+    """Returns the gradients of the variables of the layer inside."""
+    kept = call.kept
+    pairs = kept.rule(kept.call._replace(cotangents=call.cotangents))
+    ones = tf.ones([kept.call.inputs.shape[0]])
+    return [
+        (variable, records.grouped(kept.steps, ones))
+        for variable, records in pairs
+    ]

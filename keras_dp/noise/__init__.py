@@ -1,0 +1,1 @@
+"""Seeds, and the noise that is drawn from them."""

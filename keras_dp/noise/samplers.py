@@ -1,0 +1,248 @@
+"""Stateless TensorFlow samplers and distributions of the noise families.
+
+Draws are functions of 64-bit words of the seed's generator, written here
+because those of TensorFlow Probability leave the choice of the generator to
+TensorFlow, whose choices are not cryptographic and far slower under XLA on
+CPU, and because TensorFlow's normal variables stop at 5.7 standard deviations,
+whatever their dtype. Gaussian ones are drawn by `seeds.normals`.
+
+A word becomes a signed uniform variable `u`, `2^-64 <= |u| <= 1`. Its sign is
+that of the noise, and `|u|` the probability of noise of a larger size, so that
+each family is right far into its tails, in float32 too:
+
+| family | size from `v = abs(u)` | largest, at scale 1 |
+| --- | --- | --- |
+| Gaussian | `sqrt(-2 log v) cos(angle)` | 9.49 |
+| Student's t | `sqrt(df (v^(-2/df) - 1)) cos(angle)` | `sqrt(df) 2^(64/df)` |
+| Laplace | `-log v` | 44.4 |
+| Cauchy | `1 / tan(pi v / 2)` | 1.2e19 |
+| logistic | `log((2 - v) / v)` | 45.1 |
+| hyperbolic secant | `-log(tan(pi v / 4))` | 44.6 |
+| variance-gamma | a sum of Laplace variables | 44.4 `shape` |
+
+What is larger has probability `2^-64`, 5.4e-20, and is never drawn.
+
+Source: Bailey (1994), "Polar generation of random variates with the
+t-distribution", Mathematics of Computation 62, for Student's t; the limit of
+many degrees of freedom is the method of Box and Muller (1958). Others are
+inverse distribution functions.
+"""
+
+import functools
+import math
+
+import numpy as np
+import tensorflow as tf
+
+from keras_dp import ledger
+from keras_dp.ledger.noise_families import (
+    CauchyNoise,
+    GaussianNoise,
+    HyperbolicSecantNoise,
+    LaplaceNoise,
+    LogisticNoise,
+    StudentTNoise,
+)
+from keras_dp.ledger.variance_gamma_noise import VarianceGammaNoise
+from keras_dp.noise import seeds
+
+# In floats the same law as the normal, and twice it is still a float32.
+_MOST_DF = 1e30
+# Of the tables of distribution functions, good to 1e-10.
+_NODES = 4096
+# What lies beyond the tables does not change a float64 near 1.
+_OUTSIDE = 1e-17
+# Where `exp(-z)` times a polynomial of degree 99 is 0.
+_NO_TAIL = 2000.0
+
+
+@functools.singledispatch
+def sample(
+    noise: ledger.NoiseDistribution, like: tf.Tensor, seed: tf.Tensor
+) -> tf.Tensor:
+    """Returns independent noise of the shape and dtype of `like`.
+
+    A family of one's own joins by `sample.register`.
+
+    Args:
+        noise: Its law, scale included.
+        like: float32 or float64.
+        seed: See `seeds.fresh`; must not be used again.
+
+    >>> from keras_dp.ledger.noise_families import LaplaceNoise
+    >>> seed = seeds.fresh(1)
+    >>> sample(LaplaceNoise(3.0), tf.zeros([2, 5]), seed).shape
+    TensorShape([2, 5])
+    """
+    raise TypeError(
+        "`noise` must be of a family that can be drawn. "
+        f"Received: noise={noise!r}."
+    )
+
+
+@functools.singledispatch
+def cdf(noise: ledger.NoiseDistribution, x: tf.Tensor) -> tf.Tensor:
+    """Returns the probability of noise below `x`, as float64.
+
+    To within 1e-10, and much better except for Student's t and families of
+    others, which come from a table of their own `cdf`.
+
+    Args:
+        noise: Its law, scale included.
+        x: Tensor of any shape, floating.
+
+    >>> from keras_dp.ledger.noise_families import CauchyNoise
+    >>> cdf(CauchyNoise(2.0), tf.constant([0.0, 2.0])).numpy().tolist()
+    [0.5, 0.75]
+    """
+    unit = -float(noise.quantile(0.25))
+    last = math.asinh(-float(noise.quantile(_OUTSIDE)) / unit)
+    step = last / (_NODES - 1)
+    s = np.linspace(0.0, last, _NODES)
+    nodes = unit * np.sinh(s)
+    values = noise.cdf(-nodes)
+    rise = np.exp(noise.log_density(nodes)) * unit * np.cosh(s)
+    falls = tf.constant(-step * rise, tf.float64)
+    values = tf.constant(values, tf.float64)
+    z = tf.cast(x, tf.float64) / tf.constant(unit, tf.float64)
+    size = tf.asinh(tf.minimum(tf.abs(z), math.sinh(last)))
+    place = tf.clip_by_value(size / step, 0.0, _NODES - 1.0)
+    left = tf.minimum(tf.cast(place, tf.int32), _NODES - 2)
+    t = place - tf.cast(left, tf.float64)
+    # Cubic Hermite interpolation: the densities are the derivatives.
+    tail = (
+        (1 + 2 * t) * (1 - t) ** 2 * tf.gather(values, left)
+        + t * (1 - t) ** 2 * tf.gather(falls, left)
+        + t**2 * (3 - 2 * t) * tf.gather(values, left + 1)
+        + t**2 * (t - 1) * tf.gather(falls, left + 1)
+    )
+    return _two_sided(z, tail)
+
+
+def _two_uniform(
+    like: tf.Tensor, seed: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    one, two = seeds.split(seed, 2)
+    return seeds.signed_uniform(like, one), seeds.signed_uniform(like, two)
+
+
+def _scaled(draw: tf.Tensor, noise: ledger.NoiseDistribution) -> tf.Tensor:
+    return draw * tf.constant(noise.scale, draw.dtype)
+
+
+@sample.register
+def _(noise: GaussianNoise, like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    return seeds.normal(like, seed, tf.constant(noise.scale, tf.float64))
+
+
+@sample.register
+def _(noise: StudentTNoise, like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    return _scaled(student_t(*_two_uniform(like, seed), noise.df), noise)
+
+
+@sample.register
+def _(noise: LaplaceNoise, like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    return _scaled(laplace(seeds.signed_uniform(like, seed)), noise)
+
+
+@sample.register
+def _(noise: CauchyNoise, like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    return _scaled(cauchy(seeds.signed_uniform(like, seed)), noise)
+
+
+@sample.register
+def _(noise: LogisticNoise, like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    return _scaled(logistic(seeds.signed_uniform(like, seed)), noise)
+
+
+@sample.register
+def _(
+    noise: HyperbolicSecantNoise, like: tf.Tensor, seed: tf.Tensor
+) -> tf.Tensor:
+    return _scaled(hyperbolic_secant(seeds.signed_uniform(like, seed)), noise)
+
+
+@sample.register
+def _(noise: VarianceGammaNoise, like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    # In a loop: XLA would compile each term anew.
+    total = tf.foldl(
+        lambda total, own: total + laplace(seeds.signed_uniform(like, own)),
+        tf.stack(seeds.split(seed, noise.shape)),
+        tf.zeros_like(like),
+    )
+    return _scaled(total, noise)
+
+
+def student_t(u: tf.Tensor, angle: tf.Tensor, df: float) -> tf.Tensor:
+    """Returns Student's t variables from two signed uniform ones each."""
+    df = min(df, _MOST_DF)
+    square = df * tf.math.expm1(-(2 / df) * tf.math.log(tf.abs(u)))
+    return tf.sqrt(square) * tf.sin(0.5 * math.pi * angle)
+
+
+def laplace(u: tf.Tensor) -> tf.Tensor:
+    """Returns standard Laplace variables from signed uniform ones."""
+    return -tf.sign(u) * tf.math.log(tf.abs(u))
+
+
+def cauchy(u: tf.Tensor) -> tf.Tensor:
+    """Returns standard Cauchy variables from signed uniform ones."""
+    return 1 / tf.tan(0.5 * math.pi * u)
+
+
+def logistic(u: tf.Tensor) -> tf.Tensor:
+    """Returns standard logistic variables from signed uniform ones."""
+    v = tf.abs(u)
+    return tf.sign(u) * tf.math.log((2 - v) / v)
+
+
+def hyperbolic_secant(u: tf.Tensor) -> tf.Tensor:
+    """Returns hyperbolic secant variables from signed uniform ones."""
+    return -tf.sign(u) * tf.math.log(tf.tan(0.25 * math.pi * tf.abs(u)))
+
+
+def _standardized(noise: ledger.NoiseDistribution, x: tf.Tensor) -> tf.Tensor:
+    return tf.cast(x, tf.float64) / tf.constant(noise.scale, tf.float64)
+
+
+def _two_sided(z: tf.Tensor, tail: tf.Tensor) -> tf.Tensor:
+    return tf.where(z < 0, tail, 1 - tail)
+
+
+@cdf.register
+def _(noise: GaussianNoise, x: tf.Tensor) -> tf.Tensor:
+    z = _standardized(noise, x)
+    return 0.5 * tf.math.erfc(-z / math.sqrt(2))
+
+
+@cdf.register
+def _(noise: LaplaceNoise, x: tf.Tensor) -> tf.Tensor:
+    z = _standardized(noise, x)
+    return _two_sided(z, 0.5 * tf.exp(-tf.abs(z)))
+
+
+@cdf.register
+def _(noise: CauchyNoise, x: tf.Tensor) -> tf.Tensor:
+    z = _standardized(noise, x)
+    return tf.atan2(tf.ones_like(z), -z) / math.pi
+
+
+@cdf.register
+def _(noise: LogisticNoise, x: tf.Tensor) -> tf.Tensor:
+    return tf.sigmoid(_standardized(noise, x))
+
+
+@cdf.register
+def _(noise: HyperbolicSecantNoise, x: tf.Tensor) -> tf.Tensor:
+    z = _standardized(noise, x)
+    return _two_sided(z, tf.atan(tf.exp(-tf.abs(z))) * (2 / math.pi))
+
+
+@cdf.register
+def _(noise: VarianceGammaNoise, x: tf.Tensor) -> tf.Tensor:
+    z = _standardized(noise, x)
+    size = tf.minimum(tf.abs(z), _NO_TAIL)
+    tail = tf.zeros_like(size)
+    for coefficient in reversed(noise.tail_polynomial.tolist()):
+        tail = tail * size + coefficient
+    return _two_sided(z, 0.5 * tail * tf.exp(-size))

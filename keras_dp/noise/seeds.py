@@ -1,0 +1,191 @@
+"""Where the randomness of queries comes from: values, split on every use.
+
+A seed is a tensor of int64, whose shape says of which generator: `[4]`, a key
+of ChaCha20, the default, or `[2]`, a seed of Philox, TensorFlow's own, which
+is not cryptographic. Seeds come from the operating system unless a
+caller gives one, and are never written to a file: whoever knows the seed can
+subtract the noise, and a restored seed would repeat it on other data.
+
+What is drawn is in `streams`. A key of ChaCha20 is used once, for new keys or
+for a draw, and then replaced: who learns a key learns nothing of what was drawn
+before (fast key erasure).
+
+Source: Bernstein (2017), "Fast-key-erasure random-number generators",
+https://blog.cr.yp.to/20170723-random.html.
+"""
+
+import contextlib
+import contextvars
+import math
+import secrets
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from keras_dp import _check
+from keras_dp.noise import streams
+
+# Named, because `auto_select` is far slower under XLA on CPU.
+GENERATOR = streams.PHILOX
+DEFAULT = streams.CHACHA20
+
+# In values, of 64 bytes for float32.
+_ALIGNMENT = 16
+
+_generator: contextvars.ContextVar[str] = contextvars.ContextVar(
+    "generator", default=DEFAULT
+)
+
+
+@contextlib.contextmanager
+def drawing_with(generator: str) -> Iterator[None]:
+    """Makes `fresh` return seeds of a generator, "chacha20" or "philox".
+
+    >>> with drawing_with("philox"):
+    ...     fresh(None).shape
+    TensorShape([2])
+    """
+    if generator not in streams.LENGTHS:
+        raise ValueError(
+            f"`generator` must be one of {sorted(streams.LENGTHS)!r}. "
+            f"Received: generator={generator!r}."
+        )
+    token = _generator.set(generator)
+    try:
+        yield
+    finally:
+        _generator.reset(token)
+
+
+def fresh(seed: int | None) -> tf.Tensor:
+    """Returns a seed of int64, from the operating system if `None`.
+
+    Raises:
+        RuntimeError: One from the operating system is asked for in a
+            `tf.function`, which would keep it and draw the same at every call.
+    """
+    length = streams.LENGTHS[_generator.get()]
+    if seed is None:
+        _check_eager()
+        words = [secrets.randbits(64) - 2**63 for _ in range(length)]
+        return tf.constant(words, tf.int64)
+    _check.integer_at_least(0, seed=seed)
+    state = np.random.SeedSequence(seed).generate_state(length, np.uint64)
+    return tf.constant(state.view(np.int64))
+
+
+def fresh_id() -> tf.Tensor:
+    """Returns 128 random bits as int64 `[2]`, which are no secret."""
+    _check_eager()
+    words = [secrets.randbits(64) - 2**63 for _ in range(2)]
+    return tf.constant(words, tf.int64)
+
+
+def _check_eager() -> None:
+    if not tf.executing_eagerly():
+        raise RuntimeError(
+            "A seed must be made eagerly: a tf.function would keep it, and "
+            "draw the same noise at every call. Call initial_global_state "
+            "outside of the function and pass the state in."
+        )
+
+
+def children(seed: int | None, count: int) -> list[int | None]:
+    """Returns `count` independent arguments for `fresh`, `None` from `None`."""
+    if seed is None:
+        return [None] * count
+    _check.integer_at_least(0, seed=seed)
+    state = np.random.SeedSequence(seed).generate_state(count, np.uint64)
+    return [int(word >> np.uint64(1)) for word in state]  # Below 2^63.
+
+
+def split(seed: tf.Tensor, count: int) -> list[tf.Tensor]:
+    """Returns `count` new seeds; the argument must not be used again."""
+    generator = streams.generator_of(seed)
+    if generator == streams.PHILOX:
+        return tf.unstack(tf.random.split(seed, num=count, alg=GENERATOR))
+    length = streams.LENGTHS[generator]
+    words = streams.words(count * length, seed, streams.FOR_SEEDS)
+    return tf.unstack(tf.reshape(words, [count, length]))
+
+
+def normal(like: tf.Tensor, seed: tf.Tensor, stddev: tf.Tensor) -> tf.Tensor:
+    """Returns Gaussian noise of the shape and dtype of `like`.
+
+    Args:
+        like: float32 or float64.
+        seed: See `fresh`; must not be used again.
+        stddev: Scalar, >= 0.
+    """
+    (noise,) = normals([like], seed, stddev)
+    return noise
+
+
+def normals(
+    leaves: Sequence[tf.Tensor], seed: tf.Tensor, stddev: tf.Tensor
+) -> list[tf.Tensor]:
+    """Returns independent Gaussian noise for each leaf, all drawn at once.
+
+    Up to 9.49 standard deviations; see `box_muller`. TensorFlow's normal
+    variables stop at 5.7: beyond, an accountant would count on noise that is
+    never drawn.
+
+    Args:
+        leaves: float32 or float64, of any shapes.
+        seed: See `fresh`; must not be used again.
+        stddev: Scalar, >= 0, of the noise on every coordinate.
+
+    >>> with drawing_with("chacha20"):
+    ...     seed = fresh(3)
+    >>> one, two = normals([tf.zeros([2, 3]), tf.zeros([5])], seed, 4.0)
+    >>> one.shape, two.shape
+    (TensorShape([2, 3]), TensorShape([5]))
+    """
+    kinds = list(dict.fromkeys(leaf.dtype for leaf in leaves))
+    noise: list[tf.Tensor] = list(leaves)
+    own = [seed] if len(kinds) == 1 else split(seed, len(kinds))
+    for kind, mine in zip(kinds, own, strict=True):
+        places = [i for i, leaf in enumerate(leaves) if leaf.dtype == kind]
+        counts = [_size(leaves[i]) for i in places]
+        # Parts that begin where memory is aligned are taken without a copy.
+        spaces = [-(-count // _ALIGNMENT) * _ALIGNMENT for count in counts]
+        drawn = streams.normals(sum(spaces), mine, tf.cast(stddev, kind))
+        start: int | tf.Tensor = 0
+        for i, count, space in zip(places, counts, spaces, strict=True):
+            part = drawn[start : start + count]
+            noise[i] = tf.reshape(part, tf.shape(leaves[i]))
+            if leaves[i].shape.is_fully_defined():
+                noise[i] = tf.reshape(part, leaves[i].shape)
+            start += space
+    return noise
+
+
+def words(like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """Returns uniform int64 of the shape of `like`, of all 64 bits."""
+    return tf.reshape(streams.words(_size(like), seed), tf.shape(like))
+
+
+def gaussian(u: tf.Tensor, angle: tf.Tensor) -> tf.Tensor:
+    """Returns two normal variables each from two signed uniform ones.
+
+    Source: Box and Muller (1958), "A note on the generation of random normal
+    deviates", Annals of Mathematical Statistics 29.
+    """
+    size = tf.sqrt(-2 * tf.math.log(tf.abs(u)))
+    angle = math.pi * angle
+    return tf.concat([size * tf.cos(angle), size * tf.sin(angle)], axis=0)
+
+
+def signed_uniform(like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """Returns uniform variables in [-1, 1], never 0, symmetric about it.
+
+    Floats keep all their digits near 0, where the noise is large.
+    """
+    half = tf.constant(0.5, like.dtype)
+    return (tf.cast(words(like, seed), like.dtype) + half) * 2.0**-63
+
+
+def _size(like: tf.Tensor) -> int | tf.Tensor:
+    count = like.shape.num_elements()
+    return tf.size(like) if count is None else count

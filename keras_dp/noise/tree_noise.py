@@ -1,0 +1,151 @@
+"""The noise of prefix sums that are made of the nodes of a binary tree.
+
+The rounds are the leaves. The sum of the first `t` rounds is that of the nodes
+that the binary digits of `t` name: for each digit that is one, the block of
+`2^level` rounds that ends there. Each node has noise of its own, drawn once.
+
+| | noise of a node of level `l` | its variance |
+| --- | --- | --- |
+| plain | its own | 1 |
+| efficient | the best mean of its own and that of its descendants | below |
+
+A node's sum is also that of its descendants of any level below. Of level
+`l - k` there are `2^k`, whose sum has variance `2^k`; weighted by `2^-k`, over
+the sum of the weights, the mean of all levels has the least variance,
+`1 / (2 - 2^-l)`. Sums from above a node or from later rounds are not used: they
+are not known when a prefix is released.
+
+Only one node per level is kept, that of the latest block that is complete and
+the left child of its parent, or the root so far.
+
+Source: Honaker (2015), "Efficient Use of Differentially Private Binary Trees",
+the estimate from below, as used by Kairouz et al. (2021), arXiv:2103.00039v3,
+Appendix B. We keep the levels in buffers of fixed size, so that rounds compile
+once.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from keras_dp.noise import seeds
+
+# Draws the noise of one node, a tensor per leaf of a record, from a seed.
+NodeNoise = Callable[[tf.Tensor], list[tf.Tensor]]
+
+
+class TreeNoise(NamedTuple):
+    """The noise of a tree after some rounds.
+
+    Attributes:
+        step: Rounds so far, scalar int64.
+        levels: For each leaf of a record, the unscaled noise of the node of
+            each level, `[max_levels, ...]`.
+        seed: See `seeds.fresh`, for the nodes to come.
+    """
+
+    step: tf.Tensor
+    levels: list[tf.Tensor]
+    seed: tf.Tensor
+
+
+def initial(
+    like: list[tf.Tensor], max_levels: int, seed: tf.Tensor
+) -> TreeNoise:
+    """Returns a tree without leaves.
+
+    Args:
+        like: Tensors of the shapes and dtypes of one record.
+        max_levels: The tree has less than `2^max_levels` rounds.
+        seed: See `seeds.fresh`; must not be used again.
+    """
+    return TreeNoise(
+        step=tf.constant(0, tf.int64),
+        levels=[tf.zeros([max_levels, *x.shape], x.dtype) for x in like],
+        seed=seed,
+    )
+
+
+def following(
+    noise: TreeNoise, draw: NodeNoise, *, is_efficient: bool
+) -> tuple[list[tf.Tensor], TreeNoise]:
+    """Returns the noise of the next prefix sum, and the tree with its leaf.
+
+    Beyond what the tree can hold the noise is NaN, so that nothing is released
+    that is not protected.
+
+    Args:
+        noise: The tree before the round.
+        draw: Draws the noise of one node from a seed.
+        is_efficient: Whether descendants are used.
+    """
+    max_levels = noise.levels[0].shape[0]
+    step = noise.step + 1
+    places = tf.range(max_levels, dtype=tf.int64)
+    digits = tf.bitwise.bitwise_and(tf.bitwise.right_shift(step, places), 1)
+    level = tf.cast(tf.reduce_sum(tf.math.cumprod(1 - digits)), tf.int32)
+
+    seed, own = seeds.split(noise.seed, 2)
+    node = draw(own)
+    if is_efficient:
+        node, seed = _merged(noise.levels, level, node, seed, draw)
+    at = tf.minimum(level, max_levels - 1)[tf.newaxis, tf.newaxis]
+    levels = [
+        tf.tensor_scatter_nd_update(each, at, new[tf.newaxis])
+        for each, new in zip(noise.levels, node, strict=True)
+    ]
+
+    weights = tf.cast(digits, tf.float64)
+    if is_efficient:
+        weights /= 2 - tf.pow(tf.constant(0.5, tf.float64), _float(places))
+    is_full = tf.bitwise.right_shift(step, max_levels) > 0
+    weights = tf.where(is_full, tf.constant(float("nan"), tf.float64), weights)
+    total = [_weighted(each, weights) for each in levels]
+    return total, TreeNoise(step, levels, seed)
+
+
+def _merged(
+    levels: list[tf.Tensor],
+    level: tf.Tensor,
+    node: list[tf.Tensor],
+    seed: tf.Tensor,
+    draw: NodeNoise,
+) -> tuple[list[tf.Tensor], tf.Tensor]:
+    """Returns the noise of the node of `level` that a new leaf completes.
+
+    On the way up, a right child and its left sibling make their parent:
+    `own + (left + right) / 2` is the weighted sum of all levels below it.
+    """
+
+    def parent(
+        below: tf.Tensor, right: list[tf.Tensor], seed: tf.Tensor
+    ) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
+        seed, mine = seeds.split(seed, 2)
+        node = [
+            own + 0.5 * (each[below] + child)
+            for own, each, child in zip(draw(mine), levels, right, strict=True)
+        ]
+        return below + 1, node, seed
+
+    _, node, seed = tf.while_loop(
+        lambda below, *_: below < level,
+        parent,
+        (tf.constant(0), node, seed),
+        parallel_iterations=1,
+    )
+    return node, seed
+
+
+def _weighted(levels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """Returns the weighted sum over levels, without a matrix product.
+
+    Which GPUs would round to 10 bits.
+    """
+    weights = tf.cast(weights, levels.dtype)
+    along = [levels.shape[0]] + [1] * (levels.shape.rank - 1)
+    return tf.reduce_sum(levels * tf.reshape(weights, along), axis=0)
+
+
+def _float(tensor: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tensor, tf.float64)

@@ -1,0 +1,1 @@
+"""Integer arithmetic as loops that XLA compiles."""

@@ -1,0 +1,58 @@
+"""The Keras optimizer that a private one holds: checked, and applied once."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+
+
+def check_inner(inner: Any) -> None:
+    """Raises for what cannot apply noised answers."""
+    if not isinstance(inner, keras.optimizers.Optimizer):
+        raise TypeError(
+            "`inner` must be a keras.optimizers.Optimizer instance. "
+            f"Received: inner={inner!r}."
+        )
+    if isinstance(inner, keras.optimizers.LossScaleOptimizer):
+        raise TypeError(
+            "`inner` must not scale the loss: clipping needs unscaled "
+            f"gradients. Received: {type(inner).__name__}."
+        )
+    for option in ("gradient_accumulation_steps", "loss_scale_factor"):
+        if getattr(inner, option, None) is not None:
+            raise ValueError(
+                f"`{option}` of `inner` must be None. Received: "
+                f"{option}={getattr(inner, option)!r}. A sample larger than "
+                "memory is split by the sampler's physical_batch_size, with "
+                "noise added once."
+            )
+
+
+class _AsTheyAre:
+    """Stands for the method that sums gradients; counts who needs it."""
+
+    def __init__(self) -> None:
+        self.users = 0
+
+    def __call__(self, grads_and_vars: Any) -> list[Any]:
+        return list(grads_and_vars)
+
+
+@contextlib.contextmanager
+def already_summed(inner: keras.optimizers.Optimizer) -> Iterator[None]:
+    """The optimizer takes gradients as they are, equal on all replicas.
+
+    Keras sums gradients over replicas once more before it applies them: the
+    noise would be added once per replica, all of them the same.
+    """
+    name = "_all_reduce_sum_gradients"
+    stand_in = vars(inner).setdefault(name, _AsTheyAre())
+    stand_in.users += 1
+    try:
+        yield
+    finally:
+        # Replicas take turns inside: the last one to leave removes it.
+        stand_in.users -= 1
+        if not stand_in.users:
+            del vars(inner)[name]

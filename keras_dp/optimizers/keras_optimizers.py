@@ -1,0 +1,82 @@
+"""The optimizers of Keras under private names."""
+
+from typing import Any, ClassVar
+
+import keras
+
+from keras_dp.dp_queries import DPQuery
+from keras_dp.ledger import PrivacyLedger
+from keras_dp.optimizers.dp_optimizer import DPOptimizer
+from keras_dp.optimizers.groups import Patterns, VariableGroups
+
+_register = keras.saving.register_keras_serializable(package="keras_dp")
+
+
+class _Named(DPOptimizer):
+    """A `DPOptimizer` that makes its inner optimizer itself."""
+
+    _inner_class: ClassVar[type[keras.optimizers.Optimizer]]
+
+    def __init__(
+        self,
+        learning_rate: Any = None,
+        *,
+        query: DPQuery,
+        ledger: PrivacyLedger,
+        groups: Patterns | VariableGroups | None = None,
+        seed: int | None = None,
+        name: str | None = None,
+        **options: Any,
+    ) -> None:
+        if learning_rate is not None:
+            options["learning_rate"] = learning_rate
+        super().__init__(
+            self._inner_class(**options),
+            query=query,
+            ledger=ledger,
+            groups=groups,
+            seed=seed,
+            name=name,
+        )
+
+
+@_register
+class DPSGD(_Named):
+    """`DPOptimizer` around `keras.optimizers.SGD`, with its options.
+
+    >>> import keras_dp
+    >>> query = keras_dp.GaussianAverageQuery(1.0, 1.1, denominator=256)
+    >>> ledger = keras_dp.PrivacyLedger.in_memory(dataset="doc")
+    >>> DPSGD(0.1, momentum=0.9, query=query, ledger=ledger).inner.momentum
+    0.9
+    """
+
+    _inner_class = keras.optimizers.SGD
+
+
+@_register
+class DPAdam(_Named):
+    """`DPOptimizer` around `keras.optimizers.Adam`, with its options."""
+
+    _inner_class = keras.optimizers.Adam
+
+
+@_register
+class DPAdamW(_Named):
+    """`DPOptimizer` around `keras.optimizers.AdamW`, with its options."""
+
+    _inner_class = keras.optimizers.AdamW
+
+
+@_register
+class DPAdagrad(_Named):
+    """`DPOptimizer` around `keras.optimizers.Adagrad`, with its options."""
+
+    _inner_class = keras.optimizers.Adagrad
+
+
+@_register
+class DPRMSprop(_Named):
+    """`DPOptimizer` around `keras.optimizers.RMSprop`, with its options."""
+
+    _inner_class = keras.optimizers.RMSprop

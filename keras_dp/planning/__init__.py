@@ -1,0 +1,22 @@
+"""What a privacy target allows, and what a training would cost."""
+
+from keras_dp.planning.calibration import (
+    calibrate_noise,
+    calibrate_rounds,
+    calibrate_sampling_probability,
+    calibrate_scale,
+)
+from keras_dp.planning.epsilon_curve import EpsilonCurve, epsilon_curve
+from keras_dp.planning.plan import Plan, PlannedTraining, plan
+
+__all__ = [
+    "EpsilonCurve",
+    "Plan",
+    "PlannedTraining",
+    "calibrate_noise",
+    "calibrate_rounds",
+    "calibrate_sampling_probability",
+    "calibrate_scale",
+    "epsilon_curve",
+    "plan",
+]

@@ -1,0 +1,265 @@
+"""What a training would take: noise, steps and memory for batch sizes."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from keras_dp import _check
+from keras_dp.accountants.accountant import Accountant
+from keras_dp.accountants.normalize.normalize import Neighbours
+from keras_dp.accountants.replay import chosen_accountant
+from keras_dp.ledger import GaussianSum, PoissonSampling, Round
+from keras_dp.planning.calibration import calibrate_noise
+
+_BYTES_PER_FLOAT = 4
+# Accelerators like batches of a multiple of this.
+_MULTIPLE = 8
+_COLUMNS = {
+    "batch size": "{row.batch_size:,}",
+    "probability": "{row.sampling_probability:.4g}",
+    "steps": "{row.steps:,}",
+    "noise multiplier": "{noise}",
+    "noise/example": "{row.noise_per_example:.3g}",
+    "epsilon": "{epsilon}",
+    "physical batch": "{row.physical_batch_size:,}",
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PlannedTraining:
+    """One way to train.
+
+    Attributes:
+        batch_size: Expected number of records in a sample, the denominator of
+            the average.
+        sampling_probability: Of a record in a round.
+        steps: Rounds of all epochs, `round(1 / sampling_probability)` each.
+        noise_multiplier: Stddev of the noise on the sum over the bound on one
+            record.
+        epsilon: What the training costs; at most the target.
+        physical_batch_size: Rows of a padded batch that holds more than 99.9 %
+            of the samples, as `PoissonBatches` chooses it.
+        gradient_bytes: Of one gradient, and of a sum of them; None if the
+            number of parameters is not given.
+        per_example_gradient_bytes: Of one gradient for each row of a physical
+            batch, for queries that need them one by one; None likewise.
+    """
+
+    batch_size: int
+    sampling_probability: float
+    steps: int
+    noise_multiplier: float
+    epsilon: float
+    physical_batch_size: int
+    gradient_bytes: int | None
+    per_example_gradient_bytes: int | None
+
+    @property
+    def noise_per_example(self) -> float:
+        """Stddev of the noise on the average, over the bound on one record."""
+        return self.noise_multiplier / self.batch_size
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """Ways to train that all meet one target.
+
+    Attributes:
+        population_size: Records of the data set.
+        target_epsilon: What no row exceeds.
+        delta: At which epsilon is given.
+        epochs: The same for all rows.
+        accountant: Name of the accountant.
+        neighbours: The neighbouring relation.
+        rows: One for each batch size, in the order in which they were given.
+    """
+
+    population_size: int
+    target_epsilon: float
+    delta: float
+    epochs: int
+    accountant: str
+    neighbours: Neighbours
+    rows: tuple[PlannedTraining, ...]
+
+    def __str__(self) -> str:
+        """Returns `as_text()`."""
+        return self.as_text()
+
+    def as_text(self) -> str:
+        """Returns a table for a person."""
+        columns = dict(_COLUMNS)
+        if any(row.gradient_bytes is not None for row in self.rows):
+            columns["gradient"] = "{gradient}"
+            columns["all of a batch"] = "{per_example}"
+        cells = [list(columns)]
+        for row in self.rows:
+            values = {
+                "row": row,
+                "noise": _rounded_up(row.noise_multiplier),
+                "epsilon": _rounded_up(row.epsilon),
+                "gradient": _size(row.gradient_bytes),
+                "per_example": _size(row.per_example_gradient_bytes),
+            }
+            cells.append([each.format(**values) for each in columns.values()])
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = [
+            f"{self.population_size:,} records, {self.epochs:,} epochs, epsilon"
+            f" <= {self.target_epsilon:g} at delta = {self.delta!r} "
+            f"({self.neighbours.replace('_', ' ')}) by {self.accountant}:"
+        ]
+        lines += [
+            "  ".join(
+                text.rjust(width)
+                for text, width in zip(line, widths, strict=True)
+            )
+            for line in cells
+        ]
+        return "\n".join(lines)
+
+
+def plan(
+    population_size: int,
+    *,
+    target_epsilon: float,
+    delta: float,
+    epochs: int,
+    batch_sizes: Sequence[int],
+    parameters: int | None = None,
+    accountant: Accountant | None = None,
+    neighbours: Neighbours = "add_or_remove_one",
+) -> Plan:
+    """Returns what each batch size would take to meet a privacy target.
+
+    Guarantee: a training of a row's steps, each one Gaussian sum over a
+    Poisson sample of that probability with that noise, costs at most
+    `target_epsilon` at `delta`, as `calibrate_noise` says.
+
+    Args:
+        population_size: Records of the data set, >= 1. It becomes public.
+        target_epsilon: > 0.
+        delta: In (0, 1).
+        epochs: >= 1.
+        batch_sizes: Expected sizes of a sample, each >= 1 and at most
+            `population_size`; at least one.
+        parameters: Trainable ones, to say what gradients need as float32.
+        accountant: The tightest that can replay such trainings by default.
+        neighbours: See `normalization.normalize`.
+
+    Raises:
+        CalibrationError: No noise meets the target.
+        UnsupportedEventError: `accountant` cannot price such rounds.
+
+    Source: van der Veen et al. (2018), arXiv:1812.02890, Figure 5, has noise
+    per example against batch size for 60,000 records and 10 epochs. We differ
+    in the accountant, and in Poisson sampling.
+
+    >>> from keras_dp.accountants.rdp import RDP
+    >>> table = plan(60_000, target_epsilon=2.0, delta=1e-5, epochs=10,
+    ...              batch_sizes=[64, 256, 1024], accountant=RDP())
+    >>> print(table)
+    60,000 records, 10 epochs, epsilon <= 2 at delta = 1e-05 ... by RDP:
+    batch size  probability  steps  noise multiplier  noise/example  epsilon ...
+            64     0.001067  9,380            ...
+           256     0.004267  2,340            ...
+         1,024      0.01707    590            ...
+    """
+    _check.integer_at_least(1, population_size=population_size, epochs=epochs)
+    if parameters is not None:
+        _check.integer_at_least(1, parameters=parameters)
+    sizes = tuple(batch_sizes)
+    if not sizes:
+        raise ValueError(
+            "`batch_sizes` must hold at least one size. "
+            f"Received: batch_sizes={batch_sizes!r}."
+        )
+    for size in sizes:
+        _check.integer_at_least(1, batch_sizes=size)
+        if size > population_size:
+            raise ValueError(
+                "`batch_sizes` must be at most `population_size`. Received: "
+                f"{size!r} in batch_sizes, population_size="
+                f"{population_size!r}."
+            )
+    # One for all, so that rows can be compared: amplified rounds are the rule.
+    chosen = chosen_accountant(
+        accountant, _training(min(sizes) / population_size, 1.0, 1), neighbours
+    )
+    rows = []
+    for size in sizes:
+        probability = size / population_size
+        steps = epochs * max(1, round(1 / probability))
+        noise_multiplier = calibrate_noise(
+            target_epsilon=target_epsilon,
+            delta=delta,
+            sampling_probability=probability,
+            rounds=steps,
+            accountant=chosen,
+            neighbours=neighbours,
+        )
+        epsilon = chosen.epsilon(
+            _training(probability, noise_multiplier, steps),
+            delta=delta,
+            neighbours=neighbours,
+        )
+        rows_at_once = _physical_batch_size(population_size, probability)
+        gradient_bytes = per_example_bytes = None
+        if parameters is not None:
+            gradient_bytes = _BYTES_PER_FLOAT * int(parameters)
+            per_example_bytes = gradient_bytes * rows_at_once
+        rows.append(
+            PlannedTraining(
+                batch_size=int(size),
+                sampling_probability=probability,
+                steps=steps,
+                noise_multiplier=noise_multiplier,
+                epsilon=epsilon,
+                physical_batch_size=rows_at_once,
+                gradient_bytes=gradient_bytes,
+                per_example_gradient_bytes=per_example_bytes,
+            )
+        )
+    return Plan(
+        population_size=int(population_size),
+        target_epsilon=float(target_epsilon),
+        delta=float(delta),
+        epochs=int(epochs),
+        accountant=chosen.name,
+        neighbours=neighbours,
+        rows=tuple(rows),
+    )
+
+
+def _training(
+    probability: float, noise_multiplier: float, steps: int
+) -> list[tuple[Round, int]]:
+    query = GaussianSum("gradients", 1.0, noise_multiplier)
+    return [(Round(PoissonSampling(probability), (query,)), steps)]
+
+
+def _physical_batch_size(population_size: int, probability: float) -> int:
+    """Returns a size that at most one sample of forty exceeds.
+
+    The size of a sample is binomial. Its 97.5 % quantile lies 1.96 standard
+    deviations and, for its skewness and for being whole, at most 0.48 + 0.5
+    above the mean.
+    """
+    mean = population_size * probability
+    most = mean + 2 * math.sqrt(mean * (1 - probability)) + 1
+    return math.ceil(min(population_size, most) / _MULTIPLE) * _MULTIPLE
+
+
+def _rounded_up(value: float) -> str:
+    """Returns four decimals that are not below `value`."""
+    text = f"{value:.4f}"
+    return text if float(text) >= value else f"{value + 1e-4:.4f}"
+
+
+def _size(size_bytes: int | None) -> str:
+    """Returns a number of bytes for a person, with three digits."""
+    size = float(size_bytes or 0)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1024
+    return f"{size:,.4g} TiB"

@@ -1,0 +1,21 @@
+"""The private model, and the loop that feeds its records to queries."""
+
+from keras_dp.training.devices.workers import open_ledger
+from keras_dp.training.gradient_norms import mean_gradient_norms
+from keras_dp.training.private_metrics import (
+    PrivateClassCounts,
+    PrivateLoss,
+    PrivateMean,
+    PrivateMetric,
+)
+from keras_dp.training.private_model import PrivateModel
+
+__all__ = [
+    "PrivateClassCounts",
+    "PrivateLoss",
+    "PrivateMean",
+    "PrivateMetric",
+    "PrivateModel",
+    "mean_gradient_norms",
+    "open_ledger",
+]

@@ -1,0 +1,152 @@
+"""From what `fit` is given to physical batches of one sample."""
+
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_dp.ledger import SamplingEvent, UnverifiedSampling
+from keras_dp.optimizers.round_queries import Grouping
+from keras_dp.sampling import PoissonBatches
+from keras_dp.training.sampled_batches import SampledBatches
+
+
+class PhysicalStep(NamedTuple):
+    """One physical batch.
+
+    Attributes:
+        x: Inputs, leaves `[batch, ...]`.
+        y: Targets, or `None`.
+        sample_weight: Weights, or `None`.
+        mask: Shape `[batch]`, false for padding; `None` if there is none.
+        ends_sample: Whether the sample ends here, and is released.
+    """
+
+    x: Any
+    y: Any
+    sample_weight: Any
+    mask: tf.Tensor | None
+    ends_sample: bool
+
+    @property
+    def data(self) -> tuple[Any, Any, Any]:
+        """What Keras calls a batch of data."""
+        return self.x, self.y, self.sample_weight
+
+
+class Feed:
+    """Says what `fit` iterates over, and how its samples were drawn.
+
+    Attributes:
+        source: The argument of `fit`.
+    """
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+
+    @property
+    def is_sampler(self) -> bool:
+        """Whether the library draws the samples."""
+        return isinstance(self.source, PoissonBatches)
+
+    @property
+    def sampling(self) -> SamplingEvent:
+        """How samples are drawn: unverified unless the library draws them."""
+        if self.is_sampler:
+            return self.source.sampling_event
+        return UnverifiedSampling()
+
+    @property
+    def unit(self) -> str:
+        """What is drawn: "example", or "microbatch" for groups of them."""
+        return str(self.source.unit) if self.is_sampler else "example"
+
+    @property
+    def seeded(self) -> bool:
+        """Whether the caller chose the seed of the draws."""
+        return self.is_sampler and self.source.seeded
+
+    @property
+    def grouping(self) -> Grouping | None:
+        """How examples make microbatches; `None` if each is a record."""
+        if not self.is_sampler or self.source.microbatches is None:
+            return None
+        groups = self.source.microbatches
+        return Grouping(groups.rows, groups.size, groups.bound_factor)
+
+    def dataset(self) -> tf.data.Dataset:
+        """Returns the sampler's endless physical batches, prefetched."""
+        return SampledBatches(self.source)
+
+    def step_from(self, data: Any) -> PhysicalStep:
+        """Returns the physical batch in what the iterator yielded."""
+        if not self.is_sampler:
+            x, y, weight = map(
+                _tensors, keras.utils.unpack_x_y_sample_weight(data)
+            )
+            return PhysicalStep(x, y, weight, mask=None, ends_sample=True)
+        leaves, mask, ends_sample = data
+        records = keras.tree.pack_sequence_as(
+            self.source.record_structure, list(leaves)
+        )
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(records)
+        return PhysicalStep(x, y, weight, mask, bool(ends_sample))
+
+
+def example_batch(step: PhysicalStep, examples: int) -> tuple[Any, Any, bool]:
+    """Returns inputs and targets for the self-check, and whether they tell.
+
+    The batch keeps its size, for layers may treat an axis as long as the batch
+    specially. Its records come first; where floats are not finite they are 0,
+    and inputs get noise, so that no two examples are alike.
+
+    Args:
+        step: A physical batch.
+        examples: How many examples will be compared.
+
+    Returns:
+        Inputs and targets, leaves `[max(2, batch), ...]`, and whether two
+        records with different inputs are among the first `examples`.
+    """
+    leaves = keras.tree.flatten(step.x)
+    size = leaves[0].shape[0]
+    real = np.ones(size, bool) if step.mask is None else step.mask.numpy()
+    order = np.argsort(~real, kind="stable")
+    rows = np.resize(order, max(2, size))
+
+    def taken(leaf: Any) -> Any:
+        if leaf is None:
+            return None
+        leaf = tf.gather(leaf, rows)
+        if leaf.dtype.is_floating:
+            leaf = tf.where(tf.math.is_finite(leaf), leaf, tf.zeros_like(leaf))
+        return leaf
+
+    def moved(leaf: Any) -> Any:
+        leaf = taken(leaf)
+        if leaf is None or not leaf.dtype.is_floating:
+            return leaf
+        noise = tf.random.stateless_normal(leaf.shape, [0, 0], alg="philox")
+        return leaf + tf.cast(noise, leaf.dtype) * (
+            tf.math.reduce_std(leaf) + 0.1
+        )
+
+    x = keras.tree.map_structure(moved, step.x)
+    first = min(examples, len(rows))
+    kinds = {
+        b"".join(leaf[i].numpy().tobytes() for leaf in keras.tree.flatten(x))
+        for i in range(first)
+    }
+    floats = any(leaf.dtype.is_floating for leaf in leaves)
+    tells = len(kinds) > 1 and (floats or real.sum() > 1)
+    return x, keras.tree.map_structure(taken, step.y), tells
+
+
+def _tensors(part: Any) -> Any:
+    def tensor(leaf: Any) -> Any:
+        if leaf is None or isinstance(leaf, tf.experimental.Optional):
+            return None
+        return tf.convert_to_tensor(leaf)
+
+    return keras.tree.map_structure(tensor, part)

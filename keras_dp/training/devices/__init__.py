@@ -1,0 +1,1 @@
+"""Replicas of a model, and the processes of a cluster."""

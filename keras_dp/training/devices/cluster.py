@@ -1,0 +1,39 @@
+"""What Keras 3.15 gets wrong where several processes train one model."""
+
+from typing import Any
+
+import keras
+from typing_extensions import override
+
+from keras_dp.training.devices.replicas import Replicas
+
+
+class ClusterModel(keras.Model):
+    """Evaluates on several workers as on one.
+
+    Each worker evaluates the examples that Keras gives it; all of them see the
+    metrics of all examples.
+    """
+
+    def _maybe_symbolic_build(
+        self, iterator: Any = None, data_batch: Any = None
+    ) -> None:
+        replicas = Replicas(self.distribute_strategy)
+        if replicas.workers == 1:
+            super()._maybe_symbolic_build(iterator, data_batch)
+            return
+        # Keras takes a mean over the parts of a batch, some of which are on
+        # other workers, and raises.
+        if iterator is not None:
+            _, _, batches = next(iter(iterator))
+            data_batch = replicas.whole(next(iter(batches)))
+        with replicas.strategy.scope():
+            self._symbolic_build(data_batch=data_batch)
+
+    @override
+    def test_step(self, data: Any) -> Any:
+        logs = super().test_step(data)
+        if Replicas(self.distribute_strategy).workers == 1:
+            return logs
+        # Keras takes the mean of metrics along an axis, which scalars lack.
+        return {name: value[None] for name, value in logs.items()}

@@ -1,0 +1,199 @@
+"""What the processes of a cluster must have in common before they train.
+
+One of them, the chief, keeps the ledger. All of them draw samples of their own
+records, which no two of them share.
+"""
+
+import hashlib
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_dp import ledger as ledger_lib
+from keras_dp.errors import PrivateTrainingError
+from keras_dp.ledger import PrivacyLedger
+from keras_dp.optimizers.ledger_of_chief import LedgerOfChief
+from keras_dp.training.data_adapter import Feed
+from keras_dp.training.devices.replicas import Replicas
+
+
+def open_ledger(
+    strategy: tf.distribute.Strategy,
+    path: str | os.PathLike[str],
+    *,
+    dataset: str,
+    unit: str = "example",
+    metadata: Mapping[str, str] | None = None,
+    generator: str = "chacha20",
+) -> PrivacyLedger | LedgerOfChief:
+    """Opens the ledger of a cluster: its file on the chief alone.
+
+    To be called in every process with the same arguments.
+
+    Args:
+        strategy: Of the model.
+        path: The file, on the chief's machine.
+        dataset: As in `PrivacyLedger.open`.
+        unit: As in `PrivacyLedger.open`.
+        metadata: As in `PrivacyLedger.open`.
+        generator: Of the noise; also of an existing file.
+
+    Raises:
+        LedgerError: As `PrivacyLedger.open`, on the chief.
+        ValueError: The file on the chief is of something else.
+
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> open_ledger(tf.distribute.get_strategy(), folder + "/run.ledger",
+    ...             dataset="doc")
+    <PrivacyLedger '.../run.ledger', dataset='doc', unit='example'>
+    """
+    if Replicas(strategy).is_chief:
+        return PrivacyLedger.open(
+            path,
+            dataset=dataset,
+            unit=unit,
+            metadata=metadata,
+            generator=generator,
+        )
+    pairs = tuple((metadata or {}).items())
+    return LedgerOfChief(ledger_lib.Header(dataset, unit, pairs, generator))
+
+
+def check_worker(ledger: Any, feed: Feed, replicas: Replicas) -> None:
+    """Raises unless this process may train on its own.
+
+    Several workers learn of a refusal together, in `check_agreement`.
+    """
+    refusal = refusal_of(ledger, feed, replicas)
+    if refusal is not None and replicas.workers == 1:
+        raise refusal
+
+
+def refusal_of(
+    ledger: Any, feed: Feed, replicas: Replicas
+) -> PrivateTrainingError | None:
+    """Returns why a worker must not train, `None` if it may.
+
+    There must be one ledger, the chief's. And each worker's records must be
+    its own: a record that two workers draw counts twice, and no ledger would
+    know.
+    """
+    if replicas.is_chief and isinstance(ledger, LedgerOfChief):
+        return PrivateTrainingError(
+            "`ledger` must be a PrivacyLedger on the chief, and in a process "
+            "that trains on its own. Received: a LedgerOfChief, in worker "
+            f"{replicas.worker!r} of {replicas.workers!r}. Open it with "
+            "open_ledger(strategy, ...), under the strategy of the model."
+        )
+    if not replicas.is_chief and not isinstance(ledger, LedgerOfChief):
+        return PrivateTrainingError(
+            "`ledger` must be a LedgerOfChief on a worker that is not the "
+            "chief, for two ledgers would each hold the whole cost. Received: "
+            f"ledger={ledger!r}, in worker {replicas.worker!r} of "
+            f"{replicas.workers!r}. Open it with open_ledger(strategy, ...)."
+        )
+    shard = _shard(feed)
+    if replicas.workers > 1 and shard != (replicas.worker, replicas.workers):
+        return PrivateTrainingError(
+            "Each worker must draw from a shard of its own: fit takes "
+            f"batches.shard({replicas.worker}, {replicas.workers}) on worker "
+            f"{replicas.worker}, of the same PoissonBatches on all. "
+            f"Received: shard={shard!r}."
+        )
+    return None
+
+
+def terms_of(private: Any, asked: tuple[int, Mapping[str, Any]] | None) -> Any:
+    """Returns what all workers must have in common, beside the plan.
+
+    Args:
+        private: The `PrivateModel`, built.
+        asked: Epochs and options of `fit`.
+    """
+    epochs, options = asked or (1, {})
+    optimizer = private.optimizer
+    return (
+        epochs,
+        options.get("initial_epoch", 0),
+        options.get("steps_per_epoch"),
+        private.steps_per_execution,
+        options.get("validation_data") is not None,
+        options.get("validation_freq", 1),
+        optimizer.ledger.header.generator,
+        keras.saving.serialize_keras_object(optimizer.inner),
+    )
+
+
+def check_agreement(
+    replicas: Replicas,
+    feed: Feed,
+    planned: Any,
+    terms: Any,
+    refusal: PrivateTrainingError | None,
+) -> None:
+    """Raises on every worker unless all are about to do the same.
+
+    Collective: every worker calls it at the same point.
+
+    Args:
+        replicas: Of the model.
+        feed: Of this worker.
+        planned: The round that this worker expects.
+        terms: From `terms_of`.
+        refusal: Why this worker must not train.
+
+    Raises:
+        PrivateTrainingError: They differ in what the ledger is told, in how
+            they update, or in how many rounds they run; or one must not train.
+    """
+    index, count = _shard(feed) or (-1, -1)
+    size = getattr(feed.source, "population_size", None)
+    # Nobody waits for a worker that has gone: refusals travel as well.
+    may_train = int(refusal is None)
+    row = [may_train, index, count, *_words((planned, terms, size))]
+
+    @tf.function(autograph=False)
+    def rows() -> Any:
+        def gather() -> tf.Tensor:
+            context = tf.distribute.get_replica_context()
+            return context.all_gather(tf.constant([row], tf.int64), axis=0)
+
+        gathered = replicas.strategy.run(gather)
+        return replicas.strategy.experimental_local_results(gathered)[0]
+
+    gathered = rows().numpy().tolist()[:: replicas.local_count]
+    expected = [
+        [1, i, replicas.workers, *row[3:]] for i in range(len(gathered))
+    ]
+    if refusal is not None:
+        raise refusal
+    if not all(row[0] for row in gathered):
+        raise PrivateTrainingError(
+            "All workers must be able to train. Received: a refusal on another "
+            "worker, whose own message says why."
+        )
+    if gathered != expected:
+        raise PrivateTrainingError(
+            "All workers must train with the same query, inner optimizer, "
+            "data, sampling probability, epochs, rounds and generator, each "
+            "on its own shard. "
+            f"Received: something else on a worker than {planned!r} and "
+            f"{terms!r}, which worker {replicas.worker!r} has."
+        )
+
+
+def _shard(feed: Feed) -> tuple[int, int] | None:
+    """Returns the index of this worker's shard, and how many there are."""
+    index = getattr(feed.source, "shard_index", None)
+    count = getattr(feed.source, "shard_count", None)
+    return None if index is None or count is None else (index, count)
+
+
+def _words(value: Any) -> list[int]:
+    """Returns a digest, as two numbers below 2^63."""
+    digest = hashlib.sha256(repr(value).encode()).digest()
+    return [int.from_bytes(digest[start : start + 8]) >> 1 for start in (0, 8)]

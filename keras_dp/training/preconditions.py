@@ -1,0 +1,208 @@
+"""What must hold before a private model trains."""
+
+import math
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_dp import _check
+from keras_dp.errors import PrivateTrainingError
+
+# The gradient of an example's loss with respect to a logit is at most 1: at
+# this scale it has 6 bits left to grow on its way back before float16
+# overflows, and 10 more to shrink than without.
+_LOSS_SCALE = 2.0**10
+_LARGEST_LOSS_SCALE = 2.0**15  # The largest power of two in float16.
+
+_UNSUPPORTED = (
+    tf.distribute.ParameterServerStrategy,
+    tf.distribute.experimental.CentralStorageStrategy,
+)
+
+
+def check_no_batching(**options: Any) -> None:
+    """Raises for options of `fit` that a sampler leaves no room for."""
+    given = {
+        name: value
+        for name, value in options.items()
+        if name
+        in {
+            "y",
+            "batch_size",
+            "sample_weight",
+            "class_weight",
+            "validation_split",
+        }
+        and value is not None
+        and not (name == "validation_split" and value == 0)
+    }
+    if given:
+        raise ValueError(
+            f"`{next(iter(given))}` must not be given with PoissonBatches, "
+            "whose records hold the inputs, targets and sample weights, and "
+            f"whose sizes are drawn. Received: {sorted(given)!r}."
+        )
+
+
+def check_lengths(data: Any) -> None:
+    """Raises unless all leaves of a physical batch have the same examples."""
+    lengths = {
+        tuple(leaf.shape)[:1]
+        for leaf in keras.tree.flatten(data)
+        if leaf is not None
+    }
+    if len(lengths) != 1:
+        raise ValueError(
+            "Inputs, targets and sample weights must have the examples "
+            "along their first axis, the same number of them. Received: "
+            f"{sorted(lengths)!r}."
+        )
+
+
+def check_unit(
+    ledger_unit: str, drawn_unit: str, beside: Collection[str]
+) -> None:
+    """Raises if a ledger of examples would count microbatches, or conversely.
+
+    Args:
+        ledger_unit: Of the ledger, any text but "microbatch" for records.
+        drawn_unit: What the sampler draws, "example" or "microbatch".
+        beside: What is asked of each example beside its gradient.
+    """
+    if drawn_unit == "microbatch" and beside:
+        raise PrivateTrainingError(
+            "`private_metrics` and `batch_statistics` must be None with "
+            "FixedMicrobatches: a microbatch has as many records of them as "
+            f"examples, and their bounds are for one. Received: {beside!r}. "
+            "Use RandomMicrobatches, or single examples."
+        )
+    if (ledger_unit == "microbatch") != (drawn_unit == "microbatch"):
+        raise PrivateTrainingError(
+            "The unit of the ledger must be what is sampled: a guarantee for "
+            "microbatches says nothing of their examples. Received: a ledger "
+            f"of unit {ledger_unit!r} and samples of unit {drawn_unit!r}. Open "
+            "another ledger, or use RandomMicrobatches, which protect examples."
+        )
+
+
+def check_precision() -> None:
+    """Raises for devices on which the guarantee does not hold."""
+    if (
+        tf.config.list_physical_devices("GPU")
+        and tf.config.experimental.tensor_float_32_execution_enabled()
+    ):
+        raise PrivateTrainingError(
+            "Private training on a GPU must run without TensorFloat-32, whose "
+            "rounding lets clipped gradients exceed their bound by a relative "
+            "1e-3. Call "
+            "tf.config.experimental.enable_tensor_float_32_execution(False) "
+            "first."
+        )
+
+
+def check_strategies(private: Any, strategy: tf.distribute.Strategy) -> None:
+    """Raises unless everything was made under the model's strategy.
+
+    Args:
+        private: The private model.
+        strategy: Its own.
+    """
+    if isinstance(strategy, _UNSUPPORTED):
+        raise PrivateTrainingError(
+            "Private training must run under MirroredStrategy, "
+            "MultiWorkerMirroredStrategy or no strategy. Received: "
+            f"{type(strategy).__name__}, whose replicas do not wait for each "
+            "other."
+        )
+    others = {
+        "The wrapped model": private.model.distribute_strategy,
+        "The optimizer": private.optimizer._distribution_strategy,
+        "The inner optimizer": private.optimizer.inner._distribution_strategy,
+    }
+    for what, own in others.items():
+        if own is not strategy:
+            raise PrivateTrainingError(
+                f"{what} must be made in the scope of the strategy of the "
+                f"private model. Received: {type(own).__name__}, where the "
+                f"private model has {type(strategy).__name__}. Make and "
+                "compile all of them inside `with strategy.scope():`."
+            )
+
+
+def check_created_in(
+    strategy: tf.distribute.Strategy, variables: Sequence[Any]
+) -> None:
+    """Raises unless variables are kept in step by the strategy."""
+    for variable in variables:
+        value = getattr(variable, "value", variable)
+        if not isinstance(value, tf.Variable):
+            value = variable
+        if not strategy.extended.variable_created_in_scope(value):
+            raise PrivateTrainingError(
+                "The state of the private optimizer must be made in the scope "
+                "of the strategy of its model: with seeds of their own, "
+                "replicas would add noise of their own. Compile a new "
+                "optimizer inside `with strategy.scope():`."
+            )
+
+
+def check_no_jit(options: dict[str, Any]) -> None:
+    """Turns off XLA where a step runs on several replicas.
+
+    Args:
+        options: Of `keras.Model.compile`; changed in place.
+    """
+    if options.get("jit_compile", "auto") is True:
+        raise ValueError(
+            '`jit_compile` must be False or "auto" with several replicas: XLA '
+            "cannot compile a step that updates variables on each of them. "
+            "Received: jit_compile=True."
+        )
+    options["jit_compile"] = False
+
+
+def resolved_loss_scale(given: float | None, model: keras.Model) -> float:
+    """Returns the loss scale, by default that of the layers' precision.
+
+    Raises:
+        ValueError: It is not a power of two, or too large for half precision.
+    """
+    if given is None:
+        layers = model._flatten_layers()
+        half = any(layer.compute_dtype == "float16" for layer in layers)
+        return _LOSS_SCALE if half else 1.0
+    _check.finite_positive(loss_scale=given)
+    if math.frexp(given)[0] != 0.5 or not 1 <= given <= _LARGEST_LOSS_SCALE:
+        raise ValueError(
+            "`loss_scale` must be a power of two from 1 to "
+            f"{_LARGEST_LOSS_SCALE:g}, so that float32 divides by it without "
+            f"rounding. Received: loss_scale={given!r}."
+        )
+    return float(given)
+
+
+def check_wrapped(model: Any) -> None:
+    """Raises for what cannot be made private by wrapping it."""
+    if not isinstance(model, keras.Model):
+        raise TypeError(
+            f"`model` must be a keras.Model. Received: model={model!r}."
+        )
+    for method in ("train_step", "compute_loss"):
+        if getattr(type(model), method) is not getattr(keras.Model, method):
+            raise PrivateTrainingError(
+                f"`model` must not override {method}: the private model runs "
+                "its own, which keeps examples apart. Received: class "
+                f"{type(model).__name__}. Give its loss to compile() instead."
+            )
+
+
+def check_executions(steps_per_epoch: int, steps_per_execution: int) -> None:
+    """Raises if an epoch would run more rounds than it was given."""
+    if steps_per_epoch % steps_per_execution:
+        raise ValueError(
+            "`steps_per_execution` must divide the rounds of an epoch. "
+            f"Received: steps_per_execution={steps_per_execution!r}, with "
+            f"{steps_per_epoch!r} rounds an epoch."
+        )

@@ -1,0 +1,349 @@
+"""A Keras model whose training is private, around the user's own."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
+
+import keras
+from typing_extensions import override
+
+from keras_dp.dp_queries import DPQuery
+from keras_dp.errors import PrivateTrainingError
+from keras_dp.optimizers.dp_optimizer import DPOptimizer
+from keras_dp.training.data_adapter import Feed, PhysicalStep
+from keras_dp.training.devices.cluster import ClusterModel
+from keras_dp.training.devices.replicas import Replicas
+from keras_dp.training.devices.workers import check_worker
+from keras_dp.training.loop import TrainingLoop, running
+from keras_dp.training.preconditions import (
+    check_executions,
+    check_no_batching,
+    check_no_jit,
+    check_precision,
+    check_strategies,
+    check_wrapped,
+    resolved_loss_scale,
+)
+from keras_dp.training.private_metrics import PrivateMetric
+from keras_dp.training.recording import settling
+from keras_dp.training.side_queries import BesideGradients
+from keras_dp.training.step import TrainingStep
+
+
+@keras.saving.register_keras_serializable(package="keras_dp")
+class PrivateModel(ClusterModel):
+    """Trains a Keras model privately; everything else is the model's own.
+
+    The model is held, not changed: it keeps its class, its saving and its
+    serving, and after `fit` it is the trained model. `compile`, `fit` with
+    callbacks, `evaluate`, `predict` and `train_on_batch` work as in Keras.
+
+    Guarantee: the model's weights after any number of rounds are a function of
+    noised answers only, each of which the optimizer's ledger covered before it
+    was computed. Amplification by sampling is recorded only for samples drawn
+    by `keras_dp.sampling`; other input to `fit` is `UnverifiedSampling`. Not
+    private without `private_metrics`: what `fit` prints and callbacks get.
+
+    Attributes:
+        model: Sequential, functional or subclassed, built or not.
+        self_check_examples: How many examples of the first batch the engine
+            is compared with brute force on before training, eagerly; 0 turns
+            the check off. It costs one backward pass per example.
+
+    >>> import keras_dp, numpy as np
+    >>> x, y = np.zeros([64, 3], "float32"), np.zeros([64, 1], "float32")
+    >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    >>> ledger = keras_dp.PrivacyLedger.in_memory(dataset="doc")
+    >>> private = PrivateModel(model)
+    >>> private.compile(
+    ...     keras_dp.optimizers.DPSGD(0.1, ledger=ledger,
+    ...         query=keras_dp.GaussianAverageQuery(1.0, 1.1, denominator=16)),
+    ...     loss="mse")
+    >>> history = private.fit(keras_dp.sampling.PoissonBatches(
+    ...     (x, y), sampling_probability=0.25), epochs=2, verbose=0)
+    >>> len(ledger)
+    8
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        *,
+        self_check_examples: int = 4,
+        name: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        check_wrapped(model)
+        if isinstance(model, PrivateModel):
+            raise TypeError(
+                "`model` must not be private already. "
+                f"Received: model={model!r}."
+            )
+        if self_check_examples != 0 and self_check_examples < 2:
+            raise ValueError(
+                "`self_check_examples` must be 0 or >= 2. "
+                f"Received: self_check_examples={self_check_examples!r}."
+            )
+        super().__init__(name=name or f"private_{model.name}", **kwargs)
+        self.model = model
+        self.self_check_examples = self_check_examples
+        self.built = model.built
+        self.supports_masking = True
+        self._step: TrainingStep | None = None
+        self.beside = BesideGradients(None, None)
+        self.loop: TrainingLoop | None = None
+        self._loss_scale: float | None = None
+
+    # The model's own business.
+
+    @override
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        if self.model._call_has_training_arg:
+            return self.model(inputs, training=training)
+        return self.model(inputs)
+
+    @override
+    def build(self, input_shape: Any) -> None:
+        self.built = True  # There is nothing to build but the model itself.
+
+    @override
+    def summary(self, *args: Any, **kwargs: Any) -> None:
+        self.model.summary(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "output_names" and "model" in self.__dict__:
+            return self.model.output_names
+        raise AttributeError(
+            f"{type(self).__name__!r} object has no attribute {name!r}"
+        )
+
+    @override
+    def get_config(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "model": keras.saving.serialize_keras_object(self.model),
+            "self_check_examples": self.self_check_examples,
+        }
+
+    @classmethod
+    @override
+    def from_config(
+        cls, config: Mapping[str, Any], custom_objects: Any = None
+    ) -> Self:
+        """Returns the private model around a new, equal model."""
+        model = keras.saving.deserialize_keras_object(
+            config["model"], custom_objects=custom_objects
+        )
+        return cls(
+            model,
+            self_check_examples=config["self_check_examples"],
+            name=config["name"],
+        )
+
+    # Training.
+
+    @override
+    def compile(
+        self,
+        optimizer: DPOptimizer,
+        loss: Any = None,
+        *,
+        private_metrics: Mapping[str, PrivateMetric] | None = None,
+        batch_statistics: DPQuery | None = None,
+        loss_scale: float | None = None,
+        **options: Any,
+    ) -> None:
+        """Compiles as `keras.Model.compile` does, with a private optimizer.
+
+        Args:
+            optimizer: From `keras_dp.optimizers`.
+            loss: Any Keras loss; it is evaluated per example, as that of a
+                batch of one.
+            private_metrics: Name to metric. What `fit` shows and passes on is
+                then these alone, averaged over the rounds of an epoch: no raw
+                metric of the training data leaves the model.
+            batch_statistics: Query that releases the statistics of
+                BatchNormalization layers, which are refused without it. A
+                record is a list, one entry a layer, of the mean and variance of
+                one example relative to the statistics so far, with a norm of
+                about `sqrt(2 * channels)`; the answer must be an average.
+            loss_scale: Power of two that the losses are multiplied by while
+                they are differentiated, for layers that compute in float16.
+                By default 1024 if there are any, else 1. It is fixed, so that
+                it tells nothing. Examples that overflow count as zero.
+            **options: Those of `keras.Model.compile`, without
+                `auto_scale_loss`.
+        """
+        if not isinstance(optimizer, DPOptimizer):
+            raise TypeError(
+                "`optimizer` must be a keras_dp.optimizers.DPOptimizer, such "
+                "as DPAdam(1e-3, query=..., ledger=...). "
+                f"Received: optimizer={optimizer!r}."
+            )
+        if loss is None:
+            raise ValueError(
+                "`loss` must be given: losses added inside the model couple "
+                "examples. Received: loss=None."
+            )
+        beside = BesideGradients(private_metrics, batch_statistics)
+        optimizer.ask(beside.queries)
+        options.pop("auto_scale_loss", None)
+        if Replicas(self.distribute_strategy).are_many:
+            check_no_jit(options)
+        super().compile(optimizer, loss, auto_scale_loss=False, **options)
+        self.beside = beside
+        self._loss_scale = loss_scale
+        self._step = None
+
+    @override
+    def get_compile_config(self) -> Any:
+        config = super().get_compile_config()
+        own = {**self.beside.get_config(), "loss_scale": self._loss_scale}
+        return {**config, **own} if config else config
+
+    @property
+    def loss_scale(self) -> float:
+        """What losses are multiplied by while they are differentiated."""
+        return resolved_loss_scale(self._loss_scale, self.model)
+
+    @override
+    def reset_metrics(self) -> None:
+        super().reset_metrics()
+        self.beside.reset()
+
+    def _get_metrics_result_or_logs(self, logs: Any) -> Any:
+        if self.beside.metrics is not None:
+            return logs  # Keras would look at the raw metrics.
+        return super()._get_metrics_result_or_logs(logs)
+
+    @override
+    def compile_from_config(self, config: Mapping[str, Any]) -> None:
+        options = keras.saving.deserialize_keras_object(dict(config))
+        self.compile(**options)
+        if self.built:
+            self.optimizer.resolve_groups(self.model)
+            self.optimizer.build(self.trainable_variables)
+
+    @override
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        epochs: int = 1,
+        verbose: Any = "auto",
+        callbacks: Any = None,
+        **options: Any,
+    ) -> keras.callbacks.History:
+        """Trains as `keras.Model.fit` does, and records every round.
+
+        Args:
+            x: `PoissonBatches` for amplified privacy; or anything Keras takes,
+                each batch of which counts as one unverified sample.
+            y: As in Keras.
+            batch_size: As in Keras.
+            epochs: As in Keras.
+            verbose: As in Keras.
+            callbacks: At the end of an epoch they find the ledger settled.
+            **options: As in Keras. With `PoissonBatches`, `steps_per_epoch`
+                is a number of rounds.
+        """
+        feed, replicas = self._ready(x)
+        if feed.is_sampler:
+            check_no_batching(y=y, batch_size=batch_size, **options)
+            if options.get("steps_per_epoch") is None:
+                options["steps_per_epoch"] = x.rounds_per_epoch
+            check_executions(
+                options["steps_per_epoch"], self.steps_per_execution
+            )
+            options["shuffle"] = False  # The draws are random already.
+            x = replicas.nothing() if replicas.are_many else feed.dataset()
+        with running(self, feed, replicas, (epochs, options)) as loop:
+            return super().fit(
+                x,
+                y,
+                batch_size=batch_size,
+                epochs=epochs,
+                verbose=verbose,
+                callbacks=settling(callbacks, loop.recorder),
+                **options,
+            )
+
+    @override
+    def train_on_batch(
+        self,
+        x: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        class_weight: Any = None,
+        return_dict: bool = False,
+    ) -> Any:
+        """Runs one round on a batch, recorded as an unverified sample."""
+        if class_weight is not None:
+            raise ValueError(
+                "`class_weight` must be None: pass the weights of the examples "
+                "as `sample_weight`. "
+                f"Received: class_weight={class_weight!r}."
+            )
+        feed, replicas = self._ready(x)
+        if feed.is_sampler:
+            raise TypeError(
+                "`x` must be a batch of inputs. Received: a PoissonBatches, "
+                "which fit takes."
+            )
+        with running(self, feed, replicas) as loop:
+            logs = loop.run(iter([(x, y, sample_weight)]), rounds=1)
+        logs = {name: float(value) for name, value in logs.items()}
+        return logs if return_dict else self._flatten_metrics_in_order(logs)
+
+    @override
+    def train_step(self, data: Any) -> Any:
+        raise PrivateTrainingError(
+            "`train_step` must not be called: a step without its ledger "
+            "entry is not private. Use fit or train_on_batch."
+        )
+
+    @override
+    def make_train_function(self, force: bool = False) -> Any:
+        self.train_function = self._run_rounds
+        return self.train_function
+
+    def _run_rounds(self, iterator: Iterator[Any]) -> Any:
+        """Runs the rounds between two callbacks of `fit`."""
+        if self.loop is None:
+            raise PrivateTrainingError(
+                "A round must run inside fit or train_on_batch, which record "
+                "it."
+            )
+        return self.loop.run(iterator, self.steps_per_execution)
+
+    def built_step(self, step: PhysicalStep) -> TrainingStep:
+        """Builds what is not built from a batch; returns the compiled steps."""
+        if self._step is None:
+            self._symbolic_build(data_batch=step.data)
+            self.optimizer.resolve_groups(self.model)
+            self._step = TrainingStep(self)
+        return self._step
+
+    def _maybe_symbolic_build(
+        self, iterator: Any = None, data_batch: Any = None
+    ) -> None:
+        if self.loop is None:  # Rounds are built for by `built_step`.
+            super()._maybe_symbolic_build(iterator, data_batch)
+
+    def _ready(self, x: Any) -> tuple[Feed, Replicas]:
+        """Returns what trains on what, unless it must not."""
+        self._assert_compile_called("fit")
+        if not isinstance(self.optimizer, DPOptimizer):
+            raise PrivateTrainingError(
+                "The optimizer of a private model must stay private. Received: "
+                f"optimizer={self.optimizer!r}. Call compile with a "
+                "DPOptimizer."
+            )
+        if self._step is not None:
+            self._step.check_unchanged()
+        feed, replicas = Feed(x), Replicas(self.distribute_strategy)
+        check_precision()
+        check_strategies(self, replicas.strategy)
+        check_worker(self.optimizer.required_ledger(), feed, replicas)
+        self.beside.warn_of_metrics()
+        return feed, replicas

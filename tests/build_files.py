@@ -1,0 +1,149 @@
+"""Writes the BUILD files of Bazel from what the sources import.
+
+    python -m tests.build_files
+
+makes one library of each package of `keras_dp`, wings included.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+# Where the name that is imported is not that of the distribution.
+DISTRIBUTIONS = {"absl": "absl_py"}
+# Apart from `__init__.py`, which names every package, so that the packages
+# can depend on them without a cycle.
+CORE = "core"
+HEAD = """\
+load("@rules_python//python:defs.bzl", "py_library")
+
+package(default_visibility = ["//visibility:public"])
+"""
+TOP = """
+exports_files([
+    "LICENSE",
+    "pyproject.toml",
+])
+
+# The whole package, for those who do not want to choose.
+{library}
+# What the tutorials train on.
+filegroup(
+    name = "tutorial_data",
+    srcs = glob(["data/**"]),
+)
+"""
+
+
+def build_files(root: Path = ROOT) -> dict[Path, str]:
+    """Returns the text of every BUILD file, by path."""
+    package = root / "keras_dp"
+    folders = sorted(path.parent for path in package.glob("*/__init__.py"))
+    labels = {f"//keras_dp/{folder.name}" for folder in folders}
+    surface = package / "__init__.py"
+    core = [path for path in package.glob("*.py") if path != surface]
+    files = {
+        folder / "BUILD": HEAD
+        + "\n"
+        + _library(
+            folder.name,
+            root,
+            folder,
+            list(folder.rglob("*.py")),
+            dependencies(folder, root),
+        )
+        for folder in folders
+    }
+    own = _library(CORE, root, package, core, _needed(core, CORE, root))
+    whole = _library(
+        "keras_dp",
+        root,
+        package,
+        [surface],
+        {f":{CORE}", *labels},
+        data=["py.typed"],
+    )
+    files[package / "BUILD"] = f"{HEAD}\n{own}\n{whole}"
+    top = _library("keras_dp", root, root, [], {"//keras_dp", *labels})
+    files[root / "BUILD"] = HEAD + TOP.format(library=top)
+    return files
+
+
+def dependencies(folder: Path, root: Path = ROOT) -> set[str]:
+    """Returns the labels that the library of a package depends on."""
+    return _needed(list(folder.rglob("*.py")), folder.name, root)
+
+
+def _needed(sources: list[Path], own: str, root: Path) -> set[str]:
+    found = set()
+    for source in sources:
+        for name in _imported(ast.parse(source.read_text("utf-8"))):
+            top, *parts = name.split(".")
+            if top == "keras_dp":
+                is_package = (root / "keras_dp" / parts[0]).is_dir()
+                part = parts[0] if is_package else CORE
+                if part != own:
+                    found.add(f"//keras_dp{'/' if is_package else ':'}{part}")
+            elif top not in sys.stdlib_module_names:
+                found.add(f"@pypi//{DISTRIBUTIONS.get(top, top)}")
+    return found
+
+
+def _imported(tree: ast.AST) -> Iterator[str]:
+    """Yields the full names of what a program imports when it runs."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif not _is_for_types(node):
+            yield from _imported(node)
+
+
+def _is_for_types(node: ast.AST) -> bool:
+    """Whether only type checkers read the block: no import, no edge."""
+    return (
+        isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    )
+
+
+def _library(
+    name: str,
+    root: Path,
+    folder: Path,
+    sources: list[Path],
+    deps: set[str],
+    data: list[str] | None = None,
+) -> str:
+    """Returns the rule of one library, with its attributes in order."""
+    listed = sorted(path.relative_to(folder).as_posix() for path in sources)
+    up = "/".join([".."] * len(folder.relative_to(root).parts))
+    attributes = [
+        f'    name = "{name}",\n',
+        *_attribute("srcs", listed),
+        *_attribute("data", data or []),
+        *_attribute("imports", [up or "."]),
+        *_attribute("deps", sorted(deps)),
+    ]
+    return f"py_library(\n{''.join(attributes)})\n"
+
+
+def _attribute(name: str, values: list[str]) -> list[str]:
+    if not values:
+        return []
+    if len(values) == 1:
+        return [f'    {name} = ["{values[0]}"],\n']
+    lines = "".join(f'        "{value}",\n' for value in values)
+    return [f"    {name} = [\n{lines}    ],\n"]
+
+
+def main() -> None:
+    """Writes every BUILD file."""
+    for path, text in build_files().items():
+        path.write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    main()
