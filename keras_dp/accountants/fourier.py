@@ -14,7 +14,6 @@ from keras_dp.accountants.accountant import (
 )
 from keras_dp.accountants.compose import choose
 from keras_dp.accountants.compose.directions import Order, orders
-from keras_dp.accountants.loss.encoded.coordinates import has_worst_shift
 from keras_dp.accountants.normalize.mechanisms import (
     AdditiveNoise,
     CountedMechanism,
@@ -29,6 +28,7 @@ from keras_dp.accountants.normalize.mechanisms import (
 from keras_dp.accountants.normalize.normalize import Neighbours
 from keras_dp.accountants.normalize.rounds import LedgerLike
 from keras_dp.accountants.rdp import RDP
+from keras_dp.errors import UnsupportedEventError
 
 # Normalization rounds noise multipliers down to 12 digits. A lower bound takes
 # that back: so much more, and more by that over the square of the least one.
@@ -71,7 +71,7 @@ class Fourier(Accountant):
     | Poisson, one record replaced | exact (see `mechanisms`) |
     | Poisson, a group of records | exact, both orders |
     | fixed size, one record replaced | what an attack reaches, and a bound |
-    | encoded, noise of any law | see `_additive_law` |
+    | encoded, noise that is not Gaussian | none: use `RDP` |
 
     Bounds of "exact" rounds are at most `relative_width` of epsilon, or of the
     logarithm of delta, apart, unless epsilon is next to 0. Few rounds with
@@ -102,7 +102,6 @@ class Fourier(Accountant):
     name: ClassVar[str] = "Fourier"
     mechanisms: ClassVar[frozenset[type[Mechanism]]] = frozenset(
         {
-            AdditiveNoise,
             FixedSizeGaussian,
             Gaussian,
             SampledGaussian,
@@ -177,17 +176,25 @@ class Fourier(Accountant):
             return Bounds(1.0, 1.0)
         return _delta_bounds(rounds, float(epsilon), width)
 
+    @override
+    def check_priced(
+        self, rounds: tuple[CountedMechanism, ...], neighbours: Neighbours
+    ) -> None:
+        for mechanism, _ in rounds:
+            if isinstance(mechanism, AdditiveNoise):
+                raise UnsupportedEventError(
+                    "`ledger` must hold no encoded sum whose noise is not "
+                    f"Gaussian for `Fourier`. Received: {mechanism!r}. "
+                    "Use `RDP`, which has a bound for it."
+                )
+        # `super()` does not find the class that `slots` made anew.
+        Accountant.check_priced(self, rounds, neighbours)
+
     def _width(self, relative_width: float | None) -> float:
         if relative_width is None:
             return self.relative_width
         _check.finite_positive(relative_width=relative_width)
         return float(relative_width)
-
-    @override
-    def _prices(self, mechanism: Mechanism) -> bool:
-        if isinstance(mechanism, AdditiveNoise) and mechanism.noise_multiplier:
-            return not mechanism.is_discrete and has_worst_shift(mechanism)
-        return type(mechanism) in self.mechanisms
 
     def _epsilon(
         self, rounds: tuple[CountedMechanism, ...], delta: float
@@ -260,7 +267,7 @@ def _is_in_reach(rounds: tuple[CountedMechanism, ...]) -> bool:
     return not _MOMENTS.can_price(rounds) or all(
         _LEAST_NOISE <= mechanism.noise_multiplier <= _MOST_NOISE
         for mechanism, _ in rounds
-        if not isinstance(mechanism, Gaussian | AdditiveNoise)
+        if not isinstance(mechanism, Gaussian)
     )
 
 

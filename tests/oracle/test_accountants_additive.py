@@ -1,13 +1,19 @@
 """Encoded sums against their integrals, limits and a computed table."""
 
+import itertools
 import math
 
 import mpmath as mp
 import numpy as np
 import pytest
-from scipy import special
+from scipy import optimize, special
 
-from keras_dp.accountants.normalize.mechanisms import AdditiveNoise, Encoding
+from keras_dp.accountants.normalize.mechanisms import (
+    AdditiveNoise,
+    CountedMechanism,
+    Encoding,
+)
+from keras_dp.accountants.rdp import RDP
 from keras_dp.accountants.renyi import shifted_noise
 from keras_dp.accountants.renyi.divergences import rdp
 from keras_dp.ledger import CoordinateBounds, GaussianNoise
@@ -324,3 +330,81 @@ def test_choices_beyond_the_limit_are_bounded_together() -> None:
         each = np.maximum(each, one)
     assert np.all(each <= stated)
     assert np.all(stated <= 1.3 * each)
+
+
+def log_ratio(law, shift, x):
+    return law.log_density(np.asarray(x - shift)) - law.log_density(
+        np.asarray(x)
+    )
+
+
+def excess(law, shift, level):
+    """`int max(z(x-v) - a z(x), 0) dx` from the definition."""
+    log_level = math.log(level)
+
+    def above(x):
+        return float(log_ratio(law, shift, x)) - log_level
+
+    x = np.concatenate([-np.geomspace(1e8, 1e-3, 400), [0.0]])
+    x = np.concatenate([x, np.linspace(0, shift, 200), shift - x])
+    x = np.unique(x)
+    signs = np.sign(log_ratio(law, shift, x) - log_level)
+    ends = [
+        optimize.brentq(above, a, b, xtol=1e-14, rtol=1e-15)
+        for a, b, first, last in zip(
+            x[:-1], x[1:], signs[:-1], signs[1:], strict=True
+        )
+        if first * last < 0
+    ]
+    # Between two ends the sign of the integrand is the same.
+    total = 0.0
+    for a, b in itertools.pairwise([-math.inf, *ends, math.inf]):
+        middle = min(max(a, -1e9), 1e9) / 2 + min(max(b, -1e9), 1e9) / 2
+        if above(middle) > 0:
+            moved = law.cdf(np.array([b - shift, shift - b, a - shift]))
+            own = law.cdf(np.array([b, -b, a]))
+            moved_mass, own_mass = moved[0] - moved[2], own[0] - own[2]
+            if a > shift:
+                tails = law.cdf(np.array([shift - a, -a]))
+                moved_mass, own_mass = tails[0] - moved[1], tails[1] - own[1]
+            total += float(moved_mass - level * own_mass)
+    return total
+
+
+def sampled_delta(excess_at, probability, epsilon, direction):
+    """Delta of the sampled pair from that of the pair."""
+    q = probability
+    if direction == 0:
+        return q * excess_at((math.exp(epsilon) - 1 + q) / q)
+    level = (math.exp(-epsilon) - 1 + q) / q
+    if level <= 0:
+        return 0.0
+    # E[max(b - X, 0)], as E[X] = 1.
+    return math.exp(epsilon) * q * (excess_at(level) - 1 + level)
+
+
+@pytest.mark.parametrize(("law", "_density"), LAWS, ids=NAMES)
+@pytest.mark.parametrize("probability", [1.0, 0.2])
+@pytest.mark.parametrize("direction", [0, 1])
+@pytest.mark.parametrize("shift", [0.5, 3.0])
+def test_one_round_is_not_worse_than_stated(
+    law, _density, probability, direction, shift
+) -> None:
+    """The hockey-stick divergence from its definition, in both directions."""
+    mechanism = additive([[shift]], [1], law, probability)
+
+    for epsilon in (0.03, 0.11, 0.3):
+        exact = sampled_delta(
+            lambda a: excess(law, shift, a), probability, epsilon, direction
+        )
+        stated = RDP().delta_of((CountedMechanism(mechanism, 1),), epsilon)
+        assert exact <= stated
+
+
+def test_a_round_that_is_understated_is_noticed() -> None:
+    """Control: the price of a tenth of the shift is too low."""
+    tenth = additive([[0.3]], [1], SHARP)
+
+    stated = RDP().delta_of((CountedMechanism(tenth, 1),), 0.3)
+
+    assert sampled_delta(lambda a: excess(SHARP, 3.0, a), 1.0, 0.3, 0) > stated

@@ -24,7 +24,7 @@ from keras_dp.ledger import (
     SamplingEvent,
     SumQueryEvent,
 )
-from keras_dp.ledger.noise_families import LaplaceNoise
+from keras_dp.ledger.noise_families import GaussianNoise, LaplaceNoise
 
 
 def counted(
@@ -229,18 +229,33 @@ class TestRounds:
             with pytest.raises(UnsupportedEventError, match="iscrete"):
                 Fourier().epsilon(ledger, delta=1e-5)
 
-    def test_vectors_that_cross_raise(self) -> None:
-        """None of them counts for the others."""
-        crossing = CoordinateBounds.from_arrays(
-            [[0.6, 0.1], [0.4, 0.3]], [1, 1]
-        )
+    @pytest.mark.parametrize("vectors", [[[0.5]], [[0.6, 0.1], [0.4, 0.3]]])
+    def test_encoded_sums_with_other_noise_raise_naming_rdp(
+        self, vectors
+    ) -> None:
+        bounds = CoordinateBounds.from_arrays(vectors, [1] * len(vectors[0]))
         ledger = counted(
             PoissonSampling(0.1),
-            EncodedSum("encoded", crossing, LaplaceNoise(1.0)),
+            EncodedSum("encoded", bounds, LaplaceNoise(1.0)),
         )
 
         assert RDP().can_replay(ledger)
         assert not Fourier().can_replay(ledger)
+        with pytest.raises(UnsupportedEventError, match="Use `RDP`"):
+            Fourier().epsilon(ledger, delta=1e-5)
+
+    def test_encoded_sums_with_gaussian_noise_cost_their_largest_norm(
+        self,
+    ) -> None:
+        bounds = CoordinateBounds.from_arrays([[0.5, 0.0], [0.0, 0.25]], [1, 1])
+        encoded = EncodedSum("encoded", bounds, GaussianNoise(2.0))
+        sampling = PoissonSampling(0.1)
+
+        assert Fourier().epsilon_bounds(
+            counted(sampling, encoded, count=9), delta=1e-5
+        ) == Fourier().epsilon_bounds(
+            counted(sampling, gaussian(4.0), count=9), delta=1e-5
+        )
 
     def test_a_count_is_free(self) -> None:
         """A billion rounds take no more points than ten thousand."""

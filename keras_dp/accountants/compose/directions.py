@@ -7,13 +7,11 @@ import numpy as np
 from scipy import stats
 
 from keras_dp.accountants.compose.composition import Composition
-from keras_dp.accountants.loss.encoded.law import additive_laws
 from keras_dp.accountants.loss.fixed_size import SymmetricLaw
 from keras_dp.accountants.loss.loss_distribution import LossLaw
 from keras_dp.accountants.loss.mixture import MixtureLaw
 from keras_dp.accountants.loss.replace_one import ReplaceLaw
 from keras_dp.accountants.normalize.mechanisms import (
-    AdditiveNoise,
     CountedMechanism,
     FixedSizeGaussian,
     Gaussian,
@@ -158,11 +156,6 @@ def _(mechanism: SampledGaussianGroup, left_out: float) -> tuple[_Laws, _Laws]:
         mechanism.group_size, mechanism.sampling_probability, left_out
     )
     return _exact(*_mixtures(mechanism.noise_multiplier, members))
-
-
-@_laws.register
-def _(mechanism: AdditiveNoise, left_out: float) -> tuple[_Laws, _Laws]:
-    return _exact(*additive_laws(mechanism))
 
 
 def _binomial(

@@ -1,1 +1,0 @@
-"""Privacy loss distributions of encoded sums with any noise."""
