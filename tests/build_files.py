@@ -16,6 +16,8 @@ DISTRIBUTIONS = {"absl": "absl_py"}
 # Apart from `__init__.py`, which names every package, so that the packages
 # can depend on them without a cycle.
 CORE = "core"
+# Apart from the core, which depends on no TensorFlow.
+KERAS = "keras_internals"
 HEAD = """\
 load("@rules_python//python:defs.bzl", "py_library")
 
@@ -43,7 +45,8 @@ def build_files(root: Path = ROOT) -> dict[Path, str]:
     folders = sorted(path.parent for path in package.glob("*/__init__.py"))
     labels = {f"//keras_dp/{folder.name}" for folder in folders}
     surface = package / "__init__.py"
-    core = [path for path in package.glob("*.py") if path != surface]
+    keras = package / f"{KERAS}.py"
+    core = [p for p in package.glob("*.py") if p not in (surface, keras)]
     files = {
         folder / "BUILD": HEAD
         + "\n"
@@ -56,13 +59,16 @@ def build_files(root: Path = ROOT) -> dict[Path, str]:
         )
         for folder in folders
     }
-    own = _library(CORE, root, package, core, _needed(core, CORE, root))
+    own = "\n".join(
+        _library(name, root, package, sources, _needed(sources, name, root))
+        for name, sources in ((CORE, core), (KERAS, [keras]))
+    )
     whole = _library(
         "keras_dp",
         root,
         package,
         [surface],
-        {f":{CORE}", *labels},
+        {f":{CORE}", f":{KERAS}", *labels},
         data=["py.typed"],
     )
     files[package / "BUILD"] = f"{HEAD}\n{own}\n{whole}"
@@ -83,7 +89,7 @@ def _needed(sources: list[Path], own: str, root: Path) -> set[str]:
             top, *parts = name.split(".")
             if top == "keras_dp":
                 is_package = (root / "keras_dp" / parts[0]).is_dir()
-                part = parts[0] if is_package else CORE
+                part = parts[0] if is_package or parts[0] == KERAS else CORE
                 if part != own:
                     found.add(f"//keras_dp{'/' if is_package else ':'}{part}")
             elif top not in sys.stdlib_module_names:

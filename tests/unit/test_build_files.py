@@ -59,6 +59,10 @@ class TestTheDependencies:
             ("from absl import logging", {"@pypi//absl_py"}),
             ("from keras_dp import ledger", {"//keras_dp/ledger"}),
             ("from keras_dp import errors", {"//keras_dp:core"}),
+            (
+                "from keras_dp import keras_internals",
+                {"//keras_dp:keras_internals"},
+            ),
             ("from keras_dp.ledger.x import y", {"//keras_dp/ledger"}),
             ("from keras_dp.accountants import rdp", set()),
             ("def f():\n    import scipy.stats", {"@pypi//scipy"}),

@@ -1,0 +1,282 @@
+"""Every private name of Keras and TensorFlow that the package touches.
+
+One function each. Its docstring says which name it reads, the version it was
+seen in, and what breaks without it. `tests/unit/test_keras_internals.py` calls
+all of them, and finds private names that are touched elsewhere.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+from typing_extensions import override
+
+# Layers.
+
+
+def layers_of(layer: keras.Layer) -> list[keras.Layer]:
+    """Returns the layer and all layers inside it, at any depth.
+
+    `Layer._flatten_layers`, Keras 3.15. `Model.layers` stops at the first
+    level. Without it unsupported layers inside others are not found.
+    """
+    return list(layer._flatten_layers())
+
+
+def sublayers_of(layer: keras.Layer) -> list[keras.Layer]:
+    """Returns the layers that a layer holds itself.
+
+    `Layer._layers`, Keras 3.15. Without it no hook is put on the layers
+    inside others.
+    """
+    return list(layer._layers)
+
+
+def own_trainable_variables(layer: keras.Layer) -> list[keras.Variable]:
+    """Returns the variables that the layer owns, without those of sublayers.
+
+    `Layer._trainable_variables`, Keras 3.15. It holds what `add_weight` made
+    trainable, frozen or not. Without it nobody knows which layers need a hook.
+    """
+    return list(layer._trainable_variables)
+
+
+def seed_generators_of(layer: keras.Layer) -> list[Any]:
+    """Returns the seed generators of a layer and of all layers inside it.
+
+    `Layer._seed_generators`, Keras 3.15. Without it the states of seeds cannot
+    be told from variables that keep data.
+    """
+    return [
+        generator
+        for each in layers_of(layer)
+        for generator in each._seed_generators
+    ]
+
+
+def takes_training(layer: keras.Layer) -> bool:
+    """Whether the layer's call has the argument `training`.
+
+    `Layer._call_has_training_arg`, Keras 3.15. Without it models that lack the
+    argument cannot be called in training mode.
+    """
+    return bool(layer._call_has_training_arg)
+
+
+def takes_mask(layer: keras.Layer) -> bool:
+    """Whether the layer's call has the argument `mask`.
+
+    `Layer._call_has_mask_arg`, Keras 3.15. Without it masks do not reach the
+    layer inside `TimeDistributed`.
+    """
+    return bool(layer._call_has_mask_arg)
+
+
+def adds_losses(layer: keras.Layer) -> bool:
+    """Whether the layer itself called `add_loss` in the last call.
+
+    `Layer._losses`, Keras 3.15. `Layer.losses` mixes in the penalties of
+    weights. Without it losses on a whole batch are not found.
+    """
+    return bool(layer._losses)
+
+
+def is_rematerialized(layer: keras.Layer) -> bool:
+    """Whether the layer is called again in the backward pass.
+
+    `Layer._remat_mode`, Keras 3.15. Without it the hook of such a layer sees
+    tensors of another graph.
+    """
+    return layer._remat_mode is not None
+
+
+# Tensors.
+
+
+def mask_of(tensor: Any) -> Any:
+    """Returns the Keras mask of a tensor, `None` if it has none.
+
+    `Tensor._keras_mask`, Keras 3.15. Without it losses count masked positions.
+    """
+    return getattr(tensor, "_keras_mask", None)
+
+
+def set_mask(tensor: Any, mask: Any) -> None:
+    """Gives a tensor a Keras mask.
+
+    `Tensor._keras_mask`, Keras 3.15. Without it losses count masked positions.
+    """
+    tensor._keras_mask = mask
+
+
+# Models.
+
+
+class FitHooks(keras.Model):
+    """A model that says itself how `fit` builds it and what `fit` shows.
+
+    `Trainer._maybe_symbolic_build` and `Trainer._get_metrics_result_or_logs`,
+    Keras 3.15. Without the first one `fit` draws a batch before its round is
+    in the ledger; without the second one it shows raw metrics of the data.
+    """
+
+    def build_for_fit(self, iterator: Any, data_batch: Any) -> None:
+        """Builds what is not built, from an iterator or from a batch."""
+        super()._maybe_symbolic_build(iterator, data_batch)
+
+    def logs_to_show(self, logs: Any) -> Any:
+        """Returns what callbacks get at the end of an epoch."""
+        return super()._get_metrics_result_or_logs(logs)
+
+    def _maybe_symbolic_build(
+        self, iterator: Any = None, data_batch: Any = None
+    ) -> None:
+        self.build_for_fit(iterator, data_batch)
+
+    @override
+    def _get_metrics_result_or_logs(self, logs: Any) -> Any:
+        return self.logs_to_show(logs)
+
+
+def build_from_batch(model: keras.Model, data_batch: Any) -> None:
+    """Builds the model, its loss, metrics and optimizer for a batch.
+
+    `Trainer._symbolic_build`, Keras 3.15. Without it the loss is not built
+    before the step is compiled.
+    """
+    model._symbolic_build(data_batch=data_batch)
+
+
+def check_compiled(model: keras.Model, method: str) -> None:
+    """Raises unless the model was compiled.
+
+    `Trainer._assert_compile_called`, Keras 3.15. Without it the error of a
+    missing `compile` is another one than Keras's.
+    """
+    model._assert_compile_called(method)
+
+
+def metrics_in_order(model: keras.Model, logs: dict[str, Any]) -> Any:
+    """Returns the values of the metrics as Keras orders them in a list.
+
+    `Trainer._flatten_metrics_in_order`, Keras 3.15. Without it
+    `train_on_batch` cannot return a list.
+    """
+    return model._flatten_metrics_in_order(logs)
+
+
+def compiled_loss_of(model: keras.Model) -> Any:
+    """Returns the loss that `compile` made, all outputs together.
+
+    `Trainer._compile_loss`, Keras 3.15. Without it there is no loss of a
+    batch of one.
+    """
+    return model._compile_loss
+
+
+def loss_tracker_of(model: keras.Model) -> Any:
+    """Returns the metric that averages the loss.
+
+    `Trainer._loss_tracker`, Keras 3.15. Without it `fit` shows no loss.
+    """
+    return model._loss_tracker
+
+
+def part_trackers_of(compiled_loss: Any) -> list[Any]:
+    """Returns the metrics of several losses: the list that the loss uses.
+
+    `CompileLoss._metrics`, Keras 3.15. The list is changed in place. Without
+    it the losses of several outputs are averaged over their batches of one.
+    """
+    trackers: list[Any] = compiled_loss._metrics
+    return trackers
+
+
+# Optimizers.
+
+
+def strategy_of(optimizer: keras.optimizers.Optimizer) -> Any:
+    """Returns the distribution strategy that the optimizer was made under.
+
+    `TFOptimizer._distribution_strategy`, Keras 3.15. Without it an optimizer
+    of another strategy is not refused, and replicas can add noise of their own.
+    """
+    return optimizer._distribution_strategy
+
+
+def learning_rate_of(optimizer: keras.optimizers.Optimizer) -> Any:
+    """Returns the variable or the schedule behind the learning rate.
+
+    `BaseOptimizer._learning_rate`, Keras 3.15. The public property evaluates a
+    schedule. Without it the step goes on with a schedule that was exchanged.
+    """
+    return optimizer._learning_rate
+
+
+def own_variables_of(
+    optimizer: keras.optimizers.Optimizer,
+) -> list[keras.Variable]:
+    """Returns the variables that the optimizer made itself.
+
+    `BaseOptimizer._variables`, Keras 3.15. Without it the state of a query is
+    not saved with the optimizer.
+    """
+    return list(optimizer._variables)
+
+
+def trainable_variables_of(
+    optimizer: keras.optimizers.Optimizer,
+) -> list[keras.Variable]:
+    """Returns the variables that the optimizer was built for.
+
+    `BaseOptimizer._trainable_variables`, Keras 3.15. Without it a model whose
+    `trainable` flags were changed is trained with the sums of other weights.
+    """
+    return list(optimizer._trainable_variables)
+
+
+def gradient_reduction() -> str:
+    """Returns the name of the method that sums gradients over replicas.
+
+    `TFOptimizer._all_reduce_sum_gradients`, Keras 3.15. Without it noised
+    gradients are summed once more over replicas, all with the same noise.
+    """
+    return "_all_reduce_sum_gradients"
+
+
+# TensorFlow.
+
+
+@contextlib.contextmanager
+def counting_one_replica() -> Iterator[None]:
+    """What runs inside counts one replica.
+
+    `distribute_lib._push_per_thread_mode`, `_pop_per_thread_mode` and
+    `_get_default_replica_mode`, TensorFlow 2.21. Without them Keras divides a
+    mean loss by the number of replicas.
+    """
+    from tensorflow.python.distribute import distribute_lib
+
+    distribute_lib._push_per_thread_mode(
+        distribute_lib._get_default_replica_mode()
+    )
+    try:
+        yield
+    finally:
+        distribute_lib._pop_per_thread_mode()
+
+
+def xla_call_module() -> Callable[..., Any]:
+    """Returns the operation that runs a StableHLO module.
+
+    `tensorflow.compiler.tf2xla.python.xla.call_module`, TensorFlow 2.21.
+    Without it noise is drawn by ordinary operations, which are slower.
+
+    Raises:
+        ImportError: This TensorFlow has none.
+    """
+    from tensorflow.compiler.tf2xla.python import xla
+
+    call_module: Callable[..., Any] = xla.call_module
+    return call_module

@@ -1,0 +1,302 @@
+"""Private names of Keras and TensorFlow are touched in one file, and exist."""
+
+import ast
+import inspect
+from pathlib import Path
+
+import keras
+import pytest
+import tensorflow as tf
+
+from keras_dp import keras_internals
+
+ROOT = Path(__file__).resolve().parents[2]
+HOME = ROOT / "keras_dp" / "keras_internals.py"
+FILES = sorted(set((ROOT / "keras_dp").rglob("*.py")) - {HOME})
+INTERNAL_MODULES = ("tensorflow.python", "tensorflow.compiler", "keras.src")
+OF_NAMED_TUPLES = {"_replace", "_fields", "_asdict", "_field_defaults"}
+
+
+def _model(*stack):
+    model = keras.Sequential(
+        [keras.Input((4,)), *stack, keras.layers.Dense(1, name="head")]
+    )
+    model.compile("sgd", "mse")
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+class _Adds(keras.layers.Layer):
+    def call(self, x):
+        self.add_loss(keras.ops.mean(x))
+        return x
+
+
+def _private_names():
+    """Returns the private names of what Keras and TensorFlow hand out."""
+    model = _model(keras.layers.Dropout(0.5))
+    model._compile_loss(tf.zeros([2, 1]), tf.zeros([2, 1]))
+    tensor = tf.zeros([2, 1])
+    tensor._keras_mask = tf.ones([2], tf.bool)
+    embedding = keras.layers.Embedding(2, 2)
+    embedding.build(None)
+    handed_out = [
+        model,
+        model.layers[0],
+        model.layers[-1],
+        embedding,
+        model.optimizer,
+        model.layers[0].seed_generator,
+        model._compile_loss,
+        model.variables[0],
+        tensor,
+        tf.Graph(),
+        tf.Variable(0.0),
+        tf.distribute.get_strategy(),
+    ]
+    names = {name for each in handed_out for name in dir(each)}
+    return {
+        name
+        for name in names - OF_NAMED_TUPLES
+        if name.startswith("_") and not name.startswith("__")
+    }
+
+
+PRIVATE = _private_names()
+
+
+def _keras_classes(trees):
+    """Returns the names of classes that descend from a class of Keras."""
+    bases = {
+        node.name: [ast.unparse(base) for base in node.bases]
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    }
+    found = {"FitHooks"}
+    while True:
+        more = {
+            name
+            for name, own in bases.items()
+            if any(base.startswith("keras.") or base in found for base in own)
+        }
+        if more <= found:
+            return found
+        found |= more
+
+
+TREES = {path: ast.parse(path.read_text("utf-8")) for path in FILES}
+KERAS_CLASSES = _keras_classes(TREES.values())
+
+
+def foreign(tree, keras_classes=frozenset(KERAS_CLASSES)):
+    """Returns what a module touches of the inside of Keras or TensorFlow."""
+    found = []
+
+    def visit(node, inside_keras):
+        if isinstance(node, ast.ClassDef):
+            inside_keras = node.name in keras_classes
+            if inside_keras:
+                found.extend(
+                    f"def {each.name}"
+                    for each in node.body
+                    if isinstance(each, ast.FunctionDef)
+                    and each.name in PRIVATE
+                )
+        elif isinstance(node, ast.ImportFrom):
+            if str(node.module).startswith(INTERNAL_MODULES):
+                found.append(f"from {node.module}")
+        elif isinstance(node, ast.Import):
+            found.extend(
+                f"import {alias.name}"
+                for alias in node.names
+                if alias.name.startswith(INTERNAL_MODULES)
+            )
+        elif isinstance(node, ast.Attribute) and node.attr in PRIVATE:
+            is_own = ast.unparse(node.value) in ("self", "cls")
+            if inside_keras or not is_own:
+                found.append(ast.unparse(node))
+        elif (isinstance(node, ast.Constant) and node.value in PRIVATE) or (
+            isinstance(node, ast.keyword) and node.arg in PRIVATE
+        ):
+            found.append(ast.unparse(node))
+        for child in ast.iter_child_nodes(node):
+            visit(child, inside_keras)
+
+    visit(tree, inside_keras=False)
+    return found
+
+
+# Still to be changed.
+PENDING = {"gradients", "noise", "optimizers", "training"}
+
+
+def test_no_other_file_touches_private_names() -> None:
+    touched = {
+        path.relative_to(ROOT).as_posix(): names
+        for path, tree in TREES.items()
+        if path.relative_to(ROOT).parts[1] not in PENDING
+        and (names := foreign(tree))
+    }
+
+    assert touched == {}
+
+
+class TestOfTheSearch:
+    @pytest.mark.parametrize(
+        "source",
+        [
+            "model._flatten_layers()",
+            "getattr(leaf, '_keras_mask', None)",
+            "leaf._keras_mask = 1",
+            "Instead(layer, _kernel=1)",
+            "inner._learning_rate",
+            "vars(inner)['_all_reduce_sum_gradients'] = f",
+            "def f():\n  from tensorflow.python.eager import context",
+            "import keras.src.layers",
+            "class A(keras.Model):\n  def f(self):\n    self._compile_loss",
+            "class A(keras.Model):\n  def _symbolic_build(self): ...",
+            "class A(keras.Model):\n  def f(self):\n    super()._losses",
+        ],
+    )
+    def test_finds_any_touch(self, source) -> None:
+        tree = ast.parse(source)
+
+        assert len(foreign(tree, _keras_classes([tree]))) == 1
+
+    @pytest.mark.parametrize(
+        "source",
+        [
+            "pair._replace(a=1)",
+            "class A:\n  def f(self):\n    self._losses",
+            "class A(keras.Model):\n  def f(self):\n    self._own_name",
+        ],
+    )
+    def test_leaves_names_of_our_own_alone(self, source) -> None:
+        tree = ast.parse(source)
+
+        assert foreign(tree, _keras_classes([tree])) == []
+
+
+def _masked():
+    tensor = tf.zeros([2, 1])
+    keras_internals.set_mask(tensor, "mask")
+    return tensor
+
+
+def _built():
+    model = _model()
+    keras_internals.build_from_batch(
+        model, (tf.zeros([2, 4]), tf.zeros([2, 1]))
+    )
+    return model
+
+
+def _added():
+    layer = _Adds()
+    layer(tf.ones([2, 2]))
+    return layer
+
+
+def _rematerialized():
+    with keras.RematScope("full"):
+        return keras.layers.Dense(1)
+
+
+def _reports_two(model):
+    class Two(keras_internals.FitHooks):
+        def logs_to_show(self, logs):
+            return {**super().logs_to_show(logs), "two": 2}
+
+        def build_for_fit(self, iterator, data_batch):
+            self.asked = data_batch
+            super().build_for_fit(iterator, data_batch)
+
+    two = Two(model.inputs, model.outputs)
+    two.compile("sgd", "mse")
+    history = two.fit(tf.zeros([2, 4]), tf.zeros([2, 1]), verbose=0)
+    return "two" in history.history and hasattr(two, "asked")
+
+
+# How each function is seen to work, on what Keras and TensorFlow hand out.
+WORKS = {
+    "layers_of": lambda f: {each.name for each in f(_model())} >= {"head"},
+    "sublayers_of": lambda f: f(_model())[-1].name == "head",
+    "own_trainable_variables": lambda f: (
+        f(_model()) == [] and len(f(_model().layers[-1])) == 2
+    ),
+    "seed_generators_of": lambda f: (
+        len(f(_model(keras.layers.Dropout(0.5)))) == 1
+    ),
+    "takes_training": lambda f: (
+        f(keras.layers.Dropout(0.5)) and not f(keras.layers.Flatten())
+    ),
+    "takes_mask": lambda f: (
+        f(keras.layers.LSTM(1)) and not f(keras.layers.Flatten())
+    ),
+    "adds_losses": lambda f: f(_added()) and not f(keras.layers.Flatten()),
+    "is_rematerialized": lambda f: (
+        f(_rematerialized()) and not f(keras.layers.Flatten())
+    ),
+    "mask_of": lambda f: f(_masked()) == "mask" and f(tf.zeros([2])) is None,
+    "set_mask": lambda f: f(tf.zeros([2]), None) is None,
+    "FitHooks": lambda f: _reports_two(_model()),
+    "build_from_batch": lambda f: (
+        keras_internals.compiled_loss_of(_built()).built
+    ),
+    "check_compiled": lambda f: f(_model(), "fit") is None,
+    "metrics_in_order": lambda f: f(_built(), {"loss": 1.0}) == 1.0,
+    "compiled_loss_of": lambda f: callable(f(_model())),
+    "loss_tracker_of": lambda f: f(_model()).name == "loss",
+    "part_trackers_of": lambda f: (
+        f(keras_internals.compiled_loss_of(_model())) == []
+    ),
+    "strategy_of": lambda f: (
+        f(_model().optimizer) is tf.distribute.get_strategy()
+    ),
+    "learning_rate_of": lambda f: float(f(_model().optimizer)) > 0,
+    "own_variables_of": lambda f: len(f(_model().optimizer)) == 2,
+    "trainable_variables_of": lambda f: len(f(_model().optimizer)) == 2,
+    "gradient_reduction": lambda f: callable(getattr(_model().optimizer, f())),
+    "counting_one_replica": lambda f: _counts_one(f),
+    "xla_call_module": lambda f: callable(f()),
+}
+
+
+def _counts_one(context):
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    with strategy.scope(), context():
+        return tf.distribute.get_strategy() is not strategy
+
+
+FUNCTIONS = {
+    name: value
+    for name, value in vars(keras_internals).items()
+    if inspect.getmodule(value) is keras_internals and callable(value)
+}
+
+
+class TestEachName:
+    @pytest.mark.parametrize("name", FUNCTIONS)
+    def test_exists(self, name) -> None:
+        """The message says what the name is for, and what breaks without."""
+        function = FUNCTIONS[name]
+        try:
+            works = WORKS[name](function)
+        except (AttributeError, ImportError) as error:
+            works, reason = False, error
+        else:
+            reason = "it does something else"
+
+        assert works, (
+            f"`keras_internals.{name}` does not work with Keras "
+            f"{keras.__version__} and TensorFlow {tf.__version__}: {reason}.\n"
+            f"{function.__doc__}"
+        )
+
+    @pytest.mark.parametrize("name", FUNCTIONS)
+    def test_is_documented_with_its_version_and_its_use(self, name) -> None:
+        text = inspect.getdoc(FUNCTIONS[name])
+
+        assert "Keras 3." in text or "TensorFlow 2." in text
+        assert "Without" in text or "without" in text
