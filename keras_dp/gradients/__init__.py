@@ -5,6 +5,10 @@ from keras_dp.gradients.capture.losses import (
     batch_losses,
     example_losses,
 )
+from keras_dp.gradients.checks.adapted_layers import (
+    AdaptedLayer,
+    adapted_layers,
+)
 from keras_dp.gradients.checks.self_check import check_loss_splits, self_check
 from keras_dp.gradients.checks.variable_writes import without_stores
 from keras_dp.gradients.engine import GradientEngine, PerExampleGradients
@@ -18,11 +22,13 @@ from keras_dp.gradients.rules.batch_normalization import (
 )
 
 __all__ = [
+    "AdaptedLayer",
     "ExampleLosses",
     "ExampleStatistics",
     "GradientEngine",
     "GradientRecords",
     "PerExampleGradients",
+    "adapted_layers",
     "batch_losses",
     "check_loss_splits",
     "example_losses",
