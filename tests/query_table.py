@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from keras_dp import _nests
 from keras_dp.dp_queries import (
     DPQuery,
     GaussianAverageQuery,
@@ -155,7 +156,8 @@ def without_noise(query: DPQuery) -> DPQuery:
     if isinstance(query, (Average, JointClipQuery)):
         return dataclasses.replace(query, sum_stddev=0.0)
     if isinstance(query, NestedQuery):
-        return NestedQuery(tf.nest.map_structure(without_noise, query.queries))
+        bare = map(without_noise, _nests.leaves(query.queries))
+        return NestedQuery(_nests.join(query.queries, bare))
     return query
 
 

@@ -8,8 +8,7 @@ from typing import Any, Self
 import tensorflow as tf
 from typing_extensions import override
 
-from keras_dp import _check, ledger
-from keras_dp.dp_queries import nests
+from keras_dp import _check, _nests, ledger
 from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.dp_query import (
     DPQuery,
@@ -26,6 +25,7 @@ from keras_dp.dp_queries.gaussian_query import (
 )
 
 _LARGEST_SCALE = 1e30
+_RULE = "`scales` must have a structure that is a prefix of the record's."
 
 
 @register
@@ -82,7 +82,7 @@ class JointClipQuery(DPQuery):
     denominator: float
 
     def __post_init__(self) -> None:
-        each = nests.leaves(self.scales)
+        each = _nests.leaves(self.scales)
         for scale in each:
             _check.finite_positive(scales=scale)
             if not 1 / _LARGEST_SCALE <= scale <= _LARGEST_SCALE:
@@ -96,20 +96,13 @@ class JointClipQuery(DPQuery):
         object.__setattr__(self, "l2_norm_clip", summing.l2_norm_clip)
         object.__setattr__(self, "sum_stddev", summing.stddev)
         object.__setattr__(self, "denominator", float(self.denominator))
-        # A copy, which the caller's dicts and lists cannot change.
-        scales = nests.join(self.scales, iter(map(float, each)))
-        object.__setattr__(self, "scales", scales)
-
-    def __hash__(self) -> int:
-        scales = zip(
-            nests.paths(self.scales), nests.leaves(self.scales), strict=True
-        )
-        return hash((tuple(scales), self._summing, self.denominator))
+        scales = _nests.join(self.scales, iter(map(float, each)))
+        object.__setattr__(self, "scales", _nests.frozen(scales))
 
     @override
     def get_config(self) -> dict[str, Any]:
         return {
-            "scales": nests.to_config(self.scales),
+            "scales": _nests.to_config(self.scales, float),
             "l2_norm_clip": self.l2_norm_clip,
             "sum_stddev": self.sum_stddev,
             "denominator": self.denominator,
@@ -118,7 +111,8 @@ class JointClipQuery(DPQuery):
     @classmethod
     @override
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        return cls(**{**config, "scales": nests.from_config(config["scales"])})
+        scales = _nests.from_config(config["scales"], float)
+        return cls(**{**config, "scales": scales})
 
     @property
     def _summing(self) -> GaussianSumQuery:
@@ -198,8 +192,8 @@ class JointClipQuery(DPQuery):
                 family, global_state.stddev * scale / self.denominator, path
             )
             for path, scale, part in zip(
-                nests.paths(self.scales),
-                nests.leaves(self.scales),
+                _nests.paths(self.scales),
+                _nests.leaves(self.scales),
                 self._split(value),
                 strict=True,
             )
@@ -207,13 +201,13 @@ class JointClipQuery(DPQuery):
         ]
 
     def _split(self, nest: Nest) -> list[Any]:
-        return nests.split(self.scales, nest, name="scales")
+        return _nests.split(self.scales, nest, _RULE)
 
     def _clipped_sum(
         self, clip: tf.Tensor, records: Nest, mask: tf.Tensor | None
     ) -> Nest:
         """The one place where records are scaled and clipped."""
-        scales = nests.leaves(self.scales)
+        scales = _nests.leaves(self.scales)
         parts = self._split(records)
         norms = records_lib.joint_norms(
             [
@@ -226,14 +220,14 @@ class JointClipQuery(DPQuery):
 
     def _scaled(self, nest: Nest, factor: Any) -> Nest:
         """Returns `nest` with each group multiplied by a factor of its own."""
-        scales = nests.leaves(self.scales)
+        scales = _nests.leaves(self.scales)
         parts = [
             tf.nest.map_structure(
                 functools.partial(_times, factor=factor(scale)), part
             )
             for part, scale in zip(self._split(nest), scales, strict=True)
         ]
-        return nests.join(self.scales, iter(parts))
+        return _nests.join(self.scales, iter(parts))
 
 
 def _times(leaf: tf.Tensor, *, factor: float) -> tf.Tensor:

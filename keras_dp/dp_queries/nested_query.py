@@ -4,11 +4,11 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
+import keras
 import tensorflow as tf
 from typing_extensions import override
 
-from keras_dp import ledger
-from keras_dp.dp_queries import nests
+from keras_dp import _nests, ledger
 from keras_dp.dp_queries.dp_query import (
     DPQuery,
     LeafNoise,
@@ -17,6 +17,8 @@ from keras_dp.dp_queries.dp_query import (
     register,
 )
 from keras_dp.noise import seeds
+
+_RULE = "`queries` must have a structure that is a prefix of the record's."
 
 
 @register
@@ -34,8 +36,9 @@ class NestedQuery(DPQuery):
     a part that is not finite is dropped from that part's query only.
 
     Attributes:
-        queries: Nest of queries, at least one. Saved in a model's config, a
-            NamedTuple comes back as a tuple.
+        queries: Nest of queries, at least one. The query keeps a copy that
+            cannot be changed. Saved in a model's config, a NamedTuple comes
+            back as a tuple.
 
     Source: McMahan et al. (2018), arXiv:1812.06210v2, section 4.
 
@@ -51,26 +54,30 @@ class NestedQuery(DPQuery):
     queries: Nest
 
     def __post_init__(self) -> None:
-        nests.check(self.queries)
-        # A copy, which the caller's dicts and lists cannot change.
-        object.__setattr__(self, "queries", self._pack(self._leaves))
-
-    def __hash__(self) -> int:
-        return hash(tuple(zip(self.paths, self._leaves, strict=True)))
+        _check_queries(self.queries)
+        object.__setattr__(self, "queries", _nests.frozen(self.queries))
 
     @property
     def paths(self) -> tuple[str, ...]:
         """The name of each leaf query: its keys, joined by `/`."""
-        return tuple(nests.paths(self.queries))
+        return tuple(_nests.paths(self.queries))
 
     @override
     def get_config(self) -> dict[str, Any]:
-        return {"queries": nests.to_config(self.queries)}
+        return {
+            "queries": _nests.to_config(
+                self.queries, keras.saving.serialize_keras_object
+            )
+        }
 
     @classmethod
     @override
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        return cls(nests.from_config(config["queries"]))
+        return cls(
+            _nests.from_config(
+                config["queries"], keras.saving.deserialize_keras_object
+            )
+        )
 
     @override
     def initial_global_state(self, seed: int | None = None) -> Nest:
@@ -204,11 +211,11 @@ class NestedQuery(DPQuery):
 
     @property
     def _leaves(self) -> list[DPQuery]:
-        return nests.leaves(self.queries)
+        return _nests.leaves(self.queries)
 
     def _zip(self, *of: Nest) -> list[tuple[Any, ...]]:
         """Returns, for each leaf query, itself and its part of each nest."""
-        parts = [nests.split(self.queries, part) for part in of]
+        parts = [_nests.split(self.queries, part, _RULE) for part in of]
         return list(zip(self._leaves, *parts, strict=True))
 
     def _map(self, function: Callable[..., Any], *of: Nest) -> Nest:
@@ -216,4 +223,29 @@ class NestedQuery(DPQuery):
 
     def _pack(self, parts: list[Any]) -> Nest:
         """Puts one nest per leaf query into the structure of `queries`."""
-        return nests.join(self.queries, iter(parts))
+        return _nests.join(self.queries, iter(parts))
+
+
+def _check_queries(queries: Nest) -> None:
+    """Raises unless the leaves are queries, told apart by their paths."""
+    each = _nests.leaves(queries)
+    if not each or not all(isinstance(leaf, DPQuery) for leaf in each):
+        raise TypeError(
+            "`queries` must be a nest of at least one DPQuery and of "
+            f"nothing else. Received: queries={queries!r}."
+        )
+    if not all(
+        key and isinstance(key, str) and "/" not in key
+        for key in _keys_of_dicts(queries)
+    ):
+        raise ValueError(
+            "`queries` must have non-empty strings without `/` as keys of its "
+            "dicts: they make the paths that name queries in the ledger. "
+            f"Received: queries={queries!r}."
+        )
+
+
+def _keys_of_dicts(queries: Nest) -> list[Any]:
+    own = list(queries) if isinstance(queries, Mapping) else []
+    below = _nests.children(queries) or []
+    return own + [key for _, child in below for key in _keys_of_dicts(child)]

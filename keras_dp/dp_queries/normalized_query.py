@@ -4,11 +4,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
+import keras
 import tensorflow as tf
 from typing_extensions import override
 
 from keras_dp import _check
-from keras_dp.dp_queries import nests
 from keras_dp.dp_queries.dp_query import (
     DPQuery,
     LeafNoise,
@@ -68,15 +68,19 @@ class NormalizedQuery(WrappingQuery):
     @override
     def get_config(self) -> dict[str, Any]:
         return {
-            "numerator_query": nests.to_config(self.numerator_query),
+            "numerator_query": keras.saving.serialize_keras_object(
+                self.numerator_query
+            ),
             "denominator": self.denominator,
         }
 
     @classmethod
     @override
     def from_config(cls, config: Mapping[str, Any]) -> Self:
+        numerator = config["numerator_query"]
         return cls(
-            nests.from_config(config["numerator_query"]), config["denominator"]
+            keras.saving.deserialize_keras_object(numerator),
+            config["denominator"],
         )
 
     @property

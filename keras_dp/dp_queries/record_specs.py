@@ -5,11 +5,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_dp import _nests
 from keras_dp.dp_queries.dp_query import Nest
 
 
 def normalized(record_specs: Nest) -> Nest:
-    """Returns a copy whose leaves are `tf.TensorSpec`s without names.
+    """Returns a frozen copy whose leaves are `tf.TensorSpec`s without names.
 
     Args:
         record_specs: Nest (dicts with string keys, lists, tuples) of
@@ -19,37 +20,27 @@ def normalized(record_specs: Nest) -> Nest:
         TypeError: A leaf has no shape, or is not floating-point.
         ValueError: A shape is not fully known, or the nest is empty.
     """
+    record_specs = _nests.thawed(record_specs)
     if not tf.nest.flatten(record_specs):
         raise ValueError(
             "`record_specs` must have at least one leaf. Received: "
             f"record_specs={record_specs!r}."
         )
-    return tf.nest.map_structure(_spec, record_specs)
+    return _nests.frozen(tf.nest.map_structure(_spec, record_specs))
 
 
 def to_config(record_specs: Nest) -> dict[str, Any]:
     """Returns what JSON can hold; a NamedTuple comes back as a tuple."""
-    if isinstance(record_specs, Mapping):
-        items = {key: to_config(each) for key, each in record_specs.items()}
-        return {"dict": items}
-    if isinstance(record_specs, (list, tuple)):
-        kind = "tuple" if isinstance(record_specs, tuple) else "list"
-        return {kind: [to_config(each) for each in record_specs]}
-    return {
-        "shape": record_specs.shape.as_list(),
-        "dtype": record_specs.dtype.name,
-    }
+
+    def of_leaf(spec: tf.TensorSpec) -> dict[str, Any]:
+        return {"shape": spec.shape.as_list(), "dtype": spec.dtype.name}
+
+    return _nests.to_config(record_specs, of_leaf)
 
 
 def from_config(config: Mapping[str, Any]) -> Nest:
     """Returns the nest of `to_config`."""
-    if "shape" in config:
-        return tf.TensorSpec(config["shape"], config["dtype"])
-    ((kind, held),) = config.items()
-    if kind == "dict":
-        return {key: from_config(each) for key, each in held.items()}
-    children = [from_config(each) for each in held]
-    return tuple(children) if kind == "tuple" else children
+    return _nests.from_config(config, lambda leaf: tf.TensorSpec(**leaf))
 
 
 def check_fits(template: Nest, record_specs: Nest) -> None:
@@ -63,7 +54,7 @@ def check_fits(template: Nest, record_specs: Nest) -> None:
             nest,
         )
 
-    expected, received = shapes(record_specs), shapes(template)
+    expected, received = shapes(_nests.thawed(record_specs)), shapes(template)
     if expected != received:
         raise ValueError(
             "`template` must have the structure and shapes of `record_specs`, "

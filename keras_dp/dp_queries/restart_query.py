@@ -10,7 +10,6 @@ import tensorflow as tf
 from typing_extensions import override
 
 from keras_dp import _check
-from keras_dp.dp_queries import nests
 from keras_dp.dp_queries.dp_query import DPQuery, Nest, QueryResult, register
 from keras_dp.dp_queries.tree_query import TreeQuery
 from keras_dp.dp_queries.wrapping_query import WrappingQuery
@@ -151,7 +150,9 @@ class RestartQuery(WrappingQuery):
     @override
     def get_config(self) -> dict[str, Any]:
         return {
-            "inner_query": nests.to_config(self.inner_query),
+            "inner_query": keras.saving.serialize_keras_object(
+                self.inner_query
+            ),
             "restart_indicator": keras.saving.serialize_keras_object(
                 self.restart_indicator
             ),
@@ -161,7 +162,7 @@ class RestartQuery(WrappingQuery):
     @override
     def from_config(cls, config: Mapping[str, Any]) -> Self:
         return cls(
-            nests.from_config(config["inner_query"]),
+            keras.saving.deserialize_keras_object(config["inner_query"]),
             keras.saving.deserialize_keras_object(config["restart_indicator"]),
         )
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import tensorflow as tf
 from typing_extensions import override
 
+from keras_dp import _nests
 from keras_dp.dp_queries.dp_query import (
     Nest,
     QueryResult,
@@ -90,7 +91,7 @@ class TreeCumulativeSumQuery(TreeQuery):
 
     l2_norm_clip: float
     noise_stddev: float
-    record_specs: Nest = dataclasses.field(hash=False)
+    record_specs: Nest
     use_efficient: bool = True
     max_levels: int = DEFAULT_LEVELS
     noise_seed: int | None = None
@@ -105,7 +106,7 @@ class TreeCumulativeSumQuery(TreeQuery):
         return TreeCumulativeState(
             clip_value=tf.constant(self.l2_norm_clip, tf.float64),
             noise_stddev=tf.constant(self.noise_stddev, tf.float64),
-            released=zeros_like_record(self.record_specs),
+            released=zeros_like_record(_nests.thawed(self.record_specs)),
             secret_tree=first_tree(self, seed),
         )
 

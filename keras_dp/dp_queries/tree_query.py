@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self
 import tensorflow as tf
 from typing_extensions import override
 
-from keras_dp import _check, ledger
+from keras_dp import _check, _nests, ledger
 from keras_dp.dp_queries import record_specs as specs_lib
 from keras_dp.dp_queries.dp_query import (
     DPQuery,
@@ -215,7 +215,7 @@ def check_tree_query(query: TreeQuery) -> None:
 def first_tree(query: TreeQuery, seed: int | None) -> TreeState:
     """Returns a tree without rounds."""
     seed = query.noise_seed if seed is None else seed
-    zeros = zeros_like_record(query.record_specs)
+    zeros = zeros_like_record(_nests.thawed(query.record_specs))
     return TreeState(
         # Never from a seed: two runs of one seed are two trees to a ledger.
         tree_id=seeds.fresh_id(),

@@ -74,7 +74,7 @@ class TreeResidualSumQuery(TreeQuery):
 
     l2_norm_clip: float
     noise_stddev: float
-    record_specs: Nest = dataclasses.field(hash=False)
+    record_specs: Nest
     use_efficient: bool = True
     max_levels: int = DEFAULT_LEVELS
     noise_seed: int | None = None

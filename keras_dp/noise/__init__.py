@@ -1,1 +1,5 @@
 """Seeds, and the noise that is drawn from them."""
+
+from keras_dp.noise import discrete_gaussian, samplers, seeds, tree_noise
+
+__all__ = ["discrete_gaussian", "samplers", "seeds", "tree_noise"]

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 from scipy import stats
 
+from keras_dp import _nests
 from keras_dp.dp_queries import (
     GaussianAverageQuery,
     GaussianSumQuery,
@@ -314,7 +315,7 @@ class TestCost:
         """A nest of denoised queries costs what a denoised nest does."""
         _, inner = self.NESTS
         inside = NestedQuery(
-            tf.nest.map_structure(KSDenoisedQuery, inner.queries)
+            tf.nest.map_structure(KSDenoisedQuery, _nests.thawed(inner.queries))
         )
         outside = KSDenoisedQuery(inner)
         template = {"a": tf.zeros([3]), "b": [tf.zeros([2])]}

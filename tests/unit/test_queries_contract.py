@@ -1,6 +1,7 @@
 """What every query promises. A new query joins by joining `QUERIES`."""
 
 import copy
+import dataclasses
 import itertools
 import json
 import pickle
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_dp._nests import FrozenDict
 from keras_dp.dp_queries import LazyRecords, QueryResult
 from keras_dp.ledger import FullDataset, Round
 from tests.query_table import (
@@ -37,6 +39,37 @@ def filled(leaf, value):
     if not leaf.dtype.is_floating and value != 0:
         value = leaf.dtype.max
     return tf.fill(tf.shape(leaf), tf.cast(value, leaf.dtype))
+
+
+def mutable_parts(value, path=""):
+    """Returns where the configuration of a query could be changed in place."""
+    if dataclasses.is_dataclass(value):
+        parts = []
+        for field in dataclasses.fields(value):
+            parts.append((field.name, getattr(value, field.name)))
+            with pytest.raises(AttributeError):
+                setattr(value, field.name, None)
+    elif isinstance(value, FrozenDict):
+        with pytest.raises(TypeError):
+            value["a"] = None
+        parts = list(value.items())
+    elif isinstance(value, tuple):
+        parts = list(enumerate(value))
+    else:
+        constants = (str, bytes, int, float, tf.TensorSpec, type(None))
+        return [] if isinstance(value, constants) else [path]
+    return [
+        place
+        for key, part in parts
+        for place in mutable_parts(part, f"{path}/{key}")
+    ]
+
+
+@pytest.mark.parametrize(
+    "value", [{"a": 1.0}, ([1.0],), np.ones(1), FrozenDict({"a": {}})]
+)
+def test_a_part_that_can_be_changed_would_be_found(value):
+    assert mutable_parts(value)
 
 
 def compiled(function):
@@ -345,6 +378,10 @@ class TestContract:
         ):
             assert other == case.query
             assert {other: 1}[case.query] == 1
+
+    def test_nothing_in_a_query_can_be_changed(self, case):
+        """Else the ledger would state what the compiled step does not do."""
+        assert mutable_parts(case.query) == []
 
     def test_metrics_are_public_scalars(self, case):
         metrics = case.query.derive_metrics(case.query.initial_global_state())

@@ -136,7 +136,7 @@ def test_integers_cannot_be_clipped():
     [
         (
             tf.ones([2]),
-            r"a record with one \w*Tensor at /, where .* a dict of ",
+            r"one \w*Tensor at /, where .* a dict of ",
         ),
         ({"a": 0}, r"a dict of \['a'\] at /, .* \['a', 'b'\]\."),
         ({"a": 0, "b": [1], "c": 2}, r"\['a', 'b', 'c'\] at /,"),

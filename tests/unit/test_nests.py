@@ -1,0 +1,161 @@
+"""Nests are walked, cut, joined, saved and frozen in one way."""
+
+import collections
+import copy
+import json
+import pickle
+
+import pytest
+
+from keras_dp import _nests
+
+Pair = collections.namedtuple("Pair", ["one", "two"])
+
+NESTS = [
+    7,
+    {},
+    [],
+    (),
+    {"b": 1, "a": 2},
+    [1, (2, {"x": 3})],
+    Pair([1], {"k": Pair(2, (3,))}),
+    {"b": [Pair(1, {})], "a": ([[]],)},
+]
+
+each_nest = pytest.mark.parametrize("nest", NESTS, ids=repr)
+
+
+@each_nest
+class TestEachNest:
+    def test_freezes_to_an_equal_value_that_hashes_and_prints_alike(
+        self, nest
+    ) -> None:
+        frozen = _nests.frozen(nest)
+
+        assert frozen == nest
+        assert nest == frozen
+        assert repr(frozen) == repr(nest)
+        assert hash(frozen) == hash(_nests.frozen(copy.deepcopy(nest)))
+
+    def test_freezes_the_same_twice(self, nest) -> None:
+        frozen = _nests.frozen(nest)
+
+        assert _nests.frozen(frozen) == frozen
+
+    def test_stays_frozen_in_copies(self, nest) -> None:
+        frozen = _nests.frozen(nest)
+
+        for other in (
+            pickle.loads(pickle.dumps(frozen)),
+            copy.deepcopy(frozen),
+            copy.copy(frozen),
+        ):
+            assert other == frozen
+            assert type(other) is type(frozen)
+            hash(other)
+
+    def test_thaws_to_plain_containers(self, nest) -> None:
+        thawed = _nests.thawed(_nests.frozen(nest))
+
+        assert repr(thawed) == repr(nest)
+        assert type(thawed) is type(nest)
+
+    def test_is_the_join_of_its_leaves(self, nest) -> None:
+        assert _nests.join(nest, iter(_nests.leaves(nest))) == nest
+
+    def test_splits_itself_into_its_leaves(self, nest) -> None:
+        assert _nests.split(nest, nest, "") == _nests.leaves(nest)
+        assert _nests.split(0, nest, "") == [nest]
+
+    def test_survives_json(self, nest) -> None:
+        config = _nests.to_config(_nests.frozen(nest), str)
+        loaded = _nests.from_config(json.loads(json.dumps(config)), int)
+
+        assert loaded == nest
+
+
+def test_leaves_come_by_sorted_keys() -> None:
+    nest = {"b": [5, 6], "a": Pair(3, 4)}
+
+    assert _nests.leaves(nest) == [3, 4, 5, 6]
+    assert _nests.paths(nest) == ["a/0", "a/1", "b/0", "b/1"]
+
+
+def test_dicts_keep_the_order_of_their_keys() -> None:
+    nest = {"b": 1, "a": 2}
+
+    assert list(_nests.frozen(nest)) == ["b", "a"]
+    assert list(_nests.thawed(_nests.frozen(nest))) == ["b", "a"]
+    assert hash(_nests.frozen(nest)) == hash(_nests.frozen({"a": 2, "b": 1}))
+
+
+def test_what_was_frozen_does_not_change_with_what_it_was_made_of() -> None:
+    nest = {"a": [1]}
+    frozen = _nests.frozen(nest)
+
+    nest["a"].append(2)
+    nest["b"] = 3
+
+    assert frozen == {"a": [1]}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda nest: nest.update(a=0),
+        lambda nest: nest.__setitem__("a", 0),
+        lambda nest: nest.__delitem__("a"),
+        lambda nest: setattr(nest, "_items", {}),
+        lambda nest: nest["a"].append(0),
+        lambda nest: nest["a"].__setitem__(0, 0),
+        lambda nest: nest._items.update(a=0),
+        lambda nest: nest._items.__setitem__("a", 0),
+    ],
+)
+def test_what_is_frozen_cannot_be_changed(change) -> None:
+    frozen = _nests.frozen({"a": [1]})
+
+    with pytest.raises((TypeError, AttributeError)):
+        change(frozen)
+
+    assert frozen == {"a": [1]}
+
+
+def test_a_list_is_no_tuple() -> None:
+    assert _nests.frozen([1]) != (1,)
+    plain = (1,)
+    assert plain != _nests.frozen([1])
+    assert _nests.frozen([1]) != _nests.frozen((1,))
+
+
+@pytest.mark.parametrize(
+    ("prefix", "nest", "received"),
+    [
+        (
+            {"a": 0},
+            [1],
+            r"a list of \[0\] at /, where there must be a dict of \['a'\]",
+        ),
+        (
+            [0],
+            {0: 1},
+            r"a dict of \[0\] at /, where there must be a list of \[0\]",
+        ),
+        (
+            {"a": [0]},
+            {"a": 5},
+            r"one int at /a, where there must be a list of \[0\]",
+        ),
+        ({"a": 0}, {"b": 5}, r"a dict of \['b'\] at /, where there must be"),
+        (
+            {"a": (0, 0)},
+            {"a": (5,)},
+            r"a tuple of \[0\] at /a, where there must be",
+        ),
+    ],
+)
+def test_other_structures_are_refused_without_their_leaves(
+    prefix, nest, received
+) -> None:
+    with pytest.raises(ValueError, match=rf"^Rule\. Received: {received}"):
+        _nests.split(_nests.frozen(prefix), _nests.frozen(nest), "Rule.")
