@@ -1,6 +1,7 @@
 """Reads parts of files that must not change while they are in use."""
 
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -9,7 +10,7 @@ import numpy.typing as npt
 
 from keras_dp.errors import DamagedRecordsError
 
-Path = str | os.PathLike[str]
+Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 Integers = npt.NDArray[np.int64]
 
 
@@ -27,9 +28,9 @@ class FileState(NamedTuple):
     modified: int
 
     @classmethod
-    def of(cls, stat: os.stat_result) -> Self:
-        """Returns what a system call found."""
-        return cls(stat.st_ino, stat.st_size, stat.st_mtime_ns)
+    def of(cls, found: os.stat_result) -> Self:
+        """Returns the state that a system call found."""
+        return cls(found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 class RecordFile:
@@ -48,10 +49,23 @@ class RecordFile:
         """Looks at the file.
 
         Raises:
-            OSError: It cannot be read.
+            OSError: It cannot be read, or is not a regular file.
+            TypeError: `path` is not a path.
+            ValueError: `path` holds a null character.
         """
-        self.path = os.fspath(path)
-        self._state = FileState.of(os.stat(self.path))
+        if not isinstance(path, (str, bytes, os.PathLike)):
+            raise TypeError(f"`path` must be a path. Received: path={path!r}.")
+        self.path = os.fsdecode(path)
+        if "\0" in self.path:
+            raise ValueError(
+                "`path` must not hold a null character. "
+                f"Received: path={self.path!r}."
+            )
+        found = os.stat(self.path)
+        if not stat.S_ISREG(found.st_mode):
+            # To read a pipe could wait for ever.
+            raise DamagedRecordsError(f"{self.path} must be a regular file.")
+        self._state = FileState.of(found)
 
     @property
     def size(self) -> int:
@@ -120,8 +134,8 @@ class RecordFile:
             missing -= len(more)
         return b"".join(parts)
 
-    def _check(self, stat: os.stat_result) -> None:
-        if FileState.of(stat) != self._state:
+    def _check(self, found: os.stat_result) -> None:
+        if FileState.of(found) != self._state:
             raise DamagedRecordsError(
                 f"{self.path} must not change while it is in use. It was "
                 "exchanged, cut off or written to since it was opened. Make "
@@ -185,15 +199,22 @@ class Shards:
 def checked_indices(indices: Any, size: int) -> Integers:
     """Returns `indices` as a vector.
 
+    Messages name no index: who was drawn is secret.
+
     Raises:
-        IndexError: They do not increase, or are out of `[0, size)`.
+        TypeError: They are not integers.
+        ValueError: They do not increase, or are out of `[0, size)`.
     """
-    checked: Integers = np.asarray(indices, np.int64)
-    inside = checked.ndim == 1 and (
-        not checked.size or (checked[0] >= 0 and checked[-1] < size)
-    )
-    if not inside or (np.diff(checked) <= 0).any():
-        raise IndexError(
-            f"`indices` must be a vector of increasing indices in [0, {size})."
-        )
-    return checked
+    rule = f"`indices` must be a vector of increasing integers in [0, {size})."
+    given = np.asarray(indices)
+    if not given.size:  # An empty list has no dtype of its own.
+        given = np.empty(given.shape, np.int64)
+    if given.dtype.kind not in "iu":
+        raise TypeError(f"{rule} Received: dtype {given.dtype}.")
+    if given.ndim != 1:
+        raise ValueError(f"{rule} Received: shape {given.shape}.")
+    if given.size and (given[0] < 0 or given[-1] >= size):
+        raise ValueError(f"{rule} Received: an index out of this range.")
+    if (given[1:] <= given[:-1]).any():
+        raise ValueError(f"{rule} Received: indices that do not increase.")
+    return given.astype(np.int64, copy=False)

@@ -1,15 +1,17 @@
 """Random access to the records of TFRecord files."""
 
+import array
 import os
 import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
 from keras_dp.errors import DamagedRecordsError
-from keras_dp.sampling.crc32c import masked_crc32c
+from keras_dp.sampling import saved_offsets
 from keras_dp.sampling.nests import Nest
 from keras_dp.sampling.record_files import (
     Path,
@@ -21,13 +23,14 @@ from keras_dp.sampling.record_files import (
 Integers = npt.NDArray[np.int64]
 
 # Length (8 bytes), its CRC (4), then the data, then the data's CRC (4).
-_HEADER = struct.Struct("<QI")
-_FOOTER_BYTES = 4
-_FRAME_BYTES = _HEADER.size + _FOOTER_BYTES
-# Read at once while lengths are scanned. What a longer record holds beyond
-# that is skipped.
+_LENGTH = struct.Struct("<Q")
+_CRC = struct.Struct("<I")
+_HEADER_BYTES = _LENGTH.size + _CRC.size
+_FRAME_BYTES = _HEADER_BYTES + _CRC.size
+# A scan reads this many bytes at once, and skips the rest of a longer record.
 _SCAN_BYTES = 2**18
-_INDEX_SUFFIX = ".offsets.npy"
+# The format stores CRCs rotated by 15 bits plus this number, modulo 2^32.
+_MASK_DELTA = 0xA282EAD8
 
 
 class TFRecordShards:
@@ -70,7 +73,7 @@ class TFRecordShards:
         parse: Callable[[list[bytes]], Nest],
         save_offsets: bool = False,
     ) -> None:
-        """Scans the lengths of all records.
+        """Finds where each record starts: by a scan, or in saved offsets.
 
         Args:
             paths: Files, at least one.
@@ -78,13 +81,16 @@ class TFRecordShards:
                 ...]`, one row a record, always of the same structure, dtypes
                 and trailing shapes. It runs in a thread that prepares batches,
                 and may call TensorFlow.
-            save_offsets: Whether to keep the offsets of each file beside it,
-                under its name with the ending ".offsets.npy", and to use what
-                is found there if it is not older than the file.
+            save_offsets: Whether to save the offsets of each file beside it,
+                under its name with the ending ".offsets.npy". Saved offsets
+                are used if they are not older than the file and cover it from
+                the first byte to the last without a gap; else the file is
+                scanned again.
 
         Raises:
-            OSError: A file cannot be read; `DamagedRecordsError` if it is no
-                sound TFRecord file.
+            DamagedRecordsError: A file is not a sound TFRecord file.
+            OSError: A file cannot be read, or its offsets cannot be saved.
+            TypeError: `parse` is not a function, or a path is not one.
             ValueError: There is no path.
         """
         if not callable(parse):
@@ -112,123 +118,134 @@ class TFRecordShards:
 
         Raises:
             DamagedRecordsError: A file changed, or a record is damaged.
+            TypeError: `indices` are not integers.
+            ValueError: `indices` do not increase, or are out of range.
         """
         indices = checked_indices(indices, len(self))
-        framed: list[bytes] = []
-        where: list[tuple[str, int]] = []
+        records: list[bytes] = []
         for shard, _, places in self._shards.parts(indices):
             starts = self._offsets[shard][places]
             sizes = self._offsets[shard][places + 1] - starts
-            framed += self._files[shard].read(starts, sizes)
-            where += [(self.paths[shard], start) for start in starts.tolist()]
-        # At once for all files: a checksum of few records costs as much.
-        return _checked(where, framed)
+            records += _records(self._files[shard], starts, sizes)
+        return records
 
 
 def _files(paths: Sequence[Path] | Path) -> list[RecordFile]:
-    if isinstance(paths, (str, os.PathLike)):
-        paths = [paths]
-    if not len(paths):
-        raise ValueError("`paths` must name at least one file. Received: [].")
-    return [RecordFile(path) for path in paths]
+    listed: Any = paths
+    if isinstance(paths, (str, bytes, os.PathLike)):
+        listed = [paths]
+    if not isinstance(listed, Sequence):
+        raise TypeError(
+            "`paths` must be a path or a list of paths. "
+            f"Received: paths={paths!r}."
+        )
+    if not listed:
+        raise ValueError(
+            "`paths` must name at least one file. Received: paths=[]."
+        )
+    return [RecordFile(path) for path in listed]
 
 
-def _checked(where: list[tuple[str, int]], framed: list[bytes]) -> list[bytes]:
-    """Returns the data between headers and footers that are right.
+def _records(
+    file: RecordFile, starts: Integers, sizes: Integers
+) -> list[bytes]:
+    """Returns the data of records whose length and checksums are right.
 
     Args:
-        where: Path and offset of each record.
-        framed: Each record, with its header and footer.
+        file: That holds them.
+        starts: Offset of each record.
+        sizes: Bytes up to the next record, at least `_FRAME_BYTES`.
     """
-    data = [each[_HEADER.size : -_FOOTER_BYTES] for each in framed]
-    headers = [_HEADER.unpack_from(each) for each in framed]
-    lengths = [length for length, _ in headers]
-    sound = np.array(lengths, np.uint64) == [len(each) for each in data]
-    _raise_first(where, sound, "has another length than it had")
-    _check_lengths(where, headers)
-    footers = b"".join([each[-_FOOTER_BYTES:] for each in framed])
-    sound = masked_crc32c(data) == np.frombuffer(footers, "<u4")
-    _raise_first(where, sound, "does not match its checksum")
-    return data
+    # Wrong offsets must not make a reader allocate the whole file.
+    long = sizes > _SCAN_BYTES
+    headers = file.read(starts[long], np.full(long.sum(), _HEADER_BYTES))
+    for header, start, size in zip(
+        headers, starts[long].tolist(), sizes[long].tolist(), strict=True
+    ):
+        _check_length(file, start, header, size)
+    records = []
+    for frame, start in zip(
+        file.read(starts, sizes), starts.tolist(), strict=True
+    ):
+        _check_length(file, start, frame, len(frame))
+        data = frame[_HEADER_BYTES : -_CRC.size]
+        if _masked_crc32c(data) != _CRC.unpack(frame[-_CRC.size :])[0]:
+            raise _damaged(file, start, "does not match its checksum")
+        records.append(data)
+    return records
 
 
-def _check_lengths(
-    where: list[tuple[str, int]], headers: list[tuple[int, int]]
-) -> None:
-    written = np.array([crc for _, crc in headers], np.uint32)
-    lengths = [length.to_bytes(8, "little") for length, _ in headers]
-    _raise_first(
-        where,
-        masked_crc32c(lengths) == written,
-        "has a length that does not match its checksum (is the file "
-        "compressed, or no TFRecord file?)",
-    )
+def _check_length(file: RecordFile, start: int, head: bytes, size: int) -> None:
+    if _LENGTH.unpack_from(head)[0] + _FRAME_BYTES != size:
+        raise _damaged(file, start, "has another length than it had")
+    _length(file, start, head)
 
 
-def _raise_first(
-    where: list[tuple[str, int]], sound: npt.NDArray[np.bool_], fault: str
-) -> None:
-    if not sound.all():
-        path, start = where[int(np.argmin(sound))]
-        raise DamagedRecordsError(
-            f"The record at offset {start} of {path} {fault}."
+def _length(file: RecordFile, start: int, head: bytes) -> int:
+    """Returns the number of bytes of data that a header announces.
+
+    Args:
+        file: That holds the record.
+        start: Offset of the record.
+        head: Bytes from there on, at least `_HEADER_BYTES`.
+    """
+    length: int = _LENGTH.unpack_from(head)[0]
+    (checksum,) = _CRC.unpack_from(head, _LENGTH.size)
+    if _masked_crc32c(head[: _LENGTH.size]) != checksum:
+        raise _damaged(
+            file,
+            start,
+            "has a length that does not match its checksum (is the file "
+            "compressed, or no TFRecord file?)",
         )
+    return length
+
+
+def _masked_crc32c(data: bytes) -> int:
+    """Returns the checksum of TFRecord files.
+
+    Source: tensorflow/core/lib/hash/crc32c.h (`Mask`).
+    """
+    crc: int = google_crc32c.value(data)
+    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
+
+
+def _damaged(file: RecordFile, start: int, fault: str) -> DamagedRecordsError:
+    return DamagedRecordsError(
+        f"The record at offset {start} of {file.path} {fault}."
+    )
 
 
 def _offsets(file: RecordFile, save: bool) -> Integers:
     """Returns where each record starts, and where the last one ends."""
-    if not save:
-        return _scanned(file)
-    saved = _saved(file)
-    if saved is None:
-        saved = _scanned(file)
-        # Under its name complete, or not at all; writers replace each other.
-        temporary = f"{file.path}.{os.getpid()}{_INDEX_SUFFIX}"
-        np.save(temporary, saved)
-        os.replace(temporary, file.path + _INDEX_SUFFIX)
-    return saved
-
-
-def _saved(file: RecordFile) -> Integers | None:
-    """Returns saved offsets that may be those of the file.
-
-    Whether they are is seen when a record is read: offsets are a chain without
-    gaps, and each length is compared with the one in the file.
-    """
-    path = file.path + _INDEX_SUFFIX
-    try:
-        if os.stat(path).st_mtime_ns < file.modified:
-            return None
-        offsets: Any = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError):
-        return None
-    whole = (
-        offsets.ndim == 1
-        and offsets.dtype == np.int64
-        and len(offsets) > 0
-        and offsets[0] == 0
-        and offsets[-1] == file.size
-        and (np.diff(offsets) >= _FRAME_BYTES).all()
-    )
-    return np.asarray(offsets) if whole else None
+    saved = saved_offsets.load(file, _FRAME_BYTES) if save else None
+    if saved is not None:
+        return saved
+    scanned = _scanned(file)
+    if save:
+        saved_offsets.save(file, scanned)
+    return scanned
 
 
 def _scanned(file: RecordFile) -> Integers:
     """Follows the lengths through a file, and checks their checksums."""
-    scanned, start = [np.zeros(1, np.int64)], 0
+    offsets, start = array.array("q", [0]), 0
     while start < file.size:
         begin, size = start, min(_SCAN_BYTES, file.size - start)
         (block,) = file.read(np.array([begin]), np.array([size]))
-        starts, headers = [], []
-        while start + _HEADER.size <= begin + size:
-            headers.append(_HEADER.unpack_from(block, start - begin))
-            starts.append(start)
-            start += headers[-1][0] + _FRAME_BYTES
-        _check_lengths([(file.path, each) for each in starts], headers)
-        if not starts or start > file.size:
-            raise DamagedRecordsError(
-                f"{file.path} ends within the record at offset "
-                f"{starts[-1] if starts else start}. Was it cut off?"
-            )
-        scanned.append(np.array([*starts[1:], start], np.int64))
-    return np.concatenate(scanned)
+        while start + _HEADER_BYTES <= begin + size:
+            head = block[start - begin : start - begin + _HEADER_BYTES]
+            end = start + _length(file, start, head) + _FRAME_BYTES
+            if end > file.size:
+                raise _cut_off(file, start)
+            offsets.append(end)
+            start = end
+        if start == begin:
+            raise _cut_off(file, start)
+    return np.array(offsets, np.int64)
+
+
+def _cut_off(file: RecordFile, start: int) -> DamagedRecordsError:
+    return DamagedRecordsError(
+        f"{file.path} ends within the record at offset {start}. Was it cut off?"
+    )

@@ -57,6 +57,18 @@ def overwrite(path, offset, data):
         file.write(data)
 
 
+def tfrecord_source(folder):
+    paths = written(folder, [30, 30])
+    return TFRecordShards(paths, parse=parse), paths[1]
+
+
+def array_source(folder):
+    paths = [str(folder / f"{i}.npy") for i in range(2)]
+    for path in paths:
+        np.save(path, np.ones([30, 4]))
+    return ArrayShards(paths), paths[1]
+
+
 class TestTFRecordShards:
     @pytest.mark.parametrize("counts", [[100], [3, 0, 1, 40], [0, 5, 0]])
     def test_records_are_those_of_tensorflow_in_their_order(
@@ -79,12 +91,48 @@ class TestTFRecordShards:
         for indices in ([0], [26], [8, 9], [0, 8, 9, 17, 18, 26], [12]):
             assert source[np.array(indices)]["id"].tolist() == indices
 
-    @pytest.mark.parametrize("indices", [[-1], [5], [2, 2], [3, 1], [[1]]])
-    def test_other_indices_are_refused(self, tmp_path, indices):
-        source = TFRecordShards(written(tmp_path, [5]), parse=parse)
+    @pytest.mark.parametrize("make", [tfrecord_source, array_source])
+    @pytest.mark.parametrize(
+        ("indices", "error", "received"),
+        [
+            ([-1], ValueError, "an index out of this range"),
+            ([60], ValueError, "an index out of this range"),
+            (np.uint64([2**63]), ValueError, "an index out of this range"),
+            ([2, 2], ValueError, "indices that do not increase"),
+            ([3, 1], ValueError, "indices that do not increase"),
+            # Their difference does not fit 64 bits.
+            ([5, -(2**63), 7], ValueError, "indices that do not increase"),
+            ([[1]], ValueError, r"shape \(1, 1\)"),
+            (1, ValueError, r"shape \(\)"),
+            ([0.5], TypeError, "dtype float64"),
+            ([True], TypeError, "dtype bool"),
+            ([2**70], TypeError, "dtype object"),
+            (["1"], TypeError, "dtype <U1"),
+            (None, TypeError, "dtype object"),
+        ],
+    )
+    def test_other_indices_are_refused(
+        self, tmp_path, make, indices, error, received
+    ):
+        source, _ = make(tmp_path)
+        rule = (
+            r"^`indices` must be a vector of increasing integers in "
+            rf"\[0, 60\)\. Received: {received}\.$"
+        )
 
-        with pytest.raises(IndexError, match="increasing indices in"):
-            source[np.array(indices)]
+        with pytest.raises(error, match=rule):
+            source[indices if indices is None else np.array(indices)]
+
+    def test_a_path_of_bytes(self, tmp_path):
+        (path,) = written(tmp_path, [5])
+
+        for _ in range(2):
+            source = TFRecordShards(
+                os.fsencode(path), parse=parse, save_offsets=True
+            )
+
+            assert source.paths == (path,)
+            assert everything(source)["id"].tolist() == list(range(5))
 
     def test_records_longer_than_what_is_scanned_at_once(self, tmp_path):
         path = str(tmp_path / "long")
@@ -201,6 +249,27 @@ class TestDamage:
         with pytest.raises(ValueError, match="at least one file"):
             TFRecordShards([], parse=parse)
 
+    @pytest.mark.parametrize(
+        ("paths", "error", "message"),
+        [
+            ("a\0b", ValueError, "`path` must not hold a null character"),
+            (b"a\0b", ValueError, "`path` must not hold a null character"),
+            ([None], TypeError, "`path` must be a path. Received: path=None"),
+            (7, TypeError, "`paths` must be a path or a list .* paths=7"),
+        ],
+    )
+    def test_paths_that_are_none(self, paths, error, message):
+        with pytest.raises(error, match=message):
+            TFRecordShards(paths, parse=parse)
+
+    def test_what_is_no_regular_file(self, tmp_path):
+        """A pipe would be waited for without end."""
+        os.mkfifo(tmp_path / "pipe")
+
+        for path in (tmp_path / "pipe", tmp_path):
+            with pytest.raises(DamagedRecordsError, match="a regular file"):
+                TFRecordShards(path, parse=parse)
+
     def test_no_parser(self, tmp_path):
         with pytest.raises(TypeError, match="`parse` must be a function"):
             TFRecordShards(written(tmp_path, [1]), parse=None)
@@ -231,18 +300,6 @@ def exchanged(path):
 
 
 CHANGES = [cut, appended, rewritten, exchanged, os.remove]
-
-
-def tfrecord_source(folder):
-    paths = written(folder, [30, 30])
-    return TFRecordShards(paths, parse=parse), paths[1]
-
-
-def array_source(folder):
-    paths = [str(folder / f"{i}.npy") for i in range(2)]
-    for path in paths:
-        np.save(path, np.ones([30, 4]))
-    return ArrayShards(paths), paths[1]
 
 
 def mapped_source(folder):

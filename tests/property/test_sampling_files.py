@@ -1,0 +1,232 @@
+"""Whatever a file or an index holds, it is read soundly or refused."""
+
+import os
+import struct
+import tracemalloc
+
+import google_crc32c
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from keras_dp.errors import DamagedRecordsError
+from keras_dp.sampling.tfrecord_shards import TFRecordShards
+
+RECORDS = [b"", b"a", bytes(40), b"abc" * 9, bytes(range(256))]
+STARTS = np.cumsum([0, *(len(each) + 16 for each in RECORDS)])
+LENGTHS = st.integers(0, 2**64 - 1) | st.integers(0, 300)
+OFFSETS = (
+    st.sampled_from(STARTS.tolist())
+    | st.integers(-20, int(STARTS[-1]) + 20)
+    | st.integers(-(2**63), 2**63 - 1)
+)
+
+law = settings(derandomize=True, max_examples=300, deadline=None)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return str(tmp_path_factory.mktemp("records") / "file")
+
+
+def masked(data):
+    crc = google_crc32c.value(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def framed(length, data):
+    """A record that announces any length, with checksums that are right."""
+    head = struct.pack("<Q", length)
+    parts = head, struct.pack("<I", masked(head)), data
+    return b"".join([*parts, struct.pack("<I", masked(data))])
+
+
+SOUND = b"".join(framed(len(each), each) for each in RECORDS)
+
+
+def put(path, content):
+    """Writes a file, whose time of change is older than any index."""
+    with open(path, "wb") as file:
+        file.write(content)
+    os.utime(path, ns=(10**9, 10**9))
+
+
+def records_of(path, **options):
+    """Returns each record, or `None` where it is refused as damaged."""
+    source = TFRecordShards(path, parse=lambda records: records, **options)
+    found = []
+    for index in range(len(source)):
+        try:
+            found += source[np.array([index])]
+        except DamagedRecordsError:
+            found.append(None)
+    return found
+
+
+def test_the_records_of_these_tests_are_those_of_tensorflow(path):
+    """Control: the files below differ from sound ones by what is said."""
+    with tf.io.TFRecordWriter(path) as writer:
+        for each in RECORDS:
+            writer.write(each)
+
+    with open(path, "rb") as file:
+        assert file.read() == SOUND
+    assert records_of(path) == RECORDS
+
+
+def test_every_flipped_bit_is_found(path):
+    for bit in range(8 * len(SOUND)):
+        content = bytearray(SOUND)
+        content[bit // 8] ^= 1 << bit % 8
+        put(path, content)
+        try:
+            found = records_of(path)
+        except DamagedRecordsError:
+            continue  # The scan stopped at a length.
+
+        assert found.count(None) == 1
+        assert all(
+            each in (None, record)
+            for each, record in zip(found, RECORDS, strict=True)
+        )
+
+
+@law
+@given(st.binary(max_size=300))
+def test_any_bytes_are_refused(path, content):
+    """Random bytes match a checksum with probability 2^-32."""
+    put(path, content)
+
+    if content:
+        with pytest.raises(DamagedRecordsError):
+            records_of(path)
+    else:
+        assert records_of(path) == []
+
+
+@law
+@given(st.lists(st.tuples(LENGTHS, st.binary(max_size=40)), max_size=4))
+@example([(2**64 - 1, b"")])
+@example([(2**63 - 16, b"abc")])
+@example([(2**64 - 16, bytes(20)), (3, b"abc")])
+def test_lengths_with_right_checksums_are_read_or_refused(path, parts):
+    """A record is either what was framed, or damaged; nothing else happens."""
+    put(path, b"".join(framed(*part) for part in parts))
+    sound = [data for length, data in parts if length == len(data)]
+
+    try:
+        found = records_of(path)
+    except DamagedRecordsError:
+        assert len(sound) < len(parts)
+        return
+    if len(sound) == len(parts):
+        assert found == sound
+
+
+@law
+@given(st.binary(max_size=400))
+def test_any_bytes_of_an_index_are_harmless(path, content):
+    put(path, SOUND)
+    put(f"{path}.offsets.npy", content)
+
+    assert records_of(path, save_offsets=True) == RECORDS
+
+
+def spoilt_headers(saved):
+    """Indices of which `np.load` takes much memory, or raises what it likes."""
+    shape = b"(%d,)" % len(STARTS)
+    for other in (
+        b"(2**60,)",
+        b"(-1,)",
+        b"(9, 9)",
+        b"()",
+        b"(" * 40,
+        b"-" * 40,
+    ):
+        spare = len(other) - len(shape)
+        yield saved.replace(shape, other).replace(b" " * spare + b"\n", b"\n")
+    yield saved.replace(b"<i8", b"|O8")
+    yield saved.replace(b"<i8", b"<f8")
+    yield saved.replace(b"\x93NUMPY", b"PK\x03\x04\0\0")
+    yield saved[:-1]
+    yield saved + b"\0"
+
+
+def test_headers_of_an_index_are_compared_byte_for_byte(path):
+    put(path, SOUND)
+    records_of(path, save_offsets=True)
+    with open(f"{path}.offsets.npy", "rb") as file:
+        saved = file.read()
+
+    spoilt = list(spoilt_headers(saved))
+
+    for content in spoilt:
+        assert content != saved
+        put(f"{path}.offsets.npy", content)
+        assert records_of(path, save_offsets=True) == RECORDS
+
+
+@law
+@given(st.lists(OFFSETS, max_size=7))
+@example([0, 2**62, -(2**62), int(STARTS[-1])])
+@example([0, 2**63 - 1, -(2**63), int(STARTS[-1])])
+@example([0, int(STARTS[-1])])
+@example([0, *STARTS[2:].tolist()])
+def test_any_offsets_give_records_of_the_file_once_or_damage(path, offsets):
+    """No record stands at two positions, and none is made up."""
+    put(path, SOUND)
+    np.save(f"{path}.offsets.npy", np.array(offsets, np.int64))
+
+    found = records_of(path, save_offsets=True)
+
+    sound = [each for each in found if each is not None]
+    assert set(sound) <= set(RECORDS)
+    assert len(set(sound)) == len(sound)
+    if None not in found:
+        assert sound == RECORDS
+
+
+@law
+@given(
+    hnp.arrays(
+        hnp.scalar_dtypes() | st.just(np.dtype(np.int64)),
+        hnp.array_shapes(min_dims=0, max_dims=2, min_side=0, max_side=4),
+    )
+)
+def test_any_indices_are_answered_or_refused(path, indices):
+    put(path, SOUND)
+    source = TFRecordShards(path, parse=lambda records: records)
+
+    refused = None
+    try:
+        records = source[indices]
+    except (TypeError, ValueError) as error:
+        refused = str(error)
+
+    if refused is None:
+        assert records == [RECORDS[int(index)] for index in indices]
+    else:
+        assert refused.startswith("`indices` must be a vector of increasing")
+
+
+def test_offsets_that_make_one_record_of_a_file_do_not_load_it(path):
+    """The length in the header is compared before the record is read."""
+    size = 2**26
+    with open(path, "wb") as file:
+        file.write(framed(3, b"abc"))
+        file.truncate(size)
+    os.utime(path, ns=(10**9, 10**9))
+    np.save(f"{path}.offsets.npy", np.array([0, size]))
+
+    tracemalloc.start()
+    try:
+        found = records_of(path, save_offsets=True)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert found == [None]
+    assert peak < size / 10
