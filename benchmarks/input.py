@@ -1,6 +1,7 @@
 """Whether the input keeps up: draws, batches, and steps of `fit`.
 
-1. How long a Poisson sample of 60,000 of 10^7 records takes to draw.
+1. How long a Poisson sample of 60,000 of 10^7 records takes to draw, and to
+   be put into random rows.
 2. How many physical batches a second come out of each kind of data, beside
    `tf.data` on shuffled arrays, with nothing else to do.
 3. How many steps a second the same private model makes, fed by the sampler
@@ -35,6 +36,7 @@ import keras_dp
 from keras_dp.sampling import PhysicalBatch, PoissonBatches, random_words
 from keras_dp.sampling.array_shards import ArrayShards
 from keras_dp.sampling.bernoulli_draw import BernoulliDraw
+from keras_dp.sampling.random_rows import random_places
 from keras_dp.sampling.tfrecord_shards import TFRecordShards
 from keras_dp.training.data_adapter import Feed
 
@@ -47,9 +49,9 @@ WARM_UP = 5
 class Ready(PoissonBatches):
     """Draws a single sample, and has it ready ever after."""
 
-    def rounds(self) -> Iterator[PhysicalBatch]:
+    def rounds(self, after: int = 0) -> Iterator[PhysicalBatch]:
         """Returns the first batch of the first sample, again and again."""
-        batch = next(super().rounds())
+        batch = next(super().rounds(after))
         return itertools.repeat(batch._replace(ends_sample=True))
 
 
@@ -224,6 +226,9 @@ def measure_draws(turns: int) -> None:
         {
             "60,000 of 10^7": lambda: _seconds(lambda: draw.indices(words)),
             "its random words alone": lambda: _seconds(lambda: words(131_000)),
+            "random rows for it": lambda: _seconds(
+                lambda: random_places(60_000, 60_480, words)
+            ),
         },
         10 * turns,
     )

@@ -1,7 +1,6 @@
 """Poisson samples, as physical batches of a fixed size."""
 
 import copy
-import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Self
 
@@ -11,7 +10,7 @@ import numpy.typing as npt
 from keras_dp import _check
 from keras_dp.ledger import PoissonSampling
 from keras_dp.sampling import random_words
-from keras_dp.sampling.bernoulli_draw import BernoulliDraw
+from keras_dp.sampling.layouts import Layout
 from keras_dp.sampling.microbatches import (
     FixedMicrobatches,
     Microbatches,
@@ -20,18 +19,16 @@ from keras_dp.sampling.microbatches import (
 from keras_dp.sampling.nests import Nest
 from keras_dp.sampling.record_source import RandomAccessSource, Records
 
-# Accelerators like batches of a multiple of this.
-_MULTIPLE = 8
-
 
 class PhysicalBatch(NamedTuple):
     """A part of a sample that is processed at once.
 
     Attributes:
-        records: Nest of arrays `[physical_batch_size, ...]`: records first,
-            then zeros as padding. The arrays are made for this batch: nothing
-            else refers to them, and they must not be written to.
-        mask: Shape `[physical_batch_size]`, boolean: true for records.
+        records: Nest of arrays `[physical_batch_size, ...]`, with a record or
+            zeros in each row. The arrays are made for this batch: nothing else
+            refers to them, and they must not be written to.
+        mask: Shape `[physical_batch_size]`, boolean: true where a row holds a
+            record, false where it is padding. Either may be in any row.
         ends_sample: Whether the sample ends with this batch.
     """
 
@@ -45,14 +42,24 @@ class PoissonBatches:
 
     Iterating gives physical batches without end. A sample of n records runs
     as `ceil(n / physical_batch_size)` of them, and an empty one as a single
-    batch of padding; `ends_sample` marks the last. A sample's size, its records
-    and how many batches it takes are secret; the sampler's attributes are not.
+    batch of padding; `ends_sample` marks the last. Records stand in random rows
+    of all of them. A sample's size, its records, their rows and how many
+    batches it takes are secret; the sampler's attributes are not.
 
     Guarantee: in each round each record takes part with `sampling_probability`,
     independently of all records and rounds, by the operating system's
     cryptographic generator. Floating point costs at most 3e-11 in epsilon per
-    round; see `BernoulliDraw`. With a `seed` the draws are reproducible, and
-    private only towards those who cannot know it; events then say `seeded`.
+    round; see `BernoulliDraw`. Adding or removing a record leaves the others in
+    the rows that they had, as long as the number of batches stays; see
+    `in_random_rows`.
+
+    With a `seed`, draws and rows are a function of the seed: for tests. Rounds
+    are then marked `seeded` in the ledger. They are private only towards those
+    who cannot know the seed, and each seed is good for one run: a second one
+    with the same seed, recorded in another ledger, draws the same samples,
+    where accountants take samples of different rounds to be independent. What
+    both runs cost together is then more than their ledgers say; see `rounds`
+    for runs in one ledger.
 
     The number of records is used for `expected_sample_size` and the default
     `physical_batch_size` alone. Under the neighbouring relation "add or remove
@@ -74,7 +81,8 @@ class PoissonBatches:
         seeded: Whether the caller chose the seed.
         shard_index: Which shard this is, `None` if all records are drawn from.
         shard_count: How many shards there are, `None` likewise.
-        positions: Of the records that are drawn from, a range.
+        positions: Where the records that are drawn from are in the data, a
+            range.
         record_structure: Nest of `RecordSpec`s of the structure of one record,
             known without a draw.
 
@@ -112,9 +120,9 @@ class PoissonBatches:
             rounds_per_epoch: At least 1.
             microbatches: `RandomMicrobatches`, which protect examples, or
                 `FixedMicrobatches`, which only protect whole microbatches.
-            seed: At least 0. By default the operating system's generator is
-                used. Each iterator is a stream of its own of the seed: the
-                first iterators of two equal samplers draw alike.
+            seed: At least 0, for tests. By default the operating system's
+                generator is used. Each iterator is a stream of its own of the
+                seed: the first iterators of two equal samplers draw alike.
 
         Raises:
             TypeError: `data` is, or holds, something else.
@@ -123,46 +131,34 @@ class PoissonBatches:
                 range.
         """
         _check.probability(sampling_probability=sampling_probability)
+        if seed is not None:
+            _check.integer_at_least(0, seed=seed)
         self._records = Records(data)
-        self._microbatches = microbatches
+        self._whole_size = len(self._records)
+        self._probability = float(sampling_probability)
+        self._positions = range(self._whole_size)
+        self.shard_index: int | None = None
+        self.shard_count: int | None = None
+        self._kind, self._seed, self._streams = microbatches, seed, 0
+        self._layout = self._layout_of(self._whole_size)
         self._has_default_size = physical_batch_size is None
-        self._draw = BernoulliDraw(
-            len(self._records), float(sampling_probability)
-        )
-        self.microbatches = layout_of(microbatches, self._draw)
-        self.unit = "example" if microbatches is None else microbatches.unit
         if physical_batch_size is None:
-            physical_batch_size = (
-                _holding_most_samples(self._draw)
-                if self.microbatches is None
-                else self.microbatches.most_rows
-            )
+            physical_batch_size = self._layout.most_rows
         if rounds_per_epoch is None:
-            rounds_per_epoch = max(
-                1, round(1 / self._draw.sampling_probability)
-            )
+            rounds_per_epoch = max(1, round(1 / self.sampling_probability))
         _check.integer_at_least(
             1,
             physical_batch_size=physical_batch_size,
             rounds_per_epoch=rounds_per_epoch,
         )
-        if seed is not None:
-            _check.integer_at_least(0, seed=seed)
-        rows = 1 if self.microbatches is None else self.microbatches.rows
-        if physical_batch_size % rows:
+        if physical_batch_size % self._layout.rows:
             raise ValueError(
-                f"`physical_batch_size` must be a multiple of the {rows} rows "
-                "of a microbatch. Received: "
+                "`physical_batch_size` must be a multiple of the "
+                f"{self._layout.rows} rows of a microbatch. Received: "
                 f"physical_batch_size={physical_batch_size!r}."
             )
-        self.shard_index: int | None = None
-        self.shard_count: int | None = None
-        self._first = 0
-        self._whole_size = len(self._records)
         self.physical_batch_size = int(physical_batch_size)
         self.rounds_per_epoch = int(rounds_per_epoch)
-        self._seed = seed
-        self._streams = 0
 
     @property
     def population_size(self) -> int:
@@ -171,13 +167,23 @@ class PoissonBatches:
 
     @property
     def positions(self) -> range:
-        """Where in the data the records are that are drawn from."""
-        return range(self._first, self._first + self._draw.population_size)
+        """Where the records that are drawn from are in the data."""
+        return self._positions
 
     @property
     def sampling_probability(self) -> float:
         """Chance of each record to take part in a round."""
-        return self._draw.sampling_probability
+        return self._probability
+
+    @property
+    def unit(self) -> str:
+        """What is drawn, and protected: "example", or "microbatch"."""
+        return "example" if self._kind is None else self._kind.unit
+
+    @property
+    def microbatches(self) -> Layout | None:
+        """How rows make microbatches, `None` if each example is a record."""
+        return None if self._kind is None else self._layout
 
     @property
     def expected_sample_size(self) -> float:
@@ -209,7 +215,8 @@ class PoissonBatches:
         Guarantee: what all shards together draw in a round is a Poisson sample
         of all records with `sampling_probability`, whose event is that of the
         whole: each record is in exactly one block, and all draws are
-        independent. With a `seed`, shards draw from streams of their own.
+        independent. Each shard puts its own records into random rows of its own
+        batches. With a `seed`, shards draw from streams of their own.
 
         `population_size`, `expected_sample_size`, `rounds_per_epoch` and
         `sampling_event` remain those of the whole. `physical_batch_size` is
@@ -235,6 +242,22 @@ class PoissonBatches:
         >>> {shard.physical_batch_size for shard in shards}
         {48}
         """
+        self._check_shard(index, count)
+        rows = self._layout.rows
+        units = self._whole_size // rows
+        start, stop = (units * i // count * rows for i in (index, index + 1))
+        shard = copy.copy(self)
+        shard.shard_index, shard.shard_count = int(index), int(count)
+        shard._positions, shard._streams = range(start, stop), 0
+        shard._layout = self._layout_of(stop - start)
+        shard.physical_batch_size = (
+            self._layout_of(-(-units // count) * rows).most_rows
+            if self._has_default_size
+            else -(-self.physical_batch_size // (rows * count)) * rows
+        )
+        return shard
+
+    def _check_shard(self, index: int, count: int) -> None:
         _check.integer_at_least(0, index=index)
         _check.integer_at_least(1, count=count)
         if self.shard_count is not None:
@@ -247,96 +270,63 @@ class PoissonBatches:
                 f"`index` must be less than count={count!r}. "
                 f"Received: index={index!r}."
             )
-        kind = self._microbatches
-        if not (kind is None or isinstance(kind, FixedMicrobatches)):
+        if not (
+            self._kind is None or isinstance(self._kind, FixedMicrobatches)
+        ):
             raise ValueError(
                 "`microbatches` must be None or FixedMicrobatches where data "
                 "is sharded: an example more or less would move others to "
-                f"other microbatches. Received: microbatches={kind!r}."
+                f"other microbatches. Received: microbatches={self._kind!r}."
             )
-        unit = 1 if kind is None else kind.size
-        units = self._whole_size // unit
+        units = self._whole_size // self._layout.rows
         if count > units:
             raise ValueError(
                 f"`count` must be at most {units}, the number of records or "
                 f"microbatches. Received: count={count!r}."
             )
-        start, stop = (units * i // count * unit for i in (index, index + 1))
-        shard = copy.copy(self)
-        shard.shard_index, shard.shard_count = int(index), int(count)
-        shard._first, shard._streams = start, 0
-        shard._draw = BernoulliDraw(stop - start, self.sampling_probability)
-        shard.microbatches = layout_of(kind, shard._draw)
-        largest = BernoulliDraw(
-            -(-units // count) * unit, self.sampling_probability
-        )
-        shard.physical_batch_size = self._size_of_a_part(largest, count)
-        return shard
 
-    def _size_of_a_part(self, draw: BernoulliDraw, count: int) -> int:
-        """Returns the physical batch size of a shard.
-
-        Args:
-            draw: Of the largest shard.
-            count: Of shards.
-        """
-        if not self._has_default_size:
-            rows = 1 if self.microbatches is None else self.microbatches.rows
-            return -(-self.physical_batch_size // (rows * count)) * rows
-        layout = layout_of(self._microbatches, draw)
-        if layout is None:
-            return _holding_most_samples(draw)
-        return layout.most_rows
+    def _layout_of(self, population_size: int) -> Layout:
+        return layout_of(self._kind, population_size, self.sampling_probability)
 
     def __iter__(self) -> Iterator[PhysicalBatch]:
         return self.rounds()
 
-    def rounds(self) -> Iterator[PhysicalBatch]:
+    def rounds(self, after: int = 0) -> Iterator[PhysicalBatch]:
         """Returns the physical batches of fresh samples, without end.
 
         Any number of iterators may be alive; no two share a draw.
+
+        Args:
+            after: How many rounds the ledger holds already, >= 0. A seed draws
+                other samples after other numbers of rounds, so that all runs
+                in one ledger are independent. Without a seed it is not used.
         """
+        _check.integer_at_least(0, after=after)
         if self._seed is None:
-            return self._batches(random_words.from_operating_system)
-        stream, self._streams = self._streams, self._streams + 1
-        shard: tuple[int, ...] = ()
+            system = random_words.from_operating_system
+            return self._batches(system, system)
+        stream = [self._streams]
+        self._streams += 1
         if self.shard_index is not None and self.shard_count is not None:
-            shard = (self.shard_index, self.shard_count)
-        return self._batches(random_words.from_seed(self._seed, stream, *shard))
+            stream += [self.shard_index, self.shard_count]
+        if after:  # As many numbers as no other stream has.
+            stream += [after % 2**32, after // 2**32, 0]
+        return self._batches(
+            random_words.from_seed(self._seed, *stream),
+            random_words.from_seed(self._seed, *stream, part=1),
+        )
 
-    def _batches(self, words: random_words.Words) -> Iterator[PhysicalBatch]:
-        size = self.physical_batch_size
-        source = self._draw.indices
-        if self.microbatches is not None:
-            source = self.microbatches.draw
+    def _batches(
+        self, words: random_words.Words, places: random_words.Words
+    ) -> Iterator[PhysicalBatch]:
         while True:
-            sample = source(words)
-            if self._first:
-                sample = np.where(sample < 0, sample, sample + self._first)
-            for start in range(0, max(1, len(sample)), size):
-                rows = np.full(size, -1, np.int64)
-                part = sample[start : start + size]
-                rows[: len(part)] = part
+            sample = self._layout.draw(self.physical_batch_size, words, places)
+            for number, rows in enumerate(sample, start=1):
+                mask = rows >= 0
                 yield PhysicalBatch(
-                    records=(
-                        self._records.padded(part, size)
-                        if self.microbatches is None
-                        else self._records.in_rows(rows)
+                    records=self._records.in_rows(
+                        np.where(mask, rows + self.positions.start, -1)
                     ),
-                    mask=rows >= 0,
-                    ends_sample=start + size >= len(sample),
+                    mask=mask,
+                    ends_sample=number == len(sample),
                 )
-
-
-def _holding_most_samples(draw: BernoulliDraw) -> int:
-    """Returns a size that at most one sample of forty exceeds.
-
-    Those take two batches. For room for a sample of a thousand, all others
-    would compute on more padding. The size of a sample is binomial. Its 97.5 %
-    quantile lies 1.96 standard deviations and, for its skewness and for being
-    whole, at most 0.48 + 0.5 above the mean.
-    """
-    size, q = draw.population_size, draw.sampling_probability
-    deviation = math.sqrt(size * q * (1 - q))
-    most = min(size, size * q + 2 * deviation + 1)
-    return math.ceil(most / _MULTIPLE) * _MULTIPLE

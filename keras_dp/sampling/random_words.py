@@ -1,4 +1,4 @@
-"""Where the randomness of samplers comes from: uniform 64-bit words."""
+"""Uniform 64-bit words: the randomness of samplers."""
 
 import os
 from collections.abc import Callable
@@ -15,16 +15,17 @@ def from_operating_system(count: int) -> npt.NDArray[np.uint64]:
     return np.frombuffer(os.urandom(8 * count), np.uint64)
 
 
-def from_seed(seed: int, *stream: int) -> Words:
+def from_seed(seed: int, *stream: int, part: int = 0) -> Words:
     """Returns a reproducible generator, which is not a cryptographic one.
 
     Args:
         seed: Chosen by the caller, >= 0.
-        *stream: Numbers >= 0 that name the generator: each is independent of
-            all others of the seed.
+        *stream: Numbers in [0, 2^32) that name the generator: each is
+            independent of all others of the seed.
+        part: Of the stream. Parts are independent: each has 2^128 words.
     """
     sequence = np.random.SeedSequence(seed, spawn_key=stream)
-    generator = np.random.Philox(sequence)
+    generator = np.random.Philox(sequence).jumped(part)
 
     def words(count: int) -> npt.NDArray[np.uint64]:
         return np.asarray(generator.random_raw(count), np.uint64)

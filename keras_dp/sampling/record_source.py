@@ -1,4 +1,4 @@
-"""Gives access to records by index, whatever holds them."""
+"""Access to records by index, whatever holds them."""
 
 import dataclasses
 from typing import Any, Protocol
@@ -62,6 +62,7 @@ class Records:
             data: See `PoissonBatches`.
         """
         self._source: RandomAccessSource | None = None
+        self._is_in_memory = False
         self._arrays: Nest = None
         self._files: list[RecordFile] = []
         if _is_source(data):
@@ -73,6 +74,9 @@ class Records:
         else:
             first = self._arrays = _arrays(data, "data")
             self._files = _mapped_files(data)
+            self._is_in_memory = not any(
+                isinstance(leaf, np.memmap) for leaf in leaves_of(data)
+            )
             self._size = len(leaves_of(first)[0])
             self._check_leading_axis(first, {self._size})
         if not self._size:
@@ -89,63 +93,47 @@ class Records:
     def in_rows(self, rows: Indices) -> Nest:
         """Returns the record that each row asks for, zeros where that is -1.
 
-        Args:
-            rows: An index that occurs at most once, or -1, for each row.
-        """
-        places = np.flatnonzero(rows >= 0)
-        order = np.argsort(rows[places], kind="stable")
-        padded = self.padded(rows[places][order], len(rows))
-        source = np.full(len(rows), len(places))
-        source[places[order]] = np.arange(len(places))
-
-        def arranged(_: str, leaf: npt.NDArray[Any]) -> Any:
-            # Padding stands behind the last record.
-            return _taken(leaf, source, aligned_empty(leaf.shape, leaf.dtype))
-
-        return mapped(arranged, padded)
-
-    def padded(self, indices: Indices, size: int) -> Nest:
-        """Returns the records at `indices`, followed by zeros.
-
-        The arrays are new: nobody else holds or writes to them. They start
-        where TensorFlow may use them without a copy.
+        What is not in memory is read in the order of the data, which disks
+        like best, whatever the order of the rows. The arrays are new: nobody
+        else holds or writes to them. They start where TensorFlow may use them
+        without a copy.
 
         Args:
-            indices: At most `size`, increasing; may be empty.
-            size: Length of the leading axis of what is returned.
+            rows: For each row the index of a record, or -1. No index occurs
+                twice.
 
         Raises:
             OSError: A memory-mapped file changed since it was first looked at.
             ValueError: A source returned something else than it was asked for.
         """
-        count = len(indices)
+        held = rows >= 0
+        if not held.any():
+            return mapped(
+                lambda _, spec: _zeros(len(rows), spec), self.structure
+            )
+        if self._is_in_memory:
+            return _placed(self._arrays, rows, held)
+        indices = np.sort(rows[held])
+        return _placed(
+            self._read(indices), np.searchsorted(indices, rows), held
+        )
 
-        def empty(_: str, spec: RecordSpec) -> npt.NDArray[Any]:
-            out = aligned_empty((size, *spec.shape), spec.dtype)
-            out[count:] = np.zeros((), spec.dtype)
-            return out
-
-        out = mapped(empty, self.structure)
-        if not count:
-            return out
+    def _read(self, indices: Indices) -> Nest:
+        """Returns the records at increasing indices, of a source or a map."""
         if self._source is not None:
             taken = _arrays(self._source[indices], "data[indices]")
-            return mapped(
-                lambda path, *leaves: _fill(path, count, *leaves),
+            mapped(
+                lambda path, *leaves: _check_answer(path, indices, *leaves),
                 self.structure,
-                out,
                 taken,
             )
+            return taken
         for file in self._files:
             file.check_unchanged()
-        filled = mapped(
-            lambda _, array, each: _taken(array, indices, each),
-            self._arrays,
-            out,
-        )
+        taken = mapped(lambda _, array: array[indices], self._arrays)
         for file in self._files:
             file.check_unchanged()
-        return filled
+        return taken
 
     def _check_leading_axis(self, arrays: Nest, lengths: set[int]) -> None:
         shapes = [leaf.shape for leaf in leaves_of(arrays)]
@@ -163,18 +151,35 @@ def _native(array: npt.NDArray[Any]) -> np.dtype[Any]:
     return array.dtype.newbyteorder("=")
 
 
-def _taken(
-    array: npt.NDArray[Any], indices: Indices, out: npt.NDArray[Any]
-) -> npt.NDArray[Any]:
-    """Fills the begin of `out` with the records at `indices`."""
-    count = len(indices)
-    flags = array.flags
-    if flags.c_contiguous and flags.aligned and array.dtype.isnative:
-        # Indices are in range; only "raise" would copy the output.
-        np.take(array, indices, axis=0, out=out[:count], mode="clip")
+def _placed(arrays: Nest, rows: Indices, held: npt.NDArray[np.bool_]) -> Nest:
+    """Returns the entry of each array that each row asks for, or zeros.
+
+    Args:
+        arrays: Nest of arrays with at least one entry.
+        rows: For each row the index of an entry, or anything where it is not
+            held.
+        held: Whether each row holds an entry.
+    """
+    padding = ~held
+
+    def placed(_: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        spec = RecordSpec(array.shape[1:], _native(array))
+        out = aligned_empty((len(rows), *spec.shape), spec.dtype)
+        flags = array.flags
+        if flags.c_contiguous and flags.aligned and array.dtype.isnative:
+            # Only "raise" would copy the output first.
+            np.take(array, rows, axis=0, out=out, mode="clip")
+        else:  # Here `take` would copy the whole array first.
+            out[held] = array[rows[held]]
+        out[padding] = np.zeros((), spec.dtype)
         return out
-    # Here `take` would copy the whole array first.
-    out[:count] = array[indices]
+
+    return mapped(placed, arrays)
+
+
+def _zeros(size: int, spec: RecordSpec) -> npt.NDArray[Any]:
+    out = aligned_empty((size, *spec.shape), spec.dtype)
+    out[...] = np.zeros((), spec.dtype)
     return out
 
 
@@ -228,23 +233,17 @@ def _arrays(nest: Nest, name: str) -> Nest:
     return arrays
 
 
-def _fill(
-    path: str,
-    count: int,
-    spec: RecordSpec,
-    out: npt.NDArray[Any],
-    taken: npt.NDArray[Any],
-) -> npt.NDArray[Any]:
-    """Copies `taken` into `out`, if it is what was asked for."""
-    expected = (count, *spec.shape)
+def _check_answer(
+    path: str, indices: Indices, spec: RecordSpec, taken: npt.NDArray[Any]
+) -> None:
+    """Raises unless a source answered what it was asked for."""
+    expected = (len(indices), *spec.shape)
     if taken.shape != expected or _native(taken) != spec.dtype:
         raise ValueError(
             "`data[indices]` must have the dtype and trailing shape of the "
             f"first record: {expected} and {spec.dtype} at {path}. Received: "
             f"{taken.shape} and {taken.dtype}."
         )
-    out[:count] = taken
-    return out
 
 
 def _shown(shapes: list[tuple[int, ...]]) -> str:

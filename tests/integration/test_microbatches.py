@@ -328,10 +328,11 @@ class TestRandomMicrobatches:
         assert layout.rows >= 50
 
         # All words alike: every example goes to the same slot.
-        sample = layout.draw(lambda count: np.zeros(count, np.uint64))
+        words = [lambda count: np.zeros(count, np.uint64)] * 2
+        sample = layout.draw(layout.most_rows, *words)
 
         assert (sample >= 0).sum() == layout.rows
-        assert len(sample) == 2 * layout.rows
+        assert sample.shape == (1, 2 * layout.rows)
 
     def test_no_example_at_all_releases_noise(self) -> None:
         ledger = keras_dp.PrivacyLedger.in_memory(dataset="test")

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_dp.sampling import PoissonBatches
+from keras_dp.sampling import FixedMicrobatches, PoissonBatches
 
 SIZES = st.integers(1, 300)
 PROBABILITIES = st.floats(2.0**-60, 1.0) | st.sampled_from([0.1, 0.9, 1.0])
@@ -36,13 +36,14 @@ def rounds_of(size, q, physical, seed):
 
 
 def indices_of(sample):
-    return np.concatenate([b.records[0][b.mask] for b in sample])
+    """Returns who takes part, in the order of the data."""
+    return np.sort(np.concatenate([b.records[0][b.mask] for b in sample]))
 
 
 @law
 @given(SIZES, PROBABILITIES, PHYSICAL, SEEDS)
-def test_samples_are_ordered_subsets(size, q, physical, seed):
-    """No record occurs twice, none is out of range, order is that of data."""
+def test_samples_are_subsets(size, q, physical, seed):
+    """No record occurs twice, none is out of range."""
     for sample in rounds_of(size, q, physical, seed):
         indices = indices_of(sample)
         assert (np.diff(indices) > 0).all()
@@ -51,15 +52,13 @@ def test_samples_are_ordered_subsets(size, q, physical, seed):
 
 @law
 @given(SIZES, PROBABILITIES, PHYSICAL, SEEDS)
-def test_batches_are_full_but_for_the_last(size, q, physical, seed):
-    """The mask is a prefix; a sample of n is `max(1, ceil(n / physical))`."""
+def test_a_sample_takes_as_few_batches_as_hold_it(size, q, physical, seed):
+    """Whatever the rows: a sample of n takes `max(1, ceil(n / physical))`."""
     for sample in rounds_of(size, q, physical, seed):
-        counts = [int(batch.mask.sum()) for batch in sample]
-        assert len(sample) == max(1, -(-sum(counts) // physical))
-        assert all(count == physical for count in counts[:-1])
-        for batch, count in zip(sample, counts, strict=True):
+        count = sum(int(batch.mask.sum()) for batch in sample)
+        assert len(sample) == max(1, -(-count // physical))
+        for batch in sample:
             assert batch.mask.shape == (physical,)
-            assert batch.mask[:count].all()
 
 
 @law
@@ -77,9 +76,34 @@ def test_leaves_stay_together_and_padding_is_zero(size, q, physical, seed):
 @law
 @given(SIZES, PROBABILITIES, PHYSICAL, PHYSICAL, SEEDS)
 def test_physical_batches_do_not_change_samples(size, q, one, two, seed):
-    """How a sample is cut up has no influence on who is in it."""
+    """Neither rows nor batches have an influence on who takes part."""
     samples = rounds_of(size, q, one, seed)
     for sample, other in zip(
         samples, rounds_of(size, q, two, seed), strict=True
     ):
         np.testing.assert_array_equal(indices_of(sample), indices_of(other))
+
+
+@law
+@given(st.integers(1, 40), st.integers(1, 5), PROBABILITIES, PHYSICAL, SEEDS)
+def test_fixed_microbatches_stay_in_consecutive_rows(
+    groups, rows, q, physical, seed
+):
+    """Each is in the sample as a whole, in the order of its records."""
+    batches = PoissonBatches(
+        np.arange(groups * rows),
+        sampling_probability=q,
+        physical_batch_size=physical * rows,
+        microbatches=FixedMicrobatches(rows),
+        seed=seed,
+    )
+
+    for records, mask, _ in itertools.islice(batches, ROUNDS):
+        held = mask.reshape(-1, rows)
+        np.testing.assert_array_equal(held, held[:, :1].repeat(rows, axis=1))
+        microbatches = records.reshape(-1, rows)[held[:, 0]]
+        np.testing.assert_array_equal(
+            microbatches, microbatches[:, :1] + np.arange(rows)
+        )
+        assert (microbatches[:, 0] % rows == 0).all()
+        assert len(set(microbatches[:, 0])) == len(microbatches)

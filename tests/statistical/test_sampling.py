@@ -106,6 +106,7 @@ def shards(size, q):
     return together([batches.shard(i, 3) for i in range(3)], size)
 
 
+@functools.cache
 def shards_of_one_stream(size, q):
     """Three workers that were given the same seed, and draw alike."""
     block = size // 3
@@ -128,6 +129,7 @@ def shards_of_fixed_size(size, q):
     return np.concatenate([fixed_size(size // 3, q) for _ in range(3)], axis=1)
 
 
+@functools.cache
 def overlapping_shards(size, q):
     """Three workers that all draw from the last third as well."""
     batches = PoissonBatches(

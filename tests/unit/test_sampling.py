@@ -10,8 +10,14 @@ import pytest
 from scipy import stats
 
 from keras_dp.ledger import PoissonSampling
-from keras_dp.sampling import PoissonBatches, random_words
+from keras_dp.sampling import (
+    ArrayShards,
+    FixedMicrobatches,
+    PoissonBatches,
+    random_words,
+)
 from keras_dp.sampling.bernoulli_draw import BernoulliDraw
+from keras_dp.sampling.random_rows import random_places
 
 SEED = 11
 
@@ -26,11 +32,13 @@ def one_sample(batches):
     return None
 
 
-def drawn(batches, rounds=1):
-    """Returns the records of each of the first rounds, for a flat array."""
-    iterator = iter(batches)
+def drawn(batches, rounds=1, **options):
+    """Returns who takes part in each of the first rounds, for a flat array."""
+    iterator = batches.rounds(**options)
     return [
-        np.concatenate([b.records[b.mask] for b in one_sample(iterator)])
+        np.sort(
+            np.concatenate([b.records[b.mask] for b in one_sample(iterator)])
+        )
         for _ in range(rounds)
     ]
 
@@ -66,11 +74,11 @@ def test_a_large_sample_runs_as_several_batches_of_one_size():
     sample = one_sample(batches)
 
     assert [len(b.records) for b in sample] == [32, 32, 32, 32]
-    assert [b.mask.sum() for b in sample] == [32, 32, 32, 4]
     assert [b.ends_sample for b in sample] == [False, False, False, True]
     records = np.concatenate([b.records for b in sample])
-    np.testing.assert_array_equal(records[:100], np.arange(1, 101))
-    np.testing.assert_array_equal(records[100:], 0)
+    mask = np.concatenate([b.mask for b in sample])
+    np.testing.assert_array_equal(np.sort(records[mask]), np.arange(1, 101))
+    np.testing.assert_array_equal(records[~mask], 0)
 
 
 def test_a_sample_that_fills_its_batches_has_no_empty_one():
@@ -139,17 +147,45 @@ def test_a_source_is_asked_only_for_what_was_drawn():
     probe, indices = source.asked
     np.testing.assert_array_equal(probe, [0])
     assert indices.dtype == np.int64
-    np.testing.assert_array_equal(ids[mask], indices)
-    np.testing.assert_array_equal(nested["pair"][mask][:, 1], -indices)
+    assert (np.diff(indices) > 0).all()  # In the order of the data.
+    np.testing.assert_array_equal(np.sort(ids[mask]), indices)
+    np.testing.assert_array_equal(nested["pair"][mask][:, 1], -ids[mask])
 
 
-def test_a_source_draws_like_the_array_it_stands_for():
-    array = PoissonBatches(np.arange(99), sampling_probability=0.3, seed=SEED)
-    source = PoissonBatches(Source(99), sampling_probability=0.3, seed=SEED)
+@pytest.mark.parametrize("microbatches", [None, FixedMicrobatches(4)])
+def test_all_kinds_of_data_are_drawn_and_placed_alike(tmp_path, microbatches):
+    numbers = np.arange(1, 401)
+    path = tmp_path / "x.npy"
+    np.save(path, numbers)
+    kinds = [
+        numbers,
+        numbers.astype(">i8"),
+        np.stack([numbers, numbers], axis=1)[:, 1],
+        np.load(path, mmap_mode="r"),
+        np.load(path, mmap_mode="r+"),
+        ArrayShards([str(path)]),
+    ]
 
-    np.testing.assert_array_equal(
-        next(iter(array)).records, next(iter(source)).records[0]
-    )
+    batches = [
+        next(
+            iter(
+                PoissonBatches(
+                    data,
+                    sampling_probability=0.3,
+                    physical_batch_size=48,
+                    microbatches=microbatches,
+                    seed=SEED,
+                )
+            )
+        )
+        for data in kinds
+    ]
+
+    first = batches[0]
+    np.testing.assert_array_equal(first.mask, first.records > 0)
+    for batch in batches[1:]:
+        np.testing.assert_array_equal(batch.records, first.records)
+        np.testing.assert_array_equal(batch.mask, first.mask)
 
 
 def test_memory_mapped_arrays_are_read_when_drawn(tmp_path):
@@ -172,16 +208,8 @@ def test_array_likes_are_converted():
 
     batches = PoissonBatches((Tensor(), np.arange(6)), sampling_probability=1.0)
 
-    assert next(iter(batches)).records[0].tolist() == [0, 1, 2, 3, 4, 5, 0, 0]
-
-
-def test_arrays_that_are_not_contiguous():
-    data = np.arange(60.0).reshape(3, 20).T[::2]
-    batches = PoissonBatches(
-        data, sampling_probability=1.0, physical_batch_size=10
-    )
-
-    np.testing.assert_array_equal(next(iter(batches)).records, data)
+    (records, _), mask, _ = next(iter(batches))
+    assert sorted(records[mask].tolist()) == [0, 1, 2, 3, 4, 5]
 
 
 # Randomness.
@@ -199,6 +227,25 @@ def test_a_seed_makes_draws_reproducible():
     for one, two, three in zip(first, again, other, strict=True):
         np.testing.assert_array_equal(one, two)
         assert not np.array_equal(one, three)
+
+
+def test_a_seed_draws_anew_for_a_run_that_goes_on_in_a_ledger():
+    """`after` is the number of rounds that the ledger holds."""
+
+    def draws(after):
+        sampler = PoissonBatches(
+            np.arange(300), sampling_probability=0.5, seed=SEED
+        )
+        samples = [*drawn(sampler, after=after), *drawn(sampler, after=after)]
+        return [sample.tobytes() for sample in samples]
+
+    afters = [0, 1, 2, 2**32, 2**32 + 1, 2**40]
+    samples = [sample for after in afters for sample in draws(after)]
+
+    assert len(set(samples)) == 2 * len(afters)
+    assert draws(2) == draws(2)
+    with pytest.raises(ValueError, match="`after` must be an integer >= 0"):
+        draws(-1)
 
 
 def test_iterators_share_no_draw_however_they_interleave():
@@ -233,16 +280,18 @@ def test_without_a_seed_no_two_samplers_draw_alike():
 def test_without_a_seed_all_randomness_is_the_operating_systems(monkeypatch):
     words = random_words.from_seed(3, 0)
     expected = BernoulliDraw(1000, 0.01).indices(words)
+    rows = random_places(len(expected), 24, words)
     fake = random_words.from_seed(3, 0)
     monkeypatch.setattr(
         random_words.os, "urandom", lambda count: fake(count // 8).tobytes()
     )
 
-    (sample,) = drawn(
-        PoissonBatches(np.arange(1000), sampling_probability=0.01)
+    records, mask, _ = next(
+        iter(PoissonBatches(np.arange(1000), sampling_probability=0.01))
     )
 
-    np.testing.assert_array_equal(sample, expected)
+    np.testing.assert_array_equal(records[rows], expected)
+    np.testing.assert_array_equal(np.flatnonzero(mask), np.sort(rows))
 
 
 def test_importing_and_drawing_loads_no_tensorflow():
@@ -274,6 +323,18 @@ def test_attributes():
     x, y = batches.record_structure
     assert (x.shape, x.dtype) == ((5, 2), np.float32)
     assert (y["y"].shape, y["y"].dtype) == ((), np.int64)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["sampling_probability", "sampling_event", "unit", "seeded", "positions"],
+)
+def test_what_a_ledger_is_told_cannot_be_set(name):
+    """It would change what is recorded, and not what is drawn."""
+    batches = PoissonBatches(np.ones(9), sampling_probability=0.1)
+
+    with pytest.raises(AttributeError):
+        setattr(batches, name, getattr(batches, name))
 
 
 def test_defaults():

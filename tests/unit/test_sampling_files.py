@@ -413,7 +413,8 @@ class TestArrayShards:
         np.testing.assert_array_equal(records["y"][0], chosen)
         batches = PoissonBatches(source, sampling_probability=1.0)
         drawn, mask, _ = next(iter(batches))
-        np.testing.assert_array_equal(drawn["x"][mask, 1], ids)
+        np.testing.assert_array_equal(np.sort(drawn["y"][0][mask]), ids)
+        np.testing.assert_array_equal(drawn["x"][mask, 1], drawn["y"][0][mask])
         assert drawn["x"].dtype == np.float32
         assert drawn["x"].dtype.isnative
 

@@ -26,7 +26,7 @@ def rounds_of(batches, rounds):
         while not ends:
             records, mask, ends = next(iterator)
             parts.append(records[mask])
-        samples.append(np.concatenate(parts))
+        samples.append(np.sort(np.concatenate(parts)))
     return samples
 
 

@@ -1,0 +1,173 @@
+"""Draws samples, and says which record stands in which row of a batch."""
+
+import abc
+import math
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special
+from typing_extensions import override
+
+from keras_dp.sampling.bernoulli_draw import BernoulliDraw
+from keras_dp.sampling.random_rows import in_random_rows
+from keras_dp.sampling.random_words import Words
+
+Integers = npt.NDArray[np.int64]
+
+# Chance that a sample has a microbatch too full for its rows. The examples
+# left out concern that microbatch alone, so privacy does not depend on it.
+_OVERFLOW = 1e-6
+# Accelerators like batches of a multiple of this.
+_MULTIPLE = 8
+
+
+class Layout(abc.ABC):
+    """How samples of a data set are drawn and laid out.
+
+    Attributes:
+        rows: Consecutive rows that belong to one microbatch.
+        size: Number that the sum over a microbatch is divided by.
+        bound_factor: By how many times the bound of a record the unit of
+            privacy moves the sum over a sample.
+        most_rows: Rows that hold almost every sample.
+    """
+
+    rows: int
+    size: float
+    bound_factor: int
+    most_rows: int
+
+    @abc.abstractmethod
+    def draw(
+        self, physical_batch_size: int, words: Words, places: Words
+    ) -> Integers:
+        """Returns one sample: the record in each row, -1 for padding.
+
+        Args:
+            physical_batch_size: A multiple of `rows`.
+            words: Randomness that decides who takes part.
+            places: Randomness that decides on rows.
+
+        Returns:
+            Shape `[physical batches, physical_batch_size]`, at least one.
+        """
+
+
+class Groups(Layout):
+    """Takes or leaves groups of consecutive records, each as a whole.
+
+    A group stands in consecutive rows, and groups in random ones.
+    """
+
+    bound_factor = 1
+
+    def __init__(self, population: int, probability: float, rows: int) -> None:
+        """Draws nothing.
+
+        Args:
+            population: Number of records, a multiple of `rows`.
+            probability: Of a group to take part.
+            rows: Records of a group; 1 where each record is drawn on its own.
+        """
+        self._draw = BernoulliDraw(population // rows, probability)
+        self.rows, self.size = rows, float(rows)
+        self.most_rows = (
+            default_physical_batch_size(population, probability)
+            if rows == 1
+            else rows * _holding_most_samples(population // rows, probability)
+        )
+
+    @override
+    def draw(
+        self, physical_batch_size: int, words: Words, places: Words
+    ) -> Integers:
+        groups = self._draw.indices(words)[:, np.newaxis]
+        records = groups * self.rows + np.arange(self.rows)
+        return in_random_rows(records, physical_batch_size, places)
+
+
+class Slots(Layout):
+    """Puts each drawn record into one of a fixed number of slots, at random.
+
+    A slot is a fixed range of rows. A record more or less changes the rows of
+    its own slot only, and the number of physical batches is fixed.
+    """
+
+    bound_factor = 2
+
+    def __init__(self, population: int, probability: float, size: int) -> None:
+        """Draws nothing.
+
+        Args:
+            population: Number of records.
+            probability: Of a record to take part.
+            size: Records that a slot should hold on average.
+        """
+        self._draw = BernoulliDraw(population, probability)
+        expected = population * probability
+        self._slots = max(1, round(expected / size))
+        self.size = expected / self._slots
+        chance = min(1.0, probability / self._slots)
+        self.rows = _exceeded_with(_OVERFLOW / self._slots, population, chance)
+        self.most_rows = self._slots * self.rows
+
+    @override
+    def draw(
+        self, physical_batch_size: int, words: Words, places: Words
+    ) -> Integers:
+        indices = self._draw.indices(words)
+        # The high half of the product: uniform up to 2^-32 of a slot.
+        high = places(len(indices)) >> np.uint64(32)
+        slots = ((high * np.uint64(self._slots)) >> np.uint64(32)).astype(int)
+        order = np.argsort(slots, kind="stable")
+        counts = np.bincount(slots, minlength=self._slots)
+        starts = np.cumsum(counts) - counts
+        within = np.arange(len(indices)) - np.repeat(starts, counts)
+        fits = within < self.rows
+        batches = -(-self.most_rows // physical_batch_size)
+        laid = np.full(batches * physical_batch_size, -1, np.int64)
+        rows = slots[order] * self.rows + within
+        laid[rows[fits]] = indices[order][fits]
+        return laid.reshape(batches, physical_batch_size)
+
+
+def default_physical_batch_size(
+    population_size: int, sampling_probability: float
+) -> int:
+    """Returns how many rows a physical batch has by default.
+
+    At most one sample of forty exceeds them, and takes two batches. With room
+    for a sample of a thousand, all others would compute on more padding.
+
+    Args:
+        population_size: Number of records that are drawn from, at least 1.
+        sampling_probability: Of each of them.
+
+    >>> default_physical_batch_size(1000, 0.01)
+    24
+    """
+    most = _holding_most_samples(population_size, sampling_probability)
+    return -(-most // _MULTIPLE) * _MULTIPLE
+
+
+def _holding_most_samples(size: int, probability: float) -> int:
+    """Returns a number that at most one sample of forty exceeds.
+
+    The size of a sample is binomial. Its 97.5 % quantile lies 1.96 standard
+    deviations and, for its skewness and for being whole, at most 0.48 + 0.5
+    above the mean.
+    """
+    deviation = math.sqrt(size * probability * (1 - probability))
+    return min(size, math.ceil(size * probability + 2 * deviation + 1))
+
+
+def _exceeded_with(chance: float, trials: int, probability: float) -> int:
+    """Returns the least n >= 1 that a binomial exceeds so rarely."""
+    low, high = 0, trials
+    while high - low > 1:
+        middle = (low + high) // 2
+        if special.bdtrc(middle, trials, probability) <= chance:
+            high = middle
+        else:
+            low = middle
+    return high

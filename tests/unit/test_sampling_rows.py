@@ -1,0 +1,238 @@
+"""The distribution of the rows of a sample, by enumeration.
+
+`random_places` looks at the order of random words only, and all orders of
+distinct words are equally likely. So all of them are tried.
+"""
+
+import collections
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from keras_dp.sampling import FixedMicrobatches, PoissonBatches
+from keras_dp.sampling.layouts import Slots
+from keras_dp.sampling.random_rows import in_random_rows, random_places
+
+# Records of the data sets, physical batch size: places are at most 6.
+SIZES = [(1, 1), (1, 4), (2, 3), (3, 3), (3, 2), (4, 3), (5, 3), (2, 6), (5, 6)]
+
+
+def orders(places):
+    """Yields every order of distinct words, as a source of words."""
+    for order in itertools.permutations(range(places)):
+        words = np.array(order, np.uint64)
+        yield lambda count, words=words: words[:count]
+
+
+def places_for(count, physical):
+    return max(1, -(-count // physical)) * physical
+
+
+def placements(records, physical, place=in_random_rows):
+    """Returns how often records stand in which rows, over all orders.
+
+    A placement is a frozen set of pairs: a record, and its physical batch and
+    row.
+    """
+    counted = collections.Counter()
+    units = np.array(records, np.int64).reshape(-1, 1)
+    for words in orders(places_for(len(records), physical)):
+        laid = place(units, physical, words)
+        batches, rows = np.nonzero(laid >= 0)
+        stand = zip(
+            laid[batches, rows].tolist(),
+            zip(batches.tolist(), rows.tolist(), strict=True),
+            strict=True,
+        )
+        counted[frozenset(stand)] += 1
+    return counted
+
+
+def without(record, counted):
+    """Returns the placements of the others."""
+    others = collections.Counter()
+    for placement, count in counted.items():
+        kept = frozenset(pair for pair in placement if pair[0] != record)
+        others[kept] += count
+    return others
+
+
+def in_order(units, physical, words):
+    """Control: the order of the data."""
+    return in_random_rows(
+        units, physical, lambda count: np.arange(count, dtype=np.uint64)
+    )
+
+
+def shuffled_in_front(units, physical, words):
+    """Control: a random order, and padding behind it."""
+    order = np.argsort(words(places_for(len(units), physical)))
+    order = order[order < len(units)]
+    return in_order(units[order], physical, words)
+
+
+@pytest.mark.parametrize(("count", "physical"), SIZES)
+def test_every_placement_is_equally_likely(count, physical):
+    places = places_for(count, physical)
+
+    counted = placements(range(count), physical)
+
+    assert len(counted) == math.perm(places, count)
+    assert set(counted.values()) == {math.factorial(places - count)}
+
+
+def keeps_its_place(count, physical, place):
+    """Whether the others are placed alike with and without each record."""
+    with_it = placements(range(count), physical, place)
+    return all(
+        without(record, with_it)
+        == placements(
+            [other for other in range(count) if other != record],
+            physical,
+            place,
+        )
+        for record in range(count)
+    )
+
+
+SAME_BATCHES = [
+    (count, physical)
+    for count, physical in SIZES
+    if places_for(count, physical) == places_for(count - 1, physical)
+]
+
+
+@pytest.mark.parametrize(("count", "physical"), SAME_BATCHES)
+def test_removing_a_record_leaves_the_others_where_they_are(count, physical):
+    """Their placements have one distribution, with the record and without.
+
+    So both can be drawn together: every other record has the same physical
+    batch and row, and contributes the same, whatever layers do with rows.
+    """
+    assert keeps_its_place(count, physical, in_random_rows)
+
+
+@pytest.mark.parametrize("place", [in_order, shuffled_in_front])
+@pytest.mark.parametrize(("count", "physical"), [(2, 3), (4, 3), (5, 6)])
+def test_other_placements_move_records(count, physical, place):
+    """Control: removing a record is seen in the rows of the others."""
+    assert not keeps_its_place(count, physical, place)
+
+
+@pytest.mark.parametrize(("count", "physical"), [(4, 3), (3, 2)])
+def test_where_batches_become_more_rows_change(count, physical):
+    """Control: the limit that the guarantee states is there."""
+    assert not keeps_its_place(count, physical, in_random_rows)
+
+
+@pytest.mark.parametrize(("count", "physical"), [(4, 3), (3, 2), (2, 3)])
+def test_secret_draws_by_row_hide_rows(count, physical):
+    """Nothing changes either where rows bring independent draws of their own.
+
+    What record r contributes is r plus the fair bit of its row, times r. The
+    sum of all but the last has one distribution, with the last record and
+    without.
+    """
+
+    def sums(records):
+        counted, kept = collections.Counter(), count - 1
+        for placement, times in placements(records, physical).items():
+            rows = dict(placement)
+            for bits in itertools.product((0, 1), repeat=kept):
+                by_row = dict(
+                    zip((rows[r] for r in range(kept)), bits, strict=True)
+                )
+                assert len(by_row) == kept  # No two share a row, and a bit.
+                total = sum(r + r * by_row[rows[r]] for r in range(kept))
+                counted[total] += times
+        whole = sum(counted.values())
+        return {total: n / whole for total, n in counted.items()}
+
+    assert sums(range(count)) == pytest.approx(sums(range(count - 1)))
+
+
+@pytest.mark.parametrize(("groups", "rows", "physical"), [(2, 2, 6), (2, 3, 3)])
+def test_microbatches_are_placed_as_wholes(groups, rows, physical):
+    units = np.arange(groups * rows).reshape(groups, rows)
+    places = places_for(groups * rows, physical) // rows
+    counted = collections.Counter()
+
+    for words in orders(places):
+        laid = in_random_rows(units, physical, words).reshape(-1, rows)
+        for unit in laid[laid[:, 0] >= 0]:
+            assert unit.tolist() in units.tolist()
+        counted[tuple(laid[:, 0].tolist())] += 1
+
+    assert len(counted) == math.perm(places, groups)
+    assert len(set(counted.values())) == 1
+
+
+def test_equal_words_are_drawn_again():
+    """They have no order."""
+    answers = [[3, 1, 3], [2, 2, 2], [5, 0, 9]]
+    calls = iter(np.array(answers, np.uint64))
+
+    places = random_places(3, 3, lambda count: next(calls))
+
+    assert places.tolist() == [1, 0, 2]
+    assert list(calls) == []
+
+
+def test_a_slot_of_random_microbatches_is_a_range_of_rows():
+    """Removing a record changes rows of its own slot only, in the same batch.
+
+    Slots are drawn independently by record: with the same draws, the others
+    keep their slots.
+    """
+    layout = Slots(8, 1.0, 2)
+    fitting = 2 * layout.rows
+    draws = np.random.default_rng(1).integers(0, 2**64, 8, np.uint64)
+
+    def placed(kept):
+        layout._draw = FromList(kept)
+        laid = layout.draw(fitting, None, lambda count: draws[kept])
+        return laid.reshape(-1, layout.rows)
+
+    everyone = placed(np.arange(8))
+    for record in range(8):
+        others = placed(np.delete(np.arange(8), record))
+        assert others.shape == everyone.shape
+        own = np.flatnonzero((everyone == record).any(axis=1))
+        same = (others == everyone).all(axis=1)
+        assert set(np.flatnonzero(~same)) <= set(own)
+
+
+class FromList:
+    """A draw that is known."""
+
+    def __init__(self, indices):
+        self.kept = indices
+
+    def indices(self, words):
+        return self.kept
+
+
+@pytest.mark.parametrize("microbatches", [None, FixedMicrobatches(3)])
+def test_workers_place_their_own_records_in_rows_of_their_own(microbatches):
+    """Each worker's rows are random, and of its own batches."""
+    whole = PoissonBatches(
+        np.arange(1, 61),
+        sampling_probability=1.0,
+        physical_batch_size=72,
+        microbatches=microbatches,
+        seed=5,
+    )
+    rows = []
+    for index in range(3):
+        shard = whole.shard(index, 3)
+        records, mask, ends = next(iter(shard))
+        assert ends
+        assert len(records) == 24
+        own = np.array(shard.positions) + 1
+        assert sorted(records[mask]) == own.tolist()
+        rows.append(np.argsort(records)[-20:].tolist())
+
+    assert len({tuple(each) for each in rows}) == 3
+    assert all(each != sorted(each) for each in rows)
