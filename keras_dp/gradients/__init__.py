@@ -10,7 +10,6 @@ from keras_dp.gradients.checks.adapted_layers import (
     adapted_layers,
 )
 from keras_dp.gradients.checks.self_check import check_loss_splits, self_check
-from keras_dp.gradients.checks.variable_writes import without_stores
 from keras_dp.gradients.engine import GradientEngine, PerExampleGradients
 from keras_dp.gradients.records.records import GradientRecords
 from keras_dp.gradients.rules.batch_normalization import (
@@ -20,6 +19,7 @@ from keras_dp.gradients.rules.batch_normalization import (
 from keras_dp.gradients.rules.batch_normalization import (
     trained_layers as trained_normalizations,
 )
+from keras_dp.gradients.unsupported.variable_writes import without_stores
 
 __all__ = [
     "AdaptedLayer",

@@ -13,10 +13,14 @@ import keras
 import tensorflow as tf
 
 from keras_dp.errors import UnsupportedLayerError
-from keras_dp.gradients.capture.taps import Tap, TappedCall, find_taps, tapped
+from keras_dp.gradients import registry
+from keras_dp.gradients.capture.hooks import (
+    Hook,
+    HookedCall,
+    find_hooks,
+    hooked,
+)
 from keras_dp.gradients.capture.vectorized import vectorized
-from keras_dp.gradients.checks import unsupported_layers
-from keras_dp.gradients.checks.variable_writes import without_stores
 from keras_dp.gradients.records.records import (
     GradientRecords,
     ZeroRecords,
@@ -24,30 +28,14 @@ from keras_dp.gradients.records.records import (
 )
 from keras_dp.gradients.records.scaled_records import ScaledRecords
 from keras_dp.gradients.records.summed_records import summed
-
-# Importing a rule's module puts it into the table.
-from keras_dp.gradients.rules import (  # noqa: F401
-    batch_normalization,
-    conv_transpose,
-    convolution,
-    dense,
-    depthwise_conv,
-    einsum_dense,
-    embedding,
-    group_normalization,
-    layer_normalization,
-    lora,
-    prelu,
-    recurrent,
-    registry,
-    rms_normalization,
-    separable_conv,
-    time_distributed,
-)
 from keras_dp.gradients.rules.batch_normalization import (
     ExampleStatistics,
     normalizing_by_released,
+    trained_layers,
 )
+from keras_dp.gradients.unsupported import layers as unsupported_layers
+from keras_dp.gradients.unsupported.variable_writes import without_stores
+from keras_dp.keras_internals import takes_training
 
 
 class PerExampleGradients(NamedTuple):
@@ -91,7 +79,7 @@ class GradientEngine:
         jit_compile: bool = False,
         releases_statistics: bool = False,
     ) -> None:
-        """Finds the layers to tap, or refuses the model.
+        """Finds the layers to hook, or refuses the model.
 
         Args:
             model: Built.
@@ -104,13 +92,9 @@ class GradientEngine:
         self.static_shapes = jit_compile or _has_accelerator()
         self.releases_statistics = releases_statistics
         self.check_layers()
-        self.normalized = (
-            batch_normalization.trained_layers(model)
-            if releases_statistics
-            else []
-        )
+        self.normalized = trained_layers(model) if releases_statistics else []
         self.variables = list(model.trainable_variables)
-        self.taps: list[Tap] = find_taps(model)
+        self.hooks: list[Hook] = find_hooks(model)
 
     def gradients(
         self,
@@ -140,7 +124,7 @@ class GradientEngine:
                 self.normalized, collects=True
             ) as statistics,
         ):
-            with tape, tapped(self.taps, tape, batch) as calls:
+            with tape, hooked(self.hooks, tape, batch) as calls:
                 outputs = _call_in_training(self.model, inputs)
                 losses = losses_of(outputs)
                 scaled = losses
@@ -185,7 +169,7 @@ class GradientEngine:
         )
 
     def _check_variables(self) -> None:
-        """Raises if the call created weights that no tap covers."""
+        """Raises if the call created weights that no hook covers."""
         known = {id(variable) for variable in self.variables}
         new = [v for v in self.model.trainable_variables if id(v) not in known]
         if new:
@@ -201,24 +185,24 @@ class GradientEngine:
 
     def records(
         self,
-        calls: list[TappedCall],
+        calls: list[HookedCall],
         cotangents: list[list[tf.Tensor]],
         batch: int,
     ) -> list[GradientRecords]:
-        """Returns the gradients that follow from the tapped calls."""
+        """Returns the gradients that follow from the hooked calls."""
         parts: dict[int, list[GradientRecords]] = {}
         for call, cotangent in zip(calls, cotangents, strict=True):
             layer_call = registry.LayerCall(
-                call.tap.layer,
+                call.hook.layer,
                 call.args,
                 call.kwargs,
                 cotangent,
                 static_shapes=self.static_shapes,
             )
-            if call.tap.rule is None:
+            if call.hook.rule is None:
                 pairs = self._vectorized(layer_call)
             else:
-                pairs = call.tap.rule(layer_call)
+                pairs = call.hook.rule(layer_call)
             for variable, records in pairs:
                 parts.setdefault(id(variable), []).append(records)
         return [
@@ -237,6 +221,6 @@ def _has_accelerator() -> bool:
 
 def _call_in_training(model: keras.Model, inputs: Any) -> Any:
     """Returns the outputs of the model in training mode."""
-    if model._call_has_training_arg:
+    if takes_training(model):
         return model(inputs, training=True)
     return model(inputs)

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_dp.gradients.rules.registry import LayerCall, rule_for
+from keras_dp.gradients.registry import LayerCall, rule_for
 
 BATCH = 4
 # Rounding of sums over some thousand terms, relative to the norm of an

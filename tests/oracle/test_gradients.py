@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_dp.gradients import GradientEngine, example_losses
 from keras_dp.gradients.records import outer_product_records
-from keras_dp.gradients.rules.registry import rule_for
+from keras_dp.gradients.registry import rule_for
 from tests.models import MODELS, ModelCase
 
 BATCH = 5
@@ -130,7 +130,7 @@ def test_the_expected_layers_have_rules(case: ModelCase) -> None:
     engine = GradientEngine(case.make())
 
     without = sorted(
-        type(tap.layer).__name__ for tap in engine.taps if tap.rule is None
+        type(tap.layer).__name__ for tap in engine.hooks if tap.rule is None
     )
 
     assert without == sorted(case.fallbacks)

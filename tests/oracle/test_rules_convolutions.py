@@ -9,13 +9,13 @@ from keras_dp.gradients.records import cost_model
 from keras_dp.gradients.records.outer_product_records import (
     OuterProductRecords,
 )
+from keras_dp.gradients.registry import rule_for
 from keras_dp.gradients.rules import (
     conv_transpose,
     convolution_bias,
     depthwise_conv,
     separable_conv,
 )
-from keras_dp.gradients.rules.registry import rule_for
 from tests.oracle.rules_of_layers import (
     BATCH,
     assert_agrees,

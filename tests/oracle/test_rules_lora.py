@@ -7,8 +7,8 @@ import tensorflow as tf
 from keras import layers
 
 from keras_dp.gradients.engine import GradientEngine
+from keras_dp.gradients.registry import rule_for
 from keras_dp.gradients.rules import lora
-from keras_dp.gradients.rules.registry import rule_for
 from tests.layer_oracle import (
     BATCH,
     assert_agrees,
@@ -170,7 +170,7 @@ def test_what_lies_below_the_lowest_trained_layer_is_not_differentiated() -> (
 
     kinds = _kinds_of_operations(model, (6,))
 
-    assert len(GradientEngine(model).taps) == 1
+    assert len(GradientEngine(model).hooks) == 1
     assert "TanhGrad" not in kinds
 
 

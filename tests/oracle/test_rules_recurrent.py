@@ -7,12 +7,12 @@ import tensorflow as tf
 from keras import layers
 
 from keras_dp.gradients.engine import GradientEngine
+from keras_dp.gradients.registry import rule_for
 from keras_dp.gradients.rules import (
     recurrence,
     recurrent,
     time_distributed,
 )
-from keras_dp.gradients.rules.registry import rule_for
 from tests.layer_oracle import (
     BATCH,
     assert_agrees,
@@ -107,7 +107,7 @@ def test_a_decoder_begins_with_the_state_of_an_encoder(kind, mode) -> None:
     outputs = decoder(inputs[:, :3], initial_state=states)
     model = keras.Model([inputs], outputs)
 
-    assert len(GradientEngine(model).taps) == 2
+    assert len(GradientEngine(model).hooks) == 2
     assert_agrees(model, [normal(STEPS, WIDTH)], mode)
 
 
@@ -171,7 +171,7 @@ def test_both_directions_have_rules(kind, merge_mode) -> None:
     layer = layers.Bidirectional(inner, merge_mode=merge_mode)
     model = model_of(layer, (STEPS, WIDTH), ((STEPS,), "bool"), call=_masked)
 
-    taps = GradientEngine(model).taps
+    taps = GradientEngine(model).hooks
     assert [tap.rule for tap in taps] == [recurrent.recurrent] * 2
     assert_agrees(model, [normal(STEPS, WIDTH), MASK], "graph")
 

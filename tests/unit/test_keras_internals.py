@@ -128,7 +128,7 @@ def foreign(tree, keras_classes=frozenset(KERAS_CLASSES)):
 
 
 # Still to be changed.
-PENDING = {"gradients", "noise", "optimizers", "training"}
+PENDING = {"noise", "optimizers", "training"}
 
 
 def test_no_other_file_touches_private_names() -> None:

@@ -50,7 +50,7 @@ def _found(model, data):
         step.get_concrete_function([tf.constant(each) for each in data])
     except UnsupportedLayerError:
         return layer_table.REFUSED
-    rules = [tap.rule is not None for tap in engine.taps]
+    rules = [tap.rule is not None for tap in engine.hooks]
     assert rules
     return layer_table.RULE if all(rules) else layer_table.FALLBACK
 

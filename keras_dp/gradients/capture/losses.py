@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
+from keras_dp.keras_internals import mask_of, part_trackers_of, set_mask
+
 
 class ExampleLosses(NamedTuple):
     """Losses of a batch, example by example.
@@ -58,7 +60,7 @@ def example_losses(
         )
     structure = (targets, outputs, sample_weight)
     leaves = keras.tree.flatten(structure)
-    masks = [getattr(leaf, "_keras_mask", None) for leaf in leaves]
+    masks = [mask_of(leaf) for leaf in leaves]
     given = [leaf for leaf in [*leaves, *masks] if leaf is not None]
     _check_batch(given, batch)
 
@@ -71,7 +73,7 @@ def example_losses(
         values, value_masks = filled[: len(leaves)], filled[len(leaves) :]
         for value, mask in zip(values, value_masks, strict=True):
             if value is not None and mask is not None:
-                value._keras_mask = mask
+                set_mask(value, mask)
         y_true, y_pred, weight = keras.tree.pack_sequence_as(structure, values)
         with _untracked(compiled_loss) as parts:
             total = compiled_loss(y_true, y_pred, weight)
@@ -172,9 +174,10 @@ class _PartRecorder:
 def _untracked(compiled_loss: Any) -> Iterator[list[tf.Tensor]]:
     """Makes the compiled loss tell its parts instead of averaging them."""
     parts: list[tf.Tensor] = []
-    trackers = list(compiled_loss._metrics)
-    compiled_loss._metrics[:] = [_PartRecorder(parts) for _ in trackers]
+    trackers = part_trackers_of(compiled_loss)
+    before = list(trackers)
+    trackers[:] = [_PartRecorder(parts) for _ in before]
     try:
         yield parts
     finally:
-        compiled_loss._metrics[:] = trackers
+        trackers[:] = before

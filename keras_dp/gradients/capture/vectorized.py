@@ -14,8 +14,10 @@ import keras
 import tensorflow as tf
 
 from keras_dp.errors import UnsupportedLayerError
+from keras_dp.gradients.layer_calls import float_outputs
 from keras_dp.gradients.records.records import MaterializedRecords
-from keras_dp.gradients.rules.registry import Gradients, LayerCall
+from keras_dp.gradients.registry import Gradients, LayerCall
+from keras_dp.keras_internals import layers_of, seed_generators_of
 
 
 def vectorized(call: LayerCall, *, jit_compile: bool) -> Gradients:
@@ -65,15 +67,6 @@ def vectorized(call: LayerCall, *, jit_compile: bool) -> Gradients:
     ]
 
 
-def float_outputs(outputs: Any) -> list[tf.Tensor]:
-    """Returns those outputs of a layer that gradients flow through."""
-    return [
-        leaf
-        for leaf in keras.tree.flatten(outputs)
-        if tf.is_tensor(leaf) and leaf.dtype.is_floating
-    ]
-
-
 def _gradients(
     layer: keras.Layer,
     variables: list[keras.Variable],
@@ -98,8 +91,7 @@ def _loop(
 ) -> Callable[..., list[tf.Tensor]]:
     """Returns the way to map over examples that works for this layer."""
     einsum = any(
-        isinstance(sub, keras.layers.EinsumDense)
-        for sub in layer._flatten_layers()
+        isinstance(sub, keras.layers.EinsumDense) for sub in layers_of(layer)
     )
     # XLA has no vectorized `tf.while_loop`. Outside XLA, TensorFlow 2.20 and
     # 2.21 crash the process on a vectorized `EinsumDense` with 16 examples or
@@ -111,8 +103,7 @@ def _loop(
 
 def _has_loop(layer: keras.Layer) -> bool:
     """Whether the call of the layer left a loop in the graph of the step."""
-    sublayers = layer._flatten_layers()
-    if any(isinstance(sub, keras.layers.RNN) for sub in sublayers):
+    if any(isinstance(sub, keras.layers.RNN) for sub in layers_of(layer)):
         return True
     if tf.executing_eagerly():
         return False
@@ -155,11 +146,7 @@ def _without_randomness(layer: keras.Layer) -> Iterator[None]:
             "rate to 0."
         )
 
-    generators = [
-        generator
-        for sublayer in layer._flatten_layers()
-        for generator in sublayer._seed_generators
-    ]
+    generators = seed_generators_of(layer)
     for generator in generators:
         vars(generator)["next"] = refuse
     try:

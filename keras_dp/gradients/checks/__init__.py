@@ -1,1 +1,1 @@
-"""Models that cannot be trained privately are found here."""
+"""What is looked at in a model before its first private step."""

@@ -14,9 +14,10 @@ import numpy as np
 import tensorflow as tf
 
 from keras_dp.errors import GradientCheckError, UnsupportedLayerError
-from keras_dp.gradients.capture.taps import tapped
-from keras_dp.gradients.checks.variable_writes import seed_ids
+from keras_dp.gradients.capture.hooks import hooked
 from keras_dp.gradients.engine import GradientEngine
+from keras_dp.gradients.unsupported.variable_writes import seed_ids
+from keras_dp.keras_internals import layers_of
 
 LossesOf = Callable[[Any], tf.Tensor]
 
@@ -125,16 +126,16 @@ def _compare_gradients(
     state: list[tuple[keras.Variable, tf.Tensor]],
 ) -> bool:
     values = [variable.value for variable in engine.variables]
-    # What is compared with must be what Keras does, without any tap.
+    # What is compared with must be what Keras does, without any hook.
     with tf.GradientTape(persistent=True) as tape:
         each = tf.unstack(losses_of(engine.call(inputs)))[:examples]
     _restore(state)  # The same dropout masks.
     with (
-        tf.GradientTape(watch_accessed_variables=False) as tapping,
-        tapped(engine.taps, tapping, batch) as calls,
+        tf.GradientTape(watch_accessed_variables=False) as hooking,
+        hooked(engine.hooks, hooking, batch) as calls,
     ):
         losses = losses_of(engine.call(inputs))
-    cotangents = tapping.gradient(
+    cotangents = hooking.gradient(
         losses,
         [call.outputs for call in calls],
         unconnected_gradients=tf.UnconnectedGradients.ZERO,
@@ -230,7 +231,7 @@ def _check_independence(
 def _tolerance(model: keras.Model) -> float:
     half = any(
         layer.compute_dtype in {"float16", "bfloat16"}
-        for layer in model._flatten_layers()
+        for layer in layers_of(model)
     )
     return _TOLERANCE_HALF if half else _TOLERANCE
 

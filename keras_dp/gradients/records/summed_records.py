@@ -12,7 +12,7 @@ from keras_dp.gradients.records.records import (
     MaterializedRecords,
 )
 from keras_dp.gradients.records.row_records import RowRecords
-from keras_dp.gradients.rules.convolution import SplitKernelRecords
+from keras_dp.gradients.records.split_kernel_records import SplitKernelRecords
 
 
 class SummedRecords(MaterializedRecords):

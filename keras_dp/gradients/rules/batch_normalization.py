@@ -13,12 +13,13 @@ import keras
 import tensorflow as tf
 
 from keras_dp.errors import UnsupportedLayerError
-from keras_dp.gradients.capture.replaced_call import replaced_call
+from keras_dp.gradients import registry
+from keras_dp.gradients.layer_calls import replaced_call
 from keras_dp.gradients.records.records import (
     MaterializedRecords,
     in_float,
 )
-from keras_dp.gradients.rules import registry
+from keras_dp.keras_internals import layers_of
 
 # A round may change a variance by this factor at most, so that noise can
 # neither make it negative nor let it run away.
@@ -44,7 +45,7 @@ def trained_layers(model: keras.Model) -> list[keras.Layer]:
     """Returns the layers of batch normalization that are trained, once each."""
     layers = {
         id(layer): layer
-        for layer in model._flatten_layers()
+        for layer in layers_of(model)
         if isinstance(layer, keras.layers.BatchNormalization)
         and layer.trainable
     }

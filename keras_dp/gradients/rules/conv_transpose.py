@@ -5,14 +5,14 @@ import math
 import keras
 import tensorflow as tf
 
+from keras_dp.gradients import registry
 from keras_dp.gradients.records import cost_model
 from keras_dp.gradients.records.outer_product_records import (
     Arrangement,
     OuterProductRecords,
 )
 from keras_dp.gradients.records.records import GradientRecords, in_float
-from keras_dp.gradients.rules import registry
-from keras_dp.gradients.rules.convolution import SplitKernelRecords
+from keras_dp.gradients.records.split_kernel_records import SplitKernelRecords
 from keras_dp.gradients.rules.convolution_bias import (
     convolution_bias_records,
 )
@@ -66,11 +66,8 @@ def _kernel_records(
     if cost_model.instantiates(
         batch, 1, pixels, depth, channels, inputs.dtype.size
     ):
-        blocks = split_products(cotangent, inputs, moves)
         return SplitKernelRecords(
-            [block.products for block in blocks],
-            tuple(block.rows for block in blocks),
-            shape,
+            split_products(cotangent, inputs, moves), shape
         )
     seen = patches(cotangent, size, moves)
     return OuterProductRecords(

@@ -6,6 +6,7 @@ import keras
 import tensorflow as tf
 from typing_extensions import override
 
+from keras_dp.gradients import registry
 from keras_dp.gradients.records import cost_model
 from keras_dp.gradients.records.outer_product_records import (
     Arrangement,
@@ -14,15 +15,12 @@ from keras_dp.gradients.records.outer_product_records import (
 from keras_dp.gradients.records.records import (
     GradientRecords,
     finite_or,
-    grouped_axis,
     in_float,
     kept,
     scaled,
-    squared_sums,
-    sum_under,
     weighted,
 )
-from keras_dp.gradients.rules import registry
+from keras_dp.gradients.records.split_kernel_records import SplitKernelRecords
 from keras_dp.gradients.rules.convolution_bias import (
     convolution_bias_records,
 )
@@ -32,7 +30,6 @@ from keras_dp.gradients.rules.convolution_phases import (
     geometry,
 )
 from keras_dp.gradients.rules.convolution_products import (
-    arranged,
     patches,
     split_products,
 )
@@ -50,7 +47,7 @@ def convolution(call: registry.LayerCall) -> registry.Gradients:
     images = in_float(channels_last(layer, call.inputs))
     cotangent = in_float(channels_last(layer, cotangent))
     pairs: registry.Gradients = [
-        (layer._kernel, _kernel_records(layer, images, cotangent))
+        (layer.kernel, _kernel_records(layer, images, cotangent))
     ]
     if layer.bias is not None:
         bias = convolution_bias_records(layer, call.cotangents[0])
@@ -61,7 +58,7 @@ def convolution(call: registry.LayerCall) -> registry.Gradients:
 def _kernel_records(
     layer: keras.Layer, images: tf.Tensor, cotangent: tf.Tensor
 ) -> GradientRecords:
-    shape = tuple(layer._kernel.shape)
+    shape = tuple(layer.kernel.shape)
     moves = geometry(
         images.shape[1:-1],
         shape[:-2],
@@ -75,75 +72,10 @@ def _kernel_records(
     if splits and cost_model.instantiates(
         batch, 1, pixels, depth, filters, images.dtype.size
     ):
-        blocks = split_products(images, cotangent, moves)
         return SplitKernelRecords(
-            [block.products for block in blocks],
-            tuple(block.rows for block in blocks),
-            shape,
+            split_products(images, cotangent, moves), shape
         )
     return _PatchRecords(layer, images, cotangent, moves)
-
-
-class SplitKernelRecords(GradientRecords):
-    """Gradients of a kernel, built in blocks of its rows of taps."""
-
-    def __init__(
-        self,
-        blocks: list[tf.Tensor],
-        rows: tuple[tuple[tuple[int, ...], ...], ...],
-        shape: tuple[int, ...],
-    ) -> None:
-        """Stores the blocks.
-
-        Args:
-            blocks: See `convolution_products.Block`.
-            rows: Of each block.
-            shape: Of the kernel.
-        """
-        self.blocks, self.rows, self.shape = blocks, rows, shape
-
-    def joined(self, other: GradientRecords) -> "SplitKernelRecords | None":
-        """Returns the sum of two, for a kernel that is used twice."""
-        if not isinstance(other, SplitKernelRecords) or (
-            other.rows != self.rows
-        ):
-            return None
-        return self._with(
-            [a + b for a, b in zip(self.blocks, other.blocks, strict=True)]
-        )
-
-    def _with(self, blocks: list[tf.Tensor]) -> "SplitKernelRecords":
-        return SplitKernelRecords(blocks, self.rows, self.shape)
-
-    def _arranged(self, totals: list[tf.Tensor]) -> tf.Tensor:
-        return arranged(totals, self.rows, self.shape)
-
-    @override
-    def squared_norms(self) -> tf.Tensor:
-        return tf.add_n([squared_sums(block) for block in self.blocks])
-
-    @override
-    def weighted_sum(self, weights: tf.Tensor) -> tf.Tensor:
-        return self._arranged([sum_under(weights, b) for b in self.blocks])
-
-    @override
-    def materialize(self) -> tf.Tensor:
-        return self._arranged(self.blocks)
-
-    @override
-    def take(self, indices: tf.Tensor) -> "SplitKernelRecords":
-        return self._with([tf.gather(block, indices) for block in self.blocks])
-
-    @override
-    def grouped(self, size: int, weights: tf.Tensor) -> "SplitKernelRecords":
-        return self._with(
-            [
-                tf.reduce_sum(
-                    grouped_axis(weighted(block, weights), size), axis=1
-                )
-                for block in self.blocks
-            ]
-        )
 
 
 class _PatchRecords(OuterProductRecords):
@@ -157,7 +89,7 @@ class _PatchRecords(OuterProductRecords):
         moves: Geometry,
     ) -> None:
         self.layer, self.images, self.cotangent = layer, images, cotangent
-        shape, groups = tuple(layer._kernel.shape), layer.groups
+        shape, groups = tuple(layer.kernel.shape), layer.groups
         batch, *outputs, filters = cotangent.shape
         pixels, taps = math.prod(outputs), math.prod(shape[:-2])
         right = tf.reshape(
@@ -188,7 +120,7 @@ class _PatchRecords(OuterProductRecords):
         def total(images: tf.Tensor, cotangent: tf.Tensor) -> tf.Tensor:
             return tf.raw_ops.Conv2DBackpropFilter(
                 input=images,
-                filter_sizes=layer._kernel.shape,
+                filter_sizes=layer.kernel.shape,
                 out_backprop=cotangent,
                 strides=[1, *layer.strides, 1],
                 padding=layer.padding.upper(),
@@ -210,7 +142,7 @@ def _grouped_patches(
     moves: Geometry,
 ) -> tf.Tensor:
     """Returns what each pixel saw, `[batch, groups, pixels, taps * ins]`."""
-    shape, groups = tuple(layer._kernel.shape), layer.groups
+    shape, groups = tuple(layer.kernel.shape), layer.groups
     batch, ins = images.shape[0], images.shape[-1]
     pixels, taps = math.prod(outputs), math.prod(shape[:-2])
     plain = groups == 1 and layer.padding != "causal"

@@ -10,10 +10,10 @@ copies are `columns + rows` instead of `columns * rows` as large.
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import tensorflow as tf
 
+from keras_dp.gradients.records.split_kernel_records import Block
 from keras_dp.gradients.rules.convolution_phases import (
     Geometry,
     Run,
@@ -26,18 +26,6 @@ from keras_dp.gradients.rules.convolution_phases import (
 # that copies, and how many of them it may copy for each pixel.
 _SHORT_RUN = 8
 _SMALL_PATCH = 128
-
-
-class Block(NamedTuple):
-    """Some rows of taps of the kernel's gradients.
-
-    Attributes:
-        products: `[batch, lefts * columns * channels, rights * filters]`.
-        rows: Which row of the kernel each left and right makes.
-    """
-
-    products: tf.Tensor
-    rows: tuple[tuple[int, ...], ...]
 
 
 def split_products(
@@ -70,32 +58,6 @@ def split_products(
             own = tuple((each[place],) for each in rows)
             blocks.append(Block(product, own))
     return blocks
-
-
-def arranged(
-    totals: list[tf.Tensor],
-    rows: Sequence[Sequence[Sequence[int]]],
-    shape: Sequence[int],
-) -> tf.Tensor:
-    """Returns blocks of gradients as the kernel has them.
-
-    Args:
-        totals: Blocks, `[..., lefts * columns * channels, rights * filters]`.
-        rows: Of each block.
-        shape: Of the kernel, `[*taps, channels, filters]`.
-    """
-    width = math.prod(shape[1:-1])
-    by_row: dict[int, tf.Tensor] = {}
-    for total, own in zip(totals, rows, strict=True):
-        lead = total.shape[:-2]
-        parts = tf.reshape(
-            total, [*lead, len(own), width, len(own[0]), shape[-1]]
-        )
-        for left, of_left in zip(own, tf.unstack(parts, axis=-4), strict=True):
-            rights = tf.unstack(of_left, axis=-2)
-            by_row.update(zip(left, rights, strict=True))
-    kernel = tf.stack([by_row[row] for row in sorted(by_row)], axis=-3)
-    return tf.reshape(kernel, [*kernel.shape[:-3], *shape])
 
 
 def patches(

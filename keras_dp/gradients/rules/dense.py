@@ -3,6 +3,7 @@
 import keras
 import tensorflow as tf
 
+from keras_dp.gradients import registry
 from keras_dp.gradients.records.outer_product_records import (
     Arrangement,
     OuterProductRecords,
@@ -12,7 +13,6 @@ from keras_dp.gradients.records.records import (
     MaterializedRecords,
     in_float,
 )
-from keras_dp.gradients.rules import registry
 
 
 @registry.register(keras.layers.Dense, registry.has_plain_kernel)
@@ -27,7 +27,7 @@ def dense(call: registry.LayerCall) -> registry.Gradients:
         tf.reshape(cotangent, [batch, 1, -1, outs]),
         arrangement,
     )
-    pairs: registry.Gradients = [(layer._kernel, kernel)]
+    pairs: registry.Gradients = [(layer.kernel, kernel)]
     if layer.bias is not None:
         pairs.append((layer.bias, bias_records(cotangent, layer.bias)))
     return registry.trainable(pairs)

@@ -6,11 +6,11 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
+from keras_dp.gradients import registry
 from keras_dp.gradients.records.records import (
     MaterializedRecords,
     in_float,
 )
-from keras_dp.gradients.rules import registry
 from keras_dp.gradients.rules.convolution_bias import (
     convolution_bias_records,
 )

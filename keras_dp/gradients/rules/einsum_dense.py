@@ -5,11 +5,11 @@ import math
 import keras
 import tensorflow as tf
 
+from keras_dp.gradients import registry
 from keras_dp.gradients.records.outer_product_records import (
     Arrangement,
     OuterProductRecords,
 )
-from keras_dp.gradients.rules import registry
 from keras_dp.gradients.rules.dense import bias_records
 
 _SPARE_AXES = "ZYXWVUTSRQPONMLKJIHGFEDCBA"
@@ -58,7 +58,7 @@ def einsum_dense(call: registry.LayerCall) -> registry.Gradients:
     lefts = [axis for axis in kernel if axis in ins and axis not in outs]
     rights = [axis for axis in kernel if axis not in ins]
     shared = [a for a in ins[1:] if a in outs and a not in kernel]
-    sizes = dict(zip(kernel, layer._kernel.shape, strict=True))
+    sizes = dict(zip(kernel, layer.kernel.shape, strict=True))
 
     def grouped(tensor: tf.Tensor, axes: str, last: list[str]) -> tf.Tensor:
         """`[batch, rows, shared, last]`; the axes of no group are summed."""
@@ -80,14 +80,14 @@ def einsum_dense(call: registry.LayerCall) -> registry.Gradients:
     arrangement = Arrangement(
         inner=tuple(sizes[axis] for axis in inner),
         order=tuple(inner.index(axis) for axis in kernel),
-        shape=tuple(layer._kernel.shape),
+        shape=tuple(layer.kernel.shape),
     )
     records = OuterProductRecords(
         grouped(inputs, ins, lefts),
         grouped(cotangent, outs, rights),
         arrangement,
     )
-    pairs: registry.Gradients = [(layer._kernel, records)]
+    pairs: registry.Gradients = [(layer.kernel, records)]
     if layer.bias is not None:
         pairs.append((layer.bias, bias_records(cotangent, layer.bias)))
     return registry.trainable(pairs)

@@ -3,15 +3,15 @@
 import keras
 import tensorflow as tf
 
+from keras_dp.gradients import registry
 from keras_dp.gradients.records.row_records import RowRecords
-from keras_dp.gradients.rules import registry
 
 
 @registry.register(keras.layers.Embedding, registry.has_plain_kernel)
 def embedding(call: registry.LayerCall) -> registry.Gradients:
     """Returns the gradients of the table `[rows, width]`."""
     layer, (cotangent,) = call.layer, call.cotangents
-    rows, width = layer._embeddings.shape
+    rows, width = layer.embeddings.shape
     ids = tf.cast(call.inputs, tf.int32)
     ids = tf.where(ids < 0, ids + rows, ids)  # As `keras.ops.take` counts.
     batch = cotangent.shape[0]
@@ -21,4 +21,4 @@ def embedding(call: registry.LayerCall) -> registry.Gradients:
         rows,
         static_shapes=call.static_shapes,
     )
-    return registry.trainable([(layer._embeddings, records)])
+    return registry.trainable([(layer.embeddings, records)])

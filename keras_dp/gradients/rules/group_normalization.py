@@ -3,11 +3,11 @@
 import keras
 import tensorflow as tf
 
+from keras_dp.gradients import registry
 from keras_dp.gradients.records.records import (
     MaterializedRecords,
     in_float,
 )
-from keras_dp.gradients.rules import registry
 from keras_dp.gradients.rules.layer_normalization import check_axes
 
 

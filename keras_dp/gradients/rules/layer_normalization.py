@@ -6,11 +6,11 @@ import keras
 import tensorflow as tf
 
 from keras_dp.errors import UnsupportedLayerError
+from keras_dp.gradients import registry
 from keras_dp.gradients.records.records import (
     MaterializedRecords,
     in_float,
 )
-from keras_dp.gradients.rules import registry
 
 
 @registry.register(keras.layers.LayerNormalization)

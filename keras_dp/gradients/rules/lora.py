@@ -15,8 +15,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_dp.gradients import registry
 from keras_dp.gradients.records.records import in_float
-from keras_dp.gradients.rules import registry
 from keras_dp.gradients.rules.convolution import convolution
 from keras_dp.gradients.rules.convolution_phases import channels_last
 from keras_dp.gradients.rules.dense import bias_records, dense
@@ -46,15 +46,14 @@ def _adapted(layer: keras.Layer) -> bool:
     return (
         layer.lora_enabled
         and getattr(layer, "quantization_mode", None) in _FROZEN_KERNELS
-        and registry.has_no_weights_inside(layer)
-        and not _main_weight(layer).trainable
+        and _trains_only(layer, *_pair(layer), getattr(layer, "bias", None))
     )
 
 
-def _main_weight(layer: keras.Layer) -> keras.Variable:
-    if isinstance(layer, keras.layers.Embedding):
-        return layer._embeddings
-    return layer._kernel
+def _trains_only(layer: keras.Layer, *variables: keras.Variable | None) -> bool:
+    """Whether nothing else is trained, in the layer and inside of it."""
+    allowed = {id(variable) for variable in variables}
+    return all(id(each) in allowed for each in layer.trainable_variables)
 
 
 def _quantized(layer: keras.Layer) -> bool:
@@ -62,18 +61,20 @@ def _quantized(layer: keras.Layer) -> bool:
     return (
         not layer.lora_enabled
         and layer.quantization_mode in ("int8", "int4")
-        and registry.has_no_weights_inside(layer)
-        and not layer._kernel.trainable
+        and _trains_only(layer, layer.bias)
     )
 
 
-def _factors(layer: keras.Layer) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns A, and B times its scale."""
+def _pair(layer: keras.Layer) -> tuple[keras.Variable, keras.Variable]:
+    """Returns A and B."""
     if isinstance(layer, keras.layers.Embedding):
-        pair = layer.lora_embeddings_a, layer.lora_embeddings_b
-    else:
-        pair = layer.lora_kernel_a, layer.lora_kernel_b
-    first, second = (tf.convert_to_tensor(each.value) for each in pair)
+        return layer.lora_embeddings_a, layer.lora_embeddings_b
+    return layer.lora_kernel_a, layer.lora_kernel_b
+
+
+def _factors(layer: keras.Layer) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the values of A and B."""
+    first, second = (tf.convert_to_tensor(v.value) for v in _pair(layer))
     return in_float(first), in_float(second)
 
 
@@ -96,7 +97,7 @@ def dense_lora(call: registry.LayerCall) -> registry.Gradients:
     first = tf.cast(_factors(layer)[0], inputs.dtype)
     to_first = dense(
         registry.LayerCall(
-            _Instead(layer, _kernel=layer.lora_kernel_a, bias=None),
+            _Instead(layer, kernel=layer.lora_kernel_a, bias=None),
             (inputs,),
             {},
             [_scaled_cotangent(layer, cotangent, "...e,re->...r")],
@@ -120,7 +121,7 @@ def _to_second(
         second, bias = layer.lora_embeddings_b, None
     else:
         second, bias = layer.lora_kernel_b, layer.bias
-    stand_in = _Instead(layer, _kernel=second, bias=bias)
+    stand_in = _Instead(layer, kernel=second, bias=bias)
     return dense(registry.LayerCall(stand_in, (inputs,), {}, [cotangent]))
 
 
@@ -131,7 +132,7 @@ def embedding_lora(call: registry.LayerCall) -> registry.Gradients:
     first = _factors(layer)[0]
     to_first = embedding(
         call._replace(
-            layer=_Instead(layer, _embeddings=layer.lora_embeddings_a),
+            layer=_Instead(layer, embeddings=layer.lora_embeddings_a),
             cotangents=[_scaled_cotangent(layer, cotangent, "...e,re->...r")],
         )
     )
@@ -160,7 +161,7 @@ def convolution_lora(call: registry.LayerCall) -> registry.Gradients:
     )
     stand_in = _Instead(
         layer,
-        _kernel=layer.lora_kernel_a,
+        kernel=layer.lora_kernel_a,
         bias=None,
         filters=layer.lora_rank,
         data_format="channels_last",
@@ -197,11 +198,11 @@ def _stand_ins(layer: keras.Layer) -> tuple[_Instead, _Instead]:
         _Instead(
             layer,
             equation=first,
-            _kernel=layer.lora_kernel_a,
+            kernel=layer.lora_kernel_a,
             bias=None,
             **plain,
         ),
-        _Instead(layer, equation=second, _kernel=layer.lora_kernel_b, **plain),
+        _Instead(layer, equation=second, kernel=layer.lora_kernel_b, **plain),
     )
 
 

@@ -3,8 +3,8 @@
 import keras
 import tensorflow as tf
 
+from keras_dp.gradients import registry
 from keras_dp.gradients.records.records import in_float
-from keras_dp.gradients.rules import registry
 from keras_dp.gradients.rules.dense import bias_records
 
 

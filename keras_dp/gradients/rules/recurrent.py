@@ -3,7 +3,7 @@
 The kernels are shared by all time steps, so that their gradients are sums over
 time of outer products: input and cotangent of the gates, output before the
 step and cotangent of the gates. Both come out of the one backward pass, for the
-recurrence is computed by the loops of `recurrence.py` while it is tapped.
+recurrence is computed by the loops of `recurrence.py` under the hook.
 """
 
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from keras_dp.errors import UnsupportedLayerError
+from keras_dp.gradients import registry
 from keras_dp.gradients.records.outer_product_records import (
     Arrangement,
     OuterProductRecords,
@@ -20,7 +21,7 @@ from keras_dp.gradients.records.records import (
     MaterializedRecords,
     in_float,
 )
-from keras_dp.gradients.rules import recurrence, registry
+from keras_dp.gradients.rules import recurrence
 
 _CELLS = (
     keras.layers.LSTMCell,

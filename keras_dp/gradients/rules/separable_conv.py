@@ -3,12 +3,12 @@
 import keras
 import tensorflow as tf
 
+from keras_dp.gradients import registry
 from keras_dp.gradients.records.outer_product_records import (
     Arrangement,
     OuterProductRecords,
 )
 from keras_dp.gradients.records.records import in_float
-from keras_dp.gradients.rules import registry
 from keras_dp.gradients.rules.convolution_bias import (
     convolution_bias_records,
 )

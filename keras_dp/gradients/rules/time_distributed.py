@@ -11,12 +11,13 @@ import keras
 import tensorflow as tf
 
 from keras_dp.errors import UnsupportedLayerError
-from keras_dp.gradients.capture.replaced_call import (
+from keras_dp.gradients import registry
+from keras_dp.gradients.layer_calls import (
     activation_of,
+    float_outputs,
     without_activation,
 )
-from keras_dp.gradients.capture.vectorized import float_outputs
-from keras_dp.gradients.rules import registry
+from keras_dp.keras_internals import takes_mask, takes_training
 
 
 class _Kept(NamedTuple):
@@ -56,9 +57,9 @@ def _observe(
         )
     rows = _merged(inputs)
     options: dict[str, Any] = {}
-    if inner._call_has_mask_arg and mask is not None:
+    if takes_mask(inner) and mask is not None:
         options["mask"] = _merged(mask)
-    if inner._call_has_training_arg:
+    if takes_training(inner):
         options["training"] = given.get("training")
     with contextlib.ExitStack() as stack:
         if entry.observe is not None:

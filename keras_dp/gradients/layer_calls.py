@@ -1,10 +1,11 @@
-"""Exchanges what a layer does when it is called, for a while."""
+"""How a layer is called, and how that is exchanged for a while."""
 
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 
 def current_call(layer: keras.Layer) -> Callable[..., Any]:
@@ -53,6 +54,15 @@ def without_activation(layer: keras.Layer) -> Iterator[None]:
         yield
     finally:
         vars(layer)["activation"] = activation
+
+
+def float_outputs(outputs: Any) -> list[tf.Tensor]:
+    """Returns those outputs of a layer that gradients flow through."""
+    return [
+        leaf
+        for leaf in keras.tree.flatten(outputs)
+        if tf.is_tensor(leaf) and leaf.dtype.is_floating
+    ]
 
 
 def _method(layer: keras.Layer) -> str:

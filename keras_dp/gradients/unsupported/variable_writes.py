@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 
 from keras_dp.errors import UnsupportedLayerError
+from keras_dp.keras_internals import seed_generators_of
 
 
 @contextlib.contextmanager
@@ -44,11 +45,7 @@ def without_stores(model: keras.Model) -> Iterator[None]:
 
 def seed_ids(model: keras.Model) -> set[int]:
     """Returns the ids of the variables that hold states of seeds."""
-    return {
-        id(generator.state)
-        for layer in model._flatten_layers()
-        for generator in layer._seed_generators
-    }
+    return {id(generator.state) for generator in seed_generators_of(model)}
 
 
 def _state_variables(model: keras.Model) -> list[keras.Variable]:

@@ -1,7 +1,7 @@
 """Which layers the backward pass stops at, and how it is made to.
 
-A *tap* is put on every layer that owns trainable weights. While the model is
-called, the tapped layer's `call` is replaced on the instance by one that
+A *hook* is put on every layer that owns trainable weights. While the model is
+called, the hooked layer's `call` is replaced on the instance by one that
 also notes its arguments and its output; the class, the configuration and what
 is saved of the model are untouched.
 """
@@ -14,17 +14,23 @@ import keras
 import tensorflow as tf
 
 from keras_dp.errors import UnsupportedLayerError
-from keras_dp.gradients.capture.replaced_call import (
+from keras_dp.gradients import registry
+from keras_dp.gradients.layer_calls import (
     activation_of,
     current_call,
+    float_outputs,
     replaced_call,
     without_activation,
 )
-from keras_dp.gradients.capture.vectorized import float_outputs
-from keras_dp.gradients.rules import registry
+from keras_dp.keras_internals import (
+    is_rematerialized,
+    layers_of,
+    own_trainable_variables,
+    sublayers_of,
+)
 
 
-class Tap(NamedTuple):
+class Hook(NamedTuple):
     """A layer to stop at.
 
     Attributes:
@@ -38,56 +44,56 @@ class Tap(NamedTuple):
     observe: registry.Observer | None = None
 
 
-class TappedCall(NamedTuple):
-    """What one call of a tapped layer left behind.
+class HookedCall(NamedTuple):
+    """What one call of a hooked layer left behind.
 
     Attributes:
-        tap: The tap, whose rule knows what the observer of this call kept.
+        hook: The hook, whose rule knows what the observer of this call kept.
         args: Positional arguments of the call.
         kwargs: Keyword arguments of the call.
         outputs: The tensors that the backward pass stops at.
     """
 
-    tap: Tap
+    hook: Hook
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     outputs: list[tf.Tensor]
 
 
-def find_taps(model: keras.Model) -> list[Tap]:
-    """Returns a tap for each layer of a built model that owns weights.
+def find_hooks(model: keras.Model) -> list[Hook]:
+    """Returns a hook for each layer of a built model that owns weights.
 
-    A layer that owns weights *and* holds layers with weights is one tap, for
+    A layer that owns weights *and* holds layers with weights is one hook, for
     what it does between them is unknown; so is one that calls its sublayers
     in a loop (recurrent layers and wrappers).
     """
     _check_calls(model)
-    taps: dict[int, Tap] = {}
+    hooks: dict[int, Hook] = {}
 
     def visit(layer: keras.Layer) -> None:
-        if id(layer) in taps or not layer.trainable_variables:
+        if id(layer) in hooks or not layer.trainable_variables:
             return
         entry = registry.entry_for(layer)
         observe = None if entry is None else entry.observe
-        owns = any(v.trainable for v in layer._trainable_variables)
+        owns = any(v.trainable for v in own_trainable_variables(layer))
         loops = isinstance(layer, (keras.layers.RNN, keras.layers.Wrapper))
         if owns or loops or observe is not None:
             rule = None if entry is None else entry.rule
-            taps[id(layer)] = Tap(layer, rule, observe)
+            hooks[id(layer)] = Hook(layer, rule, observe)
             return
-        for sublayer in layer._layers:
+        for sublayer in sublayers_of(layer):
             visit(sublayer)
 
     visit(model)
-    found = list(taps.values())
+    found = list(hooks.values())
     _check_coverage(model, found)
     return found
 
 
 def _check_calls(model: keras.Model) -> None:
-    """Raises for calls that no tap can be put on, or that mix examples."""
+    """Raises for calls that no hook can be put on, or that mix examples."""
     mixing = (keras.layers.MixUp, keras.layers.CutMix)
-    for layer in model._flatten_layers():
+    for layer in layers_of(model):
         if isinstance(layer, mixing):
             # At random, so that the self-check can miss it.
             raise UnsupportedLayerError(
@@ -95,22 +101,22 @@ def _check_calls(model: keras.Model) -> None:
                 "the examples of a batch, so that the gradient of one depends "
                 "on others. Remove it; other augmentation is unaffected."
             )
-        if getattr(layer, "_remat_mode", None) is not None:
+        if is_rematerialized(layer):
             raise UnsupportedLayerError(
                 f"Layer {layer.path!r} was made in a keras.RematScope: it is "
                 "called again in the backward pass, where its output cannot "
-                "be tapped. Make it outside of the scope."
+                "be hooked. Make it outside of the scope."
             )
 
 
-def _check_coverage(model: keras.Model, taps: list[Tap]) -> None:
+def _check_coverage(model: keras.Model, hooks: list[Hook]) -> None:
     covered = {
         id(variable)
-        for layer, rule, observe in taps
+        for layer, rule, observe in hooks
         for variable in (
             layer.trainable_variables
             if rule is None or observe is not None
-            else layer._trainable_variables
+            else own_trainable_variables(layer)
         )
     }
     missing = [v for v in model.trainable_variables if id(v) not in covered]
@@ -123,53 +129,53 @@ def _check_coverage(model: keras.Model, taps: list[Tap]) -> None:
 
 
 @contextlib.contextmanager
-def tapped(
-    taps: list[Tap], tape: tf.GradientTape, batch: int
-) -> Iterator[list[TappedCall]]:
+def hooked(
+    hooks: list[Hook], tape: tf.GradientTape, batch: int
+) -> Iterator[list[HookedCall]]:
     """Taps the layers while the context is open.
 
     Args:
-        taps: From `find_taps`.
-        tape: Made to watch the outputs of the tapped layers.
+        hooks: From `find_hooks`.
+        tape: Made to watch the outputs of the hooked layers.
         batch: Number of examples, for the check of shapes.
 
     Yields:
         The calls, in order, filled while the model is called.
     """
-    calls: list[TappedCall] = []
-    whole: list[Tap] = []
+    calls: list[HookedCall] = []
+    whole: list[Hook] = []
     with contextlib.ExitStack() as patches:
-        for tap in taps:
-            call = _tapped_call(tap, tape, batch, calls, whole)
-            patches.enter_context(replaced_call(tap.layer, call))
+        for hook in hooks:
+            call = _hooked_call(hook, tape, batch, calls, whole)
+            patches.enter_context(replaced_call(hook.layer, call))
         yield calls
 
 
-def _tapped_call(
-    tap: Tap,
+def _hooked_call(
+    hook: Hook,
     tape: tf.GradientTape,
     batch: int,
-    calls: list[TappedCall],
-    whole: list[Tap],
+    calls: list[HookedCall],
+    whole: list[Hook],
 ) -> Callable[..., Any]:
-    """Returns what replaces the call of a tapped layer.
+    """Returns what replaces the call of a hooked layer.
 
     Args:
-        tap: Of the layer.
-        tape: As in `tapped`.
-        batch: As in `tapped`.
+        hook: Of the layer.
+        tape: As in `hooked`.
+        batch: As in `hooked`.
         calls: Where the call is noted.
         whole: Taps that answer for all layers inside, while they are called.
     """
-    layer, original = tap.layer, current_call(tap.layer)
+    layer, original = hook.layer, current_call(hook.layer)
     home = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if whole:
             return original(*args, **kwargs)
-        if tap.rule is not None and tap.observe is None:
+        if hook.rule is not None and hook.observe is None:
             return noted(*args, **kwargs)
-        whole.append(tap)
+        whole.append(hook)
         try:
             return noted(*args, **kwargs)
         finally:
@@ -177,22 +183,24 @@ def _tapped_call(
 
     def noted(*args: Any, **kwargs: Any) -> Any:
         activation = None
-        if tap.observe is not None:
-            outputs, watched, kept = tap.observe(
+        if hook.observe is not None:
+            outputs, watched, kept = hook.observe(
                 layer, args, kwargs, tape.watch
             )
-            rule = _with_kept(tap.rule, kept)
+            rule = _with_kept(hook.rule, kept)
         else:
             with contextlib.ExitStack() as stack:
-                if tap.rule is not None:
+                if hook.rule is not None:
                     activation = activation_of(layer)
                     stack.enter_context(without_activation(layer))
                 outputs = _apart(original(*args, **kwargs))
-            watched, rule = float_outputs(outputs), tap.rule
+            watched, rule = float_outputs(outputs), hook.rule
             tape.watch(watched)
         _check_call(layer, args, kwargs, float_outputs(outputs), batch)
         _check_graph(layer, watched, home)
-        calls.append(TappedCall(tap._replace(rule=rule), args, kwargs, watched))
+        calls.append(
+            HookedCall(hook._replace(rule=rule), args, kwargs, watched)
+        )
         return outputs if activation is None else activation(outputs)
 
     return call
@@ -222,7 +230,7 @@ def _check_graph(
     if home is not None and any(tensor.graph is not home for tensor in watched):
         raise UnsupportedLayerError(
             f"Layer {layer.path!r} is called inside a loop or a condition, "
-            "where its output cannot be tapped. Unroll the loop, or give the "
+            "where its output cannot be hooked. Unroll the loop, or give the "
             "layer that holds it a weight of its own so that it is treated as "
             "a whole."
         )

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from keras_dp.gradients.capture.replaced_call import is_replaced
+from keras_dp.gradients.layer_calls import is_replaced
 from keras_dp.gradients.records.records import GradientRecords
+from keras_dp.keras_internals import sublayers_of
 
 
 class LayerCall(NamedTuple):
@@ -102,7 +103,7 @@ def register(
         layer_class: The exact class.
         applies: Whether the rule understands this layer's options. Of several
             rules of a class at most one may.
-        observe: Calls the layer while it is tapped. By default it is called
+        observe: Calls the layer while it is hooked. By default it is called
             as it is, without its activation.
     """
 
@@ -120,7 +121,7 @@ def entry_for(layer: keras.Layer) -> Entry | None:
 
 
 def entry_of(layer: keras.Layer) -> Entry | None:
-    """Returns the same for a layer that may be tapped itself."""
+    """Returns the same for a layer that may be hooked itself."""
     for entry in _RULES.get(type(layer), []):
         if entry.applies(layer):
             return entry
@@ -148,7 +149,7 @@ def has_plain_kernel(layer: keras.Layer) -> bool:
 
 def has_no_weights_inside(layer: keras.Layer) -> bool:
     """Whether no sublayer (an activation, say) owns trained weights."""
-    return not any(sub.trainable_variables for sub in layer._layers)
+    return not any(sub.trainable_variables for sub in sublayers_of(layer))
 
 
 def trainable(pairs: Gradients) -> Gradients:

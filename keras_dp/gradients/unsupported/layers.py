@@ -3,6 +3,7 @@
 import keras
 
 from keras_dp.errors import UnsupportedLayerError
+from keras_dp.keras_internals import adds_losses, layers_of
 
 
 def check_model(
@@ -17,7 +18,7 @@ def check_model(
         releases_statistics: Whether batch normalization uses statistics that
             are released privately.
     """
-    for layer in model._flatten_layers():
+    for layer in layers_of(model):
         if (
             isinstance(layer, keras.layers.BatchNormalization)
             and layer.trainable
@@ -50,8 +51,8 @@ def check_model(
 
 def check_added_losses(model: keras.Model) -> None:
     """Raises if a layer called `add_loss`, after the model was called."""
-    for layer in model._flatten_layers():
-        if layer._losses:
+    for layer in layers_of(model):
+        if adds_losses(layer):
             raise UnsupportedLayerError(
                 f"Layer {layer.path!r} calls add_loss, a loss on the whole "
                 "batch that cannot be split by example. Return the quantity "

@@ -1,0 +1,109 @@
+"""Gradients of kernels of convolutions, in blocks of rows of taps."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import tensorflow as tf
+from typing_extensions import override
+
+from keras_dp.gradients.records.records import (
+    GradientRecords,
+    grouped_axis,
+    squared_sums,
+    sum_under,
+    weighted,
+)
+
+
+class Block(NamedTuple):
+    """Some rows of taps of the kernel's gradients.
+
+    Attributes:
+        products: `[batch, lefts * columns * channels, rights * filters]`.
+        rows: Which row of the kernel each left and right makes.
+    """
+
+    products: tf.Tensor
+    rows: tuple[tuple[int, ...], ...]
+
+
+class SplitKernelRecords(GradientRecords):
+    """Gradients of a kernel, built in blocks that hold each row of taps once.
+
+    Attributes:
+        blocks: The blocks.
+        shape: Shape of the kernel, `[*taps, channels, filters]`.
+    """
+
+    def __init__(self, blocks: list[Block], shape: tuple[int, ...]) -> None:
+        self.blocks, self.shape = blocks, shape
+
+    def joined(self, other: GradientRecords) -> "SplitKernelRecords | None":
+        """Returns the sum of two, for a kernel that is used twice."""
+        if not isinstance(other, SplitKernelRecords) or (
+            [block.rows for block in other.blocks]
+            != [block.rows for block in self.blocks]
+        ):
+            return None
+        return SplitKernelRecords(
+            [
+                Block(one.products + two.products, one.rows)
+                for one, two in zip(self.blocks, other.blocks, strict=True)
+            ],
+            self.shape,
+        )
+
+    @override
+    def squared_norms(self) -> tf.Tensor:
+        return tf.add_n([squared_sums(block.products) for block in self.blocks])
+
+    @override
+    def weighted_sum(self, weights: tf.Tensor) -> tf.Tensor:
+        return self._mapped(lambda rows: sum_under(weights, rows))._arranged()
+
+    @override
+    def materialize(self) -> tf.Tensor:
+        return self._arranged()
+
+    @override
+    def take(self, indices: tf.Tensor) -> "SplitKernelRecords":
+        return self._mapped(lambda rows: tf.gather(rows, indices))
+
+    @override
+    def grouped(self, size: int, weights: tf.Tensor) -> "SplitKernelRecords":
+        return self._mapped(
+            lambda rows: tf.reduce_sum(
+                grouped_axis(weighted(rows, weights), size), axis=1
+            )
+        )
+
+    def _mapped(
+        self, function: Callable[[tf.Tensor], tf.Tensor]
+    ) -> "SplitKernelRecords":
+        return SplitKernelRecords(
+            [Block(function(b.products), b.rows) for b in self.blocks],
+            self.shape,
+        )
+
+    def _arranged(self) -> tf.Tensor:
+        """Returns the blocks as the kernel has them, `[..., *shape]`."""
+        width = math.prod(self.shape[1:-1])
+        by_row: dict[int, tf.Tensor] = {}
+        for products, own in self.blocks:
+            parts = tf.reshape(
+                products,
+                [
+                    *products.shape[:-2],
+                    len(own),
+                    width,
+                    len(own[0]),
+                    self.shape[-1],
+                ],
+            )
+            lefts = tf.unstack(parts, axis=-4)
+            for rows, of_left in zip(own, lefts, strict=True):
+                rights = tf.unstack(of_left, axis=-2)
+                by_row.update(zip(rows, rights, strict=True))
+        kernel = tf.stack([by_row[row] for row in sorted(by_row)], axis=-3)
+        return tf.reshape(kernel, [*kernel.shape[:-3], *self.shape])

@@ -1,0 +1,1 @@
+"""Models that cannot be trained privately: layers, and writes to variables."""
