@@ -83,8 +83,8 @@ class DPQuery(abc.ABC):
         """Returns the state before the first round.
 
         Args:
-            seed: Makes the noise reproducible, for tests. By default it comes
-                from the operating system.
+            seed: Makes the noise reproducible inside `reproducible()`, for
+                tests. Else noise is keyed by the operating system.
         """
 
     @abc.abstractmethod

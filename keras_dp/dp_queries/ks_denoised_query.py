@@ -57,10 +57,10 @@ class KSDenoisedQuery(WrappingQuery):
 
     >>> from keras_dp.dp_queries.gaussian_query import GaussianSumQuery
     >>> query = KSDenoisedQuery(GaussianSumQuery(1.0, stddev=1.0))
-    >>> state = query.initial_global_state(seed=0)
+    >>> state = query.initial_global_state()
     >>> sample = query.initial_sample_state(tf.zeros([10_000]))
     >>> noise_only = query.get_noised_result(sample, state).value
-    >>> bool(tf.math.reduce_std(noise_only) < 0.02)
+    >>> bool(tf.math.reduce_std(noise_only) < 0.1)
     True
     """
 

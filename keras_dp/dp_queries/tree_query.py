@@ -81,7 +81,7 @@ class TreeQuery(DPQuery):
             noise_multiplier: Standard deviation of the noise on each node, in
                 units of `clip_norm`, >= 0.
             record_specs: Nest of `tf.TensorSpec`s: one record.
-            noise_seed: Makes the noise reproducible, for tests.
+            noise_seed: Makes the noise reproducible inside `reproducible()`.
             use_efficient: Whether noise of descendants is used.
         """
         _check.finite_positive(clip_norm=clip_norm)

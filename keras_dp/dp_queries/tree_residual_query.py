@@ -61,8 +61,8 @@ class TreeResidualSumQuery(TreeQuery):
         use_efficient: Whether noise of a node's descendants is used, which
             nearly halves the variance and costs nothing.
         max_levels: Records of memory for the tree; at most 62.
-        noise_seed: Makes the noise reproducible, for tests. Such a query
-            cannot be saved.
+        noise_seed: Makes the noise reproducible inside `reproducible()`, for
+            tests. Such a query cannot be saved.
 
     Source: Kairouz et al. (2021), arXiv:2103.00039v3, Algorithm 1 and
     Appendix B.

@@ -38,10 +38,9 @@ def sample(
         seed: See `seeds.fresh`; must not be used again.
         dtype: int32 or int64. Draws that do not fit wrap around.
 
-    >>> seed = seeds.fresh(1)
-    >>> draws = sample(3.0, [10_000], seed)
-    >>> print(draws.dtype.name, round(float(tf.reduce_max(tf.abs(draws))), -1))
-    int64 10.0
+    >>> draws = sample(3.0, [10_000], seeds.fresh(None))
+    >>> print(draws.dtype.name, bool(tf.reduce_max(tf.abs(draws)) > 6))
+    int64 True
     """
     scale = tf.cast(scale, tf.float64)
     zeros = tf.zeros(shape, tf.int64)

@@ -2,9 +2,11 @@
 
 A seed is a tensor of int64, whose shape says of which generator: `[4]`, a key
 of ChaCha20, the default, or `[2]`, a seed of Philox, TensorFlow's own, which
-is not cryptographic. Seeds come from the operating system unless a
-caller gives one, and are never written to a file: whoever knows the seed can
-subtract the noise, and a restored seed would repeat it on other data.
+is not cryptographic. Seeds come from the operating system; a seed that the
+caller chooses counts only inside `reproducible()`, for tests, so that a second
+run with it has other noise. No seed is ever written to a file: whoever knows
+the seed can subtract the noise, and a restored seed would repeat it on other
+data.
 
 What is drawn is in `streams`. A key of ChaCha20 is used once, for new keys or
 for a draw, and then replaced: who learns a key learns nothing of what was drawn
@@ -23,7 +25,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
-from keras_dp import _check
+from keras_dp import _check, _reproducible
 from keras_dp.noise import streams
 
 # Named, because `auto_select` is far slower under XLA on CPU.
@@ -59,18 +61,24 @@ def drawing_with(generator: str) -> Iterator[None]:
 
 
 def fresh(seed: int | None) -> tf.Tensor:
-    """Returns a seed of int64, from the operating system if `None`.
+    """Returns a seed of int64, from the operating system by default.
+
+    Args:
+        seed: Inside `reproducible()` the only thing that the result depends
+            on. Anywhere else it has no effect: two runs that choose one seed
+            must not have the same noise.
 
     Raises:
         RuntimeError: One from the operating system is asked for in a
             `tf.function`, which would keep it and draw the same at every call.
     """
     length = streams.LENGTHS[_generator.get()]
-    if seed is None:
+    if seed is not None:
+        _check.integer_at_least(0, seed=seed)
+    if seed is None or not _reproducible.is_on():
         _check_eager()
         words = [secrets.randbits(64) - 2**63 for _ in range(length)]
         return tf.constant(words, tf.int64)
-    _check.integer_at_least(0, seed=seed)
     state = np.random.SeedSequence(seed).generate_state(length, np.uint64)
     return tf.constant(state.view(np.int64))
 
@@ -136,9 +144,8 @@ def normals(
         seed: See `fresh`; must not be used again.
         stddev: Scalar, >= 0, of the noise on every coordinate.
 
-    >>> with drawing_with("chacha20"):
-    ...     seed = fresh(3)
-    >>> one, two = normals([tf.zeros([2, 3]), tf.zeros([5])], seed, 4.0)
+    >>> like = [tf.zeros([2, 3]), tf.zeros([5])]
+    >>> one, two = normals(like, fresh(None), 4.0)
     >>> one.shape, two.shape
     (TensorShape([2, 3]), TensorShape([5]))
     """

@@ -18,6 +18,7 @@ from keras_dp.dp_queries import (
     NormalizedQuery,
     QuantileAdaptiveClipSumQuery,
 )
+from keras_dp.noise import reproducible
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.sampling import PoissonBatches, RandomMicrobatches
 from keras_dp.training.private_metrics import PrivateLoss
@@ -245,4 +246,5 @@ def main(replicas: int, path: str, *names: str) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), *sys.argv[2:])
+    with reproducible():
+        main(int(sys.argv[1]), *sys.argv[2:])

@@ -1,5 +1,6 @@
 """What every query promises. A new query joins by joining `QUERIES`."""
 
+import contextvars
 import copy
 import dataclasses
 import itertools
@@ -188,6 +189,20 @@ class TestContract:
         ]
 
         assert same == [True, *[not case.draws] * 3]
+
+    def test_a_seed_that_is_chosen_twice_repeats_no_noise(self, case):
+        """By default; else the difference of two runs would be bare."""
+        query = case.query
+        sample = query.initial_sample_state(case.template)
+
+        def value():
+            state = query.initial_global_state(5)
+            return tf.nest.flatten(query.get_noised_result(sample, state).value)
+
+        one, two = (contextvars.Context().run(value) for _ in range(2))
+
+        same = all(np.array_equal(x, y) for x, y in zip(one, two, strict=True))
+        assert same == (not case.draws)
 
     # Sums.
 

@@ -1,4 +1,6 @@
-"""A seed in a query's configuration is not hidden from the ledger."""
+"""A seed that a caller chose is in the ledger, and repeats no noise."""
+
+import contextvars
 
 import keras
 import numpy as np
@@ -57,3 +59,38 @@ def test_rounds_are_marked(noise_seed) -> None:
     private.train_on_batch(np.ones([4, 2], "float32"), np.ones([4, 1]))
 
     assert ledger.rounds[0].round.seeded == (noise_seed is not None)
+
+
+SEEDED = {
+    "optimizer": lambda: (GaussianSumQuery(1.0, 1.0), 3),
+    "query": lambda: (tree(noise_seed=3), None),
+    "both": lambda: (tree(noise_seed=3), 3),
+}
+
+
+@pytest.mark.parametrize("seeded", SEEDED.values(), ids=SEEDED)
+def test_two_runs_with_one_seed_do_not_have_the_same_noise(seeded) -> None:
+    """Their difference would be what the data adds, without noise."""
+
+    def noise():
+        query, seed = seeded()
+        ledger = keras_dp.PrivacyLedger.in_memory(dataset="test")
+        model = keras.Sequential(
+            [
+                keras.Input((2,)),
+                keras.layers.Dense(1, kernel_initializer="zeros"),
+            ]
+        )
+        private = keras_dp.PrivateModel(model)
+        private.compile(
+            DPSGD(1.0, query=query, ledger=ledger, seed=seed), loss="mse"
+        )
+        private.train_on_batch(np.zeros([4, 2]), np.zeros([4, 1]))
+        assert ledger.rounds[0].round.seeded
+        return np.concatenate([w.ravel() for w in model.get_weights()])
+
+    # Where no test has asked for anything else.
+    one, two = (contextvars.Context().run(noise) for _ in range(2))
+
+    assert (one != two).all()
+    np.testing.assert_array_equal(noise(), noise())  # Control: reproducible().

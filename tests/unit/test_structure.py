@@ -39,7 +39,7 @@ ALLOWED = {
 }
 # They hand names on that stand above them, when these are first used.
 SURFACES = {PACKAGE / "__init__.py", PACKAGE / "accountants" / "__init__.py"}
-FOR_ALL = {"_check", "_nests", "_version", "errors"}
+FOR_ALL = {"_check", "_nests", "_reproducible", "_version", "errors"}
 # Not part of the surface: what optimizers are built from.
 INTERNAL = {"gradients", "noise"}
 
