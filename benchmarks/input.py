@@ -38,7 +38,7 @@ from keras_dp.sampling.array_shards import ArrayShards
 from keras_dp.sampling.bernoulli_draw import BernoulliDraw
 from keras_dp.sampling.random_rows import random_places
 from keras_dp.sampling.tfrecord_shards import TFRecordShards
-from keras_dp.training.data_adapter import Feed
+from keras_dp.training.data_adapter import DataAdapter
 
 RECORDS, BATCH = 60_000, 256
 SHAPE = (28, 28, 1)
@@ -239,7 +239,7 @@ def measure_batches(sources: dict[str, Any], turns: int, steps: int) -> None:
     """Prints how fast batches come if nobody else works."""
     rows = {}
     inputs = {
-        name: Feed(_sampler(PoissonBatches, data)).dataset()
+        name: DataAdapter(_sampler(PoissonBatches, data)).dataset()
         for name, data in sources.items()
     }
     physical = _sampler(PoissonBatches, sources["arrays"]).physical_batch_size

@@ -17,9 +17,9 @@ from keras_dp.optimizers.groups import (
     group_variables,
     patterns_from,
 )
-from keras_dp.optimizers.inner_optimizer import already_summed, check_inner
+from keras_dp.optimizers.inner_optimizer import apply_once, check_inner
 from keras_dp.optimizers.ledger_of_chief import LedgerOfChief
-from keras_dp.optimizers.round_queries import GRADIENTS, Asked, RoundQueries
+from keras_dp.optimizers.private_round import PrivateRound
 from keras_dp.optimizers.wrapping_optimizer import WrappingOptimizer
 
 # In float32 the norms of gradients below this are rounded to 0.
@@ -95,40 +95,20 @@ class DPOptimizer(WrappingOptimizer):
                 f"`query` must be a DPQuery. Received: query={query!r}."
             )
         self._wrap(inner, name or f"dp_{inner.name}")
-        self._asked = RoundQueries(query)
+        self._query = query
         resolved = groups if isinstance(groups, VariableGroups) else None
-        self._resolved: VariableGroups | None = resolved
+        self._matched: VariableGroups | None = resolved
         self._groups = resolved.patterns if resolved else groups
         self._seed = seed
         self.is_recording = False
         self._ledger = None
+        self._round: PrivateRound | None = None
         self._state: DrawnState | None = None
 
     @property
     def query(self) -> DPQuery:
         """The mechanism."""
-        return self._asked.queries[GRADIENTS]
-
-    @property
-    def asked(self) -> RoundQueries:
-        """All queries of a round: that of the gradients, and others."""
-        return self._asked
-
-    def ask(self, beside: Mapping[str, DPQuery]) -> None:
-        """Sets what is asked of each sample beside its gradients.
-
-        Raises:
-            PrivateTrainingError: The optimizer was built for something else.
-        """
-        asked = RoundQueries(self.query, beside)
-        if self.built and asked.queries != self._asked.queries:
-            raise PrivateTrainingError(
-                "An optimizer that was built must not be asked for something "
-                f"else. Received: {sorted(asked.queries)!r}, where it was "
-                f"built for {sorted(self._asked.queries)!r}. Compile with a "
-                "new optimizer."
-            )
-        self._asked = asked
+        return self._query
 
     @property
     def groups(self) -> Patterns | None:
@@ -170,23 +150,58 @@ class DPOptimizer(WrappingOptimizer):
             )
         return self._ledger
 
-    def resolve_groups(self, model: keras.Model) -> None:
-        """Matches `groups` with the variables of a built model."""
-        if self.groups is not None and self._resolved is None:
-            self._resolved = group_variables(model, self.groups)
+    def check_side_queries(self, side_queries: Mapping[str, DPQuery]) -> None:
+        """Raises if the optimizer was built for other queries.
+
+        Raises:
+            PrivateTrainingError: It holds the state of other queries.
+        """
+        if self._round is None:
+            return
+        asked = PrivateRound.of(self.query, side_queries, self._round.groups)
+        if asked != self._round:
+            raise PrivateTrainingError(
+                "An optimizer that was built must not be asked for something "
+                f"else. Received: {sorted(asked.queries)!r}, where it was "
+                f"built for {sorted(self._round.queries)!r}. Compile with a "
+                "new optimizer."
+            )
 
     @override
     def build(self, variables: list[keras.Variable]) -> None:
         if self.built:
             return
+        with self._distribution_strategy.scope():
+            self.inner.build(variables)
+            super().build(variables)
+
+    def build_round(
+        self, model: keras.Model, side_queries: Mapping[str, DPQuery]
+    ) -> None:
+        """Creates the state of all queries, once.
+
+        Args:
+            model: Built; `groups` are matched with its variables.
+            side_queries: What is asked of a sample next to its gradients.
+
+        Raises:
+            PrivateTrainingError: It was built for other queries.
+            ValueError: `groups` do not match the variables.
+        """
+        self.check_side_queries(side_queries)
+        if self._round is not None:
+            return
+        self.build(model.trainable_variables)
+        if self.groups is not None and self._matched is None:
+            self._matched = group_variables(model, self.groups)
+        round_ = PrivateRound.of(self.query, side_queries, self._matched)
         header = None if self._ledger is None else self._ledger.header
         # Seeds of their own on replicas would be noise of their own.
         with self._distribution_strategy.scope():
-            self.inner.build(variables)
             self._state = DrawnState(
-                self._asked, self._seed, header, self.add_variable
+                round_, self._seed, header, self.add_variable
             )
-            super().build(variables)
+        self._round = round_
 
     # What a private model does with it, in this order.
 
@@ -202,13 +217,15 @@ class DPOptimizer(WrappingOptimizer):
         Args:
             sampling: How the sample is drawn.
             seeded: Whether the caller chose the seed of the draw.
-            gradient_bound_factor: See `RoundQueries.ledger_events`.
+            gradient_bound_factor: See `PrivateRound.ledger_events`.
 
         Raises:
             ValueError: A clip is so small that float32 cannot enforce it.
         """
-        event = self._asked.planned_event(self._built_state.read())
-        queries = self._asked.ledger_events(event, gradient_bound_factor)
+        round_ = self.round
+        queries = round_.ledger_events(
+            round_.plan(self.read_state()), gradient_bound_factor
+        )
         for query in queries:
             bound = getattr(query, "l2_norm_bound", 1.0)
             if 0 < bound < _SMALLEST_CLIP:
@@ -217,38 +234,8 @@ class DPOptimizer(WrappingOptimizer):
                     "gradients, whose squared norms are computed in float32. "
                     f"Received: l2_norm_clip={bound!r}."
                 )
-        seeded = seeded or self._seed is not None or self._asked.seeded
+        seeded = seeded or self._seed is not None or round_.seeded
         return ledger_lib.Round(sampling, queries, seeded=seeded)
-
-    def initial_sample(
-        self, variables: list[keras.Variable], beside: Mapping[str, Any]
-    ) -> Any:
-        """Returns the sample state before the first record of a round.
-
-        Args:
-            variables: What is trained.
-            beside: Template of a record of each query beside the gradients'.
-        """
-        return self._asked.initial_sample(self.templates(variables, beside))
-
-    def templates(
-        self, variables: list[keras.Variable], beside: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """Returns what a record of each query looks like."""
-        specs = [tf.TensorSpec(v.shape, v.dtype) for v in variables]
-        return {GRADIENTS: self._grouped(variables, specs), **beside}
-
-    def accumulate(
-        self,
-        sample: Any,
-        variables: list[keras.Variable],
-        gradients: Asked,
-        beside: Mapping[str, Asked],
-    ) -> Any:
-        """Returns the sample state with a physical batch of records added."""
-        records = self._grouped(variables, gradients.records)
-        asked = {GRADIENTS: gradients._replace(records=records), **beside}
-        return self._asked.accumulate(self._built_state.read(), sample, asked)
 
     def release(
         self,
@@ -267,13 +254,12 @@ class DPOptimizer(WrappingOptimizer):
         Returns:
             The event, and the answer of each query.
         """
-        result = self._asked.release(sample, self._built_state.read())
-        self._built_state.assign(result.global_state)
+        state = self._built_state
+        released = self.round.release(sample, state.read(), variables)
+        state.assign(released.global_state)
         # A step that fails must not leave the seed that it drew with.
-        with tf.control_dependencies(tf.nest.flatten(self._built_state.read())):
-            noised = tf.nest.map_structure(tf.identity, result.value[GRADIENTS])
-        if self.groups is not None:
-            noised = self._matched_groups.join(variables, noised)
+        with tf.control_dependencies(tf.nest.flatten(state.read())):
+            noised = tf.nest.map_structure(tf.identity, released.gradients)
         gradients = [
             tf.cast(answer, variable.dtype)
             + (0 if penalty is None else tf.cast(penalty, variable.dtype))
@@ -281,18 +267,32 @@ class DPOptimizer(WrappingOptimizer):
                 noised, penalties, variables, strict=True
             )
         ]
-        with already_summed(self.inner):
-            self.inner.apply(gradients, variables)
-        return result.event, result.value
+        apply_once(self.inner, gradients, variables)
+        return released.event, released.answers
+
+    def read_state(self) -> Any:
+        """Returns the global state of all queries as tensors."""
+        return self._built_state.read()
 
     def public_metrics(self) -> dict[str, tf.Tensor]:
         """Returns the public scalars of the queries' state, by name."""
-        return self._asked.metrics(self._built_state.read())
+        return self.round.metrics(self.read_state())
 
-    def _grouped(self, variables: list[keras.Variable], parts: Any) -> Any:
-        if self.groups is None:
-            return list(parts)
-        return self._matched_groups.split(variables, list(parts))
+    @property
+    def round(self) -> PrivateRound:
+        """What is asked of each sample, and how it is answered.
+
+        Raises:
+            PrivateTrainingError: The optimizer is not built.
+        """
+        if self._round is None:
+            raise _not_built()
+        return self._round
+
+    @property
+    def seed(self) -> int | None:
+        """What the caller chose to draw noise from, for tests."""
+        return self._seed
 
     @property
     def state_variables(self) -> list[Any]:
@@ -300,21 +300,9 @@ class DPOptimizer(WrappingOptimizer):
         return self._built_state.variables
 
     @property
-    def _matched_groups(self) -> VariableGroups:
-        if self._resolved is None:
-            raise PrivateTrainingError(
-                "`groups` must be matched with a model first. Train with "
-                "keras_dp.PrivateModel, or call resolve_groups(model)."
-            )
-        return self._resolved
-
-    @property
     def _built_state(self) -> DrawnState:
         if self._state is None:
-            raise PrivateTrainingError(
-                "A private optimizer must be built before it is used. Call "
-                "build(model.trainable_variables)."
-            )
+            raise _not_built()
         return self._state
 
     @override
@@ -347,3 +335,10 @@ class DPOptimizer(WrappingOptimizer):
             inner, query, patterns_from(config["groups"]), None, config["name"]
         )
         return optimizer
+
+
+def _not_built() -> PrivateTrainingError:
+    return PrivateTrainingError(
+        "A private optimizer must be built before it is used. Train with "
+        "keras_dp.PrivateModel, which builds it."
+    )

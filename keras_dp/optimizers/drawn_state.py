@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras_dp import ledger as ledger_lib
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.noise import seeds
-from keras_dp.optimizers.round_queries import RoundQueries
+from keras_dp.optimizers.private_round import PrivateRound
 from keras_dp.optimizers.state import StateVariables
 
 
@@ -22,7 +22,7 @@ class DrawnState:
 
     def __init__(
         self,
-        asked: RoundQueries,
+        round_: PrivateRound,
         seed: int | None,
         header: ledger_lib.Header | None,
         add_variable: Callable[..., Any],
@@ -30,12 +30,12 @@ class DrawnState:
         """Creates the variables.
 
         Args:
-            asked: The queries.
+            round_: Its queries.
             seed: Of their noise, from the operating system if `None`.
             header: Of the ledger, `None` if it is not known.
             add_variable: Creates a saved variable; see `StateVariables`.
         """
-        self._asked, self._seed = asked, seed
+        self._round, self._seed = round_, seed
         self._is_bound = header is not None
         self._generator = header.generator if header else seeds.DEFAULT
         self._strategy = tf.distribute.get_strategy()
@@ -89,5 +89,5 @@ class DrawnState:
 
     def _drawn(self, add_variable: Callable[..., Any]) -> StateVariables:
         with seeds.drawing_with(self._generator):
-            state = self._asked.initial_state(self._seed)
+            state = self._round.initial_state(self._seed)
         return StateVariables(state, add_variable)

@@ -1,10 +1,12 @@
-"""The Keras optimizer that a private one holds: checked, and applied once."""
+"""The Keras optimizer that a private one holds: checked, closed, applied."""
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import keras
+
+from keras_dp.errors import PrivateTrainingError
 
 
 def check_inner(inner: Any) -> None:
@@ -27,6 +29,32 @@ def check_inner(inner: Any) -> None:
                 "memory is split by the sampler's physical_batch_size, with "
                 "noise added once."
             )
+
+
+def close(inner: keras.optimizers.Optimizer) -> None:
+    """Makes the optimizer refuse gradients; only `apply_once` still updates.
+
+    An attribute of the instance hides the method `apply`, through which all
+    other ways to apply gradients go. A model that was compiled with the inner
+    optimizer itself would be trained without noise.
+    """
+    vars(inner)["apply"] = _refuse
+
+
+def apply_once(
+    inner: keras.optimizers.Optimizer, gradients: Any, variables: Any
+) -> None:
+    """Applies noised answers that are equal on all replicas."""
+    with already_summed(inner):
+        type(inner).apply(inner, gradients, variables)
+
+
+def _refuse(*arguments: Any, **options: Any) -> NoReturn:
+    raise PrivateTrainingError(
+        "The inner optimizer of a DPOptimizer must not be handed gradients, "
+        "which no noise protects: it applies noised answers alone. Make "
+        "another optimizer for training without privacy."
+    )
 
 
 class _AsTheyAre:

@@ -6,6 +6,7 @@ import keras
 from typing_extensions import override
 
 from keras_dp.errors import PrivateTrainingError
+from keras_dp.optimizers.inner_optimizer import close
 
 
 class WrappingOptimizer(keras.optimizers.Optimizer):
@@ -19,6 +20,7 @@ class WrappingOptimizer(keras.optimizers.Optimizer):
         """Stands for the constructor, which loading does not call."""
         keras.optimizers.Optimizer.__init__(self, learning_rate=0.0, name=name)
         self._inner = inner
+        close(inner)
 
     @property
     def inner(self) -> keras.optimizers.Optimizer:

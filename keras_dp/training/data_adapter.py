@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_dp.ledger import SamplingEvent, UnverifiedSampling
-from keras_dp.optimizers.round_queries import Grouping
+from keras_dp.optimizers.record_batch import Grouping
 from keras_dp.sampling import PoissonBatches
 from keras_dp.training.sampled_batches import SampledBatches
 
@@ -35,7 +35,7 @@ class PhysicalStep(NamedTuple):
         return self.x, self.y, self.sample_weight
 
 
-class Feed:
+class DataAdapter:
     """Says what `fit` iterates over, and how its samples were drawn.
 
     Attributes:

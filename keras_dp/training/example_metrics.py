@@ -1,6 +1,7 @@
 """Keras's metrics of a physical batch, without its padding."""
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -9,41 +10,58 @@ import tensorflow as tf
 from keras_dp.gradients import ExampleLosses
 
 
-def update_metrics(
-    private: Any,
-    batch: tuple[Any, Any, Any],
-    mask: tf.Tensor | None,
-    losses: ExampleLosses,
-    outputs: Any,
-) -> None:
-    """Updates the metrics of a private model with the examples of a batch.
+@dataclasses.dataclass(frozen=True, slots=True)
+class ExampleMetrics:
+    """Keras's own metrics of one compiled model, which are not private.
 
-    Args:
-        private: The `PrivateModel`.
-        batch: Inputs, targets and sample weights.
-        mask: Shape `[batch]`, false for padding; `None` if there is none.
-        losses: Of each example, penalties included.
-        outputs: What the model returned.
+    Attributes:
+        loss_tracker: The mean of the losses.
+        loss_metrics: One tracker for each of several losses.
+        compute: Updates the metrics that the user compiled, as
+            `keras.Model.compute_metrics` does.
+        result: Returns all metrics by name.
     """
-    x, y, weight = batch
 
-    def update(y: Any, outputs: Any, weight: Any, losses: Any) -> None:
-        private._loss_tracker.update_state(losses.total)
-        trackers = private._compile_loss.metrics
-        for tracker, part in zip(trackers, losses.parts, strict=True):
+    loss_tracker: keras.metrics.Metric
+    loss_metrics: Sequence[keras.metrics.Metric]
+    compute: Callable[..., Any]
+    result: Callable[[], dict[str, Any]]
+
+    def update(
+        self,
+        batch: tuple[Any, Any, Any],
+        mask: tf.Tensor | None,
+        losses: ExampleLosses,
+        outputs: Any,
+    ) -> None:
+        """Updates the metrics with the examples of a physical batch.
+
+        Args:
+            batch: Inputs, targets and sample weights.
+            mask: Shape `[batch]`, false for padding, which may stand in any
+                row; `None` if there is none.
+            losses: Of each example, penalties included.
+            outputs: What the model returned.
+        """
+        if mask is None:
+            self._update(batch, losses, outputs)
+            return
+        kept = _without_padding((batch, losses, outputs), mask)
+        # An empty sample has no metrics, and some would divide by zero.
+        tf.cond(
+            tf.reduce_any(mask),
+            lambda: _then_true(lambda: self._update(*kept)),
+            lambda: tf.constant(True),
+        )
+
+    def _update(
+        self, batch: tuple[Any, Any, Any], losses: ExampleLosses, outputs: Any
+    ) -> None:
+        x, y, weight = batch
+        self.loss_tracker.update_state(losses.total)
+        for tracker, part in zip(self.loss_metrics, losses.parts, strict=True):
             tracker.update_state(part)
-        private.compute_metrics(x, y, outputs, sample_weight=weight)
-
-    if mask is None:
-        update(y, outputs, weight, losses)
-        return
-    update_with = _without_padding((y, outputs, weight, losses), mask)
-    # An empty sample has no metrics, and some would divide by zero.
-    tf.cond(
-        tf.reduce_any(mask),
-        lambda: _then_true(lambda: update(*update_with)),
-        lambda: tf.constant(True),
-    )
+        self.compute(x, y, outputs, sample_weight=weight)
 
 
 def with_penalties(model: keras.Model, losses: ExampleLosses) -> ExampleLosses:

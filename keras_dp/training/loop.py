@@ -1,53 +1,27 @@
-"""Runs rounds: each is covered by the ledger first, and computed then."""
+"""Runs rounds: the ledger covers each one before it is computed."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from keras_dp.errors import PrivateTrainingError
-from keras_dp.training.data_adapter import Feed, PhysicalStep
+from keras_dp.ledger import PrivacyLedger, Round
+from keras_dp.optimizers.dp_optimizer import DPOptimizer
+from keras_dp.training.batch_computation import BatchKind
+from keras_dp.training.data_adapter import DataAdapter, PhysicalStep
 from keras_dp.training.devices.replicas import Replicas, alone
 from keras_dp.training.devices.workers import (
+    FitTerms,
     check_agreement,
     refusal_of,
-    terms_of,
 )
-from keras_dp.training.preconditions import check_lengths, check_unit
+from keras_dp.training.preconditions import check_lengths
 from keras_dp.training.recording import RoundRecorder, UnrecordedRounds
 from keras_dp.training.step import TrainingStep
 
-
-@contextlib.contextmanager
-def running(
-    private: Any, feed: Feed, replicas: Replicas, terms: Any = None
-) -> Iterator["TrainingLoop"]:
-    """Records the rounds run inside, and settles them at the end.
-
-    Args:
-        private: As in `TrainingLoop`.
-        feed: As in `TrainingLoop`.
-        replicas: As in `TrainingLoop`.
-        terms: As in `TrainingLoop`.
-
-    Raises:
-        PrivateTrainingError: The model or its optimizer is training already.
-    """
-    optimizer = private.optimizer
-    if private.loop is not None or optimizer.is_recording:
-        raise PrivateTrainingError(
-            "A private training must not be started inside another one of "
-            "the same model or optimizer, such as from a callback."
-        )
-    unit = optimizer.required_ledger().header.unit
-    check_unit(unit, feed.unit, private.beside.queries)
-    loop = private.loop = TrainingLoop(feed, private, replicas, terms)
-    optimizer.is_recording = True
-    try:
-        yield loop
-    finally:
-        private.loop = None
-        optimizer.is_recording = False
-        loop.recorder.settle()
+# Returns the compiled steps for batches such as this one, after it has checked
+# that they are still those of the model.
+BuiltStep = Callable[[PhysicalStep], TrainingStep]
 
 
 class TrainingLoop:
@@ -58,47 +32,67 @@ class TrainingLoop:
     """
 
     def __init__(
-        self, feed: Feed, private: Any, replicas: Replicas, terms: Any = None
+        self,
+        adapter: DataAdapter,
+        optimizer: DPOptimizer,
+        built_step: BuiltStep,
+        replicas: Replicas,
+        terms: FitTerms,
     ) -> None:
         """Starts with nothing recorded.
 
         Args:
-            feed: Where samples come from.
-            private: The `PrivateModel`, compiled.
+            adapter: Where samples come from.
+            optimizer: Of the private model.
+            built_step: Makes the compiled steps.
             replicas: Of the model.
-            terms: What `fit` was asked for and all workers must agree on.
+            terms: What all workers must agree on.
         """
-        self._feed, self._private, self._replicas = feed, private, replicas
+        self._adapter, self._optimizer = adapter, optimizer
+        self._built_step, self._replicas = built_step, replicas
         self._terms, self._agreed = terms, replicas.workers == 1
         self._own: Iterator[Any] | None = None
-        self._step: TrainingStep | None = None
         self.recorder: RoundRecorder | UnrecordedRounds
         self.recorder = UnrecordedRounds()
-        self._refusal = refusal_of(private.optimizer.ledger, feed, replicas)
-        if replicas.is_chief and self._refusal is None:
-            self.recorder = self._recorder()
+        ledger = optimizer.required_ledger()
+        self._refusal = refusal_of(ledger, adapter, replicas)
+        if isinstance(ledger, PrivacyLedger) and self._refusal is None:
+            self.recorder = RoundRecorder(
+                ledger,
+                plan=self._planned_round,
+                events_of=self._events_of,
+            )
 
-    def _planned_round(self) -> Any:
-        feed = self._feed
-        return self._private.optimizer.planned_round(
-            feed.sampling,
-            seeded=feed.seeded,
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        """Marks the optimizer as busy, and settles the rounds at the end.
+
+        Raises:
+            PrivateTrainingError: The optimizer is training already.
+        """
+        if self._optimizer.is_recording:
+            raise nested_training()
+        self._optimizer.is_recording = True
+        try:
+            yield
+        finally:
+            self._optimizer.is_recording = False
+            self.recorder.settle()
+
+    def _planned_round(self) -> Round:
+        return self._optimizer.planned_round(
+            self._adapter.sampling,
+            seeded=self._adapter.seeded,
             gradient_bound_factor=self._bound_factor,
         )
 
+    def _events_of(self, event: Any) -> Any:
+        return self._optimizer.round.ledger_events(event, self._bound_factor)
+
     @property
     def _bound_factor(self) -> int:
-        grouping = self._feed.grouping
+        grouping = self._adapter.grouping
         return 1 if grouping is None else grouping.bound_factor
-
-    def _recorder(self) -> RoundRecorder:
-        asked, factor = self._private.optimizer.asked, self._bound_factor
-        return RoundRecorder(
-            self._private.optimizer.required_ledger(),
-            plan=self._planned_round,
-            events_of=lambda event: asked.ledger_events(event, factor),
-            adapts=asked.adapts,
-        )
 
     def run(self, iterator: Iterator[Any], rounds: int) -> Mapping[str, Any]:
         """Runs up to `rounds` rounds, and returns the metrics so far.
@@ -106,10 +100,10 @@ class TrainingLoop:
         Raises:
             StopIteration: There is no round left at all.
         """
-        if self._feed.is_sampler and self._replicas.are_many:
+        if self._adapter.is_sampler and self._replicas.are_many:
             # Keras would cut the flags of a batch into parts as well.
             if self._own is None:
-                self._own = iter(self._feed.dataset())
+                self._own = iter(self._adapter.dataset())
             iterator = self._own
         logs = self._run_round(iterator)
         for _ in range(rounds - 1):
@@ -121,44 +115,54 @@ class TrainingLoop:
 
     def _run_round(self, iterator: Iterator[Any]) -> Mapping[str, Any]:
         """Runs one sample to its release."""
-        grouping = self._feed.grouping
-        step = self._next_step(iterator)
-        training = self._prepared(step)
+        batch = self._next_batch(iterator)
+        step = self._prepared(batch)
         self.recorder.cover()
-        logs, event = training.run(step, first=True, grouping=grouping)
-        while not step.ends_sample:
-            step = self._next_step(iterator)
-            logs, event = training.run(step, first=False, grouping=grouping)
-        if training.releases_apart:
+        logs, event = step.run(batch, self._kind(step, batch, first=True))
+        while not batch.ends_sample:
+            batch = self._next_batch(iterator)
+            logs, event = step.run(batch, self._kind(step, batch, first=False))
+        if step.releases_apart:
             # The chief has covered the round: without its part there is
             # nothing that could be released.
-            logs, event = training.release()
+            logs, event = step.release()
         self.recorder.released(event)
         return logs
 
-    def _next_step(self, iterator: Iterator[Any]) -> PhysicalStep:
+    def _kind(
+        self, step: TrainingStep, batch: PhysicalStep, *, first: bool
+    ) -> BatchKind:
+        last = batch.ends_sample and not step.releases_apart
+        return BatchKind(first, last, self._adapter.grouping)
+
+    def _next_batch(self, iterator: Iterator[Any]) -> PhysicalStep:
         data = next(iterator)
         if not self._replicas.are_many:
-            return self._feed.step_from(data)
-        step = self._feed.step_from(self._replicas.whole(data))
+            return self._adapter.step_from(data)
+        step = self._adapter.step_from(self._replicas.whole(data))
         return self._replicas.padded(step)
 
-    def _prepared(self, step: PhysicalStep) -> TrainingStep:
-        """Builds what is not built, and checks the engine once."""
-        check_lengths(step.data)
-        if self._step is None:
-            with self._replicas.strategy.scope():
-                self._step = self._private.built_step(step)
+    def _prepared(self, batch: PhysicalStep) -> TrainingStep:
+        """Returns the steps for a batch, once the engine is checked on it."""
+        check_lengths(batch.data)
+        step = self._built_step(batch)
         with alone():  # The first replica is checked, on its own weights.
-            self._step.check(step)
-        self._step.check_unchanged()
+            step.check(batch)
         if not self._agreed:
             check_agreement(
                 self._replicas,
-                self._feed,
+                self._adapter,
                 self._planned_round(),
-                terms_of(self._private, self._terms),
+                self._terms.with_optimizer(self._optimizer),
                 self._refusal,
             )
             self._agreed = True
-        return self._step
+        return step
+
+
+def nested_training() -> PrivateTrainingError:
+    """Returns why a training cannot start inside another one."""
+    return PrivateTrainingError(
+        "A private training must not be started inside another one of "
+        "the same model or optimizer, such as from a callback."
+    )

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from keras_dp import _check
 from keras_dp.errors import PrivateTrainingError
+from keras_dp.optimizers.dp_optimizer import DPOptimizer
 
 # The gradient of an example's loss with respect to a logit is at most 1: at
 # this scale it has 6 bits left to grow on its way back before float16
@@ -62,20 +63,21 @@ def check_lengths(data: Any) -> None:
 
 
 def check_unit(
-    ledger_unit: str, drawn_unit: str, beside: Collection[str]
+    ledger_unit: str, drawn_unit: str, side_queries: Collection[str]
 ) -> None:
     """Raises if a ledger of examples would count microbatches, or conversely.
 
     Args:
         ledger_unit: Of the ledger, any text but "microbatch" for records.
         drawn_unit: What the sampler draws, "example" or "microbatch".
-        beside: What is asked of each example beside its gradient.
+        side_queries: Names of what else is asked of each example.
     """
-    if drawn_unit == "microbatch" and beside:
+    if drawn_unit == "microbatch" and side_queries:
         raise PrivateTrainingError(
             "`private_metrics` and `batch_statistics` must be None with "
             "FixedMicrobatches: a microbatch has as many records of them as "
-            f"examples, and their bounds are for one. Received: {beside!r}. "
+            "examples, and their bounds are for one. Received: "
+            f"{sorted(side_queries)!r}. "
             "Use RandomMicrobatches, or single examples."
         )
     if (ledger_unit == "microbatch") != (drawn_unit == "microbatch"):
@@ -102,12 +104,17 @@ def check_precision() -> None:
         )
 
 
-def check_strategies(private: Any, strategy: tf.distribute.Strategy) -> None:
+def check_strategies(
+    model: keras.Model,
+    optimizer: DPOptimizer,
+    strategy: tf.distribute.Strategy,
+) -> None:
     """Raises unless everything was made under the model's strategy.
 
     Args:
-        private: The private model.
-        strategy: Its own.
+        model: The user's model.
+        optimizer: Of the private model.
+        strategy: Of the private model.
     """
     if isinstance(strategy, _UNSUPPORTED):
         raise PrivateTrainingError(
@@ -117,9 +124,9 @@ def check_strategies(private: Any, strategy: tf.distribute.Strategy) -> None:
             "other."
         )
     others = {
-        "The wrapped model": private.model.distribute_strategy,
-        "The optimizer": private.optimizer._distribution_strategy,
-        "The inner optimizer": private.optimizer.inner._distribution_strategy,
+        "The wrapped model": model.distribute_strategy,
+        "The optimizer": optimizer._distribution_strategy,
+        "The inner optimizer": optimizer.inner._distribution_strategy,
     }
     for what, own in others.items():
         if own is not strategy:

@@ -1,5 +1,6 @@
 """A Keras model whose training is private, around the user's own."""
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
@@ -9,24 +10,28 @@ from typing_extensions import override
 from keras_dp.dp_queries import DPQuery
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
-from keras_dp.training.data_adapter import Feed, PhysicalStep
+from keras_dp.training.batch_computation import BatchKind
+from keras_dp.training.data_adapter import DataAdapter, PhysicalStep
 from keras_dp.training.devices.cluster import ClusterModel
 from keras_dp.training.devices.replicas import Replicas
-from keras_dp.training.devices.workers import check_worker
-from keras_dp.training.loop import TrainingLoop, running
+from keras_dp.training.devices.workers import FitTerms, check_worker
+from keras_dp.training.example_metrics import ExampleMetrics
+from keras_dp.training.loop import TrainingLoop, nested_training
 from keras_dp.training.preconditions import (
     check_executions,
     check_no_batching,
     check_no_jit,
     check_precision,
     check_strategies,
+    check_unit,
     check_wrapped,
     resolved_loss_scale,
 )
 from keras_dp.training.private_metrics import PrivateMetric
 from keras_dp.training.recording import settling
-from keras_dp.training.side_queries import BesideGradients
+from keras_dp.training.side_queries import SideQueries
 from keras_dp.training.step import TrainingStep
+from keras_dp.training.step_parts import StepOptions, StepParts
 
 
 @keras.saving.register_keras_serializable(package="keras_dp")
@@ -89,8 +94,8 @@ class PrivateModel(ClusterModel):
         self.built = model.built
         self.supports_masking = True
         self._step: TrainingStep | None = None
-        self.beside = BesideGradients(None, None)
-        self.loop: TrainingLoop | None = None
+        self._side_queries = SideQueries(None, None)
+        self._loop: TrainingLoop | None = None
         self._loss_scale: float | None = None
 
     # The model's own business.
@@ -184,20 +189,23 @@ class PrivateModel(ClusterModel):
                 "`loss` must be given: losses added inside the model couple "
                 "examples. Received: loss=None."
             )
-        beside = BesideGradients(private_metrics, batch_statistics)
-        optimizer.ask(beside.queries)
+        side_queries = SideQueries(private_metrics, batch_statistics)
+        optimizer.check_side_queries(side_queries.queries)
         options.pop("auto_scale_loss", None)
         if Replicas(self.distribute_strategy).are_many:
             check_no_jit(options)
         super().compile(optimizer, loss, auto_scale_loss=False, **options)
-        self.beside = beside
+        self._side_queries = side_queries
         self._loss_scale = loss_scale
         self._step = None
 
     @override
     def get_compile_config(self) -> Any:
         config = super().get_compile_config()
-        own = {**self.beside.get_config(), "loss_scale": self._loss_scale}
+        own = {
+            **self._side_queries.get_config(),
+            "loss_scale": self._loss_scale,
+        }
         return {**config, **own} if config else config
 
     @property
@@ -208,10 +216,10 @@ class PrivateModel(ClusterModel):
     @override
     def reset_metrics(self) -> None:
         super().reset_metrics()
-        self.beside.reset()
+        self._side_queries.reset()
 
     def _get_metrics_result_or_logs(self, logs: Any) -> Any:
-        if self.beside.metrics is not None:
+        if self._side_queries.metrics is not None:
             return logs  # Keras would look at the raw metrics.
         return super()._get_metrics_result_or_logs(logs)
 
@@ -220,8 +228,7 @@ class PrivateModel(ClusterModel):
         options = keras.saving.deserialize_keras_object(dict(config))
         self.compile(**options)
         if self.built:
-            self.optimizer.resolve_groups(self.model)
-            self.optimizer.build(self.trainable_variables)
+            self.optimizer.build_round(self.model, self._side_queries.queries)
 
     @override
     def fit(
@@ -247,8 +254,8 @@ class PrivateModel(ClusterModel):
             **options: As in Keras. With `PoissonBatches`, `steps_per_epoch`
                 is a number of rounds.
         """
-        feed, replicas = self._ready(x)
-        if feed.is_sampler:
+        adapter, replicas = self._ready(x)
+        if adapter.is_sampler:
             check_no_batching(y=y, batch_size=batch_size, **options)
             if options.get("steps_per_epoch") is None:
                 options["steps_per_epoch"] = x.rounds_per_epoch
@@ -256,8 +263,9 @@ class PrivateModel(ClusterModel):
                 options["steps_per_epoch"], self.steps_per_execution
             )
             options["shuffle"] = False  # The draws are random already.
-            x = replicas.nothing() if replicas.are_many else feed.dataset()
-        with running(self, feed, replicas, (epochs, options)) as loop:
+            x = replicas.nothing() if replicas.are_many else adapter.dataset()
+        terms = FitTerms(epochs, options, self.steps_per_execution)
+        with self._running(adapter, replicas, terms) as loop:
             return super().fit(
                 x,
                 y,
@@ -284,13 +292,14 @@ class PrivateModel(ClusterModel):
                 "as `sample_weight`. "
                 f"Received: class_weight={class_weight!r}."
             )
-        feed, replicas = self._ready(x)
-        if feed.is_sampler:
+        adapter, replicas = self._ready(x)
+        if adapter.is_sampler:
             raise TypeError(
                 "`x` must be a batch of inputs. Received: a PoissonBatches, "
                 "which fit takes."
             )
-        with running(self, feed, replicas) as loop:
+        terms = FitTerms(1, {}, self.steps_per_execution)
+        with self._running(adapter, replicas, terms) as loop:
             logs = loop.run(iter([(x, y, sample_weight)]), rounds=1)
         logs = {name: float(value) for name, value in logs.items()}
         return logs if return_dict else self._flatten_metrics_in_order(logs)
@@ -309,41 +318,104 @@ class PrivateModel(ClusterModel):
 
     def _run_rounds(self, iterator: Iterator[Any]) -> Any:
         """Runs the rounds between two callbacks of `fit`."""
-        if self.loop is None:
+        if self._loop is None:
             raise PrivateTrainingError(
                 "A round must run inside fit or train_on_batch, which record "
                 "it."
             )
-        return self.loop.run(iterator, self.steps_per_execution)
+        return self._loop.run(iterator, self.steps_per_execution)
 
-    def built_step(self, step: PhysicalStep) -> TrainingStep:
+    @property
+    def trace_count(self) -> int:
+        """How often the steps of training were traced since `compile`.
+
+        It stays the same while batches of the same shapes are trained on.
+        """
+        return 0 if self._step is None else self._step.trace_count
+
+    @property
+    def traces(self) -> Mapping[BatchKind, list[Any]]:
+        """The traced functions of each kind of physical batch."""
+        return {} if self._step is None else self._step.traces
+
+    def _built_step(self, batch: PhysicalStep) -> TrainingStep:
         """Builds what is not built from a batch; returns the compiled steps."""
         if self._step is None:
-            self._symbolic_build(data_batch=step.data)
-            self.optimizer.resolve_groups(self.model)
-            self._step = TrainingStep(self)
+            with self.distribute_strategy.scope():
+                self._symbolic_build(data_batch=batch.data)
+                self._step = TrainingStep(self.step_parts())
+        self._step.check_unchanged(self.model, self.optimizer)
         return self._step
+
+    def step_parts(self) -> StepParts:
+        """Returns what the steps of training are made of, once it is built."""
+        return StepParts(
+            model=self.model,
+            optimizer=self.optimizer,
+            loss=self._compile_loss,
+            metrics=ExampleMetrics(
+                self._loss_tracker,
+                self._compile_loss.metrics,
+                self.compute_metrics,
+                self.get_metrics_result,
+            ),
+            side_queries=self._side_queries,
+            options=StepOptions(
+                jit_compile=bool(self.jit_compile),
+                run_eagerly=self.run_eagerly,
+                loss_scale=self.loss_scale,
+                self_check_examples=self.self_check_examples,
+                replicas=Replicas(self.distribute_strategy),
+            ),
+        )
+
+    @override
+    def _symbolic_build(
+        self, iterator: Any = None, data_batch: Any = None
+    ) -> None:
+        super()._symbolic_build(iterator, data_batch)
+        if isinstance(self.optimizer, DPOptimizer):
+            self.optimizer.build_round(self.model, self._side_queries.queries)
 
     def _maybe_symbolic_build(
         self, iterator: Any = None, data_batch: Any = None
     ) -> None:
-        if self.loop is None:  # Rounds are built for by `built_step`.
+        if self._loop is None:  # Rounds are built for by `_built_step`.
             super()._maybe_symbolic_build(iterator, data_batch)
 
-    def _ready(self, x: Any) -> tuple[Feed, Replicas]:
+    def _ready(self, x: Any) -> tuple[DataAdapter, Replicas]:
         """Returns what trains on what, unless it must not."""
         self._assert_compile_called("fit")
-        if not isinstance(self.optimizer, DPOptimizer):
+        optimizer = self.optimizer
+        if not isinstance(optimizer, DPOptimizer):
             raise PrivateTrainingError(
                 "The optimizer of a private model must stay private. Received: "
-                f"optimizer={self.optimizer!r}. Call compile with a "
-                "DPOptimizer."
+                f"optimizer={optimizer!r}. Call compile with a DPOptimizer."
             )
         if self._step is not None:
-            self._step.check_unchanged()
-        feed, replicas = Feed(x), Replicas(self.distribute_strategy)
+            self._step.check_unchanged(self.model, optimizer)
+        adapter, replicas = DataAdapter(x), Replicas(self.distribute_strategy)
         check_precision()
-        check_strategies(self, replicas.strategy)
-        check_worker(self.optimizer.required_ledger(), feed, replicas)
-        self.beside.warn_of_metrics()
-        return feed, replicas
+        check_strategies(self.model, optimizer, replicas.strategy)
+        ledger = optimizer.required_ledger()
+        check_worker(ledger, adapter, replicas)
+        check_unit(ledger.header.unit, adapter.unit, self._side_queries.queries)
+        self._side_queries.warn_of_metrics()
+        return adapter, replicas
+
+    @contextlib.contextmanager
+    def _running(
+        self, adapter: DataAdapter, replicas: Replicas, terms: FitTerms
+    ) -> Iterator[TrainingLoop]:
+        """Records the rounds run inside, and settles them at the end."""
+        if self._loop is not None:
+            raise nested_training()
+        loop = TrainingLoop(
+            adapter, self.optimizer, self._built_step, replicas, terms
+        )
+        with loop.recording():
+            self._loop = loop
+            try:
+                yield loop
+            finally:
+                self._loop = None

@@ -3,8 +3,8 @@
 Rounds are reserved in blocks, durably, before the first of them runs, and
 settled afterwards. A process that dies leaves its block counted in full. Blocks
 grow until one takes about a second, so that the cost per step is negligible
-and so is what a crash over-counts. Where events change from round to round, a
-block is one round.
+and so is what a crash over-counts. Before each round the plan is asked for
+again: where it changed, the block ends, and the next one is a single round.
 """
 
 import time
@@ -45,20 +45,16 @@ class RoundRecorder:
         ledger: PrivacyLedger,
         plan: Plan,
         events_of: EventsOf,
-        *,
-        adapts: bool = False,
     ) -> None:
         """Starts with nothing reserved.
 
         Args:
             ledger: Where rounds are recorded.
-            plan: Says what the coming rounds will release; asked once a block.
+            plan: Says what the coming round will release; asked every round.
             events_of: Turns what a round did release into ledger events.
-            adapts: Whether the plan may differ from one round to the next.
         """
         self.ledger = ledger
         self._plan, self._events_of = plan, events_of
-        self._largest_block = 1 if adapts else LARGEST_BLOCK
         self._reservation: Reservation | None = None
         self._planned: Round | None = None
         self._reserved = self._used = 0
@@ -68,14 +64,17 @@ class RoundRecorder:
     def cover(self) -> None:
         """Returns once the ledger durably covers one more round.
 
-        From then on the round counts, whether it ends or not.
+        From then on the round counts, whether it ends or not. A state of the
+        queries that was changed since the last round, by loading weights in a
+        callback for example, is another plan, and is covered as such.
 
         Raises:
             LedgerWriteError: The ledger could not be written; nothing may be
                 released.
         """
-        if self._used == self._reserved:
-            self._reserve()
+        planned = self._plan()
+        if self._used == self._reserved or planned != self._planned:
+            self._reserve(planned)
         self._used += 1
 
     def released(self, event: Any) -> None:
@@ -101,10 +100,9 @@ class RoundRecorder:
             reservation.settle(used)
         self._compare()
 
-    def _reserve(self) -> None:
+    def _reserve(self, planned: Round) -> None:
         self._compare()
-        count = self._next_block()
-        planned = self._plan()
+        count = self._next_block() if planned == self._planned else 1
         if self._reservation is not None:
             self._reservation = self._reservation.renew(
                 self._used, count, planned
@@ -123,7 +121,7 @@ class RoundRecorder:
             return 1
         seconds = max(time.monotonic() - self._block_started, 1e-6)
         a_second = int(self._reserved * BLOCK_SECONDS / seconds)
-        return min(max(1, a_second), 4 * self._reserved, self._largest_block)
+        return min(max(1, a_second), 4 * self._reserved, LARGEST_BLOCK)
 
     def _compare(self) -> None:
         events, self._released = self._released, []

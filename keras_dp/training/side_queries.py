@@ -1,4 +1,4 @@
-"""What a private model asks of a sample beside its gradients."""
+"""Side queries: what else is asked of a sample than its gradients."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from absl import logging
 
 from keras_dp.dp_queries import DPQuery, NestedQuery
 from keras_dp.gradients import ExampleStatistics, update_statistics
-from keras_dp.optimizers.round_queries import Asked
+from keras_dp.optimizers.record_batch import RecordBatch
 from keras_dp.training.private_metrics import (
     PrivateMetric,
     check_private_metrics,
@@ -18,8 +18,8 @@ from keras_dp.training.private_metrics import (
 _METRICS, _STATISTICS = "metrics", "statistics"
 
 
-class BesideGradients:
-    """Private metrics, and the statistics of batch normalization.
+class SideQueries:
+    """The private metrics, and the statistics of batch normalization.
 
     Attributes:
         metrics: By name; `None` if metrics are not private.
@@ -58,7 +58,7 @@ class BesideGradients:
             )
 
     def get_config(self) -> dict[str, Any]:
-        """Returns what of it `PrivateModel.compile` was given, serialized."""
+        """Returns the arguments of `PrivateModel.compile`, serialized."""
         given = {
             "private_metrics": self.metrics,
             "batch_statistics": self.statistics,
@@ -124,16 +124,16 @@ class BesideGradients:
             ]
         return templates
 
-    def asked(
+    def batches(
         self,
         targets: Any,
         outputs: Any,
         losses: tf.Tensor,
         statistics: list[ExampleStatistics],
         mask: tf.Tensor | None,
-    ) -> dict[str, Asked]:
+    ) -> dict[str, RecordBatch]:
         """Returns the records of a physical batch, one per example."""
-        asked: dict[str, Asked] = {}
+        batches: dict[str, RecordBatch] = {}
         if self.metrics is not None:
             records = {
                 name: tf.cast(
@@ -141,10 +141,10 @@ class BesideGradients:
                 )
                 for name, metric in self.metrics.items()
             }
-            asked[_METRICS] = Asked(records, mask)
+            batches[_METRICS] = RecordBatch(records, mask)
         if self.statistics is not None:
-            asked[_STATISTICS] = Asked(statistics, mask)
-        return asked
+            batches[_STATISTICS] = RecordBatch(statistics, mask)
+        return batches
 
     def apply(
         self, answers: Mapping[str, Any], layers: list[keras.Layer]

@@ -144,7 +144,7 @@ class Training:
             "apart": np.int64(apart),
             "variables": np.int64(len(self.created)),
             "rounds": np.int64(len(self.private.optimizer.ledger)),
-            "traces": np.int64(self.private._step.trace_count),
+            "traces": np.int64(self.private.trace_count),
             **{
                 f"log_{name}": np.array(values)
                 for name, values in self.history.history.items()

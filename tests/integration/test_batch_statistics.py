@@ -299,7 +299,9 @@ class TestTraining:
 
         loaded = keras.saving.load_model(tmp_path / "private.keras")
 
-        assert loaded.beside.statistics == private.beside.statistics
+        assert (
+            loaded._side_queries.statistics == private._side_queries.statistics
+        )
         np.testing.assert_allclose(
             loaded.predict(x, verbose=0), private.predict(x, verbose=0)
         )

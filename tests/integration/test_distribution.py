@@ -14,8 +14,8 @@ import keras_dp
 from keras_dp.dp_queries import GaussianAverageQuery, GaussianSumQuery
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.optimizers.inner_optimizer import already_summed
-from keras_dp.optimizers.round_queries import RoundQueries
-from keras_dp.training.data_adapter import Feed
+from keras_dp.optimizers.private_round import PrivateRound
+from keras_dp.training.data_adapter import DataAdapter
 from keras_dp.training.devices.replicas import Replicas
 from keras_dp.training.devices.workers import LedgerOfChief, check_worker
 from keras_dp.training.preconditions import check_no_jit
@@ -175,7 +175,7 @@ class TestRefusals:
             def merge_sample_states(self, state_1, state_2):
                 return tf.nest.map_structure(tf.maximum, state_1, state_2)
 
-        asked = RoundQueries(Largest(1.0, 1.0))
+        asked = PrivateRound.of(Largest(1.0, 1.0))
 
         with pytest.raises(PrivateTrainingError, match="adding up"):
             asked.check_sums({"gradients": [tf.TensorSpec([2])]})
@@ -187,7 +187,7 @@ class TestRefusals:
                     lambda leaf: tf.ones(leaf.shape), template
                 )
 
-        asked = RoundQueries(FromOne(1.0, 1.0))
+        asked = PrivateRound.of(FromOne(1.0, 1.0))
 
         with pytest.raises(PrivateTrainingError, match="adding up"):
             asked.check_sums({"gradients": [tf.TensorSpec([2])]})
@@ -239,4 +239,4 @@ class TestRefusals:
         elsewhere = LedgerOfChief(keras_dp.ledger.Header("test"))
 
         with pytest.raises(PrivateTrainingError, match="PrivacyLedger on"):
-            check_worker(elsewhere, Feed(None), alone)
+            check_worker(elsewhere, DataAdapter(None), alone)

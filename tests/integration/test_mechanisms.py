@@ -236,9 +236,7 @@ class TestAdaptiveClips:
             norms.append(row["gradients"])
         clip = float(
             query.derive_metrics(
-                private.optimizer._built_state.read()[
-                    "gradients"
-                ].numerator_state
+                private.optimizer.read_state()["gradients"].numerator_state
             )["clip"]
         )
         below = np.mean(np.array(norms) <= clip)

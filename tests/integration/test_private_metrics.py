@@ -247,7 +247,7 @@ class TestSaving:
 
         loaded = keras.saving.load_model(tmp_path / "private.keras")
 
-        assert loaded.beside.metrics == private.beside.metrics
+        assert loaded._side_queries.metrics == private._side_queries.metrics
         loaded.optimizer.ledger = keras_dp.PrivacyLedger.in_memory(
             dataset="test"
         )

@@ -1,5 +1,7 @@
 """Does training do what its ledger says, and nothing else?"""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from keras_dp.ledger import (
     GaussianSum,
     NonPrivateSum,
     PoissonSampling,
+    Round,
     UnverifiedSampling,
 )
 from keras_dp.optimizers import DPSGD, DPAdam
@@ -363,29 +366,61 @@ class TestTheLedger:
         assert len(ledger) == 3
         assert ledger.unsettled == 0
 
-    def test_holds_what_was_released_if_the_state_is_changed(
-        self, monkeypatch
+    @pytest.mark.parametrize("stops", [False, True])
+    def test_covers_a_state_that_a_callback_loads_before_it_is_used(
+        self, stops, monkeypatch, tmp_path
     ) -> None:
-        class Lowers(keras.callbacks.Callback):
+        """Even in the middle of a block, and if the run ends at once."""
+        path = tmp_path / "low.weights.h5"
+        low = _private(query=_query(0.1))
+        low.train_on_batch(*_data())
+        low.save_weights(path)
+
+        class Loads(keras.callbacks.Callback):
             def on_train_batch_end(self, batch, logs=None):
-                if batch != 2:
-                    return
-                state = self.model.optimizer._built_state
-                low = tf.constant(0.1, tf.float64)
-                before = state.read()
-                changed = before["gradients"]._replace(stddev=low)
-                state.assign({**before, "gradients": changed})
+                if batch == 2:
+                    self.model.load_weights(path)
+                if batch == 3 and stops:
+                    raise KeyboardInterrupt
 
         # Blocks of 1, 4, 16 rounds: the change falls into the second.
         monkeypatch.setattr(recording, "BLOCK_SECONDS", 1e9)
         ledger = _ledger()
-        private = _private(query=_query(1.0), ledger=ledger)
+        private = _private(query=_query(1.0), ledger=ledger, run_eagerly=True)
+        original = DPSGD.release
 
+        def release(self, *args):
+            state = self.read_state()["gradients"]
+            noises = {r.queries[0].noise_stddev for r, _ in ledger.rounds}
+            assert float(state.stddev) in noises
+            return original(self, *args)
+
+        monkeypatch.setattr(DPSGD, "release", release)
+
+        with contextlib.suppress(KeyboardInterrupt):
+            private.fit(*_data(), batch_size=4, callbacks=[Loads()], verbose=0)
+
+        counts = {r.queries[0].noise_stddev: n for r, n in ledger.rounds}
+        assert counts == {1.0: 3, 0.1: 1 if stops else 12}
+        assert ledger.unsettled == 0
+
+    def test_stops_at_a_release_that_is_not_what_was_planned(self) -> None:
+        ledger = _ledger()
+        planned, other = (
+            (GaussianSum("gradients", 1.0, noise),) for noise in (1.0, 0.1)
+        )
+        recorder = recording.RoundRecorder(
+            ledger,
+            lambda: Round(UnverifiedSampling(), planned),
+            events_of=lambda event: event,
+        )
+
+        recorder.cover()
         with pytest.raises(PrivateTrainingError, match="changed"):
-            private.fit(*_data(), batch_size=4, callbacks=[Lowers()], verbose=0)
+            recorder.released(other)
 
-        noises = {r.queries[0].noise_stddev for r, _ in ledger.rounds}
-        assert 0.1 in noises
+        recorder.settle()
+        assert {r.queries for r, _ in ledger.rounds} == {planned, other}
 
 
 class TestRefusals:
@@ -811,7 +846,7 @@ class TestSaving:
         ):
             np.testing.assert_array_equal(one, other)
         old, new = (
-            p.optimizer._built_state.read()["gradients"].seed.numpy()
+            p.optimizer.read_state()["gradients"].seed.numpy()
             for p in (private, loaded)
         )
         assert (old != new).any()
@@ -849,7 +884,7 @@ class TestSaving:
 
     def test_checkpoints_hold_no_seed(self, tmp_path) -> None:
         private = self._trained(_ledger())
-        seed = private.optimizer._built_state.read()["gradients"].seed.numpy()
+        seed = private.optimizer.read_state()["gradients"].seed.numpy()
 
         tf.train.Checkpoint(private).write(str(tmp_path / "checkpoint"))
         private.save_weights(tmp_path / "private.weights.h5")

@@ -8,6 +8,7 @@ import tensorflow as tf
 import keras_dp
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.sampling import PoissonBatches
+from keras_dp.training.batch_computation import BatchComputation, BatchKind
 
 RECORDS, FEATURES = 200, 5
 
@@ -69,11 +70,11 @@ def test_samples_of_any_size_are_traced_once_a_kind(
     private = private_model()
 
     private.fit(batches(physical_batch_size), epochs=1, verbose=0)
-    after_one = private._step.trace_count
+    after_one = private.trace_count
     private.fit(batches(physical_batch_size), epochs=2, verbose=0)
 
     assert len(private.optimizer.ledger) == 60
-    assert private._step.trace_count == after_one == kinds
+    assert private.trace_count == after_one == kinds
 
 
 def test_the_count_above_can_grow() -> None:
@@ -82,9 +83,9 @@ def test_the_count_above_can_grow() -> None:
     x, y = data()
 
     private.fit(x[:40], y[:40], batch_size=20, verbose=0)
-    assert private._step.trace_count == 1
+    assert private.trace_count == 1
     private.fit(x[:50], y[:50], batch_size=20, verbose=0)
-    assert private._step.trace_count == 2
+    assert private.trace_count == 2
 
 
 @pytest.mark.parametrize("jit_compile", [True, False, "auto"])
@@ -107,7 +108,7 @@ def test_xla_compiles_the_step_that_says_so() -> None:
     private = private_model(True)
     private.fit(batches(200, rounds=2), epochs=1, verbose=0)
 
-    (trace,) = private._step._traces.values()
+    ((trace,),) = private.traces.values()
     functions = trace.graph.as_graph_def().library.function
     assert any(each.attr["_XlaMustCompile"].b for each in functions)
 
@@ -135,14 +136,14 @@ def test_what_xla_compiles_has_static_shapes(first, last) -> None:
     """As accelerators that compile everything need it."""
     private = private_model()
     private.fit(batches(4, rounds=2), epochs=1, verbose=0)
-    step = private._step
+    computation = BatchComputation(private.step_parts())
+    computation.make_sums()
+    kind = BatchKind(first, last, grouping=None)
 
     @tf.function(autograph=False)
     def core(x, y, mask):
-        losses, outputs, _, released = step._core(
-            x, y, None, mask, first, last, None
-        )
-        return losses.total, outputs, released
+        result = computation.of_batch((x, y, None), mask, kind)
+        return result.losses.total, result.outputs, result.released
 
     x, y = (tf.constant(part[:4]) for part in data())
     assert _undefined_shapes(core, x, y, tf.ones([4], tf.bool)) == []
@@ -164,7 +165,7 @@ def test_every_kind_of_batch_compiles() -> None:
     private.fit(batches(200, rounds=2), epochs=1, verbose=0)
     private.fit(batches(4, rounds=2), epochs=1, verbose=0)
 
-    kinds = {key[:2] for key in private._step._functions}
+    kinds = {(kind.first, kind.last) for kind in private.traces}
     assert kinds == {
         (True, True),
         (True, False),

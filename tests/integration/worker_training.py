@@ -113,7 +113,7 @@ def main(index: int, port: int, folder: Path, scenario: str) -> None:
                 w.ravel().tolist() for w in private.model.get_weights()
             ],
             "seed": state.seed.numpy().tolist(),
-            "traces": private._step.trace_count,
+            "traces": private.trace_count,
             "evaluated": private.evaluate(x, y, batch_size=32, verbose=0),
         }
     if result["keeps_ledger"]:

@@ -194,7 +194,7 @@ def _fit(private):
 
 
 def _generator(private):
-    state = private.optimizer._built_state.read()
+    state = private.optimizer.read_state()
     return streams.generator_of(state["gradients"].seed)
 
 

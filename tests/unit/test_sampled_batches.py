@@ -14,7 +14,7 @@ import tensorflow as tf
 import keras_dp
 from keras_dp.sampling import PoissonBatches
 from keras_dp.sampling.aligned import aligned_empty
-from keras_dp.training.data_adapter import Feed
+from keras_dp.training.data_adapter import DataAdapter
 from keras_dp.training.sampled_batches import SampledBatches, as_tensor
 
 SEED = 11
@@ -120,7 +120,7 @@ class TestBatches:
             np.testing.assert_array_equal(next(mine)[0][0], next(plain).records)
 
     def test_are_taken_apart_into_inputs_and_targets(self):
-        feed = Feed(sampler(({"a": np.arange(500)}, np.arange(500) * 2)))
+        feed = DataAdapter(sampler(({"a": np.arange(500)}, np.arange(500) * 2)))
 
         step = feed.step_from(next(iter(feed.dataset())))
 

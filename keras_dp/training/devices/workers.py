@@ -7,7 +7,7 @@ records, which no two of them share.
 import hashlib
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -15,8 +15,9 @@ import tensorflow as tf
 from keras_dp import ledger as ledger_lib
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.ledger import PrivacyLedger
+from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.optimizers.ledger_of_chief import LedgerOfChief
-from keras_dp.training.data_adapter import Feed
+from keras_dp.training.data_adapter import DataAdapter
 from keras_dp.training.devices.replicas import Replicas
 
 
@@ -63,18 +64,18 @@ def open_ledger(
     return LedgerOfChief(ledger_lib.Header(dataset, unit, pairs, generator))
 
 
-def check_worker(ledger: Any, feed: Feed, replicas: Replicas) -> None:
+def check_worker(ledger: Any, adapter: DataAdapter, replicas: Replicas) -> None:
     """Raises unless this process may train on its own.
 
     Several workers learn of a refusal together, in `check_agreement`.
     """
-    refusal = refusal_of(ledger, feed, replicas)
+    refusal = refusal_of(ledger, adapter, replicas)
     if refusal is not None and replicas.workers == 1:
         raise refusal
 
 
 def refusal_of(
-    ledger: Any, feed: Feed, replicas: Replicas
+    ledger: Any, adapter: DataAdapter, replicas: Replicas
 ) -> PrivateTrainingError | None:
     """Returns why a worker must not train, `None` if it may.
 
@@ -96,7 +97,7 @@ def refusal_of(
             f"ledger={ledger!r}, in worker {replicas.worker!r} of "
             f"{replicas.workers!r}. Open it with open_ledger(strategy, ...)."
         )
-    shard = _shard(feed)
+    shard = _shard(adapter)
     if replicas.workers > 1 and shard != (replicas.worker, replicas.workers):
         return PrivateTrainingError(
             "Each worker must draw from a shard of its own: fit takes "
@@ -107,30 +108,36 @@ def refusal_of(
     return None
 
 
-def terms_of(private: Any, asked: tuple[int, Mapping[str, Any]] | None) -> Any:
-    """Returns what all workers must have in common, beside the plan.
+class FitTerms(NamedTuple):
+    """What all workers must agree on, next to the round they plan.
 
-    Args:
-        private: The `PrivateModel`, built.
-        asked: Epochs and options of `fit`.
+    Attributes:
+        epochs: As in `keras.Model.fit`.
+        options: Other arguments of `fit`.
+        steps_per_execution: As in `keras.Model.compile`.
     """
-    epochs, options = asked or (1, {})
-    optimizer = private.optimizer
-    return (
-        epochs,
-        options.get("initial_epoch", 0),
-        options.get("steps_per_epoch"),
-        private.steps_per_execution,
-        options.get("validation_data") is not None,
-        options.get("validation_freq", 1),
-        optimizer.ledger.header.generator,
-        keras.saving.serialize_keras_object(optimizer.inner),
-    )
+
+    epochs: int
+    options: Mapping[str, Any]
+    steps_per_execution: int
+
+    def with_optimizer(self, optimizer: DPOptimizer) -> tuple[Any, ...]:
+        """Returns values to be compared, those of the optimizer included."""
+        return (
+            self.epochs,
+            self.options.get("initial_epoch", 0),
+            self.options.get("steps_per_epoch"),
+            self.steps_per_execution,
+            self.options.get("validation_data") is not None,
+            self.options.get("validation_freq", 1),
+            optimizer.required_ledger().header.generator,
+            keras.saving.serialize_keras_object(optimizer.inner),
+        )
 
 
 def check_agreement(
     replicas: Replicas,
-    feed: Feed,
+    adapter: DataAdapter,
     planned: Any,
     terms: Any,
     refusal: PrivateTrainingError | None,
@@ -141,17 +148,17 @@ def check_agreement(
 
     Args:
         replicas: Of the model.
-        feed: Of this worker.
+        adapter: Of this worker.
         planned: The round that this worker expects.
-        terms: From `terms_of`.
+        terms: From `FitTerms.with_optimizer`.
         refusal: Why this worker must not train.
 
     Raises:
         PrivateTrainingError: They differ in what the ledger is told, in how
             they update, or in how many rounds they run; or one must not train.
     """
-    index, count = _shard(feed) or (-1, -1)
-    size = getattr(feed.source, "population_size", None)
+    index, count = _shard(adapter) or (-1, -1)
+    size = getattr(adapter.source, "population_size", None)
     # Nobody waits for a worker that has gone: refusals travel as well.
     may_train = int(refusal is None)
     row = [may_train, index, count, *_words((planned, terms, size))]
@@ -186,10 +193,10 @@ def check_agreement(
         )
 
 
-def _shard(feed: Feed) -> tuple[int, int] | None:
+def _shard(adapter: DataAdapter) -> tuple[int, int] | None:
     """Returns the index of this worker's shard, and how many there are."""
-    index = getattr(feed.source, "shard_index", None)
-    count = getattr(feed.source, "shard_count", None)
+    index = getattr(adapter.source, "shard_index", None)
+    count = getattr(adapter.source, "shard_count", None)
     return None if index is None or count is None else (index, count)
 
 

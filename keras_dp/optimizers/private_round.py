@@ -1,60 +1,74 @@
-"""Everything that is asked of one sample: its gradients, and what else."""
+"""One round as pure functions of a state that is passed in and returned."""
 
 import dataclasses
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from keras_dp import ledger
-from keras_dp.dp_queries import DPQuery, QueryResult
+from keras_dp.dp_queries import DPQuery
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.noise.seeds import children
+from keras_dp.optimizers.groups import VariableGroups
+from keras_dp.optimizers.record_batch import RecordBatch
 
 GRADIENTS = "gradients"
 
 
-class Asked(NamedTuple):
-    """A batch of records for one query.
+class Released(NamedTuple):
+    """What one round gives away.
 
     Attributes:
-        records: Nest with leaves `[batch, ...]`, or lazy ones.
-        mask: Shape `[batch]`, false for padding; `None` if there is none.
+        gradients: The noised answer of each variable, in the order of the
+            variables.
+        answers: The noised answer of every query, by name.
+        global_state: The state for the next round.
+        event: What was released, by name of the query.
     """
 
-    records: Any
-    mask: tf.Tensor | None
+    gradients: list[tf.Tensor]
+    answers: dict[str, Any]
+    global_state: dict[str, Any]
+    event: dict[str, Any]
 
 
-class Grouping(NamedTuple):
-    """How the examples of a physical batch make microbatches.
+@dataclasses.dataclass(frozen=True)
+class PrivateRound:
+    """What is asked of one sample, and how it is answered.
+
+    Its methods keep nothing: state comes in and goes out. In order: `plan`,
+    `initial_sample`, `accumulate` for each physical batch, `release`.
+
+    Queries share one sample, as in a `NestedQuery`. The records of each may
+    be other units of the sample, examples or microbatches, with a mask of
+    their own.
+
+    Guarantee: that of the queries, composed over one sample. `plan` gives the
+    event of the next `release` from the public state alone.
 
     Attributes:
-        rows: Consecutive rows of the batch that make one, padding included.
-        size: Public number that the sum of their gradients is divided by.
-        bound_factor: By how many times a record's bound the privacy unit moves
-            the sum over the sample.
+        queries: By name; that of the gradients first. Cannot be changed.
+        groups: Of the variables, `None` if all are in one list.
     """
 
-    rows: int
-    size: float
-    bound_factor: int
+    queries: Mapping[str, DPQuery]
+    groups: VariableGroups | None = None
 
+    def __post_init__(self) -> None:
+        frozen = MappingProxyType(dict(self.queries))
+        object.__setattr__(self, "queries", frozen)
 
-class RoundQueries:
-    """The queries of a round by name, over one sample.
-
-    As a `NestedQuery` of them, but records of each may be other units of the
-    sample (examples, or groups of them), with masks of their own.
-
-    Attributes:
-        queries: By name; that of the gradients first.
-    """
-
-    def __init__(
-        self, gradients: DPQuery, beside: Mapping[str, DPQuery] | None = None
-    ) -> None:
-        self.queries = {GRADIENTS: gradients, **(beside or {})}
+    @classmethod
+    def of(
+        cls,
+        gradients: DPQuery,
+        side_queries: Mapping[str, DPQuery] | None = None,
+        groups: VariableGroups | None = None,
+    ) -> "PrivateRound":
+        """Returns the round that asks for gradients, and other things."""
+        return cls({GRADIENTS: gradients, **(side_queries or {})}, groups)
 
     @property
     def adapts(self) -> bool:
@@ -66,6 +80,14 @@ class RoundQueries:
         """Whether a query brings a seed of its own."""
         return any(query.seeded for query in self.queries.values())
 
+    def fingerprint(self) -> str:
+        """Returns the queries and groups as text, to be compared later.
+
+        Comparing objects would not do: one that was changed in place is equal
+        to itself.
+        """
+        return repr((dict(self.queries), self.groups))
+
     def initial_state(self, seed: int | None) -> dict[str, Any]:
         """Returns the global state of each query."""
         each = children(seed, len(self.queries))
@@ -75,6 +97,18 @@ class RoundQueries:
                 self.queries.items(), each, strict=True
             )
         }
+
+    def templates(
+        self, variables: list[Any], side_templates: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Returns what one record of each query looks like.
+
+        Args:
+            variables: What is trained.
+            side_templates: Template of a record of each side query.
+        """
+        specs = [tf.TensorSpec(v.shape, v.dtype) for v in variables]
+        return {GRADIENTS: self._grouped(variables, specs), **side_templates}
 
     def initial_sample(self, templates: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the state of an empty sample for each query."""
@@ -119,19 +153,31 @@ class RoundQueries:
         self,
         state: Mapping[str, Any],
         sample: Mapping[str, Any],
-        asked: Mapping[str, Asked],
+        variables: list[Any],
+        batches: Mapping[str, RecordBatch],
     ) -> dict[str, Any]:
-        """Returns the sample with a physical batch added."""
+        """Returns the sample with a physical batch added.
+
+        Args:
+            state: The global state of each query.
+            sample: The sample so far, of each query.
+            variables: What is trained.
+            batches: The records for each query; those of the gradients one
+                per variable.
+        """
+        gradients = batches[GRADIENTS]
+        records = self._grouped(variables, gradients.records)
+        batches = {**batches, GRADIENTS: gradients._replace(records=records)}
         return {
             name: query.accumulate_records(
                 query.derive_sample_params(state[name]),
                 sample[name],
-                *asked[name],
+                *batches[name],
             )
             for name, query in self.queries.items()
         }
 
-    def planned_event(self, state: Mapping[str, Any]) -> dict[str, Any]:
+    def plan(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the event of the next release."""
         return {
             name: query.planned_event(state[name])
@@ -139,19 +185,31 @@ class RoundQueries:
         }
 
     def release(
-        self, sample: Mapping[str, Any], state: Mapping[str, Any]
-    ) -> QueryResult:
+        self,
+        sample: Mapping[str, Any],
+        state: Mapping[str, Any],
+        variables: list[Any],
+    ) -> Released:
         """Returns the noised answers, the next state and the event."""
         results = {
             name: query.get_noised_result(sample[name], state[name])
             for name, query in self.queries.items()
         }
-        return QueryResult(
-            *(
-                {name: result[field] for name, result in results.items()}
-                for field in range(3)
-            )
+        answers = {name: result.value for name, result in results.items()}
+        gradients = answers[GRADIENTS]
+        if self.groups is not None:
+            gradients = self.groups.join(variables, gradients)
+        return Released(
+            gradients,
+            answers,
+            {name: result.global_state for name, result in results.items()},
+            {name: result.event for name, result in results.items()},
         )
+
+    def _grouped(self, variables: list[Any], parts: Any) -> Any:
+        if self.groups is None:
+            return list(parts)
+        return self.groups.split(variables, list(parts))
 
     def ledger_events(
         self, event: Mapping[str, Any], gradient_bound_factor: int = 1
@@ -159,7 +217,7 @@ class RoundQueries:
         """Returns the events of a round for the ledger.
 
         Args:
-            event: From `planned_event` or `release`.
+            event: From `plan` or `release`.
             gradient_bound_factor: By how much more than a record's bound the
                 privacy unit moves the sum of the gradients.
         """
@@ -206,20 +264,3 @@ def _times(event: ledger.SumQueryEvent, factor: int) -> ledger.SumQueryEvent:
         f"another is bounded by neither. Received: {event!r}. Sample groups "
         'that are fixed in advance (unit="microbatch"), or single examples.'
     )
-
-
-def asked_of(
-    records: list[Any],
-    mask: tf.Tensor | None,
-    batch: int,
-    grouping: Grouping | None,
-) -> Asked:
-    """Returns what the query of the gradients is asked: examples, or groups."""
-    if grouping is None:
-        return Asked(records, mask)
-    weights = tf.ones([batch]) if mask is None else tf.cast(mask, tf.float32)
-    weights /= grouping.size
-    groups = [each.grouped(grouping.rows, weights) for each in records]
-    # A group of padding alone is no record, not one of norm 0.
-    rows = tf.reshape(weights > 0, [batch // grouping.rows, grouping.rows])
-    return Asked(groups, tf.reduce_any(rows, axis=1))

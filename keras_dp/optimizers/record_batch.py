@@ -1,0 +1,57 @@
+"""The records of one physical batch: one per example, or per microbatch."""
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+
+class RecordBatch(NamedTuple):
+    """A batch of records for one query.
+
+    Attributes:
+        records: Nest with leaves `[batch, ...]`, or lazy ones.
+        mask: Shape `[batch]`, false for padding, which may stand in any row;
+            `None` if there is none.
+    """
+
+    records: Any
+    mask: tf.Tensor | None
+
+
+class Grouping(NamedTuple):
+    """How the examples of a physical batch make microbatches.
+
+    Attributes:
+        rows: Consecutive rows of the batch that make one, padding included.
+        size: Public number that the sum of their gradients is divided by.
+        bound_factor: By how many times a record's bound the privacy unit moves
+            the sum over the sample.
+    """
+
+    rows: int
+    size: float
+    bound_factor: int
+
+
+def record_batch(
+    gradients: list[Any],
+    mask: tf.Tensor | None,
+    batch: int,
+    grouping: Grouping | None,
+) -> RecordBatch:
+    """Returns the gradients of examples, or of microbatches of them.
+
+    Args:
+        gradients: Records of each variable, one per example.
+        mask: Shape `[batch]`, false for padding; `None` if there is none.
+        batch: Number of rows, padding included.
+        grouping: How rows make microbatches; `None` if each is a record.
+    """
+    if grouping is None:
+        return RecordBatch(gradients, mask)
+    weights = tf.ones([batch]) if mask is None else tf.cast(mask, tf.float32)
+    weights /= grouping.size
+    groups = [each.grouped(grouping.rows, weights) for each in gradients]
+    # A group of padding alone is no record, not one of norm 0.
+    rows = tf.reshape(weights > 0, [batch // grouping.rows, grouping.rows])
+    return RecordBatch(groups, tf.reduce_any(rows, axis=1))

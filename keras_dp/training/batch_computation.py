@@ -1,0 +1,194 @@
+"""What one physical batch computes: forward, backward, clip; noise at the end.
+
+All of it is pure but for the state of the optimizer, the sums of a sample that
+spans several batches, and the weights.
+"""
+
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from keras_dp.gradients import (
+    ExampleLosses,
+    GradientEngine,
+    example_losses,
+    without_stores,
+)
+from keras_dp.optimizers.private_round import GRADIENTS
+from keras_dp.optimizers.record_batch import Grouping, record_batch
+from keras_dp.training.devices.replicas import alone, summed
+from keras_dp.training.example_metrics import masks_of, with_penalties
+from keras_dp.training.sample_sums import SampleSums
+from keras_dp.training.step_parts import StepParts
+
+
+class BatchKind(NamedTuple):
+    """What tells the compiled steps of one model apart.
+
+    Attributes:
+        first: Whether the batch is the first of its sample.
+        last: Whether the sample is released with it.
+        grouping: How examples make microbatches, if they do.
+    """
+
+    first: bool
+    last: bool
+    grouping: Grouping | None
+
+
+class BatchResult(NamedTuple):
+    """What a physical batch leaves, for metrics and the ledger.
+
+    Attributes:
+        losses: Of each example, weight penalties included.
+        outputs: What the model returned.
+        masks: The Keras mask of each output.
+        released: The event and the private metrics; `None` within a sample.
+    """
+
+    losses: ExampleLosses
+    outputs: Any
+    masks: list[tf.Tensor | None]
+    released: tuple[Any, dict[str, tf.Tensor]] | None
+
+
+class BatchComputation:
+    """Computes on physical batches, for one model that was compiled.
+
+    Attributes:
+        engine: Computes gradients example by example.
+    """
+
+    def __init__(self, parts: StepParts) -> None:
+        """Finds the layers of the model, or refuses it.
+
+        Args:
+            parts: What the step is made of.
+        """
+        self._parts = parts
+        self._round = parts.optimizer.round
+        self._sums: SampleSums | None = None
+        statistics = parts.side_queries.statistics
+        self.engine = GradientEngine(
+            parts.model,
+            jit_compile=parts.options.jit_compile,
+            releases_statistics=statistics is not None,
+        )
+        if statistics is not None and not self.engine.normalized:
+            raise ValueError(
+                "`batch_statistics` must be None for a model without "
+                "BatchNormalization that is trained. Received: "
+                f"batch_statistics={statistics!r}."
+            )
+
+    @property
+    def templates(self) -> dict[str, Any]:
+        """What one record of each query looks like."""
+        return self._round.templates(
+            self.engine.variables,
+            self._parts.side_queries.templates(self.engine.normalized),
+        )
+
+    def make_sums(self) -> None:
+        """Creates the sums of samples that span several batches, once."""
+        if self._sums is None:
+            self._sums = SampleSums(
+                self._round.initial_sample(self.templates),
+                self._parts.options.replicas.strategy,
+            )
+
+    def of_batch(
+        self,
+        data: tuple[Any, Any, Any],
+        mask: tf.Tensor | None,
+        kind: BatchKind,
+    ) -> BatchResult:
+        """Adds a physical batch to its sample, and releases the last."""
+        x, y, weight = data
+        batch = keras.tree.flatten(x)[0].shape[0]
+        held: list[ExampleLosses] = []
+
+        def losses_of(outputs: Any) -> tf.Tensor:
+            held.append(self.losses(y, outputs, weight, batch))
+            return held[0].total
+
+        result = self.engine.gradients(
+            x, losses_of, batch, loss_scale=self._parts.options.loss_scale
+        )
+        with without_stores(self.engine.model):
+            batches = self._parts.side_queries.batches(
+                y, result.outputs, result.losses, result.statistics, mask
+            )
+        batches[GRADIENTS] = record_batch(
+            result.records, mask, batch, kind.grouping
+        )
+        sample = self._added(batches, kind)
+        # Of the weights that the losses are of, not of the updated ones.
+        losses = with_penalties(self._parts.model, held[0])
+        released = self._end(sample, kind)
+        masks = masks_of(result.outputs)
+        return BatchResult(losses, result.outputs, masks, released)
+
+    def _added(self, batches: dict[str, Any], kind: BatchKind) -> Any:
+        """Returns the sample with the records of a batch."""
+        if kind.first:
+            sample = self._round.initial_sample(self.templates)
+        else:
+            sample = self._made_sums.read()
+        state = self._parts.optimizer.read_state()
+        with self.engine.computing():
+            return self._round.accumulate(
+                state, sample, self.engine.variables, batches
+            )
+
+    def _end(self, sample: Any, kind: BatchKind) -> Any:
+        """Releases the sample, or keeps it for the next batch."""
+        if kind.last:
+            return self._released(sample)
+        self._made_sums.assign(sample)
+        return None
+
+    def of_sums(self) -> tuple[Any, dict[str, tf.Tensor]]:
+        """Releases what every replica has summed up."""
+        return self._released(self._made_sums.read())
+
+    @property
+    def _made_sums(self) -> SampleSums:
+        if self._sums is None:
+            raise RuntimeError("`make_sums` must be called first.")
+        return self._sums
+
+    def _released(self, sample: Any) -> tuple[Any, dict[str, tf.Tensor]]:
+        """Noises and applies the sums; returns the event and the metrics."""
+        if self._parts.options.replicas.are_many:
+            sample = summed(sample)
+        variables = self.engine.variables
+        event, answers = self._parts.optimizer.release(
+            sample, variables, self._penalties(variables)
+        )
+        values = self._parts.side_queries.apply(answers, self.engine.normalized)
+        return event, values
+
+    def losses(
+        self, y: Any, outputs: Any, weight: Any, batch: int
+    ) -> ExampleLosses:
+        """Returns the loss of each example, alone."""
+        with alone():
+            return example_losses(
+                self._parts.loss,
+                y,
+                outputs,
+                weight,
+                batch,
+                loss_scale=self._parts.options.loss_scale,
+            )
+
+    def _penalties(self, variables: list[Any]) -> list[tf.Tensor | None]:
+        """Gradients of the weight penalties, which depend on no data."""
+        with tf.GradientTape() as tape:
+            losses = self._parts.model._get_regularization_losses()
+            total = tf.add_n(losses) if losses else None
+        if total is None:
+            return [None] * len(variables)
+        return tape.gradient(total, [v.value for v in variables])

@@ -1,0 +1,54 @@
+"""What a training step is made of, fixed when `compile` is first trained."""
+
+import dataclasses
+from typing import Any
+
+import keras
+
+from keras_dp.optimizers.dp_optimizer import DPOptimizer
+from keras_dp.training.devices.replicas import Replicas
+from keras_dp.training.example_metrics import ExampleMetrics
+from keras_dp.training.side_queries import SideQueries
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StepOptions:
+    """How a step is run.
+
+    Attributes:
+        jit_compile: Whether XLA compiles what touches gradients.
+        run_eagerly: Whether nothing is compiled.
+        loss_scale: What losses are multiplied by while they are
+            differentiated, a power of two.
+        self_check_examples: How many examples the engine is compared with
+            brute force on; 0 for none.
+        replicas: The devices that share a physical batch.
+    """
+
+    jit_compile: bool
+    run_eagerly: bool
+    loss_scale: float
+    self_check_examples: int
+    replicas: Replicas
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StepParts:
+    """What a training step is made of.
+
+    Attributes:
+        model: The user's model, built.
+        optimizer: Built for the model and the side queries.
+        loss: What `keras.Model.compile` made of the loss, built. Keras gives
+            its class no public name.
+        metrics: Keras's metrics, which are not private.
+        side_queries: What is asked of a sample next to its gradients.
+        options: How the step is run.
+    """
+
+    model: keras.Model
+    optimizer: DPOptimizer
+    loss: Any
+    metrics: ExampleMetrics
+    side_queries: SideQueries
+    options: StepOptions

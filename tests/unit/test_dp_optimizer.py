@@ -1,0 +1,159 @@
+"""What a private optimizer holds, and what nobody can change in it."""
+
+import dataclasses
+
+import keras
+import pytest
+import tensorflow as tf
+
+import keras_dp
+from keras_dp.errors import PrivateTrainingError
+from keras_dp.optimizers import DPSGD, DPOptimizer
+from keras_dp.optimizers.private_round import PrivateRound
+
+
+def query(stddev=1.0):
+    return keras_dp.GaussianAverageQuery(1.0, stddev, denominator=8)
+
+
+def optimizer(**options):
+    ledger = keras_dp.PrivacyLedger.in_memory(dataset="test")
+    return DPSGD(1.0, query=query(), ledger=ledger, **options)
+
+
+def model():
+    return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+
+
+def private_model(**options):
+    private = keras_dp.PrivateModel(model(), self_check_examples=0)
+    private.compile(optimizer(), loss="mse", **options)
+    return private
+
+
+DATA = tf.ones([4, 2]), tf.ones([4, 1])
+
+
+class TestTheInnerOptimizer:
+    """It applies noised answers, and no gradients of anybody else."""
+
+    def test_refuses_gradients(self) -> None:
+        inner = optimizer().inner
+        variable = keras.Variable([1.0])
+        inner.build([variable])
+        gradients = [tf.constant([0.5])]
+
+        for apply in (
+            lambda: inner.apply(gradients, [variable]),
+            lambda: inner.apply_gradients([(gradients[0], variable)]),
+        ):
+            with pytest.raises(PrivateTrainingError, match="inner optimizer"):
+                apply()
+
+        assert float(variable[0]) == 1.0
+
+    def test_refuses_to_train_the_model_without_noise(self) -> None:
+        private = private_model()
+        private.train_on_batch(*DATA)
+        before = private.model.get_weights()
+
+        private.model.compile(private.optimizer.inner, "mse")
+        with pytest.raises(PrivateTrainingError, match="inner optimizer"):
+            private.model.fit(*DATA, verbose=0)
+
+        for old, new in zip(before, private.model.get_weights(), strict=True):
+            assert (old == new).all()
+
+    def test_is_refused_while_training_privately_too(self) -> None:
+        class Applies(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None):
+                private = self.model
+                zeros = [tf.zeros(v.shape) for v in private.trainable_variables]
+                private.optimizer.inner.apply(
+                    zeros, private.trainable_variables
+                )
+
+        with pytest.raises(PrivateTrainingError, match="inner optimizer"):
+            private_model().fit(*DATA, callbacks=[Applies()], verbose=0)
+
+    def test_is_saved_as_what_it_is(self) -> None:
+        config = keras.saving.serialize_keras_object(optimizer())
+
+        loaded = keras.saving.deserialize_keras_object(config)
+
+        assert type(loaded.inner) is keras.optimizers.SGD
+        with pytest.raises(PrivateTrainingError, match="inner optimizer"):
+            loaded.inner.apply([tf.zeros([1])], [keras.Variable([1.0])])
+
+
+class TestTheRound:
+    def test_cannot_be_changed(self) -> None:
+        private = private_model()
+        private.train_on_batch(*DATA)
+        round_ = private.optimizer.round
+
+        with pytest.raises(TypeError):
+            round_.queries["gradients"] = query(1e-6)
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            round_.queries = {}
+        with pytest.raises(AttributeError):
+            private.optimizer.round = PrivateRound.of(query(1e-6))
+
+    @pytest.mark.parametrize("stddev", [1e-3, 1e3])
+    def test_that_is_changed_by_force_stops_before_the_ledger(
+        self, stddev
+    ) -> None:
+        """The step would still do what it was traced with."""
+        private = private_model()
+        private.train_on_batch(*DATA)
+        before = private.model.get_weights()
+
+        object.__setattr__(private.optimizer.query, "sum_stddev", stddev)
+        with pytest.raises(PrivateTrainingError, match="compiled with"):
+            private.train_on_batch(*DATA)
+
+        assert len(private.optimizer.ledger) == 1
+        for old, new in zip(before, private.model.get_weights(), strict=True):
+            assert (old == new).all()
+
+    def test_is_made_where_the_model_is_built(self) -> None:
+        with pytest.raises(PrivateTrainingError, match="must be built"):
+            _ = optimizer().round
+
+
+class TestCompile:
+    METRICS = {  # noqa: RUF012
+        "loss": keras_dp.training.PrivateLoss(query(5.0))
+    }
+
+    def test_leaves_the_optimizer_as_it_is(self) -> None:
+        """Two models may be compiled before the first of them is built."""
+        shared = optimizer()
+        with_metrics, without = (
+            keras_dp.PrivateModel(model(), self_check_examples=0)
+            for _ in range(2)
+        )
+
+        without.compile(shared, "mse")
+        with_metrics.compile(shared, "mse", private_metrics=self.METRICS)
+        without.train_on_batch(*DATA)
+
+        assert list(shared.round.queries) == ["gradients"]
+        with pytest.raises(PrivateTrainingError, match="asked for something"):
+            with_metrics.train_on_batch(*DATA)
+
+    def test_refuses_side_queries_that_the_optimizer_has_no_state_for(
+        self,
+    ) -> None:
+        private = private_model()
+        private.train_on_batch(*DATA)
+
+        with pytest.raises(PrivateTrainingError, match="asked for something"):
+            private.compile(
+                private.optimizer, "mse", private_metrics=self.METRICS
+            )
+
+
+def test_no_optimizer_is_private_twice() -> None:
+    with pytest.raises(TypeError, match="private already"):
+        DPOptimizer(optimizer(), query=query(), ledger=optimizer().ledger)
