@@ -6,14 +6,18 @@ TENSORFLOW ?= tensorflow-cpu
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# A file stays on one worker, for its fixtures; the folders with the longest
+# files come first, so that both workers end together.
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile \
+  --no-loadscope-reorder
 REQUIREMENTS := $(wildcard requirements/*.txt) pyproject.toml
 # TensorFlow's C++ code logs its build options at every start otherwise.
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: help env demo test format lint types tests tutorials clean
+.PHONY: help env demo quick test test-full format lint types clean
 
 help:  ## List the targets.
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
 env: $(VENV)/.installed  ## Create .venv with everything in it.
 
@@ -30,7 +34,14 @@ $(VENV)/.installed: $(REQUIREMENTS)
 demo: env  ## Train a private income classifier on census data.
 	$(BIN)/python tutorials/adult_income.py
 
-test: env format lint types tests  ## Run every check.
+quick: env  ## Run the unit tests that need no TensorFlow, in a minute.
+	$(PYTEST) --tier quick keras_dp tests/unit
+
+test: env format lint types  ## Check style and types, run all but the longest tests.
+	$(PYTEST) --tier standard
+
+test-full: env format lint types  ## Check style and types, run every test.
+	$(PYTEST) --tier full
 
 format:
 	$(BIN)/ruff format --check .
@@ -40,9 +51,6 @@ lint:
 
 types:
 	$(BIN)/mypy
-
-tests:  # A file stays on one worker, for its fixtures.
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 clean:  ## Remove what the other targets made.
 	rm -rf $(VENV) out build *.egg-info .pytest_cache .mypy_cache .ruff_cache

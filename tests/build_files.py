@@ -7,10 +7,11 @@ makes one library of each package of `keras_dp`, wings included.
 
 import ast
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests import imports
+
+ROOT = imports.ROOT
 # Where the name that is imported is not that of the distribution.
 DISTRIBUTIONS = {"absl": "absl_py"}
 # Apart from `__init__.py`, which names every package, so that the packages
@@ -85,7 +86,7 @@ def dependencies(folder: Path, root: Path = ROOT) -> set[str]:
 def _needed(sources: list[Path], own: str, root: Path) -> set[str]:
     found = set()
     for source in sources:
-        for name in _imported(ast.parse(source.read_text("utf-8"))):
+        for name in imports.names(ast.parse(source.read_text("utf-8"))):
             top, *parts = name.split(".")
             if top == "keras_dp":
                 is_package = (root / "keras_dp" / parts[0]).is_dir()
@@ -95,24 +96,6 @@ def _needed(sources: list[Path], own: str, root: Path) -> set[str]:
             elif top not in sys.stdlib_module_names:
                 found.add(f"@pypi//{DISTRIBUTIONS.get(top, top)}")
     return found
-
-
-def _imported(tree: ast.AST) -> Iterator[str]:
-    """Yields the full names of what a program imports when it runs."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif not _is_for_types(node):
-            yield from _imported(node)
-
-
-def _is_for_types(node: ast.AST) -> bool:
-    """Whether only type checkers read the block: no import, no edge."""
-    return (
-        isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-    )
 
 
 def _library(

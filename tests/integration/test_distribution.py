@@ -61,7 +61,7 @@ def trained(tmp_path_factory):
     return results
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("name", COMPARED)
 class TestTwoReplicas:
     def test_weights_are_those_of_one(self, trained, name) -> None:
@@ -99,7 +99,7 @@ class TestTwoReplicas:
         assert trained[2][f"{name}/traces"] <= 4
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_dropout_is_drawn_on_replicas(trained) -> None:
     assert np.isfinite(trained[2]["dropout/weights"]).all()
     assert trained[2]["dropout/apart"] == 0
@@ -109,7 +109,7 @@ def _p_value(steps: np.ndarray, stddev: float) -> float:
     return stats.kstest(steps, stats.norm(scale=stddev).cdf).pvalue
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("replicas", [1, 2])
 class TestTheNoise:
     def test_is_added_once(self, trained, replicas) -> None:

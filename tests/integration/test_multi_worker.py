@@ -18,7 +18,7 @@ WORKERS = 2
 # Starting a cluster takes half a minute where the machine is busy.
 TIMEOUT_SECONDS = 600
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 
 def _free_ports() -> int:

@@ -155,7 +155,7 @@ def finished(tmp_path_factory):
     }
 
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 BOTH = pytest.mark.parametrize("name", ["adult", "mnist"])
 ROUNDS = {"adult": 32, "mnist": 6}  # ceil(records / expected batch).
 

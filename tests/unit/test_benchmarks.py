@@ -5,6 +5,7 @@ import json
 import sys
 from pathlib import Path
 
+import keras
 import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -82,6 +83,7 @@ class TestWorkloads:
 
         model = workload.make()
 
+        assert isinstance(model, keras.Model)
         assert model.count_params() == workload.parameters
         assert model.input_shape == (None, *workload.shape)
         assert model.output_shape == (None, workload.classes)

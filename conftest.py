@@ -1,0 +1,57 @@
+"""The tiers of the tests: `make quick`, `make test` and `make test-full`.
+
+*Quick* are the tests of files that do without TensorFlow. *Standard* adds all
+others but those marked `full`. *Full*, the default, leaves nothing out. A test
+marked `standard` is too long for the quick tier.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.imports import needs_tensorflow
+
+TIERS = ("quick", "standard", "full")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--tier", choices=TIERS, default="full", help="Which tests to run."
+    )
+
+
+def pytest_ignore_collect(
+    collection_path: Path, config: pytest.Config
+) -> bool | None:
+    """Leaves out files by what they import, before they do."""
+    if config.getoption("--tier") != "quick" or collection_path.suffix != ".py":
+        return None
+    # pytest asks a module for each of its names, which surfaces then import.
+    is_surface = collection_path.name == "__init__.py"
+    return is_surface or needs_tensorflow(collection_path) or None
+
+
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    chosen = TIERS.index(config.getoption("--tier"))
+    longer = TIERS[chosen + 1 :]
+    left_out = [
+        item for item in items if any(map(item.get_closest_marker, longer))
+    ]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in set(left_out)]
+
+
+@pytest.fixture(autouse=True)
+def _quick_tests_do_without_tensorflow(
+    pytestconfig: pytest.Config,
+) -> Iterator[None]:
+    yield
+    if pytestconfig.getoption("--tier") == "quick":
+        assert "tensorflow" not in sys.modules, (
+            "This test imported TensorFlow. Import it at the top of the file, "
+            "so that `make quick` leaves the file out."
+        )

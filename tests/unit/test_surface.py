@@ -1,0 +1,89 @@
+"""The names that users import, of the package and of its packages."""
+
+import ast
+import importlib
+import inspect
+from pathlib import Path
+
+import pytest
+
+import keras_dp
+import keras_dp.training
+from tests.imports import ROOT
+
+PACKAGES = sorted(
+    path.parent.name for path in (ROOT / "keras_dp").glob("*/__init__.py")
+)
+# What optimizers are built from.
+INTERNAL = {"gradients", "noise"}
+
+
+def subpackages():
+    return [
+        importlib.import_module(f"keras_dp.{package}") for package in PACKAGES
+    ]
+
+
+class TestTheSurface:
+    def test_lists_every_package_but_internal_ones(self) -> None:
+        missing = {*PACKAGES, "errors"} - set(keras_dp.__all__)
+
+        assert missing == INTERNAL
+
+    def test_lists_what_type_checkers_and_users_are_told(self) -> None:
+        tree = ast.parse(Path(keras_dp.__file__).read_text("utf-8"))
+        (block,) = (
+            node
+            for node in tree.body
+            if isinstance(node, ast.If)
+            and ast.unparse(node.test) == "TYPE_CHECKING"
+        )
+        told = {
+            alias.asname or alias.name
+            for node in block.body
+            for alias in node.names
+        }
+
+        assert sorted(told | {"__version__"}) == sorted(keras_dp.__all__)
+        assert dir(keras_dp) == sorted(keras_dp.__all__)
+
+    @pytest.mark.parametrize("name", keras_dp.__all__)
+    def test_has_every_name_it_lists(self, name) -> None:
+        assert getattr(keras_dp, name) is not None
+
+    def test_refuses_another_name(self) -> None:
+        with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+            _ = keras_dp.nothing
+
+    def test_has_the_classes_of_the_packages(self) -> None:
+        for name, home in keras_dp._HOMES.items():
+            module = importlib.import_module(f"keras_dp.{home}")
+            assert name in module.__all__
+            assert getattr(keras_dp, name) is getattr(module, name)
+
+    @pytest.mark.parametrize("package", PACKAGES)
+    def test_of_each_package_resolves(self, package) -> None:
+        module = importlib.import_module(f"keras_dp.{package}")
+
+        assert len(set(module.__all__)) == len(module.__all__)
+        for name in module.__all__:
+            assert hasattr(module, name)
+
+    def test_has_a_docstring_for_every_class_and_function(self) -> None:
+        bare = [
+            f"{module.__name__}.{name}"
+            for module in subpackages()
+            for name in module.__all__
+            if not _is_documented(getattr(module, name), name)
+        ]
+
+        assert bare == []
+
+
+def _is_documented(value, name):
+    if not inspect.isclass(value) and not callable(value):
+        return True
+    # `dataclass` and `NamedTuple` write a signature if there is nothing.
+    text = value.__dict__.get("__doc__") if inspect.isclass(value) else None
+    text = text or (None if inspect.isclass(value) else value.__doc__)
+    return bool(text) and not text.startswith(f"{name}(")
