@@ -14,7 +14,7 @@ class LedgerFormatError(LedgerError):
 
 
 class LedgerVersionError(LedgerError):
-    """The file was written by a newer version of the format."""
+    """The file was written in another version of the format."""
 
 
 class LedgerIntegrityError(LedgerError):

@@ -58,11 +58,16 @@ def round_from_text(text: str) -> events.Round:
     """Returns the round of a text.
 
     Raises:
-        LedgerFormatError: It is no JSON, or has a kind or a field that this
-            version does not know, or a value that no event can have.
+        LedgerFormatError: It is not canonical JSON, or has a kind or a field
+            that this version does not know, or a value that no event can have.
     """
     try:
         content = json.loads(text, object_pairs_hook=_without_repeats)
+        if canonical(content) != text:
+            raise LedgerFormatError(
+                "A round must be canonical JSON: sorted keys, no spaces, and "
+                "numbers as Python writes them."
+            )
         if set(content) != {"sampling", "queries", "seeded"}:
             raise LedgerFormatError(
                 "A round must have the fields sampling, queries and seeded. "

@@ -1,14 +1,13 @@
-"""Connections to ledger files: opened, owned by one process, watched.
+"""Connections to ledger files: opened, owned by one process, closed.
 
 POSIX drops every lock that a process has on a file as soon as it closes any
 descriptor of that file, and a forked child believes that it has the locks of
-its parent. Then another process takes the ledger for unused and deletes its
-write-ahead log under the writer. Three rules keep rows from being lost so:
+its parent. Then two processes could write at the same time. Two rules keep rows
+from being lost so:
 
 * a ledger file is opened through SQLite only, which knows its own locks;
 * a connection is used, and closed, by the process that opened it only, and no
-  file is opened that a parent process had open when it forked;
-* a writer looks, after each commit, whether its files are still in place.
+  file is opened that a parent process had open when it forked.
 """
 
 import contextlib
@@ -21,8 +20,6 @@ from keras_dp.errors import LedgerError
 
 # How long one process waits for another one's transaction.
 _BUSY_SECONDS = 30.0
-
-_SUFFIXES = ("", "-wal", "-shm")
 
 _Identity = tuple[int, int] | None
 
@@ -46,7 +43,7 @@ def connect(path: Path, parameters: str) -> sqlite3.Connection:
     Raises:
         LedgerError: The process was forked from one that has the file open.
     """
-    file = _identity(path)
+    file = identity(path)
     if any(
         owner.process != os.getpid() and owner.file == file
         for owner in list(_open.values())
@@ -81,20 +78,15 @@ def close(connection: sqlite3.Connection) -> None:
             connection.close()
 
 
-def files(path: Path) -> tuple[_Identity, ...]:
-    """Returns which files stand at the path and beside it."""
-    return tuple(_identity(Path(f"{path}{suffix}")) for suffix in _SUFFIXES)
-
-
-def has_log(path: Path) -> bool:
-    """Returns whether some of the ledger may be in a write-ahead log."""
-    log = Path(f"{path}-wal")
-    return log.exists() and log.stat().st_size > 0
-
-
-def _identity(path: Path) -> _Identity:
+def identity(path: Path) -> _Identity:
+    """Returns which file stands at the path, `None` if none can be found."""
     try:
         status = path.stat()
-    except FileNotFoundError:
+    except OSError:
         return None
     return status.st_dev, status.st_ino
+
+
+def code_of(error: sqlite3.Error) -> int:
+    """Returns SQLite's code, 0 if the error is Python's."""
+    return int(getattr(error, "sqlite_errorcode", 0))

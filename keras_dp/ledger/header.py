@@ -11,11 +11,10 @@ from keras_dp._version import __version__
 from keras_dp.errors import LedgerFormatError
 from keras_dp.ledger.codec import canonical
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
-# Of the noise. Ledgers that do not say so are older than the first.
+# Of the noise; the first is the default.
 GENERATORS = ("chacha20", "philox")
-_OF_OLDER_LEDGERS = "philox"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,7 +40,18 @@ class Header:
     library_version: str = __version__
 
     def __post_init__(self) -> None:
-        _check.non_empty_text(dataset=self.dataset, unit=self.unit)
+        _check.non_empty_text(
+            dataset=self.dataset,
+            unit=self.unit,
+            library_version=self.library_version,
+        )
+        if type(self.format_version) is not int or (
+            self.format_version != FORMAT_VERSION
+        ):
+            raise ValueError(
+                f"`format_version` must be {FORMAT_VERSION}. "
+                f"Received: format_version={self.format_version!r}."
+            )
         if self.generator not in GENERATORS:
             raise ValueError(
                 f"`generator` must be one of {list(GENERATORS)!r}. "
@@ -72,14 +82,24 @@ class Header:
         """Inverts `as_text`.
 
         Raises:
-            LedgerFormatError: The text is not that of a header.
+            LedgerFormatError: No header is written as this text.
         """
         try:
             content = json.loads(text)
             content["metadata"] = tuple(content["metadata"].items())
-            content.setdefault("generator", _OF_OLDER_LEDGERS)
-            return cls(**content)
-        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            header = cls(**content)
+            if header.as_text() != text:
+                raise ValueError("it is not written as `as_text` writes it")
+        except (
+            TypeError,
+            ValueError,
+            KeyError,
+            AttributeError,
+            MemoryError,
+            RecursionError,
+        ) as error:
             raise LedgerFormatError(
-                f"The header of the ledger cannot be read: {error}"
+                f"The header of the ledger cannot be read: {error}. Restore "
+                "the ledger from a copy."
             ) from error
+        return header

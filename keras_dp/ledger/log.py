@@ -1,61 +1,60 @@
-"""The rows of a ledger: appended, folded at the tail, chained by hashes.
+"""The log of a ledger in its database: appended, folded, settled and sealed.
 
-A row is one of
-
-* `record`: a round happened `count` times;
-* `reserve`: a round is about to happen up to `count` times, and counts as if
-  it had;
-* `settle`: of the reservation in row `target`, `count` rounds did happen.
-
-Each row holds the SHA-256 of its content and of the hash of the row before;
-the last hash and the numbers of rows and of rounds stand in `meta`. So an
-edited, inserted, exchanged or removed row is found. The tail stays short: a
-row that repeats the record before it is folded into it, and a reservation that
-is still the last row is replaced by what was used when it is settled; only if
-another process has appended since does it need a `settle` row.
-
-What the chain cannot show: someone who computes all hashes anew, or brings
-back an old copy of the file. Keep the head hash elsewhere to notice that.
+The functions run inside a transaction, which `begin` starts and `seal` ends.
+The log stays short. A record that repeats the one before is folded into it, and
+a reservation that is still the last row is replaced by what was used when it is
+settled. It needs a `settle` row only if another process has appended since.
 """
 
-import hashlib
 import sqlite3
-from typing import NamedTuple
 
-from keras_dp.errors import LedgerIntegrityError
-from keras_dp.ledger.codec import canonical
+from keras_dp.ledger import chain
+from keras_dp.ledger.rows import LARGEST_COUNT, Row
 
-LARGEST_COUNT = 2**63 - 1
-
-
-class Row(NamedTuple):
-    """One row of the log, its body in words."""
-
-    seq: int
-    kind: str
-    body: str
-    count: int  # type: ignore[assignment]  # Hides tuple.count, unneeded.
-    target: int | None
-    hash: str
+_SELECT = (
+    "SELECT seq, kind, bodies.body, count, target, hash FROM log "
+    "LEFT JOIN bodies ON bodies.id = log.body"
+)
 
 
-class CountedBody(NamedTuple):
-    """What a row amounts to: a round, how often, and how much is reserved."""
-
-    body: str
-    count: int  # type: ignore[assignment]  # Hides tuple.count, unneeded.
-    unsettled: int
+def rows(connection: sqlite3.Connection) -> list[Row]:
+    """Returns all rows, in order."""
+    found = connection.execute(f"{_SELECT} ORDER BY seq")
+    return [Row(*values) for values in found]
 
 
-def genesis(header: str) -> str:
-    """Returns the hash before the first row."""
-    return hashlib.sha256(header.encode()).hexdigest()
+def meta(connection: sqlite3.Connection) -> dict[str, str]:
+    """Returns what stands beside the rows; see `ledger.chain`."""
+    return dict(connection.execute("SELECT key, value FROM meta"))
+
+
+def begin(connection: sqlite3.Connection) -> None:
+    """Checks the end of the log, on which the transaction builds.
+
+    Raises:
+        LedgerIntegrityError: The last row or `meta` is not as it was written.
+    """
+    chain.check_end(meta(connection), _last(connection, 1), _last(connection))
+
+
+def seal(connection: sqlite3.Connection, writer: str) -> None:
+    """Writes the head over what the transaction did.
+
+    Args:
+        connection: Its transaction is about to be committed.
+        writer: Stands for the name under which the file is open; see
+            `ledger.journal`.
+    """
+    last = _last(connection)
+    _set_meta(connection, "writer", writer)
+    _set_meta(connection, "rows", str(0 if last is None else last.seq))
+    _set_meta(connection, "head", chain.head(meta(connection), last))
 
 
 def append_record(
     connection: sqlite3.Connection, body: str, count: int
 ) -> None:
-    """Adds `count` rounds; call it inside a transaction."""
+    """Adds `count` rounds."""
     _add_to_total(connection, count)
     _fold_record(connection, body, count)
 
@@ -71,99 +70,30 @@ def append_reservation(
 def settle(
     connection: sqlite3.Connection, seq: int, body: str, count: int, used: int
 ) -> None:
-    """Replaces the `count` rounds that row `seq` reserved by those used."""
-    row = _row(connection, seq)
-    if row is None or row[1:4] != ("reserve", body, count):
-        raise _contradiction(seq, "it is not the reservation it was")
+    """Replaces the `count` rounds that row `seq` reserved by those used.
+
+    Raises:
+        LedgerIntegrityError: The row is not that reservation, or is settled.
+    """
+    last = _last(connection)
+    values = connection.execute(f"{_SELECT} WHERE seq = ?", [seq]).fetchone()
+    if (
+        last is None
+        or values is None
+        or values[1:4] != ("reserve", body, count)
+    ):
+        raise chain.contradiction(seq, "it is not the reservation it was")
     _add_to_total(connection, used - count)
-    if seq == _row_count(connection):
-        _delete_last(connection, seq)
+    if seq == last.seq:
+        _delete(connection, seq)
         if used:
             _fold_record(connection, body, used)
         return
     if connection.execute(
         "SELECT 1 FROM log WHERE seq > ? AND target = ?", [seq, seq]
     ).fetchone():
-        raise _contradiction(seq, "it is settled already")
+        raise chain.contradiction(seq, "it is settled already")
     _append(connection, "settle", body, used, target=seq)
-
-
-def rows(connection: sqlite3.Connection) -> list[Row]:
-    """Returns all rows, in order."""
-    return [
-        Row(*values)
-        for values in connection.execute(
-            "SELECT seq, kind, bodies.body, count, target, hash FROM log "
-            "LEFT JOIN bodies ON bodies.id = log.body ORDER BY seq"
-        )
-    ]
-
-
-def counted(all_rows: list[Row]) -> list[CountedBody]:
-    """Returns what the rows amount to, each where it was recorded."""
-    used = {row.target: row.count for row in all_rows if row.kind == "settle"}
-    amounts = []
-    for row in all_rows:
-        if row.kind == "record":
-            amounts.append(CountedBody(row.body, row.count, 0))
-        elif row.kind == "reserve":
-            count = used.get(row.seq, row.count)
-            unsettled = 0 if row.seq in used else count
-            amounts.append(CountedBody(row.body, count, unsettled))
-    return [amount for amount in amounts if amount.count]
-
-
-def verify(all_rows: list[Row], meta: dict[str, str]) -> None:
-    """Raises if the rows are not those that were written.
-
-    Raises:
-        LedgerIntegrityError: The message names the first row that is wrong.
-    """
-    previous = genesis(meta.get("header", ""))
-    reserved: dict[int, Row] = {}
-    for position, row in enumerate(all_rows, start=1):
-        if row.seq != position:
-            raise _contradiction(position, "it is missing")
-        if row.hash != _hash(previous, *row[:5]):
-            raise _contradiction(row.seq, "its hash does not fit its content")
-        previous = row.hash
-        _check_row(row, reserved)
-    total = sum(amount.count for amount in counted(all_rows))
-    expected = {
-        "header": meta.get("header"),
-        "head": previous,
-        "rows": str(len(all_rows)),
-        "total": str(total),
-    }
-    if meta != expected:
-        wrong = sorted(
-            key
-            for key in meta.keys() | expected.keys()
-            if meta.get(key) != expected.get(key)
-        )
-        raise LedgerIntegrityError(
-            "The ledger must end where its header says it does. Received: "
-            f"{len(all_rows)} rows, {total} rounds, which contradicts {wrong}. "
-            "The header was edited, or rows were removed or added at the end."
-        )
-
-
-def _check_row(row: Row, reserved: dict[int, Row]) -> None:
-    if row.kind == "reserve":
-        reserved[row.seq] = row
-    elif row.kind == "settle":
-        reservation = reserved.pop(row.target or 0, None)
-        if (
-            reservation is None
-            or reservation.body != row.body
-            or not 0 <= row.count <= reservation.count
-        ):
-            raise _contradiction(row.seq, "it settles no open reservation")
-        return
-    elif row.kind != "record":
-        raise _contradiction(row.seq, f"its kind is {row.kind!r}")
-    if row.count < 1 or row.target is not None:
-        raise _contradiction(row.seq, "its count or target cannot be")
 
 
 def _append(
@@ -177,92 +107,46 @@ def _append(
     (body_id,) = connection.execute(
         "SELECT id FROM bodies WHERE body = ?", [body]
     ).fetchone()
-    seq = _row_count(connection) + 1
-    digest = _hash(_meta(connection, "head"), seq, kind, body, count, target)
+    last = _last(connection)
+    seq = 1 if last is None else last.seq + 1
+    previous = chain.hash_before(meta(connection), last)
+    digest = chain.hash_of(previous, seq, kind, body, count, target)
     connection.execute(
         "INSERT INTO log VALUES (?, ?, ?, ?, ?, ?)",
         [seq, kind, body_id, count, target, digest],
     )
-    _set_tail(connection, digest, seq)
     return seq
 
 
 def _fold_record(connection: sqlite3.Connection, body: str, count: int) -> None:
-    last = _row(connection, _row_count(connection))
+    last = _last(connection)
     if last is not None and last.kind == "record" and last.body == body:
-        _delete_last(connection, last.seq)
+        _delete(connection, last.seq)
         count += last.count
     _append(connection, "record", body, count)
 
 
-def _delete_last(connection: sqlite3.Connection, seq: int) -> None:
+def _delete(connection: sqlite3.Connection, seq: int) -> None:
     connection.execute("DELETE FROM log WHERE seq = ?", [seq])
-    before = _row(connection, seq - 1)
-    head = (
-        genesis(_meta(connection, "header"))
-        if before is None
-        else (before.hash)
-    )
-    _set_tail(connection, head, seq - 1)
 
 
-def _row(connection: sqlite3.Connection, seq: int) -> Row | None:
+def _last(connection: sqlite3.Connection, skip: int = 0) -> Row | None:
+    """Returns the last row, or one of those before it."""
     values = connection.execute(
-        "SELECT seq, kind, bodies.body, count, target, hash FROM log "
-        "LEFT JOIN bodies ON bodies.id = log.body WHERE seq = ?",
-        [seq],
+        f"{_SELECT} ORDER BY seq DESC LIMIT 1 OFFSET ?", [skip]
     ).fetchone()
     return None if values is None else Row(*values)
 
 
-def _meta(connection: sqlite3.Connection, key: str) -> str:
-    values = connection.execute(
-        "SELECT value FROM meta WHERE key = ?", [key]
-    ).fetchone()
-    if values is None:
-        raise LedgerIntegrityError(f"The ledger has no {key!r} any more.")
-    return str(values[0])
-
-
-def _row_count(connection: sqlite3.Connection) -> int:
-    return int(_meta(connection, "rows"))
-
-
 def _add_to_total(connection: sqlite3.Connection, count: int) -> None:
-    total = int(_meta(connection, "total")) + count
-    if total > LARGEST_COUNT:
+    before = int(meta(connection)["total"])
+    if before + count > LARGEST_COUNT:
         raise OverflowError(
             "`count` must fit 64 bits together with all rounds of the ledger. "
-            f"Received: count={count!r}, with {total - count} before it."
+            f"Received: count={count!r}, with {before} before it."
         )
-    connection.execute(
-        "UPDATE meta SET value = ? WHERE key = 'total'", [str(total)]
-    )
+    _set_meta(connection, "total", str(before + count))
 
 
-def _set_tail(
-    connection: sqlite3.Connection, head: str, row_count: int
-) -> None:
-    connection.executemany(
-        "UPDATE meta SET value = ? WHERE key = ?",
-        [(head, "head"), (str(row_count), "rows")],
-    )
-
-
-def _hash(
-    previous: str,
-    seq: int,
-    kind: str,
-    body: str,
-    count: int,
-    target: int | None,
-) -> str:
-    content = canonical([previous, seq, kind, body, count, target])
-    return hashlib.sha256(content.encode()).hexdigest()
-
-
-def _contradiction(seq: int, reason: str) -> LedgerIntegrityError:
-    return LedgerIntegrityError(
-        f"Row {seq} of the ledger is not as it was written: {reason}. The "
-        "ledger must not be trusted. Restore it from a copy."
-    )
+def _set_meta(connection: sqlite3.Connection, key: str, value: str) -> None:
+    connection.execute("UPDATE meta SET value = ? WHERE key = ?", [value, key])

@@ -6,16 +6,14 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Self
 
 from keras_dp import _check
-from keras_dp.errors import (
-    LedgerFormatError,
-    LedgerIntegrityError,
-)
-from keras_dp.ledger import log, storage
+from keras_dp.errors import LedgerFormatError
+from keras_dp.ledger import chain, connections, creation, log, schema, storage
 from keras_dp.ledger.codec import round_from_text, text_from_round
 from keras_dp.ledger.events import Round, SamplingEvent, SumQueryEvent
 from keras_dp.ledger.handle import Handle
 from keras_dp.ledger.header import GENERATORS, Header
 from keras_dp.ledger.reservation import Reservation
+from keras_dp.ledger.rows import Row, counted
 
 
 class CountedRound(NamedTuple):
@@ -31,7 +29,7 @@ class Verification(NamedTuple):
     Attributes:
         rows: Rows of the log.
         rounds: Rounds, reserved ones included.
-        head: Hash of the last row. Kept elsewhere, it proves later that the
+        head: Hash over all rows. Kept elsewhere, it proves later that the
             ledger is still the same; it changes with every append.
     """
 
@@ -43,10 +41,11 @@ class Verification(NamedTuple):
 class PrivacyLedger:
     """Records what was released from one data set, and survives crashes.
 
-    Guarantee: when `record` or `reserve` returns, the rounds are on disk
-    (SQLite, write-ahead log, `synchronous=FULL`), and every later reader counts
-    them. A reservation counts in full until it is settled, so that a process
-    that dies at any moment leaves a ledger that covers all it released.
+    Guarantee: when `record` or `reserve` returns, the rounds are on disk, in
+    the file itself (SQLite, rollback journal, `synchronous=EXTRA`), and every
+    later reader counts them. A reservation counts in full until it is settled,
+    so that a process that dies at any moment leaves a ledger that covers all it
+    released.
 
     Several processes may write to one file at the same time. A handle belongs
     to the process that opened it, and may be used by all of its threads; a
@@ -64,12 +63,12 @@ class PrivacyLedger:
         """Takes over a handle; use `in_memory` or `open` instead."""
         self._handle = handle
         with handle.reading() as connection:
-            values = connection.execute(
-                "SELECT value FROM meta WHERE key = 'header'"
-            ).fetchone()
-        if values is None:
-            raise LedgerFormatError("The ledger has no header.")
-        self._header = Header.from_text(values[0])
+            header = log.meta(connection).get("header")
+        if header is None:
+            raise LedgerFormatError(
+                "The ledger has no header. Restore it from a copy."
+            )
+        self._header = Header.from_text(header)
 
     @classmethod
     def in_memory(
@@ -91,8 +90,8 @@ class PrivacyLedger:
         header = Header(
             dataset, unit, tuple((metadata or {}).items()), generator
         )
-        head = log.genesis(header.as_text())
-        connection = storage.in_memory(header, head)
+        connection = schema.new_database(header.as_text())
+        connections.adopt(connection)
         return cls(Handle(connection, None, writable=True))
 
     @classmethod
@@ -117,16 +116,18 @@ class PrivacyLedger:
             generator: Of the noise, "chacha20" for a new file by default, or
                 "philox"; compared with that of an existing one if given.
             mode: "a" to append, creating the file if there is none; "r" to
-                read an existing file, without any change to it. SQLite may
-                leave an index beside it, `FILE-shm`.
+                read an existing file. Both undo a commit that was cut short;
+                "r" changes nothing else.
 
         Raises:
             FileNotFoundError: `mode` is "r", and there is no file.
             LedgerFormatError: Another kind of file, or truncated or corrupt.
-            LedgerVersionError: Written by a newer version of the format.
+            LedgerVersionError: Written in another version of the format.
             LedgerIntegrityError: The rows are not those that were written.
             LedgerWriteError: The file cannot be written.
-            LedgerError: The parent process had the file open when it forked.
+            LedgerError: No file can have this path; or it cannot be read from
+                here; or the parent process had it open when it forked; or a
+                commit was cut short that this process may not undo.
             ValueError: `dataset`, `unit` or `generator` is not that of the
                 file.
         """
@@ -134,9 +135,8 @@ class PrivacyLedger:
             raise ValueError(
                 f"`mode` must be 'a' or 'r'. Received: mode={mode!r}."
             )
-        # Not what a link or the working folder makes of it later.
-        path = Path(os.path.realpath(path))
-        if mode == "a" and not path.exists():
+        path = storage.absolute(path)
+        if mode == "a" and not storage.exists(path):
             if dataset is None:
                 raise ValueError(
                     "`dataset` must be given to create a ledger. Received: "
@@ -148,8 +148,8 @@ class PrivacyLedger:
                 tuple((metadata or {}).items()),
                 GENERATORS[0] if generator is None else generator,
             )
-            storage.create(path, header, log.genesis(header.as_text()))
-        # A writing connection may change the file by closing: it comes last.
+            creation.create(path, header.as_text())
+        # Everything is checked before a connection that may write.
         ledger = cls._take(
             Handle(storage.connect_reading(path), path, writable=False)
         )
@@ -191,7 +191,7 @@ class PrivacyLedger:
         Rounds that are reserved and not settled are among them.
         """
         merged: list[tuple[str, int]] = []
-        for body, count, _ in log.counted(self._rows()):
+        for body, count, _ in counted(self._rows()):
             if merged and merged[-1][0] == body:
                 merged[-1] = body, merged[-1][1] + count
             else:
@@ -208,7 +208,7 @@ class PrivacyLedger:
 
     def __len__(self) -> int:
         """The number of rounds, reserved ones included."""
-        return sum(count for _, count, _ in log.counted(self._rows()))
+        return sum(count for _, count, _ in counted(self._rows()))
 
     @property
     def unsettled(self) -> int:
@@ -216,7 +216,7 @@ class PrivacyLedger:
 
         Their process is running, or died and may not have run them all.
         """
-        return sum(part.unsettled for part in log.counted(self._rows()))
+        return sum(part.unsettled for part in counted(self._rows()))
 
     def record(
         self,
@@ -235,8 +235,10 @@ class PrivacyLedger:
             seeded: Whether the caller chose the seed of the rounds.
 
         Raises:
-            LedgerWriteError: The rounds are not recorded.
-            OverflowError: Nor here, as the count would not fit 64 bits.
+            LedgerWriteError: The rounds are not recorded. Only if the commit
+                itself failed, and the message says so, may they be.
+            OverflowError: The count would not fit 64 bits. The rounds are not
+                recorded.
         """
         body = text_from_round(Round(sampling, tuple(queries), seeded))
         _check.integer_at_least(1, count=count)
@@ -262,7 +264,8 @@ class PrivacyLedger:
             seeded: Whether the caller chose the seed of the rounds.
 
         Raises:
-            LedgerWriteError: Nothing is reserved; nothing may be released.
+            LedgerWriteError: Nothing may be released. Nothing is reserved,
+                unless the commit itself failed: then the rounds may count.
         """
         round_ = Round(sampling, tuple(queries), seeded)
         body = text_from_round(round_)
@@ -274,32 +277,25 @@ class PrivacyLedger:
         )
 
     def verify(self) -> Verification:
-        """Checks every row against the chain of hashes; see `ledger.log`.
+        """Checks that every row is as it was written, and can be read.
 
         Raises:
             LedgerIntegrityError: A row was edited, added or removed.
+            LedgerFormatError: The file has other tables, or a row holds no
+                round that this version can read.
         """
         with self._handle.reading() as connection:
+            schema.check_tables(connection, repr(str(self.path)))
             rows = log.rows(connection)
-            meta = dict(connection.execute("SELECT key, value FROM meta"))
-            active = connection.execute(
-                "SELECT name FROM sqlite_schema "
-                "WHERE type IN ('trigger', 'view')"
-            ).fetchall()
-        if active:
-            raise LedgerIntegrityError(
-                "The ledger must hold its tables only. Received: the triggers "
-                f"or views {[name for (name,) in active]!r}, which could "
-                "change its rows. Restore it from a copy."
-            )
-        if any(row.body is None for row in rows):
-            raise LedgerIntegrityError("A row of the ledger has no content.")
-        log.verify(rows, meta)
-        total = sum(count for _, count, _ in log.counted(rows))
+            meta = log.meta(connection)
+        chain.verify(rows, meta)
+        for body in {row.body for row in rows}:
+            round_from_text(body)
+        total = sum(count for _, count, _ in counted(rows))
         return Verification(len(rows), total, meta["head"])
 
     def close(self) -> None:
-        """Merges the write-ahead log into the file and lets go of it."""
+        """Lets go of the file."""
         self._handle.close()
 
     def __enter__(self) -> Self:
@@ -316,7 +312,7 @@ class PrivacyLedger:
             f"unit={self._header.unit!r}{state}>"
         )
 
-    def _rows(self) -> list[log.Row]:
+    def _rows(self) -> list[Row]:
         with self._handle.reading() as connection:
             return log.rows(connection)
 

@@ -1,12 +1,13 @@
 """Rounds that are covered by the ledger before they run."""
 
 import contextlib
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 
 from keras_dp import _check
-from keras_dp.errors import LedgerError
+from keras_dp.errors import LedgerError, LedgerWriteError
 from keras_dp.ledger import log
 from keras_dp.ledger.codec import text_from_round
 from keras_dp.ledger.events import Round
@@ -47,8 +48,25 @@ class Reservation:
     ) -> None:
         self._transaction, self._row, self._body = transaction, row, body
         self.round, self.count = round_, count
+        self._process = os.getpid()
         self._is_open = True
         self._lock = threading.RLock()
+
+    def check_process(self) -> None:
+        """Raises unless this process made the reservation.
+
+        Call it before a round that the block covers. A forked process has a
+        copy of the block, and would run the same rounds a second time.
+
+        Raises:
+            LedgerWriteError: The process was forked since.
+        """
+        if self._process != os.getpid():
+            raise LedgerWriteError(
+                "The rounds were reserved before this process was forked. "
+                "Nothing may be released that the ledger does not cover. Open "
+                "the ledger in this process, and reserve rounds of its own."
+            )
 
     def settle(self, used: int) -> None:
         """Counts `used` rounds instead of the whole block, durably.
@@ -58,7 +76,9 @@ class Reservation:
 
         Raises:
             LedgerError: The reservation is settled already.
-            LedgerWriteError: The block still counts in full.
+            LedgerWriteError: The block still counts in full. Only if the
+                commit itself failed, and the message says so, may it count
+                as `used` rounds.
         """
         with self._closing(used) as connection:
             self._settle(connection, used)
@@ -76,7 +96,8 @@ class Reservation:
         Raises:
             LedgerError: The reservation is settled already.
             LedgerWriteError: This block still counts in full, and the next one
-                is not reserved.
+                is not reserved. Only if the commit itself failed, and the
+                message says so, may both have happened. Release nothing.
         """
         _check.integer_at_least(1, count=count)
         body = self._body

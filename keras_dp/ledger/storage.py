@@ -1,85 +1,59 @@
-"""The file under a ledger: made atomically, checked before it is touched.
+"""The file under a ledger: opened, and checked before it is touched.
 
-The file is SQLite in write-ahead-log mode with `synchronous=FULL`: what a
-transaction has committed survives the death of the process and of the machine.
-While a ledger is open, or after its process died, part of it lives in
-`FILE-wal`: copy both, or close the ledger first, which merges them. A process
-that has a ledger open must not open its file in another way, not even to copy
-it: see `ledger.connections`.
+The file is SQLite with a rollback journal (`journal_mode=DELETE`) and
+`synchronous=EXTRA`: what a transaction has committed is in the file itself, and
+survives the death of the process and of the machine. A commit that is cut short
+leaves `FILE-journal`: see `ledger.journal`. A process that has a ledger open
+must not open its file in another way, not even to copy it: see
+`ledger.connections`.
 """
 
-import contextlib
 import errno
 import os
-import secrets
 import sqlite3
 from pathlib import Path
 
-from keras_dp.errors import (
-    LedgerError,
-    LedgerFormatError,
-    LedgerVersionError,
-    LedgerWriteError,
-)
-from keras_dp.ledger import connections
-from keras_dp.ledger.header import FORMAT_VERSION, Header
-
-_APPLICATION_ID = 0x6B44504C  # "kDPL"
-
-_SCHEMA = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
-CREATE TABLE bodies (
-  id INTEGER PRIMARY KEY, body TEXT NOT NULL UNIQUE) STRICT;
-CREATE TABLE log (
-  seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, body INTEGER NOT NULL,
-  count INTEGER NOT NULL, target INTEGER, hash TEXT NOT NULL) STRICT;
-"""
+from keras_dp.errors import LedgerError, LedgerFormatError, LedgerWriteError
+from keras_dp.ledger import connections, creation, journal, schema
+from keras_dp.ledger.header import FORMAT_VERSION
 
 
-def in_memory(header: Header, head: str) -> sqlite3.Connection:
-    """Returns a connection to a new ledger that is never written to disk."""
-    connection = sqlite3.connect(
-        ":memory:", isolation_level=None, check_same_thread=False
-    )
-    connections.adopt(connection)
-    _initialize(connection, header, head)
-    return connection
+def absolute(path: object) -> Path:
+    """Returns a path that neither links nor the working folder change later.
 
-
-def create(path: Path, header: Header, head: str) -> None:
-    """Creates a ledger file, unless another process does so first.
-
-    It appears under its name complete, or not at all.
+    Raises:
+        LedgerError: No file can have this path.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
     try:
-        if Path(f"{path}-wal").exists() and not path.exists():
-            raise LedgerWriteError(
-                f"The ledger {str(path)!r} cannot be created: the write-ahead "
-                "log of another one, which was removed, lies beside it. "
-                "Restore that ledger, or remove its -wal and -shm files."
-            )
-        with contextlib.closing(
-            sqlite3.connect(temporary, isolation_level=None)
-        ) as connection:
-            # Marks are in the file itself, not in a log beside it.
-            connection.execute(f"PRAGMA application_id={_APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version={FORMAT_VERSION}")
-            _initialize(connection, header, head)
-            connection.execute("PRAGMA journal_mode=WAL")
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        with contextlib.suppress(FileExistsError):
-            os.link(temporary, path)  # Never replaces an existing file.
-        _sync_folder(path.parent)
-    except (OSError, sqlite3.Error) as error:
-        raise LedgerWriteError(
-            f"The ledger {str(path)!r} cannot be created: {error}"
+        text = os.fspath(path)  # type: ignore[call-overload]
+        if not isinstance(text, str):
+            raise TypeError("it is bytes")
+        return Path(os.path.realpath(text))
+    except (TypeError, ValueError) as error:
+        raise LedgerError(
+            "`path` must be a str or an os.PathLike[str] without NUL. "
+            f"Received: path={path!r} ({error}). Turn bytes into text with "
+            "os.fsdecode."
         ) from error
-    finally:
-        for suffix in ("", "-journal", "-wal", "-shm"):
-            with contextlib.suppress(OSError):
-                Path(f"{temporary}{suffix}").unlink(missing_ok=True)
+
+
+def exists(path: Path) -> bool:
+    """Returns whether something stands at the path.
+
+    Raises:
+        LedgerError: It cannot be looked up.
+    """
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise LedgerError(
+            "`path` must be the name of a file in a folder that this process "
+            f"may enter. Received: path={str(path)!r} ({error.strerror}). "
+            "Check the folder, its permissions and the length of the name."
+        ) from error
+    return True
 
 
 def connect_reading(path: Path) -> sqlite3.Connection:
@@ -88,10 +62,10 @@ def connect_reading(path: Path) -> sqlite3.Connection:
     Raises:
         FileNotFoundError: There is no such file.
         LedgerFormatError: The file is foreign, truncated or corrupt.
-        LedgerVersionError: A newer version of the format.
+        LedgerVersionError: Another version of the format.
         LedgerError: The file cannot be opened for another reason.
     """
-    if not path.exists():
+    if not exists(path):
         raise FileNotFoundError(
             errno.ENOENT, os.strerror(errno.ENOENT), str(path)
         )
@@ -99,23 +73,19 @@ def connect_reading(path: Path) -> sqlite3.Connection:
         raise LedgerFormatError(
             f"`path` must be a ledger file. Received: path={str(path)!r}."
         )
+    name = repr(str(path))
     try:
         _look(path)
         connection = _connect_reading(path)
         try:
-            _check_marks(connection, path)
-            (answer,) = connection.execute(
-                "PRAGMA integrity_check(1)"
-            ).fetchone()
-            if answer != "ok":
-                raise _corrupt(path, answer)
+            schema.check_marks(connection, name)
+            schema.check_tables(connection, name)
+            _check_pages(connection, path)
         except BaseException:
             connections.close(connection)
             raise
-    except UnicodeDecodeError as error:
-        raise _corrupt(path, "it holds text that is none") from error
-    except sqlite3.DatabaseError as error:
-        raise _unreadable(path, error) from error
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        raise unreadable(path, error) from error
     return connection
 
 
@@ -123,146 +93,131 @@ def connect_writing(path: Path) -> sqlite3.Connection:
     """Returns a connection that makes each commit durable.
 
     Raises:
+        LedgerError: The journal beside the file belongs to another state.
         LedgerWriteError: The file cannot be written.
     """
+    journal.check(path)
     try:
+        if path.stat().st_nlink > 1:
+            creation.remove_leftovers(path)
         connection = connections.connect(path, "mode=rw")
         try:
-            connection.execute("PRAGMA journal_mode=WAL")
-            connection.execute("PRAGMA synchronous=FULL")
+            mode = connection.execute("PRAGMA journal_mode=DELETE").fetchone()
+            if mode != ("delete",):
+                raise sqlite3.OperationalError(f"its journal mode is {mode}")
+            connection.execute("PRAGMA synchronous=EXTRA")
+            # So nothing is written before the journal is complete.
+            connection.execute("PRAGMA cache_spill=OFF")
             # SQLite opens what it may not write for reading, and says so late.
             connection.execute("BEGIN IMMEDIATE")
+            connection.execute(f"PRAGMA user_version={FORMAT_VERSION}")
             connection.execute("ROLLBACK")
         except BaseException:
             connections.close(connection)
             raise
-    except sqlite3.Error as error:
+    except (sqlite3.Error, OSError) as error:
         raise LedgerWriteError(
-            f"The ledger {str(path)!r} cannot be opened for writing: {error}"
+            f"The ledger {str(path)!r} cannot be opened for writing: {error}. "
+            "Check the permissions of the file and of its folder, and whether "
+            "another process holds it."
         ) from error
     return connection
 
 
-def merge_log(connection: sqlite3.Connection) -> None:
-    """Moves the write-ahead log into the file, if no one is reading it."""
-    with contextlib.suppress(sqlite3.Error):
-        connection.execute("PRAGMA busy_timeout=1000")
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+def unreadable(path: Path | None, error: Exception) -> LedgerError:
+    """Returns what SQLite's error means for a ledger.
 
-
-def _initialize(
-    connection: sqlite3.Connection, header: Header, head: str
-) -> None:
-    connection.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
-    connection.executemany(
-        "INSERT INTO meta VALUES (?, ?)",
-        [
-            ("header", header.as_text()),
-            ("head", head),
-            ("rows", "0"),
-            ("total", "0"),
-        ],
-    )
-
-
-def _look(path: Path) -> None:
-    """Refuses what is no ledger, leaving nothing beside it."""
-    has_log = connections.has_log(path)
-    connection = connections.connect(path, "mode=ro&immutable=1")
-    try:
-        is_whole = _is_whole(connection, path)
-    finally:
-        connections.close(connection)
-    # While a log is being merged into the file, or if that was cut short, the
-    # file makes sense only together with the log.
-    if not is_whole and not (has_log or connections.has_log(path)):
-        raise LedgerFormatError(
-            f"The ledger {str(path)!r} is truncated or corrupt. Received: "
-            f"{path.stat().st_size} bytes. It was not changed. Restore it "
-            "from a copy."
+    A file that is wrong is told from one that is locked or forbidden.
+    """
+    if isinstance(error, UnicodeDecodeError):
+        return _corrupt(path, "a text column is not valid UTF-8")
+    code = connections.code_of(error) if isinstance(error, sqlite3.Error) else 0
+    if code == sqlite3.SQLITE_READONLY_ROLLBACK:
+        return LedgerError(
+            f"The ledger {str(path)!r} holds a commit that was cut short. It "
+            "must be undone before the ledger can be read. Open it once in a "
+            "process that may write the file and its folder, with "
+            "PrivacyLedger.open(path).close()."
         )
-
-
-def _is_whole(connection: sqlite3.Connection, path: Path) -> bool:
-    try:
-        _check_marks(connection, path)
-        pages = _pragma(connection, "page_count")
-        page_size = _pragma(connection, "page_size")
-    except sqlite3.DatabaseError as error:
-        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_CORRUPT:
-            raise
-        return False
-    return path.stat().st_size >= pages * page_size
-
-
-def _check_marks(connection: sqlite3.Connection, path: Path) -> None:
-    name = f"The file {str(path)!r}"
-    if _pragma(connection, "application_id") != _APPLICATION_ID:
-        raise LedgerFormatError(
-            f"{name} is empty or a SQLite database, but not a ledger. It was "
-            "not changed."
-        )
-    version = _pragma(connection, "user_version")
-    if version > FORMAT_VERSION:
-        raise LedgerVersionError(
-            f"{name} has format {version}, this version of keras_dp reads up "
-            f"to {FORMAT_VERSION}. Install a newer keras_dp. It was not "
-            "changed."
-        )
-    if version < 1:
-        raise _corrupt(path, f"format {version}")
-
-
-def _pragma(connection: sqlite3.Connection, name: str) -> int:
-    (value,) = connection.execute(f"PRAGMA {name}").fetchone()
-    return int(value)
-
-
-def _connect_reading(path: Path) -> sqlite3.Connection:
-    connection = connections.connect(path, "mode=ro")
-    try:
-        connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1")
-    except sqlite3.DatabaseError as error:
-        connections.close(connection)
-        if error.sqlite_errorcode & 0xFF not in (
-            sqlite3.SQLITE_CANTOPEN,
-            sqlite3.SQLITE_READONLY,
-        ):
-            raise
-        # A folder that cannot be written holds no index of the log. Without a
-        # log there is nothing to index.
-        if connections.has_log(path):
-            raise LedgerError(
-                f"The ledger {str(path)!r} has a write-ahead log that cannot "
-                f"be read from here: {error}. Make its folder writable."
-            ) from error
-        return connections.connect(path, "mode=ro&immutable=1")
-    return connection
-
-
-def _unreadable(path: Path, error: sqlite3.DatabaseError) -> LedgerError:
-    """Tells a file that is wrong from one that is locked or forbidden."""
-    if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_NOTADB:
+    if code & 0xFF == sqlite3.SQLITE_NOTADB:
         return LedgerFormatError(
             f"The file {str(path)!r} is not a ledger. It was not changed."
         )
     if isinstance(error, sqlite3.OperationalError):
         return LedgerError(
-            f"The ledger {str(path)!r} cannot be opened: {error}"
+            f"The ledger {str(path)!r} cannot be read: {error}. Check the "
+            "permissions of the file and of its folder, and whether another "
+            "process holds it."
         )
     return _corrupt(path, error)
 
 
-def _corrupt(path: Path, reason: object) -> LedgerFormatError:
-    return LedgerFormatError(
-        f"The ledger {str(path)!r} is corrupt: {reason}. It was not changed. "
-        "Restore it from a copy."
-    )
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _look(path: Path) -> None:
+    """Refuses what is not a ledger, leaving nothing beside it."""
+    for suffix in ("-journal", "-wal"):
+        beside = Path(f"{path}{suffix}")
+        if beside.exists() and not beside.is_file():
+            raise LedgerFormatError(
+                f"The file {str(beside)!r} beside the ledger must be one that "
+                "SQLite wrote. Received: another kind of file. Remove it."
+            )
+    connection = connections.connect(path, "mode=ro&immutable=1")
     try:
-        os.fsync(descriptor)
+        schema.check_marks(connection, repr(str(path)))
+    except sqlite3.DatabaseError as error:
+        # While another process commits, the file may be shorter than it says.
+        if connections.code_of(error) & 0xFF != sqlite3.SQLITE_CORRUPT:
+            raise
     finally:
-        os.close(descriptor)
+        connections.close(connection)
+    wal = Path(f"{path}-wal")
+    if wal.exists() and wal.stat().st_size:
+        raise LedgerFormatError(
+            f"The ledger {str(path)!r} must not have a write-ahead log beside "
+            f"it. Received: {str(wal)!r}, written by another program. Nothing "
+            "was changed. Restore the ledger from a copy."
+        )
+
+
+def _connect_reading(path: Path) -> sqlite3.Connection:
+    try:
+        return _connect_and_read(path)
+    except sqlite3.OperationalError as error:
+        if connections.code_of(error) != sqlite3.SQLITE_READONLY_ROLLBACK:
+            raise
+        # Opening it for writing undoes the commit that was cut short.
+        try:
+            connections.close(connect_writing(path))
+        except LedgerWriteError:
+            raise error from None
+        return _connect_and_read(path)
+
+
+def _connect_and_read(path: Path) -> sqlite3.Connection:
+    connection = connections.connect(path, "mode=ro")
+    try:
+        connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
+    except BaseException:
+        connections.close(connection)
+        raise
+    return connection
+
+
+def _check_pages(connection: sqlite3.Connection, path: Path) -> None:
+    """Raises unless every page is there and fits the others."""
+    pages, page_size, answer = (
+        connection.execute(f"PRAGMA {name}").fetchone()[0]
+        for name in ("page_count", "page_size", "integrity_check(1)")
+    )
+    size = path.stat().st_size
+    if size < pages * page_size:
+        raise _corrupt(path, f"{size} bytes of {pages * page_size}")
+    if answer != "ok":
+        raise _corrupt(path, answer)
+
+
+def _corrupt(path: Path | None, reason: object) -> LedgerFormatError:
+    return LedgerFormatError(
+        f"The ledger {str(path)!r} is truncated or corrupt: {reason}. It was "
+        "not changed. Restore it from a copy."
+    )

@@ -7,6 +7,7 @@ as one line. A reader who leaves the pipe early has what it wanted: 0.
 """
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -80,6 +81,8 @@ def _verified(ledger: PrivacyLedger) -> str:
 
 
 def _answer(text: str) -> int:
+    if sys.stdout is None:  # As after `>&-` in a shell.
+        return _fail(UNWRITTEN, OSError("standard output is closed"))
     encoding = sys.stdout.encoding or "utf-8"
     text = text.encode(encoding, "backslashreplace").decode(encoding)
     try:
@@ -96,7 +99,10 @@ def _answer(text: str) -> int:
 
 def _fail(code: int, error: Exception) -> int:
     message = " ".join(str(error).split())  # SQLite's may have several lines.
-    sys.stderr.write(f"keras-dp: {message}\n")
+    with contextlib.suppress(OSError):
+        if sys.stderr is not None:  # As after `2>&-` in a shell.
+            sys.stderr.write(f"keras-dp: {message}\n")
+            sys.stderr.flush()
     return code
 
 

@@ -93,7 +93,7 @@ def scribbled(folder):
 
 def newer(folder):
     path = written(folder / "newer.ledger")
-    return edited(path, "PRAGMA user_version = 3")
+    return edited(path, "PRAGMA user_version = 4")
 
 
 def tampered(folder):
@@ -115,7 +115,7 @@ FAILURES = [
     (empty, 3, "empty|not a ledger"),
     (truncated, 3, "truncated"),
     (scribbled, 3, "corrupt"),
-    (newer, 3, "format 3"),
+    (newer, 3, "format 4"),
     (tampered, 4, "Row 1 .*not as it was written"),
     (shortened, 4, "must end where"),
 ]
@@ -333,6 +333,36 @@ def test_an_answer_that_cannot_be_written_is_1(ledger_file) -> None:
 
     assert process.returncode == 1
     assert re.fullmatch(r"keras-dp: [^\n]*space[^\n]*\n", process.stderr)
+
+
+@pytest.mark.parametrize("closed", [[1], [2], [1, 2]], ids=str)
+@pytest.mark.parametrize("make", [written, tampered])
+def test_a_closed_stream_is_no_traceback(make, closed, tmp_path) -> None:
+    path = make(tmp_path / "a.ledger" if make is written else tmp_path)
+    redirections = " ".join(f"{stream}>&-" for stream in closed)
+    process = subprocess.run(
+        ["sh", "-c", f'"$0" verify "$1" {redirections}', SCRIPT, path],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    expected = 4 if make is tampered else 1 if 1 in closed else 0
+    assert process.returncode == expected
+    assert "Traceback" not in process.stderr
+    if expected and 2 not in closed:
+        assert re.fullmatch(r"keras-dp: [^\n]+\n", process.stderr)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "below/a.ledger"])
+def test_a_name_that_no_file_can_have_is_3(name, tmp_path, capsys) -> None:
+    (tmp_path / "below").write_text("text")
+
+    code = main(["verify", str(tmp_path / name)])
+
+    out, err = capsys.readouterr()
+    assert (code, out) == (3, "")
+    assert re.fullmatch(r"keras-dp: `path` must [^\n]+Received[^\n]+\n", err)
 
 
 def test_a_terminal_without_unicode_is_answered(tmp_path) -> None:

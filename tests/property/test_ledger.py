@@ -15,7 +15,15 @@ from hypothesis.stateful import (
 )
 
 from keras_dp.errors import LedgerIntegrityError
-from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger
+from keras_dp.ledger import (
+    FullDataset,
+    GaussianSum,
+    Header,
+    PrivacyLedger,
+    connections,
+    schema,
+)
+from keras_dp.ledger.handle import Handle
 
 BODIES = [GaussianSum("g", 1.0, float(stddev)) for stddev in range(3)]
 BODY = st.sampled_from(range(3))
@@ -137,7 +145,9 @@ FIELDS = [
 VALUE = st.one_of(
     st.integers(-(2**63), 2**63 - 1),
     st.integers(-1, 6),
-    st.sampled_from(["", "0", "record", "reserve", "settle", "head", "rows"]),
+    st.sampled_from(
+        ["", "0", "record", "reserve", "settle", "head", "rows", "writer"]
+    ),
     st.text(st.characters(exclude_categories=["Cs"])),
     st.none(),
 )
@@ -150,13 +160,14 @@ def test_verify_finds_any_edited_field(
 ) -> None:
     """Every field of every row is covered by the chain of hashes."""
     table, column = field
-    with PrivacyLedger.in_memory(dataset="d") as ledger:
+    connection = schema.new_database(Header("d").as_text())
+    connections.adopt(connection)
+    with PrivacyLedger(Handle(connection, None, writable=True)) as ledger:
         ledger.record(FullDataset(), [BODIES[0]], count=2)
         block = ledger.reserve(FullDataset(), [BODIES[1]], count=3)
         ledger.reserve(FullDataset(), [BODIES[1]], count=3)
         ledger.record(FullDataset(), [BODIES[2]], count=3)
         block.settle(used=1)
-        connection = ledger._handle._connection
         before = connection.execute(f"SELECT * FROM {table}").fetchall()
         ids = connection.execute(f"SELECT rowid FROM {table}").fetchall()
         try:

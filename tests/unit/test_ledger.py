@@ -10,10 +10,17 @@ from keras_dp.errors import LedgerError, LedgerIntegrityError, LedgerWriteError
 from keras_dp.ledger import (
     FullDataset,
     GaussianSum,
+    Header,
     PoissonSampling,
     PrivacyLedger,
+    Round,
+    codec,
+    connections,
+    schema,
+    storage,
 )
 from keras_dp.ledger import log as ledger_log
+from keras_dp.ledger.handle import Handle
 
 LARGEST = 2**63 - 1
 SAMPLING = PoissonSampling(0.01)
@@ -21,13 +28,24 @@ QUERIES = [GaussianSum("gradients", 1.0, 4.0)]
 OTHER = [GaussianSum("gradients", 1.0, 5.0)]
 
 
+BODY = codec.text_from_round(Round(SAMPLING, tuple(QUERIES)))
+
+
 @pytest.fixture(params=["memory", "disk"])
-def ledger(request, tmp_path):
+def handle(request, tmp_path):
+    """What a ledger reads and writes through."""
     if request.param == "memory":
-        opened = PrivacyLedger.in_memory(dataset="d")
-    else:
-        opened = PrivacyLedger.open(tmp_path / "l.db", dataset="d")
-    with opened:
+        connection = schema.new_database(Header("d").as_text())
+        connections.adopt(connection)
+        return Handle(connection, None, writable=True)
+    path = tmp_path / "l.db"
+    PrivacyLedger.open(path, dataset="d").close()
+    return Handle(storage.connect_writing(path), path, writable=True)
+
+
+@pytest.fixture
+def ledger(handle):
+    with PrivacyLedger(handle) as opened:
         yield opened
 
 
@@ -158,19 +176,19 @@ def test_the_total_fits_64_bits_or_nothing_is_written(ledger) -> None:
     assert len(ledger) == LARGEST - 1
 
 
-def test_a_settle_that_lost_its_block_writes_nothing(ledger) -> None:
+def test_a_settle_that_lost_its_block_writes_nothing(ledger, handle) -> None:
     """Whoever calls the log directly cannot settle what is no block."""
     ledger.record(SAMPLING, QUERIES, count=5)
     block = ledger.reserve(SAMPLING, OTHER, count=2)
     ledger.record(SAMPLING, QUERIES)
-    body = block._body
     block.settle(used=1)
+    body = codec.text_from_round(block.round)
     before = ledger.verify()
 
     for seq, count in ((1, 5), (2, 2), (2, 3), (3, 1), (9, 1)):
         with (
             pytest.raises(LedgerIntegrityError),
-            ledger._handle.transaction() as connection,
+            handle.transaction() as connection,
         ):
             ledger_log.settle(connection, seq, body, count, 0)
     assert ledger.verify() == before
@@ -267,12 +285,14 @@ def test_the_ledger_says_what_it_is(tmp_path) -> None:
     assert dict(header.metadata_mapping) == {"a": "1", "b": "2"}
 
 
-def test_a_failed_body_inside_a_transaction_leaves_no_trace(ledger) -> None:
+def test_a_failed_body_inside_a_transaction_leaves_no_trace(
+    ledger, handle
+) -> None:
     before = ledger.verify()
 
     def fail() -> None:
-        with ledger._handle.transaction() as connection:
-            ledger_log.append_record(connection, "{}", 1)
+        with handle.transaction() as connection:
+            ledger_log.append_record(connection, BODY, 1)
             raise sqlite3.OperationalError("disk I/O error")
 
     with pytest.raises(LedgerWriteError, match="could not be written"):
@@ -281,10 +301,12 @@ def test_a_failed_body_inside_a_transaction_leaves_no_trace(ledger) -> None:
     assert ledger.verify() == before
 
 
-def test_a_nested_transaction_fails_and_spares_the_outer_one(ledger) -> None:
+def test_a_nested_transaction_fails_and_spares_the_outer_one(
+    ledger, handle
+) -> None:
     """As when a signal handler records while a record is being made."""
-    with ledger._handle.transaction() as connection:
-        ledger_log.append_record(connection, "{}", 1)
+    with handle.transaction() as connection:
+        ledger_log.append_record(connection, BODY, 1)
         with pytest.raises(LedgerWriteError):
             ledger.record(SAMPLING, QUERIES)
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import signal
 import sqlite3
 from pathlib import Path
 
@@ -9,15 +10,23 @@ import pytest
 
 from keras_dp.errors import (
     LedgerError,
+    LedgerFormatError,
     LedgerIntegrityError,
-    LedgerWriteError,
 )
 from keras_dp.ledger import (
     FullDataset,
     GaussianSum,
-    NonPrivateSum,
+    Header,
     PrivacyLedger,
+    Round,
+    chain,
+    log,
+    schema,
+    storage,
 )
+from keras_dp.ledger.codec import text_from_round
+from keras_dp.ledger.rows import Row
+from tests.ledger_faults import in_a_fork
 
 EDITS = [
     "UPDATE log SET count = count - 1 WHERE seq = 1",
@@ -58,6 +67,7 @@ EDITS = [
     "UPDATE meta SET value = upper(value) WHERE key = 'head'",
     "UPDATE meta SET value = replace(value, 'example', 'users')"
     " WHERE key = 'header'",
+    "UPDATE meta SET value = 'other' WHERE key = 'writer'",
     "UPDATE meta SET key = 'other' WHERE key = 'head'",
     "UPDATE meta SET key = 'other' WHERE key = 'header'",
     "INSERT INTO meta VALUES ('more', '')",
@@ -157,26 +167,187 @@ def test_a_writer_stops_at_a_ledger_without_its_marks(path) -> None:
         assert len(ledger) == 9
 
 
-def test_a_trigger_that_could_change_rows_is_found(tmp_path) -> None:
-    path = tmp_path / "run.ledger"
-    with PrivacyLedger.open(path, dataset="test") as ledger:
-        ledger.record(FullDataset(), [NonPrivateSum("loss")])
-    connection = sqlite3.connect(path, isolation_level=None)
-    connection.execute(
-        "CREATE TRIGGER forget AFTER INSERT ON log BEGIN "
-        "DELETE FROM log WHERE seq = 1; END"
+def test_the_last_rows_cannot_be_removed_by_copying(path) -> None:
+    """Every hash that would be needed must be computed."""
+    edit(
+        path,
+        "DELETE FROM log WHERE seq = 5",
+        "DELETE FROM log WHERE seq = 4",
+        "UPDATE meta SET value = (SELECT hash FROM log WHERE seq = 3) "
+        "WHERE key = 'head'",
+        "UPDATE meta SET value = '3' WHERE key = 'rows'",
+        "UPDATE meta SET value = '8' WHERE key = 'total'",
     )
+
+    for mode in ("a", "r"):
+        with pytest.raises(LedgerIntegrityError, match="must end where"):
+            PrivacyLedger.open(path, mode=mode)
+
+
+def test_someone_who_computes_the_hashes_is_not_found(path) -> None:
+    """The limit of a chain without a key, stated in `ledger.chain`."""
+    with contextlib.closing(storage.connect_writing(path)) as connection:
+        head = log.meta(connection)["head"]
+        connection.execute("DELETE FROM log WHERE seq > 3")
+        connection.execute("UPDATE meta SET value = '8' WHERE key = 'total'")
+        log.seal(connection, "")
+
+    with PrivacyLedger.open(path) as ledger:
+        assert ledger.verify().rounds == 8
+        assert ledger.verify().head != head
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM log WHERE seq = 5",
+        "UPDATE log SET count = 4 WHERE seq = 5",
+        "UPDATE meta SET value = '5' WHERE key = 'total'",
+        "DELETE FROM bodies",
+    ],
+)
+def test_a_writer_does_not_build_on_an_edited_end(path, statement) -> None:
+    with PrivacyLedger.open(path) as ledger:
+        edit(path, statement)
+        before = path.read_bytes()
+
+        with pytest.raises(LedgerIntegrityError):
+            ledger.record(FullDataset(), [GaussianSum("g", 1.0, 4.0)])
+
+    assert path.read_bytes() == before
+
+
+ENDLESS = (
+    "CREATE VIEW log AS WITH RECURSIVE r(seq) AS "
+    "(SELECT 1 UNION ALL SELECT seq + 1 FROM r) SELECT seq, 'record' AS kind, "
+    "1 AS body, 1 AS count, NULL AS target, '' AS hash FROM r"
+)
+LOOSE = (
+    "CREATE TABLE log (seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, "
+    "body INTEGER NOT NULL, count REAL NOT NULL, target INTEGER, "
+    "hash TEXT NOT NULL)"
+)
+OTHER_TABLES = {
+    "trigger": "CREATE TRIGGER forget AFTER INSERT ON log BEGIN "
+    "DELETE FROM log WHERE seq = 1; END",
+    "view": "CREATE VIEW more AS SELECT 1",
+    "table": "CREATE TABLE more (x)",
+    "index": "CREATE INDEX more ON log (kind)",
+    "column": "ALTER TABLE log ADD COLUMN more TEXT",
+    "missing": "DROP TABLE bodies",
+    "renamed": "ALTER TABLE log RENAME TO other",
+    "endless view": f"DROP TABLE log; {ENDLESS}",
+    "loose table": f"DROP TABLE log; {LOOSE}; "
+    "INSERT INTO log VALUES (1, 'record', 1, 5.5, NULL, '')",
+}
+
+
+@pytest.mark.parametrize("script", OTHER_TABLES.values(), ids=OTHER_TABLES)
+def test_other_tables_are_refused_before_one_is_read(path, script) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executescript(script)
+
+    def is_refused() -> bool:
+        signal.alarm(60)  # A view without end would keep the process.
+        for mode in ("a", "r"):
+            with pytest.raises(LedgerFormatError, match="its tables only"):
+                PrivacyLedger.open(path, mode=mode)
+        return True
+
+    assert in_a_fork(is_refused) == 0
+
+
+def test_tables_that_changed_later_are_found(path) -> None:
+    with PrivacyLedger.open(path, mode="r") as ledger:
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            connection.execute(OTHER_TABLES["trigger"])
+
+        with pytest.raises(LedgerFormatError, match="forget"):
+            ledger.verify()
+
+
+def forge(path: Path, header: str, *bodies: str) -> None:
+    """Writes a ledger in which every hash is right."""
+    connection = schema.new_database(header)
+    for body in bodies:
+        log.begin(connection)
+        log.append_record(connection, body, 1)
+        log.seal(connection, "")
+    path.write_bytes(connection.serialize())
     connection.close()
 
-    with pytest.raises(LedgerIntegrityError, match="forget"):
-        PrivacyLedger.open(path)
+
+HEADER = Header("d").as_text()
+BODY = text_from_round(Round(FullDataset(), (GaussianSum("g", 1.0, 4.0),)))
 
 
-def test_the_log_of_a_removed_ledger_is_not_adopted(tmp_path) -> None:
-    path = tmp_path / "run.ledger"
-    (tmp_path / "run.ledger-wal").write_bytes(b"of another one")
+def test_a_forged_ledger_that_could_be_written_passes(tmp_path) -> None:
+    """The control of the tests below."""
+    forge(tmp_path / "l.db", HEADER, BODY)
 
-    with pytest.raises(LedgerWriteError, match="removed"):
-        PrivacyLedger.open(path, dataset="test")
+    with PrivacyLedger.open(tmp_path / "l.db", mode="r") as ledger:
+        assert ledger.verify()[:2] == (1, 1)
 
-    assert not path.exists()
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "",
+        "{}",
+        "[" * 100_000,
+        '{"queries":' * 100_000,
+        BODY.replace("gaussian_sum", "guessed_sum"),
+        BODY.replace("4.0", "-4.0"),
+        BODY.replace("4.0", "NaN"),
+        BODY.replace("4.0", "4.00"),
+        BODY.replace(":", ": "),
+        BODY.replace('"seeded":false', '"seeded":0'),
+    ],
+    ids=range(10),
+)
+def test_rows_that_nobody_can_have_written_are_errors(tmp_path, body) -> None:
+    forge(tmp_path / "l.db", HEADER, BODY, body)
+
+    for mode in ("a", "r"):
+        with pytest.raises(LedgerFormatError):
+            PrivacyLedger.open(tmp_path / "l.db", mode=mode)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "{}",
+        "[" * 100_000,
+        '{"metadata":' * 100_000,
+        HEADER.replace(":", ": "),
+        HEADER.replace('"format_version":3', '"format_version":2'),
+        HEADER.replace('"format_version":3', '"format_version":3.0'),
+        HEADER.replace('"generator":"chacha20",', ""),
+        HEADER.replace('"unit":"example"', '"unit":5.5'),
+        HEADER.replace('"unit"', '"unit":"users","unit"'),
+    ],
+    ids=range(10),
+)
+def test_headers_that_nobody_can_have_written_are_errors(
+    tmp_path, header
+) -> None:
+    assert header != HEADER
+    forge(tmp_path / "l.db", header, BODY)
+
+    for mode in ("a", "r"):
+        with pytest.raises(LedgerFormatError, match="header"):
+            PrivacyLedger.open(tmp_path / "l.db", mode=mode)
+
+
+@pytest.mark.parametrize(
+    "change", [{"count": 5.5}, {"count": True}, {"seq": 1.0}, {"target": 0.0}]
+)
+def test_numbers_that_are_no_integers_are_found(change) -> None:
+    """The columns let none in, but the bytes of a file may hold them."""
+    row = Row(1, "record", BODY, 5, None, "")._replace(**change)
+    meta = chain.first_meta(HEADER)
+    digest = chain.hash_of(chain.hash_before(meta, None), *row[:5])
+
+    with pytest.raises(LedgerIntegrityError, match="not an integer"):
+        chain.verify([row._replace(hash=digest)], meta)

@@ -1,27 +1,28 @@
 """Writes that fail, and handles that must not write: nothing is reserved."""
 
+import contextlib
 import gc
-import os
 import sqlite3
 import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from keras_dp.errors import LedgerError, LedgerWriteError
-from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger, connections
+from keras_dp.ledger import (
+    FullDataset,
+    GaussianSum,
+    PrivacyLedger,
+    connections,
+    storage,
+)
+from keras_dp.ledger.handle import Handle
+from tests.ledger_faults import in_a_fork, open_faulty
 
 QUERIES = [GaussianSum("gradients", 1.0, 4.0)]
-_APPEND = """
-import sys
-from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger
-with PrivacyLedger.open(sys.argv[1]) as ledger:
-    ledger.record(FullDataset(), [GaussianSum("other", 1.0, 4.0)])
-"""
 _COUNT = """
 import sys
 from keras_dp.ledger import PrivacyLedger
@@ -37,6 +38,13 @@ def ledger(tmp_path):
         yield opened
 
 
+@pytest.fixture
+def path(ledger) -> Path:
+    """A ledger of 5 rounds that no one has open."""
+    ledger.close()
+    return ledger.path
+
+
 def in_another_process(script: str, path: Path) -> str:
     return subprocess.run(
         [sys.executable, "-c", script, path],
@@ -46,18 +54,10 @@ def in_another_process(script: str, path: Path) -> str:
     ).stdout.strip()
 
 
-def in_a_fork(act: Callable[[], bool]) -> bool:
-    """Returns what `act` returns in a forked process; raising is false."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Of threads: 3.12 and later.
-        child = os.fork()
-    if child == 0:
-        is_good = False
-        try:
-            is_good = act()
-        finally:
-            os._exit(0 if is_good else 1)
-    return os.waitpid(child, 0)[1] == 0
+def open_connections() -> int:
+    return sum(
+        isinstance(found, sqlite3.Connection) for found in gc.get_objects()
+    )
 
 
 def refuses(ledger: PrivacyLedger, block=None) -> bool:
@@ -77,40 +77,79 @@ def refuses(ledger: PrivacyLedger, block=None) -> bool:
     return True
 
 
-class FailingConnection:
-    """Passes everything on, but fails at statements of one kind."""
-
-    def __init__(self, connection: sqlite3.Connection, start: str) -> None:
-        self._connection, self._start = connection, start
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._connection, name)
-
-    def execute(self, statement: str, *arguments: object) -> object:
-        if statement.startswith(self._start):
-            raise sqlite3.OperationalError("disk I/O error")
-        return self._connection.execute(statement, *arguments)
-
-
 @pytest.mark.parametrize("start", ["BEGIN", "INSERT", "SELECT", "COMMIT"])
-def test_a_failing_statement_reserves_nothing(ledger, start: str) -> None:
+def test_a_failing_statement_reserves_nothing(path, start: str) -> None:
+    ledger, faulty = open_faulty(path)
     block = ledger.reserve(FullDataset(), QUERIES, count=3)
     before = ledger.verify()
-    handle = ledger._handle
-    connection = handle._connection
 
-    handle._connection = FailingConnection(connection, start)
+    faulty.start = start
     is_refused = refuses(ledger, block)
-    handle._connection = connection
+    faulty.start = ""
 
     assert is_refused
     assert ledger.verify() == before
+
+
+@pytest.mark.parametrize("start", ["BEGIN", "INSERT", "SELECT"])
+def test_a_statement_that_failed_may_be_tried_again(path, start: str) -> None:
+    ledger, faulty = open_faulty(path)
+    block = ledger.reserve(FullDataset(), QUERIES, count=3)
+
+    faulty.start = start
+    with pytest.raises(LedgerWriteError, match="holds what it held before"):
+        block.settle(used=2)
+    faulty.start = ""
     block.settle(used=2)
+
     assert len(ledger) == 7
 
 
-def test_a_full_disk_reserves_nothing(ledger) -> None:
-    connection = ledger._handle._connection
+def test_a_commit_that_failed_may_have_happened(path) -> None:
+    """The handle writes no more, so that no other block is settled for it."""
+    ledger, faulty = open_faulty(path)
+    block = ledger.reserve(FullDataset(), QUERIES, count=3)
+
+    faulty.start = "COMMIT"
+    with pytest.raises(LedgerWriteError, match="open whether it happened"):
+        block.settle(used=2)
+    faulty.start = ""
+
+    for act in (
+        lambda: block.settle(used=2),
+        lambda: block.renew(used=2, count=3),
+        lambda: ledger.record(FullDataset(), QUERIES),
+        lambda: ledger.reserve(FullDataset(), QUERIES),
+    ):
+        with pytest.raises(LedgerWriteError, match="Open the ledger again"):
+            act()
+    with PrivacyLedger.open(path) as again:
+        assert len(again) == 8
+
+
+def test_a_commit_that_readers_held_up_did_not_happen(path) -> None:
+    connection = storage.connect_writing(path)
+    connection.execute("PRAGMA busy_timeout=0")
+    ledger = PrivacyLedger(Handle(connection, path, writable=True))
+    block = ledger.reserve(FullDataset(), QUERIES, count=3)
+    reader = sqlite3.connect(path, isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT * FROM log").fetchall()
+
+    with pytest.raises(LedgerWriteError, match="holds what it held before"):
+        block.settle(used=2)
+    reader.execute("COMMIT")
+    reader.close()
+
+    assert len(ledger) == 8
+    block.settle(used=2)
+    assert len(ledger) == 7
+    ledger.close()
+
+
+def test_a_full_disk_reserves_nothing(path) -> None:
+    connection = storage.connect_writing(path)
+    ledger = PrivacyLedger(Handle(connection, path, writable=True))
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     connection.execute(f"PRAGMA max_page_count={pages}")
     before = ledger.verify()
@@ -123,8 +162,9 @@ def test_a_full_disk_reserves_nothing(ledger) -> None:
     assert ledger.verify() == before
 
 
-def test_a_locked_ledger_reserves_nothing(ledger) -> None:
-    ledger._handle._connection.execute("PRAGMA busy_timeout=0")
+def test_a_locked_ledger_reserves_nothing(path, monkeypatch) -> None:
+    monkeypatch.setattr(connections, "_BUSY_SECONDS", 0.0)
+    ledger = PrivacyLedger.open(path)
     other = sqlite3.connect(ledger.path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
 
@@ -148,17 +188,17 @@ def test_a_locked_ledger_is_not_opened_for_writing(ledger, monkeypatch) -> None:
     other.close()
 
 
-def test_commits_are_flushed_to_the_disk(ledger) -> None:
-    connection = ledger._handle._connection
-
-    assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
-    assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+def test_commits_are_flushed_to_the_disk(path) -> None:
+    with contextlib.closing(storage.connect_writing(path)) as connection:
+        assert connection.execute("PRAGMA synchronous").fetchone() == (3,)
+        mode = connection.execute("PRAGMA journal_mode").fetchone()
+        assert mode == ("delete",)
 
 
 def test_a_forked_process_does_not_write_to_the_handle(ledger) -> None:
     block = ledger.reserve(FullDataset(), QUERIES, count=3)
 
-    assert in_a_fork(lambda: refuses(ledger, block))
+    assert in_a_fork(lambda: refuses(ledger, block)) == 0
     assert ledger.verify().rounds == 8
 
 
@@ -169,21 +209,23 @@ def test_a_forked_process_does_not_read_from_the_handle(ledger) -> None:
         except LedgerError:
             return True
 
-    assert in_a_fork(reads)
+    assert in_a_fork(reads) == 0
 
 
 def test_a_handle_in_memory_is_not_inherited() -> None:
     ledger = PrivacyLedger.in_memory(dataset="d")
 
-    assert in_a_fork(lambda: refuses(ledger))
+    assert in_a_fork(lambda: refuses(ledger)) == 0
 
 
-def test_a_fork_does_not_wait_for_threads_of_its_parent(ledger) -> None:
+def test_a_fork_does_not_wait_for_threads_of_its_parent(path) -> None:
     """A thread holds the handle while another one forks."""
     inside, leave = threading.Event(), threading.Event()
+    handle = Handle(storage.connect_writing(path), path, writable=True)
+    ledger = PrivacyLedger(handle)
 
     def hold() -> None:
-        with ledger._handle.reading():
+        with handle.reading():
             inside.set()
             leave.wait()
 
@@ -194,7 +236,7 @@ def test_a_fork_does_not_wait_for_threads_of_its_parent(ledger) -> None:
     thread = threading.Thread(target=hold)
     thread.start()
     inside.wait()
-    is_good = in_a_fork(closes)
+    is_good = in_a_fork(closes) == 0
     leave.set()
     thread.join()
 
@@ -214,7 +256,7 @@ def test_a_file_open_in_the_parent_is_not_opened_in_a_fork(ledger) -> None:
             return False
         return True
 
-    assert in_a_fork(is_refused)
+    assert in_a_fork(is_refused) == 0
 
 
 def test_a_file_closed_before_the_fork_is_opened_in_it(ledger) -> None:
@@ -225,47 +267,41 @@ def test_a_file_closed_before_the_fork_is_opened_in_it(ledger) -> None:
             own.record(FullDataset(), QUERIES)
             return len(own) == 6
 
-    assert in_a_fork(appends)
+    assert in_a_fork(appends) == 0
 
 
-def test_dropping_a_handle_in_a_fork_does_not_close_it(ledger) -> None:
-    connection = ledger._handle._connection
+def test_dropping_a_handle_in_a_fork_does_not_close_it(path) -> None:
+    connection = storage.connect_writing(path)
 
     def is_kept() -> bool:
         connections.close(connection)
         return connection.execute("SELECT 1").fetchone() == (1,)
 
-    assert in_a_fork(is_kept)
+    assert in_a_fork(is_kept) == 0
+    connections.close(connection)
 
 
-def test_opening_a_ledger_twice_keeps_its_locks(ledger) -> None:
-    """POSIX drops them if the process closes any descriptor of the file.
+def test_opening_a_ledger_twice_keeps_its_locks(path) -> None:
+    """POSIX drops them if the process closes any descriptor of the file."""
+    handle = Handle(storage.connect_writing(path), path, writable=True)
 
-    Then the other process below would take the ledger for unused and delete
-    its write-ahead log, and what follows would be lost.
-    """
-    PrivacyLedger.open(ledger.path, mode="r").close()
-    PrivacyLedger.open(ledger.path, mode="a").close()
+    def is_locked() -> bool:
+        with contextlib.closing(sqlite3.connect(path, timeout=0)) as other:
+            try:
+                other.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                return "locked" in str(error)
+        return False
 
-    in_another_process(_APPEND, ledger.path)
-    ledger.record(FullDataset(), QUERIES, count=100)
-
-    assert in_another_process(_COUNT, ledger.path) == "106"
-
-
-def test_a_log_deleted_by_others_stops_the_writer(ledger) -> None:
-    """Reading the file in this process drops the locks, which is noticed."""
-    ledger.path.read_bytes()
-    in_another_process(_APPEND, ledger.path)
-
-    with pytest.raises(LedgerWriteError, match="moved, removed or replaced"):
-        ledger.record(FullDataset(), QUERIES, count=100)
+    with handle.transaction():
+        PrivacyLedger.open(path, mode="r").close()
+        assert in_a_fork(is_locked) == 0
+    handle.close()
 
 
-@pytest.mark.parametrize("suffix", ["", "-wal", "-shm"])
 @pytest.mark.parametrize("act", ["remove", "move", "replace"])
-def test_files_that_went_away_stop_the_writer(ledger, suffix, act) -> None:
-    file = Path(f"{ledger.path}{suffix}")
+def test_a_file_that_went_away_stops_the_writer(ledger, act) -> None:
+    file = ledger.path
     if act == "remove":
         file.unlink()
     else:
@@ -274,6 +310,35 @@ def test_files_that_went_away_stop_the_writer(ledger, suffix, act) -> None:
         file.write_bytes(Path(f"{file}.old").read_bytes())
 
     assert refuses(ledger)
+
+
+def test_a_folder_that_became_a_file_stops_the_writer(tmp_path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    ledger = PrivacyLedger.open(folder / "l.db", dataset="d")
+    reader = PrivacyLedger.open(folder / "l.db", mode="r")
+    folder.rename(tmp_path / "elsewhere")
+    folder.write_text("text")
+
+    assert refuses(ledger)
+    assert len(reader) == 0
+    with pytest.raises(LedgerError, match=r"`path` must .*Received"):
+        PrivacyLedger.open(folder / "l.db", mode="r")
+
+
+def test_reserved_rounds_are_not_run_in_a_fork(ledger) -> None:
+    """It would release what its parent releases under the same block."""
+    block = ledger.reserve(FullDataset(), QUERIES, count=3)
+
+    def is_refused() -> bool:
+        try:
+            block.check_process()
+        except LedgerWriteError as error:
+            return "forked" in str(error)
+        return False
+
+    block.check_process()
+    assert in_a_fork(is_refused) == 0
 
 
 def test_a_reader_in_another_process_sees_what_is_committed(ledger) -> None:
@@ -295,18 +360,18 @@ def test_an_open_reader_sees_later_rows(ledger) -> None:
 def test_forgotten_ledgers_are_closed_without_a_warning(tmp_path) -> None:
     """Python 3.13 warns of connections that nobody closed."""
     gc.collect()  # Of what other tests forgot.
-    before = len(connections._open)
+    before = open_connections()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         PrivacyLedger.in_memory(dataset="d")
         PrivacyLedger.open(tmp_path / "l.db", dataset="d")
         gc.collect()
 
-    assert len(connections._open) == before
+    assert open_connections() == before
 
 
 def test_refused_files_leave_no_connection(tmp_path) -> None:
-    before = len(connections._open)
+    before = open_connections()
     (tmp_path / "text").write_text("text" * 999)
     PrivacyLedger.open(tmp_path / "l.db", dataset="d").close()
 
@@ -315,4 +380,4 @@ def test_refused_files_leave_no_connection(tmp_path) -> None:
     with pytest.raises(ValueError, match="`dataset`"):
         PrivacyLedger.open(tmp_path / "l.db", dataset="other")
 
-    assert len(connections._open) == before
+    assert open_connections() == before

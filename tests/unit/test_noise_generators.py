@@ -164,12 +164,6 @@ class TestHeaders:
 
         assert memory.header.generator == "chacha20"
 
-    def test_without_the_field_are_older_and_say_philox(self):
-        text = Header("d").as_text().replace('"generator":"chacha20",', "")
-        assert "generator" not in text
-
-        assert Header.from_text(text).generator == "philox"
-
     def test_of_an_unknown_generator_are_refused(self):
         with pytest.raises(ValueError, match=r"`generator` must .*Received"):
             Header("d", generator="mersenne")
