@@ -1,62 +1,58 @@
 """Several processes write to one ledger."""
 
-import subprocess
-import sys
+import os
+from collections.abc import Callable
 from pathlib import Path
 
-from keras_dp.ledger import PrivacyLedger
+from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger
+from tests.ledger_faults import start_fork
 
 PROCESSES = 4
-STEPS = 25
-
-_START = """
-import sys
-from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger
-path, number, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
-print("ready", flush=True)
-sys.stdin.readline()
-"""
-
-_APPEND = f"""{_START}
-with PrivacyLedger.open(path, dataset="d") as ledger:
-    own, shared = GaussianSum(number, 1.0, 4.0), GaussianSum("all", 1.0, 4.0)
-    block = ledger.reserve(FullDataset(), [own], count=3)
-    for _ in range(steps):
-        ledger.record(FullDataset(), [shared])
-        block = block.renew(used=2, count=3)
-    block.settle(used=0)
-"""
-
-_CREATE = f"""{_START}
-for step in range(steps):
-    with PrivacyLedger.open(f"{{path}}.{{step}}", dataset="d") as ledger:
-        ledger.record(FullDataset(), [GaussianSum(number, 1.0, 4.0)])
-"""
+STEPS = 15
 
 
-def _race(script: str, path: Path) -> None:
+def append(path: Path, number: int) -> None:
+    """Records rounds that all have in common, and settles its own blocks."""
+    own, shared = (
+        GaussianSum(str(number), 1.0, 4.0),
+        GaussianSum("all", 1.0, 4.0),
+    )
+    with PrivacyLedger.open(path, dataset="d") as ledger:
+        block = ledger.reserve(FullDataset(), [own], count=3)
+        for _ in range(STEPS):
+            ledger.record(FullDataset(), [shared])
+            block = block.renew(used=2, count=3)
+        block.settle(used=0)
+
+
+def create(path: Path, number: int) -> None:
+    """Creates ledgers, or finds them, and records a round in each."""
+    for step in range(STEPS):
+        with PrivacyLedger.open(f"{path}.{step}", dataset="d") as ledger:
+            ledger.record(FullDataset(), [GaussianSum(str(number), 1.0, 4.0)])
+
+
+def _race(act: Callable[[Path, int], None], path: Path) -> None:
     """Starts the processes at one moment, and waits for them."""
+    gate, opener = os.pipe()
+
+    def start_together(number: int) -> bool:
+        os.close(opener)
+        os.read(gate, 1)
+        act(path, number)
+        return True
+
     children = [
-        subprocess.Popen(
-            [sys.executable, "-c", script, path, str(number), str(STEPS)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+        start_fork(lambda number=number: start_together(number))
         for number in range(PROCESSES)
     ]
-    for child in children:
-        assert child.stdout.readline() == b"ready\n"
-    for child in children:
-        child.stdin.write(b"\n")
-        child.stdin.flush()
-    for child in children:
-        _, errors = child.communicate()
-        assert child.returncode == 0, errors.decode()
+    os.close(opener)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * PROCESSES
+    os.close(gate)
 
 
 def test_several_processes_append_at_once(tmp_path) -> None:
-    _race(_APPEND, tmp_path / "l.db")
+    _race(append, tmp_path / "l.db")
 
     with PrivacyLedger.open(tmp_path / "l.db", mode="r") as ledger:
         totals: dict[str, int] = {}
@@ -72,7 +68,7 @@ def test_several_processes_append_at_once(tmp_path) -> None:
 
 
 def test_several_processes_create_one_ledger(tmp_path) -> None:
-    _race(_CREATE, tmp_path / "l.db")
+    _race(create, tmp_path / "l.db")
 
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
         f"l.db.{step}" for step in range(STEPS)
