@@ -49,9 +49,9 @@ WARM_UP = 5
 class Ready(PoissonBatches):
     """Draws a single sample, and has it ready ever after."""
 
-    def rounds(self, after: int = 0) -> Iterator[PhysicalBatch]:
+    def rounds(self) -> Iterator[PhysicalBatch]:
         """Returns the first batch of the first sample, again and again."""
-        batch = next(super().rounds(after))
+        batch = next(super().rounds())
         return itertools.repeat(batch._replace(ends_sample=True))
 
 

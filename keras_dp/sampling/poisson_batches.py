@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from keras_dp import _check
+from keras_dp import _check, _reproducible
 from keras_dp.ledger import PoissonSampling
 from keras_dp.sampling import random_words
 from keras_dp.sampling.layouts import Layout
@@ -53,13 +53,9 @@ class PoissonBatches:
     the rows that they had, as long as the number of batches stays; see
     `in_random_rows`.
 
-    With a `seed`, draws and rows are a function of the seed: for tests. Rounds
-    are then marked `seeded` in the ledger. They are private only towards those
-    who cannot know the seed, and each seed is good for one run: a second one
-    with the same seed, recorded in another ledger, draws the same samples,
-    where accountants take samples of different rounds to be independent. What
-    both runs cost together is then more than their ledgers say; see `rounds`
-    for runs in one ledger.
+    A chosen `seed` has no effect outside of `reproducible()`, which is for
+    tests: a second run with the same seed would draw the same samples, where
+    accountants take the samples of all rounds to be independent.
 
     The number of records is used for `expected_sample_size` and the default
     `physical_batch_size` alone. Under the neighbouring relation "add or remove
@@ -120,9 +116,11 @@ class PoissonBatches:
             rounds_per_epoch: At least 1.
             microbatches: `RandomMicrobatches`, which protect examples, or
                 `FixedMicrobatches`, which only protect whole microbatches.
-            seed: At least 0, for tests. By default the operating system's
-                generator is used. Each iterator is a stream of its own of the
-                seed: the first iterators of two equal samplers draw alike.
+            seed: At least 0. Inside `reproducible()`, where it is noticed when
+                the sampler is made, draws and rows are a function of the seed
+                alone: the first iterators of two equal samplers draw alike, and
+                each iterator is a stream of its own. Anywhere else they come
+                from the operating system. Rounds are `seeded` in both cases.
 
         Raises:
             TypeError: `data` is, or holds, something else.
@@ -139,7 +137,9 @@ class PoissonBatches:
         self._positions = range(self._whole_size)
         self.shard_index: int | None = None
         self.shard_count: int | None = None
-        self._kind, self._seed, self._streams = microbatches, seed, 0
+        self._kind, self._has_seed = microbatches, seed is not None
+        self._seed = seed if _reproducible.is_on() else None
+        self._streams = 0
         self._layout = self._layout_of(self._whole_size)
         self._has_default_size = physical_batch_size is None
         if physical_batch_size is None:
@@ -193,7 +193,7 @@ class PoissonBatches:
     @property
     def seeded(self) -> bool:
         """Whether the caller chose the seed."""
-        return self._seed is not None
+        return self._has_seed
 
     @property
     def record_structure(self) -> Any:
@@ -216,7 +216,7 @@ class PoissonBatches:
         of all records with `sampling_probability`, whose event is that of the
         whole: each record is in exactly one block, and all draws are
         independent. Each shard puts its own records into random rows of its own
-        batches. With a `seed`, shards draw from streams of their own.
+        batches. Shards with a `seed` draw from streams of their own.
 
         `population_size`, `expected_sample_size`, `rounds_per_epoch` and
         `sampling_event` remain those of the whole. `physical_batch_size` is
@@ -291,17 +291,11 @@ class PoissonBatches:
     def __iter__(self) -> Iterator[PhysicalBatch]:
         return self.rounds()
 
-    def rounds(self, after: int = 0) -> Iterator[PhysicalBatch]:
+    def rounds(self) -> Iterator[PhysicalBatch]:
         """Returns the physical batches of fresh samples, without end.
 
         Any number of iterators may be alive; no two share a draw.
-
-        Args:
-            after: How many rounds the ledger holds already, >= 0. A seed draws
-                other samples after other numbers of rounds, so that all runs
-                in one ledger are independent. Without a seed it is not used.
         """
-        _check.integer_at_least(0, after=after)
         if self._seed is None:
             system = random_words.from_operating_system
             return self._batches(system, system)
@@ -309,8 +303,6 @@ class PoissonBatches:
         self._streams += 1
         if self.shard_index is not None and self.shard_count is not None:
             stream += [self.shard_index, self.shard_count]
-        if after:  # As many numbers as no other stream has.
-            stream += [after % 2**32, after // 2**32, 0]
         return self._batches(
             random_words.from_seed(self._seed, *stream),
             random_words.from_seed(self._seed, *stream, part=1),

@@ -1,5 +1,6 @@
 """`PoissonBatches` does what its docstring says."""
 
+import contextvars
 import itertools
 import subprocess
 import sys
@@ -32,9 +33,9 @@ def one_sample(batches):
     return None
 
 
-def drawn(batches, rounds=1, **options):
+def drawn(batches, rounds=1):
     """Returns who takes part in each of the first rounds, for a flat array."""
-    iterator = batches.rounds(**options)
+    iterator = iter(batches)
     return [
         np.sort(
             np.concatenate([b.records[b.mask] for b in one_sample(iterator)])
@@ -229,23 +230,40 @@ def test_a_seed_makes_draws_reproducible():
         assert not np.array_equal(one, three)
 
 
-def test_a_seed_draws_anew_for_a_run_that_goes_on_in_a_ledger():
-    """`after` is the number of rounds that the ledger holds."""
+def test_two_runs_with_one_seed_do_not_draw_the_same_samples():
+    """Accountants take samples to be independent, in both runs together."""
 
-    def draws(after):
+    def draw():
         sampler = PoissonBatches(
-            np.arange(300), sampling_probability=0.5, seed=SEED
+            np.arange(2000), sampling_probability=0.5, seed=SEED
         )
-        samples = [*drawn(sampler, after=after), *drawn(sampler, after=after)]
-        return [sample.tobytes() for sample in samples]
+        assert sampler.seeded
+        return drawn(sampler)[0]
 
-    afters = [0, 1, 2, 2**32, 2**32 + 1, 2**40]
-    samples = [sample for after in afters for sample in draws(after)]
+    # Where no test has asked for anything else.
+    one, two = (contextvars.Context().run(draw) for _ in range(2))
 
-    assert len(set(samples)) == 2 * len(afters)
-    assert draws(2) == draws(2)
-    with pytest.raises(ValueError, match="`after` must be an integer >= 0"):
-        draws(-1)
+    assert not np.array_equal(one, two)
+    np.testing.assert_array_equal(draw(), draw())  # Control: reproducible().
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_a_seed_is_noticed_when_the_sampler_is_made(made):
+    """Draws may run in a thread, which does not see the caller's context."""
+
+    def sampler():
+        return PoissonBatches(
+            np.arange(2000), sampling_probability=0.5, seed=SEED
+        )
+
+    outside = contextvars.Context().run
+
+    if made:
+        samples = [outside(drawn, sampler())[0] for _ in range(2)]
+    else:
+        samples = [drawn(outside(sampler))[0] for _ in range(2)]
+
+    assert np.array_equal(*samples) == made
 
 
 def test_iterators_share_no_draw_however_they_interleave():
