@@ -9,38 +9,30 @@ import tensorflow as tf
 
 from keras_dp import _nests
 from keras_dp.dp_queries import (
+    AdaptiveClipSumQuery,
+    DiscreteGaussianSumQuery,
+    DiscretizedSumQuery,
     DPQuery,
+    EncodedSumQuery,
+    ErrorCorrectedQuery,
     GaussianAverageQuery,
     GaussianSumQuery,
+    JointClipQuery,
+    KSDenoisedQuery,
     NestedQuery,
-    NoPrivacySumQuery,
-)
-from keras_dp.dp_queries.adaptive_clip_query import AdaptiveClipSumQuery
-from keras_dp.dp_queries.discrete_gaussian_query import (
-    DiscreteGaussianSumQuery,
-)
-from keras_dp.dp_queries.discretized_query import DiscretizedSumQuery
-from keras_dp.dp_queries.encoded_query import EncodedSumQuery
-from keras_dp.dp_queries.error_corrected_query import ErrorCorrectedQuery
-from keras_dp.dp_queries.joint_clip_query import JointClipQuery
-from keras_dp.dp_queries.ks_denoised_query import KSDenoisedQuery
-from keras_dp.dp_queries.no_privacy_average_query import NoPrivacyAverageQuery
-from keras_dp.dp_queries.normalized_query import NormalizedQuery
-from keras_dp.dp_queries.preselected_vectors import PreselectedVectors
-from keras_dp.dp_queries.quantile_adaptive_clip_query import (
-    QuantileAdaptiveClipSumQuery,
-)
-from keras_dp.dp_queries.quantile_estimator_query import (
+    NoPrivacyAverageQuery,
     NoPrivacyQuantileEstimatorQuery,
-    QuantileEstimatorQuery,
-)
-from keras_dp.dp_queries.quantized_sum_query import QuantizedSumQuery
-from keras_dp.dp_queries.restart_query import (
+    NoPrivacySumQuery,
+    NormalizedQuery,
     PeriodicRoundRestartIndicator,
+    PreselectedVectors,
+    QuantileAdaptiveClipSumQuery,
+    QuantileEstimatorQuery,
+    QuantizedSumQuery,
     RestartQuery,
+    TreeCumulativeSumQuery,
+    TreeResidualSumQuery,
 )
-from keras_dp.dp_queries.tree_cumulative_query import TreeCumulativeSumQuery
-from keras_dp.dp_queries.tree_residual_query import TreeResidualSumQuery
 from keras_dp.ledger import (
     CoordinateBounds,
     DiscreteGaussianSum,

@@ -11,14 +11,15 @@ from keras_dp.dp_queries.dp_query import (
 )
 from keras_dp.dp_queries.encoded_query import EncodedSumQuery
 from keras_dp.dp_queries.error_corrected_query import ErrorCorrectedQuery
-from keras_dp.dp_queries.gaussian_query import (
-    GaussianAverageQuery,
-    GaussianSumQuery,
-)
+from keras_dp.dp_queries.gaussian_average_query import GaussianAverageQuery
+from keras_dp.dp_queries.gaussian_query import GaussianSumQuery
 from keras_dp.dp_queries.joint_clip_query import JointClipQuery
 from keras_dp.dp_queries.ks_denoised_query import KSDenoisedQuery
 from keras_dp.dp_queries.nested_query import NestedQuery
 from keras_dp.dp_queries.no_privacy_average_query import NoPrivacyAverageQuery
+from keras_dp.dp_queries.no_privacy_quantile_estimator_query import (
+    NoPrivacyQuantileEstimatorQuery,
+)
 from keras_dp.dp_queries.no_privacy_sum_query import NoPrivacySumQuery
 from keras_dp.dp_queries.noise_allocation import (
     dimension_adjusted_noise,
@@ -31,10 +32,7 @@ from keras_dp.dp_queries.preselected_vectors import PreselectedVectors
 from keras_dp.dp_queries.quantile_adaptive_clip_query import (
     QuantileAdaptiveClipSumQuery,
 )
-from keras_dp.dp_queries.quantile_estimator_query import (
-    NoPrivacyQuantileEstimatorQuery,
-    QuantileEstimatorQuery,
-)
+from keras_dp.dp_queries.quantile_estimator_query import QuantileEstimatorQuery
 from keras_dp.dp_queries.quantized_sum_query import QuantizedSumQuery
 from keras_dp.dp_queries.records import LazyRecords
 from keras_dp.dp_queries.restart_query import (

@@ -15,18 +15,17 @@ from keras_dp.dp_queries.adaptive_clips import (
     check_multiplier,
 )
 from keras_dp.dp_queries.dp_query import (
-    DPQuery,
     GaussianEvent,
     LeafNoise,
     Nest,
     QueryResult,
-    add,
     register,
 )
 from keras_dp.dp_queries.gaussian_query import (
     GaussianGlobalState,
     GaussianSumQuery,
 )
+from keras_dp.dp_queries.summing_query import SummingQuery
 from keras_dp.noise import seeds
 
 
@@ -80,7 +79,7 @@ class AdaptiveClipEvent(NamedTuple):
 
 @register
 @dataclasses.dataclass(frozen=True, slots=True)
-class AdaptiveClipSumQuery(DPQuery):
+class AdaptiveClipSumQuery(SummingQuery):
     """A Gaussian sum whose clip follows the mean norm of the last round.
 
     With the clip `C` of a round, norms are clipped at `beta C`. Each round
@@ -211,32 +210,23 @@ class AdaptiveClipSumQuery(DPQuery):
         )
 
     @override
-    def preprocess_record(
-        self, params: AdaptiveClipParams, record: Nest
-    ) -> AdaptiveClipSample:
-        return _summed(params, records_lib.batch_of_one(record), mask=None)
-
-    @override
-    def accumulate_preprocessed_record(
-        self, sample_state: Nest, preprocessed_record: Nest
-    ) -> AdaptiveClipSample:
-        return add(sample_state, preprocessed_record)
-
-    @override
-    def accumulate_records(
+    def bounded_sum(
         self,
         params: AdaptiveClipParams,
-        sample_state: Nest,
+        like: Nest,
         records: Nest,
-        mask: tf.Tensor | None = None,
+        mask: tf.Tensor | None,
     ) -> AdaptiveClipSample:
-        return add(sample_state, _summed(params, records, mask))
-
-    @override
-    def merge_sample_states(
-        self, state_1: Nest, state_2: Nest
-    ) -> AdaptiveClipSample:
-        return add(state_1, state_2)
+        norms = records_lib.norms(tf.nest.flatten(records))
+        half = params.largest_centred_norm
+        centred = tf.minimum(tf.cast(norms, tf.float64), 2 * half) - half
+        counts = records_lib.masked(tf.ones_like(centred), mask)
+        counts = tf.math.is_finite(norms) & (counts > 0)
+        centred = tf.where(counts, centred, tf.zeros_like(centred))
+        return AdaptiveClipSample(
+            records_lib.clipped_sum(records, norms, params.l2_norm_clip, mask),
+            tf.reduce_sum(centred),
+        )
 
     @override
     def planned_event(
@@ -302,19 +292,3 @@ class AdaptiveClipSumQuery(DPQuery):
         self, global_state: AdaptiveClipState
     ) -> dict[str, tf.Tensor]:
         return {"clip": global_state.sum_state.l2_norm_clip}
-
-
-def _summed(
-    params: AdaptiveClipParams, records: Nest, mask: tf.Tensor | None
-) -> AdaptiveClipSample:
-    norms = records_lib.norms(tf.nest.flatten(records))
-    half = params.largest_centred_norm
-    centred = tf.minimum(tf.cast(norms, tf.float64), 2 * half) - half
-    counts = records_lib.masked(tf.ones_like(centred), mask)
-    centred = tf.where(
-        tf.math.is_finite(norms) & (counts > 0), centred, tf.zeros_like(centred)
-    )
-    return AdaptiveClipSample(
-        records_lib.clipped_sum(records, norms, params.l2_norm_clip, mask),
-        tf.reduce_sum(centred),
-    )

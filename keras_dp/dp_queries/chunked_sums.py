@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_dp.dp_queries import records as records_lib
-from keras_dp.dp_queries.dp_query import Nest, zeros_like_record
+from keras_dp.dp_queries.dp_query import Nest
 
 
 def chunked_sum(
@@ -42,10 +42,3 @@ def chunked_sum(
         contribution,
     )
     return tf.nest.pack_sequence_as(like, sums)
-
-
-def empty_sum(template: Nest) -> Nest:
-    """Returns zeros like one record, floating, float32 at least."""
-    return tf.nest.map_structure(
-        records_lib.in_float, zeros_like_record(template)
-    )

@@ -9,13 +9,12 @@ from typing_extensions import override
 from keras_dp import _check, ledger
 from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.dp_query import (
-    DPQuery,
     Nest,
     QueryResult,
-    add,
     register,
     zeros_like_record,
 )
+from keras_dp.dp_queries.summing_query import SummingQuery
 from keras_dp.noise import discrete_gaussian, seeds
 
 # Below it all noise is 0 but for a chance of exp(-5e11).
@@ -60,7 +59,7 @@ class DiscreteGaussianEvent(NamedTuple):
 
 @register
 @dataclasses.dataclass(frozen=True, slots=True)
-class DiscreteGaussianSumQuery(DPQuery):
+class DiscreteGaussianSumQuery(SummingQuery):
     """Sums integer records of bounded norm, and adds discrete Gaussian noise.
 
     Answers are integers, so that no rounding of floats tells the noise from
@@ -143,30 +142,21 @@ class DiscreteGaussianSumQuery(DPQuery):
         return tf.nest.map_structure(_integers, zeros_like_record(template))
 
     @override
-    def preprocess_record(
-        self, params: DiscreteGaussianParams, record: Nest
-    ) -> Nest:
-        return _bounded_sum(params, records_lib.batch_of_one(record), mask=None)
-
-    @override
-    def accumulate_preprocessed_record(
-        self, sample_state: Nest, preprocessed_record: Nest
-    ) -> Nest:
-        return add(sample_state, preprocessed_record)
-
-    @override
-    def accumulate_records(
+    def bounded_sum(
         self,
         params: DiscreteGaussianParams,
-        sample_state: Nest,
+        like: Nest,
         records: Nest,
-        mask: tf.Tensor | None = None,
+        mask: tf.Tensor | None,
     ) -> Nest:
-        return add(sample_state, _bounded_sum(params, records, mask))
-
-    @override
-    def merge_sample_states(self, state_1: Nest, state_2: Nest) -> Nest:
-        return add(state_1, state_2)
+        records = tf.nest.map_structure(_materialized, records)
+        leaves = tf.nest.flatten(records)
+        weights = records_lib.masked(records_lib.ones(leaves[0]), mask)
+        sums = [
+            records_lib.weighted_sum(leaf, weights)
+            for leaf in _bounded(leaves, params.l2_norm_bound)
+        ]
+        return tf.nest.pack_sequence_as(records, sums)
 
     @override
     def planned_event(
@@ -206,20 +196,6 @@ class DiscreteGaussianSumQuery(DPQuery):
                 noise_scale=float(event.noise_scale),
             ),
         )
-
-
-def _bounded_sum(
-    params: DiscreteGaussianParams, records: Nest, mask: Any
-) -> Nest:
-    """The one place where records are bounded."""
-    records = tf.nest.map_structure(_materialized, records)
-    leaves = tf.nest.flatten(records)
-    weights = records_lib.masked(records_lib.ones(leaves[0]), mask)
-    sums = [
-        records_lib.weighted_sum(leaf, weights)
-        for leaf in _bounded(leaves, params.l2_norm_bound)
-    ]
-    return tf.nest.pack_sequence_as(records, sums)
 
 
 def _bounded(leaves: list[tf.Tensor], bound: tf.Tensor) -> list[tf.Tensor]:

@@ -1,32 +1,25 @@
 """Gaussian sums of records that say up, down or stop for each coordinate."""
 
 import dataclasses
-from typing import Any
 
 import tensorflow as tf
 from typing_extensions import override
 
-from keras_dp import _check, ledger
+from keras_dp import _check
 from keras_dp.dp_queries import chunked_sums
 from keras_dp.dp_queries import records as records_lib
-from keras_dp.dp_queries.dp_query import (
-    DPQuery,
-    GaussianEvent,
-    LeafNoise,
-    Nest,
-    QueryResult,
-    add,
-    register,
-)
+from keras_dp.dp_queries.dp_query import LeafNoise, Nest, register
 from keras_dp.dp_queries.gaussian_query import (
     GaussianGlobalState,
     GaussianSumQuery,
 )
+from keras_dp.dp_queries.summing_query import SummingQuery
+from keras_dp.dp_queries.wrapping_query import WrappingQuery
 
 
 @register
 @dataclasses.dataclass(frozen=True, slots=True)
-class DiscretizedSumQuery(DPQuery):
+class DiscretizedSumQuery(SummingQuery, WrappingQuery):
     """Sums records rounded to -1, 0 and 1 and clipped, with Gaussian noise.
 
     A coordinate of a record becomes 1 above `threshold`, -1 below
@@ -80,79 +73,25 @@ class DiscretizedSumQuery(DPQuery):
         object.__setattr__(self, "chunk_bytes", int(self.chunk_bytes))
 
     @property
-    def gaussian(self) -> GaussianSumQuery:
+    @override
+    def inner(self) -> GaussianSumQuery:
         """The query that adds the noise, with its states and events."""
         return GaussianSumQuery(self.l2_norm_clip, self.stddev)
-
-    @override
-    def initial_global_state(
-        self, seed: int | None = None
-    ) -> GaussianGlobalState:
-        return self.gaussian.initial_global_state(seed)
-
-    @override
-    def derive_sample_params(
-        self, global_state: GaussianGlobalState
-    ) -> tf.Tensor:
-        return self.gaussian.derive_sample_params(global_state)
-
-    @override
-    def initial_sample_state(self, template: Nest) -> Nest:
-        return self.gaussian.initial_sample_state(template)
-
-    @override
-    def preprocess_record(self, params: tf.Tensor, record: Nest) -> Nest:
-        like = self.initial_sample_state(record)
-        batch = records_lib.batch_of_one(record)
-        return self._bounded_sum(params, like, batch, mask=None)
-
-    @override
-    def accumulate_preprocessed_record(
-        self, sample_state: Nest, preprocessed_record: Nest
-    ) -> Nest:
-        return add(sample_state, preprocessed_record)
-
-    @override
-    def accumulate_records(
-        self,
-        params: tf.Tensor,
-        sample_state: Nest,
-        records: Nest,
-        mask: tf.Tensor | None = None,
-    ) -> Nest:
-        total = self._bounded_sum(params, sample_state, records, mask)
-        return add(sample_state, total)
-
-    @override
-    def merge_sample_states(self, state_1: Nest, state_2: Nest) -> Nest:
-        return add(state_1, state_2)
-
-    @override
-    def planned_event(self, global_state: GaussianGlobalState) -> GaussianEvent:
-        return self.gaussian.planned_event(global_state)
-
-    @override
-    def get_noised_result(
-        self, sample_state: Nest, global_state: GaussianGlobalState
-    ) -> QueryResult:
-        return self.gaussian.get_noised_result(sample_state, global_state)
-
-    @override
-    def ledger_events(
-        self, event: GaussianEvent, name: str = "records"
-    ) -> tuple[ledger.SumQueryEvent, ...]:
-        return self.gaussian.ledger_events(event, name)
 
     @override
     def result_noise(
         self, global_state: GaussianGlobalState, value: Nest
     ) -> list[LeafNoise]:
-        return self.gaussian.result_noise(global_state, value)
+        return self.inner.result_noise(global_state, value)
 
-    def _bounded_sum(
-        self, clip: tf.Tensor, like: Nest, records: Nest, mask: Any
+    @override
+    def bounded_sum(
+        self,
+        params: tf.Tensor,
+        like: Nest,
+        records: Nest,
+        mask: tf.Tensor | None,
     ) -> Nest:
-        """The one place where records are bounded."""
 
         def contribution(rows: tf.Tensor) -> tf.Tensor:
             threshold = tf.constant(self.threshold, rows.dtype)
@@ -163,7 +102,7 @@ class DiscretizedSumQuery(DPQuery):
                     tf.float64,
                 )
             )
-            factors = records_lib.clip_factors(norms, clip)
+            factors = records_lib.clip_factors(norms, params)
             factors = tf.cast(factors, rows.dtype)[:, tf.newaxis]
             return tf.where(moves, tf.sign(rows) * factors, 0.0)
 

@@ -12,13 +12,10 @@ from typing_extensions import override
 
 from keras_dp import _check, ledger
 from keras_dp.dp_queries import chunked_sums
-from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.dp_query import (
-    DPQuery,
     LeafNoise,
     Nest,
     QueryResult,
-    add,
     register,
 )
 from keras_dp.dp_queries.preselected_vectors import (
@@ -26,6 +23,7 @@ from keras_dp.dp_queries.preselected_vectors import (
     noise_config,
     noise_from_config,
 )
+from keras_dp.dp_queries.summing_query import SummingQuery, empty_sum
 from keras_dp.noise import samplers, seeds
 
 # Noise is at least a million times the smallest float32.
@@ -43,7 +41,7 @@ class EncodedGlobalState(NamedTuple):
 
 @register
 @dataclasses.dataclass(frozen=True, slots=True)
-class EncodedSumQuery(DPQuery):
+class EncodedSumQuery(SummingQuery):
     """Sums records clipped to preselected vectors, and adds noise of a family.
 
     A record is matched with the preselected vector of the largest cosine
@@ -176,7 +174,7 @@ class EncodedSumQuery(DPQuery):
 
     @override
     def initial_sample_state(self, template: Nest) -> Nest:
-        empty = chunked_sums.empty_sum(template)
+        empty = empty_sum(template)
         leaves = tf.nest.flatten(empty)
         size = sum(leaf.shape.num_elements() for leaf in leaves)
         if size != self.bounds.dimension:
@@ -186,32 +184,6 @@ class EncodedSumQuery(DPQuery):
                 f"{[tuple(leaf.shape) for leaf in leaves]!r}."
             )
         return empty
-
-    @override
-    def preprocess_record(self, params: tuple[()], record: Nest) -> Nest:
-        like = self.initial_sample_state(record)
-        return self._bounded_sum(like, records_lib.batch_of_one(record))
-
-    @override
-    def accumulate_preprocessed_record(
-        self, sample_state: Nest, preprocessed_record: Nest
-    ) -> Nest:
-        return add(sample_state, preprocessed_record)
-
-    @override
-    def accumulate_records(
-        self,
-        params: tuple[()],
-        sample_state: Nest,
-        records: Nest,
-        mask: tf.Tensor | None = None,
-    ) -> Nest:
-        total = self._bounded_sum(sample_state, records, mask)
-        return add(sample_state, total)
-
-    @override
-    def merge_sample_states(self, state_1: Nest, state_2: Nest) -> Nest:
-        return add(state_1, state_2)
 
     @override
     def planned_event(self, global_state: EncodedGlobalState) -> tuple[()]:
@@ -249,8 +221,14 @@ class EncodedSumQuery(DPQuery):
         )
         return [law for _ in tf.nest.flatten(value)]
 
-    def _bounded_sum(self, like: Nest, records: Nest, mask: Any = None) -> Nest:
-        """The one place where records are bounded."""
+    @override
+    def bounded_sum(
+        self,
+        params: tuple[()],
+        like: Nest,
+        records: Nest,
+        mask: tf.Tensor | None,
+    ) -> Nest:
         return chunked_sums.chunked_sum(
             like,
             records,

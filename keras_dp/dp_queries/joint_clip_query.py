@@ -11,18 +11,17 @@ from typing_extensions import override
 from keras_dp import _check, _nests, ledger
 from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.dp_query import (
-    DPQuery,
-    GaussianEvent,
     LeafNoise,
     Nest,
     QueryResult,
-    add,
     register,
 )
 from keras_dp.dp_queries.gaussian_query import (
     GaussianGlobalState,
     GaussianSumQuery,
 )
+from keras_dp.dp_queries.summing_query import SummingQuery, empty_sum
+from keras_dp.dp_queries.wrapping_query import WrappingQuery
 
 _LARGEST_SCALE = 1e30
 _RULE = "`scales` must have a structure that is a prefix of the record's."
@@ -30,7 +29,7 @@ _RULE = "`scales` must have a structure that is a prefix of the record's."
 
 @register
 @dataclasses.dataclass(frozen=True, slots=True)
-class JointClipQuery(DPQuery):
+class JointClipQuery(SummingQuery, WrappingQuery):
     """Averages groups of vectors that live on different scales.
 
     With `v_g` the part of a record in group g and `s_g` its scale, the vectors
@@ -115,72 +114,26 @@ class JointClipQuery(DPQuery):
         return cls(**{**config, "scales": scales})
 
     @property
-    def _summing(self) -> GaussianSumQuery:
+    @override
+    def inner(self) -> GaussianSumQuery:
         """The query that sums the scaled records."""
         return GaussianSumQuery(self.l2_norm_clip, self.sum_stddev)
 
     @override
-    def initial_global_state(
-        self, seed: int | None = None
-    ) -> GaussianGlobalState:
-        return self._summing.initial_global_state(seed)
-
-    @override
-    def derive_sample_params(
-        self, global_state: GaussianGlobalState
-    ) -> tf.Tensor:
-        return self._summing.derive_sample_params(global_state)
-
-    @override
     def initial_sample_state(self, template: Nest) -> Nest:
         self._split(template)  # Raises if it does not fit.
-        return self._summing.initial_sample_state(template)
-
-    @override
-    def preprocess_record(self, params: tf.Tensor, record: Nest) -> Nest:
-        batch = records_lib.batch_of_one(record)
-        return self._clipped_sum(params, batch, mask=None)
-
-    @override
-    def accumulate_preprocessed_record(
-        self, sample_state: Nest, preprocessed_record: Nest
-    ) -> Nest:
-        return add(sample_state, preprocessed_record)
-
-    @override
-    def accumulate_records(
-        self,
-        params: tf.Tensor,
-        sample_state: Nest,
-        records: Nest,
-        mask: tf.Tensor | None = None,
-    ) -> Nest:
-        return add(sample_state, self._clipped_sum(params, records, mask))
-
-    @override
-    def merge_sample_states(self, state_1: Nest, state_2: Nest) -> Nest:
-        return add(state_1, state_2)
-
-    @override
-    def planned_event(self, global_state: GaussianGlobalState) -> GaussianEvent:
-        return self._summing.planned_event(global_state)
+        return empty_sum(template)
 
     @override
     def get_noised_result(
         self, sample_state: Nest, global_state: GaussianGlobalState
     ) -> QueryResult:
-        result = self._summing.get_noised_result(sample_state, global_state)
+        result = self.inner.get_noised_result(sample_state, global_state)
         return result._replace(
             value=self._scaled(
                 result.value, lambda scale: scale / self.denominator
             )
         )
-
-    @override
-    def ledger_events(
-        self, event: GaussianEvent, name: str = "records"
-    ) -> tuple[ledger.SumQueryEvent, ...]:
-        return self._summing.ledger_events(event, name)
 
     @override
     def result_noise(
@@ -203,10 +156,14 @@ class JointClipQuery(DPQuery):
     def _split(self, nest: Nest) -> list[Any]:
         return _nests.split(self.scales, nest, _RULE)
 
-    def _clipped_sum(
-        self, clip: tf.Tensor, records: Nest, mask: tf.Tensor | None
+    @override
+    def bounded_sum(
+        self,
+        params: tf.Tensor,
+        like: Nest,
+        records: Nest,
+        mask: tf.Tensor | None,
     ) -> Nest:
-        """The one place where records are scaled and clipped."""
         scales = _nests.leaves(self.scales)
         parts = self._split(records)
         norms = records_lib.joint_norms(
@@ -215,7 +172,7 @@ class JointClipQuery(DPQuery):
                 for part, scale in zip(parts, scales, strict=True)
             ]
         )
-        sums = records_lib.clipped_sum(records, norms, clip, mask)
+        sums = records_lib.clipped_sum(records, norms, params, mask)
         return self._scaled(sums, lambda scale: 1 / scale)
 
     def _scaled(self, nest: Nest, factor: Any) -> Nest:

@@ -9,13 +9,12 @@ from typing_extensions import override
 from keras_dp import ledger
 from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.dp_query import (
-    DPQuery,
     Nest,
     QueryResult,
-    add,
     register,
     zeros_like_record,
 )
+from keras_dp.dp_queries.summing_query import SummingQuery
 
 
 class NoPrivacyAverageSample(NamedTuple):
@@ -32,7 +31,7 @@ class NoPrivacyAverageSample(NamedTuple):
 
 @register
 @dataclasses.dataclass(frozen=True, slots=True)
-class NoPrivacyAverageQuery(DPQuery):
+class NoPrivacyAverageQuery(SummingQuery):
     """Averages records as they are: no bound, no noise, a realized count.
 
     Guarantee: none. Each release is recorded as non-private, and every
@@ -77,12 +76,6 @@ class NoPrivacyAverageQuery(DPQuery):
         )
 
     @override
-    def accumulate_preprocessed_record(
-        self, sample_state: Nest, preprocessed_record: Nest
-    ) -> NoPrivacyAverageSample:
-        return add(sample_state, preprocessed_record)
-
-    @override
     def accumulate_record(
         self, params: Nest, sample_state: Nest, record: Nest, weight: float = 1
     ) -> NoPrivacyAverageSample:
@@ -91,12 +84,8 @@ class NoPrivacyAverageQuery(DPQuery):
         )
 
     @override
-    def accumulate_records(
-        self,
-        params: Nest,
-        sample_state: Nest,
-        records: Nest,
-        mask: tf.Tensor | None = None,
+    def bounded_sum(
+        self, params: Nest, like: Nest, records: Nest, mask: tf.Tensor | None
     ) -> NoPrivacyAverageSample:
         first = tf.nest.flatten(records)[0]
         weights = records_lib.masked(records_lib.ones(first), mask)
@@ -104,13 +93,7 @@ class NoPrivacyAverageQuery(DPQuery):
             lambda leaf: records_lib.weighted_sum(leaf, weights), records
         )
         count = tf.reduce_sum(tf.cast(weights, tf.float64))
-        return add(sample_state, NoPrivacyAverageSample(sums, count))
-
-    @override
-    def merge_sample_states(
-        self, state_1: Nest, state_2: Nest
-    ) -> NoPrivacyAverageSample:
-        return add(state_1, state_2)
+        return NoPrivacyAverageSample(sums, count)
 
     @override
     def planned_event(self, global_state: Nest) -> tuple[()]:

@@ -8,18 +8,17 @@ from typing_extensions import override
 from keras_dp import ledger
 from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.dp_query import (
-    DPQuery,
     Nest,
     QueryResult,
-    add,
     register,
     zeros_like_record,
 )
+from keras_dp.dp_queries.summing_query import SummingQuery
 
 
 @register
 @dataclasses.dataclass(frozen=True, slots=True)
-class NoPrivacySumQuery(DPQuery):
+class NoPrivacySumQuery(SummingQuery):
     """Sums records as they are: no bound, no noise.
 
     Guarantee: none. Each release is recorded as non-private, and every
@@ -45,33 +44,14 @@ class NoPrivacySumQuery(DPQuery):
         return zeros_like_record(template)
 
     @override
-    def preprocess_record(self, params: Nest, record: Nest) -> Nest:
-        return record
-
-    @override
-    def accumulate_preprocessed_record(
-        self, sample_state: Nest, preprocessed_record: Nest
-    ) -> Nest:
-        return add(sample_state, preprocessed_record)
-
-    @override
-    def accumulate_records(
-        self,
-        params: Nest,
-        sample_state: Nest,
-        records: Nest,
-        mask: tf.Tensor | None = None,
+    def bounded_sum(
+        self, params: Nest, like: Nest, records: Nest, mask: tf.Tensor | None
     ) -> Nest:
         first = tf.nest.flatten(records)[0]
         weights = records_lib.masked(records_lib.ones(first), mask)
-        sums = tf.nest.map_structure(
+        return tf.nest.map_structure(
             lambda leaf: records_lib.weighted_sum(leaf, weights), records
         )
-        return add(sample_state, sums)
-
-    @override
-    def merge_sample_states(self, state_1: Nest, state_2: Nest) -> Nest:
-        return add(state_1, state_2)
 
     @override
     def planned_event(self, global_state: Nest) -> tuple[()]:

@@ -15,23 +15,22 @@ from keras_dp.dp_queries.adaptive_clips import (
     check_multiplier,
 )
 from keras_dp.dp_queries.dp_query import (
-    DPQuery,
     GaussianEvent,
     LeafNoise,
     Nest,
     QueryResult,
-    add,
     register,
 )
 from keras_dp.dp_queries.gaussian_query import (
     GaussianGlobalState,
     GaussianSumQuery,
 )
-from keras_dp.dp_queries.quantile_estimator_query import (
+from keras_dp.dp_queries.quantile_estimator import (
     QuantileEstimatorParams,
-    QuantileEstimatorQuery,
     QuantileEstimatorState,
 )
+from keras_dp.dp_queries.quantile_estimator_query import QuantileEstimatorQuery
+from keras_dp.dp_queries.summing_query import SummingQuery
 from keras_dp.noise import seeds
 
 
@@ -87,7 +86,7 @@ class QuantileAdaptiveClipEvent(NamedTuple):
 
 @register
 @dataclasses.dataclass(frozen=True, slots=True)
-class QuantileAdaptiveClipSumQuery(DPQuery):
+class QuantileAdaptiveClipSumQuery(SummingQuery):
     """A Gaussian sum whose clip follows a quantile of the records' norms.
 
     Each round sums the clipped records, and the bits that say whether a record
@@ -214,34 +213,6 @@ class QuantileAdaptiveClipSumQuery(DPQuery):
         )
 
     @override
-    def preprocess_record(
-        self, params: QuantileAdaptiveClipParams, record: Nest
-    ) -> QuantileAdaptiveClipSample:
-        return self._summed(params, records_lib.batch_of_one(record), mask=None)
-
-    @override
-    def accumulate_preprocessed_record(
-        self, sample_state: Nest, preprocessed_record: Nest
-    ) -> QuantileAdaptiveClipSample:
-        return add(sample_state, preprocessed_record)
-
-    @override
-    def accumulate_records(
-        self,
-        params: QuantileAdaptiveClipParams,
-        sample_state: Nest,
-        records: Nest,
-        mask: tf.Tensor | None = None,
-    ) -> QuantileAdaptiveClipSample:
-        return add(sample_state, self._summed(params, records, mask))
-
-    @override
-    def merge_sample_states(
-        self, state_1: Nest, state_2: Nest
-    ) -> QuantileAdaptiveClipSample:
-        return add(state_1, state_2)
-
-    @override
     def planned_event(
         self, global_state: QuantileAdaptiveClipState
     ) -> QuantileAdaptiveClipEvent:
@@ -310,9 +281,11 @@ class QuantileAdaptiveClipSumQuery(DPQuery):
     ) -> dict[str, tf.Tensor]:
         return {"clip": global_state.sum_state.l2_norm_clip}
 
-    def _summed(
+    @override
+    def bounded_sum(
         self,
         params: QuantileAdaptiveClipParams,
+        like: Nest,
         records: Nest,
         mask: tf.Tensor | None,
     ) -> QuantileAdaptiveClipSample:

@@ -1,189 +1,21 @@
 """Estimates of a quantile of scalar records, over many rounds."""
 
-import abc
 import dataclasses
-import math
-import numbers
-from typing import Any, NamedTuple
 
-import tensorflow as tf
 from typing_extensions import override
 
-from keras_dp import _check, ledger
-from keras_dp.dp_queries import records as records_lib
-from keras_dp.dp_queries.dp_query import DPQuery, Nest, QueryResult, register
-from keras_dp.dp_queries.gaussian_query import GaussianAverageQuery
-from keras_dp.dp_queries.no_privacy_average_query import NoPrivacyAverageQuery
-
-# Estimates, and the reciprocals of geometric ones, stay far inside float32.
-LARGEST_ESTIMATE = 1e30
-# From one end of that range to the other.
-_LARGEST_LOG_STEP = 2 * math.log(LARGEST_ESTIMATE)
-
-
-class QuantileEstimatorState(NamedTuple):
-    """The state of a quantile estimator.
-
-    Attributes:
-        current_estimate: Scalar float64.
-        target_quantile: Scalar float64.
-        learning_rate: Scalar float64.
-        below_estimate_state: Of the query for the share of records that are
-            not above the estimate.
-    """
-
-    current_estimate: tf.Tensor
-    target_quantile: tf.Tensor
-    learning_rate: tf.Tensor
-    below_estimate_state: Nest
-
-
-class QuantileEstimatorParams(NamedTuple):
-    """What a quantile estimator prepares records by.
-
-    Attributes:
-        current_estimate: Scalar float64.
-        below_estimate_params: Of the query for the share of records.
-    """
-
-    current_estimate: tf.Tensor
-    below_estimate_params: Nest
-
-
-class _QuantileEstimator(DPQuery):
-    """What both estimators do: sum bits, and move the estimate by them."""
-
-    __slots__ = ()
-
-    initial_estimate: float
-    target_quantile: float
-    learning_rate: float
-    geometric_update: bool
-
-    @property
-    @abc.abstractmethod
-    def below_estimate_query(self) -> DPQuery:
-        """The query that averages bits of plus or minus one half."""
-
-    @override
-    def initial_global_state(
-        self, seed: int | None = None
-    ) -> QuantileEstimatorState:
-        query = self.below_estimate_query
-        return QuantileEstimatorState(
-            current_estimate=tf.constant(self.initial_estimate, tf.float64),
-            target_quantile=tf.constant(self.target_quantile, tf.float64),
-            learning_rate=tf.constant(self.learning_rate, tf.float64),
-            below_estimate_state=query.initial_global_state(seed),
-        )
-
-    @override
-    def derive_sample_params(
-        self, global_state: QuantileEstimatorState
-    ) -> QuantileEstimatorParams:
-        return QuantileEstimatorParams(
-            global_state.current_estimate,
-            self.below_estimate_query.derive_sample_params(
-                global_state.below_estimate_state
-            ),
-        )
-
-    @override
-    def initial_sample_state(self, template: Nest = 0.0) -> Nest:
-        _check_rank(template, 0)
-        return self.below_estimate_query.initial_sample_state(
-            tf.constant(0.0, tf.float64)
-        )
-
-    @override
-    def preprocess_record(
-        self, params: QuantileEstimatorParams, record: Any
-    ) -> Nest:
-        _check_rank(record, 0)
-        return self.below_estimate_query.preprocess_record(
-            params.below_estimate_params,
-            _bits(record, params.current_estimate),
-        )
-
-    @override
-    def accumulate_preprocessed_record(
-        self, sample_state: Nest, preprocessed_record: Nest
-    ) -> Nest:
-        return self.below_estimate_query.accumulate_preprocessed_record(
-            sample_state, preprocessed_record
-        )
-
-    @override
-    def accumulate_records(
-        self,
-        params: QuantileEstimatorParams,
-        sample_state: Nest,
-        records: Any,
-        mask: tf.Tensor | None = None,
-    ) -> Nest:
-        if isinstance(records, records_lib.LazyRecords):
-            records = records.materialize()
-        _check_rank(records, 1)
-        return self.below_estimate_query.accumulate_records(
-            params.below_estimate_params,
-            sample_state,
-            _bits(records, params.current_estimate),
-            mask,
-        )
-
-    @override
-    def merge_sample_states(self, state_1: Nest, state_2: Nest) -> Nest:
-        return self.below_estimate_query.merge_sample_states(state_1, state_2)
-
-    @override
-    def planned_event(self, global_state: QuantileEstimatorState) -> Nest:
-        return self.below_estimate_query.planned_event(
-            global_state.below_estimate_state
-        )
-
-    @override
-    def get_noised_result(
-        self, sample_state: Nest, global_state: QuantileEstimatorState
-    ) -> QueryResult:
-        result = self.below_estimate_query.get_noised_result(
-            sample_state, global_state.below_estimate_state
-        )
-        below = tf.clip_by_value(result.value + 0.5, 0.0, 1.0)
-        step = global_state.learning_rate * (
-            below - global_state.target_quantile
-        )
-        estimate, smallest = global_state.current_estimate, -LARGEST_ESTIMATE
-        if self.geometric_update:
-            step = tf.clip_by_value(step, -_LARGEST_LOG_STEP, _LARGEST_LOG_STEP)
-            estimate, smallest = estimate * tf.exp(-step), 1 / LARGEST_ESTIMATE
-        else:
-            estimate -= step
-        estimate = tf.clip_by_value(estimate, smallest, LARGEST_ESTIMATE)
-        return QueryResult(
-            value=estimate,
-            global_state=global_state._replace(
-                current_estimate=estimate,
-                below_estimate_state=result.global_state,
-            ),
-            event=result.event,
-        )
-
-    @override
-    def ledger_events(
-        self, event: Nest, name: str = "records"
-    ) -> tuple[ledger.SumQueryEvent, ...]:
-        return self.below_estimate_query.ledger_events(event, name)
-
-    @override
-    def derive_metrics(
-        self, global_state: QuantileEstimatorState
-    ) -> dict[str, tf.Tensor]:
-        return {"estimate": global_state.current_estimate}
+from keras_dp import _check
+from keras_dp.dp_queries.dp_query import register
+from keras_dp.dp_queries.gaussian_average_query import GaussianAverageQuery
+from keras_dp.dp_queries.quantile_estimator import (
+    QuantileEstimator,
+    check_estimator,
+)
 
 
 @register
 @dataclasses.dataclass(frozen=True, slots=True)
-class QuantileEstimatorQuery(_QuantileEstimator):
+class QuantileEstimatorQuery(QuantileEstimator):
     """Estimates a quantile of scalar records, a step each round.
 
     A round sums a bit per record, `1[record <= estimate] - 1/2`, adds noise,
@@ -211,6 +43,7 @@ class QuantileEstimatorQuery(_QuantileEstimator):
     Source: Andrew et al. (2021), arXiv:1905.03871v5, sections 2.1 to 2.3,
     which divides by the number of users in the round, of fixed size there.
 
+    >>> import tensorflow as tf
     >>> query = QuantileEstimatorQuery(10.0, 0.5, 1.0, 0.0, 2)
     >>> state = query.initial_global_state()
     >>> sample = query.accumulate_records(
@@ -231,7 +64,7 @@ class QuantileEstimatorQuery(_QuantileEstimator):
     geometric_update: bool = False
 
     def __post_init__(self) -> None:
-        _check_estimator(self)
+        check_estimator(self)
         query = self.below_estimate_query
         object.__setattr__(self, "below_estimate_stddev", query.sum_stddev)
         object.__setattr__(self, "expected_num_records", query.denominator)
@@ -248,90 +81,3 @@ class QuantileEstimatorQuery(_QuantileEstimator):
             sum_stddev=self.below_estimate_stddev,
             denominator=self.expected_num_records,
         )
-
-
-@register
-@dataclasses.dataclass(frozen=True, slots=True)
-class NoPrivacyQuantileEstimatorQuery(_QuantileEstimator):
-    """A `QuantileEstimatorQuery` without noise, by the realized count.
-
-    Guarantee: none. Each release is recorded as non-private. A record that is
-    not finite counts as half a record below the estimate, and an empty sample
-    as one that is halved by it.
-
-    Attributes:
-        initial_estimate: First guess; > 0 if updates are geometric.
-        target_quantile: In [0, 1].
-        learning_rate: As in `QuantileEstimatorQuery`.
-        geometric_update: Whether steps are factors.
-
-    >>> query = NoPrivacyQuantileEstimatorQuery(10.0, 0.5, 1.0)
-    >>> query.ledger_events(
-    ...     query.planned_event(query.initial_global_state()), "bits")
-    (NonPrivateSum(name='bits'),)
-    """
-
-    initial_estimate: float
-    target_quantile: float
-    learning_rate: float
-    geometric_update: bool = False
-
-    def __post_init__(self) -> None:
-        _check_estimator(self)
-
-    @property
-    @override
-    def below_estimate_query(self) -> NoPrivacyAverageQuery:
-        return NoPrivacyAverageQuery()
-
-
-def _check_estimator(query: Any) -> None:
-    """Checks the fields that both estimators have, and makes them floats."""
-    _check.boolean(geometric_update=query.geometric_update)
-    _check.finite_non_negative(
-        target_quantile=query.target_quantile, learning_rate=query.learning_rate
-    )
-    if query.target_quantile > 1:
-        raise ValueError(
-            "`target_quantile` must be in [0, 1]. Received: "
-            f"target_quantile={query.target_quantile!r}."
-        )
-    initial = query.initial_estimate
-    if query.geometric_update:
-        _check.finite_positive(initial_estimate=initial)
-    elif isinstance(initial, bool) or not isinstance(initial, numbers.Real):
-        raise TypeError(
-            "`initial_estimate` must be a number. Received: "
-            f"initial_estimate={initial!r}."
-        )
-    elif not math.isfinite(initial):
-        raise ValueError(
-            "`initial_estimate` must be finite. Received: "
-            f"initial_estimate={initial!r}."
-        )
-    for field in ("initial_estimate", "target_quantile", "learning_rate"):
-        object.__setattr__(query, field, float(getattr(query, field)))
-
-
-def _check_rank(tensor: Any, rank: int) -> None:
-    """Raises unless `tensor` is one tensor of scalar records."""
-    shape = getattr(tensor, "shape", None)
-    if shape is None:
-        parts = tf.nest.flatten(tensor)
-        shape = () if len(parts) == 1 and parts[0] is tensor else None
-    if shape is None or tf.TensorShape(shape).rank not in {rank, None}:
-        raise ValueError(
-            "`records` must be scalars, in one tensor. Received: "
-            + ("a nest." if shape is None else f"the shape {tuple(shape)}.")
-        )
-
-
-def _bits(records: Any, estimate: tf.Tensor) -> tf.Tensor:
-    """Returns one half if not above the estimate, minus one half if above."""
-    records = tf.cast(tf.convert_to_tensor(records), tf.float64)
-    bits = tf.where(
-        records <= estimate,
-        tf.constant(0.5, tf.float64),
-        tf.constant(-0.5, tf.float64),
-    )
-    return tf.where(tf.math.is_finite(records), bits, tf.zeros_like(bits))

@@ -1,24 +1,19 @@
 """Real records on a grid, summed with discrete Gaussian noise."""
 
 import dataclasses
-from typing import Any
 
 import tensorflow as tf
 from typing_extensions import override
 
-from keras_dp import _check, ledger
+from keras_dp import _check
 from keras_dp.dp_queries import chunked_sums
 from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.discrete_gaussian_query import (
     DiscreteGaussianSumQuery,
 )
-from keras_dp.dp_queries.dp_query import (
-    DPQuery,
-    Nest,
-    QueryResult,
-    add,
-    register,
-)
+from keras_dp.dp_queries.dp_query import Nest, QueryResult, register
+from keras_dp.dp_queries.summing_query import SummingQuery, empty_sum
+from keras_dp.dp_queries.wrapping_query import WrappingQuery
 
 # Sums of 2^22 records stay exact in float64.
 _MOST_STEPS = 2.0**31
@@ -28,7 +23,7 @@ _ROUNDING = 2.0**-40
 
 @register
 @dataclasses.dataclass(frozen=True, slots=True)
-class QuantizedSumQuery(DPQuery):
+class QuantizedSumQuery(SummingQuery, WrappingQuery):
     """Clips records, rounds them towards zero on a grid, and sums integers.
 
     What is released is an exact sum of integers with discrete Gaussian noise,
@@ -84,7 +79,8 @@ class QuantizedSumQuery(DPQuery):
             object.__setattr__(self, field, float(getattr(self, field)))
 
     @property
-    def integer_query(self) -> DiscreteGaussianSumQuery:
+    @override
+    def inner(self) -> DiscreteGaussianSumQuery:
         """The query of the integers, in steps of the grid."""
         steps = self.l2_norm_clip / self.granularity
         return DiscreteGaussianSumQuery(
@@ -92,56 +88,20 @@ class QuantizedSumQuery(DPQuery):
         )
 
     @override
-    def initial_global_state(self, seed: int | None = None) -> Nest:
-        return self.integer_query.initial_global_state(seed)
-
-    @override
     def derive_sample_params(self, global_state: Nest) -> tuple[()]:
         return ()  # The grid and the clip are fixed.
 
     @override
     def initial_sample_state(self, template: Nest) -> Nest:
-        like = chunked_sums.empty_sum(template)
         return tf.nest.map_structure(
-            lambda leaf: tf.zeros(leaf.shape, tf.int64), like
+            lambda leaf: tf.zeros(leaf.shape, tf.int64), empty_sum(template)
         )
-
-    @override
-    def preprocess_record(self, params: Nest, record: Nest) -> Nest:
-        like = self.initial_sample_state(record)
-        return self._sum(like, records_lib.batch_of_one(record), mask=None)
-
-    @override
-    def accumulate_preprocessed_record(
-        self, sample_state: Nest, preprocessed_record: Nest
-    ) -> Nest:
-        return add(sample_state, preprocessed_record)
-
-    @override
-    def accumulate_records(
-        self,
-        params: Nest,
-        sample_state: Nest,
-        records: Nest,
-        mask: tf.Tensor | None = None,
-    ) -> Nest:
-        return add(sample_state, self._sum(sample_state, records, mask))
-
-    @override
-    def merge_sample_states(self, state_1: Nest, state_2: Nest) -> Nest:
-        return add(state_1, state_2)
-
-    @override
-    def planned_event(self, global_state: Nest) -> Nest:
-        return self.integer_query.planned_event(global_state)
 
     @override
     def get_noised_result(
         self, sample_state: Nest, global_state: Nest
     ) -> QueryResult:
-        result = self.integer_query.get_noised_result(
-            sample_state, global_state
-        )
+        result = self.inner.get_noised_result(sample_state, global_state)
 
         def in_unit(steps: tf.Tensor) -> tf.Tensor:
             value = tf.cast(steps, tf.float64) * self.granularity
@@ -152,13 +112,9 @@ class QuantizedSumQuery(DPQuery):
         )
 
     @override
-    def ledger_events(
-        self, event: Nest, name: str = "records"
-    ) -> tuple[ledger.SumQueryEvent, ...]:
-        return self.integer_query.ledger_events(event, name)
-
-    def _sum(self, like: Nest, records: Nest, mask: Any) -> Nest:
-        """The one place where records are clipped and rounded."""
+    def bounded_sum(
+        self, params: Nest, like: Nest, records: Nest, mask: tf.Tensor | None
+    ) -> Nest:
 
         def contribution(rows: tf.Tensor) -> tf.Tensor:
             norms = records_lib.norms([rows])

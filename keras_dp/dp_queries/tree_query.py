@@ -12,10 +12,10 @@ from keras_dp.dp_queries import record_specs as specs_lib
 from keras_dp.dp_queries.dp_query import (
     DPQuery,
     Nest,
-    add,
     zeros_like_record,
 )
 from keras_dp.dp_queries.gaussian_query import GaussianSumQuery
+from keras_dp.dp_queries.summing_query import SummingQuery, empty_sum
 from keras_dp.noise import seeds, tree_noise
 
 # 16 million rounds, with a buffer of 24 records.
@@ -53,7 +53,7 @@ class TreeState(NamedTuple):
     total: Nest
 
 
-class TreeQuery(DPQuery):
+class TreeQuery(SummingQuery):
     """What queries on trees have in common."""
 
     __slots__ = ()
@@ -140,33 +140,17 @@ class TreeQuery(DPQuery):
     @override
     def initial_sample_state(self, template: Nest) -> Nest:
         specs_lib.check_fits(template, self.record_specs)
-        return self.record_query.initial_sample_state(template)
+        return empty_sum(template)
 
     @override
-    def preprocess_record(self, params: tf.Tensor, record: Nest) -> Nest:
-        return self.record_query.preprocess_record(params, record)
-
-    @override
-    def accumulate_preprocessed_record(
-        self, sample_state: Nest, preprocessed_record: Nest
-    ) -> Nest:
-        return add(sample_state, preprocessed_record)
-
-    @override
-    def accumulate_records(
+    def bounded_sum(
         self,
         params: tf.Tensor,
-        sample_state: Nest,
+        like: Nest,
         records: Nest,
-        mask: tf.Tensor | None = None,
+        mask: tf.Tensor | None,
     ) -> Nest:
-        return self.record_query.accumulate_records(
-            params, sample_state, records, mask
-        )
-
-    @override
-    def merge_sample_states(self, state_1: Nest, state_2: Nest) -> Nest:
-        return add(state_1, state_2)
+        return self.record_query.bounded_sum(params, like, records, mask)
 
     @override
     def planned_event(self, global_state: Any) -> TreeEvent:

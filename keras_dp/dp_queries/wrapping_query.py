@@ -12,8 +12,9 @@ from keras_dp.dp_queries.dp_query import DPQuery, LeafNoise, Nest, QueryResult
 class WrappingQuery(DPQuery):
     """Leaves everything to the query inside that a subclass does not change.
 
-    Unless a subclass says how, its state is that of the query inside, and it
-    says nothing of the noise in its answers.
+    Unless a subclass says how, its state and its answers are those of the
+    query inside. It never says what noise is in its answers unless a subclass
+    does: one that changes answers would be wrong.
     """
 
     __slots__ = ()
@@ -64,12 +65,6 @@ class WrappingQuery(DPQuery):
         )
 
     @override
-    def accumulate_record(
-        self, params: Nest, sample_state: Nest, record: Nest
-    ) -> Nest:
-        return self.inner.accumulate_record(params, sample_state, record)
-
-    @override
     def accumulate_records(
         self,
         params: Nest,
@@ -88,6 +83,12 @@ class WrappingQuery(DPQuery):
     @override
     def planned_event(self, global_state: Nest) -> Nest:
         return self.inner.planned_event(self.inner_state(global_state))
+
+    @override
+    def get_noised_result(
+        self, sample_state: Nest, global_state: Nest
+    ) -> QueryResult:
+        return self.inner.get_noised_result(sample_state, global_state)
 
     @override
     def ledger_events(

@@ -174,7 +174,7 @@ def test_noise_and_events_are_those_of_a_gaussian_sum():
     sample = query.initial_sample_state(tf.zeros([3]))
 
     result = query.get_noised_result(sample, state)
-    plain = query.gaussian.get_noised_result(sample, state)
+    plain = query.inner.get_noised_result(sample, state)
     (noise,) = query.result_noise(state, result.value)
 
     np.testing.assert_array_equal(result.value, plain.value)

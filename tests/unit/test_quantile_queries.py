@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_dp.dp_queries.normalized_query import NormalizedQuery
-from keras_dp.dp_queries.quantile_adaptive_clip_query import (
-    QuantileAdaptiveClipSumQuery,
-)
-from keras_dp.dp_queries.quantile_estimator_query import (
+from keras_dp.dp_queries import (
     NoPrivacyQuantileEstimatorQuery,
+    NormalizedQuery,
+    QuantileAdaptiveClipSumQuery,
     QuantileEstimatorQuery,
 )
 from keras_dp.ledger import GaussianSum

@@ -1,0 +1,65 @@
+"""Gaussian averages of clipped records."""
+
+import dataclasses
+
+from typing_extensions import override
+
+from keras_dp import _check
+from keras_dp.dp_queries.dp_query import LeafNoise, Nest, register
+from keras_dp.dp_queries.gaussian_query import (
+    GaussianSumQuery,
+    as_floats,
+    check_stddev,
+)
+from keras_dp.dp_queries.normalized_query import NormalizedQuery
+from keras_dp.dp_queries.wrapping_query import WrappingQuery
+
+
+@register
+@dataclasses.dataclass(frozen=True, slots=True)
+class GaussianAverageQuery(WrappingQuery):
+    """A `GaussianSumQuery` divided by a fixed, public number.
+
+    It is `NormalizedQuery(GaussianSumQuery(l2_norm_clip, sum_stddev),
+    denominator)`, with numbers as its configuration.
+
+    Guarantee: that of the sum. The division is by a constant chosen before
+    any data is seen, such as the expected size of a Poisson sample, and never
+    by the realized number of records, which is private.
+
+    Attributes:
+        l2_norm_clip: Bound on one record's norm, in the record's unit, >= 0.
+        sum_stddev: Standard deviation of the noise on the *sum*, same unit,
+            >= 0. The average has noise of `sum_stddev / denominator`.
+        denominator: Public constant, > 0, in records.
+
+    >>> import tensorflow as tf
+    >>> query = GaussianAverageQuery(5.0, sum_stddev=0.0, denominator=2)
+    >>> state = query.initial_global_state()
+    >>> sample = query.accumulate_records(
+    ...     query.derive_sample_params(state),
+    ...     query.initial_sample_state(tf.zeros([2])),
+    ...     tf.constant([[6.0, 8.0], [1.0, 0.0]]))
+    >>> query.get_noised_result(sample, state).value.numpy().tolist()
+    [2.0, 2.0]
+    """
+
+    l2_norm_clip: float
+    sum_stddev: float
+    denominator: float
+
+    def __post_init__(self) -> None:
+        _check.finite_non_negative(l2_norm_clip=self.l2_norm_clip)
+        check_stddev(sum_stddev=self.sum_stddev)
+        _check.finite_positive(denominator=self.denominator)
+        as_floats(self, "l2_norm_clip", "sum_stddev", "denominator")
+
+    @property
+    @override
+    def inner(self) -> NormalizedQuery:
+        total = GaussianSumQuery(self.l2_norm_clip, self.sum_stddev)
+        return NormalizedQuery(total, self.denominator)
+
+    @override
+    def result_noise(self, global_state: Nest, value: Nest) -> list[LeafNoise]:
+        return self.inner.result_noise(global_state, value)
