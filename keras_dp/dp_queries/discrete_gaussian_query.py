@@ -18,7 +18,7 @@ from keras_dp.dp_queries.summing_query import SummingQuery
 from keras_dp.noise import discrete_gaussian, seeds
 
 # Below it all noise is 0 but for a chance of exp(-5e11).
-_SMALLEST_STDDEV = 1e-6
+_SMALLEST_SCALE = 1e-6
 # Integers up to it, and their sums, are exact in float64.
 _LARGEST_EXACT = 2.0**53
 _HALF_ULP = 2.0**-53
@@ -28,13 +28,13 @@ class DiscreteGaussianState(NamedTuple):
     """The state of a `DiscreteGaussianSumQuery`.
 
     Attributes:
-        l2_norm_bound: Scalar float64.
-        stddev: Scalar float64.
+        l2_norm_clip: Scalar float64.
+        scale: Scalar float64.
         seed: See `seeds.fresh`. Never saved.
     """
 
-    l2_norm_bound: tf.Tensor
-    stddev: tf.Tensor
+    l2_norm_clip: tf.Tensor
+    scale: tf.Tensor
     seed: tf.Tensor
 
 
@@ -42,16 +42,21 @@ class DiscreteGaussianParams(NamedTuple):
     """What a `DiscreteGaussianSumQuery` prepares records by.
 
     Attributes:
-        l2_norm_bound: Scalar float64.
-        stddev: Scalar float64.
+        l2_norm_clip: Scalar float64.
+        scale: Scalar float64.
     """
 
-    l2_norm_bound: tf.Tensor
-    stddev: tf.Tensor
+    l2_norm_clip: tf.Tensor
+    scale: tf.Tensor
 
 
 class DiscreteGaussianEvent(NamedTuple):
-    """The numbers of one release, as float64 scalar tensors."""
+    """The numbers of one release, as float64 scalar tensors.
+
+    Attributes:
+        l2_norm_bound: The clip of the records.
+        noise_scale: The `scale` of the noise.
+    """
 
     l2_norm_bound: tf.Tensor
     noise_scale: tf.Tensor
@@ -67,20 +72,20 @@ class DiscreteGaussianSumQuery(SummingQuery):
     zero: an error would depend on the data.
 
     Guarantee: adding or removing one record (zero-out alike) moves the sum
-    before noise by at most `l2_norm_bound` in joint L2 norm, and replacing one
+    before noise by at most `l2_norm_clip` in joint L2 norm, and replacing one
     by at most twice that, exactly: sums are of integers, and a norm is compared
     with the bound as a correctly rounded float64, so that it exceeds the bound
     by less than a relative 1.2e-16. A sum that does not fit its dtype wraps
     around, after noise as before, which tells nothing. The noise is drawn with
-    float64 probabilities, see `discrete_gaussian`, by a generator that is not
-    cryptographic. Records are int32 or int64; floats, which could be not
-    finite, are refused.
+    float64 probabilities, see `discrete_gaussian`, by the generator that the
+    seed is of, ChaCha20 by default. Records are int32 or int64; floats, which
+    could be not finite, are refused.
 
     Attributes:
-        l2_norm_bound: Bound on one record's norm, in the record's unit, >= 0.
-        stddev: Parameter of the noise on the sum, same unit: 0, or in
-            [1e-6, 2^40]. Its standard deviation is smaller, by less than 1e-6
-            of it from 1 on.
+        l2_norm_clip: Bound on one record's norm, in the record's unit, >= 0.
+        scale: Parameter sigma of the discrete Gaussian noise on the sum, same
+            unit: 0, or in [1e-6, 2^40]. The standard deviation of the noise is
+            smaller, by less than a relative 1e-6 from 1 on.
 
     Source: Canonne, Kamath, Steinke (2020), arXiv:2004.00010v4, Theorem 14 and
     section 5.
@@ -91,7 +96,7 @@ class DiscreteGaussianSumQuery(SummingQuery):
     >>> from keras_dp.dp_queries.normalized_query import NormalizedQuery
     >>> steps, bound = 16, 2 * 16 + 2 ** 0.5 / 2
     >>> query = NormalizedQuery(
-    ...     DiscreteGaussianSumQuery(bound, stddev=0.0), denominator=steps)
+    ...     DiscreteGaussianSumQuery(bound, scale=0.0), denominator=steps)
     >>> def quantized(records):
     ...     return tf.cast(tf.round(records * steps), tf.int32)
     >>> state = query.initial_global_state()
@@ -103,20 +108,20 @@ class DiscreteGaussianSumQuery(SummingQuery):
     [1.0, 1.5]
     """
 
-    l2_norm_bound: float
-    stddev: float
+    l2_norm_clip: float
+    scale: float
 
     def __post_init__(self) -> None:
         _check.finite_non_negative(
-            l2_norm_bound=self.l2_norm_bound, stddev=self.stddev
+            l2_norm_clip=self.l2_norm_clip, scale=self.scale
         )
         largest = discrete_gaussian.LARGEST_SCALE
-        if self.stddev and not _SMALLEST_STDDEV <= self.stddev <= largest:
+        if self.scale and not _SMALLEST_SCALE <= self.scale <= largest:
             raise ValueError(
-                f"`stddev` must be 0, or in [{_SMALLEST_STDDEV}, {largest}]. "
-                f"Received: stddev={self.stddev!r}."
+                f"`scale` must be 0, or in [{_SMALLEST_SCALE}, {largest}]. "
+                f"Received: scale={self.scale!r}."
             )
-        for field in ("l2_norm_bound", "stddev"):
+        for field in ("l2_norm_clip", "scale"):
             object.__setattr__(self, field, float(getattr(self, field)))
 
     @override
@@ -124,8 +129,8 @@ class DiscreteGaussianSumQuery(SummingQuery):
         self, seed: int | None = None
     ) -> DiscreteGaussianState:
         return DiscreteGaussianState(
-            l2_norm_bound=tf.constant(self.l2_norm_bound, tf.float64),
-            stddev=tf.constant(self.stddev, tf.float64),
+            l2_norm_clip=tf.constant(self.l2_norm_clip, tf.float64),
+            scale=tf.constant(self.scale, tf.float64),
             seed=seeds.fresh(seed),
         )
 
@@ -134,7 +139,7 @@ class DiscreteGaussianSumQuery(SummingQuery):
         self, global_state: DiscreteGaussianState
     ) -> DiscreteGaussianParams:
         return DiscreteGaussianParams(
-            global_state.l2_norm_bound, global_state.stddev
+            global_state.l2_norm_clip, global_state.scale
         )
 
     @override
@@ -154,7 +159,7 @@ class DiscreteGaussianSumQuery(SummingQuery):
         weights = records_lib.masked(records_lib.ones(leaves[0]), mask)
         sums = [
             records_lib.weighted_sum(leaf, weights)
-            for leaf in _bounded(leaves, params.l2_norm_bound)
+            for leaf in _bounded(leaves, params.l2_norm_clip)
         ]
         return tf.nest.pack_sequence_as(records, sums)
 
@@ -163,7 +168,7 @@ class DiscreteGaussianSumQuery(SummingQuery):
         self, global_state: DiscreteGaussianState
     ) -> DiscreteGaussianEvent:
         return DiscreteGaussianEvent(
-            global_state.l2_norm_bound, global_state.stddev
+            global_state.l2_norm_clip, global_state.scale
         )
 
     @override
@@ -175,7 +180,7 @@ class DiscreteGaussianSumQuery(SummingQuery):
         noised = [
             leaf
             + discrete_gaussian.sample(
-                global_state.stddev, leaf.shape, seed, leaf.dtype
+                global_state.scale, leaf.shape, seed, leaf.dtype
             )
             for leaf, seed in zip(leaves, own, strict=True)
         ]

@@ -38,8 +38,9 @@ class QuantizedSumQuery(SummingQuery, WrappingQuery):
 
     Attributes:
         l2_norm_clip: Bound on one record's norm, in the record's unit, >= 0.
-        stddev: Parameter of the discrete Gaussian noise on the sum, in the
-            same unit, >= 0; its standard deviation, where many steps wide.
+        scale: Parameter sigma of the discrete Gaussian noise on the sum, in the
+            same unit, >= 0. The standard deviation of the noise is smaller, by
+            less than a relative 1e-6 if `scale` is at least one step.
         granularity: Step of the grid, in the same unit, > 0, and at least
             `l2_norm_clip / 2^31`. Coordinates much smaller than it vanish:
             with n coordinates, take a small part of `l2_norm_clip / sqrt(n)`.
@@ -49,7 +50,7 @@ class QuantizedSumQuery(SummingQuery, WrappingQuery):
     Kairouz, Liu, Steinke (2021), arXiv:2102.06387v4, for scaling and clipping.
     We round deterministically, and rotate nothing.
 
-    >>> query = QuantizedSumQuery(5.0, stddev=0.0, granularity=0.5)
+    >>> query = QuantizedSumQuery(5.0, scale=0.0, granularity=0.5)
     >>> state = query.initial_global_state()
     >>> sample = query.accumulate_record(
     ...     query.derive_sample_params(state),
@@ -59,13 +60,13 @@ class QuantizedSumQuery(SummingQuery, WrappingQuery):
     """
 
     l2_norm_clip: float
-    stddev: float
+    scale: float
     granularity: float
     chunk_bytes: int = 2**26
 
     def __post_init__(self) -> None:
         _check.finite_non_negative(
-            l2_norm_clip=self.l2_norm_clip, stddev=self.stddev
+            l2_norm_clip=self.l2_norm_clip, scale=self.scale
         )
         _check.finite_positive(granularity=self.granularity)
         _check.integer_at_least(1, chunk_bytes=self.chunk_bytes)
@@ -75,7 +76,7 @@ class QuantizedSumQuery(SummingQuery, WrappingQuery):
                 f"Received: granularity={self.granularity!r}, "
                 f"l2_norm_clip={self.l2_norm_clip!r}."
             )
-        for field in ("l2_norm_clip", "stddev", "granularity"):
+        for field in ("l2_norm_clip", "scale", "granularity"):
             object.__setattr__(self, field, float(getattr(self, field)))
 
     @property
@@ -84,7 +85,7 @@ class QuantizedSumQuery(SummingQuery, WrappingQuery):
         """The query of the integers, in steps of the grid."""
         steps = self.l2_norm_clip / self.granularity
         return DiscreteGaussianSumQuery(
-            steps * (1 + _ROUNDING), self.stddev / self.granularity
+            steps * (1 + _ROUNDING), self.scale / self.granularity
         )
 
     @override

@@ -29,15 +29,15 @@ class TreeCumulativeState(NamedTuple):
     """The state of a `TreeCumulativeSumQuery`.
 
     Attributes:
-        clip_value: Scalar float64.
-        noise_stddev: Scalar float64.
+        l2_norm_clip: Scalar float64.
+        stddev: Scalar float64.
         released: The last release; zero before the first.
         secret_tree: Its `base` is what was released before the tree began, its
             `total` the sum of the tree's rounds before noise.
     """
 
-    clip_value: tf.Tensor
-    noise_stddev: tf.Tensor
+    l2_norm_clip: tf.Tensor
+    stddev: tf.Tensor
     released: Nest
     secret_tree: TreeState
 
@@ -56,7 +56,7 @@ class TreeCumulativeSumQuery(TreeQuery):
     (zero-out alike) moves the sum over the node's rounds by at most
     `l2_norm_clip` in joint L2 norm, and replacing one by at most twice that,
     up to float rounding as in `GaussianSumQuery`; each node has Gaussian noise
-    of `noise_stddev`, drawn once, and all that is released is made of nodes.
+    of `stddev`, drawn once, and all that is released is made of nodes.
     Rounds of one tree have one `tree_id` in the ledger, other trees another; it
     is random, and says nothing of the noise. A record that is not finite counts
     as zero. After `2^max_levels - 1` rounds of a tree answers are NaN.
@@ -66,7 +66,7 @@ class TreeCumulativeSumQuery(TreeQuery):
 
     Attributes:
         l2_norm_clip: Bound on one record's norm, in the record's unit, >= 0.
-        noise_stddev: Standard deviation of the noise on each node, same unit.
+        stddev: Standard deviation of the noise on each node, same unit.
         record_specs: Nest of `tf.TensorSpec`s: one record.
         use_efficient: Whether noise of a node's descendants is used, which
             nearly halves the variance and costs nothing.
@@ -90,7 +90,7 @@ class TreeCumulativeSumQuery(TreeQuery):
     """
 
     l2_norm_clip: float
-    noise_stddev: float
+    stddev: float
     record_specs: Nest
     use_efficient: bool = True
     max_levels: int = DEFAULT_LEVELS
@@ -104,8 +104,8 @@ class TreeCumulativeSumQuery(TreeQuery):
         self, seed: int | None = None
     ) -> TreeCumulativeState:
         return TreeCumulativeState(
-            clip_value=tf.constant(self.l2_norm_clip, tf.float64),
-            noise_stddev=tf.constant(self.noise_stddev, tf.float64),
+            l2_norm_clip=tf.constant(self.l2_norm_clip, tf.float64),
+            stddev=tf.constant(self.stddev, tf.float64),
             released=zeros_like_record(_nests.thawed(self.record_specs)),
             secret_tree=first_tree(self, seed),
         )
@@ -122,7 +122,7 @@ class TreeCumulativeSumQuery(TreeQuery):
             tree.base,
         )
         total = add(tree.total, sample_state)
-        noise, following = next_noise(self, tree, global_state.noise_stddev)
+        noise, following = next_noise(self, tree, global_state.stddev)
         value = tf.nest.map_structure(
             lambda *parts: tf.add_n(parts), total, noise, base
         )

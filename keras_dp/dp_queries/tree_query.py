@@ -59,7 +59,7 @@ class TreeQuery(SummingQuery):
     __slots__ = ()
 
     l2_norm_clip: float
-    noise_stddev: float
+    stddev: float
     record_specs: Nest
     use_efficient: bool
     max_levels: int
@@ -68,7 +68,7 @@ class TreeQuery(SummingQuery):
     @classmethod
     def build_l2_gaussian_query(
         cls,
-        clip_norm: float,
+        l2_norm_clip: float,
         noise_multiplier: float,
         record_specs: Nest,
         noise_seed: int | None = None,
@@ -77,18 +77,18 @@ class TreeQuery(SummingQuery):
         """Returns the query with noise in units of the clip.
 
         Args:
-            clip_norm: Bound on one record's norm, in the record's unit, > 0.
+            l2_norm_clip: Bound on one record's norm, in the record's unit, > 0.
             noise_multiplier: Standard deviation of the noise on each node, in
-                units of `clip_norm`, >= 0.
+                units of `l2_norm_clip`, >= 0.
             record_specs: Nest of `tf.TensorSpec`s: one record.
             noise_seed: Makes the noise reproducible inside `reproducible()`.
             use_efficient: Whether noise of descendants is used.
         """
-        _check.finite_positive(clip_norm=clip_norm)
+        _check.finite_positive(l2_norm_clip=l2_norm_clip)
         _check.finite_non_negative(noise_multiplier=noise_multiplier)
         arguments: dict[str, Any] = {
-            "l2_norm_clip": clip_norm,
-            "noise_stddev": clip_norm * noise_multiplier,
+            "l2_norm_clip": l2_norm_clip,
+            "stddev": l2_norm_clip * noise_multiplier,
             "record_specs": record_specs,
             "use_efficient": use_efficient,
             "noise_seed": noise_seed,
@@ -126,7 +126,7 @@ class TreeQuery(SummingQuery):
     @property
     def record_query(self) -> GaussianSumQuery:
         """What bounds and sums the records of one round."""
-        return GaussianSumQuery(self.l2_norm_clip, self.noise_stddev)
+        return GaussianSumQuery(self.l2_norm_clip, self.stddev)
 
     @property
     @override
@@ -135,7 +135,7 @@ class TreeQuery(SummingQuery):
 
     @override
     def derive_sample_params(self, global_state: Any) -> tf.Tensor:
-        return global_state.clip_value
+        return global_state.l2_norm_clip
 
     @override
     def initial_sample_state(self, template: Nest) -> Nest:
@@ -155,8 +155,8 @@ class TreeQuery(SummingQuery):
     @override
     def planned_event(self, global_state: Any) -> TreeEvent:
         return TreeEvent(
-            global_state.clip_value,
-            global_state.noise_stddev,
+            global_state.l2_norm_clip,
+            global_state.stddev,
             global_state.secret_tree.tree_id,
         )
 
@@ -189,7 +189,7 @@ def check_tree_query(query: TreeQuery) -> None:
         _check.integer_at_least(0, noise_seed=query.noise_seed)
     for field, value in {
         "l2_norm_clip": checked.l2_norm_clip,
-        "noise_stddev": checked.stddev,
+        "stddev": checked.stddev,
         "record_specs": specs_lib.normalized(query.record_specs),
         "max_levels": int(query.max_levels),
     }.items():

@@ -22,14 +22,14 @@ class TreeResidualState(NamedTuple):
     """The state of a `TreeResidualSumQuery`.
 
     Attributes:
-        clip_value: Scalar float64.
-        noise_stddev: Scalar float64.
+        l2_norm_clip: Scalar float64.
+        stddev: Scalar float64.
         secret_tree: Its `total` is the noise on the sum over the tree's rounds
             so far. It has no `base`.
     """
 
-    clip_value: tf.Tensor
-    noise_stddev: tf.Tensor
+    l2_norm_clip: tf.Tensor
+    stddev: tf.Tensor
     secret_tree: TreeState
 
 
@@ -56,7 +56,7 @@ class TreeResidualSumQuery(TreeQuery):
 
     Attributes:
         l2_norm_clip: Bound on one record's norm, in the record's unit, >= 0.
-        noise_stddev: Standard deviation of the noise on each node, same unit.
+        stddev: Standard deviation of the noise on each node, same unit.
         record_specs: Nest of `tf.TensorSpec`s: one record.
         use_efficient: Whether noise of a node's descendants is used, which
             nearly halves the variance and costs nothing.
@@ -69,11 +69,11 @@ class TreeResidualSumQuery(TreeQuery):
 
     >>> query = TreeResidualSumQuery(5.0, 2.0, tf.TensorSpec([2]))
     >>> query.reset_state(None, query.initial_global_state())._fields
-    ('clip_value', 'noise_stddev', 'secret_tree')
+    ('l2_norm_clip', 'stddev', 'secret_tree')
     """
 
     l2_norm_clip: float
-    noise_stddev: float
+    stddev: float
     record_specs: Nest
     use_efficient: bool = True
     max_levels: int = DEFAULT_LEVELS
@@ -87,8 +87,8 @@ class TreeResidualSumQuery(TreeQuery):
         self, seed: int | None = None
     ) -> TreeResidualState:
         return TreeResidualState(
-            clip_value=tf.constant(self.l2_norm_clip, tf.float64),
-            noise_stddev=tf.constant(self.noise_stddev, tf.float64),
+            l2_norm_clip=tf.constant(self.l2_norm_clip, tf.float64),
+            stddev=tf.constant(self.stddev, tf.float64),
             secret_tree=first_tree(self, seed)._replace(base=()),
         )
 
@@ -97,7 +97,7 @@ class TreeResidualSumQuery(TreeQuery):
         self, sample_state: Nest, global_state: TreeResidualState
     ) -> QueryResult:
         tree = global_state.secret_tree
-        noise, following = next_noise(self, tree, global_state.noise_stddev)
+        noise, following = next_noise(self, tree, global_state.stddev)
         change = tf.nest.map_structure(tf.subtract, noise, tree.total)
         return QueryResult(
             value=add(sample_state, change),

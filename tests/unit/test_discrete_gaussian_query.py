@@ -32,7 +32,7 @@ def squared_norm(record):
 
 
 def test_sums_without_noise():
-    query = DiscreteGaussianSumQuery(l2_norm_bound=10, stddev=0.0)
+    query = DiscreteGaussianSumQuery(l2_norm_clip=10, scale=0.0)
 
     got = total(query, tf.constant([[2, 0], [-1, 1]]))
 
@@ -167,10 +167,10 @@ def test_the_event_has_the_bound_and_the_parameter():
     (event,) = query.ledger_events(query.planned_event(state), "g")
 
     assert event == DiscreteGaussianSum("g", 9.5, 2.25)
-    assert state._fields == ("l2_norm_bound", "stddev", "seed")
+    assert state._fields == ("l2_norm_clip", "scale", "seed")
     assert query.derive_sample_params(state)._fields == (
-        "l2_norm_bound",
-        "stddev",
+        "l2_norm_clip",
+        "scale",
     )
     assert not query.adapts
 
@@ -215,13 +215,13 @@ def test_integers_go_beside_floats_in_a_nest():
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        ({"l2_norm_bound": -1.0}, ValueError),
-        ({"l2_norm_bound": math.inf}, ValueError),
-        ({"stddev": -1.0}, ValueError),
-        ({"stddev": 1e-7}, ValueError),
-        ({"stddev": 2.0**41}, ValueError),
-        ({"stddev": math.nan}, ValueError),
-        ({"stddev": None}, TypeError),
+        ({"l2_norm_clip": -1.0}, ValueError),
+        ({"l2_norm_clip": math.inf}, ValueError),
+        ({"scale": -1.0}, ValueError),
+        ({"scale": 1e-7}, ValueError),
+        ({"scale": 2.0**41}, ValueError),
+        ({"scale": math.nan}, ValueError),
+        ({"scale": None}, TypeError),
     ],
 )
 def test_impossible_arguments_are_refused(change, error):

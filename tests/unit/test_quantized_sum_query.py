@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -14,7 +14,7 @@ from keras_dp.dp_queries import QuantizedSumQuery
 from keras_dp.ledger import DiscreteGaussianSum
 from tests.query_table import answer
 
-QUERY = QuantizedSumQuery(l2_norm_clip=3.0, stddev=0.0, granularity=0.125)
+QUERY = QuantizedSumQuery(l2_norm_clip=3.0, scale=0.0, granularity=0.125)
 VALUES = st.one_of(
     st.floats(-1e4, 1e4, width=32),
     st.sampled_from([0.0, 3e38, -3e38, 1e-30, math.inf, math.nan, 0.125]),
@@ -28,6 +28,7 @@ def steps_of(record, query=QUERY):
     return query.preprocess_record(params, record).numpy()
 
 
+@settings(deadline=None)  # TensorFlow compiles in the first example.
 @given(record=st.lists(VALUES, min_size=1, max_size=8))
 def test_no_record_exceeds_the_bound_of_the_event(record) -> None:
     (event,) = QUERY.ledger_events(
@@ -53,7 +54,7 @@ def test_a_record_that_is_not_finite_adds_nothing(bad) -> None:
 
 
 def test_the_event_is_in_steps_of_the_grid() -> None:
-    query = QuantizedSumQuery(3.0, stddev=6.0, granularity=0.125)
+    query = QuantizedSumQuery(3.0, scale=6.0, granularity=0.125)
     event = query.planned_event(query.initial_global_state())
 
     assert query.ledger_events(event, "g") == (
@@ -66,7 +67,7 @@ class TestTheNoise:
     FALSE_ALARM = 1e-6  # Chance that a correct query fails, were seeds free.
 
     def draws(self):
-        query = dataclasses.replace(QUERY, stddev=10.0)
+        query = dataclasses.replace(QUERY, scale=10.0)
         template = tf.zeros([self.SAMPLES])
         return answer(query, template, template[tf.newaxis][:0]).numpy()
 
@@ -98,7 +99,7 @@ class TestTheNoise:
         {"granularity": 0.0},
         {"granularity": 1e-10},
         {"l2_norm_clip": -1.0},
-        {"stddev": math.nan},
+        {"scale": math.nan},
         {"chunk_bytes": 0},
     ],
     ids=str,

@@ -347,7 +347,7 @@ def test_a_restored_state_starts_another_tree(query_class):
 
     StateVariables(state, add_variable)
     names = {name for name, _ in saved}
-    public = {"query_clip_value", "query_noise_stddev"}
+    public = {"query_l2_norm_clip", "query_stddev"}
     is_cumulative = query_class is TreeCumulativeSumQuery
     assert names == public | ({"query_released"} if is_cumulative else set())
 
@@ -451,7 +451,7 @@ def test_a_query_with_a_seed_cannot_be_saved(query_class):
     ("change", "error"),
     [
         ({"l2_norm_clip": -1.0}, ValueError),
-        ({"noise_stddev": math.nan}, ValueError),
+        ({"stddev": math.nan}, ValueError),
         ({"use_efficient": 1}, TypeError),
         ({"max_levels": 0}, ValueError),
         ({"max_levels": 63}, ValueError),
@@ -470,7 +470,7 @@ def test_impossible_arguments_are_refused(query_class, change, error):
 def test_the_builder_speaks_of_multiples_of_the_clip(query_class):
     query = query_class.build_l2_gaussian_query(0.5, 3.0, SCALAR)
 
-    assert (query.l2_norm_clip, query.noise_stddev) == (0.5, 1.5)
+    assert (query.l2_norm_clip, query.stddev) == (0.5, 1.5)
     for arguments in ((0.0, 1.0), (-1.0, 1.0), (1.0, -1.0)):
         with pytest.raises(ValueError, match="must be finite and"):
             query_class.build_l2_gaussian_query(*arguments, SCALAR)
