@@ -1,8 +1,8 @@
 """What a query may ask of a batch of records, whatever they are made of.
 
 A batch of records is a nest whose leaves are tensors `[batch, ...]`, or
-objects that answer the three questions of `LazyRecords` without holding the
-records, such as the per-example gradients of a layer.
+`LazyRecords`, which answer questions about records without holding them, such
+as the per-example gradients of a layer.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,12 @@ Leaf = Any  # A tensor `[batch, ...]` or a `LazyRecords`.
 
 @runtime_checkable
 class LazyRecords(Protocol):
-    """One leaf of a batch of records that may never be materialized."""
+    """One leaf of a batch of records that may never be materialized.
+
+    Queries that clip by a norm ask for `squared_norms` and `weighted_sum`.
+    Those that look at coordinates `take` a few records at a time, and
+    `materialize` these. Training in microbatches asks for `grouped` records.
+    """
 
     def squared_norms(self) -> tf.Tensor:
         """Returns each record's squared L2 norm, shape `[batch]`."""
@@ -28,6 +33,19 @@ class LazyRecords(Protocol):
 
     def materialize(self) -> tf.Tensor:
         """Returns the records themselves, shape `[batch, ...]`."""
+
+    def take(self, indices: tf.Tensor) -> "LazyRecords":
+        """Returns the records at `indices`, `[n]`, of a static length."""
+
+    def grouped(self, size: int, weights: tf.Tensor) -> "LazyRecords":
+        """Returns one record for each group of `size` consecutive ones.
+
+        Args:
+            size: A divisor of the batch.
+            weights: Shape `[batch]`: what each record is multiplied by before
+                those of a group are added up. A record of weight 0 contributes
+                nothing, even where it is not finite.
+        """
 
 
 def norms(leaves: list[Leaf]) -> tf.Tensor:
@@ -202,10 +220,7 @@ def taken(leaf: Leaf, indices: tf.Tensor) -> tf.Tensor:
     """Returns the records at `indices`, materialized."""
     if not isinstance(leaf, LazyRecords):
         return tf.gather(leaf, indices)
-    take = getattr(leaf, "take", None)
-    if take is None:
-        return tf.gather(leaf.materialize(), indices)
-    return take(indices).materialize()
+    return leaf.take(indices).materialize()
 
 
 def with_shape_of(

@@ -100,6 +100,14 @@ class CountingRecords:
         assert self._materializes, "Nobody needs the records themselves."
         return tf.constant(self._values, self._dtype)
 
+    def take(self, indices):
+        assert self._materializes, "Nobody needs the records themselves."
+        rows = tf.gather(tf.constant(self._values, self._dtype), indices)
+        return CountingRecords(rows, materializes=True)
+
+    def grouped(self, size, weights):
+        raise AssertionError("Queries do not regroup records.")
+
 
 @pytest.mark.parametrize("case", QUERIES, ids=str)
 class TestContract:
