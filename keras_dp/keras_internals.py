@@ -6,10 +6,12 @@ all of them, and finds private names that are touched elsewhere.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
+import tensorflow as tf
 from typing_extensions import override
 
 # Layers.
@@ -89,6 +91,28 @@ def is_rematerialized(layer: keras.Layer) -> bool:
     tensors of another graph.
     """
     return layer._remat_mode is not None
+
+
+def attributes_of(layer: keras.Layer) -> dict[str, Any]:
+    """Returns the attributes of a layer that its own class or its user set.
+
+    All but those of `Layer` and `Trainer`, those of TensorFlow's tracking
+    (`_self_...`), and the `_dropout_mask` and `_recurrent_dropout_mask` of
+    recurrent cells, Keras 3.15. Without it what Keras notes while it calls a
+    layer is taken for values of the data.
+    """
+    own = _attributes_of_keras()
+    return {
+        name: value
+        for name, value in vars(layer).items()
+        if name not in own and not name.startswith("_self_")
+    }
+
+
+@functools.cache
+def _attributes_of_keras() -> set[str]:
+    masks = {"_dropout_mask", "_recurrent_dropout_mask"}
+    return masks | set(vars(keras.Model(name="attributes")))
 
 
 # Tensors.
@@ -265,6 +289,50 @@ def counting_one_replica() -> Iterator[None]:
         yield
     finally:
         distribute_lib._pop_per_thread_mode()
+
+
+@contextlib.contextmanager
+def eager_operations(
+    callback: Callable[[str, Sequence[Any]], None],
+) -> Iterator[None]:
+    """Calls back after every operation that runs eagerly inside.
+
+    `op_callbacks.add_op_callback`, TensorFlow 2.21. Without it writes of an
+    eager model to variables and tables of its own are not found.
+
+    Args:
+        callback: Takes the type of the operation, or the name of the function
+            that ran, and the inputs.
+    """
+    from tensorflow.python.framework import op_callbacks
+
+    def observe(
+        kind: Any,
+        inputs: Any,
+        attributes: Any,
+        outputs: Any,
+        op_name: Any = None,
+        graph: Any = None,
+    ) -> None:
+        if graph is None:
+            callback(tf.compat.as_str(kind), inputs)
+
+    op_callbacks.add_op_callback(observe)
+    try:
+        yield
+    finally:
+        op_callbacks.remove_op_callback(observe)
+
+
+def function_nodes(name: str) -> list[Any]:
+    """Returns the nodes of a function that a graph or eager code calls.
+
+    `context.get_function_def`, TensorFlow 2.21. Without it writes inside
+    conditions, loops and compiled functions are not found.
+    """
+    from tensorflow.python.eager import context
+
+    return list(context.context().get_function_def(name).node_def)
 
 
 def xla_call_module() -> Callable[..., Any]:

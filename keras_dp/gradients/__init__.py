@@ -19,7 +19,9 @@ from keras_dp.gradients.rules.batch_normalization import (
 from keras_dp.gradients.rules.batch_normalization import (
     trained_layers as trained_normalizations,
 )
-from keras_dp.gradients.unsupported.variable_writes import without_stores
+from keras_dp.gradients.unsupported.variable_writes import (
+    without_variable_writes,
+)
 
 __all__ = [
     "AdaptedLayer",
@@ -35,5 +37,5 @@ __all__ = [
     "self_check",
     "trained_normalizations",
     "update_statistics",
-    "without_stores",
+    "without_variable_writes",
 ]

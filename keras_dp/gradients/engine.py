@@ -34,7 +34,9 @@ from keras_dp.gradients.rules.batch_normalization import (
     trained_layers,
 )
 from keras_dp.gradients.unsupported import layers as unsupported_layers
-from keras_dp.gradients.unsupported.variable_writes import without_stores
+from keras_dp.gradients.unsupported.variable_writes import (
+    without_variable_writes,
+)
 from keras_dp.keras_internals import takes_training
 
 
@@ -119,7 +121,7 @@ class GradientEngine:
         """
         tape = tf.GradientTape(watch_accessed_variables=False)
         with (
-            without_stores(self.model),
+            without_variable_writes(self.model),
             normalizing_by_released(
                 self.normalized, collects=True
             ) as statistics,

@@ -13,7 +13,7 @@ from keras_dp.gradients import (
     ExampleLosses,
     GradientEngine,
     example_losses,
-    without_stores,
+    without_variable_writes,
 )
 from keras_dp.optimizers.private_round import GRADIENTS
 from keras_dp.optimizers.record_batch import Grouping, record_batch
@@ -116,7 +116,7 @@ class BatchComputation:
         result = self.engine.gradients(
             x, losses_of, batch, loss_scale=self._parts.options.loss_scale
         )
-        with without_stores(self.engine.model):
+        with without_variable_writes(self.engine.model):
             batches = self._parts.side_queries.batches(
                 y, result.outputs, result.losses, result.statistics, mask
             )

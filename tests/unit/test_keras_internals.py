@@ -178,6 +178,12 @@ class TestOfTheSearch:
         assert foreign(tree, _keras_classes([tree])) == []
 
 
+def _dropped_out():
+    cell = keras.layers.GRUCell(1, dropout=0.5, recurrent_dropout=0.5)
+    cell(tf.ones([2, 2]), tf.ones([2, 1]), training=True)
+    return cell
+
+
 def _masked():
     tensor = tf.zeros([2, 1])
     keras_internals.set_mask(tensor, "mask")
@@ -238,6 +244,11 @@ WORKS = {
     "is_rematerialized": lambda f: (
         f(_rematerialized()) and not f(keras.layers.Flatten())
     ),
+    "attributes_of": lambda f: (
+        f(keras.layers.Dense(3))["units"] == 3
+        and not f(keras.Model())
+        and not any(name[0] == "_" for name in f(_dropped_out()))
+    ),
     "mask_of": lambda f: f(_masked()) == "mask" and f(tf.zeros([2])) is None,
     "set_mask": lambda f: f(tf.zeros([2]), None) is None,
     "FitHooks": lambda f: _reports_two(_model()),
@@ -259,6 +270,8 @@ WORKS = {
     "trainable_variables_of": lambda f: len(f(_model().optimizer)) == 2,
     "gradient_reduction": lambda f: callable(getattr(_model().optimizer, f())),
     "counting_one_replica": lambda f: _counts_one(f),
+    "eager_operations": lambda f: "Mul" in _seen_by(f),
+    "function_nodes": lambda f: "Mul" in _nodes_of_double(f),
     "xla_call_module": lambda f: callable(f()),
 }
 
@@ -269,10 +282,23 @@ def _counts_one(context):
         return tf.distribute.get_strategy() is not strategy
 
 
+def _seen_by(context):
+    seen = []
+    with context(lambda kind, inputs: seen.append(kind)):
+        tf.ones([2]) * 2
+    return seen
+
+
+def _nodes_of_double(nodes):
+    double = tf.function(lambda x: x * 2)
+    name = double.get_concrete_function(tf.ones([2])).name
+    return {node.op for node in nodes(name)}
+
+
 FUNCTIONS = {
     name: value
     for name, value in vars(keras_internals).items()
-    if inspect.getmodule(value) is keras_internals and callable(value)
+    if inspect.getmodule(value) is keras_internals and name[0] != "_"
 }
 
 

@@ -1,46 +1,51 @@
-"""Finds what a model writes to variables while it is called in training.
+"""Finds what a model keeps of the data while it is called in training.
 
-Such a value would leave the model without noise: statistics that a layer keeps
-of its inputs, targets that a loss remembers. In a compiled step every write is
-an operation of its graph, whichever variable it goes to; in an eager one the
-model's variables are compared.
+Such a value would leave the model without noise: statistics of the inputs in
+a variable or a lookup table, targets that a loss remembers, a list in Python.
+
+In a compiled step everything that is kept is an operation of its graph, or of
+a function that the graph calls. In an eager step the operations are observed
+while they run; then Python runs too, and the attributes of all layers are
+compared. Not found: what eager Python code keeps outside of the layers.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from keras_dp.errors import UnsupportedLayerError
-from keras_dp.keras_internals import seed_generators_of
+from keras_dp.gradients.unsupported import stateful_operations
+from keras_dp.gradients.unsupported.python_values import changed_attributes
+from keras_dp.keras_internals import (
+    eager_operations,
+    function_nodes,
+    layers_of,
+    seed_generators_of,
+)
 
 
 @contextlib.contextmanager
-def without_stores(model: keras.Model) -> Iterator[None]:
-    """Raises if what runs inside writes to anything but seeds.
+def without_variable_writes(model: keras.Model) -> Iterator[None]:
+    """Raises if what runs inside keeps anything but the states of seeds.
 
     Raises:
         UnsupportedLayerError: The message names the write.
     """
-    if not tf.executing_eagerly():
-        graph = tf.compat.v1.get_default_graph()
-        before = {id(operation) for operation in graph.get_operations()}
-        inner = _inner_stores(graph)
-        yield
-        _check_graph(model, graph, before, inner)
+    if tf.executing_eagerly():
+        with _eagerly(model):
+            yield
         return
-    state = [(v, v.numpy()) for v in _state_variables(model)]
+    graph = tf.compat.v1.get_default_graph()
+    before = {id(operation) for operation in graph.get_operations()}
     yield
-    written = [
-        (variable, value)
-        for variable, value in state
-        if variable.numpy().tobytes() != value.tobytes()
-    ]
-    for variable, value in written:
-        variable.assign(value)  # What was written must not stay.
-    if written:
-        raise _refusal(f"The variable {written[0][0].path!r} is written")
+    _check_operations(
+        model,
+        graph,
+        [each for each in graph.get_operations() if id(each) not in before],
+    )
 
 
 def seed_ids(model: keras.Model) -> set[int]:
@@ -48,59 +53,92 @@ def seed_ids(model: keras.Model) -> set[int]:
     return {id(generator.state) for generator in seed_generators_of(model)}
 
 
-def _state_variables(model: keras.Model) -> list[keras.Variable]:
-    seeds = seed_ids(model)
-    return [
-        v for v in model.variables if not v.trainable and id(v) not in seeds
-    ]
-
-
-def _check_graph(
-    model: keras.Model, graph: tf.Graph, before: set[int], inner: set[str]
+def _check_operations(
+    model: keras.Model, graph: tf.Graph, operations: list[tf.Operation]
 ) -> None:
-    seeds = seed_ids(model)
-    handles = {
-        id(variable.value.handle)
-        for variable in model.variables
-        if id(variable) in seeds
-    }
-    allowed = {
-        id(internal)
+    paths = _paths_by_handle(model)
+    paths = {
+        id(internal): paths[id(external)]
         for external, internal in graph.captures
-        if id(external) in handles
+        if id(external) in paths
     }
-    for operation in graph.get_operations():
-        if (
-            id(operation) not in before
-            and _is_store(operation.type)
-            and id(operation.inputs[0]) not in allowed
-        ):
-            raise _refusal(f"The operation {operation.name!r} writes")
-    new = _inner_stores(graph) - inner
-    if new:
-        raise _refusal(f"The operation {min(new)!r} writes")
+    for operation in operations:
+        kind, inputs = operation.type, operation.inputs
+        if stateful_operations.keeps_nothing(kind):
+            continue
+        path = paths.get(id(inputs[0]), "") if len(inputs) else ""
+        if kind not in stateful_operations.ASSIGNMENTS or path is not None:
+            raise _refusal(operation.name, path)
+    forbidden = stateful_operations.forbidden_in(
+        _functions_called(operations), _bodies(graph).__getitem__
+    )
+    if forbidden:
+        raise _refusal(forbidden)
 
 
-def _inner_stores(graph: tf.Graph) -> set[str]:
-    """Returns the writes inside loops, conditions and nested functions."""
+def _functions_called(operations: list[tf.Operation]) -> set[str]:
     return {
-        f"{function.signature.name}/{node.name}"
-        for function in graph.as_graph_def().library.function
-        for node in function.node_def
-        if _is_store(node.op)
+        name
+        for operation in operations
+        if stateful_operations.function_attributes(operation.type)
+        for name in stateful_operations.functions_called_by(operation.node_def)
     }
 
 
-def _is_store(kind: str) -> bool:
-    if kind.startswith("ResourceScatter"):
-        return True
-    return kind.startswith("Assign") and kind.endswith("VariableOp")
+def _bodies(graph: tf.Graph) -> dict[str, Any]:
+    """Returns the nodes of each function that a graph knows."""
+    return {
+        function.signature.name: function.node_def
+        for function in graph.as_graph_def().library.function
+    }
 
 
-def _refusal(what: str) -> UnsupportedLayerError:
+@contextlib.contextmanager
+def _eagerly(model: keras.Model) -> Iterator[None]:
+    paths = _paths_by_handle(model)
+    values = [(v, tf.identity(v.value)) for v in model.variables]
+    refusals: list[UnsupportedLayerError] = []
+
+    def observe(kind: str, inputs: Sequence[Any]) -> None:
+        if stateful_operations.is_function(kind):
+            forbidden = stateful_operations.forbidden_in([kind], function_nodes)
+            if forbidden:
+                refusals.append(_refusal(forbidden))
+        elif not stateful_operations.keeps_nothing(kind):
+            path = paths.get(id(inputs[0]), "") if len(inputs) else ""
+            if kind not in stateful_operations.ASSIGNMENTS or path is not None:
+                refusals.append(_refusal(kind, path))
+
+    layers = layers_of(model)
+    with changed_attributes(layers) as changed, eager_operations(observe):
+        yield
+    if changed:
+        refusals.append(_refusal(changed[0]))
+    if refusals:
+        for variable, value in values:
+            variable.assign(value)  # What was written must not stay.
+        raise refusals[0]
+
+
+def _paths_by_handle(model: keras.Model) -> dict[int, str | None]:
+    """Returns the path of each variable by the id of its handle.
+
+    `None` for the state of a seed, which may be written.
+    """
+    seeds = seed_ids(model)
+    return {
+        id(variable.value.handle): (
+            None if id(variable) in seeds else variable.path
+        )
+        for variable in model.variables
+    }
+
+
+def _refusal(operation: str, path: str | None = None) -> UnsupportedLayerError:
+    where = f" to the variable {path!r}" if path else ""
     return UnsupportedLayerError(
-        f"{what} to a variable while the model and its loss are called in "
-        "training mode. It would carry what it has seen of the data out of "
+        f"{operation!r} writes{where} while the model and its loss are called "
+        "in training mode. It would carry what it has seen of the data out of "
         "the model without noise. Freeze the layer with layer.trainable = "
-        "False, or remove what keeps statistics."
+        "False, or remove what keeps, prints or counts."
     )
