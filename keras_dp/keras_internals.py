@@ -269,7 +269,37 @@ def gradient_reduction() -> str:
     return "_all_reduce_sum_gradients"
 
 
+def penalties_of(model: keras.Model) -> list[Any]:
+    """Returns the penalties of the model's weights, one scalar each.
+
+    `Layer._get_regularization_losses`, Keras 3.15. `Layer.losses` mixes in
+    what layers add in a call. Without it weight penalties do not train.
+    """
+    return list(model._get_regularization_losses())
+
+
 # TensorFlow.
+
+
+def dataset_stages(dataset: Any) -> list[str]:
+    """Returns the classes of a data set's stages, from the first to the last.
+
+    `Dataset._inputs`, TensorFlow 2.21. Stages of several inputs count all of
+    them. Without it a repeated record is not found.
+    """
+    before = [
+        stage for each in dataset._inputs() for stage in dataset_stages(each)
+    ]
+    return [*before, type(dataset).__name__.strip("_")]
+
+
+def variant_of(dataset: Any) -> Any:
+    """Returns the tensor that stands for a data set in a graph.
+
+    `Dataset._variant_tensor`, TensorFlow 2.21. Without it a data set of ours
+    cannot stand for an ordinary one.
+    """
+    return dataset._variant_tensor
 
 
 @contextlib.contextmanager

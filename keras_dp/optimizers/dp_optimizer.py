@@ -10,6 +10,7 @@ from typing_extensions import override
 from keras_dp import ledger as ledger_lib
 from keras_dp.dp_queries import DPQuery
 from keras_dp.errors import PrivateTrainingError
+from keras_dp.keras_internals import strategy_of
 from keras_dp.optimizers.drawn_state import DrawnState
 from keras_dp.optimizers.groups import (
     Patterns,
@@ -171,7 +172,7 @@ class DPOptimizer(WrappingOptimizer):
     def build(self, variables: list[keras.Variable]) -> None:
         if self.built:
             return
-        with self._distribution_strategy.scope():
+        with strategy_of(self).scope():
             self.inner.build(variables)
             super().build(variables)
 
@@ -197,7 +198,7 @@ class DPOptimizer(WrappingOptimizer):
         round_ = PrivateRound.of(self.query, side_queries, self._matched)
         header = None if self._ledger is None else self._ledger.header
         # Seeds of their own on replicas would be noise of their own.
-        with self._distribution_strategy.scope():
+        with strategy_of(self).scope():
             self._state = DrawnState(
                 round_, self._seed, header, self.add_variable
             )

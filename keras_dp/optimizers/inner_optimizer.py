@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 import keras
 
 from keras_dp.errors import PrivateTrainingError
+from keras_dp.keras_internals import gradient_reduction
 
 
 def check_inner(inner: Any) -> None:
@@ -74,7 +75,7 @@ def already_summed(inner: keras.optimizers.Optimizer) -> Iterator[None]:
     Keras sums gradients over replicas once more before it applies them: the
     noise would be added once per replica, all of them the same.
     """
-    name = "_all_reduce_sum_gradients"
+    name = gradient_reduction()
     stand_in = vars(inner).setdefault(name, _AsTheyAre())
     stand_in.users += 1
     try:

@@ -6,6 +6,7 @@ import keras
 from typing_extensions import override
 
 from keras_dp.errors import PrivateTrainingError
+from keras_dp.keras_internals import own_variables_of
 from keras_dp.optimizers.inner_optimizer import close
 
 
@@ -46,7 +47,7 @@ class WrappingOptimizer(keras.optimizers.Optimizer):
     @property
     def variables(self) -> list[keras.Variable]:
         """What is saved: the query's state without seeds, and the inner's."""
-        return self._variables + self.inner.variables
+        return own_variables_of(self) + self.inner.variables
 
     @property
     def learning_rate(self) -> Any:
@@ -61,6 +62,11 @@ class WrappingOptimizer(keras.optimizers.Optimizer):
     def iterations(self) -> Any:
         """Rounds that were released."""
         return self.inner.iterations
+
+    @property
+    def rounds_released(self) -> int:
+        """The iterations as a number, also where replicas hold them."""
+        return int(keras.ops.convert_to_numpy(self.inner.iterations))
 
     @override
     def finalize_variable_values(self, var_list: Any) -> None:

@@ -15,9 +15,10 @@ from keras_dp.gradients import (
     example_losses,
     without_variable_writes,
 )
+from keras_dp.keras_internals import counting_one_replica, penalties_of
 from keras_dp.optimizers.private_round import GRADIENTS
 from keras_dp.optimizers.record_batch import Grouping, record_batch
-from keras_dp.training.devices.replicas import alone, summed
+from keras_dp.training.devices.replicas import summed
 from keras_dp.training.example_metrics import masks_of, with_penalties
 from keras_dp.training.sample_sums import SampleSums
 from keras_dp.training.step_parts import StepParts
@@ -174,7 +175,7 @@ class BatchComputation:
         self, y: Any, outputs: Any, weight: Any, batch: int
     ) -> ExampleLosses:
         """Returns the loss of each example, alone."""
-        with alone():
+        with counting_one_replica():
             return example_losses(
                 self._parts.loss,
                 y,
@@ -187,7 +188,7 @@ class BatchComputation:
     def _penalties(self, variables: list[Any]) -> list[tf.Tensor | None]:
         """Gradients of the weight penalties, which depend on no data."""
         with tf.GradientTape() as tape:
-            losses = self._parts.model._get_regularization_losses()
+            losses = penalties_of(self._parts.model)
             total = tf.add_n(losses) if losses else None
         if total is None:
             return [None] * len(variables)

@@ -6,9 +6,9 @@ import keras
 import tensorflow as tf
 
 from keras_dp.gradients import batch_losses, check_loss_splits, self_check
+from keras_dp.keras_internals import counting_one_replica
 from keras_dp.training.batch_computation import BatchComputation
 from keras_dp.training.data_adapter import PhysicalStep, example_batch
-from keras_dp.training.devices.replicas import alone
 from keras_dp.training.example_metrics import masks_of, set_masks
 from keras_dp.training.step_parts import StepParts
 
@@ -46,7 +46,7 @@ class EngineCheck:
         def both_losses(outputs: Any, masks: Any) -> Any:
             set_masks(outputs, masks)
             losses = self._computation.losses(y, outputs, None, rows)
-            with alone():
+            with counting_one_replica():
                 return losses, batch_losses(self._parts.loss, y, outputs)
 
         def losses_of(outputs: Any) -> tf.Tensor:

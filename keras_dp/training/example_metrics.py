@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from keras_dp.gradients import ExampleLosses
+from keras_dp.keras_internals import mask_of, penalties_of, set_mask
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class ExampleMetrics:
 
 def with_penalties(model: keras.Model, losses: ExampleLosses) -> ExampleLosses:
     """Returns the losses as Keras shows them, with the weights' penalties."""
-    penalties = model._get_regularization_losses()
+    penalties = penalties_of(model)
     if not penalties:
         return losses
     penalty = tf.cast(tf.add_n(penalties), losses.total.dtype)
@@ -75,17 +76,14 @@ def with_penalties(model: keras.Model, losses: ExampleLosses) -> ExampleLosses:
 
 def masks_of(outputs: Any) -> list[tf.Tensor | None]:
     """Returns the Keras mask of each output."""
-    return [
-        getattr(leaf, "_keras_mask", None)
-        for leaf in keras.tree.flatten(outputs)
-    ]
+    return [mask_of(leaf) for leaf in keras.tree.flatten(outputs)]
 
 
 def set_masks(outputs: Any, masks: list[tf.Tensor | None]) -> None:
     """Puts masks back, which do not survive a compiled function."""
     for leaf, mask in zip(keras.tree.flatten(outputs), masks, strict=True):
         if mask is not None:
-            leaf._keras_mask = mask
+            set_mask(leaf, mask)
 
 
 def _then_true(act: Callable[[], None]) -> tf.Tensor:
@@ -98,9 +96,9 @@ def _without_padding(nest: Any, mask: tf.Tensor) -> Any:
         if leaf is None:
             return None
         kept = tf.boolean_mask(leaf, mask)
-        keras_mask = getattr(leaf, "_keras_mask", None)
+        keras_mask = mask_of(leaf)
         if keras_mask is not None:
-            kept._keras_mask = tf.boolean_mask(keras_mask, mask)
+            set_mask(kept, tf.boolean_mask(keras_mask, mask))
         return kept
 
     return keras.tree.map_structure(rows, nest)

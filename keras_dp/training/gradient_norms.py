@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from keras_dp.dp_queries import records as records_lib
 from keras_dp.gradients import GradientEngine, example_losses
+from keras_dp.keras_internals import compiled_loss_of
 from keras_dp.optimizers.groups import Patterns, group_variables
 
 
@@ -57,7 +58,7 @@ def mean_gradient_norms(
     matched = group_variables(model, groups)
     carrier = keras.Model()  # Keras makes losses comparable in compile only.
     carrier.compile(loss=loss)
-    compiled_loss = carrier._compile_loss
+    compiled_loss = compiled_loss_of(carrier)
     batch = keras.tree.flatten(x)[0].shape[0]
     engine = GradientEngine(model, releases_statistics=True)
 

@@ -5,16 +5,18 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from keras_dp.errors import PrivateTrainingError
+from keras_dp.keras_internals import counting_one_replica
 from keras_dp.ledger import PrivacyLedger, Round
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.training.batch_computation import BatchKind
 from keras_dp.training.data_adapter import DataAdapter, PhysicalStep
-from keras_dp.training.devices.replicas import Replicas, alone
+from keras_dp.training.devices.replicas import Replicas
 from keras_dp.training.devices.workers import (
     FitTerms,
     check_agreement,
     refusal_of,
 )
+from keras_dp.training.layer_seeds import LayerSeeds
 from keras_dp.training.preconditions import check_lengths
 from keras_dp.training.recording import RoundRecorder, UnrecordedRounds
 from keras_dp.training.step import TrainingStep
@@ -36,6 +38,7 @@ class TrainingLoop:
         adapter: DataAdapter,
         optimizer: DPOptimizer,
         built_step: BuiltStep,
+        seeds: LayerSeeds,
         replicas: Replicas,
         terms: FitTerms,
     ) -> None:
@@ -45,12 +48,14 @@ class TrainingLoop:
             adapter: Where samples come from.
             optimizer: Of the private model.
             built_step: Makes the compiled steps.
+            seeds: Of the layers of the model.
             replicas: Of the model.
             terms: What all workers must agree on.
         """
         self._adapter, self._optimizer = adapter, optimizer
         self._built_step, self._replicas = built_step, replicas
         self._terms, self._agreed = terms, replicas.workers == 1
+        self._seeds, self._seeds_are_new = seeds, False
         self._own: Iterator[Any] | None = None
         self.recorder: RoundRecorder | UnrecordedRounds
         self.recorder = UnrecordedRounds()
@@ -62,6 +67,14 @@ class TrainingLoop:
                 plan=self._planned_round,
                 events_of=self._events_of,
             )
+
+    @property
+    def rounds_before(self) -> int:
+        """How many rounds were recorded before, as far as this worker knows."""
+        ledger = self._optimizer.required_ledger()
+        if isinstance(ledger, PrivacyLedger):
+            return len(ledger)
+        return self._optimizer.rounds_released
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
@@ -77,7 +90,23 @@ class TrainingLoop:
             yield
         finally:
             self._optimizer.is_recording = False
-            self.recorder.settle()
+            try:
+                self.recorder.settle()
+            finally:
+                # What is saved now says nothing of the rounds that were run.
+                self._renew_seeds()
+
+    def begin_epoch(self) -> None:
+        """Draws new seeds of layers: a checkpoint may hold the old ones."""
+        self._renew_seeds()
+
+    def end_epoch(self) -> None:
+        """Settles the ledger and draws new seeds, before callbacks save."""
+        self.recorder.settle()
+        self._renew_seeds()
+
+    def _renew_seeds(self) -> None:
+        self._seeds.renew(self._optimizer.rounds_released)
 
     def _planned_round(self) -> Round:
         return self._optimizer.planned_round(
@@ -103,7 +132,7 @@ class TrainingLoop:
         if self._adapter.is_sampler and self._replicas.are_many:
             # Keras would cut the flags of a batch into parts as well.
             if self._own is None:
-                self._own = iter(self._adapter.dataset())
+                self._own = iter(self._adapter.dataset(self.rounds_before))
             iterator = self._own
         logs = self._run_round(iterator)
         for _ in range(rounds - 1):
@@ -146,7 +175,12 @@ class TrainingLoop:
         """Returns the steps for a batch, once the engine is checked on it."""
         check_lengths(batch.data)
         step = self._built_step(batch)
-        with alone():  # The first replica is checked, on its own weights.
+        if not self._seeds_are_new:  # Building may have made generators.
+            self._renew_seeds()
+            self._seeds_are_new = True
+        with (
+            counting_one_replica()
+        ):  # The first replica is checked, on its own weights.
             step.check(batch)
         if not self._agreed:
             check_agreement(

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from keras_dp import _check
 from keras_dp.errors import PrivateTrainingError
+from keras_dp.keras_internals import layers_of, strategy_of
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 
 # The gradient of an example's loss with respect to a logit is at most 1: at
@@ -125,8 +126,8 @@ def check_strategies(
         )
     others = {
         "The wrapped model": model.distribute_strategy,
-        "The optimizer": optimizer._distribution_strategy,
-        "The inner optimizer": optimizer.inner._distribution_strategy,
+        "The optimizer": strategy_of(optimizer),
+        "The inner optimizer": strategy_of(optimizer.inner),
     }
     for what, own in others.items():
         if own is not strategy:
@@ -177,7 +178,7 @@ def resolved_loss_scale(given: float | None, model: keras.Model) -> float:
         ValueError: It is not a power of two, or too large for half precision.
     """
     if given is None:
-        layers = model._flatten_layers()
+        layers = layers_of(model)
         half = any(layer.compute_dtype == "float16" for layer in layers)
         return _LOSS_SCALE if half else 1.0
     _check.finite_positive(loss_scale=given)

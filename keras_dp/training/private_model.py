@@ -9,6 +9,14 @@ from typing_extensions import override
 
 from keras_dp.dp_queries import DPQuery
 from keras_dp.errors import PrivateTrainingError
+from keras_dp.keras_internals import (
+    build_from_batch,
+    check_compiled,
+    compiled_loss_of,
+    loss_tracker_of,
+    metrics_in_order,
+    takes_training,
+)
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.training.batch_computation import BatchKind
 from keras_dp.training.data_adapter import DataAdapter, PhysicalStep
@@ -16,7 +24,13 @@ from keras_dp.training.devices.cluster import ClusterModel
 from keras_dp.training.devices.replicas import Replicas
 from keras_dp.training.devices.workers import FitTerms, check_worker
 from keras_dp.training.example_metrics import ExampleMetrics
+from keras_dp.training.layer_seeds import LayerSeeds
 from keras_dp.training.loop import TrainingLoop, nested_training
+from keras_dp.training.outside_the_ledger import (
+    check_repeats,
+    warn_of_adapted_layers,
+    warn_of_other_ledgers,
+)
 from keras_dp.training.preconditions import (
     check_executions,
     check_no_batching,
@@ -28,7 +42,7 @@ from keras_dp.training.preconditions import (
     resolved_loss_scale,
 )
 from keras_dp.training.private_metrics import PrivateMetric
-from keras_dp.training.recording import settling
+from keras_dp.training.recording import at_epochs
 from keras_dp.training.side_queries import SideQueries
 from keras_dp.training.step import TrainingStep
 from keras_dp.training.step_parts import StepOptions, StepParts
@@ -102,7 +116,7 @@ class PrivateModel(ClusterModel):
 
     @override
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        if self.model._call_has_training_arg:
+        if takes_training(self.model):
             return self.model(inputs, training=training)
         return self.model(inputs)
 
@@ -195,6 +209,7 @@ class PrivateModel(ClusterModel):
         if Replicas(self.distribute_strategy).are_many:
             check_no_jit(options)
         super().compile(optimizer, loss, auto_scale_loss=False, **options)
+        warn_of_adapted_layers(self.model)
         self._side_queries = side_queries
         self._loss_scale = loss_scale
         self._step = None
@@ -218,17 +233,17 @@ class PrivateModel(ClusterModel):
         super().reset_metrics()
         self._side_queries.reset()
 
-    def _get_metrics_result_or_logs(self, logs: Any) -> Any:
+    @override
+    def logs_to_show(self, logs: Any) -> Any:
         if self._side_queries.metrics is not None:
             return logs  # Keras would look at the raw metrics.
-        return super()._get_metrics_result_or_logs(logs)
+        return super().logs_to_show(logs)
 
     @override
     def compile_from_config(self, config: Mapping[str, Any]) -> None:
         options = keras.saving.deserialize_keras_object(dict(config))
         self.compile(**options)
-        if self.built:
-            self.optimizer.build_round(self.model, self._side_queries.queries)
+        self._build_round()
 
     @override
     def fit(
@@ -263,16 +278,21 @@ class PrivateModel(ClusterModel):
                 options["steps_per_epoch"], self.steps_per_execution
             )
             options["shuffle"] = False  # The draws are random already.
-            x = replicas.nothing() if replicas.are_many else adapter.dataset()
         terms = FitTerms(epochs, options, self.steps_per_execution)
         with self._running(adapter, replicas, terms) as loop:
+            if replicas.are_many and adapter.is_sampler:
+                x = replicas.nothing()
+            elif adapter.is_sampler:
+                x = adapter.dataset(loop.rounds_before)
             return super().fit(
                 x,
                 y,
                 batch_size=batch_size,
                 epochs=epochs,
                 verbose=verbose,
-                callbacks=settling(callbacks, loop.recorder),
+                callbacks=at_epochs(
+                    callbacks, loop.begin_epoch, loop.end_epoch
+                ),
                 **options,
             )
 
@@ -302,7 +322,7 @@ class PrivateModel(ClusterModel):
         with self._running(adapter, replicas, terms) as loop:
             logs = loop.run(iter([(x, y, sample_weight)]), rounds=1)
         logs = {name: float(value) for name, value in logs.items()}
-        return logs if return_dict else self._flatten_metrics_in_order(logs)
+        return logs if return_dict else metrics_in_order(self, logs)
 
     @override
     def train_step(self, data: Any) -> Any:
@@ -342,7 +362,8 @@ class PrivateModel(ClusterModel):
         """Builds what is not built from a batch; returns the compiled steps."""
         if self._step is None:
             with self.distribute_strategy.scope():
-                self._symbolic_build(data_batch=batch.data)
+                build_from_batch(self, batch.data)
+                self._build_round()
                 self._step = TrainingStep(self.step_parts())
         self._step.check_unchanged(self.model, self.optimizer)
         return self._step
@@ -352,10 +373,10 @@ class PrivateModel(ClusterModel):
         return StepParts(
             model=self.model,
             optimizer=self.optimizer,
-            loss=self._compile_loss,
+            loss=compiled_loss_of(self),
             metrics=ExampleMetrics(
-                self._loss_tracker,
-                self._compile_loss.metrics,
+                loss_tracker_of(self),
+                compiled_loss_of(self).metrics,
                 self.compute_metrics,
                 self.get_metrics_result,
             ),
@@ -370,22 +391,19 @@ class PrivateModel(ClusterModel):
         )
 
     @override
-    def _symbolic_build(
-        self, iterator: Any = None, data_batch: Any = None
-    ) -> None:
-        super()._symbolic_build(iterator, data_batch)
-        if isinstance(self.optimizer, DPOptimizer):
-            self.optimizer.build_round(self.model, self._side_queries.queries)
-
-    def _maybe_symbolic_build(
-        self, iterator: Any = None, data_batch: Any = None
-    ) -> None:
+    def build_for_fit(self, iterator: Any, data_batch: Any) -> None:
         if self._loop is None:  # Rounds are built for by `_built_step`.
-            super()._maybe_symbolic_build(iterator, data_batch)
+            super().build_for_fit(iterator, data_batch)
+            self._build_round()
+
+    def _build_round(self) -> None:
+        """Makes the state of the queries, once the model is built."""
+        if isinstance(self.optimizer, DPOptimizer) and self.built:
+            self.optimizer.build_round(self.model, self._side_queries.queries)
 
     def _ready(self, x: Any) -> tuple[DataAdapter, Replicas]:
         """Returns what trains on what, unless it must not."""
-        self._assert_compile_called("fit")
+        check_compiled(self, "fit")
         optimizer = self.optimizer
         if not isinstance(optimizer, DPOptimizer):
             raise PrivateTrainingError(
@@ -401,6 +419,9 @@ class PrivateModel(ClusterModel):
         check_worker(ledger, adapter, replicas)
         check_unit(ledger.header.unit, adapter.unit, self._side_queries.queries)
         self._side_queries.warn_of_metrics()
+        warn_of_other_ledgers(self.model, ledger)
+        if not adapter.is_sampler:
+            check_repeats(x)
         return adapter, replicas
 
     @contextlib.contextmanager
@@ -411,7 +432,12 @@ class PrivateModel(ClusterModel):
         if self._loop is not None:
             raise nested_training()
         loop = TrainingLoop(
-            adapter, self.optimizer, self._built_step, replicas, terms
+            adapter,
+            self.optimizer,
+            self._built_step,
+            LayerSeeds(self.model, self.optimizer.seed),
+            replicas,
+            terms,
         )
         with loop.recording():
             self._loop = loop

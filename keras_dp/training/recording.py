@@ -20,6 +20,7 @@ from keras_dp.ledger import PrivacyLedger, Reservation, Round, SumQueryEvent
 BLOCK_SECONDS = 1.0
 LARGEST_BLOCK = 4096
 
+Act = Callable[[], None]
 Plan = Callable[[], Round]
 EventsOf = Callable[[Any], tuple[SumQueryEvent, ...]]
 
@@ -157,25 +158,36 @@ class UnrecordedRounds:
         """Does nothing."""
 
 
-class _SettleAtEpochEnd(keras.callbacks.Callback):
-    """Settles before the callbacks of the user look at the ledger."""
+class _AtEpochs(keras.callbacks.Callback):
+    """Acts before the callbacks of the user look at the ledger or save."""
 
-    def __init__(self, recorder: RoundRecorder | UnrecordedRounds) -> None:
+    def __init__(self, begin: Act, end: Act) -> None:
         super().__init__()
-        self._recorder = recorder
+        self._begin, self._end = begin, end
+
+    @override
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._begin()
 
     @override
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._recorder.settle()
+        self._end()
 
 
-def settling(callbacks: Any, recorder: RoundRecorder | UnrecordedRounds) -> Any:
-    """Returns the callbacks of `fit`, so that they find settled epochs."""
+def at_epochs(callbacks: Any, begin: Act, end: Act) -> Any:
+    """Returns the callbacks of `fit`, after one that acts at each epoch.
+
+    Args:
+        callbacks: As `fit` was given them.
+        begin: Called when an epoch begins.
+        end: Called when an epoch ends; settles the ledger.
+    """
+    own = _AtEpochs(begin, end)
     if isinstance(callbacks, keras.callbacks.CallbackList):
-        callbacks.callbacks.insert(0, _SettleAtEpochEnd(recorder))
+        callbacks.callbacks.insert(0, own)
         return callbacks
     if callbacks is None:
         callbacks = []
     elif not isinstance(callbacks, (list, tuple)):
         callbacks = [callbacks]
-    return [_SettleAtEpochEnd(recorder), *callbacks]
+    return [own, *callbacks]

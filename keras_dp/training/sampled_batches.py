@@ -9,6 +9,7 @@ import numpy.typing as npt
 import tensorflow as tf
 from typing_extensions import override
 
+from keras_dp.keras_internals import variant_of
 from keras_dp.sampling import PhysicalBatch, PoissonBatches
 from keras_dp.sampling.aligned import ALIGNMENT_BYTES
 from keras_dp.sampling.prefetch import Prefetched
@@ -39,8 +40,15 @@ class SampledBatches(tf.data.Dataset):
             ends.
     """
 
-    def __init__(self, sampler: PoissonBatches) -> None:
-        self._sampler = sampler
+    def __init__(self, sampler: PoissonBatches, after: int = 0) -> None:
+        """Draws nothing yet.
+
+        Args:
+            sampler: Draws the samples.
+            after: How many rounds the ledger holds already; see
+                `PoissonBatches.rounds`.
+        """
+        self._sampler, self._after = sampler, after
         size = sampler.physical_batch_size
         spec = (
             tuple(
@@ -51,10 +59,10 @@ class SampledBatches(tf.data.Dataset):
             tf.TensorSpec((), tf.bool),
         )
         self._plain = tf.data.Dataset.from_generator(
-            lambda: _elements(sampler.rounds(), lambda leaf: leaf),
+            lambda: _elements(sampler.rounds(after), lambda leaf: leaf),
             output_signature=spec,
         ).prefetch(_AHEAD)
-        super().__init__(self._plain._variant_tensor)
+        super().__init__(variant_of(self._plain))
 
     @override
     def _inputs(self) -> list[Any]:
@@ -71,7 +79,7 @@ class SampledBatches(tf.data.Dataset):
             iterator: Iterator[Any] = super().__iter__()
             return iterator
         # Asked for here, not in the thread: streams of a seed are in order.
-        batches = self._sampler.rounds()
+        batches = self._sampler.rounds(self._after)
         return Prefetched(_elements(batches, as_tensor), ahead=_AHEAD)
 
 

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.gradients import trained_normalizations
+from keras_dp.keras_internals import learning_rate_of, trainable_variables_of
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.training.batch_computation import BatchComputation, BatchKind
 from keras_dp.training.data_adapter import PhysicalStep
@@ -34,7 +35,7 @@ class TrainingStep:
         self._computation = BatchComputation(parts)
         self._check = EngineCheck(parts, self._computation)
         self._inner = parts.optimizer.inner
-        self._learning_rate = self._inner._learning_rate
+        self._learning_rate = learning_rate_of(self._inner)
         self._asked = parts.optimizer.round.fingerprint()
         self._traces: dict[Any, Callable[..., Any]] = {}
         self._functions: dict[Any, Any] = {}
@@ -65,9 +66,9 @@ class TrainingStep:
             optimizer is not parts.optimizer
             or model is not engine.model
             or optimizer.inner is not self._inner
-            or self._inner._learning_rate is not self._learning_rate
+            or learning_rate_of(self._inner) is not self._learning_rate
             or [id(v) for v in model.trainable_variables] != trained
-            or [id(v) for v in optimizer._trainable_variables] != trained
+            or [id(v) for v in trainable_variables_of(optimizer)] != trained
             or self._normalized() != [id(x) for x in engine.normalized]
         ):
             raise PrivateTrainingError(

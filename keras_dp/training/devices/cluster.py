@@ -2,25 +2,24 @@
 
 from typing import Any
 
-import keras
 from typing_extensions import override
 
+from keras_dp.keras_internals import FitHooks, build_from_batch
 from keras_dp.training.devices.replicas import Replicas
 
 
-class ClusterModel(keras.Model):
+class ClusterModel(FitHooks):
     """Evaluates on several workers as on one.
 
     Each worker evaluates the examples that Keras gives it; all of them see the
     metrics of all examples.
     """
 
-    def _maybe_symbolic_build(
-        self, iterator: Any = None, data_batch: Any = None
-    ) -> None:
+    @override
+    def build_for_fit(self, iterator: Any, data_batch: Any) -> None:
         replicas = Replicas(self.distribute_strategy)
         if replicas.workers == 1:
-            super()._maybe_symbolic_build(iterator, data_batch)
+            super().build_for_fit(iterator, data_batch)
             return
         # Keras takes a mean over the parts of a batch, some of which are on
         # other workers, and raises.
@@ -28,7 +27,7 @@ class ClusterModel(keras.Model):
             _, _, batches = next(iter(iterator))
             data_batch = replicas.whole(next(iter(batches)))
         with replicas.strategy.scope():
-            self._symbolic_build(data_batch=data_batch)
+            build_from_batch(self, data_batch)
 
     @override
     def test_step(self, data: Any) -> Any:

@@ -1,14 +1,10 @@
 """The replicas of a model that a distribution strategy keeps in step."""
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
-
-# TensorFlow has no public name for what `alone` needs.
-from tensorflow.python.distribute import distribute_lib
 
 from keras_dp.training.data_adapter import PhysicalStep
 
@@ -156,23 +152,6 @@ def summed(sample: Any) -> Any:
         for place, total in zip(places, totals, strict=True):
             leaves[place] = total
     return tf.nest.pack_sequence_as(sample, leaves)
-
-
-@contextlib.contextmanager
-def alone() -> Iterator[None]:
-    """What runs inside counts one replica.
-
-    Keras divides a mean loss by the number of replicas, and no other kind of
-    loss. Each example's loss must not depend on how many devices there are:
-    clipping would not undo it.
-    """
-    distribute_lib._push_per_thread_mode(
-        distribute_lib._get_default_replica_mode()
-    )
-    try:
-        yield
-    finally:
-        distribute_lib._pop_per_thread_mode()
 
 
 def _worker_index(resolver: Any) -> int:

@@ -1,0 +1,68 @@
+"""The seeds of a model's layers while it trains privately.
+
+Dropout and its relatives give each row of a batch randomness of its own. Who
+knows the seeds knows which row got what: a seed that stands in a script
+(`Dropout(0.5, seed=3)`, `keras.utils.set_random_seed(7)`) is known.
+"""
+
+import secrets
+
+import keras
+import numpy as np
+
+from keras_dp import _reproducible
+from keras_dp.keras_internals import seed_generators_of
+
+
+class LayerSeeds:
+    """Sets the seed generators of all layers of a model, at any depth.
+
+    Guarantee: after `renew` each state is uniform and independent of all
+    earlier ones, by the operating system's generator. What a file or a
+    checkpoint holds of it is replaced before it is drawn from. The privacy
+    of training does not rest on it: samples stand in random rows.
+    """
+
+    def __init__(self, model: keras.Model, seed: int | None) -> None:
+        """Changes nothing yet.
+
+        Args:
+            model: The user's model.
+            seed: Of the optimizer. Inside `reproducible()`, states follow from
+                it; else it has no effect.
+        """
+        self._model = model
+        self._seed = seed if _reproducible.is_on() else None
+        self._renewals = 0
+
+    def renew(self, rounds: int) -> None:
+        """Replaces all states, on all replicas alike.
+
+        Args:
+            rounds: How many rounds the optimizer has released. A seed gives
+                other states after other numbers of rounds.
+        """
+        words = None
+        if self._seed is not None:
+            words = np.random.Generator(
+                np.random.Philox(
+                    np.random.SeedSequence(
+                        self._seed, spawn_key=(rounds, self._renewals)
+                    )
+                )
+            )
+        self._renewals += 1
+        states = {
+            id(generator.state): generator.state
+            for generator in seed_generators_of(self._model)
+        }
+        for state in states.values():
+            # The second word is a counter, which must not overflow.
+            limit = int(np.iinfo(state.dtype).max) // 2
+            value = [
+                secrets.randbelow(limit)
+                if words is None
+                else int(words.integers(limit))
+                for _ in range(2)
+            ]
+            state.assign(np.array(value, state.dtype))

@@ -1,0 +1,107 @@
+"""What a ledger does not see, and the user is told of.
+
+A ledger holds the rounds of one training. It knows nothing of values that were
+computed on the data before, of rounds in another ledger, or of a record that
+stands in a batch twice.
+"""
+
+import weakref
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from keras_dp.errors import PrivateTrainingError
+from keras_dp.gradients import adapted_layers
+from keras_dp.keras_internals import dataset_stages
+from keras_dp.ledger import PrivacyLedger
+
+# The ledgers that each model was trained with, by their data sets.
+_ledgers_of: weakref.WeakKeyDictionary[keras.Model, dict[str, set[str]]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def warn_of_adapted_layers(model: keras.Model) -> None:
+    """Names the layers that hold values computed on data without noise."""
+    for layer in adapted_layers(model):
+        logging.warning(
+            "Layer %r of class %s holds %s. If it was adapted on private "
+            "data, these are in the saved model without noise, and no ledger "
+            "covers them. Adapt it on public data, or give its values to the "
+            "constructor.",
+            layer.path,
+            layer.class_name,
+            layer.holds,
+        )
+
+
+def warn_of_other_ledgers(model: keras.Model, ledger: Any) -> None:
+    """Says when a model is trained on one data set with several ledgers.
+
+    Args:
+        model: The user's model, which several private models may hold.
+        ledger: Of the training that is about to start.
+    """
+    if not isinstance(ledger, PrivacyLedger):
+        return
+    name = f"in memory, {id(ledger)}"
+    if ledger.path is not None:
+        name = str(ledger.path.resolve())
+    seen = _ledgers_of.setdefault(model, {})
+    names = seen.setdefault(ledger.header.dataset, set())
+    if names and name not in names:
+        logging.warning(
+            "Model %r was trained on data set %r with another ledger before. "
+            "Its weights cost what both ledgers hold together: the report of "
+            "one of them is too low.",
+            model.name,
+            ledger.header.dataset,
+        )
+    names.add(name)
+
+
+def check_repeats(data: Any) -> bool:
+    """Raises if a batch is known to hold a record more than once.
+
+    A record that a batch holds k times moves its sum by k times the clip.
+
+    Args:
+        data: What `fit` is given.
+
+    Returns:
+        Whether records are known not to be repeated within a batch. If not, a
+        warning says so.
+
+    Raises:
+        PrivateTrainingError: A `tf.data.Dataset` is repeated before it is
+            batched.
+    """
+    if isinstance(data, tf.data.Dataset):
+        stages = dataset_stages(data)
+        batches = [i for i, name in enumerate(stages) if "Batch" in name]
+        repeats = [i for i, name in enumerate(stages) if "Repeat" in name]
+        if batches and repeats and min(repeats) < max(batches):
+            raise PrivateTrainingError(
+                "A data set must be batched before it is repeated: a batch "
+                "across the end of the data holds records twice, which moves "
+                "its sum by twice the clip. Received: the stages "
+                f"{stages!r}. Call dataset.batch(...).repeat(), or use "
+                "keras_dp.sampling.PoissonBatches."
+            )
+        size = int(data.cardinality())
+        if size >= 0 or (size == tf.data.INFINITE_CARDINALITY and repeats):
+            return True
+    elif all(
+        isinstance(leaf, (np.ndarray, tf.Tensor))
+        for leaf in keras.tree.flatten(data)
+    ):
+        return True
+    logging.warning(
+        "Each batch of this data counts as one sample. No batch must hold a "
+        "record twice, such as where the data starts again: its sum would "
+        "move by twice the clip. This cannot be verified."
+    )
+    return False

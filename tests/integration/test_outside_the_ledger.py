@@ -1,0 +1,145 @@
+"""What no ledger sees is said, and refused where it is known."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import keras_dp
+from keras_dp.errors import PrivateTrainingError
+from keras_dp.optimizers import DPSGD
+from keras_dp.training.outside_the_ledger import check_repeats
+
+X, Y = np.ones([20, 3], "float32"), np.zeros([20, 1], "float32")
+
+
+def ledger(dataset="test"):
+    return keras_dp.PrivacyLedger.in_memory(dataset=dataset)
+
+
+def compiled(model, own_ledger):
+    private = keras_dp.PrivateModel(model, self_check_examples=0)
+    query = keras_dp.GaussianAverageQuery(1.0, 1.0, denominator=20)
+    private.compile(DPSGD(query=query, ledger=own_ledger), loss="mse")
+    return private
+
+
+def network(*hidden):
+    return keras.Sequential([keras.Input((3,)), *hidden, layers.Dense(1)])
+
+
+def messages(caplog, part):
+    return [r.message for r in caplog.records if part in r.message]
+
+
+class TestAdaptedLayers:
+    def test_are_named_at_compile(self, caplog) -> None:
+        scales = layers.Normalization(name="patient_scales")
+        model = network(scales)
+        scales.adapt(X)
+
+        with caplog.at_level("WARNING", logger="absl"):
+            compiled(model, ledger())
+
+        (message,) = messages(caplog, "without noise")
+        assert "patient_scales" in message
+        assert "means and variances" in message
+
+    def test_that_were_given_their_values_are_not(self, caplog) -> None:
+        model = network(layers.Normalization(mean=0.0, variance=2.0))
+
+        with caplog.at_level("WARNING", logger="absl"):
+            compiled(model, ledger())
+
+        assert not messages(caplog, "without noise")
+
+
+class TestSeveralLedgers:
+    def test_for_one_model_and_data_set_are_said(self, caplog) -> None:
+        model = network()
+        one, other = (compiled(model, ledger()) for _ in range(2))
+
+        with caplog.at_level("WARNING", logger="absl"):
+            one.train_on_batch(X, Y)
+            assert not messages(caplog, "another ledger")
+            other.train_on_batch(X, Y)
+
+        assert len(messages(caplog, "another ledger")) == 1
+
+    def test_are_not_where_nothing_is_missed(self, caplog) -> None:
+        shared = ledger()
+        model = network()
+        privates = [
+            compiled(model, shared),
+            compiled(model, shared),
+            compiled(model, ledger(dataset="public")),
+            compiled(network(), ledger()),
+        ]
+
+        with caplog.at_level("WARNING", logger="absl"):
+            for private in privates:
+                private.train_on_batch(X, Y)
+
+        assert not messages(caplog, "another ledger")
+
+
+def slices():
+    return tf.data.Dataset.from_tensor_slices((X, Y))
+
+
+class TestRecordsThatAreRepeated:
+    @pytest.mark.parametrize(
+        "data",
+        [
+            lambda: slices().repeat().batch(8),
+            lambda: slices().shuffle(20).repeat(2).batch(8).prefetch(1),
+            lambda: slices().repeat().map(lambda x, y: (x, y)).batch(8),
+            lambda: slices().batch(8).repeat(2).unbatch().batch(5),
+            lambda: slices().repeat().ragged_batch(8),
+            lambda: slices().concatenate(slices().repeat(1)).batch(8),
+        ],
+    )
+    def test_within_a_batch_are_refused(self, data) -> None:
+        with pytest.raises(PrivateTrainingError, match="before it is repeated"):
+            check_repeats(data())
+
+    def test_are_refused_before_anything_is_recorded(self) -> None:
+        own = ledger()
+
+        with pytest.raises(PrivateTrainingError, match="before it is repeated"):
+            compiled(network(), own).fit(
+                slices().repeat().batch(8), steps_per_epoch=2, verbose=0
+            )
+
+        assert len(own) == 0
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            lambda: slices().batch(8).repeat(),
+            lambda: slices().shuffle(20).batch(8).prefetch(1),
+            lambda: X,
+            lambda: {"a": X, "b": tf.constant(X)},
+        ],
+    )
+    def test_in_other_batches_are_not(self, data, caplog) -> None:
+        with caplog.at_level("WARNING", logger="absl"):
+            assert check_repeats(data())
+
+        assert not caplog.records
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            lambda: tf.data.Dataset.from_generator(
+                lambda: iter(X), output_signature=tf.TensorSpec([3])
+            ).batch(8),
+            lambda: iter([(X, Y)]),
+        ],
+    )
+    def test_that_nobody_can_see_are_said(self, data, caplog) -> None:
+        with caplog.at_level("WARNING", logger="absl"):
+            assert not check_repeats(data())
+
+        assert messages(caplog, "cannot be verified")
