@@ -24,6 +24,7 @@ from keras_dp.accountants.available import available_accountants
 from keras_dp.accountants.fourier import Bounds, Fourier
 from keras_dp.accountants.gdp import GDP
 from keras_dp.accountants.moments import Moments
+from keras_dp.accountants.normalize.adjacency import strongest_neighbours
 from keras_dp.accountants.rdp import RDP
 from keras_dp.accountants.strong_composition import StrongComposition
 
@@ -62,6 +63,7 @@ __all__ = [
     "group_delta",
     "group_epsilon",
     "plan",
+    "strongest_neighbours",
     "trade_off",
 ]
 

@@ -4,11 +4,12 @@ import abc
 from typing import ClassVar
 
 from keras_dp import _check
+from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
     Mechanism,
 )
-from keras_dp.accountants.normalize.normalize import Neighbours, normalize
+from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.accountants.normalize.rounds import LedgerLike
 from keras_dp.errors import UnsupportedEventError
 
@@ -22,9 +23,11 @@ class Accountant(abc.ABC):
     Guarantee: the composed releases of the ledger are
     `(epsilon(ledger, delta=delta), delta)`-differentially private, and
     `(epsilon, delta(ledger, epsilon=epsilon))`-differentially private, for
-    the relation `neighbours`. Both numbers are upper bounds; floating-point
-    errors are rounded up. If `is_bound` is false, the guarantee does not hold:
-    the numbers are approximations, which can be too small.
+    the adjacency relation `neighbours`; without one, for the strongest that
+    all rounds support, which `strongest_neighbours` names. Both numbers are
+    upper bounds; floating-point errors are rounded up. If `is_bound` is false,
+    the guarantee does not hold: the numbers are approximations, which can be
+    too small.
 
     | Ledger | `epsilon` | `delta` |
     | --- | --- | --- |
@@ -48,14 +51,15 @@ class Accountant(abc.ABC):
         ledger: LedgerLike,
         *,
         delta: float,
-        neighbours: Neighbours = "add_or_remove_one",
+        neighbours: Neighbours | None = None,
     ) -> float:
         """Returns an upper bound on epsilon, `inf` if there is none.
 
         Args:
             ledger: An object with `rounds`, or the pairs (Round, count).
             delta: In [0, 1].
-            neighbours: See `normalization.normalize`.
+            neighbours: The adjacency relation; by default the strongest that
+                all rounds support.
 
         Raises:
             UnsupportedEventError: A round has no sound bound in this
@@ -70,14 +74,15 @@ class Accountant(abc.ABC):
         ledger: LedgerLike,
         *,
         epsilon: float,
-        neighbours: Neighbours = "add_or_remove_one",
+        neighbours: Neighbours | None = None,
     ) -> float:
         """Returns an upper bound on delta, 1 if there is none.
 
         Args:
             ledger: An object with `rounds`, or the pairs (Round, count).
             epsilon: Finite and >= 0.
-            neighbours: See `normalization.normalize`.
+            neighbours: The adjacency relation; by default the strongest that
+                all rounds support.
 
         Raises:
             UnsupportedEventError: A round has no sound bound in this
@@ -91,7 +96,7 @@ class Accountant(abc.ABC):
         self,
         ledger: LedgerLike,
         *,
-        neighbours: Neighbours = "add_or_remove_one",
+        neighbours: Neighbours | None = None,
     ) -> bool:
         """Returns whether there is a bound for every round of `ledger`."""
         try:
@@ -99,10 +104,6 @@ class Accountant(abc.ABC):
         except UnsupportedEventError:
             return False
         return True
-
-    def _prices(self, mechanism: Mechanism) -> bool:
-        """Returns whether there is a bound for rounds of `mechanism`."""
-        return type(mechanism) in self.mechanisms
 
     @abc.abstractmethod
     def _epsilon(
@@ -117,39 +118,41 @@ class Accountant(abc.ABC):
         """Returns the bound for one round or more and a finite epsilon."""
 
     def normalized(
-        self, ledger: LedgerLike, neighbours: Neighbours
+        self, ledger: LedgerLike, neighbours: Neighbours | None
     ) -> tuple[CountedMechanism, ...]:
-        """Returns what `normalize` does, if there is a bound for it.
+        """Returns the mechanisms of a ledger, for each of which is a bound.
 
         Raises:
-            UnsupportedEventError: There is none.
+            UnsupportedEventError: There is none for one of them.
         """
         rounds = normalize(ledger, neighbours)
-        self.check_priced(rounds, neighbours)
+        self.check_supported(rounds)
         return rounds
 
-    def check_priced(
-        self, rounds: tuple[CountedMechanism, ...], neighbours: Neighbours
-    ) -> None:
+    def check_supported(self, rounds: tuple[CountedMechanism, ...]) -> None:
         """Raises unless there is a bound for each of the normalized rounds."""
         for mechanism, _ in rounds:
-            if not self._prices(mechanism):
+            if type(mechanism) not in self.mechanisms:
                 known = sorted(kind.__name__ for kind in self.mechanisms)
                 raise UnsupportedEventError(
                     f"`ledger` must normalize to {' or '.join(known)} for "
-                    f"`{type(self).__name__}`. Received: {mechanism!r} under "
-                    f"neighbours={neighbours!r}. `available_accountants` "
-                    "lists those that can replay the ledger."
+                    f"`{type(self).__name__}`. Received: {mechanism!r}. "
+                    "`available_accountants` lists the accountants that can "
+                    "replay the ledger."
                 )
 
-    def can_price(self, rounds: tuple[CountedMechanism, ...]) -> bool:
+    def supports(self, rounds: tuple[CountedMechanism, ...]) -> bool:
         """Returns whether there is a bound for each of the rounds."""
-        return all(self._prices(mechanism) for mechanism, _ in rounds)
+        try:
+            self.check_supported(rounds)
+        except UnsupportedEventError:
+            return False
+        return True
 
     def epsilon_of(
         self, rounds: tuple[CountedMechanism, ...], delta: float
     ) -> float:
-        """Returns `epsilon` of normalized rounds that `can_price` accepts."""
+        """Returns `epsilon` of rounds that `check_supported` accepts."""
         if not rounds or delta == 1:
             return 0.0
         if delta == 0 or has_bare_sum(rounds):
@@ -159,7 +162,7 @@ class Accountant(abc.ABC):
     def delta_of(
         self, rounds: tuple[CountedMechanism, ...], epsilon: float
     ) -> float:
-        """Returns `delta` of normalized rounds that `can_price` accepts."""
+        """Returns `delta` of rounds that `check_supported` accepts."""
         if not rounds:
             return 0.0
         if has_bare_sum(rounds):

@@ -14,6 +14,7 @@ from keras_dp.accountants.accountant import (
 )
 from keras_dp.accountants.compose import choose
 from keras_dp.accountants.compose.directions import Order, orders
+from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.mechanisms import (
     AdditiveNoise,
     CountedMechanism,
@@ -25,7 +26,6 @@ from keras_dp.accountants.normalize.mechanisms import (
     SampledGaussianReplaceOne,
     WithReplacementGaussian,
 )
-from keras_dp.accountants.normalize.normalize import Neighbours
 from keras_dp.accountants.normalize.rounds import LedgerLike
 from keras_dp.accountants.rdp import RDP
 from keras_dp.errors import UnsupportedEventError
@@ -119,7 +119,7 @@ class Fourier(Accountant):
         ledger: LedgerLike,
         *,
         delta: float,
-        neighbours: Neighbours = "add_or_remove_one",
+        neighbours: Neighbours | None = None,
         relative_width: float | None = None,
     ) -> Bounds:
         """Returns bounds on the least epsilon for `delta`.
@@ -127,7 +127,8 @@ class Fourier(Accountant):
         Args:
             ledger: An object with `rounds`, or the pairs (Round, count).
             delta: In [0, 1].
-            neighbours: See `normalization.normalize`.
+            neighbours: The adjacency relation; by default the strongest that
+                all rounds support.
             relative_width: That of the accountant by default. Next to the
                 precision of float64, bounds are as close as they can be.
 
@@ -151,7 +152,7 @@ class Fourier(Accountant):
         ledger: LedgerLike,
         *,
         epsilon: float,
-        neighbours: Neighbours = "add_or_remove_one",
+        neighbours: Neighbours | None = None,
         relative_width: float | None = None,
     ) -> Bounds:
         """Returns bounds on the least delta for `epsilon`.
@@ -159,7 +160,8 @@ class Fourier(Accountant):
         Args:
             ledger: An object with `rounds`, or the pairs (Round, count).
             epsilon: Finite and >= 0.
-            neighbours: See `normalization.normalize`.
+            neighbours: The adjacency relation; by default the strongest that
+                all rounds support.
             relative_width: Of the logarithms of the bounds; that of the
                 accountant by default.
 
@@ -177,9 +179,7 @@ class Fourier(Accountant):
         return _delta_bounds(rounds, float(epsilon), width)
 
     @override
-    def check_priced(
-        self, rounds: tuple[CountedMechanism, ...], neighbours: Neighbours
-    ) -> None:
+    def check_supported(self, rounds: tuple[CountedMechanism, ...]) -> None:
         for mechanism, _ in rounds:
             if isinstance(mechanism, AdditiveNoise):
                 raise UnsupportedEventError(
@@ -188,7 +188,7 @@ class Fourier(Accountant):
                     "Use `RDP`, which has a bound for it."
                 )
         # `super()` does not find the class that `slots` made anew.
-        Accountant.check_priced(self, rounds, neighbours)
+        Accountant.check_supported(self, rounds)
 
     def _width(self, relative_width: float | None) -> float:
         if relative_width is None:
@@ -224,7 +224,7 @@ def _epsilon_bounds(
     margin = _margin(rounds)
     # Next to 0, epsilon moves by what delta does.
     lower = max(0.0, lower * (1 - margin) - 2 * margin * delta)
-    if _is_wide(lower, upper) and _MOMENTS.can_price(rounds):
+    if _is_wide(lower, upper) and _MOMENTS.supports(rounds):
         upper = min(upper, _MOMENTS.epsilon_of(rounds, delta))
     return Bounds(float(lower), float(upper))
 
@@ -245,7 +245,7 @@ def _delta_bounds(
         certain = max(certain, found[0])
     margin = _margin(rounds) * (1 + epsilon + min(abs(certain), 1e6))
     lower = math.exp(certain - margin)
-    if _is_wide(lower, upper) and _MOMENTS.can_price(rounds):
+    if _is_wide(lower, upper) and _MOMENTS.supports(rounds):
         upper = min(upper, _MOMENTS.delta_of(rounds, epsilon))
     # What is below every float is not 0.
     return Bounds(float(lower), min(max(float(upper), math.ulp(0.0)), 1.0))
@@ -264,7 +264,7 @@ def _is_in_reach(rounds: tuple[CountedMechanism, ...]) -> bool:
     With less of it epsilon is in the hundreds of thousands, with more next to
     nothing. There moments do.
     """
-    return not _MOMENTS.can_price(rounds) or all(
+    return not _MOMENTS.supports(rounds) or all(
         _LEAST_NOISE <= mechanism.noise_multiplier <= _MOST_NOISE
         for mechanism, _ in rounds
         if not isinstance(mechanism, Gaussian)

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 from scipy import special
+from typing_extensions import override
 
 from keras_dp import _check
 from keras_dp.accountants.accountant import Accountant
@@ -21,7 +22,10 @@ from keras_dp.accountants.normalize.mechanisms import (
     SampledDiscreteGaussian,
     SampledGaussian,
 )
-from keras_dp.accountants.renyi.divergences import LOG_MOMENTS
+from keras_dp.accountants.renyi.divergences import (
+    LOG_MOMENTS,
+    check_moments,
+)
 from keras_dp.errors import UnsupportedEventError
 
 # A hundred times the error measured against 40 digits.
@@ -73,6 +77,13 @@ class Moments(Accountant):
 
     def __post_init__(self) -> None:
         _check.integer_at_least(1, max_moment=self.max_moment)
+
+    @override
+    def check_supported(self, rounds: tuple[CountedMechanism, ...]) -> None:
+        # `super()` does not work in dataclasses with slots.
+        Accountant.check_supported(self, rounds)
+        for mechanism, _ in rounds:
+            check_moments(mechanism)
 
     def _epsilon(
         self, rounds: tuple[CountedMechanism, ...], delta: float

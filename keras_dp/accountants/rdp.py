@@ -16,6 +16,7 @@ from keras_dp.accountants.normalize.mechanisms import (
 from keras_dp.accountants.renyi import best_order
 from keras_dp.accountants.renyi.divergences import (
     LOG_MOMENTS,
+    check_moments,
     composed_log_moment,
 )
 
@@ -105,6 +106,13 @@ class RDP(Accountant):
         if self.conversion == "improved":
             return "RDP()"
         return f"RDP(conversion={self.conversion!r})"
+
+    @override
+    def check_supported(self, rounds: tuple[CountedMechanism, ...]) -> None:
+        # `super()` does not work in dataclasses with slots.
+        Accountant.check_supported(self, rounds)
+        for mechanism, _ in rounds:
+            check_moments(mechanism)
 
     def _epsilon(
         self, rounds: tuple[CountedMechanism, ...], delta: float

@@ -1,52 +1,75 @@
-"""Which accountant prices a ledger, and what it is to price."""
+"""Which accountant replays a ledger, and under which adjacency relation."""
+
+from typing import NamedTuple
 
 from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.available import available_accountants
-from keras_dp.accountants.normalize.mechanisms import CountedMechanism
-from keras_dp.accountants.normalize.normalize import (
+from keras_dp.accountants.normalize.adjacency import (
     Neighbours,
-    check_neighbours,
-    normalize,
+    chosen_neighbours,
 )
+from keras_dp.accountants.normalize.mechanisms import CountedMechanism
 from keras_dp.accountants.normalize.rounds import LedgerLike, counted_rounds
-from keras_dp.errors import UnsupportedEventError
-from keras_dp.ledger import Round
+from keras_dp.accountants.rdp import RDP
 
 
-def materialized(ledger: LedgerLike) -> tuple[tuple[Round, int], ...]:
-    """Returns the rounds and counts of a ledger, which may be an iterator."""
-    return tuple(counted_rounds(ledger))
+class Choice(NamedTuple):
+    """How a ledger is accounted for.
+
+    Attributes:
+        accountant: The given one, or the tightest that has a bound.
+        neighbours: The given relation, or the strongest that all rounds
+            support.
+    """
+
+    accountant: Accountant
+    neighbours: Neighbours
 
 
-def chosen_accountant(
-    accountant: Accountant | None, ledger: LedgerLike, neighbours: Neighbours
-) -> Accountant:
-    """Returns `accountant`, or the tightest that can replay `ledger`.
+class Replayed(NamedTuple):
+    """A ledger that is ready to be accounted for.
+
+    Attributes:
+        accountant: Has a bound for every round.
+        neighbours: The adjacency relation of the rounds.
+        rounds: The normalized rounds.
+    """
+
+    accountant: Accountant
+    neighbours: Neighbours
+    rounds: tuple[CountedMechanism, ...]
+
+
+def chosen(
+    ledger: LedgerLike,
+    accountant: Accountant | None,
+    neighbours: Neighbours | None,
+) -> Choice:
+    """Returns how to account for a ledger, which is read twice.
 
     Raises:
-        UnsupportedEventError: It is None, and none can.
+        UnsupportedEventError: No relation is supported by all rounds.
+        ValueError: `neighbours` is not a possible one.
     """
-    check_neighbours(neighbours)
-    if accountant is not None:
-        return accountant
-    available = [
-        each
-        for each in available_accountants(ledger, neighbours=neighbours)
-        if each.is_bound
-    ]
-    if not available:
-        normalize(ledger, neighbours)  # Names the round, in most cases.
-        raise UnsupportedEventError(
-            "`ledger` must have a sound bound under `neighbours` in one of "
-            f"the accountants. Received: neighbours={neighbours!r}."
-        )
-    return available[0]
+    relation = chosen_neighbours(ledger, neighbours)
+    if accountant is None:
+        available = available_accountants(ledger, neighbours=relation)
+        bounds = (each for each in available if each.is_bound)
+        # If there is none, the errors of `RDP` say why.
+        accountant = next(bounds, RDP())
+    return Choice(accountant, relation)
 
 
 def replayed(
-    ledger: LedgerLike, accountant: Accountant | None, neighbours: Neighbours
-) -> tuple[Accountant, tuple[CountedMechanism, ...]]:
-    """Returns the accountant and what it is to price."""
-    pairs = materialized(ledger)
-    chosen = chosen_accountant(accountant, pairs, neighbours)
-    return chosen, chosen.normalized(pairs, neighbours)
+    ledger: LedgerLike,
+    accountant: Accountant | None,
+    neighbours: Neighbours | None,
+) -> Replayed:
+    """Returns a ledger with the accountant and the relation for it.
+
+    Raises:
+        UnsupportedEventError: There is no sound bound for a round.
+    """
+    pairs = tuple(counted_rounds(ledger))
+    by, relation = chosen(pairs, accountant, neighbours)
+    return Replayed(by, relation, by.normalized(pairs, relation))

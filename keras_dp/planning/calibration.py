@@ -1,30 +1,30 @@
-"""What a privacy target allows: one root finder for everything."""
+"""The noise, probability or rounds that a privacy target allows."""
 
 import math
 from collections.abc import Callable
+from typing import TypeVar
 
 from keras_dp import _check
 from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.fourier import Fourier
-from keras_dp.accountants.normalize.normalize import Neighbours
+from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.rounds import LedgerLike
-from keras_dp.accountants.replay import chosen_accountant
+from keras_dp.accountants.replay import chosen
 from keras_dp.errors import CalibrationError
 from keras_dp.ledger import GaussianSum, PoissonSampling, Round
 from keras_dp.planning.solve import (
-    Counts,
-    Domain,
-    Interval,
     Unreachable,
-    count,
     least_that_meets,
+    most_that_meet,
 )
+
+_Parameter = TypeVar("_Parameter", int, float)
 
 # The ranges that are searched.
 _LEAST_NOISE, _MOST_NOISE = 1e-4, 1e12
 _LEAST_PROBABILITY = 1e-12
 _MOST_ROUNDS = 10**12
-# Of bounds, well within the 1e-6 of the target that is promised.
+# How far apart bounds may be: well within the promised 1e-6 of the target.
 _WIDTH = 3e-7
 # Where the search for rounds and for a probability begins.
 _FIRST_ROUNDS, _FIRST_PROBABILITY = 1000, 0.01
@@ -37,14 +37,14 @@ def calibrate_noise(
     sampling_probability: float,
     rounds: int,
     accountant: Accountant | None = None,
-    neighbours: Neighbours = "add_or_remove_one",
+    neighbours: Neighbours | None = None,
 ) -> float:
     """Returns the least noise multiplier that meets a privacy target.
 
-    Guarantee: `rounds` rounds of one Gaussian sum each, drawn by Poisson
-    sampling, with the noise multiplier that is returned, cost at most
-    `target_epsilon` at `delta` by `accountant`, and not less than
-    `(1 - 1e-6) target_epsilon` where what it reports is continuous.
+    Guarantee: for `rounds` rounds of one Gaussian sum each, drawn by Poisson
+    sampling, with the noise multiplier that is returned, `accountant` reports
+    at most `target_epsilon` at `delta`, and not less than
+    `(1 - 1e-6) target_epsilon` where its results are continuous.
 
     Args:
         target_epsilon: > 0.
@@ -52,16 +52,17 @@ def calibrate_noise(
         sampling_probability: Of a record in a round, in (0, 1].
         rounds: >= 1.
         accountant: The tightest that can replay such rounds by default.
-        neighbours: See `normalization.normalize`.
+        neighbours: The adjacency relation; by default the strongest that
+            all rounds support.
 
     Returns:
         Stddev of the noise on the sum over the bound on one record, whatever
-        the relation: that a replaced record moves the sum twice as far is
-        part of the calculation.
+        the relation. The calculation takes into account that a replaced
+        record moves the sum twice as far.
 
     Raises:
         CalibrationError: No noise meets the target.
-        UnsupportedEventError: `accountant` cannot price such rounds.
+        UnsupportedEventError: `accountant` has no bound for such rounds.
 
     >>> from keras_dp.accountants.rdp import RDP
     >>> noise_multiplier = calibrate_noise(
@@ -88,7 +89,7 @@ def calibrate_scale(
     target_epsilon: float,
     delta: float,
     accountant: Accountant | None = None,
-    neighbours: Neighbours = "add_or_remove_one",
+    neighbours: Neighbours | None = None,
 ) -> float:
     """Returns the least noise scale for which a ledger meets a target.
 
@@ -96,18 +97,19 @@ def calibrate_scale(
 
     Args:
         ledger_for: From a scale > 0 to the ledger that it would lead to. A
-            larger scale must never cost more.
+            larger scale must never be less private.
         target_epsilon: > 0.
         delta: In (0, 1).
         accountant: The tightest that can replay the ledger by default.
-        neighbours: See `normalization.normalize`.
+        neighbours: The adjacency relation; by default the strongest that
+            all rounds support.
 
     Returns:
         The scale. 1e-4 if that little meets the target already.
 
     Raises:
         CalibrationError: No scale up to 1e12 meets the target.
-        UnsupportedEventError: `accountant` cannot price the ledger.
+        UnsupportedEventError: `accountant` has no bound for the ledger.
 
     >>> from keras_dp.accountants.rdp import RDP
     >>> def two_layers(scale):  # The second gets twice the noise.
@@ -122,9 +124,15 @@ def calibrate_scale(
     """
     log_scale = _solved(
         lambda log_scale: ledger_for(math.exp(log_scale)),
-        Interval(math.log(_LEAST_NOISE), math.log(_MOST_NOISE)),
+        lambda epsilon: least_that_meets(
+            epsilon,
+            target_epsilon,
+            least=math.log(_LEAST_NOISE),
+            most=math.log(_MOST_NOISE),
+            start=0.0,
+        ),
+        0.0,
         f"{_MOST_NOISE:g} times the noise",
-        start=0.0,
         target_epsilon=target_epsilon,
         delta=delta,
         accountant=accountant,
@@ -140,7 +148,7 @@ def calibrate_sampling_probability(
     noise_multiplier: float,
     rounds: int,
     accountant: Accountant | None = None,
-    neighbours: Neighbours = "add_or_remove_one",
+    neighbours: Neighbours | None = None,
 ) -> float:
     """Returns the largest sampling probability that meets a privacy target.
 
@@ -152,14 +160,15 @@ def calibrate_sampling_probability(
         noise_multiplier: Stddev over the bound on one record, > 0.
         rounds: >= 1.
         accountant: The tightest that can replay such rounds by default.
-        neighbours: See `normalization.normalize`.
+        neighbours: The adjacency relation; by default the strongest that
+            all rounds support.
 
     Returns:
         In (0, 1]; 1 if even that meets the target.
 
     Raises:
         CalibrationError: No probability down to 1e-12 meets the target.
-        UnsupportedEventError: `accountant` cannot price such rounds.
+        UnsupportedEventError: `accountant` has no bound for such rounds.
 
     >>> from keras_dp.accountants.rdp import RDP
     >>> sampling_probability = calibrate_sampling_probability(
@@ -173,9 +182,15 @@ def calibrate_sampling_probability(
     _check.integer_at_least(1, rounds=rounds)
     log_rarity = _solved(
         lambda at: _training(math.exp(-at), noise_multiplier, rounds),
-        Interval(0.0, -math.log(_LEAST_PROBABILITY)),
+        lambda epsilon: least_that_meets(
+            epsilon,
+            target_epsilon,
+            least=0.0,
+            most=-math.log(_LEAST_PROBABILITY),
+            start=-math.log(_FIRST_PROBABILITY),
+        ),
+        -math.log(_FIRST_PROBABILITY),
         f"a sampling probability of {_LEAST_PROBABILITY:g}",
-        start=-math.log(_FIRST_PROBABILITY),
         target_epsilon=target_epsilon,
         delta=delta,
         accountant=accountant,
@@ -191,13 +206,14 @@ def calibrate_rounds(
     noise_multiplier: float,
     sampling_probability: float,
     accountant: Accountant | None = None,
-    neighbours: Neighbours = "add_or_remove_one",
+    neighbours: Neighbours | None = None,
 ) -> int:
     """Returns the largest number of rounds that meets a privacy target.
 
-    Guarantee: that many rounds of one Gaussian sum each, drawn by Poisson
-    sampling, cost at most `target_epsilon` at `delta` by `accountant`, and one
-    round more costs more. Beyond 1e9 rounds: and a share of 1e-9 more.
+    Guarantee: for that many rounds of one Gaussian sum each, drawn by Poisson
+    sampling, `accountant` reports at most `target_epsilon` at `delta`, and for
+    one round more it reports more. Beyond 1e9 rounds: for a share of 1e-9
+    more.
 
     Args:
         target_epsilon: > 0.
@@ -205,14 +221,15 @@ def calibrate_rounds(
         noise_multiplier: Stddev over the bound on one record, > 0.
         sampling_probability: Of a record in a round, in (0, 1].
         accountant: The tightest that can replay such rounds by default.
-        neighbours: See `normalization.normalize`.
+        neighbours: The adjacency relation; by default the strongest that
+            all rounds support.
 
     Returns:
         At least 1. 1e12 if that many meet the target.
 
     Raises:
-        CalibrationError: One round costs more than the target.
-        UnsupportedEventError: `accountant` cannot price such rounds.
+        CalibrationError: One round alone exceeds the target.
+        UnsupportedEventError: `accountant` has no bound for such rounds.
 
     >>> from keras_dp.accountants.rdp import RDP
     >>> calibrate_rounds(
@@ -223,19 +240,17 @@ def calibrate_rounds(
     """
     _check.finite_positive(noise_multiplier=noise_multiplier)
     _check.probability(sampling_probability=sampling_probability)
-    return count(
-        _solved(
-            lambda at: _training(
-                sampling_probability, noise_multiplier, count(at)
-            ),
-            Counts(_MOST_ROUNDS),
-            "one round",
-            start=-math.log(_FIRST_ROUNDS),
-            target_epsilon=target_epsilon,
-            delta=delta,
-            accountant=accountant,
-            neighbours=neighbours,
-        )
+    return _solved(
+        lambda count: _training(sampling_probability, noise_multiplier, count),
+        lambda epsilon: most_that_meet(
+            epsilon, target_epsilon, most=_MOST_ROUNDS, start=_FIRST_ROUNDS
+        ),
+        _FIRST_ROUNDS,
+        "one round",
+        target_epsilon=target_epsilon,
+        delta=delta,
+        accountant=accountant,
+        neighbours=neighbours,
     )
 
 
@@ -247,36 +262,39 @@ def _training(
 
 
 def _solved(
-    ledger_at: Callable[[float], LedgerLike],
-    domain: Domain,
-    cheapest: str,
+    ledger_at: Callable[[_Parameter], LedgerLike],
+    search: Callable[[Callable[[_Parameter], float]], _Parameter | Unreachable],
+    start: _Parameter,
+    most_private: str,
     *,
-    start: float,
     target_epsilon: float,
     delta: float,
     accountant: Accountant | None,
-    neighbours: Neighbours,
-) -> float:
-    """Returns the parameter at which a ledger barely meets the target."""
+    neighbours: Neighbours | None,
+) -> _Parameter:
+    """Returns the parameter at which a ledger barely meets the target.
+
+    The accountant and the adjacency relation are those of the start.
+    """
     _check.finite_positive(target_epsilon=target_epsilon, delta=delta)
     if delta >= 1:
         raise ValueError(
             f"`delta` must be in (0, 1). Received: delta={delta!r}."
         )
-    chosen = chosen_accountant(accountant, ledger_at(start), neighbours)
-    if accountant is None and isinstance(chosen, Fourier):
+    by, relation = chosen(ledger_at(start), accountant, neighbours)
+    if accountant is None and isinstance(by, Fourier):
         # Few rounds are solved for in a third of the time.
-        chosen = Fourier(relative_width=_WIDTH)
+        by = Fourier(relative_width=_WIDTH)
 
-    def epsilon(at: float) -> float:
-        return chosen.epsilon(ledger_at(at), delta=delta, neighbours=neighbours)
+    def epsilon(at: _Parameter) -> float:
+        return by.epsilon(ledger_at(at), delta=delta, neighbours=relation)
 
-    found = least_that_meets(epsilon, target_epsilon, domain, start)
+    found = search(epsilon)
     if isinstance(found, Unreachable):
         raise CalibrationError(
             "`target_epsilon` must be one that can be reached. Received: "
-            f"target_epsilon={target_epsilon!r}. At {cheapest}, "
-            f"`{chosen.name}` still reports epsilon={found.epsilon:.6g}, the "
+            f"target_epsilon={target_epsilon!r}. At {most_private}, "
+            f"`{by.name}` still reports epsilon={found.epsilon:.6g}, the "
             "least it can."
         )
     return found

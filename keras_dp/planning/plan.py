@@ -1,19 +1,17 @@
-"""What a training would take: noise, steps and memory for batch sizes."""
+"""Noise, steps and memory that each of some batch sizes would take."""
 
 import dataclasses
-import math
 from collections.abc import Sequence
 
 from keras_dp import _check
 from keras_dp.accountants.accountant import Accountant
-from keras_dp.accountants.normalize.normalize import Neighbours
-from keras_dp.accountants.replay import chosen_accountant
+from keras_dp.accountants.normalize.adjacency import Neighbours
+from keras_dp.accountants.replay import chosen
 from keras_dp.ledger import GaussianSum, PoissonSampling, Round
 from keras_dp.planning.calibration import calibrate_noise
+from keras_dp.sampling.layouts import default_physical_batch_size
 
 _BYTES_PER_FLOAT = 4
-# Accelerators like batches of a multiple of this.
-_MULTIPLE = 8
 _COLUMNS = {
     "batch size": "{row.batch_size:,}",
     "probability": "{row.sampling_probability:.4g}",
@@ -36,8 +34,8 @@ class PlannedTraining:
         steps: Rounds of all epochs, `round(1 / sampling_probability)` each.
         noise_multiplier: Stddev of the noise on the sum over the bound on one
             record.
-        epsilon: What the training costs; at most the target.
-        physical_batch_size: Rows of a padded batch that holds more than 99.9 %
+        epsilon: Of the whole training; at most the target.
+        physical_batch_size: Rows of a padded batch that holds at least 97.5 %
             of the samples, as `PoissonBatches` chooses it.
         gradient_bytes: Of one gradient, and of a sum of them; None if the
             number of parameters is not given.
@@ -66,11 +64,11 @@ class Plan:
 
     Attributes:
         population_size: Records of the data set.
-        target_epsilon: What no row exceeds.
+        target_epsilon: An upper bound on the epsilon of every row.
         delta: At which epsilon is given.
         epochs: The same for all rows.
         accountant: Name of the accountant.
-        neighbours: The neighbouring relation.
+        neighbours: The adjacency relation.
         rows: One for each batch size, in the order in which they were given.
     """
 
@@ -127,13 +125,13 @@ def plan(
     batch_sizes: Sequence[int],
     parameters: int | None = None,
     accountant: Accountant | None = None,
-    neighbours: Neighbours = "add_or_remove_one",
+    neighbours: Neighbours | None = None,
 ) -> Plan:
-    """Returns what each batch size would take to meet a privacy target.
+    """Returns the noise that each batch size needs to meet a privacy target.
 
     Guarantee: a training of a row's steps, each one Gaussian sum over a
-    Poisson sample of that probability with that noise, costs at most
-    `target_epsilon` at `delta`, as `calibrate_noise` says.
+    Poisson sample of that probability with that noise, is
+    `(target_epsilon, delta)`-private, as `calibrate_noise` says.
 
     Args:
         population_size: Records of the data set, >= 1. It becomes public.
@@ -144,11 +142,12 @@ def plan(
             `population_size`; at least one.
         parameters: Trainable ones, to say what gradients need as float32.
         accountant: The tightest that can replay such trainings by default.
-        neighbours: See `normalization.normalize`.
+        neighbours: The adjacency relation; by default the strongest that
+            all rounds support.
 
     Raises:
         CalibrationError: No noise meets the target.
-        UnsupportedEventError: `accountant` cannot price such rounds.
+        UnsupportedEventError: `accountant` has no bound for such rounds.
 
     Source: van der Veen et al. (2018), arXiv:1812.02890, Figure 5, has noise
     per example against batch size for 60,000 records and 10 epochs. We differ
@@ -182,9 +181,8 @@ def plan(
                 f"{population_size!r}."
             )
     # One for all, so that rows can be compared: amplified rounds are the rule.
-    chosen = chosen_accountant(
-        accountant, _training(min(sizes) / population_size, 1.0, 1), neighbours
-    )
+    least = _training(min(sizes) / population_size, 1.0, 1)
+    accountant, relation = chosen(least, accountant, neighbours)
     rows = []
     for size in sizes:
         probability = size / population_size
@@ -194,15 +192,15 @@ def plan(
             delta=delta,
             sampling_probability=probability,
             rounds=steps,
-            accountant=chosen,
-            neighbours=neighbours,
+            accountant=accountant,
+            neighbours=relation,
         )
-        epsilon = chosen.epsilon(
+        epsilon = accountant.epsilon(
             _training(probability, noise_multiplier, steps),
             delta=delta,
-            neighbours=neighbours,
+            neighbours=relation,
         )
-        rows_at_once = _physical_batch_size(population_size, probability)
+        rows_at_once = default_physical_batch_size(population_size, probability)
         gradient_bytes = per_example_bytes = None
         if parameters is not None:
             gradient_bytes = _BYTES_PER_FLOAT * int(parameters)
@@ -224,8 +222,8 @@ def plan(
         target_epsilon=float(target_epsilon),
         delta=float(delta),
         epochs=int(epochs),
-        accountant=chosen.name,
-        neighbours=neighbours,
+        accountant=accountant.name,
+        neighbours=relation,
         rows=tuple(rows),
     )
 
@@ -235,18 +233,6 @@ def _training(
 ) -> list[tuple[Round, int]]:
     query = GaussianSum("gradients", 1.0, noise_multiplier)
     return [(Round(PoissonSampling(probability), (query,)), steps)]
-
-
-def _physical_batch_size(population_size: int, probability: float) -> int:
-    """Returns a size that at most one sample of forty exceeds.
-
-    The size of a sample is binomial. Its 97.5 % quantile lies 1.96 standard
-    deviations and, for its skewness and for being whole, at most 0.48 + 0.5
-    above the mean.
-    """
-    mean = population_size * probability
-    most = mean + 2 * math.sqrt(mean * (1 - probability)) + 1
-    return math.ceil(min(population_size, most) / _MULTIPLE) * _MULTIPLE
 
 
 def _rounded_up(value: float) -> str:

@@ -1,110 +1,46 @@
-"""The root finder of calibration: few evaluations, never above the target.
+"""The search of calibration: few evaluations, never above the target.
 
-Parameters are given by their logarithm, turned so that more costs less. Log
-epsilon is a smooth function of it and nearly straight, so that the secant
-through the last two points finds the root in a handful of evaluations.
+Parameters are given by their logarithm, turned so that epsilon falls in them.
+Log epsilon is a smooth function of the parameter and nearly straight, so that
+the root finder takes a handful of evaluations.
 """
 
+import functools
 import math
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple
+
+from keras_dp.accountants.roots import least_safe
 
 # The first step is a little longer than what would do if epsilon were inverse
 # to the parameter; further ones are twice the one before.
 _OVERSHOOT, _SHORTEST_STEP, _LONGEST_STEP = 1.1, 0.05, math.log(100.0)
-# If the bracket has not become half as wide in that many steps it is halved;
-# the number falls by one each time, as then there is a jump.
-_PATIENCE = 3
+# How far below that of the target log epsilon may remain.
+_PRECISION = 1e-7
+# Logarithms of parameters that are nearer to each other are not told apart.
+_NEAREST = 1e-11
+# The same of the logarithms of counts.
+_NEAREST_COUNTS = 1e-9
 # log() of it stands for an infinite epsilon, or the log of a zero one.
 _HUGE, _TINY = 1e300, 1e-300
-
-
-class Interval(NamedTuple):
-    """Where to search among all numbers.
-
-    Attributes:
-        least: Lower end.
-        most: Upper end.
-        precision: How far below that of the target log epsilon may remain.
-        nearest: Numbers nearer to each other are not told apart.
-    """
-
-    least: float
-    most: float
-    precision: float = 1e-7
-    nearest: float = 1e-11
-
-    def between(
-        self, guess: float, misses: float, meets: float
-    ) -> float | None:
-        """Returns a number near `guess` between two; None if there is none."""
-        if meets - misses <= self.nearest:
-            return None
-        margin = min(self.nearest, (meets - misses) / 4)
-        return min(max(guess, misses + margin), meets - margin)
-
-
-class Counts(NamedTuple):
-    """Where to search among `-log(n)` for the integers `n` from 1.
-
-    Attributes:
-        largest: The largest `n`.
-        precision: None: a count never is good enough while the next may be.
-        nearest: Counts nearer to each other, relatively, are not told apart.
-    """
-
-    largest: int
-    precision: float | None = None
-    nearest: float = 1e-9
-
-    @property
-    def least(self) -> float:
-        """What costs most."""
-        return -math.log(self.largest)
-
-    @property
-    def most(self) -> float:
-        """What costs least."""
-        return 0.0
-
-    def between(
-        self, guess: float, misses: float, meets: float
-    ) -> float | None:
-        """Returns a number near `guess` between two; None if there is none."""
-        too_many, enough = count(misses), count(meets)
-        if too_many - enough <= max(1, self.nearest * enough):
-            return None
-        wanted = count(min(max(guess, misses), meets))
-        return -math.log(min(max(wanted, enough + 1), too_many - 1))
-
-
-Domain: TypeAlias = Interval | Counts
 
 
 class Unreachable(NamedTuple):
     """No parameter meets the target.
 
     Attributes:
-        epsilon: The nearest to it.
+        epsilon: The least one that was found.
     """
 
     epsilon: float
 
 
-class _Point(NamedTuple):
-    at: float
-    excess: float
-
-
-def count(at: float) -> int:
-    """Returns the `n` of `-log(n)`."""
-    return round(math.exp(-at))
-
-
 def least_that_meets(
     epsilon: Callable[[float], float],
     target_epsilon: float,
-    domain: Domain,
+    *,
+    least: float,
+    most: float,
     start: float,
 ) -> float | Unreachable:
     """Returns the least parameter at which epsilon is at most the target.
@@ -112,74 +48,119 @@ def least_that_meets(
     Args:
         epsilon: A nonincreasing function of the parameter.
         target_epsilon: > 0.
-        domain: Where to search. Its `least` is returned if that meets the
+        least: Lower end of the parameter. It is returned if it meets the
             target already, however far below it.
-        start: A first guess, in the domain.
+        most: Upper end of the parameter.
+        start: A first guess between them.
     """
+    excess = _log_excess(epsilon, target_epsilon)
+    bracket = _bracket(excess, least, most, start, _PRECISION)
+    if not isinstance(bracket, _Bracket):
+        return _or_unreachable(bracket, excess, target_epsilon)
+    return least_safe(excess, *bracket, nearest=_NEAREST, precision=_PRECISION)
 
-    def point(at: float) -> _Point:
-        value = min(max(epsilon(at), _TINY), _HUGE)
-        excess = math.log(value) - math.log(target_epsilon)
-        if value > target_epsilon:  # Which logarithms may not tell.
-            return _Point(at, max(excess, math.ulp(0.0)))
-        return _Point(at, min(excess, 0.0))
 
-    last = before = point(start)
-    misses = meets = None
-    step = _OVERSHOOT * abs(last.excess)
+def most_that_meet(
+    epsilon: Callable[[int], float],
+    target_epsilon: float,
+    *,
+    most: int,
+    start: int,
+) -> int | Unreachable:
+    """Returns the largest count from 1 at which epsilon is at most the target.
+
+    Beyond 1e9: up to a share of 1e-9.
+
+    Args:
+        epsilon: A nondecreasing function of the count.
+        target_epsilon: > 0.
+        most: The largest count. It is returned if it meets the target.
+        start: A first guess.
+    """
+    of_count = _log_excess(epsilon, target_epsilon)
+
+    def excess(at: float) -> float:
+        return of_count(_count(at))
+
+    bracket = _bracket(excess, -math.log(most), 0.0, -math.log(start), 0.0)
+    if not isinstance(bracket, _Bracket):
+        found = _or_unreachable(bracket, excess, target_epsilon)
+        return found if isinstance(found, Unreachable) else _count(found)
+    too_many = _count(bracket.unsafe)
+    nearest = max(_NEAREST_COUNTS, 1 / too_many)
+    enough = _count(least_safe(excess, *bracket, nearest=nearest))
+    # The root finder leaves a few counts.
+    too_many = min(too_many, enough + math.ceil(2 * nearest * enough) + 1)
+    while of_count(too_many) <= 0:
+        enough, too_many = too_many, 2 * too_many - enough
+    while too_many - enough > max(1, _NEAREST_COUNTS * enough):
+        middle = (enough + too_many) // 2
+        if of_count(middle) > 0:
+            too_many = middle
+        else:
+            enough = middle
+    return enough
+
+
+class _Bracket(NamedTuple):
+    """Parameters on both sides of the target."""
+
+    unsafe: float
+    safe: float
+
+
+def _bracket(
+    excess: Callable[[float], float],
+    least: float,
+    most: float,
+    start: float,
+    precision: float,
+) -> _Bracket | float:
+    """Returns a bracket around the target, or where the search ends.
+
+    The search ends at `least` if that meets the target, at `most` if that
+    does not, or where the target is met to within the precision.
+    """
+    at, value = start, excess(start)
+    step = _OVERSHOOT * abs(value)
     step = min(max(step, _SHORTEST_STEP), _LONGEST_STEP)
+    direction, end = (1, most) if value > 0 else (-1, least)
     while True:
-        if last.excess > 0:
-            misses = last
-        else:
-            meets = last
-        if misses and meets:
-            return _refined(point, domain, before, last, misses, meets)
-        if misses and last.at >= domain.most:
-            return Unreachable(target_epsilon * math.exp(last.excess))
-        if meets and (last.at <= domain.least or _suffices(last, domain)):
-            return last.at
-        at = last.at + step if misses else last.at - step
-        at = min(max(at, domain.least), domain.most)
-        before, last, step = last, point(at), 2 * step
+        if at == end or (-precision <= value <= 0 and direction < 0):
+            return at
+        before = at
+        at = min(max(at + direction * step, least), most)
+        value = excess(at)
+        if (value <= 0) == (direction > 0):
+            return _Bracket(*sorted((before, at)))
+        step *= 2
 
 
-def _refined(
-    point: Callable[[float], _Point],
-    domain: Domain,
-    before: _Point,
-    last: _Point,
-    misses: _Point,
-    meets: _Point,
-) -> float:
-    """Returns a parameter that meets the target, from a bracket."""
-    width, steps, patience = meets.at - misses.at, 0, _PATIENCE
-    while not _suffices(meets, domain):
-        steps += 1
-        guess = _secant(before, last, (domain.precision or 0.0) / 2)
-        if steps > patience or not misses.at < guess < meets.at:
-            guess = (misses.at + meets.at) / 2
-            patience = max(patience - 1, 0)
-        at = domain.between(guess, misses.at, meets.at)
-        if at is None:
-            break
-        before, last = last, point(at)
-        if last.excess > 0:
-            misses = last
-        else:
-            meets = last
-        if meets.at - misses.at <= width / 2:
-            width, steps = meets.at - misses.at, 0
-    return meets.at
+def _or_unreachable(
+    at: float, excess: Callable[[float], float], target_epsilon: float
+) -> float | Unreachable:
+    if excess(at) <= 0:
+        return at
+    return Unreachable(target_epsilon * math.exp(excess(at)))
 
 
-def _suffices(meets: _Point, domain: Domain) -> bool:
-    return domain.precision is not None and meets.excess >= -domain.precision
+def _log_excess(
+    epsilon: Callable[[Any], float],
+    target_epsilon: float,
+) -> Callable[[float], float]:
+    """Returns how far log epsilon is above that of the target."""
+
+    @functools.cache
+    def excess(at: float) -> float:
+        value = min(max(epsilon(at), _TINY), _HUGE)
+        found = math.log(value) - math.log(target_epsilon)
+        if value > target_epsilon:  # Which logarithms may not tell.
+            return max(found, math.ulp(0.0))
+        return min(found, 0.0)
+
+    return excess
 
 
-def _secant(one: _Point, other: _Point, below: float) -> float:
-    """Returns where the line through two points is `below` the target."""
-    rise = other.excess - one.excess
-    if rise == 0:
-        return math.nan
-    return other.at - (other.excess + below) * (other.at - one.at) / rise
+def _count(at: float) -> int:
+    """Returns the `n` of `-log(n)`."""
+    return round(math.exp(-at))

@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 from keras_dp._version import __version__
 from keras_dp.accountants import plan
-from keras_dp.accountants.normalize.normalize import Neighbours
+from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.errors import (
     CalibrationError,
     LedgerError,
@@ -116,7 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True)
     report = commands.add_parser(
-        "report", help="print what a ledger holds and what it cost"
+        "report", help="print the rounds of a ledger and their epsilon"
     )
     report.add_argument("file", help="a ledger file")
     report.add_argument(
@@ -166,8 +166,8 @@ def _add_neighbours(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--neighbours",
         choices=get_args(Neighbours),
-        default="add_or_remove_one",
-        help="the neighbouring relation (default: %(default)s)",
+        help="the adjacency relation (default: the strongest that all rounds "
+        "support)",
     )
 
 

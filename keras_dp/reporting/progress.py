@@ -7,14 +7,17 @@ import keras
 from typing_extensions import override
 
 from keras_dp.accountants import RDP, Accountant
-from keras_dp.accountants.normalize.normalize import Neighbours
+from keras_dp.accountants.normalize.adjacency import (
+    Neighbours,
+    chosen_neighbours,
+)
 from keras_dp.ledger import PrivacyLedger
 
 
 class EpsilonProgress(keras.callbacks.Callback):
     """Adds `epsilon` to the logs: progress bar, `History`, other callbacks.
 
-    Within an epoch the value covers what the ledger has reserved, up to about
+    Within an epoch the value covers the rounds that are reserved, up to about
     a second of training ahead; at its end it is exact. It is computed from
     the whole ledger, earlier runs on the data set included, at most every
     `interval_seconds` and at the end of each epoch.
@@ -24,7 +27,9 @@ class EpsilonProgress(keras.callbacks.Callback):
         delta: At which epsilon is given, in (0, 1).
         accountant: `RDP()` by default, which takes milliseconds for few
             rounds too.
-        neighbours: The neighbouring relation.
+        neighbours: The adjacency relation; None for the strongest that all
+            rounds of the ledger support.
+        relation: The adjacency relation of the last value; None before it.
         interval_seconds: Least time between two evaluations.
     """
 
@@ -34,7 +39,7 @@ class EpsilonProgress(keras.callbacks.Callback):
         *,
         delta: float,
         accountant: Accountant | None = None,
-        neighbours: Neighbours = "add_or_remove_one",
+        neighbours: Neighbours | None = None,
         interval_seconds: float = 0.5,
     ) -> None:
         super().__init__()
@@ -42,6 +47,7 @@ class EpsilonProgress(keras.callbacks.Callback):
         self.delta = delta
         self.accountant = RDP() if accountant is None else accountant
         self.neighbours = neighbours
+        self.relation: Neighbours | None = None
         self.interval_seconds = interval_seconds
         self._epsilon = 0.0
         self._evaluated = -float("inf")
@@ -60,7 +66,9 @@ class EpsilonProgress(keras.callbacks.Callback):
             logs["epsilon"] = self._epsilon
 
     def _evaluate(self) -> None:
+        rounds = self.ledger.rounds
+        self.relation = chosen_neighbours(rounds, self.neighbours)
         self._epsilon = self.accountant.epsilon(
-            self.ledger, delta=self.delta, neighbours=self.neighbours
+            rounds, delta=self.delta, neighbours=self.relation
         )
         self._evaluated = time.monotonic()

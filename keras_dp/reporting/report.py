@@ -1,12 +1,17 @@
-"""What a ledger holds and what it cost, as a value, as text and as JSON."""
+"""The rounds of a ledger and their epsilon: a value, as text, as JSON."""
 
 import dataclasses
 import json
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from keras_dp.accountants import Accountant, available_accountants
-from keras_dp.accountants.normalize.normalize import Neighbours
+from keras_dp.accountants.normalize.adjacency import (
+    Neighbours,
+    chosen_neighbours,
+)
+from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
     CoordinateBounds,
     CountedRound,
@@ -25,7 +30,7 @@ _MOST_SHOWN = 10
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cost:
-    """What one accountant says.
+    """Epsilon by one accountant.
 
     Attributes:
         accountant: Its name.
@@ -41,16 +46,17 @@ class Cost:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Report:
-    """Everything `keras-dp report` prints.
+    """Everything that `keras-dp report` prints.
 
     Attributes:
         dataset: Id of the data set.
         unit: The privacy unit.
-        rounds: What happened, equal neighbouring rounds counted.
+        rounds: All rounds in order, equal ones in a row counted together.
         unsettled: Rounds that were reserved and never settled. They count;
             a process that died may not have run all of them.
         delta: At which epsilon is given.
-        neighbours: The neighbouring relation.
+        neighbours: The adjacency relation of every epsilon; None if no
+            relation is supported by all rounds.
         costs: By every accountant that can replay the rounds, in the order of
             `available_accountants`; empty if none can.
     """
@@ -60,7 +66,7 @@ class Report:
     rounds: tuple[CountedRound, ...]
     unsettled: int
     delta: float
-    neighbours: Neighbours
+    neighbours: Neighbours | None
     costs: tuple[Cost, ...]
 
     @property
@@ -99,56 +105,69 @@ class Report:
 
     def as_text(self) -> str:
         """Returns lines for a person; epsilon is rounded up."""
-        lines = [
+        return "\n".join(
+            [*self._summary(), *self._listed_rounds(), *self._epsilons()]
+        )
+
+    def _summary(self) -> Iterator[str]:
+        yield (
             f"Data set {_on_one_line(self.dataset)}, privacy unit: "
-            f"{_on_one_line(self.unit)}",
-            f"{self.total_rounds:,} rounds",
-        ]
+            f"{_on_one_line(self.unit)}"
+        )
+        yield f"{self.total_rounds:,} rounds"
         if self.unsettled:
-            lines.append(
+            yield (
                 f"  {self.unsettled:,} of them reserved and not settled: a "
                 "process is running, or died; they count"
             )
         if self.seeded_rounds:
-            lines.append(
+            yield (
                 f"  {self.seeded_rounds:,} of them with a seed the caller "
                 "chose: private only towards those who cannot know it"
             )
+
+    def _listed_rounds(self) -> Iterator[str]:
         shown = self.rounds
         if len(shown) > _MOST_SHOWN:
             shown = (*shown[: _MOST_SHOWN - 1], shown[-1])
         for index, (round_, count) in enumerate(shown):
             if len(shown) < len(self.rounds) and index == len(shown) - 1:
                 left_out = self.rounds[len(shown) - 1 : -1]
-                lines.append(
+                yield (
                     f"  {sum(count for _, count in left_out):,} rounds of "
                     f"{len(left_out):,} other kinds, which --json shows"
                 )
-            lines.append(f"  {count:,} x {round_.sampling!r}")
-            lines += [f"      {_described(query)}" for query in round_.queries]
+            yield f"  {count:,} x {round_.sampling!r}"
+            for query in round_.queries:
+                yield f"      {_described(query)}"
+
+    def _epsilons(self) -> Iterator[str]:
+        yield f"Epsilon at delta = {self.delta!r}:"
+        if self.neighbours is None:
+            yield "  none: no adjacency relation is supported by all rounds"
+            return
         relation = self.neighbours.replace("_", " ")
-        lines.append(f"Cost at delta = {self.delta!r} ({relation}):")
         if not self.costs:
-            lines.append(
-                "  no accountant has a sound bound for these rounds under this "
-                "relation"
+            yield (
+                "  none: no accountant has a sound bound for these rounds "
+                f"({relation})"
             )
         width = max((len(cost.accountant) for cost in self.costs), default=0)
-        lines += [
-            f"  {cost.accountant:<{width}}  epsilon "
-            f"{'<=' if cost.is_bound else 'is about'} "
-            f"{_rounded_up(cost.epsilon)}"
-            f"{'' if cost.is_bound else ', which is no bound'}"
-            for cost in self.costs
-        ]
-        return "\n".join(lines)
+        for cost in self.costs:
+            epsilon = f"epsilon <= {_rounded_up(cost.epsilon)}"
+            if not cost.is_bound:
+                epsilon = (
+                    f"epsilon is about {_rounded_up(cost.epsilon)}, which is "
+                    "no bound"
+                )
+            yield f"  {cost.accountant:<{width}}  {epsilon} ({relation})"
 
 
 def make_report(
     ledger: PrivacyLedger,
     *,
     delta: float,
-    neighbours: Neighbours = "add_or_remove_one",
+    neighbours: Neighbours | None = None,
     accountants: tuple[Accountant, ...] | None = None,
 ) -> Report:
     """Returns the report of a ledger.
@@ -156,8 +175,13 @@ def make_report(
     Args:
         ledger: To be replayed.
         delta: In [0, 1].
-        neighbours: The neighbouring relation.
+        neighbours: The adjacency relation; by default the strongest that
+            all rounds support.
         accountants: Which to ask; by default all that can replay the ledger.
+
+    Raises:
+        UnsupportedEventError: One of the given accountants has no bound for a
+            round. Without given ones, the report says that there is none.
 
     >>> from keras_dp.ledger import PoissonSampling
     >>> ledger = PrivacyLedger.in_memory(dataset="paper")
@@ -168,28 +192,42 @@ def make_report(
     10,000 rounds
       10,000 x PoissonSampling(probability=0.01, drawn_by_library=False)
           gradients: Gaussian sum, bound 1, noise stddev 4 (multiplier 4)
-    Cost at delta = 1e-05 (add or remove one):
+    Epsilon at delta = 1e-05:
+      Fourier             epsilon <= 0.9469 (add or remove one)
     ...
     """
     rounds = ledger.rounds
+    relation = _relation(rounds, neighbours)
     if accountants is None:
-        accountants = available_accountants(rounds, neighbours=neighbours)
+        accountants = ()
+        if relation is not None:
+            accountants = available_accountants(rounds, neighbours=relation)
     return Report(
         dataset=ledger.header.dataset,
         unit=ledger.header.unit,
         rounds=rounds,
         unsettled=ledger.unsettled,
         delta=float(delta),
-        neighbours=neighbours,
+        neighbours=relation,
         costs=tuple(
             Cost(
                 each.name,
-                each.epsilon(rounds, delta=delta, neighbours=neighbours),
+                each.epsilon(rounds, delta=delta, neighbours=relation),
                 each.is_bound,
             )
             for each in accountants
         ),
     )
+
+
+def _relation(
+    rounds: tuple[CountedRound, ...], neighbours: Neighbours | None
+) -> Neighbours | None:
+    """Returns the given relation, else the strongest one, None without any."""
+    try:
+        return chosen_neighbours(rounds, neighbours)
+    except UnsupportedEventError:
+        return None
 
 
 def _described(query: SumQueryEvent) -> str:
@@ -200,9 +238,11 @@ def _described(query: SumQueryEvent) -> str:
     if isinstance(query, EncodedSum):
         return f"{name}: encoded sum, {query.bounds!r}, {query.noise!r}"
     if isinstance(query, DiscreteGaussianSum):
-        kind, noise = "discrete Gaussian sum", query.noise_scale
+        kind, what = "discrete Gaussian sum", "scale"
+        noise = query.noise_scale
     else:
-        kind, noise = "Gaussian sum", query.noise_stddev
+        kind, what = "Gaussian sum", "stddev"
+        noise = query.noise_stddev
     if isinstance(query, TreeSum):
         tree = _on_one_line(query.tree_id)
         kind = f"Gaussian nodes of tree {tree}"
@@ -210,7 +250,7 @@ def _described(query: SumQueryEvent) -> str:
     if query.l2_norm_bound > 0:
         ratio = noise / query.l2_norm_bound
     return (
-        f"{name}: {kind}, bound {query.l2_norm_bound:g}, noise stddev "
+        f"{name}: {kind}, bound {query.l2_norm_bound:g}, noise {what} "
         f"{noise:g} (multiplier {ratio:.4g})"
     )
 

@@ -183,7 +183,7 @@ def test_the_tutorial_of_mechanisms_has_a_line_for_each(finished) -> None:
 def test_its_ledger_replays_to_the_epsilon_it_printed(finished, name) -> None:
     text = finished[name].text
     path = Path(re.search(r"^Ledger: +(.+)$", text, re.MULTILINE)[1])
-    delta = float(re.search(r"^Cost at delta = (\S+)", text, re.MULTILINE)[1])
+    delta = float(re.search(r"^Epsilon at delta = (\S+):", text, re.M)[1])
     printed = float(re.search(r"RDP +epsilon <= (\S+)", text)[1])
 
     with PrivacyLedger.open(path, mode="r") as ledger:

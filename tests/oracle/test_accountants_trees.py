@@ -12,7 +12,7 @@ from keras_dp.accountants import RDP
 from keras_dp.accountants.normalize.trees import (
     TreeRound,
     largest_square,
-    tree_costs,
+    tree_sensitivities,
 )
 from keras_dp.ledger import DisjointBatches, FullDataset, Round, TreeSum
 
@@ -66,7 +66,7 @@ def stated(trees, epochs) -> float:
         TreeRound((TreeSum("sum", 1.0, 1.0, tree_id=name),), 1, epoch)
         for name, epoch in zip(trees, epochs, strict=True)
     ]
-    return math.hypot(*tree_costs(rounds))
+    return math.hypot(*tree_sensitivities(rounds))
 
 
 @pytest.mark.parametrize("leaves", range(1, 12))

@@ -23,26 +23,26 @@ from keras_dp.ledger import FullDataset, GaussianSum, Round
 @pytest.mark.parametrize("sensitivity", [0.01, 0.3, 1.0, 3.0])
 @pytest.mark.parametrize("group_size", [2, 3, 10])
 @pytest.mark.parametrize("delta", [1e-5, 1e-9])
-def test_generic_bound_of_a_gaussian_is_its_pair(
+def test_textbook_bound_of_a_gaussian_is_above_its_pair(
     monkeypatch, sensitivity, group_size, delta
 ) -> None:
-    """`1 - (1 - G_mu)^k = G_(k mu)`: composing the curve of one record loses
-    nothing. From finitely many lines: 3e-4 of epsilon, never below it.
-    """
+    """The pair is exact, so that a lower bound would be false."""
     query = GaussianSum("sum", 1.0, 1 / sensitivity)
     ledger = [(Round(FullDataset(), (query,)), 1)]
     common = {"group_size": group_size, "accountant": AnalyticGaussian()}
     pair = group_epsilon(ledger, delta=delta, **common)
     monkeypatch.setattr(module, "k_fold", lambda *_: None)
 
-    generic = group_epsilon(ledger, delta=delta, **common)
-    inverse = group_delta(ledger, epsilon=pair.epsilon, **common)
+    textbook = group_epsilon(ledger, delta=delta, **common)
 
     assert pair.is_k_fold_pair
-    assert not generic.is_k_fold_pair
-    assert pair.epsilon <= generic.epsilon * (1 + 2e-12)
-    assert generic.epsilon <= pair.epsilon * (1 + 3e-4)
-    assert delta * (1 - 1e-11) <= inverse.delta <= delta * 1.02
+    assert not textbook.is_k_fold_pair
+    assert pair.epsilon <= textbook.epsilon * (1 + 2e-12)
+    if sensitivity * group_size == 30:  # Beyond the least float delta.
+        assert textbook.epsilon == math.inf
+        return
+    inverse = group_delta(ledger, epsilon=textbook.epsilon, **common)
+    assert delta * (1 - 1e-5) <= inverse.delta <= delta * (1 + 1e-11)
 
 
 def hockey_stick(weights, means, stddev, epsilon, *, is_reversed=False):

@@ -14,6 +14,7 @@ from keras_dp.accountants import (
 )
 from keras_dp.errors import CalibrationError, UnsupportedEventError
 from keras_dp.ledger import (
+    DiscreteGaussianSum,
     FixedSizeWithReplacement,
     FullDataset,
     GaussianSum,
@@ -109,7 +110,7 @@ def test_uses_the_tightest_accountant_by_default() -> None:
 def test_nothing_to_replay_the_ledger_raises() -> None:
     def unsupported(scale):
         sampling = FixedSizeWithReplacement(10, 100)
-        return [(Round(sampling, (GaussianSum("a", 1.0, scale),)), 1)]
+        return [(Round(sampling, (DiscreteGaussianSum("a", 1.0, scale),)), 1)]
 
     with pytest.raises(UnsupportedEventError):
         calibrate_scale(unsupported, target_epsilon=1.0, delta=1e-5)

@@ -173,6 +173,8 @@ def test_unverified_batches_cost_what_the_full_data_costs() -> None:
     unverified = counted(UnverifiedSampling(), noise=20.0, count=7)
 
     for accountant in ACCOUNTANTS:
-        assert accountant.epsilon(unverified, delta=1e-5) == accountant.epsilon(
-            FULL, delta=1e-5
-        )
+        for neighbours in ("replace_one", "zero_out"):
+            arguments = {"delta": 1e-5, "neighbours": neighbours}
+            assert accountant.epsilon(
+                unverified, **arguments
+            ) == accountant.epsilon(FULL, **arguments)

@@ -64,8 +64,7 @@ class TestDiscrete:
     def test_without_sampling(self, sampling) -> None:
         ledger = [over(sampling, DISCRETE, count=4)]
 
-        assert normalize(ledger) == ((DiscreteGaussian(2.0), 4),)
-        assert normalize(ledger, "zero_out") == normalize(ledger)
+        assert normalize(ledger, "zero_out") == ((DiscreteGaussian(2.0), 4),)
         assert normalize(ledger, "replace_one") == ((DiscreteGaussian(1.0), 4),)
 
     def test_with_poisson_sampling(self) -> None:
@@ -119,7 +118,7 @@ class TestTrees:
         """Four rounds: 4 + 2 * 4 + 16 = 28, and 64 / 28 is z^2."""
         ledger = [over(sampling, TREE, count=4)]
 
-        ((mechanism, count),) = normalize(ledger)
+        ((mechanism, count),) = normalize(ledger, "zero_out")
 
         assert count == 1
         assert type(mechanism) is Gaussian

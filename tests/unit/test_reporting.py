@@ -59,7 +59,11 @@ def unpriced():
     """Returns a ledger that no accountant has a sound bound for."""
     return in_memory(
         (DisjointBatches("epoch-1"), STEP, 3),
-        (FixedSizeWithoutReplacement(5, 50), STEP, 1),
+        (
+            FixedSizeWithoutReplacement(5, 50),
+            [DiscreteGaussianSum("counts", 5.0, 10.0)],
+            1,
+        ),
     )
 
 
@@ -78,7 +82,7 @@ class TestEveryKindOfSum:
         text = make_report(with_every_kind_of_sum(), delta=DELTA).as_text()
 
         assert (
-            "counts: discrete Gaussian sum, bound 5, noise stddev 10 "
+            "counts: discrete Gaussian sum, bound 5, noise scale 10 "
             "(multiplier 2)" in text
         )
         assert (
@@ -134,8 +138,10 @@ class TestTheText:
             "drawn_by_library=False)",
             "      gradients: Gaussian sum, bound 1, noise stddev 4 "
             "(multiplier 4)",
-            "Cost at delta = 1e-05 (add or remove one):",
+            "Epsilon at delta = 1e-05:",
         ]
+        for line in lines[5:]:
+            assert line.endswith(" (add or remove one)")
 
     def test_names_each_leaf_of_nested_groups(self) -> None:
         text = make_report(heterogeneous(), delta=DELTA).as_text()
@@ -183,20 +189,59 @@ class TestTheText:
         text = make_report(ledger, delta=DELTA).as_text()
 
         assert "NonPrivateSum(name='loss')" in text
-        assert re.search(r"RDP +epsilon <= inf$", text, re.MULTILINE)
+        assert re.search(
+            r"RDP +epsilon <= inf \(add or remove one\)$", text, re.MULTILINE
+        )
 
     def test_says_so_if_no_accountant_has_a_bound(self) -> None:
         report = make_report(unpriced(), delta=DELTA)
 
-        assert report.costs == ()
-        assert "no accountant has a sound bound" in report.as_text()
+        assert (report.neighbours, report.costs) == (None, ())
+        assert "no adjacency relation is supported" in report.as_text()
         assert "epsilon" not in report.as_text()
+
+    def test_says_so_if_there_is_no_bound_under_a_relation(self) -> None:
+        ledger = in_memory((UnverifiedSampling(), STEP, 3))
+
+        text = make_report(
+            ledger, delta=DELTA, neighbours="add_or_remove_one"
+        ).as_text()
+
+        assert "no accountant has a sound bound" in text
+        assert text.endswith(" (add or remove one)")
+        assert "epsilon" not in text
+
+    def test_names_the_strongest_relation_of_all_rounds(self) -> None:
+        """Batches that were cut from a list are not for adding a record."""
+        ledger = in_memory(
+            (PoissonSampling(0.01), STEP, 1000), (UnverifiedSampling(), STEP, 1)
+        )
+        rdp = accountants.RDP()
+
+        report = make_report(ledger, delta=DELTA)
+
+        assert report.neighbours == "replace_one"
+        assert (
+            Cost(
+                "RDP",
+                rdp.epsilon(ledger, delta=DELTA, neighbours="replace_one"),
+            )
+            in report.costs
+        )
+        _, _, epsilons = report.as_text().partition("Epsilon at delta")
+        lines = epsilons.split("\n")[1:]
+        assert lines
+        assert all(line.endswith(" (replace one)") for line in lines)
 
     def test_of_an_empty_ledger_costs_nothing(self) -> None:
         text = make_report(in_memory(), delta=DELTA).as_text()
 
         assert "\n0 rounds\n" in text
-        assert re.search(r"RDP +epsilon <= 0\.0000$", text, re.MULTILINE)
+        assert re.search(
+            r"RDP +epsilon <= 0\.0000 \(add or remove one\)$",
+            text,
+            re.MULTILINE,
+        )
 
     @pytest.mark.parametrize(
         ("epsilon", "shown"),
@@ -216,14 +261,14 @@ class TestTheText:
             "d", "u", (), 0, DELTA, "zero_out", (Cost("it", epsilon),)
         )
 
-        assert report.as_text().endswith(f"  it  epsilon <= {shown}")
+        assert report.as_text().endswith(f"  it  epsilon <= {shown} (zero out)")
 
     def test_says_what_is_no_bound(self) -> None:
         costs = (Cost("it", 1.0, is_bound=False),)
         report = Report("d", "u", (), 0, DELTA, "zero_out", costs)
 
         assert report.as_text().endswith(
-            "  it  epsilon is about 1.0000, which is no bound"
+            "  it  epsilon is about 1.0000, which is no bound (zero out)"
         )
 
     def test_says_at_which_delta_exactly(self) -> None:
@@ -231,7 +276,7 @@ class TestTheText:
             in_memory(), delta=np.float64(1.2345678e-6)
         ).as_text()
 
-        assert "Cost at delta = 1.2345678e-06 (" in text
+        assert "Epsilon at delta = 1.2345678e-06:" in text
 
     def test_cannot_be_given_lines_by_a_name(self) -> None:
         forged = "x\n  RDP  epsilon <= 0.0001\x1b[2K\udc80"
@@ -264,7 +309,7 @@ class TestTheJson:
                 for cost in report.costs
                 if cost.is_bound == is_bound
             }
-            assert content[key]
+        assert content["epsilon"]
         assert {
             key: content[key]
             for key in content
@@ -276,8 +321,16 @@ class TestTheJson:
             "unsettled_rounds": 0,
             "seeded_rounds": 2,
             "delta": 1e-5,
-            "neighbours": "add_or_remove_one",
+            "neighbours": "replace_one",
         }
+
+    def test_keeps_approximations_apart(self) -> None:
+        ledger = in_memory((PoissonSampling(0.01), STEP, 10))
+
+        content = json.loads(make_report(ledger, delta=DELTA).as_json())
+
+        assert content["approximate_epsilon"].keys() == {"GDP (approximate)"}
+        assert "GDP (approximate)" not in content["epsilon"]
 
     def test_holds_every_field_of_the_rounds(self) -> None:
         rounds = json.loads(
@@ -403,6 +456,18 @@ class Watcher(keras.callbacks.Callback):
 
 
 class TestEpsilonProgress:
+    def test_takes_the_strongest_relation_of_all_rounds(self) -> None:
+        ledger = in_memory((UnverifiedSampling(), STEP, 3))
+        progress, logs = EpsilonProgress(ledger, delta=DELTA), {}
+        assert progress.relation is None
+
+        progress.on_epoch_end(0, logs)
+
+        assert progress.relation == "replace_one"
+        assert logs["epsilon"] == accountants.RDP().epsilon(
+            ledger, delta=DELTA, neighbours="replace_one"
+        )
+
     def test_is_exact_at_the_end_of_each_epoch(self) -> None:
         ledger = in_memory()
         progress, watcher = (

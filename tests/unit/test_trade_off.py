@@ -14,6 +14,7 @@ from keras_dp.accountants.attacks.trade_off import (
 )
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
+    DiscreteGaussianSum,
     FixedSizeWithReplacement,
     FullDataset,
     GaussianSum,
@@ -172,7 +173,7 @@ class TestArguments:
         [trade_off, advantage, lambda *a, **k: bayes_risk(*a, prior=0.5, **k)],
     )
     def test_rounds_without_a_bound(self, ask) -> None:
-        query = GaussianSum("sum", 1.0, 1.0)
+        query = DiscreteGaussianSum("sum", 1.0, 1.0)
         drawn = Round(FixedSizeWithReplacement(1, 10), (query,))
 
         with pytest.raises(UnsupportedEventError):

@@ -5,10 +5,7 @@ from typing import NamedTuple
 
 from keras_dp import _check
 from keras_dp.accountants.accountant import Accountant, check_delta
-from keras_dp.accountants.attacks.group_bound import (
-    generic_delta,
-    generic_epsilon,
-)
+from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
     DiscreteGaussian,
@@ -17,11 +14,18 @@ from keras_dp.accountants.normalize.mechanisms import (
     SampledGaussian,
     SampledGaussianGroup,
 )
-from keras_dp.accountants.normalize.normalize import Neighbours
 from keras_dp.accountants.normalize.rounds import LedgerLike
-from keras_dp.accountants.replay import (
-    replayed,
-)
+from keras_dp.accountants.replay import replayed
+from keras_dp.accountants.roots import least_safe
+
+# How much further each step goes in search of an epsilon that suffices.
+_GROWTH = 1.5
+# Of epsilon, relative.
+_NEAREST = 1e-9
+# Of the two terms of a logarithm, relative.
+_ROUND_UP = 1e-14
+# Accountants report no smaller delta, however large epsilon is.
+_LEAST = math.ulp(0.0)
 
 
 class GroupPrivacy(NamedTuple):
@@ -30,13 +34,15 @@ class GroupPrivacy(NamedTuple):
     Attributes:
         epsilon: An upper bound, `inf` if there is none.
         delta: An upper bound, 1 if there is none.
-        is_k_fold_pair: Whether it was computed from the pair of laws that is
-            the worst for the group; if not, by the generic bound.
+        is_k_fold_pair: Whether it was computed from the dominating pair of the
+            group; if not, by the textbook bound.
+        neighbours: The adjacency relation of one record.
     """
 
     epsilon: float
     delta: float
     is_k_fold_pair: bool
+    neighbours: Neighbours
 
 
 def group_epsilon(
@@ -45,14 +51,14 @@ def group_epsilon(
     group_size: int,
     delta: float,
     accountant: Accountant | None = None,
-    neighbours: Neighbours = "add_or_remove_one",
+    neighbours: Neighbours | None = None,
 ) -> GroupPrivacy:
     """Returns the epsilon of a group of records, an upper bound.
 
-    Guarantee: data sets of which one has `group_size` records more, or has
-    them replaced (by zero), as `neighbours` says of one, are told apart with
-    at most this epsilon, if `accountant.is_bound`. Where every round has a
-    k-fold pair that the accountant can price the result is that of the pair:
+    Guarantee: two data sets that differ in `group_size` records as
+    `neighbours` says of one are told apart with at most this epsilon, if
+    `accountant.is_bound`. Where every round has a dominating pair for the
+    group that the accountant has a bound for, the result is that of the pair:
 
     | Round | Pair |
     | --- | --- |
@@ -60,25 +66,25 @@ def group_epsilon(
     | Gaussian sums, Poisson sampling, records there or not | binomial |
     | other | none |
 
-    The binomial one is that of `SampledGaussianGroup`. Otherwise it is what
-    follows from the accountant's bounds for one record and nothing else:
-    `x -> T(...T(x))` bounds the true positive rates for the group if `T` does
-    so for one record, which is the generic bound `(k e, d (1 + e^e + ... +
-    e^((k-1) e)))` with another pair `(e, d)` for each record, the best ones.
+    The binomial pair is that of `SampledGaussianGroup`. Where there is none,
+    the textbook bound is taken: if one record is `(e, d)`-private, a group is
+    `(k e, d (1 + e^e + ... + e^((k-1) e)))`-private. The result is the least
+    of these epsilons for the given delta.
 
     Args:
         ledger: An object with `rounds`, or the pairs (Round, count).
         group_size: `k` >= 1.
         delta: In [0, 1].
         accountant: The tightest that can replay the ledger by default.
-        neighbours: See `normalization.normalize`.
+        neighbours: The adjacency relation; by default the strongest that
+            all rounds support.
 
     Raises:
         UnsupportedEventError: The accountant has no bound for a round.
 
-    Source: Dong, Roth, Su (2019), arXiv:1905.02383v3, Theorem 2.14; binomial
-    pairs: Choquette-Choo, Ganesh, Steinke, Thakurta (2023),
-    arXiv:2310.15526v2. We differ in composing supporting lines, not curves.
+    Source: Vadhan (2017), The Complexity of Differential Privacy, Lemma 2.2;
+    binomial pairs: Choquette-Choo, Ganesh, Steinke, Thakurta (2023),
+    arXiv:2310.15526v2.
 
     >>> from keras_dp.accountants.analytic_gaussian import AnalyticGaussian
     >>> from keras_dp.ledger import FullDataset, GaussianSum, Round
@@ -92,16 +98,14 @@ def group_epsilon(
     """
     _check.integer_at_least(1, group_size=group_size)
     check_delta(delta)
-    accountant, rounds = replayed(ledger, accountant, neighbours)
+    accountant, relation, rounds = replayed(ledger, accountant, neighbours)
     pair = k_fold(rounds, group_size)
-    if pair is not None and accountant.can_price(pair):
-        epsilon = accountant.epsilon_of(pair, delta)
-        return GroupPrivacy(epsilon, float(delta), is_k_fold_pair=True)
-    if delta in (0, 1):
-        epsilon = accountant.epsilon_of(rounds, delta)
-        return GroupPrivacy(epsilon, float(delta), is_k_fold_pair=False)
-    epsilon = generic_epsilon(accountant, rounds, group_size, float(delta))
-    return GroupPrivacy(epsilon, float(delta), is_k_fold_pair=False)
+    is_pair = pair is not None and accountant.supports(pair)
+    if is_pair and pair is not None:
+        found = accountant.epsilon_of(pair, delta)
+    else:
+        found = _textbook_epsilon(accountant, rounds, group_size, float(delta))
+    return GroupPrivacy(found, float(delta), is_pair, relation)
 
 
 def group_delta(
@@ -110,7 +114,7 @@ def group_delta(
     group_size: int,
     epsilon: float,
     accountant: Accountant | None = None,
-    neighbours: Neighbours = "add_or_remove_one",
+    neighbours: Neighbours | None = None,
 ) -> GroupPrivacy:
     """Returns the delta of a group of records, an upper bound.
 
@@ -121,20 +125,24 @@ def group_delta(
         group_size: `k` >= 1.
         epsilon: Finite and >= 0.
         accountant: The tightest that can replay the ledger by default.
-        neighbours: See `normalization.normalize`.
+        neighbours: The adjacency relation; by default the strongest that
+            all rounds support.
 
     Raises:
         UnsupportedEventError: The accountant has no bound for a round.
     """
     _check.integer_at_least(1, group_size=group_size)
     _check.finite_non_negative(epsilon=epsilon)
-    accountant, rounds = replayed(ledger, accountant, neighbours)
+    accountant, relation, rounds = replayed(ledger, accountant, neighbours)
     pair = k_fold(rounds, group_size)
-    if pair is not None and accountant.can_price(pair):
-        delta = accountant.delta_of(pair, epsilon)
-        return GroupPrivacy(float(epsilon), delta, is_k_fold_pair=True)
-    delta = generic_delta(accountant, rounds, group_size, float(epsilon))
-    return GroupPrivacy(float(epsilon), delta, is_k_fold_pair=False)
+    is_pair = pair is not None and accountant.supports(pair)
+    if is_pair and pair is not None:
+        found = accountant.delta_of(pair, epsilon)
+    else:
+        share = float(epsilon) / group_size
+        log_delta = _log_delta(accountant, rounds, group_size, share)
+        found = min(1.0, max(math.exp(min(log_delta, 0.0)), _LEAST))
+    return GroupPrivacy(float(epsilon), found, is_pair, relation)
 
 
 def k_fold(
@@ -162,3 +170,53 @@ def _k_fold(mechanism: Mechanism, group_size: int) -> Mechanism | None:
             z, mechanism.sampling_probability, group_size
         )
     return None
+
+
+def _textbook_epsilon(
+    accountant: Accountant,
+    rounds: tuple[CountedMechanism, ...],
+    group_size: int,
+    delta: float,
+) -> float:
+    """Returns `k` times the least epsilon of one record that suffices."""
+    if delta in (0, 1):
+        return accountant.epsilon_of(rounds, delta)
+    log_delta = math.log(delta)
+
+    def excess(share: float) -> float:
+        found = _log_delta(accountant, rounds, group_size, share)
+        return found - log_delta
+
+    # The group's delta is at least `k` times that of one record.
+    low = high = accountant.epsilon_of(rounds, delta / group_size)
+    if high < math.inf and excess(high) <= 0:
+        return group_size * high
+    while high == math.inf or excess(high) > 0:
+        if high == math.inf or accountant.delta_of(rounds, high) <= _LEAST:
+            return math.inf
+        low, high = high, _GROWTH * max(high, _NEAREST)
+    share = least_safe(excess, low, high, nearest=_NEAREST * high)
+    return group_size * share
+
+
+def _log_delta(
+    accountant: Accountant,
+    rounds: tuple[CountedMechanism, ...],
+    group_size: int,
+    share: float,
+) -> float:
+    """Returns the log of delta of a group at `group_size * share`.
+
+    Rounded up.
+    """
+    delta = accountant.delta_of(rounds, share)
+    if delta == 0:
+        return -math.inf
+    # The log of 1 + e^share + ... + e^((k-1) share).
+    growth = math.log(group_size)
+    if share > 0:
+        growth = (group_size - 1) * share + math.log(
+            math.expm1(-group_size * share) / math.expm1(-share)
+        )
+    size = growth - math.log(delta)
+    return math.log(delta) + growth + _ROUND_UP * size

@@ -14,8 +14,8 @@ from keras_dp.accountants.attacks.supporting_lines import (
     corners,
     supporting_lines,
 )
+from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.mechanisms import CountedMechanism
-from keras_dp.accountants.normalize.normalize import Neighbours
 from keras_dp.accountants.normalize.rounds import LedgerLike
 from keras_dp.accountants.replay import replayed
 
@@ -141,7 +141,7 @@ def trade_off(
     *,
     lines: int = 100,
     accountant: Accountant | None = None,
-    neighbours: Neighbours = "add_or_remove_one",
+    neighbours: Neighbours | None = None,
 ) -> TradeOff:
     """Returns a bound on the errors of every attack on a ledger.
 
@@ -155,7 +155,8 @@ def trade_off(
             falls like `1 / lines^2`: with 100 less than 1e-4 of the area, and
             less than 5 % of true positives at 1e-9 false ones.
         accountant: The tightest that can replay the ledger by default.
-        neighbours: See `normalization.normalize`.
+        neighbours: The adjacency relation; by default the strongest that
+            all rounds support.
 
     Raises:
         UnsupportedEventError: The accountant has no bound for a round.
@@ -170,7 +171,7 @@ def trade_off(
     array([0.018, 0.389])
     """
     _check.integer_at_least(2, lines=lines)
-    accountant, rounds = replayed(ledger, accountant, neighbours)
+    accountant, _, rounds = replayed(ledger, accountant, neighbours)
     return curve_of(
         accountant,
         rounds,
@@ -184,7 +185,7 @@ def advantage(
     ledger: LedgerLike,
     *,
     accountant: Accountant | None = None,
-    neighbours: Neighbours = "add_or_remove_one",
+    neighbours: Neighbours | None = None,
 ) -> float:
     """Returns the most that true positives of an attack exceed false ones by.
 
@@ -194,12 +195,13 @@ def advantage(
     Args:
         ledger: An object with `rounds`, or the pairs (Round, count).
         accountant: The tightest that can replay the ledger by default.
-        neighbours: See `normalization.normalize`.
+        neighbours: The adjacency relation; by default the strongest that
+            all rounds support.
 
     Raises:
         UnsupportedEventError: The accountant has no bound for a round.
     """
-    accountant, rounds = replayed(ledger, accountant, neighbours)
+    accountant, _, rounds = replayed(ledger, accountant, neighbours)
     return accountant.delta_of(rounds, 0.0)
 
 
@@ -208,7 +210,7 @@ def bayes_risk(
     *,
     prior: float,
     accountant: Accountant | None = None,
-    neighbours: Neighbours = "add_or_remove_one",
+    neighbours: Neighbours | None = None,
 ) -> float:
     """Returns the least chance of an attack to be wrong, for a given prior.
 
@@ -223,7 +225,8 @@ def bayes_risk(
             before it sees a release, in [0, 1]. Without a release the risk
             would be the smaller of it and its complement.
         accountant: The tightest that can replay the ledger by default.
-        neighbours: See `normalization.normalize`.
+        neighbours: The adjacency relation; by default the strongest that
+            all rounds support.
 
     Raises:
         UnsupportedEventError: The accountant has no bound for a round.
@@ -242,7 +245,7 @@ def bayes_risk(
         raise ValueError(
             f"`prior` must be in [0, 1]. Received: prior={prior!r}."
         )
-    accountant, rounds = replayed(ledger, accountant, neighbours)
+    accountant, _, rounds = replayed(ledger, accountant, neighbours)
     less = min(prior, 1 - prior)
     if less == 0:
         return 0.0

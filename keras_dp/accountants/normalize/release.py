@@ -5,7 +5,6 @@ import math
 from typing import NamedTuple
 
 from keras_dp.accountants.normalize.mechanisms import Encoding
-from keras_dp.accountants.renyi.shifted_noise import check_noise
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
     DiscreteGaussianSum,
@@ -17,8 +16,8 @@ from keras_dp.ledger import (
     TreeSum,
 )
 
-# Beyond it 1/z^2 would underflow, and a release that costs would cost nothing;
-# below its reciprocal 1/z^2 would overflow, and the release counts as bare.
+# With more noise 1/z^2 would underflow, and the release would count as free;
+# with less than its reciprocal 1/z^2 would overflow, and it counts as bare.
 LARGEST_NOISE_MULTIPLIER = 1e100
 
 
@@ -26,15 +25,16 @@ class Release(NamedTuple):
     """What a round released over its sample.
 
     Attributes:
-        cost: Root of the sum of `(S / sigma)^2` of all Gaussian sums, discrete
-            ones included; 0 if there is none, `inf` if a sum is bare.
+        sensitivity: Root of the sum of `(S / sigma)^2` of all Gaussian sums,
+            discrete ones included: how far one record moves them, in noise
+            stddevs. 0 if there is none, `inf` if a sum is bare.
         is_discrete: Whether one of them is discrete.
         encodings: Sums with other noise that are not free, in an order that
             does not depend on that of the queries.
         trees: Steps of trees, each of another tree.
     """
 
-    cost: float = 0.0
+    sensitivity: float = 0.0
     is_discrete: bool = False
     encodings: tuple[Encoding, ...] = ()
     trees: tuple[TreeSum, ...] = ()
@@ -42,7 +42,7 @@ class Release(NamedTuple):
     @property
     def is_free(self) -> bool:
         """Whether nothing of the data was released, trees apart."""
-        return self.cost == 0 and not self.encodings
+        return self.sensitivity == 0 and not self.encodings
 
 
 def ratio(bound: float, noise: float) -> float:
@@ -60,7 +60,7 @@ def released(queries: tuple[SumQueryEvent, ...]) -> Release:
 
     Raises:
         UnsupportedEventError: A query is of an unknown class, two of them are
-            steps of one tree, or its noise has no bound.
+            steps of one tree.
     """
     parts = [_part(query) for query in queries]
     encodings = [each for part in parts for each in part.encodings]
@@ -72,7 +72,7 @@ def released(queries: tuple[SumQueryEvent, ...]) -> Release:
             f"{[tree.tree_id for tree in trees]!r}."
         )
     return Release(
-        math.hypot(*(part.cost for part in parts)),
+        math.hypot(*(part.sensitivity for part in parts)),
         any(part.is_discrete for part in parts),
         tuple(sorted(encodings, key=_text)),
         trees,
@@ -88,8 +88,8 @@ def _text(encoding: Encoding) -> tuple[str, str, str]:
 def _part(query: SumQueryEvent) -> Release:
     raise UnsupportedEventError(
         "`queries` must be of a class that the accountants know. "
-        f"Received: query={query!r}. Its cost is unknown, so that the ledger "
-        "can only be priced by a version that knows it."
+        f"Received: query={query!r}. Replay the ledger with a version of the "
+        "library that knows it."
     )
 
 
@@ -105,8 +105,8 @@ def _(query: NonPrivateSum) -> Release:
 
 @_part.register
 def _(query: DiscreteGaussianSum) -> Release:
-    cost = ratio(query.l2_norm_bound, query.noise_scale)
-    return Release(cost, is_discrete=cost > 0)
+    sensitivity = ratio(query.l2_norm_bound, query.noise_scale)
+    return Release(sensitivity, is_discrete=sensitivity > 0)
 
 
 @_part.register
@@ -122,5 +122,4 @@ def _(query: EncodedSum) -> Release:
     if type(noise) is GaussianNoise:
         # The moments multiply to those of the vector's norm.
         return Release(ratio(norm, noise.scale))
-    check_noise(noise)
     return Release(encodings=(Encoding(query.bounds, noise),))

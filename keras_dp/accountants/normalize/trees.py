@@ -40,13 +40,13 @@ class TreeRound(NamedTuple):
 class _Tree(NamedTuple):
     """A whole tree: largest bound, least noise, leaves, participations."""
 
-    cost: float
+    sensitivity: float
     leaves: int
     participations: int
 
     def moved(self, participations: int) -> float:
         """Returns the square of what a record moves, in noise."""
-        return self.cost**2 * largest_square(self.leaves, participations)
+        return self.sensitivity**2 * largest_square(self.leaves, participations)
 
 
 def largest_square(leaves: int, participations: int) -> int:
@@ -77,12 +77,12 @@ def largest_square(leaves: int, participations: int) -> int:
     return total
 
 
-def tree_costs(rounds: Sequence[TreeRound]) -> list[float]:
+def tree_sensitivities(rounds: Sequence[TreeRound]) -> list[float]:
     """Returns the sensitivities of Gaussian releases that cover all trees.
 
-    If a tree has rounds with different bounds or noises, it costs what the
-    largest bound and the least noise of all would: a node can hold a record's
-    vector of one round and carry the noise of another.
+    If a tree has rounds with different bounds or noises, the largest bound and
+    the least noise count: a node can hold a record's vector of one round and
+    carry the noise of another.
 
     Trees that share no epoch of disjoint batches add by their squares, each
     with as many participations as it has epochs, and rounds of other
@@ -103,7 +103,7 @@ def tree_costs(rounds: Sequence[TreeRound]) -> list[float]:
                 trees[query.tree_id].moved(1) for query in each.trees
             )
             paths[each.epoch] = max(paths[each.epoch], math.sqrt(path))
-    costs = []
+    sensitivities = []
     for names, epochs, is_disjoint in _groups(rounds):
         square = math.fsum(
             trees[name].moved(trees[name].participations) for name in names
@@ -111,8 +111,8 @@ def tree_costs(rounds: Sequence[TreeRound]) -> list[float]:
         if is_disjoint:
             by_epochs = math.fsum(paths[epoch] for epoch in epochs) ** 2
             square = min(square, by_epochs)
-        costs.append(math.sqrt(square))
-    return costs
+        sensitivities.append(math.sqrt(square))
+    return sensitivities
 
 
 def _trees(rounds: Iterable[TreeRound]) -> Mapping[str, _Tree]:

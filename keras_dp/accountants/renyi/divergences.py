@@ -20,12 +20,27 @@ from keras_dp.accountants.normalize.mechanisms import (
     SampledGaussianReplaceOne,
 )
 from keras_dp.accountants.renyi import encoded, fixed_size, mixtures
+from keras_dp.accountants.renyi.shifted_noise import check_noise
 from keras_dp.errors import UnsupportedEventError
 
 # A hundred times the error measured against 40 digits.
 _ROUND_UP = 1 + 1e-12
 # Mechanisms priced at once, which bounds the memory.
 _BLOCK = 1024
+
+
+def check_moments(mechanism: Mechanism) -> None:
+    """Raises unless the divergence of a mechanism in `LOG_MOMENTS` is known.
+
+    Raises:
+        UnsupportedEventError: The noise of an encoded sum has no moments.
+    """
+    if isinstance(mechanism, OneOf):
+        for alternative in mechanism.alternatives:
+            check_moments(alternative)
+    if isinstance(mechanism, AdditiveNoise):
+        for encoding in mechanism.encodings:
+            check_noise(encoding.noise)
 
 
 def rdp(mechanism: Mechanism, orders: Array) -> Array:

@@ -77,7 +77,7 @@ def check_noise(noise: NoiseDistribution) -> None:
             "`noise` must have a finite Fisher information: without, many "
             f"small coordinates have no bound. Received: noise={noise!r}."
         )
-    _curves(noise.scaled(1 / noise.scale))
+    _curves_of(noise)
 
 
 def log_moments(noise: NoiseDistribution, shifts: Array) -> Array:
@@ -90,7 +90,7 @@ def log_moments(noise: NoiseDistribution, shifts: Array) -> Array:
     Returns:
         Shape `[n, orders]`, 0 for a shift of 0, `inf` beyond 1e8 scales.
     """
-    curve, limits = _curves(noise.scaled(1 / noise.scale))
+    curve, limits = _curves_of(noise)
     shift = np.maximum(shifts / noise.scale, _TINY)
     inside = np.clip(shift, _LEAST_SHIFT, _MOST_SHIFT)
     logs = curve(np.log(inside))
@@ -124,27 +124,46 @@ def total_log_moments(
     return total
 
 
-@functools.lru_cache(maxsize=64)
-def _curves(
-    law: NoiseDistribution,
+def _curves_of(
+    noise: NoiseDistribution,
 ) -> tuple[Callable[[Array], Array], Array]:
     """Returns a spline of `log(log(I_k) / t^2)` over `log t`, and its limits.
 
     The limit at 0 is the log of `k (k-1) / 2` times the Fisher information.
+
+    Raises:
+        UnsupportedEventError: The density is not smooth enough.
     """
+    found = _curves(noise.scaled(1 / noise.scale))
+    if found is None:
+        raise UnsupportedEventError(
+            "`noise` must have a density that is smooth but at 0. Received: "
+            f"noise={noise!r}, whose moments cannot be integrated. A "
+            "distribution that is normal but for far tails is one."
+        )
+    return found
+
+
+@functools.lru_cache(maxsize=64)
+def _curves(
+    law: NoiseDistribution,
+) -> tuple[Callable[[Array], Array], Array] | None:
+    """Returns the curves of a distribution of scale 1; None without any."""
     octaves = np.log2(_MOST_SHIFT / _LEAST_SHIFT)
     size = int(octaves * _NODES_PER_OCTAVE) + 1
     log_shifts = np.linspace(np.log(_LEAST_SHIFT), np.log(_MOST_SHIFT), size)
-    values = [
-        np.log(np.logaddexp(0, _log_excess(law, np.exp(each)))) - 2 * each
-        for each in log_shifts
-    ]
+    values = []
+    for each in log_shifts:
+        excess = _log_excess(law, np.exp(each))
+        if excess is None:
+            return None
+        values.append(np.log(np.logaddexp(0, excess)) - 2 * each)
     limits = np.log(ORDERS * (ORDERS - 1) / 2 * law.fisher_information)
     return interpolate.CubicSpline(log_shifts, values), np.asarray(limits)
 
 
-def _log_excess(law: NoiseDistribution, shift: float) -> Array:
-    """Returns `log(I_k(shift) - 1)` for the orders."""
+def _log_excess(law: NoiseDistribution, shift: float) -> Array | None:
+    """Returns `log(I_k(shift) - 1)` for the orders, None if it is too hard."""
     lines = np.linspace(-_LAST, _LAST, 2 * _PANELS + 1)
     halves = np.linspace(0, _LAST, _PANELS + 1)
     panels = np.array(
@@ -166,11 +185,7 @@ def _log_excess(law: NoiseDistribution, shift: float) -> Array:
         panels = np.concatenate([panels[~coarse], split])
         areas = np.concatenate([areas[:, ~coarse], more_areas], axis=1)
         errors = np.concatenate([errors[:, ~coarse], more_errors], axis=1)
-    raise UnsupportedEventError(
-        "`noise` must have a density that is smooth but at 0. Received: "
-        f"noise={law!r} in units of its scale, whose moments cannot be "
-        "integrated. A law that is normal but for far tails is one."
-    )
+    return None
 
 
 def _areas(

@@ -1,0 +1,143 @@
+"""One round without its trees: sampling and release become a mechanism."""
+
+import decimal
+import functools
+import math
+
+from keras_dp.accountants.normalize.adjacency import (
+    SENSITIVITY,
+    Neighbours,
+    is_amplified,
+)
+from keras_dp.accountants.normalize.mechanisms import (
+    AdditiveNoise,
+    DiscreteGaussian,
+    FixedSizeGaussian,
+    Gaussian,
+    Mechanism,
+    SampledDiscreteGaussian,
+    SampledGaussian,
+    SampledGaussianReplaceOne,
+    WithReplacementGaussian,
+)
+from keras_dp.accountants.normalize.release import (
+    LARGEST_NOISE_MULTIPLIER,
+    Release,
+)
+from keras_dp.errors import UnsupportedEventError
+from keras_dp.ledger import (
+    FixedSizeWithoutReplacement,
+    FixedSizeWithReplacement,
+    FullDataset,
+    PoissonSampling,
+    SamplingEvent,
+    UnverifiedSampling,
+)
+
+# Adaptive clipping makes noise multipliers that differ in the last bit.
+_DIGITS = decimal.Context(prec=12, rounding=decimal.ROUND_DOWN)
+# Three roundings of float64.
+_ROUND_UP = 1 + 4e-16
+
+
+@functools.singledispatch
+def mechanism_of(
+    sampling: SamplingEvent, release: Release, neighbours: Neighbours
+) -> Mechanism | None:
+    """Returns the mechanism of a round without its trees; None if it is free.
+
+    Args:
+        sampling: How the sample was drawn.
+        release: What was released over it; `adjacency.check_supported` has
+            found a bound for both together.
+        neighbours: The adjacency relation.
+    """
+    raise UnsupportedEventError(
+        "`sampling` must be of a class that the accountants know. "
+        f"Received: sampling={sampling!r}."
+    )
+
+
+@mechanism_of.register(FullDataset)
+@mechanism_of.register(UnverifiedSampling)
+def _(
+    sampling: SamplingEvent, release: Release, neighbours: Neighbours
+) -> Mechanism | None:
+    return unamplified(release, neighbours)
+
+
+@mechanism_of.register
+def _(
+    sampling: PoissonSampling, release: Release, neighbours: Neighbours
+) -> Mechanism | None:
+    if not is_amplified(sampling, release):
+        return unamplified(release, neighbours)
+    sensitivity, q = release.sensitivity, sampling.probability
+    if neighbours == "replace_one":
+        return SampledGaussianReplaceOne(_noise_multiplier(sensitivity), q)
+    if release.encodings:
+        return _additive(release, q)
+    kind = SampledDiscreteGaussian if release.is_discrete else SampledGaussian
+    return kind(_noise_multiplier(sensitivity), q)
+
+
+@mechanism_of.register
+def _(
+    sampling: FixedSizeWithoutReplacement,
+    release: Release,
+    neighbours: Neighbours,
+) -> Mechanism | None:
+    if release.is_free or sampling.sample_size == sampling.population_size:
+        return unamplified(release, neighbours)
+    return FixedSizeGaussian(
+        _noise_multiplier(release.sensitivity * SENSITIVITY[neighbours]),
+        sampling.sample_size / sampling.population_size,
+    )
+
+
+@mechanism_of.register
+def _(
+    sampling: FixedSizeWithReplacement, release: Release, neighbours: Neighbours
+) -> Mechanism | None:
+    if release.is_free:
+        return None
+    sensitivity = release.sensitivity * SENSITIVITY[neighbours]
+    if sampling.population_size == 1:  # Drawn every time.
+        return Gaussian(_noise_multiplier(sensitivity * sampling.sample_size))
+    return WithReplacementGaussian(
+        _noise_multiplier(sensitivity),
+        sampling.sample_size,
+        sampling.population_size,
+    )
+
+
+def unamplified(release: Release, neighbours: Neighbours) -> Mechanism | None:
+    """Returns the mechanism of a release that no sampling amplifies."""
+    if release.is_free:
+        return None
+    if release.encodings:
+        return _additive(release, probability=1.0)
+    kind = DiscreteGaussian if release.is_discrete else Gaussian
+    return kind(
+        _noise_multiplier(release.sensitivity * SENSITIVITY[neighbours])
+    )
+
+
+def _additive(release: Release, probability: float) -> AdditiveNoise:
+    z = (
+        _noise_multiplier(release.sensitivity)
+        if release.sensitivity
+        else math.inf
+    )
+    return AdditiveNoise(z, probability, release.encodings, release.is_discrete)
+
+
+def _noise_multiplier(sensitivity: float) -> float:
+    """Returns `1 / sensitivity`, rounded down to 12 digits.
+
+    A number that is one of 12 digits but for the rounding of the division
+    stays what it is.
+    """
+    if sensitivity > LARGEST_NOISE_MULTIPLIER:
+        return 0.0
+    return float(_DIGITS.create_decimal_from_float(1 / sensitivity * _ROUND_UP))
