@@ -75,14 +75,9 @@ class DataAdapter:
         groups = self.source.microbatches
         return Grouping(groups.rows, groups.size, groups.bound_factor)
 
-    def dataset(self, after: int = 0) -> tf.data.Dataset:
-        """Returns the sampler's endless physical batches, prefetched.
-
-        Args:
-            after: How many rounds were recorded before; see
-                `PoissonBatches.rounds`.
-        """
-        return SampledBatches(self.source, after)
+    def dataset(self) -> tf.data.Dataset:
+        """Returns the sampler's endless physical batches, prefetched."""
+        return SampledBatches(self.source)
 
     def step_from(self, data: Any) -> PhysicalStep:
         """Returns the physical batch in what the iterator yielded."""

@@ -68,14 +68,6 @@ class TrainingLoop:
                 events_of=self._events_of,
             )
 
-    @property
-    def rounds_before(self) -> int:
-        """How many rounds were recorded before, as far as this worker knows."""
-        ledger = self._optimizer.required_ledger()
-        if isinstance(ledger, PrivacyLedger):
-            return len(ledger)
-        return self._optimizer.rounds_released
-
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
         """Marks the optimizer as busy, and settles the rounds at the end.
@@ -132,7 +124,7 @@ class TrainingLoop:
         if self._adapter.is_sampler and self._replicas.are_many:
             # Keras would cut the flags of a batch into parts as well.
             if self._own is None:
-                self._own = iter(self._adapter.dataset(self.rounds_before))
+                self._own = iter(self._adapter.dataset())
             iterator = self._own
         logs = self._run_round(iterator)
         for _ in range(rounds - 1):

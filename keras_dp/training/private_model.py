@@ -283,7 +283,7 @@ class PrivateModel(ClusterModel):
             if replicas.are_many and adapter.is_sampler:
                 x = replicas.nothing()
             elif adapter.is_sampler:
-                x = adapter.dataset(loop.rounds_before)
+                x = adapter.dataset()
             return super().fit(
                 x,
                 y,

@@ -40,15 +40,8 @@ class SampledBatches(tf.data.Dataset):
             ends.
     """
 
-    def __init__(self, sampler: PoissonBatches, after: int = 0) -> None:
-        """Draws nothing yet.
-
-        Args:
-            sampler: Draws the samples.
-            after: How many rounds the ledger holds already; see
-                `PoissonBatches.rounds`.
-        """
-        self._sampler, self._after = sampler, after
+    def __init__(self, sampler: PoissonBatches) -> None:
+        self._sampler = sampler
         size = sampler.physical_batch_size
         spec = (
             tuple(
@@ -59,7 +52,7 @@ class SampledBatches(tf.data.Dataset):
             tf.TensorSpec((), tf.bool),
         )
         self._plain = tf.data.Dataset.from_generator(
-            lambda: _elements(sampler.rounds(after), lambda leaf: leaf),
+            lambda: _elements(sampler.rounds(), lambda leaf: leaf),
             output_signature=spec,
         ).prefetch(_AHEAD)
         super().__init__(variant_of(self._plain))
@@ -79,7 +72,7 @@ class SampledBatches(tf.data.Dataset):
             iterator: Iterator[Any] = super().__iter__()
             return iterator
         # Asked for here, not in the thread: streams of a seed are in order.
-        batches = self._sampler.rounds(self._after)
+        batches = self._sampler.rounds()
         return Prefetched(_elements(batches, as_tensor), ahead=_AHEAD)
 
 
