@@ -1,6 +1,7 @@
 """Access to records by index, whatever holds them."""
 
 import dataclasses
+import mmap
 from typing import Any, Protocol
 
 import numpy as np
@@ -62,7 +63,7 @@ class Records:
             data: See `PoissonBatches`.
         """
         self._source: RandomAccessSource | None = None
-        self._is_in_memory = False
+        self._is_mapped = False
         self._arrays: Nest = None
         self._files: list[RecordFile] = []
         if _is_source(data):
@@ -74,7 +75,7 @@ class Records:
         else:
             first = self._arrays = _arrays(data, "data")
             self._files = _mapped_files(data)
-            self._is_in_memory = not any(
+            self._is_mapped = any(
                 isinstance(leaf, np.memmap) for leaf in leaves_of(data)
             )
             self._size = len(leaves_of(first)[0])
@@ -106,33 +107,32 @@ class Records:
             OSError: A memory-mapped file changed since it was first looked at.
             ValueError: A source returned something else than it was asked for.
         """
-        held = rows >= 0
-        if not held.any():
+        indices = np.sort(rows[rows >= 0])
+        if not indices.size:
             return mapped(
                 lambda _, spec: _zeros(len(rows), spec), self.structure
             )
-        if self._is_in_memory:
-            return _placed(self._arrays, rows, held)
-        indices = np.sort(rows[held])
-        return _placed(
-            self._read(indices), np.searchsorted(indices, rows), held
-        )
-
-    def _read(self, indices: Indices) -> Nest:
-        """Returns the records at increasing indices, of a source or a map."""
         if self._source is not None:
-            taken = _arrays(self._source[indices], "data[indices]")
-            mapped(
-                lambda path, *leaves: _check_answer(path, indices, *leaves),
-                self.structure,
-                taken,
-            )
-            return taken
+            taken = self._answer(self._source, indices)
+            places = np.where(rows < 0, rows, np.searchsorted(indices, rows))
+            return mapped(lambda _, leaf: _placed(leaf, places), taken)
         for file in self._files:
             file.check_unchanged()
-        taken = mapped(lambda _, array: array[indices], self._arrays)
+        if self._is_mapped:
+            mapped(lambda _, leaf: _page_in(leaf, indices), self._arrays)
+        placed = mapped(lambda _, leaf: _placed(leaf, rows), self._arrays)
         for file in self._files:
             file.check_unchanged()
+        return placed
+
+    def _answer(self, source: RandomAccessSource, indices: Indices) -> Nest:
+        """Returns what a source answers, if it fits the first record."""
+        taken = _arrays(source[indices], "data[indices]")
+        mapped(
+            lambda path, *leaves: _check_answer(path, indices, *leaves),
+            self.structure,
+            taken,
+        )
         return taken
 
     def _check_leading_axis(self, arrays: Nest, lengths: set[int]) -> None:
@@ -151,30 +151,30 @@ def _native(array: npt.NDArray[Any]) -> np.dtype[Any]:
     return array.dtype.newbyteorder("=")
 
 
-def _placed(arrays: Nest, rows: Indices, held: npt.NDArray[np.bool_]) -> Nest:
-    """Returns the entry of each array that each row asks for, or zeros.
+def _placed(array: npt.NDArray[Any], rows: Indices) -> npt.NDArray[Any]:
+    """Returns the entry that each row asks for, zeros where that is -1."""
+    spec = RecordSpec(array.shape[1:], _native(array))
+    out = aligned_empty((len(rows), *spec.shape), spec.dtype)
+    flags = array.flags
+    if flags.c_contiguous and flags.aligned and array.dtype.isnative:
+        # Only "raise" would copy the output first; "clip" makes 0 of -1.
+        np.take(array, rows, axis=0, out=out, mode="clip")
+    else:  # Here `take` would copy the whole array first.
+        in_order = np.argsort(rows)
+        in_order = in_order[rows[in_order] >= 0]
+        out[in_order] = array[rows[in_order]]
+    out[rows < 0] = np.zeros((), spec.dtype)
+    return out
 
-    Args:
-        arrays: Nest of arrays with at least one entry.
-        rows: For each row the index of an entry, or anything where it is not
-            held.
-        held: Whether each row holds an entry.
+
+def _page_in(array: npt.NDArray[Any], indices: Indices) -> None:
+    """Reads an entry of each page of the records, in the order of the data.
+
+    The records are then in memory, and cost no more in the order of the rows.
     """
-    padding = ~held
-
-    def placed(_: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        spec = RecordSpec(array.shape[1:], _native(array))
-        out = aligned_empty((len(rows), *spec.shape), spec.dtype)
-        flags = array.flags
-        if flags.c_contiguous and flags.aligned and array.dtype.isnative:
-            # Only "raise" would copy the output first.
-            np.take(array, rows, axis=0, out=out, mode="clip")
-        else:  # Here `take` would copy the whole array first.
-            out[held] = array[rows[held]]
-        out[padding] = np.zeros((), spec.dtype)
-        return out
-
-    return mapped(placed, arrays)
+    if array.flags.c_contiguous and array.size:
+        step = max(1, mmap.PAGESIZE // array.itemsize)
+        array.reshape(len(array), -1)[:, ::step][indices]
 
 
 def _zeros(size: int, spec: RecordSpec) -> npt.NDArray[Any]:

@@ -202,6 +202,15 @@ def test_memory_mapped_arrays_are_read_when_drawn(tmp_path):
     np.testing.assert_array_equal(records[mask, 1], records[mask, 0] + 1)
 
 
+def test_records_of_no_numbers():
+    batches = PoissonBatches(np.ones([9, 0, 2]), sampling_probability=1.0)
+
+    records, mask, _ = next(iter(batches))
+
+    assert records.shape == (16, 0, 2)
+    assert mask.sum() == 9
+
+
 def test_array_likes_are_converted():
     class Tensor:
         def __array__(self, dtype=None, copy=None):
