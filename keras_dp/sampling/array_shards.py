@@ -1,6 +1,7 @@
 """Random access to arrays that are stored as several .npy files."""
 
 import dataclasses
+import tokenize
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,15 @@ Integers = npt.NDArray[np.int64]
 # Records as close as this are read at once, with what lies between them: a
 # call of the system costs as much.
 _SPAN_BYTES = 2**16
+# NumPy parses the header of a file as Python code, and raises these if it is
+# damaged.
+_HEADER_ERRORS = (
+    ValueError,
+    TypeError,
+    OverflowError,
+    MemoryError,
+    tokenize.TokenError,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -131,9 +141,15 @@ def _read(leaf: _Stored, places: Integers, out: npt.NDArray[Any]) -> None:
 def _stored(_: str, path: Any) -> _Stored:
     """Reads the header of a .npy file, and checks the length of the file."""
     file = RecordFile(path)
-    array = np.load(file.path, mmap_mode="r", allow_pickle=False)
+    try:
+        array = np.lib.format.open_memmap(file.path, mode="r")
+    except _HEADER_ERRORS as error:
+        raise ValueError(
+            "`shards` must name sound .npy files, without Python objects. "
+            f"Received: {file.path}."
+        ) from error
     file.check_unchanged()
-    if not isinstance(array, np.memmap) or not array.ndim:
+    if not array.ndim:
         raise ValueError(
             "`shards` must name .npy files with one entry a record. Received: "
             f"{file.path}."

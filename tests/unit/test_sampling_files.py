@@ -452,6 +452,27 @@ class TestArrayShards:
         with pytest.raises(ValueError, match=message):
             ArrayShards(paths)
 
+    @pytest.mark.parametrize(
+        "shape",
+        ["(-1,)", "(True,)", "(2**9,)", f"({10**30},)", "(" * 40, "-" * 9000],
+    )
+    def test_headers_that_are_damaged_are_refused(self, tmp_path, shape):
+        header = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}}}"
+        path = tmp_path / "x.npy"
+        length = len(header).to_bytes(2, "little")
+        path.write_bytes(b"\x93NUMPY\1\0" + length + header.encode())
+
+        with pytest.raises(ValueError, match=rf"sound \.npy files, .* {path}"):
+            ArrayShards([path])
+
+    @pytest.mark.parametrize("content", [b"", b"\x93NUM", b"PK\3\4", b"\x80"])
+    def test_other_files_are_refused(self, tmp_path, content):
+        path = tmp_path / "x.npy"
+        path.write_bytes(content)
+
+        with pytest.raises(ValueError, match=r"sound \.npy files"):
+            ArrayShards([path])
+
     def test_files_of_unequal_length_in_one_shard_are_refused(self, tmp_path):
         for name, size in (("x", 3), ("y", 4)):
             np.save(tmp_path / f"{name}.npy", np.zeros(size))
