@@ -70,12 +70,15 @@ class RoundRecorder:
         callback for example, is another plan, and is covered as such.
 
         Raises:
-            LedgerWriteError: The ledger could not be written; nothing may be
+            LedgerWriteError: The ledger could not be written, or this process
+                was forked from the one that reserved the round. Nothing may be
                 released.
         """
         planned = self._plan()
         if self._used == self._reserved or planned != self._planned:
             self._reserve(planned)
+        if self._reservation is not None:
+            self._reservation.check_process()
         self._used += 1
 
     def released(self, event: Any) -> None:
