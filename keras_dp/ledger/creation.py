@@ -69,16 +69,27 @@ def _publish(content: bytes, path: Path) -> None:
 
 
 def _refuse_remains(path: Path) -> None:
-    """Refuses the place of a ledger of which only a part was removed."""
-    for suffix in ("-journal", "-wal"):
+    """Refuses the place of a ledger of which only a part was removed.
+
+    SQLite would add to the new ledger what lies there. It ignores empty files,
+    and a journal that begins with zero, because it was not complete.
+    """
+    for suffix, ignored in (("-journal", b"\0"), ("-wal", b"")):
         beside = Path(f"{path}{suffix}")
         # In this order: another process may create the ledger meanwhile.
-        if beside.exists() and beside.stat().st_size and not path.exists():
+        if _first_byte(beside) not in (b"", ignored) and not path.exists():
             raise LedgerWriteError(
                 f"The ledger {str(path)!r} cannot be created: {str(beside)!r} "
                 "belongs to another one, which was removed. Restore that "
                 f"ledger, or remove its {suffix} file."
             )
+
+
+def _first_byte(path: Path) -> bytes:
+    if not path.is_file():
+        return b""
+    with path.open("rb") as file:
+        return file.read(1)
 
 
 def _sync(folder: Path) -> None:

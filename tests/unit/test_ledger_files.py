@@ -329,6 +329,7 @@ with PrivacyLedger.open(path, mode=mode) as ledger:
         (True, "a", "LedgerError"),
     ],
 )
+@pytest.mark.standard
 def test_folders_may_be_read_only(tmp_path, is_cut, mode, expected) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
@@ -343,6 +344,7 @@ def test_folders_may_be_read_only(tmp_path, is_cut, mode, expected) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="becomes another user")
+@pytest.mark.standard
 def test_a_reader_of_a_read_only_folder_sees_later_rounds(tmp_path) -> None:
     path = tmp_path / "l.db"
     make(path)
@@ -377,6 +379,7 @@ def as_nobody(script: str, *arguments: object) -> str:
     ).stdout.strip()
 
 
+@pytest.mark.standard
 def test_large_ledgers_verify(tmp_path) -> None:
     """Ten thousand rows: a time that grew with their square would show."""
     path = tmp_path / "l.db"

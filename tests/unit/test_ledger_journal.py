@@ -93,6 +93,7 @@ class TestACommitThatWasCutShort:
 
         assert rounds_of(path, mode) in (ROUNDS, ROUNDS + CUT)
 
+    @pytest.mark.standard
     def test_stops_readers_that_are_open(self, path) -> None:
         """They may not undo it, and must not count half of it."""
         with PrivacyLedger.open(path, mode="r") as reader:
@@ -104,6 +105,7 @@ class TestACommitThatWasCutShort:
 
             assert len(reader) == ROUNDS
 
+    @pytest.mark.standard
     def test_does_not_stop_writers_that_are_open(self, path) -> None:
         with PrivacyLedger.open(path) as writer:
             die_in_another_process(path)
@@ -181,6 +183,7 @@ class TestAFileWithTwoNames:
 
         assert rounds_of(path) == rounds_of(other) == ROUNDS + 20
 
+    @pytest.mark.standard
     def test_is_written_by_two_processes_at_once(self, path, other) -> None:
         def write(name: Path) -> bool:
             for _ in range(20):
@@ -223,6 +226,7 @@ class TestAFileWithTwoNames:
         journal.path_beside(path).rename(path.with_name("away"))
         assert rounds_of(path, mode) == ROUNDS + later
 
+    @pytest.mark.standard
     def test_stops_an_open_writer_before_it_undoes_the_other(
         self, path, other
     ) -> None:
@@ -291,9 +295,14 @@ class TestANewLedger:
 
         assert os.listdir(tmp_path) == [f"l.db{suffix}"]
 
-    @pytest.mark.parametrize("suffix", ["-journal", "-wal", "-shm"])
-    def test_may_be_made_beside_empty_files(self, tmp_path, suffix) -> None:
-        (tmp_path / f"l.db{suffix}").touch()
+    @pytest.mark.parametrize(
+        ("suffix", "size"),
+        [("-journal", 0), ("-journal", 600), ("-wal", 0), ("-shm", 0)],
+    )
+    def test_may_be_made_beside_files_that_hold_nothing(
+        self, tmp_path, suffix, size
+    ) -> None:
+        (tmp_path / f"l.db{suffix}").write_bytes(bytes(size))
 
         with PrivacyLedger.open(tmp_path / "l.db", dataset="d") as ledger:
             ledger.record(FullDataset(), QUERIES)

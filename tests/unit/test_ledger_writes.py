@@ -341,6 +341,7 @@ def test_reserved_rounds_are_not_run_in_a_fork(ledger) -> None:
     assert in_a_fork(is_refused) == 0
 
 
+@pytest.mark.standard
 def test_a_reader_in_another_process_sees_what_is_committed(ledger) -> None:
     block = ledger.reserve(FullDataset(), QUERIES, count=10)
     reserved = in_another_process(_COUNT, ledger.path)
