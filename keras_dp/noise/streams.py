@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
+from absl import logging
 
 from keras_dp.noise import box_muller, chacha20
 from keras_dp.noise.xla import kernels
@@ -46,8 +47,20 @@ _ALIGNMENT = 64
 
 # Relative: compiled operations are contracted and reordered.
 _MOST_APART = 1e-5
+# Without the private operation, or with one of another signature or version.
+_NO_KERNEL = (
+    ImportError,
+    AttributeError,
+    TypeError,
+    ValueError,
+    tf.errors.OpError,
+)
 
 _TENSORS = TensorArithmetic()
+_SLOW = (
+    "Noise is drawn by ordinary TensorFlow operations, which take up to five "
+    "times as long: the compiled kernel %s."
+)
 
 
 def generator_of(seed: tf.Tensor) -> str:
@@ -290,11 +303,12 @@ def _portable_block(lanes: int, state: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 def _is_trusted(
     piece: Callable[..., tf.Tensor], last: float, dtype: tf.DType
 ) -> bool:
-    """Whether a kernel of lanes computes here what it should.
+    """Returns whether a kernel of lanes computes here what it should.
 
-    It is asked, once a process, for a piece that ordinary operations compute
-    too. Where they differ, or on a machine with an accelerator, the ordinary
-    operations draw everything.
+    Once a process, a kernel computes a piece that ordinary operations compute
+    too. If it cannot be run, or the two differ, a warning is logged, and the
+    ordinary operations draw everything. On a machine with an accelerator they
+    do so anyway.
     """
     if any(d.device_type != "CPU" for d in tf.config.list_physical_devices()):
         return False
@@ -304,11 +318,18 @@ def _is_trusted(
         argument = tf.constant(last, dtype)
         try:
             found = _compiled(piece, lanes, True)(seed, start, argument)
-        except Exception:  # noqa: BLE001  There is another way.
+        except _NO_KERNEL as error:
+            logging.warning(
+                _SLOW, f"cannot be run: {type(error).__name__}: {error}"
+            )
             return False
         # Not compiled: that would take a second.
         expected = piece(lanes, False, seed, start, argument)
         if expected.dtype == tf.uint32:
-            return bool(tf.reduce_all(found == expected))
-        error = tf.abs(found - expected)
-        return bool(tf.reduce_all(error <= _MOST_APART * tf.abs(expected)))
+            agree = tf.reduce_all(found == expected)
+        else:
+            most = _MOST_APART * tf.abs(expected)
+            agree = tf.reduce_all(tf.abs(found - expected) <= most)
+    if not agree:
+        logging.warning(_SLOW, "computes something else")
+    return bool(agree)

@@ -236,12 +236,13 @@ class TestStreams:
         assert streams._is_trusted(streams._word_piece, 1, tf.uint32)
         assert streams._is_trusted(streams._normal_piece, 1.0, tf.float32)
 
-    def test_a_kernel_that_computes_something_else_is_not_trusted(self):
+    def test_a_kernel_that_computes_something_else_is_not_trusted(self, caplog):
         def piece(lanes, fused, *arguments):
             words = streams._word_piece(lanes, False, *arguments)
             return words + tf.cast(fused, tf.uint32)
 
         assert not streams._is_trusted(piece, 1, tf.uint32)
+        assert "computes something else" in caplog.text
 
     def test_a_kernel_that_cannot_be_compiled_is_not_trusted(self):
         def piece(lanes, fused, *arguments):

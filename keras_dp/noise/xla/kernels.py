@@ -5,14 +5,16 @@ each repeat all rounds. A window reduction of several operands is one loop with
 as many results, which LLVM vectorizes. Its windows hold one element, so that
 its body is called once an element, with what all lanes share as the initial
 values. StableHLO lets an implementation assume more of a body than holds here:
-therefore kernels are used on CPUs only, and only after `is_trusted` has seen
-that they compute what ordinary operations do.
+therefore `streams` uses kernels on CPUs only, and only after it has seen that
+they compute what ordinary operations do. They make a training step of a dense
+model up to twice as fast.
 """
 
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from keras_dp.keras_internals import xla_call_module
 from keras_dp.noise.xla.arithmetic import Lanes, Name, TextArithmetic
 
 # Takes the number of a lane and what all lanes share.
@@ -31,11 +33,11 @@ def run(body: Body, lanes: int, shared: Sequence[tf.Tensor]) -> tf.Tensor:
         body: The formula; it has as many results as `shared` has values.
         lanes: How many.
         shared: Scalars of uint32.
-    """
-    # No public name for it: where it is gone, the caller does without.
-    from tensorflow.compiler.tf2xla.python import xla
 
-    (results,) = xla.call_module(
+    Raises:
+        ImportError: TensorFlow has no operation for it.
+    """
+    (results,) = xla_call_module()(
         list(shared),
         version=_VERSION,
         module=module(body, lanes, len(shared)),
