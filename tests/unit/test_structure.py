@@ -1,6 +1,7 @@
-"""The house stands as `docs/design.md` says."""
+"""Imports go one way, between the packages and inside of each."""
 
 import ast
+import graphlib
 import importlib.metadata
 import re
 import subprocess
@@ -35,6 +36,52 @@ ALLOWED = {
         "sampling",
     },
 }
+# The picture of the house inside of its packages, from the ground up: what each
+# unit, a file or a folder, may import of its own package. Units that are not
+# listed stand on top: they may import all of it, and nothing listed imports
+# them. Packages that are not listed have no wings.
+WINGS = {
+    "accountants": {
+        "arrays": set(),
+        "normalize": set(),  # The ledger becomes mechanisms.
+        "loss": {"arrays"},  # Privacy loss distributions.
+        "renyi": {"arrays", "loss", "normalize"},
+        "compose": {"arrays", "loss", "normalize"},
+        "accountant": {"normalize"},
+        "analytic_gaussian": {"accountant", "loss", "normalize"},
+        "gdp": {"accountant", "loss", "normalize"},
+        "moments": {"accountant", "arrays", "normalize", "renyi"},
+        "rdp": {"accountant", "arrays", "normalize", "renyi"},
+        "strong_composition": {"accountant", "arrays", "loss", "normalize"},
+        "fourier": {"accountant", "compose", "normalize", "rdp"},
+    },
+    "noise": {
+        "xla": set(),
+        "box_muller": {"xla"},
+        "chacha20": {"xla"},
+        "streams": {"box_muller", "chacha20", "xla"},
+        "seeds": {"streams"},
+    },
+    "dp_queries": {
+        "records": set(),
+        "dp_query": {"records"},
+    },
+    "gradients": {
+        "records": set(),
+        "layer_calls": set(),
+        "unsupported": set(),
+        "registry": {"layer_calls", "records"},
+        "rules": {"layer_calls", "records", "registry"},
+        "capture": {"layer_calls", "records", "registry"},
+        "engine": {"capture", "records", "registry", "rules", "unsupported"},
+        "checks": {"capture", "engine", "unsupported"},
+    },
+    "training": {
+        "sampled_batches": set(),
+        "data_adapter": {"sampled_batches"},
+        "devices": {"data_adapter"},
+    },
+}
 # They hand names on that stand above them, when these are first used.
 SURFACES = {PACKAGE / "__init__.py", PACKAGE / "accountants" / "__init__.py"}
 FOR_ALL = {"_check", "_nests", "_reproducible", "_version", "errors"}
@@ -48,6 +95,25 @@ def parsed(path):
     return ast.parse(path.read_text("utf-8"))
 
 
+def place_of(path, package_folder=PACKAGE):
+    """Returns the package and the unit of a file, "" where it is in none."""
+    parts = path.relative_to(package_folder).with_suffix("").parts
+    return (parts[0], parts[1]) if len(parts) > 1 else ("", parts[0])
+
+
+def imported(tree):
+    """Returns the full names of all imports, those for types included."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            found.append("keras_dp.relative")  # Absolute imports only.
+        elif isinstance(node, ast.ImportFrom):
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
+    return found
+
+
 def forbidden(tree, package):
     """Returns the imports in `tree` that a module of `package` may not have.
 
@@ -55,33 +121,51 @@ def forbidden(tree, package):
     """
     fine = FOR_ALL | ALLOWED.get(package, set()) | ({package} - {""})
     found = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.level:
-            names = ["keras_dp.relative"]  # Absolute imports only.
-        elif isinstance(node, ast.ImportFrom):
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        else:
-            continue
-        for name in names:
-            top, _, rest = name.partition(".")
-            part = rest.partition(".")[0]
-            # `importlib` could hide an edge.
-            if top == "importlib" or (top == "keras_dp" and part not in fine):
-                found.append(name)
+    for name in imported(tree):
+        top, _, rest = name.partition(".")
+        part = rest.partition(".")[0]
+        # `importlib` could hide an edge.
+        if top == "importlib" or (top == "keras_dp" and part not in fine):
+            found.append(name)
     return found
 
 
-def package_of(path):
-    parts = path.relative_to(PACKAGE).parts
-    return parts[0] if len(parts) > 1 else ""
+def upwards(tree, package, unit):
+    """Returns the imports in `tree` of units that `unit` does not stand on."""
+    wings = WINGS.get(package, {})
+    if unit not in wings:
+        return []
+    fine = wings[unit] | {unit}
+    return [
+        name
+        for name in imported(tree)
+        if name.split(".")[:2] == ["keras_dp", package]
+        and name.split(".")[2:3] not in [[each] for each in fine]
+    ]
+
+
+def circle(graph):
+    """Returns the nodes of one circle of imports, [] where there is none."""
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return error.args[1]
+    return []
+
+
+def graph_of(files, root=ROOT):
+    """Returns which of the files each of them imports."""
+    return {
+        path: {imports.file_of(name, root) for name in imported(parsed(path))}
+        & {*files}
+        for path in files
+    }
 
 
 class TestImportsGoOneWay:
     def test_in_every_file(self) -> None:
         found = {
-            name_of(path): forbidden(parsed(path), package_of(path))
+            name_of(path): forbidden(parsed(path), place_of(path)[0])
             for path in FILES
             if path not in SURFACES
         }
@@ -126,6 +210,89 @@ class TestImportsGoOneWay:
         for other in FOR_ALL | ALLOWED.get(package, set()):
             tree = ast.parse(f"from keras_dp import {other}, _check")
             assert forbidden(tree, package) == []
+
+
+class TestWingsStandOnEachOther:
+    def test_in_every_file(self) -> None:
+        found = {
+            name_of(path): upwards(parsed(path), *place_of(path))
+            for path in FILES
+        }
+
+        assert {name: each for name, each in found.items() if each} == {}
+
+    def test_the_table_names_what_there_is(self) -> None:
+        units = {place_of(path) for path in FILES}
+
+        assert {
+            (package, unit) for package in WINGS for unit in WINGS[package]
+        } <= units
+
+    @pytest.mark.parametrize("package", WINGS)
+    def test_the_table_is_drawn_from_the_ground_up(self, package) -> None:
+        below = set()
+        for unit, others in WINGS[package].items():
+            assert others <= below, unit
+            below.add(unit)
+
+    @pytest.mark.parametrize(
+        ("package", "unit", "source"),
+        [
+            ("accountants", "arrays", "import keras_dp.accountants.rdp"),
+            ("accountants", "loss", "from keras_dp.accountants import compose"),
+            ("accountants", "normalize", "import keras_dp.accountants.renyi.x"),
+            ("accountants", "compose", "from keras_dp.accountants import RDP"),
+            ("gradients", "records", "from keras_dp.gradients.rules import x"),
+            ("gradients", "rules", "import keras_dp.gradients"),
+            ("noise", "xla", "def f():\n    import keras_dp.noise.seeds"),
+            (
+                "training",
+                "devices",
+                "if TYPE_CHECKING:\n    import keras_dp.training.step",
+            ),
+        ],
+    )
+    def test_and_an_edge_upwards_is_found(self, package, unit, source) -> None:
+        assert len(upwards(ast.parse(source), package, unit)) == 1
+
+    @pytest.mark.parametrize("package", WINGS)
+    def test_and_the_edges_of_the_table_are_not(self, package) -> None:
+        for unit, others in WINGS[package].items():
+            for other in {unit, *others}:
+                tree = ast.parse(f"from keras_dp.{package}.{other} import x")
+                assert upwards(tree, package, unit) == []
+
+
+class TestNoFilesImportEachOther:
+    @pytest.mark.parametrize("package", ["", *ALLOWED])
+    def test_in_a_circle(self, package) -> None:
+        files = [path for path in FILES if place_of(path)[0] == package]
+
+        assert [name_of(path) for path in circle(graph_of(files))] == []
+
+    @pytest.mark.parametrize(
+        ("sources", "length"),
+        [
+            (["", "from keras_dp.p import a", "from keras_dp.p.b import x"], 0),
+            (["from keras_dp.p.c import x", "", "import keras_dp.p.a"], 2),
+            (
+                [
+                    "def f():\n    from keras_dp.p.b import x",
+                    "import keras_dp.p.c",
+                    "from keras_dp.p import a",
+                ],
+                3,
+            ),
+        ],
+    )
+    def test_and_a_circle_is_found(self, sources, length, tmp_path) -> None:
+        folder = tmp_path / "keras_dp" / "p"
+        folder.mkdir(parents=True)
+        files = [folder / f"{name}.py" for name in "abc"]
+        for path, source in zip(files, sources, strict=True):
+            path.write_text(source)
+
+        assert len({*circle(graph_of(files, tmp_path))}) == length
 
 
 def modules_after(source, *arguments):
@@ -206,120 +373,3 @@ def test_one_tensorflow_is_installed() -> None:
     ]
 
     assert sum(n in ("tensorflow", "tensorflow-cpu") for n in names) == 1
-
-
-def asserts_and_prints(tree):
-    return [
-        node.lineno
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assert)
-        or (isinstance(node, ast.Name) and node.id in ("print", "pprint"))
-    ]
-
-
-def _chain(node):
-    """Returns `a.b.c` as text, "" for anything else than dotted names."""
-    if isinstance(node, ast.Attribute):
-        start = _chain(node.value)
-        return f"{start}.{node.attr}" if start else ""
-    return node.id if isinstance(node, ast.Name) else ""
-
-
-RANDOM_MODULES = r"(tf|tensorflow|keras|np|numpy)\.random\.\w+"
-SEEDED = (
-    r"(tf|tensorflow)\.random\.(stateless_\w+|split|fold_in|Algorithm)"
-    r"|np\.random\.(SeedSequence|Philox)"
-)
-DRAW = r"(tf|tensorflow)\.random\.(stateless_\w+|split|fold_in)"
-
-
-def unsafe_draws(tree):
-    """Returns draws with hidden state, or by a generator not named."""
-    found = []
-    docstrings = {
-        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and id(node) not in docstrings:
-            if node.value == "auto_select":
-                found.append("auto_select")
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            prefix = f"{node.module}." if hasattr(node, "module") else ""
-            found += [
-                prefix + alias.name
-                for alias in node.names
-                if re.search(r"(^|\.)random(\.|$)", prefix + alias.name)
-            ]
-        elif isinstance(node, ast.Attribute):
-            name = _chain(node)
-            if re.fullmatch(RANDOM_MODULES, name) and not re.fullmatch(
-                SEEDED, name
-            ):
-                found.append(name)
-        elif isinstance(node, ast.Call):
-            name = _chain(node.func)
-            named = any(each.arg == "alg" for each in node.keywords)
-            if re.fullmatch(DRAW, name) and not named:
-                found.append(f"{name} without alg")  # `auto_select`, then.
-    return found
-
-
-def exception_classes(tree):
-    return [
-        node.lineno
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef)
-        and any(
-            ast.unparse(base).endswith(("Error", "Exception"))
-            for base in node.bases
-        )
-    ]
-
-
-def offenders(find, files=FILES):
-    """Returns what `find` finds in the files, by name of the file."""
-    found = {name_of(path): find(parsed(path)) for path in files}
-    return {name: each for name, each in found.items() if each}
-
-
-class TestTheSources:
-    def test_have_no_assert_and_no_print(self) -> None:
-        assert offenders(asserts_and_prints) == {}
-
-    @pytest.mark.parametrize(
-        "source", ["assert x", "def f():\n  print(1)", "log = print"]
-    )
-    def test_and_either_would_be_found(self, source) -> None:
-        assert asserts_and_prints(ast.parse(source))
-
-    def test_draw_from_explicit_seeds_by_a_named_generator(self) -> None:
-        assert offenders(unsafe_draws) == {}
-
-    @pytest.mark.parametrize(
-        "source",
-        [
-            "tf.random.normal([2])",
-            "tf.random.set_seed(1)",
-            "tf.random.Generator.from_seed(1)",
-            "tf.random.experimental.Generator",
-            "keras.random.normal([2])",
-            "np.random.default_rng()",
-            "from tensorflow.random import normal",
-            "from tensorflow import random",
-            "import random",
-            "from random import random",
-            "tf.random.stateless_normal([2], seed)",
-            "tf.random.split(seed)",
-            "tf.random.split(seed, alg='auto_select')",
-        ],
-    )
-    def test_and_any_other_draw_would_be_found(self, source) -> None:
-        assert unsafe_draws(ast.parse(source))
-
-    def test_begin_with_a_docstring(self) -> None:
-        assert offenders(lambda tree: not ast.get_docstring(tree)) == {}
-
-    def test_have_every_exception_class_in_errors(self) -> None:
-        found = offenders(exception_classes)
-
-        assert found.keys() == {"keras_dp/errors.py"}

@@ -1,0 +1,132 @@
+"""The text of every source keeps what the house agreed on."""
+
+import ast
+import re
+
+import pytest
+
+from tests.imports import ROOT
+
+FILES = sorted((ROOT / "keras_dp").rglob("*.py"))
+
+
+def offenders(find):
+    """Returns what `find` finds in the sources, by name of the file."""
+    found = {
+        path.relative_to(ROOT).as_posix(): find(
+            ast.parse(path.read_text("utf-8"))
+        )
+        for path in FILES
+    }
+    return {name: each for name, each in found.items() if each}
+
+
+def asserts_and_prints(tree):
+    return [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assert)
+        or (isinstance(node, ast.Name) and node.id in ("print", "pprint"))
+    ]
+
+
+def _chain(node):
+    """Returns `a.b.c` as text, "" for anything else than dotted names."""
+    if isinstance(node, ast.Attribute):
+        start = _chain(node.value)
+        return f"{start}.{node.attr}" if start else ""
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+RANDOM_MODULES = r"(tf|tensorflow|keras|np|numpy)\.random\.\w+"
+SEEDED = (
+    r"(tf|tensorflow)\.random\.(stateless_\w+|split|fold_in|Algorithm)"
+    r"|np\.random\.(SeedSequence|Philox)"
+)
+DRAW = r"(tf|tensorflow)\.random\.(stateless_\w+|split|fold_in)"
+
+
+def unsafe_draws(tree):
+    """Returns draws with hidden state, or by a generator not named."""
+    found = []
+    docstrings = {
+        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and id(node) not in docstrings:
+            if node.value == "auto_select":
+                found.append("auto_select")
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            prefix = f"{node.module}." if hasattr(node, "module") else ""
+            found += [
+                prefix + alias.name
+                for alias in node.names
+                if re.search(r"(^|\.)random(\.|$)", prefix + alias.name)
+            ]
+        elif isinstance(node, ast.Attribute):
+            name = _chain(node)
+            if re.fullmatch(RANDOM_MODULES, name) and not re.fullmatch(
+                SEEDED, name
+            ):
+                found.append(name)
+        elif isinstance(node, ast.Call):
+            name = _chain(node.func)
+            named = any(each.arg == "alg" for each in node.keywords)
+            if re.fullmatch(DRAW, name) and not named:
+                found.append(f"{name} without alg")  # `auto_select`, then.
+    return found
+
+
+def exception_classes(tree):
+    return [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        and any(
+            ast.unparse(base).endswith(("Error", "Exception"))
+            for base in node.bases
+        )
+    ]
+
+
+class TestTheSources:
+    def test_have_no_assert_and_no_print(self) -> None:
+        assert offenders(asserts_and_prints) == {}
+
+    @pytest.mark.parametrize(
+        "source", ["assert x", "def f():\n  print(1)", "log = print"]
+    )
+    def test_and_either_would_be_found(self, source) -> None:
+        assert asserts_and_prints(ast.parse(source))
+
+    def test_draw_from_explicit_seeds_by_a_named_generator(self) -> None:
+        assert offenders(unsafe_draws) == {}
+
+    @pytest.mark.parametrize(
+        "source",
+        [
+            "tf.random.normal([2])",
+            "tf.random.set_seed(1)",
+            "tf.random.Generator.from_seed(1)",
+            "tf.random.experimental.Generator",
+            "keras.random.normal([2])",
+            "np.random.default_rng()",
+            "from tensorflow.random import normal",
+            "from tensorflow import random",
+            "import random",
+            "from random import random",
+            "tf.random.stateless_normal([2], seed)",
+            "tf.random.split(seed)",
+            "tf.random.split(seed, alg='auto_select')",
+        ],
+    )
+    def test_and_any_other_draw_would_be_found(self, source) -> None:
+        assert unsafe_draws(ast.parse(source))
+
+    def test_begin_with_a_docstring(self) -> None:
+        assert offenders(lambda tree: not ast.get_docstring(tree)) == {}
+
+    def test_have_every_exception_class_in_errors(self) -> None:
+        found = offenders(exception_classes)
+
+        assert found.keys() == {"keras_dp/errors.py"}
