@@ -51,7 +51,10 @@ def spread(model, seed=1):
 
 
 def assert_agrees(model, data, mode, dtype="float32", batch=BATCH):
-    """Compares norms, sums and gradients with the model's own, one by one."""
+    """Compares norms, sums and gradients with the model's own, one by one.
+
+    Returns the engine that computed them.
+    """
     data = keras.tree.map_structure(tf.constant, data)
     engine = GradientEngine(model, jit_compile=mode == "jit")
 
@@ -81,6 +84,7 @@ def assert_agrees(model, data, mode, dtype="float32", batch=BATCH):
     )
     expected = [_gradients(model, data, index) for index in range(batch)]
     assert_same(model, expected, norms, full, sums, dtype)
+    return engine
 
 
 def _gradients(model, data, index):

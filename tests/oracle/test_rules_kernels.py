@@ -15,6 +15,7 @@ from tests.oracle.rules_of_layers import (
     loop,
     rule_of,
 )
+from tests.pairwise import pairwise
 
 CONV2D = [
     {"kernel_size": 3, "padding": "same"},
@@ -70,9 +71,13 @@ def _layer(case, channels, dtype):
     return layer, inputs, cotangent
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("channels", CHANNELS)
-@pytest.mark.parametrize("case", CASES, ids=_shown)
+PAIRS = [
+    pytest.param(*row.values(), id=f"{_shown(row['case'])}-{row['channels']}")
+    for row in pairwise({"case": CASES, "channels": CHANNELS, "way": [*WAYS]})
+]
+
+
+@pytest.mark.parametrize(("case", "channels", "way"), PAIRS)
 def test_kernels_agree_with_the_loop(case, channels, way, monkeypatch) -> None:
     monkeypatch.setattr(cost_model, "instantiates", lambda *_: WAYS[way])
     layer, inputs, cotangent = _layer(case, channels, "float32")

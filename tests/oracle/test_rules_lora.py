@@ -71,8 +71,14 @@ def _adapted(make, shape, dtype="float32"):
     return layer, model
 
 
-@pytest.mark.parametrize("mode", ["graph", "jit"])
-@pytest.mark.parametrize("name", ADAPTED)
+# The others are compiled in `tests/unit/test_layer_table.py`.
+COMPILED = ["dense_of_sequences", "einsum_merge", "conv1d_causal", "conv3d"]
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [*((name, "graph") for name in ADAPTED), *((n, "jit") for n in COMPILED)],
+)
 def test_adapted_layers_agree_with_the_loop(name, mode) -> None:
     make, shape = ADAPTED[name]
     layer, model = _adapted(make, shape)

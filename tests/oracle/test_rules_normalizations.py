@@ -19,6 +19,7 @@ from tests.oracle.rules_of_layers import (
     loop,
     rule_of,
 )
+from tests.pairwise import pairwise
 
 GROUP = keras.layers.GroupNormalization
 LAYER = keras.layers.LayerNormalization
@@ -90,10 +91,20 @@ def _name(case):
 
 
 @pytest.mark.filterwarnings("ignore:You passed `rms_scaling=True`")
-@pytest.mark.parametrize("mode", ["eager", "graph", "jit"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("case", CASES, ids=_name)
-def test_gradients_agree_with_the_loop(case, dtype, mode) -> None:
+@pytest.mark.parametrize(
+    ("case", "mode", "dtype"),
+    [
+        pytest.param(*row.values(), id=f"{_name(row['case'])}-{row['mode']}")
+        for row in pairwise(
+            {
+                "case": CASES,
+                "mode": ["eager", "graph", "jit"],
+                "dtype": ["float32", "float64"],
+            }
+        )
+    ],
+)
+def test_gradients_agree_with_the_loop(case, mode, dtype) -> None:
     layer = _layer(*case, dtype)
 
     assert_agrees(layer, *_data(case[-1], dtype), mode)

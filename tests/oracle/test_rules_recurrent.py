@@ -1,5 +1,7 @@
 """Gradients of recurrent and wrapped layers against the loop over examples."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from tests.layer_oracle import (
     model_of,
     normal,
 )
+from tests.pairwise import pairwise
 
 STEPS, WIDTH = 5, 3
 # A full sequence, one padded on the right, one with its first steps masked,
@@ -35,67 +38,79 @@ KINDS = {
     "simple": (layers.SimpleRNN, {}),
 }
 OPTIONS = {
-    "last": {},
-    "backwards": {"return_sequences": True, "go_backwards": True},
-    "states": {"return_sequences": True, "return_state": True},
-    "unrolled": {"use_bias": False, "unroll": True},
-    "activations": {"activation": "softsign", "return_state": True},
-    "zeros": {"zero_output_for_mask": True, "return_sequences": True},
+    "return_sequences": [True, False],
+    "go_backwards": [False, True],
+    "return_state": [False, True],
+    "use_bias": [True, False],
+    "unroll": [False, True],
+    "activation": ["tanh", "softsign"],
+    "zero_output_for_mask": [False, True],
 }
+
+
+def _has_rule(zero_output_for_mask, unroll, go_backwards, **others):
+    return not (zero_output_for_mask and unroll and go_backwards)
+
+
+CASES = pairwise(
+    {
+        "kind": [*KINDS],
+        "mode": ["eager", "graph", "jit"],
+        "dtype": ["float32", "float64"],
+        "masked": [False, True],
+        **OPTIONS,
+    },
+    _has_rule,
+)
 
 
 def _masked(layer, inputs, mask):
     return layer(inputs, mask=mask)
 
 
-def _model(kind, options, dtype, masked):
+def _shown(case):
+    chosen = [name for name, value in case.items() if value is True]
+    return "-".join([*list(case.values())[:3], *chosen])
+
+
+@pytest.mark.parametrize("case", CASES, ids=_shown)
+def test_every_two_options_agree_with_the_loop(case) -> None:
     keras.utils.set_random_seed(2)
-    layer_class, extra = KINDS[kind]
-    layer = layer_class(4, dtype=dtype, **extra, **OPTIONS[options])
-    shapes = [((STEPS, WIDTH), dtype)]
-    if masked:
-        shapes.append(((STEPS,), "bool"))
-    return layer, model_of(layer, *shapes, call=_masked if masked else None)
-
-
-@pytest.mark.parametrize("masked", [False, True], ids=["", "masked"])
-@pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_option_agrees_with_the_loop(kind, options, masked) -> None:
-    layer, model = _model(kind, options, "float32", masked)
-    data = [normal(STEPS, WIDTH)] + [MASK] * masked
+    layer_class, extra = KINDS[case["kind"]]
+    dtype, masked = case["dtype"], case["masked"]
+    options = {name: case[name] for name in OPTIONS}
+    layer = layer_class(4, dtype=dtype, **extra, **options)
+    shapes = [((STEPS, WIDTH), dtype), ((STEPS,), "bool")][: 1 + masked]
+    model = model_of(layer, *shapes, call=_masked if masked else None)
+    data = [normal(STEPS, WIDTH, dtype=dtype), MASK][: 1 + masked]
 
     assert rule_for(layer) is recurrent.recurrent
-    assert_agrees(model, data, "graph")
+    assert_agrees(model, data, case["mode"], dtype)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_loops_keep_the_precision_of_float64(kind) -> None:
-    _, model = _model(kind, "states", "float64", masked=True)
-    data = [normal(STEPS, WIDTH, dtype="float64"), MASK]
+def test_outputs_that_keras_zeroes_elsewhere_fall_back() -> None:
+    options = ("return_sequences", "go_backwards", "unroll")
+    layer = layers.GRU(
+        4, zero_output_for_mask=True, **dict.fromkeys(options, True)
+    )
+    shapes = [(STEPS, WIDTH), ((STEPS,), "bool")]
+    model = model_of(layer, *shapes, call=_masked)
+    # The second example would be all zeros.
+    mask = MASK[[0, 2, 2, 3]]
 
-    assert_agrees(model, data, "graph", "float64")
+    assert rule_for(layer) is None
+    assert_agrees(model, [normal(STEPS, WIDTH), mask], "graph")
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("options", "masked"), [("states", True), ("unrolled", False)]
+    ("kind", "mode"),
+    [
+        ("lstm", "jit"),
+        ("gru", "graph"),
+        ("gru_reset_before", "jit"),
+        ("simple", "graph"),
+    ],
 )
-def test_loops_compile_with_xla(kind, options, masked) -> None:
-    _, model = _model(kind, options, "float32", masked)
-
-    assert_agrees(model, [normal(STEPS, WIDTH)] + [MASK] * masked, "jit")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_loops_run_eagerly(kind) -> None:
-    _, model = _model(kind, "states", "float32", masked=True)
-
-    assert_agrees(model, [normal(STEPS, WIDTH), MASK], "eager")
-
-
-@pytest.mark.parametrize("mode", ["graph", "jit"])
-@pytest.mark.parametrize("kind", KINDS)
 def test_a_decoder_begins_with_the_state_of_an_encoder(kind, mode) -> None:
     """Gradients flow into the encoder through the first states."""
     keras.utils.set_random_seed(2)
@@ -147,24 +162,23 @@ class Halving(layers.Layer):
 
 
 @pytest.mark.parametrize("mode", ["graph", "jit"])
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: layers.RNN(Halving()),
-        lambda: layers.RNN([layers.LSTMCell(4), layers.GRUCell(2)]),
-    ],
-    ids=["own_cell", "stacked"],
-)
-def test_other_cells_fall_back(make, mode) -> None:
-    layer = make()
+def test_other_cells_fall_back(mode) -> None:
+    layer = layers.RNN(Halving())
     model = model_of(layer, (STEPS, WIDTH))
 
     assert rule_for(layer) is None
     assert_agrees(model, [normal(STEPS, WIDTH)], mode)
 
 
-@pytest.mark.parametrize("merge_mode", ["concat", "mul", None])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "merge_mode"),
+    [
+        ("lstm", "concat"),
+        ("gru", "mul"),
+        ("gru_reset_before", None),
+        ("simple", "concat"),
+    ],
+)
 def test_both_directions_have_rules(kind, merge_mode) -> None:
     layer_class, extra = KINDS[kind]
     inner = layer_class(4, return_sequences=True, **extra)
@@ -191,8 +205,10 @@ DISTRIBUTED = {
 }
 
 
-@pytest.mark.parametrize("mode", ["graph", "jit"])
-@pytest.mark.parametrize("name", DISTRIBUTED)
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [*zip(DISTRIBUTED, itertools.cycle(["graph", "jit"]))],
+)
 def test_layers_distributed_over_time(name, mode) -> None:
     make, shape = DISTRIBUTED[name]
     layer = layers.TimeDistributed(make())
@@ -200,15 +216,6 @@ def test_layers_distributed_over_time(name, mode) -> None:
 
     assert rule_for(layer) is time_distributed.time_distributed
     assert_agrees(model, [normal(*shape)], mode)
-
-
-def test_a_distributed_model_falls_back() -> None:
-    inner = keras.Sequential([layers.Dense(4), layers.Dense(2)])
-    layer = layers.TimeDistributed(inner)
-    model = model_of(layer, (STEPS, WIDTH))
-
-    assert rule_for(layer) is None
-    assert_agrees(model, [normal(STEPS, WIDTH)], "graph")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -269,7 +276,7 @@ def test_the_checks_above_can_fail(monkeypatch) -> None:
         return into_inputs, into_inner, [1.001 * each for each in into_states]
 
     monkeypatch.setattr(recurrence._Loops, "_step_gradient", wrong)
-    _, model = _model("gru", "last", "float32", masked=False)
+    model = model_of(layers.GRU(4), (STEPS, WIDTH))
 
     with pytest.raises(AssertionError):
         assert_agrees(model, [normal(STEPS, WIDTH)], "graph")

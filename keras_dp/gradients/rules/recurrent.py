@@ -55,6 +55,10 @@ def _is_plain(layer: keras.Layer) -> bool:
         and not layer.stateful
         and not cell.recurrent_dropout
         and not (cell.dropout and getattr(cell, "implementation", 2) == 1)
+        # Keras 3.15 then zeroes outputs by the mask before it was reversed.
+        and not (
+            layer.unroll and layer.go_backwards and layer.zero_output_for_mask
+        )
     )
 
 
