@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-# What Eigen asks for where vectors are widest (AVX-512); the buffers of an
+# Eigen asks for it where vectors are widest (AVX-512); the buffers of an
 # ordinary array start anywhere at a multiple of 16.
 ALIGNMENT_BYTES = 64
 
@@ -17,7 +17,7 @@ def aligned_empty(
     """Returns a new array, not initialized.
 
     Args:
-        shape: Of the array.
+        shape: The shape of the array.
         dtype: Without objects.
 
     >>> aligned_empty((3, 2), np.dtype("f4")).ctypes.data % 64

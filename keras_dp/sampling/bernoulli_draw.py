@@ -21,7 +21,7 @@ GAPS_PER_PASS = 2**16
 SMALLEST_PROBABILITY = 2.0**-60
 # Uniforms below 2^-10 get another 64 bits.
 _NEEDS_LOW_BITS = np.uint64(2**54)
-# What an offer within a block may take of a word: 51 bits are left.
+# An offer within a block may take these bits of a word: 51 are left.
 _MOST_SHARED_BITS = 13
 
 Floats = npt.NDArray[np.float64]

@@ -66,7 +66,7 @@ class Groups(Layout):
 
         Args:
             population: Number of records, a multiple of `rows`.
-            probability: Of a group to take part.
+            probability: Chance of a group to take part.
             rows: Records of a group; 1 where each record is drawn on its own.
         """
         self._draw = BernoulliDraw(population // rows, probability)
@@ -100,7 +100,7 @@ class Slots(Layout):
 
         Args:
             population: Number of records.
-            probability: Of a record to take part.
+            probability: Chance of a record to take part.
             size: Records that a slot should hold on average.
         """
         self._draw = BernoulliDraw(population, probability)
@@ -141,7 +141,7 @@ def default_physical_batch_size(
 
     Args:
         population_size: Number of records that are drawn from, at least 1.
-        sampling_probability: Of each of them.
+        sampling_probability: Chance of each record to take part.
 
     >>> default_physical_batch_size(1000, 0.01)
     24

@@ -17,7 +17,7 @@ class Microbatches(abc.ABC):
     Attributes:
         size: Examples of a microbatch, >= 1: the public number that sums are
             divided by, whatever a microbatch really holds.
-        unit: What a guarantee protects, and what is drawn.
+        unit: The thing that is drawn and that a guarantee protects.
         bound_factor: By how many times the bound of a record adding or removing
             one unit moves the sum over a sample.
     """
@@ -102,7 +102,7 @@ def layout_of(
     Args:
         microbatches: `None` if each example is a record.
         population_size: Number of examples.
-        sampling_probability: Of each of them to take part.
+        sampling_probability: Chance of each example to take part.
 
     Raises:
         TypeError: `microbatches` are something else.

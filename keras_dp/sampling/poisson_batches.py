@@ -69,11 +69,11 @@ class PoissonBatches:
             default holds more than 97 % of the samples in one batch, which
             is fastest. Smaller ones need less memory; much larger ones compute
             on padding.
-        rounds_per_epoch: What `fit` calls an epoch, by default `1 /
+        rounds_per_epoch: Rounds that `fit` calls an epoch, by default `1 /
             sampling_probability`, after which a record was drawn once on
             average.
         microbatches: How rows make microbatches, `None` if each is a record.
-        unit: What is drawn, and protected: "example", or "microbatch".
+        unit: The unit that is drawn and protected: "example" or "microbatch".
         seeded: Whether the caller chose the seed.
         shard_index: Which shard this is, `None` if all records are drawn from.
         shard_count: How many shards there are, `None` likewise.
@@ -177,7 +177,7 @@ class PoissonBatches:
 
     @property
     def unit(self) -> str:
-        """What is drawn, and protected: "example", or "microbatch"."""
+        """The unit that is drawn and protected: "example" or "microbatch"."""
         return "example" if self._kind is None else self._kind.unit
 
     @property
@@ -202,7 +202,7 @@ class PoissonBatches:
 
     @property
     def sampling_event(self) -> PoissonSampling:
-        """What a ledger is told about each round's draw."""
+        """The event that a ledger records for the draw of each round."""
         return PoissonSampling(self.sampling_probability, drawn_by_library=True)
 
     def shard(self, index: int, count: int) -> Self:

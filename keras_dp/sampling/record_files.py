@@ -15,7 +15,7 @@ Integers = npt.NDArray[np.int64]
 
 
 class FileState(NamedTuple):
-    """What tells that a file was exchanged, cut off or written to.
+    """Tells that a file was exchanged, cut off or written to.
 
     Attributes:
         inode: Number of the file under its name.
@@ -90,7 +90,7 @@ class RecordFile:
 
         Args:
             starts: Offset of each part, in bytes.
-            sizes: Of each part, in bytes.
+            sizes: Size of each part, in bytes.
 
         Raises:
             OSError: The file changed, or cannot be read.

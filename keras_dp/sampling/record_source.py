@@ -16,10 +16,10 @@ Indices = npt.NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RecordSpec:
-    """What one array of a record looks like.
+    """Shape and type of one array of a record.
 
     Attributes:
-        shape: Of one record, without the leading axis.
+        shape: The shape of one record, without the leading axis.
         dtype: As the source has it, in the byte order of the machine.
     """
 
@@ -94,7 +94,7 @@ class Records:
     def in_rows(self, rows: Indices) -> Nest:
         """Returns the record that each row asks for, zeros where that is -1.
 
-        What is not in memory is read in the order of the data, which disks
+        Records on disk are read in the order of the data, which disks
         like best, whatever the order of the rows. The arrays are new: nobody
         else holds or writes to them. They start where TensorFlow may use them
         without a copy.

@@ -1,4 +1,4 @@
-"""Keeps the offsets of a file's records in a file beside it.
+"""Keeps the offsets of a file's records in a second file next to it.
 
 The file has the .npy format, so that other tools can read it. Here it is read
 more strictly than by `np.load`: it holds exactly the bytes that are written for
@@ -20,13 +20,13 @@ _OFFSET_BYTES = 8
 
 
 def save(file: RecordFile, offsets: Integers) -> None:
-    """Writes the offsets of a file beside it.
+    """Writes the offsets of a file next to it.
 
     The index appears under its name complete or not at all. Of two processes
     that write it at once, one replaces the other's.
 
     Args:
-        file: Of records.
+        file: A file of records.
         offsets: Start of each record, and the end of the last one, in bytes.
     """
     temporary = f"{file.path}.{os.getpid()}{_SUFFIX}"
@@ -44,7 +44,7 @@ def load(file: RecordFile, shortest: int) -> Integers | None:
     one in the file.
 
     Args:
-        file: Of records.
+        file: A file of records.
         shortest: Bytes that each record has at least, >= 1.
     """
     try:

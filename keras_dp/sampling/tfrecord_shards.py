@@ -46,7 +46,7 @@ class TFRecordShards:
     the file is an example.
 
     Attributes:
-        paths: Of the files, in the order of their records.
+        paths: Paths of the files, in the order of their records.
 
     >>> import tempfile, tensorflow as tf
     >>> path = tempfile.mkdtemp() + "/shard-0.tfrecord"
