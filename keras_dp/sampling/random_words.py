@@ -22,7 +22,7 @@ def from_seed(seed: int, *stream: int, part: int = 0) -> Words:
         seed: Chosen by the caller, >= 0.
         *stream: Numbers in [0, 2^32) that name the generator: each is
             independent of all others of the seed.
-        part: Number of a part of the stream. Parts are independent: each has 2^128 words.
+        part: A part of the stream. Parts are independent: 2^128 words each.
     """
     sequence = np.random.SeedSequence(seed, spawn_key=stream)
     generator = np.random.Philox(sequence).jumped(part)
