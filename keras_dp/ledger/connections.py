@@ -38,7 +38,7 @@ def connect(path: Path, parameters: str) -> sqlite3.Connection:
 
     Args:
         path: An existing file, absolute and without symbolic links.
-        parameters: Of the SQLite URI.
+        parameters: The query part of the SQLite URI.
 
     Raises:
         LedgerError: The process was forked from one that has the file open.

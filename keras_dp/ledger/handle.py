@@ -29,7 +29,7 @@ _UNCHANGED = (
 
 
 class Handle:
-    """What a ledger reads and writes through, from any thread.
+    """Reads and writes a ledger, from any thread of one process.
 
     Attributes:
         path: The file, `None` for a ledger in memory.
@@ -61,7 +61,7 @@ class Handle:
     def close(self) -> None:
         """Lets go of the file."""
         if self._process != os.getpid():
-            return  # The parent's, as its lock is.
+            return  # The connection belongs to the parent process.
         with self._lock:
             connection, self._connection = self._connection, None
             if connection is not None:
@@ -81,8 +81,8 @@ class Handle:
         with self._lock:
             if self._connection is None:
                 raise LedgerError("The ledger is closed. Open it again.")
-            self._check_journal()
             try:
+                self._check_journal()
                 self._connection.execute("BEGIN")
                 with _rollback_on_error(self._connection):
                     yield self._connection
@@ -104,9 +104,9 @@ class Handle:
             raise LedgerWriteError(_FORKED)
         with self._lock:
             connection = self._writable_connection()
-            self._check_journal()
             try:
-                # Outside what rolls back: it may fail inside a transaction.
+                self._check_journal()
+                # Outside the block that rolls back: a nested call fails here.
                 connection.execute("BEGIN IMMEDIATE")
                 with _rollback_on_error(connection):
                     log.begin(connection)

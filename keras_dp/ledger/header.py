@@ -1,4 +1,4 @@
-"""What a ledger says about itself."""
+"""The header of a ledger: its data set, unit, generator and versions."""
 
 import dataclasses
 import json
@@ -13,7 +13,7 @@ from keras_dp.ledger.codec import canonical
 
 FORMAT_VERSION = 3
 
-# Of the noise; the first is the default.
+# Random generators for the noise; the first is the default.
 GENERATORS = ("chacha20", "philox")
 
 
@@ -26,10 +26,10 @@ class Header:
         unit: What one record of the neighbouring relation is: example,
             microbatch, user, patient, ...
         metadata: Free text by key, as sorted pairs. Nothing secret.
-        generator: Of the noise of what is released: "chacha20", which is
+        generator: Draws the noise of all releases: "chacha20", which is
             cryptographic, or "philox".
-        format_version: Of the file.
-        library_version: That created the ledger.
+        format_version: The format of the file.
+        library_version: The version of keras_dp that created the ledger.
     """
 
     dataset: str

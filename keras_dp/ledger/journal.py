@@ -6,10 +6,10 @@ commit. If the process dies before, the next one that opens the file puts the
 copies back. No round is lost so: what a commit covers is released after it.
 
 SQLite finds the journal by the name of the file. If a file has two names, a
-commit may be cut short under one, and others may follow under the other. To put
-the old copies back then would remove those. `check` tells the two apart: it
-compares the file's counter of commits with the copy in the journal, and the
-name that the last commit left in the file.
+commit may be cut short under one, and others may follow under the other. The
+old copies, put back, would then remove those. So `check` compares the journal's
+count of commits with that of the file, and the name under which the last commit
+was made with the one at hand.
 """
 
 import hashlib
@@ -23,24 +23,26 @@ from typing import BinaryIO, NamedTuple
 from keras_dp.errors import LedgerError, LedgerIntegrityError
 from keras_dp.ledger import connections, log
 
-# Of SQLite's file format, https://www.sqlite.org/fileformat.html: the magic
-# number, five numbers, and records of a page number, a page and a checksum.
+# A journal is a magic number, five numbers, and records of a page number, a
+# page and a checksum: https://www.sqlite.org/fileformat.html, section 3.
 _MAGIC = bytes.fromhex("d9d505f920a163d7")
 _HEADER = struct.Struct(">8s5I")
 _NUMBER = struct.Struct(">I")
 _COUNTER_PLACE = 24
+_SMALLEST_FILE = 512
 # Longer than it takes to hand the pages of a commit to the kernel.
 _WAIT_SECONDS = 0.05
 
 
 class _Journal(NamedTuple):
-    """What a journal says of the file before the commit.
+    """The state of the file before the commit, as its journal tells it.
 
     Attributes:
-        nonce: Random, of this journal only.
-        pages: Pages of the file.
-        counter: Commits that the file had seen, `None` if the journal has no
-            copy of the first page: then the file was not changed yet.
+        nonce: A random number that no other journal has.
+        pages: The number of pages in the file.
+        counter: The number of commits to the file so far. `None` if the
+            journal has no copy of the first page: then the commit had not yet
+            changed the file.
     """
 
     nonce: int
@@ -54,7 +56,7 @@ def path_beside(path: Path) -> Path:
 
 
 def writer(path: Path | None) -> str:
-    """Returns what stands for a file's name in the ledger."""
+    """Returns a short hash of a file's name, which each commit writes."""
     name = b"" if path is None else os.fsencode(path)
     return hashlib.sha256(name).hexdigest()[:16]
 
@@ -95,6 +97,8 @@ def _fits(journal: _Journal, path: Path) -> bool:
             content = connection.serialize()
         except sqlite3.Error:
             return True  # The file shall grow, and has not grown yet.
+        if len(content) < _SMALLEST_FILE:
+            return True  # There is nothing to lose.
         page_size = int.from_bytes(content[16:18]) or 1
         if journal.counter is None:
             return len(content) == journal.pages * page_size

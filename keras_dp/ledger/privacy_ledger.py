@@ -24,7 +24,7 @@ class CountedRound(NamedTuple):
 
 
 class Verification(NamedTuple):
-    """What a verified ledger holds.
+    """The size and the head of a ledger that was verified.
 
     Attributes:
         rows: Rows of the log.
@@ -85,7 +85,7 @@ class PrivacyLedger:
             dataset: Id of the data set.
             unit: The privacy unit, such as "example" or "user".
             metadata: Free text by key. Nothing secret.
-            generator: Of the noise, "chacha20" or "philox".
+            generator: Draws the noise, "chacha20" or "philox".
         """
         header = Header(
             dataset, unit, tuple((metadata or {}).items()), generator
@@ -113,8 +113,8 @@ class PrivacyLedger:
                 with that of an existing one if given.
             unit: The privacy unit, "example" for a new file by default; alike.
             metadata: Free text by key, for a new file only. Nothing secret.
-            generator: Of the noise, "chacha20" for a new file by default, or
-                "philox"; compared with that of an existing one if given.
+            generator: Draws the noise: "chacha20" for a new file by default,
+                or "philox"; compared with that of an existing one if given.
             mode: "a" to append, creating the file if there is none; "r" to
                 read an existing file. Both undo a commit that was cut short;
                 "r" changes nothing else.
@@ -181,7 +181,7 @@ class PrivacyLedger:
 
     @property
     def header(self) -> Header:
-        """What the ledger is about."""
+        """The data set, the privacy unit and the generator."""
         return self._header
 
     @property

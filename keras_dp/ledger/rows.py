@@ -25,7 +25,7 @@ class Row(NamedTuple):
 
 
 class CountedBody(NamedTuple):
-    """What a row amounts to: a round, how often, and how much is reserved."""
+    """A round, how often it counts, and how many of these are unsettled."""
 
     body: str
     count: int  # type: ignore[assignment]  # Hides tuple.count, unneeded.

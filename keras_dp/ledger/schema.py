@@ -1,4 +1,4 @@
-"""What is inside a ledger file: its marks, its tables, and nothing else.
+"""The inside of a ledger file: its marks, its tables, and nothing else.
 
 A ledger is a SQLite database with an application id, a format version, and
 exactly the tables below. A view, a trigger or another table could answer with

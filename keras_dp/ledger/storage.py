@@ -84,7 +84,7 @@ def connect_reading(path: Path) -> sqlite3.Connection:
         except BaseException:
             connections.close(connection)
             raise
-    except (sqlite3.Error, UnicodeDecodeError) as error:
+    except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
         raise unreadable(path, error) from error
     return connection
 
@@ -96,8 +96,8 @@ def connect_writing(path: Path) -> sqlite3.Connection:
         LedgerError: The journal beside the file belongs to another state.
         LedgerWriteError: The file cannot be written.
     """
-    journal.check(path)
     try:
+        journal.check(path)
         if path.stat().st_nlink > 1:
             creation.remove_leftovers(path)
         connection = connections.connect(path, "mode=rw")
@@ -125,9 +125,9 @@ def connect_writing(path: Path) -> sqlite3.Connection:
 
 
 def unreadable(path: Path | None, error: Exception) -> LedgerError:
-    """Returns what SQLite's error means for a ledger.
+    """Returns the ledger error for an error of SQLite or the system.
 
-    A file that is wrong is told from one that is locked or forbidden.
+    A corrupt file is told from one that is locked or forbidden.
     """
     if isinstance(error, UnicodeDecodeError):
         return _corrupt(path, "a text column is not valid UTF-8")
@@ -143,7 +143,7 @@ def unreadable(path: Path | None, error: Exception) -> LedgerError:
         return LedgerFormatError(
             f"The file {str(path)!r} is not a ledger. It was not changed."
         )
-    if isinstance(error, sqlite3.OperationalError):
+    if isinstance(error, (sqlite3.OperationalError, OSError)):
         return LedgerError(
             f"The ledger {str(path)!r} cannot be read: {error}. Check the "
             "permissions of the file and of its folder, and whether another "

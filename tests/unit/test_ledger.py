@@ -33,7 +33,7 @@ BODY = codec.text_from_round(Round(SAMPLING, tuple(QUERIES)))
 
 @pytest.fixture(params=["memory", "disk"])
 def handle(request, tmp_path):
-    """What a ledger reads and writes through."""
+    """Reads and writes the ledger below."""
     if request.param == "memory":
         connection = schema.new_database(Header("d").as_text())
         connections.adopt(connection)
@@ -218,7 +218,7 @@ def test_an_interrupt_never_lets_a_block_be_settled_twice(
 
 def test_threads_share_a_ledger(ledger) -> None:
     def work() -> None:
-        for _ in range(25):
+        for _ in range(10):
             ledger.record(SAMPLING, QUERIES)
             ledger.reserve(SAMPLING, OTHER, count=3).settle(used=1)
 
@@ -228,7 +228,7 @@ def test_threads_share_a_ledger(ledger) -> None:
     for thread in threads:
         thread.join()
 
-    assert ledger.verify().rounds == len(ledger) == 200
+    assert ledger.verify().rounds == len(ledger) == 80
     assert ledger.unsettled == 0
 
 

@@ -360,7 +360,7 @@ def test_an_open_reader_sees_later_rows(ledger) -> None:
 
 def test_forgotten_ledgers_are_closed_without_a_warning(tmp_path) -> None:
     """Python 3.13 warns of connections that nobody closed."""
-    gc.collect()  # Of what other tests forgot.
+    gc.collect()  # Closes what other tests forgot.
     before = open_connections()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
