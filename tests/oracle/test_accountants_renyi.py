@@ -211,8 +211,8 @@ def test_certain_sampling_is_no_sampling(kind, noise, excess) -> None:
 
 
 @pytest.mark.parametrize("kind", [SampledGaussian, SampledGaussianReplaceOne])
-@pytest.mark.parametrize("noise", [1e-90, 1e-3, 0.009])
-def test_next_to_no_noise_is_priced_without_sampling(kind, noise) -> None:
+@pytest.mark.parametrize("noise", [1e-90, 1e-3, 0.002])
+def test_next_to_no_noise_is_bounded_without_sampling(kind, noise) -> None:
     """A bound, where the quadrature would need too many points."""
     distance = 2 if kind is SampledGaussianReplaceOne else 1
     orders = np.array([1 + 1e-6, 2.0, 1e6])
@@ -223,8 +223,8 @@ def test_next_to_no_noise_is_priced_without_sampling(kind, noise) -> None:
     np.testing.assert_allclose(sampled, line, rtol=1e-15)
 
 
-def test_orders_that_take_too_many_points_are_priced_without_sampling() -> None:
-    """q near 1, z near 0, order 1e6: 742,042 points, the limit is 131,072."""
+def test_orders_with_too_many_points_are_bounded_without_sampling() -> None:
+    """q near 1, z near 0, order 1e6: millions of points, where 1e5 may be."""
     orders = np.array([1e6])
 
     curve = rdp(SampledGaussianReplaceOne(0.1136, 0.9009), orders)
@@ -253,7 +253,7 @@ def test_large_orders_approach_the_line() -> None:
 
     To 1e-6: the binomial sum without all but its last term.
     """
-    probability, noise, order = 1e-3, 0.2, 1e5
+    probability, noise, order = 1e-3, 0.2, 4e3
 
     curve = rdp(SampledGaussian(noise, probability), np.array([order]))[0]
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_dp.accountants.arrays import Array
 from keras_dp.accountants.loss.loss_distribution import LossLaw, Nodes
-from keras_dp.accountants.renyi.mixture_pairs import log_excess_power
+from keras_dp.accountants.loss.moments import log_moments
 
 # exp() of it is finite.
 _EXPONENT = 600.0
@@ -49,15 +49,6 @@ def composed_moments(
         mean = mean + count * center
         variance = variance + count * (weights * squares).sum(axis=1)
     return Moments(log_moment, mean, variance)
-
-
-def log_moments(nodes: Nodes, tilt: Array) -> Array:
-    """Returns `log M(tilt)` for tilts of shape `[n, 1]`."""
-    losses = np.broadcast_to(nodes.losses, (tilt.size, nodes.losses.size))
-    excess = log_excess_power(tilt, losses) + nodes.log_weights
-    peak = excess.max(axis=1)
-    total = np.exp(excess - peak[:, None]).sum(axis=1)
-    return np.asarray(np.logaddexp(0, peak + np.log(total)))
 
 
 def tilted_weights(nodes: Nodes, tilt: Array) -> Array:

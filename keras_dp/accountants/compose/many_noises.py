@@ -22,9 +22,9 @@ import numpy as np
 from scipy import interpolate
 
 from keras_dp.accountants.arrays import Array
-from keras_dp.accountants.compose.log_mgf import log_moments
 from keras_dp.accountants.loss.loss_distribution import Layers, LossLaw
 from keras_dp.accountants.loss.mixture import MixtureLaw
+from keras_dp.accountants.loss.moments import log_moments
 
 # So many laws are a bundle, on intervals through so many points.
 MANY = 80

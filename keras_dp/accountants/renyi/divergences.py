@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_dp.accountants.arrays import Array
+from keras_dp.accountants.loss.of_normal_output import OutputLaw
 from keras_dp.accountants.normalize.mechanisms import (
     AdditiveNoise,
     CountedMechanism,
@@ -25,7 +26,7 @@ from keras_dp.errors import UnsupportedEventError
 
 # A hundred times the error measured against 40 digits.
 _ROUND_UP = 1 + 1e-12
-# Mechanisms priced at once, which bounds the memory.
+# Mechanisms at once, which bounds the memory.
 _BLOCK = 1024
 
 
@@ -93,23 +94,17 @@ def _kind(counted: CountedMechanism) -> type[Mechanism]:
     return type(counted.mechanism)
 
 
-def _rates_and_noises(mechanisms: Sequence[Any]) -> tuple[Array, Array]:
-    q = np.array([each.sampling_probability for each in mechanisms])
-    z = np.array([each.noise_multiplier for each in mechanisms])
-    return q, z
-
-
 def _gaussian(mechanisms: Sequence[Any], excess: Array) -> Array:
-    _, z = _rates_and_noises(mechanisms)
+    z = np.array([each.noise_multiplier for each in mechanisms])
     return np.asarray(excess[:, None] * (1 + excess[:, None]) / (2 * z**2))
 
 
 def _sampled(mechanisms: Sequence[Any], excess: Array) -> Array:
-    return _mixtures(mechanisms, excess, other_mean=0.0)
+    return _of_losses(mixtures.sampled_law, mechanisms, excess)
 
 
 def _sampled_replace_one(mechanisms: Sequence[Any], excess: Array) -> Array:
-    return _mixtures(mechanisms, excess, other_mean=-1.0)
+    return _of_losses(mixtures.replaced_law, mechanisms, excess)
 
 
 def _sampled_discrete(mechanisms: Sequence[Any], excess: Array) -> Array:
@@ -120,14 +115,18 @@ def _sampled_discrete(mechanisms: Sequence[Any], excess: Array) -> Array:
     return (1 - weight) * below + weight * _sampled(mechanisms, floor + 1)
 
 
-def _mixtures(
-    mechanisms: Sequence[Any], excess: Array, *, other_mean: float
+def _of_losses(
+    law: Callable[[float, float], OutputLaw],
+    mechanisms: Sequence[Any],
+    excess: Array,
 ) -> Array:
-    q, z = _rates_and_noises(mechanisms)
-    grid = np.broadcast_arrays(q, z, excess[:, None])
-    rows = (np.ravel(column) for column in grid)
-    moments = mixtures.log_moment(*rows, other_mean=other_mean)
-    return moments.reshape(excess.size, z.size)
+    columns = [
+        mixtures.log_moment(
+            law(each.sampling_probability, each.noise_multiplier), excess
+        )
+        for each in mechanisms
+    ]
+    return np.stack(columns, axis=1)
 
 
 def _fixed_sizes(mechanisms: Sequence[Any], excess: Array) -> Array:
