@@ -42,7 +42,7 @@ class AdaptiveClipState(NamedTuple):
 
 
 class AdaptiveClipParams(NamedTuple):
-    """What an `AdaptiveClipSumQuery` prepares records by.
+    """The clips of the next sample of an `AdaptiveClipSumQuery`.
 
     Attributes:
         l2_norm_clip: Scalar float64.
@@ -66,7 +66,7 @@ class AdaptiveClipSample(NamedTuple):
 
 
 class AdaptiveClipEvent(NamedTuple):
-    """What a round of an `AdaptiveClipSumQuery` released.
+    """The two releases of one round of an `AdaptiveClipSumQuery`.
 
     Attributes:
         sum_event: The sum of the clipped records.

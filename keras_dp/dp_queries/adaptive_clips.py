@@ -1,4 +1,4 @@
-"""What queries whose clip adapts have in common."""
+"""Limits of clips that change from round to round."""
 
 from keras_dp import _check
 

@@ -1,4 +1,4 @@
-"""Sums of nests of records that must be held themselves, chunk by chunk."""
+"""Sums that look at every coordinate of records, a chunk of them at a time."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ def chunked_sum(
     chunk_bytes: int,
     contribution: Callable[[tf.Tensor], tf.Tensor],
 ) -> Nest:
-    """Returns the sum of what each record contributes, with its structure.
+    """Returns the sum of what each record contributes, as a nest like `like`.
 
     Args:
         like: Nest of tensors of the shape and dtype of one record.
@@ -28,7 +28,7 @@ def chunked_sum(
     try:
         tf.nest.assert_same_structure(like, records)
     except (TypeError, ValueError):
-        # Not its own message, which shows the values.
+        # The message of `tf.nest` would show values.
         raise ValueError(
             "`records` must have the structure of the template, which has "
             f"{len(tf.nest.flatten(like))} leaves. Received: a nest of "

@@ -39,7 +39,7 @@ class DiscreteGaussianState(NamedTuple):
 
 
 class DiscreteGaussianParams(NamedTuple):
-    """What a `DiscreteGaussianSumQuery` prepares records by.
+    """The public numbers that a `DiscreteGaussianSumQuery` bounds records by.
 
     Attributes:
         l2_norm_clip: Scalar float64.
@@ -78,7 +78,7 @@ class DiscreteGaussianSumQuery(SummingQuery):
     by less than a relative 1.2e-16. A sum that does not fit its dtype wraps
     around, after noise as before, which tells nothing. The noise is drawn with
     float64 probabilities, see `discrete_gaussian`, by the generator that the
-    seed is of, ChaCha20 by default. Records are int32 or int64; floats, which
+    seed names, ChaCha20 by default. Records are int32 or int64; floats, which
     could be not finite, are refused.
 
     Attributes:
@@ -206,9 +206,9 @@ class DiscreteGaussianSumQuery(SummingQuery):
 def _bounded(leaves: list[tf.Tensor], bound: tf.Tensor) -> list[tf.Tensor]:
     """Returns the records, those beyond the bound scaled and truncated.
 
-    What rounding could make too long is scaled by a little less. A squared norm
-    below 2^53 is exact; the rounding of others, and of products, is at most
-    `n + 4` half ulp for `n` coordinates.
+    A record that rounding could make too long is scaled a little further. A
+    squared norm below 2^53 is exact; the rounding of others, and of products,
+    is at most `n + 4` half ulp for `n` coordinates.
     """
     values = [tf.cast(leaf, tf.float64) for leaf in leaves]
     size = sum(tf.size(leaf[:1], out_type=tf.int64) for leaf in leaves)

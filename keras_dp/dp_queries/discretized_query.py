@@ -33,7 +33,7 @@ class DiscretizedSumQuery(SummingQuery, WrappingQuery):
     to half an ulp, so that a clipped record exceeds its clip by at most a
     relative 2^-23 in float32; then sums round. A record that is not finite
     counts as zero, and what is compared with `threshold` is the record in the
-    template's dtype. Noise is that of a `GaussianSumQuery`.
+    template's dtype. A `GaussianSumQuery` adds the noise.
 
     Attributes:
         threshold: In the record's unit, >= 0.

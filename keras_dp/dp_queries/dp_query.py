@@ -15,7 +15,7 @@ Nest = Any  # A nest as `tf.nest` understands it, with tensors as leaves.
 
 
 class QueryResult(NamedTuple):
-    """What a release returns: the answer, the next state, and its cost.
+    """One release: the answer, the next state, and the cost.
 
     Attributes:
         value: The private answer.
@@ -247,7 +247,7 @@ def add(sample_state: Nest, contribution: Nest) -> Nest:
     try:
         tf.nest.assert_same_structure(sample_state, contribution)
     except (TypeError, ValueError):
-        # Not its own message, which shows the values.
+        # The message of `tf.nest` would show values.
         raise ValueError(
             "`records` must have the structure of the template, which is "
             f"{_shapes(sample_state)}. Received: {_shapes(contribution)}."

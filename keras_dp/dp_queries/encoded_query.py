@@ -71,7 +71,7 @@ class EncodedSumQuery(SummingQuery):
 
     That all vectors have a norm of at most 1 is not enough for noise other
     than Gaussian: cost depends on their shapes. A record that is not finite
-    counts as zero. The noise is of the generator that the seed is of.
+    counts as zero. The seed names the generator of the noise.
 
     Attributes:
         vectors: A recipe, or the bounds themselves, with levels in decreasing

@@ -19,12 +19,12 @@ from keras_dp.dp_queries.dp_query import (
 )
 from keras_dp.dp_queries.wrapping_query import WrappingQuery, check_query
 
-# From here on the asymptotic series of this many terms has all digits.
+# An asymptotic series of `_TERMS` terms has all digits for larger arguments.
 _ASYMPTOTIC = 10.0
 _TERMS = 20
-# Of the size of a value in units of the noise: squares are floats.
+# Largest value in units of the noise whose square is still a float64.
 _MOST = 1e150
-# Priors are probabilities up to the rounding of three of them.
+# Three rounded priors may miss a sum of 1 by so much.
 _ROUNDING = 1e-9
 
 
@@ -46,13 +46,13 @@ class ErrorCorrectedQuery(WrappingQuery):
     * `p(y | stop) = (Phi((y + nu) / s) - Phi((y - nu) / s)) / (2 nu)`;
     * `p(y | up) = exp(r^2 / 2 - u r) Phi(u - r) / tau`, the integral of
       `exp(-(x - nu) / tau) phi((y - x) / s) / (tau s)` over x > nu;
-    * `p(y | down)` is that of up at -y;
+    * `p(y | down)` is `p(-y | up)`;
 
     each times its prior. As x lies on either side of nu, and noise is
     Gaussian, there is one value of y above which up wins, and one below which
     down does (Karlin 1968, variation diminishing kernels).
 
-    Guarantee: that of `query`, with the same events: the decision sees the
+    Guarantee: as for `query`, with the same events: the decision sees the
     released value and public numbers only, and is post-processing, for any
     neighbouring relation. A record that is not finite counts for what it does
     in `query`. The answer is no longer a sum plus noise: `result_noise`
@@ -102,7 +102,7 @@ class ErrorCorrectedQuery(WrappingQuery):
         priors = tuple(self.priors)
         if len(priors) != 3:
             raise ValueError(
-                "`priors` must be those of down, stop and up. "
+                "`priors` must be three, of down, stop and up. "
                 f"Received: priors={self.priors!r}."
             )
         for prior in priors:

@@ -23,7 +23,7 @@ class GaussianAverageQuery(WrappingQuery):
     It is `NormalizedQuery(GaussianSumQuery(l2_norm_clip, sum_stddev),
     denominator)`, with numbers as its configuration.
 
-    Guarantee: that of the sum. The division is by a constant chosen before
+    Guarantee: as for the sum. The division is by a constant chosen before
     any data is seen, such as the expected size of a Poisson sample, and never
     by the realized number of records, which is private.
 

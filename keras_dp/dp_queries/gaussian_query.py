@@ -51,8 +51,8 @@ class GaussianSumQuery(SummingQuery):
     by at most twice that, for every record, up to float rounding (in float32
     a relative 1e-6 for tensors; the clip is not lowered to make up for it). A
     record that is not finite, or whose norm is not, counts as zero. Sum and
-    noise are float64 if the template is, and float32 otherwise. The noise is of
-    the generator that the seed is of, by default ChaCha20.
+    noise are float64 if the template is, and float32 otherwise. The seed names
+    the generator of the noise, ChaCha20 by default.
 
     Attributes:
         l2_norm_clip: Bound on one record's norm, in the record's unit, >= 0.

@@ -32,7 +32,7 @@ class KSDenoisedQuery(WrappingQuery):
     noise: nearly 0 where they could be noise alone, up to 1 where they could
     not. With `n` coordinates of noise alone it is about `0.9 / sqrt(n)`.
 
-    Guarantee: that of `query`, with the same events. The factor is computed
+    Guarantee: as for `query`, with the same events. The factor is computed
     from the released value and the public law of the noise, never from the
     noise itself, so that it is post-processing, for any neighbouring relation;
     rounding adds nothing. A record that is not finite counts for what it does

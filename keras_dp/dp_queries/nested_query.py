@@ -27,8 +27,8 @@ class NestedQuery(DPQuery):
     """Answers each part of a record by a query of its own.
 
     `queries` is a nest (dicts with string keys, lists, tuples) whose leaves are
-    queries. Its structure is a prefix of that of a record: what lies below a
-    query is that query's record. States have the structure of `queries`.
+    queries. Its structure is a prefix of the record's structure: the part below
+    a query is that query's record. States have the structure of `queries`.
 
     Guarantee: for each leaf query its own, of its part of the record. All
     leaves see the same sample, and the release has one ledger event per leaf,

@@ -23,7 +23,7 @@ class NormalizedGlobalState(NamedTuple):
     """The state of a `NormalizedQuery`.
 
     Attributes:
-        numerator_state: That of the query that is divided.
+        numerator_state: The state of the query that is divided.
         denominator: Scalar float64.
     """
 
@@ -36,7 +36,7 @@ class NormalizedGlobalState(NamedTuple):
 class NormalizedQuery(WrappingQuery):
     """A query's answer divided by a fixed, public number.
 
-    Guarantee: that of the query, whatever the neighbouring relation: the
+    Guarantee: as for the query, whatever the neighbouring relation: the
     division is by a constant chosen before any data is seen, such as the
     expected size of a Poisson sample, and never by the realized number of
     records, which is private. Records that are not finite are treated as by

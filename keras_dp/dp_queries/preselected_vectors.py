@@ -16,9 +16,10 @@ from keras_dp.ledger import noise_families
 
 Array = npt.NDArray[np.float64]
 
-# Of the mean square of a block: Gauss-Legendre, exact to degree 7.
+# Gauss-Legendre quadrature integrates the mean square of a block. It is exact
+# for polynomials up to degree 7.
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(4)
-# Where the spread of blocks over ranks is computed.
+# The number of ranks at which the spread of blocks over ranks is computed.
 _RANKS = 4096
 
 

@@ -49,7 +49,7 @@ class QuantileAdaptiveClipState(NamedTuple):
 
 
 class QuantileAdaptiveClipParams(NamedTuple):
-    """What a `QuantileAdaptiveClipSumQuery` prepares records by.
+    """The public numbers that the query bounds records by.
 
     Attributes:
         sum_params: The clip, scalar float64.
@@ -73,7 +73,7 @@ class QuantileAdaptiveClipSample(NamedTuple):
 
 
 class QuantileAdaptiveClipEvent(NamedTuple):
-    """What a round of a `QuantileAdaptiveClipSumQuery` released.
+    """The two releases of one round of the query.
 
     Attributes:
         sum_event: The sum of the clipped records.

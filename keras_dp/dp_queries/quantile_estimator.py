@@ -1,4 +1,4 @@
-"""What estimators of a quantile have in common."""
+"""Base of the queries that estimate a quantile, with and without privacy."""
 
 import abc
 import math
@@ -15,7 +15,7 @@ from keras_dp.dp_queries.wrapping_query import WrappingQuery
 
 # Estimates, and the reciprocals of geometric ones, stay far inside float32.
 LARGEST_ESTIMATE = 1e30
-# From one end of that range to the other.
+# A step that leads from one end of that range to the other.
 _LARGEST_LOG_STEP = 2 * math.log(LARGEST_ESTIMATE)
 
 
@@ -37,7 +37,7 @@ class QuantileEstimatorState(NamedTuple):
 
 
 class QuantileEstimatorParams(NamedTuple):
-    """What a quantile estimator prepares records by.
+    """The public numbers that turn records into bits.
 
     Attributes:
         current_estimate: Scalar float64.
@@ -49,7 +49,7 @@ class QuantileEstimatorParams(NamedTuple):
 
 
 class QuantileEstimator(WrappingQuery):
-    """What both estimators do: sum bits, and move the estimate by them."""
+    """Sums a bit for each record, and moves an estimate by the noised sum."""
 
     __slots__ = ()
 

@@ -26,7 +26,7 @@ _ROUNDING = 2.0**-40
 class QuantizedSumQuery(SummingQuery, WrappingQuery):
     """Clips records, rounds them towards zero on a grid, and sums integers.
 
-    What is released is an exact sum of integers with discrete Gaussian noise,
+    The answer is an exact sum of integers with discrete Gaussian noise,
     times the grid's step: there are no low bits of floating point that could
     tell more than the guarantee allows (Mironov 2012).
 

@@ -1,4 +1,4 @@
-"""What a query may ask of a batch of records, whatever they are made of.
+"""Norms and sums of batches of records, whatever these are made of.
 
 A batch of records is a nest whose leaves are tensors `[batch, ...]`, or
 `LazyRecords`, which answer questions about records without holding them, such
@@ -109,8 +109,8 @@ def weighted_sum(leaf: Leaf, weights: tf.Tensor) -> tf.Tensor:
         multiply = tf.math.multiply_no_nan  # 0 * NaN is NaN, but not here.
     else:
         multiply = tf.multiply
-    # Not -1, which would let a single record stand for the whole batch. Not a
-    # matrix product, which rounds to 10 bits on GPUs with TensorFloat-32.
+    # A shape of -1 would let a single record stand for the whole batch. A
+    # matrix product would round to 10 bits on GPUs with TensorFloat-32.
     along = [tf.shape(leaf)[0]] + [1] * (leaf.shape.rank - 1)
     weights = tf.reshape(tf.cast(weights, leaf.dtype), along)
     return tf.reduce_sum(multiply(leaf, weights), axis=0)
@@ -160,12 +160,7 @@ def sum_in_chunks(
             behind one another, to what they add to the sum, of that shape. A
             record that is not finite comes, and counts, as zero.
     """
-    weights = masked(ones(records[0]), mask)
-    for leaf in records[1:]:
-        if not isinstance(leaf, LazyRecords):
-            weights = with_shape_of(
-                ones(leaf), weights, "records", "one batch in all leaves"
-            )
+    weights = _weights_of_all(records, mask)
     batch = weights.shape[0]
     if batch is None:
         batch = tf.shape(weights)[0]
@@ -178,14 +173,9 @@ def sum_in_chunks(
     def add_chunk(start: tf.Tensor, total: tf.Tensor) -> Any:
         places = start + tf.range(chunk)
         indices = tf.minimum(places, batch - 1)
-        rows = _rows(records, like, indices, chunk)
         counts = (places < batch) & (tf.gather(weights, indices) > 0)
-        counts &= tf.reduce_all(tf.math.is_finite(rows), axis=1)
-        counts = counts[:, tf.newaxis]
-        rows = tf.where(counts, rows, tf.zeros_like(rows))
-        parts = contribution(rows)
-        parts = tf.where(counts, parts, tf.zeros_like(parts))
-        return start + chunk, total + tf.reduce_sum(parts, axis=0)
+        rows = _rows(records, like, indices, chunk)
+        return start + chunk, total + _counted_sum(rows, counts, contribution)
 
     _, total = tf.while_loop(
         lambda start, _: start < batch,
@@ -197,6 +187,30 @@ def sum_in_chunks(
         tf.reshape(part, leaf.shape)
         for part, leaf in zip(tf.split(total, sizes), like, strict=True)
     ]
+
+
+def _weights_of_all(records: list[Leaf], mask: Any) -> tf.Tensor:
+    """Returns weight 1 for each record, 0 under the mask, `[batch]`."""
+    weights = masked(ones(records[0]), mask)
+    for leaf in records[1:]:
+        if not isinstance(leaf, LazyRecords):
+            weights = with_shape_of(
+                ones(leaf), weights, "records", "one batch in all leaves"
+            )
+    return weights
+
+
+def _counted_sum(
+    rows: tf.Tensor,
+    counts: tf.Tensor,
+    contribution: Callable[[tf.Tensor], tf.Tensor],
+) -> tf.Tensor:
+    """Returns what the finite rows that count contribute, `[size]`."""
+    counts &= tf.reduce_all(tf.math.is_finite(rows), axis=1)
+    counts = counts[:, tf.newaxis]
+    parts = contribution(tf.where(counts, rows, tf.zeros_like(rows)))
+    parts = tf.where(counts, parts, tf.zeros_like(parts))
+    return tf.reduce_sum(parts, axis=0)
 
 
 def _rows(

@@ -109,7 +109,7 @@ class RestartQuery(WrappingQuery):
     in, and its noise grows with its height: with a new tree for each pass over
     the data, each has the record once.
 
-    Guarantee: that of the inner query, whatever the neighbouring relation. The
+    Guarantee: as for the inner query, whatever the neighbouring relation. The
     restart follows from public state after a release, so that
     `planned_event` already names the tree of the next round. Records that are
     not finite are treated as by the inner query.

@@ -1,4 +1,4 @@
-"""What queries whose noise comes from a tree have in common."""
+"""Base of the queries whose noise comes from a tree over the rounds."""
 
 import abc
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ _MOST_LEVELS = 62  # More would overflow int64.
 
 
 class TreeEvent(NamedTuple):
-    """What one step of a tree released.
+    """One release of a query on a tree.
 
     Attributes:
         l2_norm_bound: Scalar float64.
@@ -54,7 +54,7 @@ class TreeState(NamedTuple):
 
 
 class TreeQuery(SummingQuery):
-    """What queries on trees have in common."""
+    """Sums the clipped records of rounds, with noise from a tree over them."""
 
     __slots__ = ()
 
@@ -125,7 +125,7 @@ class TreeQuery(SummingQuery):
 
     @property
     def record_query(self) -> GaussianSumQuery:
-        """What bounds and sums the records of one round."""
+        """The query that bounds and sums the records of one round."""
         return GaussianSumQuery(self.l2_norm_clip, self.stddev)
 
     @property

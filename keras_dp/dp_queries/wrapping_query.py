@@ -1,4 +1,4 @@
-"""What queries that hold another query have in common."""
+"""Base of the queries that hold another query."""
 
 import abc
 

@@ -7,11 +7,10 @@ third is an angle of `2^32` equidistant ones, none of them on an axis.
 Guarantee: variables are right to a relative 4e-7, for `v` near 0 and near 1
 alike: neither `v` nor `1 - v` loses digits. They are finite, never 0, and as
 often negative as positive. None is larger than 9.5, which has probability
-2e-21. The law of one variable differs
-from the normal one, before its rounding to float32, by a total variation of
-about 1e-10: a radius and its neighbour are further apart than floats are only
-where `v < 2^-39`, 7 standard deviations, and the mean over so many equidistant
-angles of a smooth function is its integral.
+2e-21. Before its rounding to float32, the distribution of one variable differs
+from the normal one by a total variation of about 1e-10. Radii are further apart
+than floats only where `v < 2^-39`, beyond 7 standard deviations, and the mean
+of a smooth function over so many equidistant angles is its integral.
 
 Source: Box and Muller (1958), "A note on the generation of random normal
 deviates", Annals of Mathematical Statistics 29. Polynomials are our own
@@ -30,7 +29,7 @@ WORDS_OF_PAIR = 3
 LARGEST = math.sqrt(2 * 65 * math.log(2))
 
 _HALF_ULP = 2.0**-65  # Puts `v` between its neighbours.
-# Of 1 / sqrt(2) as float32: mantissas are taken from it on.
+# The bits of 1 / sqrt(2) as float32, the smallest mantissa here.
 _BITS_OF_LEAST_MANTISSA = 0x3F3504F3
 _BITS_OF_ONE = 0x3F800000
 _EXPONENT_BIAS = 127.0

@@ -71,7 +71,7 @@ def _discrete_laplace(
     Minus zero does not: zero would have twice its mass.
     """
     words = seeds.words(like, seed)
-    # In (0, 1], never 0, and as precise near 0 as a float64 can be.
+    # Uniform in (0, 1], never 0, and as precise near 0 as float64 can be.
     uniform = tf.abs((tf.cast(words, tf.float64) + 0.5) * 2.0**-63)
     size = tf.floor(-tf.math.log(uniform) * (tf.floor(scale) + 1))
     size = tf.cast(size, tf.int64)
@@ -83,7 +83,7 @@ def _is_accepted(
     scale: tf.Tensor, proposal: tf.Tensor, seed: tf.Tensor
 ) -> tf.Tensor:
     size = tf.cast(tf.abs(proposal), tf.float64)
-    # In units of the scale, whose square could underflow.
+    # The distance is in units of the scale, whose square could underflow.
     distance = size / scale - scale / (tf.floor(scale) + 1)
     words = tf.cast(seeds.words(proposal, seed), tf.float64)
     uniform = tf.abs((words + 0.5) * 2.0**-63)

@@ -46,13 +46,15 @@ from keras_dp.ledger.noise_families import (
 from keras_dp.ledger.variance_gamma_noise import VarianceGammaNoise
 from keras_dp.noise import seeds
 
-# In floats the same law as the normal, and twice it is still a float32.
+# In floats, Student's t with more degrees of freedom is the normal law. Twice
+# this number is still a float32.
 _MOST_DF = 1e30
-# Of the tables of distribution functions, good to 1e-10.
+# The number of nodes of a table of a distribution function, good to 1e-10.
 _NODES = 4096
-# What lies beyond the tables does not change a float64 near 1.
+# The tables end where tails have this probability, which does not change a
+# float64 near 1.
 _OUTSIDE = 1e-17
-# Where `exp(-z)` times a polynomial of degree 99 is 0.
+# `exp(-z)` times a polynomial of degree 99 is 0 for larger `z`.
 _NO_TAIL = 2000.0
 
 
@@ -163,7 +165,7 @@ def _(
 
 @sample.register
 def _(noise: VarianceGammaNoise, like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    # In a loop: XLA would compile each term anew.
+    # A loop, because XLA would compile each term anew.
     total = tf.foldl(
         lambda total, own: total + laplace(seeds.signed_uniform(like, own)),
         tf.stack(seeds.split(seed, noise.shape)),

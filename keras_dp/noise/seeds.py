@@ -1,16 +1,15 @@
-"""Where the randomness of queries comes from: values, split on every use.
+"""Seeds of the noise: values that are split on every use, and replaced.
 
-A seed is a tensor of int64, whose shape says of which generator: `[4]`, a key
-of ChaCha20, the default, or `[2]`, a seed of Philox, TensorFlow's own, which
-is not cryptographic. Seeds come from the operating system; a seed that the
-caller chooses counts only inside `reproducible()`, for tests, so that a second
-run with it has other noise. No seed is ever written to a file: whoever knows
-the seed can subtract the noise, and a restored seed would repeat it on other
-data.
+A seed is a tensor of int64. Its shape names its generator: `[4]` is a key of
+ChaCha20, the default, and `[2]` a seed of TensorFlow's Philox, which is not
+cryptographic. Seeds come from the operating system; a seed that the caller
+chooses counts only inside `reproducible()`, for tests, so that a second run
+with it has other noise. No seed is ever written to a file: whoever knows the
+seed can subtract the noise, and a restored seed would repeat it on other data.
 
-What is drawn is in `streams`. A key of ChaCha20 is used once, for new keys or
-for a draw, and then replaced: who learns a key learns nothing of what was drawn
-before (fast key erasure).
+`streams` draws words and normal variables. A key of ChaCha20 is used once, for
+new keys or for a draw, and then replaced: whoever learns a key learns nothing
+about earlier draws (fast key erasure).
 
 Source: Bernstein (2017), "Fast-key-erasure random-number generators",
 https://blog.cr.yp.to/20170723-random.html.
@@ -32,7 +31,7 @@ from keras_dp.noise import streams
 GENERATOR = streams.PHILOX
 DEFAULT = streams.CHACHA20
 
-# In values, of 64 bytes for float32.
+# A number of values; 16 of float32 are 64 bytes.
 _ALIGNMENT = 16
 
 _generator: contextvars.ContextVar[str] = contextvars.ContextVar(

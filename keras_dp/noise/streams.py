@@ -1,13 +1,13 @@
 """Words and normal variables of a seed, drawn in pieces that XLA compiles.
 
-A seed is a tensor of int64, and its shape says of which generator: `[4]`, the
-256-bit key of ChaCha20, or `[2]`, a seed of Philox. It is used for one draw.
+A seed is a tensor of int64. Its shape names its generator: `[4]` is the 256-bit
+key of ChaCha20, `[2]` a seed of Philox. It is used for one draw.
 
 A draw is cut into pieces of equal shape: a piece is compiled once, pieces run
 on several cores where the caller is not compiled as a whole, and in a loop
 where it is. Blocks of ChaCha20 are never drawn twice: the number of a piece is
-the high half of their numbers, and the last word of the nonce what they are
-for. A piece has at most `2^32` blocks.
+the high half of the numbers of its blocks, and the last word of the nonce says
+what they are used for. A piece has at most `2^32` blocks.
 """
 
 import functools
@@ -31,12 +31,12 @@ PHILOX = "philox"
 CHACHA20 = "chacha20"
 LENGTHS = {CHACHA20: 4, PHILOX: 2}
 
-# Last words of the nonce.
+# The last word of the nonce, for each use.
 FOR_SEEDS = 1
 FOR_WORDS = 2
 FOR_NORMALS = 3
 
-# In one block.
+# The numbers of words, pairs and normal variables in one block.
 _WORDS = chacha20.WORDS_OF_BLOCK
 _PAIRS = _WORDS // box_muller.WORDS_OF_PAIR
 _NORMALS = 2 * _PAIRS
@@ -45,7 +45,7 @@ _NORMALS = 2 * _PAIRS
 _SIZES = (16, 256, 1024, 4096, 16384)
 _ALIGNMENT = 64
 
-# Relative: compiled operations are contracted and reordered.
+# A relative error: compiled operations are contracted and reordered.
 _MOST_APART = 1e-5
 # Without the private operation, or with one of another signature or version.
 _NO_KERNEL = (
@@ -323,7 +323,7 @@ def _is_trusted(
                 _SLOW, f"cannot be run: {type(error).__name__}: {error}"
             )
             return False
-        # Not compiled: that would take a second.
+        # Compiling this too would take a second.
         expected = piece(lanes, False, seed, start, argument)
         if expected.dtype == tf.uint32:
             agree = tf.reduce_all(found == expected)

@@ -1,22 +1,22 @@
 """The noise of prefix sums that are made of the nodes of a binary tree.
 
-The rounds are the leaves. The sum of the first `t` rounds is that of the nodes
-that the binary digits of `t` name: for each digit that is one, the block of
-`2^level` rounds that ends there. Each node has noise of its own, drawn once.
+The rounds are the leaves. The sum of the first `t` rounds is the sum of the
+nodes that the binary digits of `t` name: for each digit that is one, the block
+of `2^level` rounds that ends there. Each node has noise of its own, drawn once.
 
 | | noise of a node of level `l` | its variance |
 | --- | --- | --- |
 | plain | its own | 1 |
 | efficient | the best mean of its own and that of its descendants | below |
 
-A node's sum is also that of its descendants of any level below. Of level
+A node's sum is also the sum over its descendants of any level below. Of level
 `l - k` there are `2^k`, whose sum has variance `2^k`; weighted by `2^-k`, over
 the sum of the weights, the mean of all levels has the least variance,
 `1 / (2 - 2^-l)`. Sums from above a node or from later rounds are not used: they
 are not known when a prefix is released.
 
-Only one node per level is kept, that of the latest block that is complete and
-the left child of its parent, or the root so far.
+Only one node per level is kept: the latest complete block that is the left
+child of its parent, or the root so far.
 
 Source: Honaker (2015), "Efficient Use of Differentially Private Binary Trees",
 the estimate from below, as used by Kairouz et al. (2021), arXiv:2103.00039v3,
@@ -138,9 +138,9 @@ def _merged(
 
 
 def _weighted(levels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """Returns the weighted sum over levels, without a matrix product.
+    """Returns the weighted sum over levels.
 
-    Which GPUs would round to 10 bits.
+    It is no matrix product, which GPUs would round to 10 bits.
     """
     weights = tf.cast(weights, levels.dtype)
     along = [levels.shape[0]] + [1] * (levels.shape.rank - 1)

@@ -17,7 +17,7 @@ Lanes = Any
 
 
 class Arithmetic(Protocol):
-    """What formulas need beside `+`, `-`, `*`, `&`, `|` and `^`."""
+    """The operations of formulas beside `+`, `-`, `*`, `&`, `|` and `^`."""
 
     def shifted_left(self, words: Lanes, bits: int) -> Lanes:
         """Returns words times a power of two, modulo `2^32`."""

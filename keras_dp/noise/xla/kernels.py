@@ -20,7 +20,7 @@ from keras_dp.noise.xla.arithmetic import Lanes, Name, TextArithmetic
 # Takes the number of a lane and what all lanes share.
 Body = Callable[[TextArithmetic, Lanes, Sequence[Lanes]], Sequence[Lanes]]
 
-# Of the calling convention of modules.
+# The version of the calling convention of modules.
 _VERSION = 10
 
 
