@@ -41,7 +41,7 @@ class LeafNoise(NamedTuple):
 
     Attributes:
         family: Law of the noise at scale 1.
-        scale: What it is multiplied by, scalar float64 tensor.
+        scale: Factor of the noise, scalar float64 tensor.
         group: Equal for leaves that one query answers as one vector.
     """
 
@@ -166,7 +166,7 @@ class DPQuery(abc.ABC):
 
         Args:
             event: A `QueryResult.event` or `planned_event`, with values.
-            name: What the records are; leaf queries of a nest extend it.
+            name: Name of the records; leaf queries of a nest extend it.
         """
 
     @property

@@ -157,7 +157,7 @@ class ErrorCorrectedQuery(WrappingQuery):
 
         Args:
             value: The released y, finite, of any shape.
-            stddev: Of the noise in it, scalar, > 0.
+            stddev: Standard deviation of the noise in it, scalar, > 0.
         """
         value = tf.cast(value, tf.float64)
         stddev = tf.cast(stddev, tf.float64)

@@ -24,7 +24,7 @@ def proportional_noise(
 
     Args:
         l2_norm_clips: Bound of each group, > 0, in its own unit.
-        noise_multiplier: Of all groups together, > 0.
+        noise_multiplier: The one of all groups together, > 0.
 
     >>> proportional_noise({"conv": 1.0, "head": 0.5}, noise_multiplier=2.0)
     {'conv': 2.828..., 'head': 1.414...}
@@ -45,7 +45,7 @@ def dimension_adjusted_noise(
 
     Args:
         l2_norm_clips: Bound of each group, > 0, in its own unit.
-        noise_multiplier: Of all groups together, > 0.
+        noise_multiplier: The one of all groups together, > 0.
         dimensions: Number of coordinates of each group.
 
     >>> dimension_adjusted_noise({"a": 1.0, "b": 1.0}, 1.0, {"a": 1, "b": 3})
@@ -65,7 +65,7 @@ def equal_noise(
 
     Args:
         l2_norm_clips: Bound of each group, > 0, in one unit.
-        noise_multiplier: Of all groups together, > 0.
+        noise_multiplier: The one of all groups together, > 0.
 
     >>> equal_noise({"a": 3.0, "b": 4.0}, noise_multiplier=2.0)
     {'a': 10.0, 'b': 10.0}
@@ -87,7 +87,7 @@ def noise_from_shares(
 
     Args:
         l2_norm_clips: Bound of each group, > 0, in its own unit.
-        noise_multiplier: Of all groups together, > 0.
+        noise_multiplier: The one of all groups together, > 0.
         shares: Weight of each group, > 0; they need not add up to 1.
 
     Raises:

@@ -66,7 +66,7 @@ class PreselectedVectors:
         floor: Magnitudes below it become 0, >= 0, in the unit of the
             distribution, before scaling. In blocks it applies to their levels.
         levels: Largest number of different magnitudes of a vector, >= 1.
-        seed: Of the draws, which are no secret, >= 0.
+        seed: Seed of the draws, which are no secret, >= 0.
 
     Source: Nasr, Shokri, Houmansadr (2020), arXiv:2007.11524v1, sections 3.1
     and 5: 1,000 vectors from a standard Gaussian, `floor` 1e-5, norm 1. Blocks

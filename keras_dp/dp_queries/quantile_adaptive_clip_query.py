@@ -40,7 +40,7 @@ class QuantileAdaptiveClipState(NamedTuple):
     Attributes:
         noise_multiplier: Scalar float64.
         sum_state: Clip and noise of the next sum.
-        quantile_estimator_state: Of the query that moves the clip.
+        quantile_estimator_state: State of the query that moves the clip.
     """
 
     noise_multiplier: tf.Tensor
@@ -53,7 +53,7 @@ class QuantileAdaptiveClipParams(NamedTuple):
 
     Attributes:
         sum_params: The clip, scalar float64.
-        quantile_estimator_params: Of the query that moves the clip.
+        quantile_estimator_params: For the query that moves the clip.
     """
 
     sum_params: tf.Tensor

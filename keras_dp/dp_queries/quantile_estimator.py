@@ -26,8 +26,8 @@ class QuantileEstimatorState(NamedTuple):
         current_estimate: Scalar float64.
         target_quantile: Scalar float64.
         learning_rate: Scalar float64.
-        below_estimate_state: Of the query for the share of records that are
-            not above the estimate.
+        below_estimate_state: State of the query for the share of records that
+            are not above the estimate.
     """
 
     current_estimate: tf.Tensor
@@ -41,7 +41,7 @@ class QuantileEstimatorParams(NamedTuple):
 
     Attributes:
         current_estimate: Scalar float64.
-        below_estimate_params: Of the query for the share of records.
+        below_estimate_params: For the query for the share of records.
     """
 
     current_estimate: tf.Tensor

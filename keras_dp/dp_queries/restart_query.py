@@ -92,8 +92,8 @@ class RestartState(NamedTuple):
     """The state of a `RestartQuery`.
 
     Attributes:
-        inner_query_state: Of the query that is restarted.
-        indicator_state: Of what says when.
+        inner_query_state: State of the query that is restarted.
+        indicator_state: State of the indicator, which says when.
     """
 
     inner_query_state: Nest

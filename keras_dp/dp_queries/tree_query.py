@@ -28,7 +28,7 @@ class TreeEvent(NamedTuple):
 
     Attributes:
         l2_norm_bound: Scalar float64.
-        noise_stddev: Of each node, scalar float64.
+        noise_stddev: Noise on each node, scalar float64.
         tree_id: Shape `[2]`, int64.
     """
 
@@ -42,9 +42,9 @@ class TreeState(NamedTuple):
 
     Attributes:
         tree_id: Shape `[2]`, int64. Public, and independent of the noise.
-        noise: Of the nodes.
-        base: What the query keeps from the start of the tree.
-        total: What the query keeps from round to round.
+        noise: Noise of the nodes.
+        base: Kept by the query from the start of the tree.
+        total: Kept by the query from round to round.
     """
 
     tree_id: tf.Tensor

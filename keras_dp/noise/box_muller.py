@@ -66,7 +66,7 @@ def pair(arithmetic: Arithmetic, words: Sequence[Lanes]) -> tuple[Lanes, Lanes]:
     """Returns two float32 normal variables from three words each.
 
     Args:
-        arithmetic: Of the words.
+        arithmetic: Arithmetic on the words.
         words: High and low half of the probability, and the angle.
     """
     high, low, angle = words

@@ -34,7 +34,7 @@ def sample(
     Args:
         scale: Parameter, which the standard deviation never exceeds, scalar
             in [0, 2^40]. At 0 all draws are 0. As a tensor it is not checked.
-        shape: Of the draws.
+        shape: Shape of the draws.
         seed: See `seeds.fresh`; must not be used again.
         dtype: int32 or int64. Draws that do not fit wrap around.
 

@@ -20,7 +20,7 @@ each family is right far into its tails, in float32 too:
 | hyperbolic secant | `-log(tan(pi v / 4))` | 44.6 |
 | variance-gamma | a sum of Laplace variables | 44.4 `shape` |
 
-What is larger has probability `2^-64`, 5.4e-20, and is never drawn.
+Larger noise has probability `2^-64`, 5.4e-20, and is never drawn.
 
 Source: Bailey (1994), "Polar generation of random variates with the
 t-distribution", Mathematics of Computation 62, for Student's t; the limit of

@@ -145,9 +145,9 @@ def _in_pieces(
     Args:
         draw: Returns a piece of so many lanes.
         starts: Returns, for so many pieces, what tells `draw` them apart.
-        count: Of values.
+        count: Number of values.
         each: Values of a lane.
-        dtype: Of values.
+        dtype: Dtype of the values.
     """
     lanes = _SIZES[-1]
     if tf.is_tensor(count):

@@ -112,7 +112,7 @@ class TextArithmetic(Arithmetic):
     """Arithmetic that writes StableHLO, a line an operation.
 
     Attributes:
-        lines: What was written.
+        lines: The text so far.
     """
 
     def __init__(self) -> None:
