@@ -1,9 +1,11 @@
 """The global state of a query as variables: saved, its seeds apart."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+
+from keras_dp import _nests
 
 
 class StateVariables:
@@ -64,28 +66,18 @@ class StateVariables:
 def _flatten(
     nest: Any, path: tuple[str, ...] = (), is_secret: bool = False
 ) -> list[tuple[tuple[str, ...], tf.Tensor, bool]]:
-    """Returns leaves with the keys that lead to them, in `tf.nest`'s order.
+    """Returns each leaf with the keys to it, and whether it is secret.
 
-    And whether they are secret, which the name of a field says, never the key
-    of a dict.
+    The name of a field of a NamedTuple says so, never the key of a dict.
     """
-    if isinstance(nest, Mapping):
-        items = [(str(key), nest[key], is_secret) for key in sorted(nest)]
-    elif hasattr(nest, "_fields"):
-        items = [
-            (
-                field,
-                child,
-                is_secret or field == "seed" or field.startswith("secret_"),
-            )
-            for field, child in zip(nest._fields, nest, strict=True)
-        ]
-    elif isinstance(nest, (list, tuple)):
-        items = [(str(i), child, is_secret) for i, child in enumerate(nest)]
-    else:
+    children = _nests.children(nest)
+    if children is None:
         return [(path or ("state",), nest, is_secret)]
-    return [
-        leaf
-        for key, child, hidden in items
-        for leaf in _flatten(child, (*path, key), hidden)
-    ]
+    fields = getattr(nest, "_fields", None)
+    found = []
+    for place, (key, child) in enumerate(children):
+        name = fields[place] if fields else str(key)
+        hides = name == "seed" or name.startswith("secret_")
+        hidden = is_secret or (fields is not None and hides)
+        found += _flatten(child, (*path, name), hidden)
+    return found

@@ -98,8 +98,14 @@ class Lying(Source):
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (lambda n: np.ones(n), "structure .* Received: an array at /, where"),
-        (lambda n: (np.ones(n),), r"keys \[0\] at /, .* keys \[0, 1\]"),
+        (
+            lambda n: np.ones(n),
+            "structure .* Received: one ndarray at /, where",
+        ),
+        (
+            lambda n: (np.ones(n),),
+            r"tuple of \[0\] at /, .* a tuple of \[0, 1\]",
+        ),
         (
             lambda n: ((np.ones(n),), np.ones((n, 2))),
             "a tuple .* at /0, .*an a",
