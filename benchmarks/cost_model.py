@@ -1,7 +1,7 @@
 """Does the cost model pick the faster way to the norms of a kernel?
 
 For kernels of several shapes the per-example gradients are built, and their
-norms taken by the Gram form, in turn, in one process; the norms and the sum
+norms taken as ghost norms, in turn, in one process; the norms and the sum
 under weights are computed both ways. Printed are both times, what the model
 would pick, and at the end by how much it loses against the faster way, always
 picked in hindsight, and against always building and never building.
@@ -76,7 +76,7 @@ def _answers(shape: Shape, builds: bool) -> Callable[[], Any]:
 
 
 def measure(shape: Shape, turns: int) -> tuple[float, float]:
-    """Returns the median seconds of building and of the Gram form."""
+    """Returns the median seconds of building and of ghost norms."""
     ways = [_answers(shape, builds) for builds in (True, False)]
     for way in ways:
         way()
@@ -86,15 +86,15 @@ def measure(shape: Shape, turns: int) -> tuple[float, float]:
             start = time.perf_counter()
             way()
             own.append(time.perf_counter() - start)
-    built, gram = map(statistics.median, times)
-    return built, gram
+    built, ghost = map(statistics.median, times)
+    return built, ghost
 
 
 def _modelled(shape: Shape) -> tuple[float, float]:
     sizes = (shape.batch, 1, shape.shared, shape.left, shape.right, 4)
     return (
         cost_model.instantiated_seconds(*sizes),
-        cost_model.gram_seconds(*sizes),
+        cost_model.ghost_seconds(*sizes),
     )
 
 
@@ -129,16 +129,16 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--fit", action="store_true")
     options = parser.parse_args()
-    print("| batch | terms | kernel | built ms | Gram ms | picked |")
+    print("| batch | terms | kernel | built ms | ghost ms | picked |")
     print("| --- | --- | --- | --- | --- | --- |")
     measured = {}
     for shape in SHAPES:
-        built, gram = measured[shape] = measure(shape, options.turns)
+        built, ghost = measured[shape] = measure(shape, options.turns)
         picked = _modelled(shape)[0] <= _modelled(shape)[1]
         print(
             f"| {shape.batch} | {shape.shared} | {shape.left} x {shape.right} "
-            f"| {1e3 * built:.2f} | {1e3 * gram:.2f} "
-            f"| {'built' if picked else 'Gram'} |",
+            f"| {1e3 * built:.2f} | {1e3 * ghost:.2f} "
+            f"| {'built' if picked else 'ghost'} |",
             flush=True,
         )
     losses = {

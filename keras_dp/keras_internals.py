@@ -304,7 +304,7 @@ def variant_of(dataset: Any) -> Any:
 
 @contextlib.contextmanager
 def counting_one_replica() -> Iterator[None]:
-    """What runs inside counts one replica.
+    """Makes the code inside count one replica.
 
     `distribute_lib._push_per_thread_mode`, `_pop_per_thread_mode` and
     `_get_default_replica_mode`, TensorFlow 2.21. Without them Keras divides a

@@ -47,12 +47,30 @@ class PerExampleGradients(NamedTuple):
         records: The gradients, one `GradientRecords` per trainable variable
             of the model, in the order of `model.trainable_variables`.
         losses: Each example's loss, `[batch]`.
-        outputs: What the model returned.
-        statistics: What each example adds to the statistics of each layer of
-            `GradientEngine.normalized`, in order.
+        outputs: The outputs of the model.
+        statistics: The summand of each example in the statistics of each
+            layer of `GradientEngine.normalized`, in order.
     """
 
     records: list[GradientRecords]
+    losses: tf.Tensor
+    outputs: Any
+    statistics: list[ExampleStatistics]
+
+
+class HookedPass(NamedTuple):
+    """A pass of the model forward, and back to the hooks.
+
+    Attributes:
+        calls: The calls of the layers with a hook, in order.
+        cotangents: The gradient of the summed losses at each of them.
+        losses: Loss of each example, `[batch]`.
+        outputs: The outputs of the model.
+        statistics: As in `PerExampleGradients`.
+    """
+
+    calls: list[HookedCall]
+    cotangents: list[list[tf.Tensor]]
     losses: tf.Tensor
     outputs: Any
     statistics: list[ExampleStatistics]
@@ -64,7 +82,7 @@ class GradientEngine:
     Guarantee: record `i` is the gradient of `losses[i]` with respect to each
     trainable variable, provided that `losses[i]` depends on the model's
     outputs for example `i` only, and these on example `i` only. The second is
-    what `refusals` and `self_check` look after.
+    what `unsupported` and `self_check` look after.
 
     Attributes:
         model: The model. Its `trainable` flags are read at construction.
@@ -119,37 +137,60 @@ class GradientEngine:
             UnsupportedLayerError: A layer of the model cannot be handled; the
                 message names it and the remedy.
         """
+        with without_variable_writes(self.model):
+            ran = self.hooked_pass(
+                inputs, losses_of, batch, loss_scale=loss_scale
+            )
+            unsupported_layers.check_added_losses(self.model)
+            self._check_variables()
+            # Layers without a rule are called again here.
+            records = self.records(ran.calls, ran.cotangents, batch)
+        if loss_scale != 1:
+            records = [ScaledRecords(r, 1 / loss_scale) for r in records]
+        return PerExampleGradients(
+            records, ran.losses, ran.outputs, ran.statistics
+        )
+
+    def hooked_pass(
+        self,
+        inputs: Any,
+        losses_of: Callable[[Any], tf.Tensor],
+        batch: int,
+        *,
+        loss_scale: float = 1.0,
+        training: bool = True,
+    ) -> HookedPass:
+        """Runs the model forward, and back to the hooks.
+
+        Args:
+            inputs: As in `gradients`, for this and the following.
+            losses_of: Maps outputs to losses.
+            batch: Number of examples.
+            loss_scale: Factor of the losses.
+            training: Whether the model is called as in training.
+        """
         tape = tf.GradientTape(watch_accessed_variables=False)
-        with (
-            without_variable_writes(self.model),
-            normalizing_by_released(
-                self.normalized, collects=True
-            ) as statistics,
-        ):
+        with normalizing_by_released(
+            self.normalized, collects=True
+        ) as statistics:
             with tape, hooked(self.hooks, tape, batch) as calls:
-                outputs = _call_in_training(self.model, inputs)
+                outputs = _called(self.model, inputs, training)
                 losses = losses_of(outputs)
                 scaled = losses
                 if loss_scale != 1:
                     scaled = losses * tf.cast(loss_scale, losses.dtype)
             added = statistics()
-            unsupported_layers.check_added_losses(self.model)
-            self._check_variables()
-            cotangents = tape.gradient(
-                scaled,
-                [call.outputs for call in calls],
-                unconnected_gradients=tf.UnconnectedGradients.ZERO,
-            )
-            # Layers without a rule are called again here.
-            records = self.records(calls, cotangents, batch)
-        if loss_scale != 1:
-            records = [ScaledRecords(r, 1 / loss_scale) for r in records]
-        return PerExampleGradients(records, losses, outputs, added)
+        cotangents = tape.gradient(
+            scaled,
+            [call.outputs for call in calls],
+            unconnected_gradients=tf.UnconnectedGradients.ZERO,
+        )
+        return HookedPass(calls, cotangents, losses, outputs, added)
 
-    def call(self, inputs: Any) -> Any:
-        """Returns the outputs of the model, as in training."""
+    def call(self, inputs: Any, *, training: bool = True) -> Any:
+        """Returns the outputs of the model, as in training or not."""
         with normalizing_by_released(self.normalized):
-            return _call_in_training(self.model, inputs)
+            return _called(self.model, inputs, training)
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
@@ -221,8 +262,7 @@ def _has_accelerator() -> bool:
     return any(device.device_type != "CPU" for device in devices)
 
 
-def _call_in_training(model: keras.Model, inputs: Any) -> Any:
-    """Returns the outputs of the model in training mode."""
+def _called(model: keras.Model, inputs: Any, training: bool) -> Any:
     if takes_training(model):
-        return model(inputs, training=True)
+        return model(inputs, training=training)
     return model(inputs)

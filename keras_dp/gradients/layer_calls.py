@@ -24,7 +24,7 @@ def replaced_call(
 ) -> Iterator[None]:
     """Sets `layer.call` on the instance, behind the back of Keras's tracking.
 
-    What was there before, possibly another replacement, is put back.
+    The call from before, possibly another replacement, is put back.
     """
     method = _method(layer)
     before = vars(layer).get(method)

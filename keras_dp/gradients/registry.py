@@ -27,7 +27,7 @@ class LayerCall(NamedTuple):
             output, in `keras.tree` order; for a layer with an `activation`,
             to what goes into it; for an observed layer, to each of
             `Observed.watched`.
-        kept: What the layer's observer kept, `None` for other layers.
+        kept: Values that the layer's observer kept, `None` for other layers.
         static_shapes: Whether no tensor may have a shape that depends on data,
             as XLA needs, and accelerators like it.
     """
@@ -52,9 +52,9 @@ class Observed(NamedTuple):
     """One call of a layer as its observer makes it.
 
     Attributes:
-        outputs: What the layer returns.
-        watched: What was watched: its cotangents are those of the rule.
-        kept: What else the rule needs of the call.
+        outputs: The outputs of the layer.
+        watched: The watched tensors. The rule gets their cotangents.
+        kept: Other values of the call that the rule needs.
     """
 
     outputs: Any

@@ -132,6 +132,10 @@ class TestRefusals:
             GradientEngine(model).gradients(_data(4, 4), _squares, 4)
 
 
+def _raw_normal(shape):
+    return tf.raw_ops.RandomStandardNormal(shape=shape, dtype=tf.float32)
+
+
 class TestSelfCheck:
     """It must pass what is right, and find each way of being wrong."""
 
@@ -237,14 +241,25 @@ class TestSelfCheck:
         with pytest.raises(GradientCheckError, match="depend on that example"):
             self_check(GradientEngine(model), _data(4, 4), _squares, 4)
 
-    def test_finds_randomness_that_cannot_be_repeated(self) -> None:
+    @pytest.mark.parametrize(
+        ("draw", "error"),
+        [
+            # The generator that all layers share is a variable, too.
+            (keras.random.normal, UnsupportedLayerError),
+            (_raw_normal, GradientCheckError),
+        ],
+        ids=["keras", "tensorflow"],
+    )
+    def test_finds_randomness_that_cannot_be_repeated(
+        self, draw, error
+    ) -> None:
         class Noisy(layers.Layer):
             def call(self, x):
-                return x + keras.random.normal(keras.ops.shape(x))
+                return x + draw(keras.ops.shape(x))
 
         model = _model(layers.Dense(3), Noisy())
 
-        with pytest.raises(GradientCheckError, match="SeedGenerator"):
+        with pytest.raises(error, match="SeedGenerator"):
             self_check(GradientEngine(model), _data(4, 4), _squares, 4)
 
     def test_accepts_constants_that_are_not_numbers(self) -> None:

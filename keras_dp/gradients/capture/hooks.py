@@ -45,7 +45,7 @@ class Hook(NamedTuple):
 
 
 class HookedCall(NamedTuple):
-    """What one call of a hooked layer left behind.
+    """Tensors that one call of a hooked layer left behind.
 
     Attributes:
         hook: The hook, whose rule knows what the observer of this call kept.
@@ -161,7 +161,7 @@ def _hooked_call(
     """Returns what replaces the call of a hooked layer.
 
     Args:
-        hook: Of the layer.
+        hook: The hook of the layer.
         tape: As in `hooked`.
         batch: As in `hooked`.
         calls: Where the call is noted.
@@ -182,20 +182,9 @@ def _hooked_call(
             whole.pop()
 
     def noted(*args: Any, **kwargs: Any) -> Any:
-        activation = None
-        if hook.observe is not None:
-            outputs, watched, kept = hook.observe(
-                layer, args, kwargs, tape.watch
-            )
-            rule = _with_kept(hook.rule, kept)
-        else:
-            with contextlib.ExitStack() as stack:
-                if hook.rule is not None:
-                    activation = activation_of(layer)
-                    stack.enter_context(without_activation(layer))
-                outputs = _apart(original(*args, **kwargs))
-            watched, rule = float_outputs(outputs), hook.rule
-            tape.watch(watched)
+        outputs, watched, rule, activation = _watched_call(
+            hook, original, args, kwargs, tape
+        )
         _check_call(layer, args, kwargs, float_outputs(outputs), batch)
         _check_graph(layer, watched, home)
         calls.append(
@@ -204,6 +193,31 @@ def _hooked_call(
         return outputs if activation is None else activation(outputs)
 
     return call
+
+
+def _watched_call(
+    hook: Hook,
+    original: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    tape: tf.GradientTape,
+) -> tuple[Any, list[tf.Tensor], registry.Rule | None, Any]:
+    """Calls the layer; returns outputs, watched tensors, rule and activation.
+
+    The activation is `None` where the outputs contain it already.
+    """
+    layer, activation = hook.layer, None
+    if hook.observe is not None:
+        outputs, watched, kept = hook.observe(layer, args, kwargs, tape.watch)
+        return outputs, watched, _with_kept(hook.rule, kept), None
+    with contextlib.ExitStack() as stack:
+        if hook.rule is not None:
+            activation = activation_of(layer)
+            stack.enter_context(without_activation(layer))
+        outputs = _apart(original(*args, **kwargs))
+    watched = float_outputs(outputs)
+    tape.watch(watched)
+    return outputs, watched, hook.rule, activation
 
 
 def _apart(outputs: Any) -> Any:

@@ -19,7 +19,7 @@ class ExampleLosses(NamedTuple):
     """Losses of a batch, example by example.
 
     Attributes:
-        total: What is minimized, loss weights included, `[batch]`.
+        total: The minimized loss, loss weights included, `[batch]`.
         parts: For a model of several losses, each of them unweighted,
             `[batch]`; empty for a single loss.
     """
@@ -42,11 +42,11 @@ def example_losses(
     Args:
         compiled_loss: The loss that `keras.Model.compile` made, built.
         targets: Nest with leaves `[batch, ...]`.
-        outputs: What the model returned, leaves `[batch, ...]`, with their
+        outputs: Outputs of the model, leaves `[batch, ...]`, with their
             Keras masks.
         sample_weight: Nest with leaves `[batch, ...]`, or `None`.
         batch: Number of examples.
-        loss_scale: What the gradient of the losses will be asked for, which
+        loss_scale: Factor of the losses when their gradient is asked for, which
             half precision could not hold otherwise.
 
     Raises:
@@ -60,24 +60,14 @@ def example_losses(
         )
     structure = (targets, outputs, sample_weight)
     leaves = keras.tree.flatten(structure)
-    masks = [mask_of(leaf) for leaf in leaves]
-    given = [leaf for leaf in [*leaves, *masks] if leaf is not None]
+    leaves += [mask_of(leaf) for leaf in leaves]
+    given = [leaf for leaf in leaves if leaf is not None]
     _check_batch(given, batch)
 
     def one_example(rows: list[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
         remaining = iter(rows)
-        filled = [
-            None if leaf is None else next(remaining)[tf.newaxis]
-            for leaf in [*leaves, *masks]
-        ]
-        values, value_masks = filled[: len(leaves)], filled[len(leaves) :]
-        for value, mask in zip(values, value_masks, strict=True):
-            if value is not None and mask is not None:
-                set_mask(value, mask)
-        y_true, y_pred, weight = keras.tree.pack_sequence_as(structure, values)
-        with _untracked(compiled_loss) as parts:
-            total = compiled_loss(y_true, y_pred, weight)
-        return total, parts
+        filled = [None if leaf is None else next(remaining) for leaf in leaves]
+        return _loss_of_one(compiled_loss, structure, filled)
 
     rows = [tf.convert_to_tensor(leaf) for leaf in given]
     own = {id(leaf) for leaf in keras.tree.flatten(outputs)}
@@ -88,6 +78,27 @@ def example_losses(
     ]
     total, parts = _differentiable(one_example, rows, watched, loss_scale)
     return ExampleLosses(tf.reshape(total, [batch]), parts)
+
+
+def _loss_of_one(
+    compiled_loss: Any, structure: Any, rows: list[tf.Tensor | None]
+) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """Returns the loss of one example as a batch, and its unweighted parts.
+
+    Args:
+        compiled_loss: As in `example_losses`.
+        structure: Nest of targets, outputs and weights.
+        rows: The leaves of the nest for this example, then their Keras masks.
+    """
+    batches = [None if row is None else row[tf.newaxis] for row in rows]
+    values = batches[: len(rows) // 2]
+    for value, mask in zip(values, batches[len(values) :], strict=True):
+        if value is not None and mask is not None:
+            set_mask(value, mask)
+    y_true, y_pred, weight = keras.tree.pack_sequence_as(structure, values)
+    with _untracked(compiled_loss) as parts:
+        total = compiled_loss(y_true, y_pred, weight)
+    return total, parts
 
 
 def _differentiable(
@@ -102,9 +113,9 @@ def _differentiable(
     the weights as constants.
 
     Args:
-        function: Of a row of each tensor, to a total and its parts.
+        function: Maps a row of each tensor to a total and its parts.
         rows: The tensors, `[batch, ...]`.
-        watched: Those of them that the total is differentiated by.
+        watched: Places of the tensors that the total is differentiated by.
         loss_scale: See `example_losses`.
     """
 

@@ -1,1 +1,1 @@
-"""What is looked at in a model before its first private step."""
+"""Checks of a model before its first private step."""

@@ -17,7 +17,7 @@ class AdaptedLayer(NamedTuple):
     Attributes:
         path: Path of the layer in its model.
         class_name: Class of the layer.
-        holds: What it holds, in words.
+        holds: The kind of the values.
     """
 
     path: str

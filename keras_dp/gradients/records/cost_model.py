@@ -32,10 +32,10 @@ def instantiates(
     if shared == 1:
         return False  # The norm of one outer product is a product of norms.
     sizes = (batch, rows, shared, left, right, itemsize)
-    built, gram = instantiated_bytes(*sizes), gram_bytes(*sizes)
-    if max(built, gram) > LARGEST_BYTES:
-        return built <= gram
-    return instantiated_seconds(*sizes) <= gram_seconds(*sizes)
+    built, ghost = instantiated_bytes(*sizes), ghost_bytes(*sizes)
+    if max(built, ghost) > LARGEST_BYTES:
+        return built <= ghost
+    return instantiated_seconds(*sizes) <= ghost_seconds(*sizes)
 
 
 def instantiated_bytes(
@@ -46,7 +46,7 @@ def instantiated_bytes(
     return batch * rows * left * right * itemsize
 
 
-def gram_bytes(
+def ghost_bytes(
     batch: int, rows: int, shared: int, left: int, right: int, itemsize: int
 ) -> int:
     """Two Gram matrices of each example, their product, and the factors."""
@@ -64,7 +64,7 @@ def instantiated_seconds(
     return operations / OPERATIONS_PER_SECOND + passes / BYTES_PER_SECOND
 
 
-def gram_seconds(
+def ghost_seconds(
     batch: int, rows: int, shared: int, left: int, right: int, itemsize: int
 ) -> float:
     """Two Gram matrices, their product, and the contraction for the sum."""

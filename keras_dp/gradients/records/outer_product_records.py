@@ -53,8 +53,8 @@ class OuterProductRecords(GradientRecords):
     convolution, shared axes of an einsum), `t` over those it is shared by
     (sequence, pixels, repeated calls).
 
-    Source: the Gram form of the norms is Goodfellow (2015), arXiv:1510.01799v2
-    for one position and Bu et al. (2022), arXiv:2210.00038v1 for many.
+    Source: ghost norms are those of Goodfellow (2015), arXiv:1510.01799v2, for
+    one position and of Bu et al. (2022), arXiv:2210.00038v1, for many.
     """
 
     def __init__(
@@ -81,8 +81,8 @@ class OuterProductRecords(GradientRecords):
     def instantiates(self) -> bool:
         """Whether the gradients are built, and not only their norms.
 
-        What is clipped is then what is summed, bit by bit; the Gram form needs
-        a margin.
+        The clipped gradient is then the summed one, bit by bit; a ghost norm
+        needs a margin.
         """
         return cost_model.instantiates(*self._sizes, self.left.dtype.size)
 
@@ -92,7 +92,7 @@ class OuterProductRecords(GradientRecords):
             return squared_sums(self._instantiated())
         left, right = self._balanced()
         if self._sizes[2] > 1:
-            return _gram_norms(left, right)
+            return _ghost_norms(left, right)
         norms = norms_along(left, axis=3) * norms_along(right, axis=3)
         return tf.reduce_sum(tf.square(norms), axis=[1, 2])
 
@@ -163,10 +163,10 @@ class OuterProductRecords(GradientRecords):
         return self._products
 
 
-def _gram_norms(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
-    """Returns upper bounds: the Gram form, with a margin for its rounding.
+def _ghost_norms(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    """Returns upper bounds: ghost norms, with a margin for their rounding.
 
-    With S the sum of the norms of an example's terms, the form is rounded by
+    With S the sum of the norms of an example's terms, the square is rounded by
     the order of `u S^2`, which is added, and the sum under weights by the order
     of `u S`. Both are small against a norm of `S / (16 sqrt(n))` for n terms,
     which is taken where the terms cancel further; n unrelated terms have about

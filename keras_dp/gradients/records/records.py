@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 import tensorflow as tf
 from typing_extensions import override
 
-# Of so many terms sums in float32 keep a relative 1e-5, in XLA's order too.
+# Sums of this many terms keep a relative 1e-5 in float32, in XLA's order too.
 _SUMMED_IN_FLOAT32 = 2**16
 
 

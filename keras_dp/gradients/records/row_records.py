@@ -32,7 +32,7 @@ class RowRecords(GradientRecords):
 
         Args:
             ids: Rows that are updated, `[batch, n]`, in `[0, rows)`.
-            updates: What is added to them, `[batch, n, width]`.
+            updates: Their updates, `[batch, n, width]`.
             rows: Number of rows of the table.
             static_shapes: Whether no tensor may have a shape that depends on
                 data. Otherwise only updates that share a row are added up.
@@ -94,7 +94,7 @@ class RowRecords(GradientRecords):
         Args:
             order: As in `_squares_of_all`.
             repeats: As in `_squares_of_all`.
-            norms: Of each update, `[batch, n]`.
+            norms: Norm of each update, `[batch, n]`.
         """
         batch = self.updates.shape[0]
         shares = repeats | tf.pad(repeats[:, 1:], [[0, 0], [0, 1]])

@@ -27,7 +27,7 @@ _LARGEST_CHANGE = 4.0
 
 
 class ExampleStatistics(NamedTuple):
-    """What examples add to a layer's statistics, relative to the present ones.
+    """Summands of a layer's statistics, relative to the present ones.
 
     With m and v the layer's moving mean and variance, of the values x of a
     channel over the positions of an example: 0 where they agree.

@@ -17,7 +17,7 @@ def convolution_bias_records(
 
     Args:
         layer: A convolution of any kind, with a `bias` and a `data_format`.
-        cotangent: Of the layer's output, in its own data format.
+        cotangent: Cotangent of the layer's output, in its own data format.
     """
     cotangent = in_float(cotangent)
     rank = cotangent.shape.rank

@@ -1,4 +1,4 @@
-"""What the taps of a convolution see, in slices without a stride.
+"""The pixels that the taps of a convolution see, sliced without a stride.
 
 Slices with a stride copy number by number. An axis of `n` pixels is therefore
 seen as `[n / stride, stride]`: a tap then has a *phase*, its place within a
@@ -17,7 +17,7 @@ class Geometry(NamedTuple):
 
     Attributes:
         kernel: Taps along each spatial axis.
-        strides: Of the output, along each axis.
+        strides: Strides of the output, along each axis.
         dilation: Between taps, along each axis.
         before: Zeros in front of the images, along each axis.
     """
@@ -33,7 +33,7 @@ class Run(NamedTuple):
 
     Attributes:
         shift: Strides before them; `None` takes the whole axis.
-        phase: Of the first, below the stride.
+        phase: Phase of the first, below the stride.
         taps: How many, 1 but on the last axis.
     """
 
@@ -64,7 +64,7 @@ def geometry(
     """Returns the geometry of a convolution as TensorFlow pads.
 
     Args:
-        size: Of the images, along each spatial axis.
+        size: Size of the images, along each spatial axis.
         kernel: As in `Geometry`.
         strides: As in `Geometry`.
         dilation: As in `Geometry`.
@@ -93,7 +93,7 @@ def phases_of(
     Args:
         images: `[batch, *size, channels]`.
         outputs: Pixels of the output along each axis.
-        geometry: Of the convolution.
+        geometry: Geometry of the convolution.
 
     Returns:
         `[batch, n / stride, stride, ..., n / stride, stride * channels]`.
@@ -140,7 +140,7 @@ def seen(
         phases: From `phases_of`.
         taps: One of each axis.
         outputs: Pixels of the output along each axis.
-        geometry: Of the convolution.
+        geometry: Geometry of the convolution.
     """
     batch = phases.shape[0]
     channels = phases.shape[-1] // geometry.strides[-1]

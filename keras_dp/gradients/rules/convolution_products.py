@@ -36,7 +36,7 @@ def split_products(
     Args:
         images: `[batch, *size, channels]`.
         cotangent: `[batch, *outputs, filters]`.
-        geometry: Of the convolution.
+        geometry: Geometry of the convolution.
     """
     count, *inner = cotangent.shape[1:-1]
     phases = phases_of(images, cotangent.shape[1:-1], geometry)
@@ -68,7 +68,7 @@ def patches(
     Args:
         images: `[batch, *size, channels]`.
         outputs: Pixels of the output along each axis.
-        geometry: Of the convolution.
+        geometry: Geometry of the convolution.
     """
     phases = phases_of(images, outputs, geometry)
     columns = [

@@ -87,7 +87,7 @@ class _Axis(NamedTuple):
     """One spatial axis of a convolution.
 
     Attributes:
-        length: Of the input.
+        length: Length of the input.
         outputs: Length of the output.
         taps: Length of the kernel.
         stride: Between outputs.

@@ -20,7 +20,7 @@ def _specs(layer: keras.Layer, rank: int | None) -> tuple[str, str, str]:
 
     Args:
         layer: The layer.
-        rank: Of its input, or `None` for any that has two elided axes.
+        rank: Rank of its input, or `None` for any that has two elided axes.
     """
     operands, outputs = layer.equation.replace(" ", "").split("->")
     inputs, kernel = operands.split(",")

@@ -114,8 +114,8 @@ def _to_second(
 
     Args:
         layer: The layer.
-        inputs: What B multiplies, times its scale, `[..., rank]`.
-        cotangent: Of what B gives, `[..., out]`.
+        inputs: Factors of B, times its scale, `[..., rank]`.
+        cotangent: Cotangent of the product with B, `[..., out]`.
     """
     if isinstance(layer, keras.layers.Embedding):
         second, bias = layer.lora_embeddings_b, None

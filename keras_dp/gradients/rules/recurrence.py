@@ -45,8 +45,8 @@ def gru_cell(activation: Activation, gate: Activation, after: bool) -> Cell:
     """Returns the cell of Keras's `GRU`.
 
     Args:
-        activation: Of the candidate.
-        gate: Of the gates.
+        activation: Activation of the candidate.
+        gate: Activation of the gates.
         after: Whether the reset gate is applied after the recurrent kernel.
     """
 
@@ -83,7 +83,7 @@ class Run(NamedTuple):
     Attributes:
         outputs: The first state after each step.
         last: All states after the last step.
-        inner: What came from the states into each step.
+        inner: Part of each pre-activation that came from the states.
     """
 
     outputs: tf.Tensor
@@ -106,7 +106,8 @@ def run(
 
     Args:
         cell: How one step mixes.
-        inputs: What comes from the inputs, `[steps, batch, gates]`.
+        inputs: Part of the pre-activations that comes from the inputs,
+            `[steps, batch, gates]`.
         probe: Zeros like `inputs`, whose cotangent is that of `Run.inner`.
         kernel: The recurrent kernel, `[units, gates]`.
         bias: Added to what comes from the states, `[gates]`.

@@ -31,12 +31,12 @@ _CELLS = (
 
 
 class _Kept(NamedTuple):
-    """What the rule needs of a call; sequences are `[batch, steps, ...]`.
+    """Values that the rule needs; sequences are `[batch, steps, ...]`.
 
     Attributes:
-        inputs: What the kernel multiplied, in the order of the steps.
-        outputs: What the recurrent kernel multiplied.
-        resets: What its last third multiplied, where that is something else.
+        inputs: Factors of the kernel, in the order of the steps.
+        outputs: Factors of the recurrent kernel.
+        resets: Factors of its last third, where they are others.
     """
 
     inputs: tf.Tensor

@@ -29,7 +29,7 @@ def scan(
         reverse: Whether to begin at the end.
 
     Returns:
-        What was carried out of the last step, and the results stacked, in the
+        The values carried out of the last step, and the results stacked, in the
         order of the sequences.
     """
     steps = sequences[0].shape[0]

@@ -24,7 +24,7 @@ from keras_dp.gradients.rules.depthwise_conv import (
 def separable_conv(call: registry.LayerCall) -> registry.Gradients:
     """Returns the gradients of both kernels and the bias.
 
-    What is between the two convolutions is computed again; its cotangent
+    The tensor between the two convolutions is computed again; its cotangent
     follows from that of the output, for the second one is a product of
     matrices at every position.
     """

@@ -23,30 +23,33 @@ def check_model(
             isinstance(layer, keras.layers.BatchNormalization)
             and layer.trainable
         ):
-            if not releases_statistics:
-                raise UnsupportedLayerError(
-                    f"Layer {layer.path!r} is a BatchNormalization in training "
-                    "mode: it normalizes each example by the others, and keeps "
-                    "averages of the data without noise. Release its "
-                    "statistics with compile(..., batch_statistics=...), use "
-                    "GroupNormalization or LayerNormalization, or freeze it "
-                    "with layer.trainable = False."
-                )
-            if type(layer) is not keras.layers.BatchNormalization or (
-                layer.renorm or layer.synchronized
-            ):
-                raise UnsupportedLayerError(
-                    f"Layer {layer.path!r} must be a plain BatchNormalization "
-                    "to normalize by released statistics. Received: class "
-                    f"{type(layer).__name__}, renorm={layer.renorm!r}, "
-                    f"synchronized={layer.synchronized!r}."
-                )
+            _check_normalization(layer, releases_statistics)
         if layer.activity_regularizer is not None:
             raise UnsupportedLayerError(
                 f"Layer {layer.path!r} has an activity regularizer, a loss on "
                 "the whole batch that cannot be split by example. Remove it, "
                 "or add the penalty to the loss as a second output."
             )
+
+
+def _check_normalization(layer: keras.Layer, releases_statistics: bool) -> None:
+    if not releases_statistics:
+        raise UnsupportedLayerError(
+            f"Layer {layer.path!r} is a BatchNormalization in training mode: "
+            "it normalizes each example by the others, and keeps averages of "
+            "the data without noise. Release its statistics with "
+            "compile(..., batch_statistics=...), use GroupNormalization or "
+            "LayerNormalization, or freeze it with layer.trainable = False."
+        )
+    if type(layer) is not keras.layers.BatchNormalization or (
+        layer.renorm or layer.synchronized
+    ):
+        raise UnsupportedLayerError(
+            f"Layer {layer.path!r} must be a plain BatchNormalization to "
+            "normalize by released statistics. Received: class "
+            f"{type(layer).__name__}, renorm={layer.renorm!r}, "
+            f"synchronized={layer.synchronized!r}."
+        )
 
 
 def check_added_losses(model: keras.Model) -> None:

@@ -44,7 +44,7 @@ _RECURRENCES = {
     for back in ("", "Backprop")
     for version in ("", "V2", "V3")
 }
-# What they call is looked at.
+# The functions that they call are examined too.
 _CALLS = {"Case", "If", "StatefulPartitionedCall", "While", "XlaCallModule"}
 _ALLOWED = _READS | _ASSERTIONS | _DRAWS | _RECURRENCES | _CALLS
 # Python may do anything, whatever TensorFlow is told.

@@ -140,5 +140,6 @@ def _refusal(operation: str, path: str | None = None) -> UnsupportedLayerError:
         f"{operation!r} writes{where} while the model and its loss are called "
         "in training mode. It would carry what it has seen of the data out of "
         "the model without noise. Freeze the layer with layer.trainable = "
-        "False, or remove what keeps, prints or counts."
+        "False, or remove what keeps, prints or counts. Random numbers must "
+        "come from a keras.random.SeedGenerator of the layer that uses them."
     )

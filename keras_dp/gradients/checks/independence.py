@@ -1,0 +1,204 @@
+"""Does what an example adds depend on other examples, or on its row?
+
+An example may depend on the weights, on itself, and on random numbers. What a
+layer draws may differ from row to row, as in `Dropout`.
+
+The rows of a sample are random: the sampler puts each record into a random
+row, independently of all records. Two neighbouring samples can therefore be
+drawn together so that every record they share stands in the same row, and
+meets the same random numbers there. A layer that computes with the number of
+the row would not break this argument. It is refused all the same: the number
+says nothing about the example, and batches that the caller cut from a list do
+not have random rows.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_dp.errors import GradientCheckError
+from keras_dp.gradients.checks.culprit import differing_layer
+from keras_dp.gradients.checks.rows import differing_rows, has_rows
+from keras_dp.gradients.checks.trial import Trial
+from keras_dp.gradients.engine import HookedPass
+
+
+def check_repeats(trial: Trial) -> bool:
+    """Returns whether the model draws random numbers in training.
+
+    Raises:
+        GradientCheckError: It draws some that cannot be repeated.
+    """
+
+    def outputs() -> list[tf.Tensor]:
+        leaves = keras.tree.flatten(trial.engine.call(trial.inputs))
+        return [leaf for leaf in leaves if leaf.dtype.is_floating]
+
+    def differ(one: list[tf.Tensor], two: list[tf.Tensor]) -> bool:
+        return any(
+            not np.allclose(a, b, rtol=1e-6, atol=1e-6, equal_nan=True)
+            for a, b in zip(one, two, strict=True)
+        )
+
+    trial.restore()
+    first, following = outputs(), outputs()
+    if not differ(first, following):
+        return False
+    trial.restore()
+    if differ(first, outputs()):
+        raise GradientCheckError(
+            "Random numbers that the model draws in training must come from a "
+            "keras.random.SeedGenerator of the layer that uses them. Without "
+            "one they cannot be repeated, and whether examples interact "
+            "cannot be told."
+        )
+    return True
+
+
+def check_independence(trial: Trial, first: HookedPass) -> None:
+    """Exchanges some examples, and compares what the others add.
+
+    Every example is kept in one pass of each pair, and exchanged in the other.
+    The pass compares an example's loss, its inputs to the layers that own
+    weights, and the cotangents of their outputs. These determine its gradient.
+
+    Args:
+        trial: The model and its batch.
+        first: A pass over the batch as it is.
+
+    Raises:
+        GradientCheckError: Another example changed one of them.
+    """
+    for kept in _splits(trial.batch):
+        copies = np.where(kept, np.arange(trial.batch), np.argmax(kept))
+        changed = rows_of(trial.inputs, copies)
+        place = _difference(trial, first, trial.hooked_pass(changed), kept)
+        if place is not None:
+            layer = differing_layer(trial, changed, np.flatnonzero(kept))
+            raise GradientCheckError(
+                "Each example's loss and gradient must depend on that example "
+                "only. Changing the other examples of a batch changed "
+                f"{place}.{layer} Remove what makes examples interact (a "
+                "statistic over axis 0, attention over the batch)."
+            )
+
+
+def check_rows(trial: Trial, *, is_random: bool) -> None:
+    """Moves every example into the next row, and compares what it adds.
+
+    Args:
+        trial: The model and its batch.
+        is_random: Whether rows have random numbers of their own in training.
+            Then the model is compared as it is used without training.
+
+    Raises:
+        GradientCheckError: The row changed the result.
+    """
+    rows = np.roll(np.arange(trial.batch), 1)
+    moved = rows_of(trial.inputs, rows)
+    training = not is_random
+    first, second = (
+        trial.hooked_pass(inputs, _squares, training=training)
+        for inputs in (trial.inputs, moved)
+    )
+    everywhere = np.ones(trial.batch, bool)
+    place = _difference(trial, first, second, everywhere, rows)
+    if place is not None:
+        layer = differing_layer(trial, moved, None, rows, training=training)
+        raise GradientCheckError(
+            "What an example adds must not depend on its row in the batch. "
+            f"Moving all examples by one row changed {place}.{layer} Remove "
+            "what computes with the number of a row. Random numbers of a "
+            "keras.random.SeedGenerator may differ between rows."
+        )
+
+
+def rows_of(nest: Any, rows: np.ndarray) -> Any:
+    """Returns the examples at `rows` of all tensors."""
+    return keras.tree.map_structure(lambda leaf: tf.gather(leaf, rows), nest)
+
+
+def _splits(batch: int) -> Iterator[np.ndarray]:
+    """Yields which examples are kept: every second, and a random half."""
+    parity = np.arange(batch) % 2 == 0
+    half = np.random.Generator(np.random.Philox(0)).permutation(parity)
+    for kept in (parity, half) if batch > 2 else (parity,):
+        yield from (kept, ~kept)
+
+
+def _difference(
+    trial: Trial,
+    first: HookedPass,
+    second: HookedPass,
+    kept: np.ndarray,
+    rows: np.ndarray | None = None,
+) -> str | None:
+    """Returns in words where two passes differ.
+
+    Args:
+        trial: The model and its batch.
+        first: A pass.
+        second: Another pass.
+        kept: Which rows of the second pass are compared, `[batch]`.
+        rows: Which row of the first pass each of them was; the same by default.
+    """
+
+    def differ(one: Any, two: Any) -> bool:
+        if rows is not None and has_rows(one, trial.batch):
+            one = tf.gather(one, rows)
+        differing = differing_rows(one, two, trial.batch, trial.tolerance)
+        return bool(differing[kept].any())
+
+    def any_differ(one: Any, two: Any) -> bool:
+        pairs = zip(*map(keras.tree.flatten, (one, two)), strict=True)
+        return any(differ(*pair) for pair in pairs)
+
+    for one, two in zip(first.calls, second.calls, strict=True):
+        if any_differ((one.args, one.kwargs), (two.args, two.kwargs)):
+            return f"the inputs of layer {one.hook.layer.path!r}"
+    if differ(first.losses, second.losses):
+        return "the loss of one"
+    weights = tf.random.stateless_normal([trial.batch], [0, 0], alg="philox")
+    weights = tf.where(kept, weights, tf.zeros_like(weights))
+    back = weights if rows is None else tf.gather(weights, np.argsort(rows))
+    for place, call in enumerate(first.calls):
+        before = _backward_values(trial, first, place, back)
+        after = _backward_values(trial, second, place, weights)
+        if any_differ(before, after):
+            return f"the gradient at the output of {call.hook.layer.path!r}"
+    return None
+
+
+def _backward_values(
+    trial: Trial, ran: HookedPass, place: int, weights: tf.Tensor
+) -> list[tf.Tensor]:
+    """Returns what the backward pass left at a hook, to be compared.
+
+    Cotangents of layers that are called in a way of their own are not arranged
+    by rows: their weighted sums of gradients stand for them.
+    """
+    call, cotangents = ran.calls[place], ran.cotangents[place]
+    if call.hook.observe is None:
+        return cotangents
+    records = trial.engine.records([call], [cotangents], trial.batch)
+    sums = [record.weighted_sum(weights) for record in records]
+    return [total[tf.newaxis] for total in sums]  # Not taken for rows.
+
+
+def _squares(outputs: Any) -> tf.Tensor:
+    """A loss of each row that knows no targets."""
+    return tf.add_n(
+        [
+            tf.reduce_sum(
+                tf.reshape(
+                    tf.square(tf.cast(leaf, tf.float32)), [leaf.shape[0], -1]
+                ),
+                axis=1,
+            )
+            for leaf in keras.tree.flatten(outputs)
+            if leaf.dtype.is_floating
+        ]
+    )
