@@ -74,7 +74,7 @@ WINGS = {
         "rules": {"layer_calls", "records", "registry"},
         "capture": {"layer_calls", "records", "registry"},
         "engine": {"capture", "records", "registry", "rules", "unsupported"},
-        "checks": {"capture", "engine", "unsupported"},
+        "checks": {"engine", "layer_calls", "records", "unsupported"},
     },
     "training": {
         "sampled_batches": set(),

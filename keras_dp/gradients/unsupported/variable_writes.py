@@ -116,7 +116,7 @@ def _eagerly(model: keras.Model) -> Iterator[None]:
         refusals.append(_refusal(changed[0]))
     if refusals:
         for variable, value in values:
-            variable.assign(value)  # What was written must not stay.
+            variable.assign(value)  # No written value may stay.
         raise refusals[0]
 
 
