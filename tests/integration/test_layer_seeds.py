@@ -23,7 +23,7 @@ def _without_chosen_seeds():
     _reproducible._is_on.reset(token)
 
 
-def private_model(model=None, seed=None):
+def private_model(model=None, seed=None, checks=0):
     keras.utils.set_random_seed(7)
     if model is None:
         model = keras.Sequential(
@@ -33,7 +33,7 @@ def private_model(model=None, seed=None):
                 layers.Dense(1, use_bias=False, kernel_initializer="zeros"),
             ]
         )
-    private = keras_dp.PrivateModel(model, self_check_examples=0)
+    private = keras_dp.PrivateModel(model, self_check_examples=checks)
     private.compile(
         DPSGD(
             1.0,
@@ -188,7 +188,7 @@ class TestNewSeeds:
     def test_are_the_same_on_all_replicas(self) -> None:
         strategy = tf.distribute.MirroredStrategy(["CPU:0"])
         with strategy.scope():
-            private = private_model()
+            private = private_model(checks=4)
         private.fit(
             records(), np.zeros([40, 1], "float32"), batch_size=40, verbose=0
         )

@@ -127,11 +127,15 @@ def _paths_by_handle(model: keras.Model) -> dict[int, str | None]:
     """
     seeds = seed_ids(model)
     return {
-        id(variable.value.handle): (
-            None if id(variable) in seeds else variable.path
-        )
+        id(handle): None if id(variable) in seeds else variable.path
         for variable in model.variables
+        for handle in _handles(variable.value)
     }
+
+
+def _handles(value: Any) -> list[Any]:
+    """Returns the handle of a variable on each replica."""
+    return [each.handle for each in getattr(value, "values", [value])]
 
 
 def _refusal(operation: str, path: str | None = None) -> UnsupportedLayerError:
