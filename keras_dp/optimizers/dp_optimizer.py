@@ -206,8 +206,13 @@ class DPOptimizer(WrappingOptimizer):
 
     # What a private model does with it, in this order.
 
+    def plan(self) -> dict[str, Any]:
+        """Returns the event of the next release, by name of the query."""
+        return self.round.plan(self.read_state())
+
     def planned_round(
         self,
+        event: Mapping[str, Any],
         sampling: ledger_lib.SamplingEvent,
         *,
         seeded: bool,
@@ -216,6 +221,7 @@ class DPOptimizer(WrappingOptimizer):
         """Returns what the next release will be, for the ledger to cover.
 
         Args:
+            event: From `plan`.
             sampling: How the sample is drawn.
             seeded: Whether the caller chose the seed of the draw.
             gradient_bound_factor: See `PrivateRound.ledger_events`.
@@ -224,9 +230,7 @@ class DPOptimizer(WrappingOptimizer):
             ValueError: A clip is so small that float32 cannot enforce it.
         """
         round_ = self.round
-        queries = round_.ledger_events(
-            round_.plan(self.read_state()), gradient_bound_factor
-        )
+        queries = round_.ledger_events(event, gradient_bound_factor)
         for query in queries:
             bound = getattr(query, "l2_norm_bound", 1.0)
             if 0 < bound < _SMALLEST_CLIP:
@@ -243,6 +247,7 @@ class DPOptimizer(WrappingOptimizer):
         sample: Any,
         variables: list[keras.Variable],
         penalties: list[tf.Tensor | None],
+        planned: Mapping[str, Any],
     ) -> tuple[Any, Mapping[str, Any]]:
         """Noises the sums, updates the variables, and returns the event.
 
@@ -251,12 +256,13 @@ class DPOptimizer(WrappingOptimizer):
             variables: What is trained.
             penalties: Gradient of each variable's weight penalty, which
                 depends on no data and is added after the noise.
+            planned: From `plan`: any other event gets no answer.
 
         Returns:
             The event, and the answer of each query.
         """
         state = self._built_state
-        released = self.round.release(sample, state.read(), variables)
+        released = self.round.release(sample, state.read(), variables, planned)
         state.assign(released.global_state)
         # A step that fails must not leave the seed that it drew with.
         with tf.control_dependencies(tf.nest.flatten(state.read())):

@@ -189,13 +189,27 @@ class PrivateRound:
         sample: Mapping[str, Any],
         state: Mapping[str, Any],
         variables: list[Any],
+        planned: Mapping[str, Any],
     ) -> Released:
-        """Returns the noised answers, the next state and the event."""
+        """Returns the noised answers, the next state and the event.
+
+        Guarantee: all answers are 0 unless the event is the planned one. A
+        state that was changed after the ledger covered the round, and would
+        get less noise, gets no answer.
+
+        Args:
+            sample: The finished sample, of each query.
+            state: The global state of each query.
+            variables: What is trained.
+            planned: The event that the ledger covers, from `plan`.
+        """
         results = {
             name: query.get_noised_result(sample[name], state[name])
             for name, query in self.queries.items()
         }
+        event = {name: result.event for name, result in results.items()}
         answers = {name: result.value for name, result in results.items()}
+        answers = _if_equal(event, planned, answers)
         gradients = answers[GRADIENTS]
         if self.groups is not None:
             gradients = self.groups.join(variables, gradients)
@@ -203,7 +217,7 @@ class PrivateRound:
             gradients,
             answers,
             {name: result.global_state for name, result in results.items()},
-            {name: result.event for name, result in results.items()},
+            event,
         )
 
     def _grouped(self, variables: list[Any], parts: Any) -> Any:
@@ -236,6 +250,24 @@ class PrivateRound:
             for name, query in self.queries.items()
             for metric, value in query.derive_metrics(state[name]).items()
         }
+
+
+def _if_equal(event: Any, planned: Any, answers: Any) -> Any:
+    """Returns the answers if two events are equal, and zeros otherwise."""
+    tf.nest.assert_same_structure(event, planned)
+    equal = [
+        tf.reduce_all(tf.equal(one, other))
+        for one, other in zip(
+            tf.nest.flatten(event), tf.nest.flatten(planned), strict=True
+        )
+    ]
+    if not equal:
+        return answers
+    return tf.cond(
+        tf.reduce_all(tf.stack(equal)),
+        lambda: tf.nest.map_structure(tf.identity, answers),
+        lambda: tf.nest.map_structure(tf.zeros_like, answers),
+    )
 
 
 def _leaves(state: Any) -> list[tf.Tensor]:

@@ -104,8 +104,17 @@ class BatchComputation:
         data: tuple[Any, Any, Any],
         mask: tf.Tensor | None,
         kind: BatchKind,
+        planned: Any,
     ) -> BatchResult:
-        """Adds a physical batch to its sample, and releases the last."""
+        """Adds a physical batch to its sample, and releases the last.
+
+        Args:
+            data: Inputs, targets and sample weights.
+            mask: Shape `[batch]`, false for padding, which may stand in any
+                row; `None` if there is none.
+            kind: Where in its sample the batch stands.
+            planned: The event that the ledger covers.
+        """
         x, y, weight = data
         batch = keras.tree.flatten(x)[0].shape[0]
         held: list[ExampleLosses] = []
@@ -127,7 +136,7 @@ class BatchComputation:
         sample = self._added(batches, kind)
         # Of the weights that the losses are of, not of the updated ones.
         losses = with_penalties(self._parts.model, held[0])
-        released = self._end(sample, kind)
+        released = self._end(sample, kind, planned)
         masks = masks_of(result.outputs)
         return BatchResult(losses, result.outputs, masks, released)
 
@@ -143,16 +152,16 @@ class BatchComputation:
                 state, sample, self.engine.variables, batches
             )
 
-    def _end(self, sample: Any, kind: BatchKind) -> Any:
+    def _end(self, sample: Any, kind: BatchKind, planned: Any) -> Any:
         """Releases the sample, or keeps it for the next batch."""
         if kind.last:
-            return self._released(sample)
+            return self._released(sample, planned)
         self._made_sums.assign(sample)
         return None
 
-    def of_sums(self) -> tuple[Any, dict[str, tf.Tensor]]:
+    def of_sums(self, planned: Any) -> tuple[Any, dict[str, tf.Tensor]]:
         """Releases what every replica has summed up."""
-        return self._released(self._made_sums.read())
+        return self._released(self._made_sums.read(), planned)
 
     @property
     def _made_sums(self) -> SampleSums:
@@ -160,13 +169,15 @@ class BatchComputation:
             raise RuntimeError("`make_sums` must be called first.")
         return self._sums
 
-    def _released(self, sample: Any) -> tuple[Any, dict[str, tf.Tensor]]:
+    def _released(
+        self, sample: Any, planned: Any
+    ) -> tuple[Any, dict[str, tf.Tensor]]:
         """Noises and applies the sums; returns the event and the metrics."""
         if self._parts.options.replicas.are_many:
             sample = summed(sample)
         variables = self.engine.variables
         event, answers = self._parts.optimizer.release(
-            sample, variables, self._penalties(variables)
+            sample, variables, self._penalties(variables), planned
         )
         values = self._parts.side_queries.apply(answers, self.engine.normalized)
         return event, values

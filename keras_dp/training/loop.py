@@ -57,6 +57,7 @@ class TrainingLoop:
         self._terms, self._agreed = terms, replicas.workers == 1
         self._seeds, self._seeds_are_new = seeds, False
         self._own: Iterator[Any] | None = None
+        self._planned: Any = None
         self.recorder: RoundRecorder | UnrecordedRounds
         self.recorder = UnrecordedRounds()
         ledger = optimizer.required_ledger()
@@ -66,6 +67,7 @@ class TrainingLoop:
                 ledger,
                 plan=self._planned_round,
                 events_of=self._events_of,
+                adapts=lambda: optimizer.round.adapts,
             )
 
     @contextlib.contextmanager
@@ -100,8 +102,19 @@ class TrainingLoop:
     def _renew_seeds(self) -> None:
         self._seeds.renew(self._optimizer.rounds_released)
 
+    def _plan(self) -> Any:
+        """Returns the event of the next release.
+
+        Where events do not follow from earlier answers, it is that of the
+        first round: a state that was changed since is refused.
+        """
+        if self._planned is None:
+            self._planned = self._optimizer.plan()
+        return self._planned
+
     def _planned_round(self) -> Round:
         return self._optimizer.planned_round(
+            self._plan(),
             self._adapter.sampling,
             seeded=self._adapter.seeded,
             gradient_bound_factor=self._bound_factor,
@@ -138,15 +151,20 @@ class TrainingLoop:
         """Runs one sample to its release."""
         batch = self._next_batch(iterator)
         step = self._prepared(batch)
+        if self._optimizer.round.adapts:
+            self._planned = None
         self.recorder.cover()
-        logs, event = step.run(batch, self._kind(step, batch, first=True))
+        planned = self._plan()
+        kind = self._kind(step, batch, first=True)
+        logs, event = step.run(batch, kind, planned)
         while not batch.ends_sample:
             batch = self._next_batch(iterator)
-            logs, event = step.run(batch, self._kind(step, batch, first=False))
+            kind = self._kind(step, batch, first=False)
+            logs, event = step.run(batch, kind, planned)
         if step.releases_apart:
             # The chief has covered the round: without its part there is
             # nothing that could be released.
-            logs, event = step.release()
+            logs, event = step.release(planned)
         self.recorder.released(event)
         return logs
 

@@ -3,8 +3,8 @@
 Rounds are reserved in blocks, durably, before the first of them runs, and
 settled afterwards. A process that dies leaves its block counted in full. Blocks
 grow until one takes about a second, so that the cost per step is negligible
-and so is what a crash over-counts. Before each round the plan is asked for
-again: where it changed, the block ends, and the next one is a single round.
+and so is what a crash over-counts. Where events change from round to round, a
+block is one round.
 """
 
 import time
@@ -46,16 +46,19 @@ class RoundRecorder:
         ledger: PrivacyLedger,
         plan: Plan,
         events_of: EventsOf,
+        adapts: Callable[[], bool] = lambda: False,
     ) -> None:
         """Starts with nothing reserved.
 
         Args:
             ledger: Where rounds are recorded.
-            plan: Says what the coming round will release; asked every round.
+            plan: Says what the coming rounds will release; asked once a block.
             events_of: Turns what a round did release into ledger events.
+            adapts: Whether the plan may differ from one round to the next.
         """
         self.ledger = ledger
         self._plan, self._events_of = plan, events_of
+        self._adapts = adapts
         self._reservation: Reservation | None = None
         self._planned: Round | None = None
         self._reserved = self._used = 0
@@ -65,18 +68,15 @@ class RoundRecorder:
     def cover(self) -> None:
         """Returns once the ledger durably covers one more round.
 
-        From then on the round counts, whether it ends or not. A state of the
-        queries that was changed since the last round, by loading weights in a
-        callback for example, is another plan, and is covered as such.
+        From then on the round counts, whether it ends or not.
 
         Raises:
             LedgerWriteError: The ledger could not be written, or this process
                 was forked from the one that reserved the round. Nothing may be
                 released.
         """
-        planned = self._plan()
-        if self._used == self._reserved or planned != self._planned:
-            self._reserve(planned)
+        if self._used == self._reserved:
+            self._reserve()
         if self._reservation is not None:
             self._reservation.check_process()
         self._used += 1
@@ -104,9 +104,9 @@ class RoundRecorder:
             reservation.settle(used)
         self._compare()
 
-    def _reserve(self, planned: Round) -> None:
+    def _reserve(self) -> None:
         self._compare()
-        count = self._next_block() if planned == self._planned else 1
+        planned, count = self._plan(), self._next_block()
         if self._reservation is not None:
             self._reservation = self._reservation.renew(
                 self._used, count, planned
@@ -121,7 +121,7 @@ class RoundRecorder:
 
     def _next_block(self) -> int:
         """A second's worth of rounds, growing at most fourfold a block."""
-        if not self._reserved:
+        if not self._reserved or self._adapts():
             return 1
         seconds = max(time.monotonic() - self._block_started, 1e-6)
         a_second = int(self._reserved * BLOCK_SECONDS / seconds)
@@ -139,8 +139,9 @@ class RoundRecorder:
         if others:
             raise PrivateTrainingError(
                 f"{len(others)} rounds released {others[0]!r} where "
-                f"{planned.queries!r} was planned. The state of the query was "
-                "changed during training. The ledger holds both."
+                f"{planned.queries!r} was planned: the state of the query was "
+                "changed during training. Their answers were withheld. The "
+                "ledger holds both."
             )
 
 

@@ -98,12 +98,15 @@ class TrainingStep:
         """Checks the engine on the first batch of each size that tells."""
         self._check.run(step)
 
-    def run(self, step: PhysicalStep, kind: BatchKind) -> tuple[Any, Any]:
+    def run(
+        self, step: PhysicalStep, kind: BatchKind, planned: Any
+    ) -> tuple[Any, Any]:
         """Runs one physical batch.
 
         Args:
             step: The batch.
             kind: Where in its sample it stands.
+            planned: The event that the ledger covers.
 
         Returns:
             The metrics so far, and the event of the release, `None` if the
@@ -116,14 +119,14 @@ class TrainingStep:
         if replicas.are_many:
             rows = 1 if kind.grouping is None else kind.grouping.rows
             parts = replicas.parts(step, rows)
-        return self._traced(kind, parts)(*parts)
+        return self._traced(kind, parts, planned)(*parts, planned)
 
-    def release(self) -> tuple[Any, Any]:
+    def release(self, planned: Any) -> tuple[Any, Any]:
         """Releases the sample, with all workers, and returns as `run` does."""
         key = "release"
         if key not in self._functions:
             self._functions[key] = self._compiled(self._release_step)
-        return self._functions[key]()
+        return self._functions[key](planned)
 
     @property
     def releases_apart(self) -> bool:
@@ -149,7 +152,7 @@ class TrainingStep:
         return found
 
     def _traced(
-        self, kind: BatchKind, parts: tuple[Any, ...]
+        self, kind: BatchKind, parts: tuple[Any, ...], planned: Any
     ) -> Callable[..., Any]:
         """Returns the step for batches of the shapes of this one."""
         function = self._function(kind)
@@ -165,23 +168,24 @@ class TrainingStep:
         nest = str(keras.tree.map_structure(lambda leaf: leaf is None, parts))
         key = (kind, nest, shapes)
         if key not in self._traces:
-            self._traces[key] = function.get_concrete_function(*parts)
+            self._traces[key] = function.get_concrete_function(*parts, planned)
         return self._traces[key]
 
     def _function(self, kind: BatchKind) -> Any:
         if kind in self._functions:
             return self._functions[kind]
 
-        def core(x: Any, y: Any, weight: Any, mask: Any) -> Any:
-            return self._computation.of_batch((x, y, weight), mask, kind)
+        def core(x: Any, y: Any, weight: Any, mask: Any, planned: Any) -> Any:
+            data = x, y, weight
+            return self._computation.of_batch(data, mask, kind, planned)
 
         if self._parts.options.jit_compile:
             core = tf.function(core, jit_compile=True, autograph=False)
 
-        def step(x: Any, y: Any, weight: Any, mask: Any) -> Any:
+        def step(x: Any, y: Any, weight: Any, mask: Any, planned: Any) -> Any:
             # Metrics stay outside of what XLA compiles: without padding,
             # shapes depend on the data.
-            result = core(x, y, weight, mask)
+            result = core(x, y, weight, mask, planned)
             if self._parts.side_queries.metrics is None:
                 set_masks(result.outputs, result.masks)
                 self._parts.metrics.update(
@@ -194,9 +198,9 @@ class TrainingStep:
         self._functions[kind] = self._compiled(step)
         return self._functions[kind]
 
-    def _release_step(self) -> Any:
+    def _release_step(self, planned: Any) -> Any:
         """A release on its own, of what every replica has summed up."""
-        event, values = self._computation.of_sums()
+        event, values = self._computation.of_sums(planned)
         if self._parts.side_queries.metrics is not None:
             self._parts.side_queries.track(values)
         return event, values

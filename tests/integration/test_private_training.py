@@ -366,11 +366,11 @@ class TestTheLedger:
         assert len(ledger) == 3
         assert ledger.unsettled == 0
 
-    @pytest.mark.parametrize("stops", [False, True])
-    def test_covers_a_state_that_a_callback_loads_before_it_is_used(
-        self, stops, monkeypatch, tmp_path
+    @pytest.mark.parametrize("mode", ["graph", "jit", "eager", "killed"])
+    def test_withholds_what_a_state_that_a_callback_loads_would_release(
+        self, mode, monkeypatch, tmp_path
     ) -> None:
-        """Even in the middle of a block, and if the run ends at once."""
+        """In the middle of a block, and if nobody looks at the events."""
         path = tmp_path / "low.weights.h5"
         low = _private(query=_query(0.1))
         low.train_on_batch(*_data())
@@ -380,29 +380,49 @@ class TestTheLedger:
             def on_train_batch_end(self, batch, logs=None):
                 if batch == 2:
                     self.model.load_weights(path)
-                if batch == 3 and stops:
-                    raise KeyboardInterrupt
 
         # Blocks of 1, 4, 16 rounds: the change falls into the second.
         monkeypatch.setattr(recording, "BLOCK_SECONDS", 1e9)
         ledger = _ledger()
-        private = _private(query=_query(1.0), ledger=ledger, run_eagerly=True)
-        original = DPSGD.release
+        private = _private(
+            query=_query(1.0),
+            ledger=ledger,
+            run_eagerly=mode == "eager",
+            jit_compile=mode == "jit",
+        )
+        if mode == "killed":
+            monkeypatch.setattr(
+                recording.RoundRecorder, "_compare", lambda self: None
+            )
 
-        def release(self, *args):
-            state = self.read_state()["gradients"]
-            noises = {r.queries[0].noise_stddev for r, _ in ledger.rounds}
-            assert float(state.stddev) in noises
-            return original(self, *args)
-
-        monkeypatch.setattr(DPSGD, "release", release)
-
-        with contextlib.suppress(KeyboardInterrupt):
+        with (
+            contextlib.nullcontext()
+            if mode == "killed"
+            else pytest.raises(PrivateTrainingError, match="withheld")
+        ):
             private.fit(*_data(), batch_size=4, callbacks=[Loads()], verbose=0)
 
-        counts = {r.queries[0].noise_stddev: n for r, n in ledger.rounds}
-        assert counts == {1.0: 3, 0.1: 1 if stops else 12}
-        assert ledger.unsettled == 0
+        for loaded, now in zip(
+            low.get_weights(), private.get_weights(), strict=True
+        ):
+            np.testing.assert_array_equal(loaded, now)
+
+    def test_answers_again_after_weights_of_an_equal_state_are_loaded(
+        self, tmp_path
+    ) -> None:
+        """Control: the test above does not show that loading stops all."""
+        private = _private(query=_query(1.0))
+        private.train_on_batch(*_data())
+        private.save_weights(tmp_path / "run.weights.h5")
+        before = private.get_weights()
+
+        class Loads(keras.callbacks.Callback):
+            def on_train_batch_begin(self, batch, logs=None):
+                self.model.load_weights(tmp_path / "run.weights.h5")
+
+        private.fit(*_data(), batch_size=30, callbacks=[Loads()], verbose=0)
+
+        assert (private.get_weights()[0] != before[0]).any()
 
     def test_stops_at_a_release_that_is_not_what_was_planned(self) -> None:
         ledger = _ledger()

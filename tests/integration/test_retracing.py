@@ -142,7 +142,8 @@ def test_what_xla_compiles_has_static_shapes(first, last) -> None:
 
     @tf.function(autograph=False)
     def core(x, y, mask):
-        result = computation.of_batch((x, y, None), mask, kind)
+        planned = private.optimizer.plan()
+        result = computation.of_batch((x, y, None), mask, kind, planned)
         return result.losses.total, result.outputs, result.released
 
     x, y = (tf.constant(part[:4]) for part in data())
