@@ -48,9 +48,7 @@ def file_of(name: str, root: Path = ROOT) -> Path | None:
 
 def needs_tensorflow(path: Path) -> bool:
     """Returns whether the file or its examples import TensorFlow or Keras."""
-    examples = doctest.DocTestParser().get_examples(path.read_text("utf-8"))
-    program = ast.parse("".join(example.source for example in examples))
-    if FRAMEWORKS & {name.partition(".")[0] for name in names(program)}:
+    if FRAMEWORKS & {name.partition(".")[0] for name in _in_examples(path)}:
         return True
     seen: set[Path] = set()
     left = [path]
@@ -64,6 +62,15 @@ def needs_tensorflow(path: Path) -> bool:
             return True
         left += others
     return False
+
+
+def _in_examples(path: Path) -> Iterator[str]:
+    """Yields what the examples in docstrings import."""
+    parser = doctest.DocTestParser()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            for example in parser.get_examples(ast.get_docstring(node) or ""):
+                yield from names(ast.parse(example.source))
 
 
 @functools.cache

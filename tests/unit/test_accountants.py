@@ -187,6 +187,7 @@ class TestContract:
 class TestSupported:
     """What holds for every ledger that an accountant can replay."""
 
+    @pytest.mark.standard
     def test_epsilon_and_delta_are_inverse(
         self, accountant, ledger, neighbours
     ) -> None:
@@ -201,6 +202,7 @@ class TestSupported:
         is_exact = accountant != Fourier() or ledger in (POISSON, FULL)
         assert delta == pytest.approx(1e-6, rel=1e-7 if is_exact else 1e-3)
 
+    @pytest.mark.standard
     def test_less_delta_needs_more_epsilon(
         self, accountant, ledger, neighbours
     ) -> None:

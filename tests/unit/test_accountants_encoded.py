@@ -128,6 +128,7 @@ class TestEncoded:
         for neighbours in RELATIONS:
             assert normalize([over(FullDataset(), query)], neighbours) == ()
 
+    @pytest.mark.standard
     def test_a_law_that_cannot_be_integrated_is_refused(
         self, monkeypatch
     ) -> None:

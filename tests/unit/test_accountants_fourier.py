@@ -267,6 +267,7 @@ class TestRounds:
         assert upper < RDP().epsilon(many, delta=1e-5)
 
 
+@pytest.mark.standard
 class TestManyRounds:
     """More kinds of rounds than are looked at one by one."""
 
