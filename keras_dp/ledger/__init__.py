@@ -1,4 +1,4 @@
-"""What happened: events, rounds and the durable ledger. No TensorFlow."""
+"""Events, rounds and the durable ledger that holds them. No TensorFlow."""
 
 from keras_dp.ledger.coordinate_bounds import CoordinateBounds
 from keras_dp.ledger.events import (

@@ -1,4 +1,4 @@
-"""What can happen to a data set: frozen values, valid by construction.
+"""Events that can happen to a data set: frozen values, valid when made.
 
 The meaning of an event never changes once it is released; a new mechanism
 gets a new class. Nothing here is derived from data: an event holds what was
@@ -340,6 +340,6 @@ def _as_floats(event: Any, check: Callable[..., None], *fields: str) -> None:
             number = float(value) + 0.0  # Minus zero is zero.
         except OverflowError:
             number = math.inf
-        # What was valid may not be as a float: too large, too near to zero.
+        # As a float, a valid number may become infinite or zero.
         check(**{field: number})
         object.__setattr__(event, field, number)

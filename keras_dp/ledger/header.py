@@ -23,7 +23,7 @@ class Header:
 
     Attributes:
         dataset: Id of the data set that is spent from.
-        unit: What one record of the neighbouring relation is: example,
+        unit: The meaning of one record of the adjacency relation: example,
             microbatch, user, patient, ...
         metadata: Free text by key, as sorted pairs. Nothing secret.
         generator: Draws the noise of all releases: "chacha20", which is

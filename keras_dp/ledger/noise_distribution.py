@@ -1,4 +1,4 @@
-"""What a noise family must be: a symmetric, unimodal law with a scale."""
+"""The protocol of a noise family: a symmetric, unimodal law with a scale."""
 
 import abc
 import dataclasses

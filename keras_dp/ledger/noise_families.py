@@ -25,8 +25,8 @@ from keras_dp.ledger.variance_gamma_noise import VarianceGammaNoise
 class GaussianNoise(NoiseDistribution):
     """The normal law; `scale` is the standard deviation.
 
-    Of all laws it has the least variance for a given Fisher information, which
-    is what a record costs that is spread over many coordinates.
+    It has the least variance among laws of the same Fisher information, and
+    that information is the cost of a record spread over many coordinates.
 
     >>> GaussianNoise(2.0).variance
     4.0
@@ -322,7 +322,7 @@ def _cauchy_quantile(probability: Any) -> Array:
     return np.asarray(np.where(p < 0.5, -size, size))
 
 
-# What a ledger calls each family.
+# The name of each family in a ledger.
 ALL: dict[str, type[NoiseDistribution]] = {
     "gaussian": GaussianNoise,
     "student_t": StudentTNoise,

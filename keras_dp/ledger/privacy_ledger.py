@@ -230,7 +230,7 @@ class PrivacyLedger:
 
         Args:
             sampling: How the sample of each round was drawn.
-            queries: What was released over each sample, at least one.
+            queries: The sums released over each sample, at least one.
             count: At least 1, in 64 bits.
             seeded: Whether the caller chose the seed of the rounds.
 
@@ -259,7 +259,7 @@ class PrivacyLedger:
 
         Args:
             sampling: How the sample of each round will be drawn.
-            queries: What will be released over each sample, at least one.
+            queries: The sums to be released over each sample, at least one.
             count: At least 1, in 64 bits.
             seeded: Whether the caller chose the seed of the rounds.
 

@@ -24,7 +24,7 @@ class Reservation:
     called, the whole block stays counted.
 
     Attributes:
-        round: What each of the rounds releases.
+        round: The sample and the releases of each of the rounds.
         count: How many are reserved.
 
     >>> from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger
@@ -91,7 +91,7 @@ class Reservation:
         Args:
             used: In `[0, self.count]`.
             count: Rounds of the next block, at least 1.
-            round_: What each of them releases; by default the same.
+            round_: The sample and the releases of each; by default the same.
 
         Raises:
             LedgerError: The reservation is settled already.

@@ -1,4 +1,4 @@
-"""What the noise families share: arguments, tails and rounding."""
+"""Functions that noise families share: arguments, tails and rounding."""
 
 import math
 from typing import Any
