@@ -48,7 +48,9 @@ class DPOptimizer(WrappingOptimizer):
         ledger: Where every round is recorded.
         groups: Name of a group to the pattern of its variables' paths; see
             `keras_dp.group_variables`.
-        seed: Makes the noise reproducible, for tests; rounds are `seeded`.
+        seed: Makes the noise reproducible, for tests, inside
+            `keras_dp.noise.reproducible()`; everywhere else noise is keyed by
+            the operating system. Rounds are marked `seeded`.
 
     >>> import keras_dp
     >>> ledger = keras_dp.PrivacyLedger.in_memory(dataset="doc")
@@ -183,7 +185,7 @@ class DPOptimizer(WrappingOptimizer):
 
         Args:
             model: Built; `groups` are matched with its variables.
-            side_queries: What is asked of a sample next to its gradients.
+            side_queries: The queries next to that of the gradients.
 
         Raises:
             PrivateTrainingError: It was built for other queries.
@@ -204,7 +206,7 @@ class DPOptimizer(WrappingOptimizer):
             )
         self._round = round_
 
-    # What a private model does with it, in this order.
+    # A private model calls these, in this order.
 
     def plan(self) -> dict[str, Any]:
         """Returns the event of the next release, by name of the query."""
@@ -253,7 +255,7 @@ class DPOptimizer(WrappingOptimizer):
 
         Args:
             sample: The state of the finished sample.
-            variables: What is trained.
+            variables: The variables that are trained.
             penalties: Gradient of each variable's weight penalty, which
                 depends on no data and is added after the noise.
             planned: From `plan`: any other event gets no answer.
@@ -287,7 +289,7 @@ class DPOptimizer(WrappingOptimizer):
 
     @property
     def round(self) -> PrivateRound:
-        """What is asked of each sample, and how it is answered.
+        """The queries of each round, and how they are answered.
 
         Raises:
             PrivateTrainingError: The optimizer is not built.
@@ -298,12 +300,12 @@ class DPOptimizer(WrappingOptimizer):
 
     @property
     def seed(self) -> int | None:
-        """What the caller chose to draw noise from, for tests."""
+        """The seed that the caller chose, for tests."""
         return self._seed
 
     @property
     def state_variables(self) -> list[Any]:
-        """Those of the queries' state, seeds included."""
+        """The variables of the queries' state, seeds included."""
         return self._built_state.variables
 
     @property

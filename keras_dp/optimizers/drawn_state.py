@@ -31,8 +31,9 @@ class DrawnState:
 
         Args:
             round_: Its queries.
-            seed: Of their noise, from the operating system if `None`.
-            header: Of the ledger, `None` if it is not known.
+            seed: Determines their noise inside `reproducible()` alone; else
+                the operating system does.
+            header: The ledger's header, `None` if it is not known.
             add_variable: Creates a saved variable; see `StateVariables`.
         """
         self._round, self._seed = round_, seed
@@ -49,7 +50,7 @@ class DrawnState:
 
     @property
     def variables(self) -> list[Any]:
-        """Those of all leaves."""
+        """The variables of all leaves."""
         return self._variables.variables
 
     def read(self) -> Any:

@@ -35,7 +35,7 @@ class GroupPlan:
         query: A `NestedQuery` with one average of clipped gradients per group.
         groups: Which variables are in which group.
         parameters: Number of coordinates of each group.
-        noise_multiplier: Of all groups together.
+        noise_multiplier: The noise multiplier of all groups together.
     """
 
     query: NestedQuery

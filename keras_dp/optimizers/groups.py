@@ -17,7 +17,7 @@ class VariableGroups(Mapping[str, tuple[str, ...]]):
     `group_variables`.
 
     Attributes:
-        patterns: What the groups were made from. Paths differ from one
+        patterns: The patterns that made the groups. Paths differ from one
             instance of a model to another, patterns do not.
     """
 
@@ -89,17 +89,7 @@ def group_variables(model: keras.Model, patterns: Patterns) -> VariableGroups:
     >>> {name: len(paths) for name, paths in groups.items()}
     {'bias': 1, 'rest': 1}
     """
-    if not model.built:
-        raise ValueError(
-            "`model` must be built before its variables can be grouped. Call "
-            f"it on a batch of data first. Received: model={model.name!r}."
-        )
-    paths = [variable.path for variable in model.trainable_variables]
-    if len(set(paths)) < len(paths):
-        raise ValueError(
-            "The trainable variables of `model` must have different paths. "
-            f"Give its layers names. Received: paths={paths!r}."
-        )
+    paths = _paths_of(model)
     groups: dict[str, list[str]] = {name: [] for name in patterns}
     rest = [name for name, pattern in patterns.items() if pattern is ...]
     if len(rest) > 1:
@@ -129,6 +119,22 @@ def group_variables(model: keras.Model, patterns: Patterns) -> VariableGroups:
     return VariableGroups(
         {name: tuple(taken) for name, taken in groups.items()}, patterns
     )
+
+
+def _paths_of(model: keras.Model) -> list[str]:
+    """Returns the paths of the trainable variables, all of them different."""
+    if not model.built:
+        raise ValueError(
+            "`model` must be built before its variables can be grouped. Call "
+            f"it on a batch of data first. Received: model={model.name!r}."
+        )
+    paths = [variable.path for variable in model.trainable_variables]
+    if len(set(paths)) < len(paths):
+        raise ValueError(
+            "The trainable variables of `model` must have different paths. "
+            f"Give its layers names. Received: paths={paths!r}."
+        )
+    return paths
 
 
 def patterns_from(config: Mapping[str, Any] | None) -> Patterns | None:

@@ -10,7 +10,7 @@ class LedgerOfChief:
     chief of its cluster.
 
     Attributes:
-        header: What the chief's ledger says of itself.
+        header: The header of the chief's ledger.
     """
 
     def __init__(self, header: ledger_lib.Header) -> None:

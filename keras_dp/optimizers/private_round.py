@@ -18,14 +18,14 @@ GRADIENTS = "gradients"
 
 
 class Released(NamedTuple):
-    """What one round gives away.
+    """The result of one round.
 
     Attributes:
         gradients: The noised answer of each variable, in the order of the
             variables.
         answers: The noised answer of every query, by name.
         global_state: The state for the next round.
-        event: What was released, by name of the query.
+        event: The event of each query, by name.
     """
 
     gradients: list[tf.Tensor]
@@ -36,7 +36,7 @@ class Released(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class PrivateRound:
-    """What is asked of one sample, and how it is answered.
+    """The queries of one round, and how they are answered.
 
     Its methods keep nothing: state comes in and goes out. In order: `plan`,
     `initial_sample`, `accumulate` for each physical batch, `release`.
@@ -50,7 +50,7 @@ class PrivateRound:
 
     Attributes:
         queries: By name; that of the gradients first. Cannot be changed.
-        groups: Of the variables, `None` if all are in one list.
+        groups: The groups of the variables, `None` if all are in one list.
     """
 
     queries: Mapping[str, DPQuery]
@@ -104,7 +104,7 @@ class PrivateRound:
         """Returns what one record of each query looks like.
 
         Args:
-            variables: What is trained.
+            variables: The variables that are trained.
             side_templates: Template of a record of each side query.
         """
         specs = [tf.TensorSpec(v.shape, v.dtype) for v in variables]
@@ -161,7 +161,7 @@ class PrivateRound:
         Args:
             state: The global state of each query.
             sample: The sample so far, of each query.
-            variables: What is trained.
+            variables: The variables that are trained.
             batches: The records for each query; those of the gradients one
                 per variable.
         """
@@ -200,7 +200,7 @@ class PrivateRound:
         Args:
             sample: The finished sample, of each query.
             state: The global state of each query.
-            variables: What is trained.
+            variables: The variables that are trained.
             planned: The event that the ledger covers, from `plan`.
         """
         results = {

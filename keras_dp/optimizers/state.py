@@ -42,7 +42,7 @@ class StateVariables:
 
     @property
     def variables(self) -> list[Any]:
-        """Those of all leaves."""
+        """The variables of all leaves."""
         return list(self._variables)
 
     def __reduce__(self) -> Any:

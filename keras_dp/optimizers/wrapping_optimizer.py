@@ -1,4 +1,4 @@
-"""What a private optimizer leaves to the Keras optimizer it holds."""
+"""The part of a private optimizer that its inner Keras optimizer does."""
 
 from typing import Any, NoReturn
 
@@ -46,7 +46,7 @@ class WrappingOptimizer(keras.optimizers.Optimizer):
 
     @property
     def variables(self) -> list[keras.Variable]:
-        """What is saved: the query's state without seeds, and the inner's."""
+        """All that is saved: the query's public state, and the inner's."""
         return own_variables_of(self) + self.inner.variables
 
     @property

@@ -1,7 +1,7 @@
-"""What one physical batch computes: forward, backward, clip; noise at the end.
+"""The computation on one physical batch: forward, backward, clip, noise.
 
-All of it is pure but for the state of the optimizer, the sums of a sample that
-spans several batches, and the weights.
+Noise is added where the sample ends. Only three things are changed: the state
+of the optimizer, the sums of a sample that spans several batches, the weights.
 """
 
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ from keras_dp.training.step_parts import StepParts
 
 
 class BatchKind(NamedTuple):
-    """What tells the compiled steps of one model apart.
+    """The place of a batch in its sample: each kind has a compiled step.
 
     Attributes:
         first: Whether the batch is the first of its sample.
@@ -39,11 +39,11 @@ class BatchKind(NamedTuple):
 
 
 class BatchResult(NamedTuple):
-    """What a physical batch leaves, for metrics and the ledger.
+    """The result of a physical batch, for metrics and the ledger.
 
     Attributes:
-        losses: Of each example, weight penalties included.
-        outputs: What the model returned.
+        losses: The loss of each example, weight penalties included.
+        outputs: The outputs of the model.
         masks: The Keras mask of each output.
         released: The event and the private metrics; `None` within a sample.
     """
@@ -65,7 +65,7 @@ class BatchComputation:
         """Finds the layers of the model, or refuses it.
 
         Args:
-            parts: What the step is made of.
+            parts: The parts of the step.
         """
         self._parts = parts
         self._round = parts.optimizer.round
@@ -85,7 +85,7 @@ class BatchComputation:
 
     @property
     def templates(self) -> dict[str, Any]:
-        """What one record of each query looks like."""
+        """The template of a record of each query."""
         return self._round.templates(
             self.engine.variables,
             self._parts.side_queries.templates(self.engine.normalized),
@@ -134,7 +134,7 @@ class BatchComputation:
             result.records, mask, batch, kind.grouping
         )
         sample = self._added(batches, kind)
-        # Of the weights that the losses are of, not of the updated ones.
+        # The losses are those of the old weights, and so are the penalties.
         losses = with_penalties(self._parts.model, held[0])
         released = self._end(sample, kind, planned)
         masks = masks_of(result.outputs)

@@ -31,7 +31,7 @@ class PhysicalStep(NamedTuple):
 
     @property
     def data(self) -> tuple[Any, Any, Any]:
-        """What Keras calls a batch of data."""
+        """Inputs, targets and weights: a batch of data in Keras's words."""
         return self.x, self.y, self.sample_weight
 
 
@@ -59,7 +59,7 @@ class DataAdapter:
 
     @property
     def unit(self) -> str:
-        """What is drawn: "example", or "microbatch" for groups of them."""
+        """The unit that is drawn: "example", or "microbatch"."""
         return str(self.source.unit) if self.is_sampler else "example"
 
     @property

@@ -41,8 +41,8 @@ class ExampleMetrics:
             batch: Inputs, targets and sample weights.
             mask: Shape `[batch]`, false for padding, which may stand in any
                 row; `None` if there is none.
-            losses: Of each example, penalties included.
-            outputs: What the model returned.
+            losses: The loss of each example, penalties included.
+            outputs: The outputs of the model.
         """
         if mask is None:
             self._update(batch, losses, outputs)

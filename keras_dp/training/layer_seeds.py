@@ -28,7 +28,7 @@ class LayerSeeds:
 
         Args:
             model: The user's model.
-            seed: Of the optimizer. Inside `reproducible()`, states follow from
+            seed: The optimizer's. Inside `reproducible()`, states follow from
                 it; else it has no effect.
         """
         self._model = model

@@ -46,11 +46,11 @@ class TrainingLoop:
 
         Args:
             adapter: Where samples come from.
-            optimizer: Of the private model.
+            optimizer: The optimizer of the private model.
             built_step: Makes the compiled steps.
-            seeds: Of the layers of the model.
-            replicas: Of the model.
-            terms: What all workers must agree on.
+            seeds: The seeds of the model's layers.
+            replicas: The replicas of the model.
+            terms: The arguments that all workers must agree on.
         """
         self._adapter, self._optimizer = adapter, optimizer
         self._built_step, self._replicas = built_step, replicas
@@ -87,7 +87,7 @@ class TrainingLoop:
             try:
                 self.recorder.settle()
             finally:
-                # What is saved now says nothing of the rounds that were run.
+                # A model saved now says nothing of the seeds that were used.
                 self._renew_seeds()
 
     def begin_epoch(self) -> None:

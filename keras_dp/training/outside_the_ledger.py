@@ -1,4 +1,4 @@
-"""What a ledger does not see, and the user is told of.
+"""Warns of costs that a ledger does not see.
 
 A ledger holds the rounds of one training. It knows nothing of values that were
 computed on the data before, of rounds in another ledger, or of a record that
@@ -43,7 +43,7 @@ def warn_of_other_ledgers(model: keras.Model, ledger: Any) -> None:
 
     Args:
         model: The user's model, which several private models may hold.
-        ledger: Of the training that is about to start.
+        ledger: The ledger of the training that is about to start.
     """
     if not isinstance(ledger, PrivacyLedger):
         return
@@ -69,7 +69,7 @@ def check_repeats(data: Any) -> bool:
     A record that a batch holds k times moves its sum by k times the clip.
 
     Args:
-        data: What `fit` is given.
+        data: The argument `x` of `fit`.
 
     Returns:
         Whether records are known not to be repeated within a batch. If not, a

@@ -1,4 +1,4 @@
-"""What must hold before a private model trains."""
+"""Conditions that must hold before a private model trains."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -69,8 +69,8 @@ def check_unit(
     """Raises if a ledger of examples would count microbatches, or conversely.
 
     Args:
-        ledger_unit: Of the ledger, any text but "microbatch" for records.
-        drawn_unit: What the sampler draws, "example" or "microbatch".
+        ledger_unit: The ledger's unit: "microbatch", or any text for records.
+        drawn_unit: The unit that is drawn, "example" or "microbatch".
         side_queries: Names of what else is asked of each example.
     """
     if drawn_unit == "microbatch" and side_queries:
@@ -114,8 +114,8 @@ def check_strategies(
 
     Args:
         model: The user's model.
-        optimizer: Of the private model.
-        strategy: Of the private model.
+        optimizer: The optimizer of the private model.
+        strategy: The strategy of the private model.
     """
     if isinstance(strategy, _UNSUPPORTED):
         raise PrivateTrainingError(
@@ -160,7 +160,7 @@ def check_no_jit(options: dict[str, Any]) -> None:
     """Turns off XLA where a step runs on several replicas.
 
     Args:
-        options: Of `keras.Model.compile`; changed in place.
+        options: Arguments of `keras.Model.compile`; changed in place.
     """
     if options.get("jit_compile", "auto") is True:
         raise ValueError(

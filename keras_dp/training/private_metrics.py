@@ -45,8 +45,8 @@ class PrivateMetric(abc.ABC):
 
         Args:
             targets: Nest with leaves `[batch, ...]`.
-            outputs: Of the model, leaves `[batch, ...]`.
-            losses: Of the examples, sample weights included, `[batch]`.
+            outputs: The model's outputs, leaves `[batch, ...]`.
+            losses: The examples' losses, sample weights included, `[batch]`.
         """
 
     def get_config(self) -> dict[str, Any]:

@@ -225,7 +225,7 @@ class PrivateModel(ClusterModel):
 
     @property
     def loss_scale(self) -> float:
-        """What losses are multiplied by while they are differentiated."""
+        """The factor of the losses while they are differentiated."""
         return resolved_loss_scale(self._loss_scale, self.model)
 
     @override

@@ -148,8 +148,8 @@ class RoundRecorder:
 class UnrecordedRounds:
     """Stands for the recorder where another worker, the chief, records.
 
-    What this worker adds to a round is released with the chief's part or not
-    at all, and the chief covers a round before it takes part.
+    The sums of this worker are released with those of the chief or not at all,
+    and the chief covers a round before it takes part.
     """
 
     def cover(self) -> None:

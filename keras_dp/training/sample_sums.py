@@ -17,7 +17,7 @@ class SampleSums:
 
         Args:
             empty: The state of an empty sample.
-            strategy: Of the model.
+            strategy: The strategy of the model.
         """
         self._structure = empty
         with strategy.scope():

@@ -93,7 +93,7 @@ class SideQueries:
 
     @property
     def queries(self) -> dict[str, DPQuery]:
-        """What is asked, by the name it has in the ledger."""
+        """The queries, by the names that they have in the ledger."""
         queries: dict[str, DPQuery] = {}
         if self.metrics is not None:
             queries[_METRICS] = NestedQuery(
@@ -107,7 +107,7 @@ class SideQueries:
         """Returns what one record of each query looks like.
 
         Args:
-            layers: Of batch normalization, whose statistics are asked for.
+            layers: The layers whose batch statistics are asked for.
         """
         templates: dict[str, Any] = {}
         if self.metrics is not None:

@@ -29,7 +29,7 @@ class TrainingStep:
         """Finds the layers of the model, or refuses it.
 
         Args:
-            parts: What the step is made of.
+            parts: The parts of the step.
         """
         self._parts = parts
         self._computation = BatchComputation(parts)
@@ -53,7 +53,7 @@ class TrainingStep:
 
         Args:
             model: The user's model, as the private model holds it.
-            optimizer: Of the private model.
+            optimizer: The optimizer of the private model.
 
         Raises:
             PrivateTrainingError: The optimizer or the model was exchanged,

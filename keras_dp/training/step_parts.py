@@ -1,4 +1,4 @@
-"""What a training step is made of, fixed when `compile` is first trained."""
+"""The parts of a training step, which are fixed when the model is built."""
 
 import dataclasses
 from typing import Any
@@ -18,8 +18,8 @@ class StepOptions:
     Attributes:
         jit_compile: Whether XLA compiles what touches gradients.
         run_eagerly: Whether nothing is compiled.
-        loss_scale: What losses are multiplied by while they are
-            differentiated, a power of two.
+        loss_scale: Power of two that losses are multiplied by while they are
+            differentiated.
         self_check_examples: How many examples the engine is compared with
             brute force on; 0 for none.
         replicas: The devices that share a physical batch.
@@ -34,15 +34,15 @@ class StepOptions:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StepParts:
-    """What a training step is made of.
+    """The parts of a training step.
 
     Attributes:
         model: The user's model, built.
         optimizer: Built for the model and the side queries.
-        loss: What `keras.Model.compile` made of the loss, built. Keras gives
+        loss: The loss as `keras.Model.compile` prepared it, built. Keras gives
             its class no public name.
         metrics: Keras's metrics, which are not private.
-        side_queries: What is asked of a sample next to its gradients.
+        side_queries: The queries next to that of the gradients.
         options: How the step is run.
     """
 

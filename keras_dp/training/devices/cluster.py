@@ -1,4 +1,4 @@
-"""What Keras 3.15 gets wrong where several processes train one model."""
+"""Mends two defects of Keras 3.15 where several processes train one model."""
 
 from typing import Any
 

@@ -127,8 +127,8 @@ class Replicas:
         """Calls a function on every replica of this worker, each on its part.
 
         Returns:
-            What the first replica returned. The caller sees to it that what
-            is used of it is equal on all.
+            The result of the first replica. The caller uses only values that
+            are equal on all of them.
         """
         results = self.strategy.run(function, args=parts)
         return tf.nest.map_structure(self._first, results)
@@ -143,7 +143,7 @@ def summed(sample: Any) -> Any:
     Called on every replica at the end of a sample, once.
     """
     context = tf.distribute.get_replica_context()
-    # What is read of a variable has no device, where TensorFlow looks for one.
+    # A value read from a variable has no device, and TensorFlow looks for one.
     leaves = [tf.identity(leaf) for leaf in tf.nest.flatten(sample)]
     # Tensors travel in one piece, which has one type.
     for dtype in sorted({leaf.dtype for leaf in leaves}, key=str):

@@ -1,4 +1,4 @@
-"""What the processes of a cluster must have in common before they train.
+"""Checks that the processes of a cluster agree before they train.
 
 One of them, the chief, keeps the ledger. All of them draw samples of their own
 records, which no two of them share.
@@ -35,12 +35,12 @@ def open_ledger(
     To be called in every process with the same arguments.
 
     Args:
-        strategy: Of the model.
+        strategy: The strategy of the model.
         path: The file, on the chief's machine.
         dataset: As in `PrivacyLedger.open`.
         unit: As in `PrivacyLedger.open`.
         metadata: As in `PrivacyLedger.open`.
-        generator: Of the noise; also of an existing file.
+        generator: The generator of the noise; also that of an existing file.
 
     Raises:
         LedgerError: As `PrivacyLedger.open`, on the chief.
@@ -109,7 +109,7 @@ def refusal_of(
 
 
 class FitTerms(NamedTuple):
-    """What all workers must agree on, next to the round they plan.
+    """Arguments that all workers must agree on, next to the planned round.
 
     Attributes:
         epochs: As in `keras.Model.fit`.
@@ -147,8 +147,8 @@ def check_agreement(
     Collective: every worker calls it at the same point.
 
     Args:
-        replicas: Of the model.
-        adapter: Of this worker.
+        replicas: The replicas of the model.
+        adapter: The data of this worker.
         planned: The round that this worker expects.
         terms: From `FitTerms.with_optimizer`.
         refusal: Why this worker must not train.
@@ -162,17 +162,7 @@ def check_agreement(
     # Nobody waits for a worker that has gone: refusals travel as well.
     may_train = int(refusal is None)
     row = [may_train, index, count, *_words((planned, terms, size))]
-
-    @tf.function(autograph=False)
-    def rows() -> Any:
-        def gather() -> tf.Tensor:
-            context = tf.distribute.get_replica_context()
-            return context.all_gather(tf.constant([row], tf.int64), axis=0)
-
-        gathered = replicas.strategy.run(gather)
-        return replicas.strategy.experimental_local_results(gathered)[0]
-
-    gathered = rows().numpy().tolist()[:: replicas.local_count]
+    gathered = _gathered(replicas, row)
     expected = [
         [1, i, replicas.workers, *row[3:]] for i in range(len(gathered))
     ]
@@ -191,6 +181,22 @@ def check_agreement(
             f"Received: something else on a worker than {planned!r} and "
             f"{terms!r}, which worker {replicas.worker!r} has."
         )
+
+
+def _gathered(replicas: Replicas, row: list[int]) -> list[list[int]]:
+    """Returns the row of each worker, in order."""
+
+    @tf.function(autograph=False)
+    def rows() -> Any:
+        def gather() -> tf.Tensor:
+            context = tf.distribute.get_replica_context()
+            return context.all_gather(tf.constant([row], tf.int64), axis=0)
+
+        gathered = replicas.strategy.run(gather)
+        return replicas.strategy.experimental_local_results(gathered)[0]
+
+    every: list[list[int]] = rows().numpy().tolist()
+    return every[:: replicas.local_count]
 
 
 def _shard(adapter: DataAdapter) -> tuple[int, int] | None:
