@@ -17,7 +17,7 @@ from keras_dp.accountants.normalize.mechanisms import (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AnalyticGaussian(Accountant):
-    """Prices Gaussian sums over full and disjoint batches, and trees, exactly.
+    """Exact for Gaussian sums over full and disjoint batches, and for trees.
 
     Guarantee: rounds with noise multipliers `z_i` compose to one Gaussian
     release of sensitivity `mu = sqrt(sum_i 1/z_i^2)` in noise stddevs, whose

@@ -1,4 +1,4 @@
-"""Rényi differential privacy: every mechanism, always a bound."""
+"""Rényi differential privacy: a bound for all kinds of rounds but two."""
 
 import dataclasses
 import math
@@ -24,9 +24,9 @@ Conversion: TypeAlias = Literal["improved", "classic"]
 
 # The error of a sum of a few terms, relative to the largest of them.
 _SUM_ERROR = 1e-15
-# Instead of what no float holds; less of it is a larger bound.
+# Stands for a product that no float holds; subtracting less is still a bound.
 _LARGEST = 1e300
-# At this order minus one the divergence is that of Kullback and Leibler.
+# Next to order 1 the divergence is that of Kullback and Leibler.
 _NEAR_ONE = 1e-6
 
 
@@ -57,11 +57,13 @@ class RDP(Accountant):
     | not sampled | `a / (2 z^2)`, exact |
     | Poisson, one record more or less, or zero | exact, larger direction |
     | Poisson, one record replaced | exact (see `mechanisms`) |
-    | fixed size, one record replaced | a bound (see `_fixed_size`) |
+    | fixed size, one record replaced | a bound (see `renyi.fixed_size`) |
     | discrete Gaussian | as above at integer orders (see `mechanisms`) |
-    | encoded, noise of any law | to 1e-6 at `_shift_moments.ORDERS` |
+    | encoded, any noise | to 1e-6 at `renyi.shifted_noise.ORDERS` |
+    | fixed size with replacement; sampled groups | none |
 
-    Between the orders of the last two a chord bounds the log moment.
+    Between the orders of discrete and encoded sums a chord bounds the log
+    moment.
 
     Attributes:
         conversion: "improved" or "classic".
@@ -70,8 +72,8 @@ class RDP(Accountant):
     Proposition 3; Mironov, Talwar, Zhang (2019), arXiv:1908.10530v1; Wang,
     Balle, Kasiviswanathan (2018), arXiv:1808.00087v2; improved conversion:
     Canonne, Kamath, Steinke (2020), arXiv:2004.00010v4, Proposition 12. We
-    differ in the quadrature (`_renyi`) and in searching the order instead of
-    taking the best of a list.
+    differ in the quadrature (`renyi.mixtures`) and in searching the order
+    instead of taking the best of a list.
 
     >>> from keras_dp.ledger import GaussianSum, PoissonSampling, Round
     >>> step = Round(PoissonSampling(0.01), (GaussianSum("all", 1.0, 4.0),))

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
-from scipy import optimize
 
 from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.arrays import Array
@@ -19,6 +18,7 @@ from keras_dp.accountants.normalize.mechanisms import (
     SampledGaussian,
     SampledGaussianReplaceOne,
 )
+from keras_dp.accountants.roots import least_safe
 
 # How far the outputs of the release without sampling are apart, at most, in
 # units of what its noise multiplier refers to.
@@ -28,20 +28,20 @@ _DISTANCE: Mapping[type[Mechanism], float] = {
     SampledGaussianReplaceOne: 2.0,
     FixedSizeGaussian: 1.0,
 }
-# Shares of delta that pay for the deviation of the sum from its mean; what is
-# left pays for the rounds.
+# Shares of delta for the deviation of the sum from its mean; the rounds have
+# the rest.
 _SHARES = 1 / (1 + 2.0 ** np.linspace(-10, 10, 41))
 # exp() of it is finite.
 _EXPONENT = 600.0
 _ROUND_UP = 1 + 1e-12
 _LEAST_LOG_DELTA = -744.0
-# Of log(delta).
+# How far log(delta) may be above its least value.
 _ERROR = 1e-9
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StrongComposition(Accountant):
-    """Prices each round by itself and adds the prices by a tail bound.
+    """Bounds each round by itself and composes the bounds by a tail bound.
 
     Guarantee: a round that is `(e, d)`-private by the analytic Gaussian is
     `(log(1 + q (e^e - 1)), q d)`-private after sampling with rate `q`. Rounds
@@ -55,7 +55,7 @@ class StrongComposition(Accountant):
     rounds, delta 1e-5). 9.34 needs the amplification `e -> q e`, which is
     the first-order approximation of the above and no bound at the `e = 1.46`
     of these rounds: with the true one their calculation gives 26.4. Here the
-    exact price of a Gaussian in place of the classical one lowers that to
+    exact epsilon of a Gaussian in place of the classical one lowers that to
     16.8.
 
     For amplification under `replace_one` the release itself is taken at twice
@@ -90,9 +90,7 @@ class StrongComposition(Accountant):
             return 1.0
         if excess(_LEAST_LOG_DELTA) <= 0:
             return math.exp(_LEAST_LOG_DELTA)
-        found = optimize.brentq(excess, _LEAST_LOG_DELTA, 0.0, xtol=_ERROR)
-        while excess(found) > 0:
-            found += _ERROR
+        found = least_safe(excess, _LEAST_LOG_DELTA, 0.0, nearest=_ERROR)
         return math.exp(found)
 
 
@@ -107,11 +105,11 @@ def _least_epsilon(
     # All of delta for the rounds: basic composition. Else a share of it.
     shares = np.concatenate([[0.0], _SHARES])
     log_each = log_delta + np.log1p(-shares) - np.log(counts @ q)
-    prices = gaussian_profile.least_epsilon(
+    epsilons = gaussian_profile.least_epsilon(
         sensitivity, np.minimum(log_each[:, None], 0)
     )
     with np.errstate(over="ignore"):
-        sampled = _amplified(prices, q)
+        sampled = _amplified(epsilons, q)
         basic = (sampled @ counts)[0]
         mean = (sampled * np.expm1(sampled)) @ counts
         spread = sampled**2 @ counts

@@ -1,4 +1,4 @@
-"""What a privacy target allows, and what a training would cost."""
+"""Noise, rounds and batches for a privacy target; epsilon as it grows."""
 
 from keras_dp.planning.calibration import (
     calibrate_noise,

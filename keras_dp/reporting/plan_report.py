@@ -12,7 +12,7 @@ from keras_dp.planning.plan import Plan
 def plot_plans(plans: Sequence[Plan]) -> Any:
     """Returns a Matplotlib figure of noise per example against batch size.
 
-    Larger batches need less noise per example for the same cost: noise falls
+    Larger batches need less noise per example for the same target: noise falls
     like the inverse of the batch size as long as the noise multiplier is near
     the least that one release needs, and like its square root when many
     releases add up.

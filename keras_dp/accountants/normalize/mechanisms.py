@@ -1,6 +1,6 @@
-"""What a round costs, with everything that does not matter taken away.
+"""Mechanisms: the rounds as accountants read them, and no more than that.
 
-`normalization` turns the rounds of a ledger into these; accountants read
+`normalize` turns the rounds of a ledger into these; accountants read
 nothing else. A `noise_multiplier` is a noise stddev divided by a distance
 between means: dimensionless, `>= 0`, and at 0 the release is not private.
 """
@@ -103,7 +103,7 @@ class WithReplacementGaussian:
 
     @property
     def sampling_probability(self) -> float:
-        """Of the record being drawn at least once."""
+        """The chance of a record to be drawn at least once."""
         none = self.sample_size * math.log1p(-1 / self.population_size)
         return -math.expm1(none)
 
@@ -200,7 +200,7 @@ class Encoding(NamedTuple):
 
     Attributes:
         bounds: Magnitudes of each vector that a record can become.
-        noise: The law of the noise on each coordinate.
+        noise: The distribution of the noise on each coordinate.
     """
 
     bounds: CoordinateBounds
@@ -209,7 +209,7 @@ class Encoding(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AdditiveNoise:
-    """Sums over one sample with noise of several laws; see `_additive`.
+    """Sums over one sample with noise of several kinds; see `renyi.encoded`.
 
     Neighbours differ by one record being there, or contributing, or not.
 

@@ -26,7 +26,7 @@ def log_moment(mechanism: AdditiveNoise, excess: Array) -> Array:
         e^((a-1) D_a) = sum_(k=0..a) C(a,k) q^k (1-q)^(a-k) E_r[(p/r)^k],
 
     and `E_r[(p/r)^k]` is the product of `I_k(v_t)` over all coordinates of all
-    sums of the round, where `I_k` is the moment of `_shift_moments` and, for
+    sums of the round, where `I_k` is the moment of `shifted_noise` and, for
     the Gaussian sums together, `e^(k(k-1)/(2 z^2))`. Each is 1 at `k = 0` and
     `k = 1`, at least 1 elsewhere, and grows with `|v_t|`, so that a record
     whose coordinates, in any order and with any signs, are within a vector of

@@ -34,7 +34,7 @@ def log_moment(
 
     where `T_j` is the largest `E_r |p/r - p'/r|^j` over all three. They bound
     `T_2` by `4 (e^(1/z^2) - 1)` and `T_j` by `2 e^(j(j-1)/(2 z^2))`. Here
-    `T_j` is computed (see `_ternary_moments`), which at `z = 1`, `q = 0.01`
+    `T_j` is computed (see `_log_ternary_moments`), which at `z = 1`, `q = 0.01`
     lowers epsilon by a third. Between integers the log moment is convex, and
     its chord bounds it (their Corollary 10). The bound is never above the
     one without sampling.

@@ -1,4 +1,4 @@
-"""Moments of the likelihood ratio of a noise law and its shift.
+"""Moments of the likelihood ratio of a noise distribution and its shift.
 
 For a symmetric, unimodal density `z` of scale 1 and a shift `t`,
 
@@ -7,7 +7,8 @@ For a symmetric, unimodal density `z` of scale 1 and a shift `t`,
 which is nondecreasing in `|t|`: it is the convolution of `z^k`, symmetric and
 unimodal, with `z^(1-k)`, symmetric and rising in `|x|`.
 
-With `y = log(z(x-t) / z(x))` it is `1 + int z F(y)` for the `F` of `_pairs`,
+With `y = log(z(x-t) / z(x))` it is `1 + int z F(y)`, for the `F` of
+`loss.moments`,
 which is `>= 0`, so that neither cancellation nor overflow occurs for any
 shift. Double-exponential changes of variable, which cluster at 0 and at `t`,
 and adaptive Gauss-Legendre panels in logs follow kinks there, boundary layers
