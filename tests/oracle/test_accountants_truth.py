@@ -21,7 +21,6 @@ from keras_dp.ledger import (
     GaussianSum,
     PoissonSampling,
     Round,
-    UnverifiedSampling,
 )
 from tests.oracle.truth import cases, compute, nested
 
@@ -32,7 +31,6 @@ BY_NAME = {row["name"]: row for row in TABLE}
 SAMPLINGS = {
     "poisson": PoissonSampling,
     "full": FullDataset,
-    "unverified": UnverifiedSampling,
     "disjoint": DisjointBatches,
 }
 

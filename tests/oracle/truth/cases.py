@@ -90,7 +90,7 @@ CASES = [
     ),
     (
         "sampled and not",
-        [poisson(0.01, 0.7, 1000), full(8.0, 3), full(20.0, 2, "unverified")],
+        [poisson(0.01, 0.7, 1000), full(8.0, 3), full(20.0, 2)],
         1e-7,
         ADD,
     ),
