@@ -294,5 +294,6 @@ def _times(event: ledger.SumQueryEvent, factor: int) -> ledger.SumQueryEvent:
         "Examples in microbatches must be answered by queries that bound an L2 "
         "norm: an example that moves a group from one encoded vector to "
         f"another is bounded by neither. Received: {event!r}. Sample groups "
-        'that are fixed in advance (unit="microbatch"), or single examples.'
+        "that are fixed in advance (microbatches=FixedMicrobatches(size)), or "
+        "single examples."
     )
