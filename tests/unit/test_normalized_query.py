@@ -15,7 +15,7 @@ from keras_dp.dp_queries.adaptive_clip_query import AdaptiveClipSumQuery
 from keras_dp.dp_queries.ks_denoised_query import KSDenoisedQuery
 from keras_dp.dp_queries.no_privacy_average_query import NoPrivacyAverageQuery
 from keras_dp.dp_queries.normalized_query import NormalizedQuery
-from tests.query_table import accumulated, total
+from tests.query_table import accumulated, assert_equal, total
 
 RECORDS = tf.constant([[-6.0, 8.0], [4.0, -3.0]])  # The first is clipped.
 
@@ -142,3 +142,20 @@ class TestNoPrivacyAverage:
         )
 
         assert float(self.query.get_noised_result(sample, ()).value) == 1.0
+
+
+def test_a_gaussian_average_is_a_normalized_sum() -> None:
+    average = GaussianAverageQuery(1.5, sum_stddev=2.0, denominator=7)
+    normalized = NormalizedQuery(GaussianSumQuery(1.5, 2.0), 7)
+    records, state = tf.ones([3, 4]), average.initial_global_state(1)
+    one, two = (
+        query.get_noised_result(
+            accumulated(query, state, tf.zeros([4]), records), state
+        )
+        for query in (average, normalized)
+    )
+
+    assert_equal(tuple(one), tuple(two))
+    assert average.ledger_events(one.event) == normalized.ledger_events(
+        two.event
+    )
