@@ -98,7 +98,7 @@ def _assert_equal(model, case, mode, weighted=False):
             bound = RELATIVE * max(scale[i], 1e-6)
             assert np.linalg.norm(full[v][i] - want) <= bound, path
             assert np.linalg.norm(sums[i][v] - want) <= bound, path
-            # A Gram norm is a square: its rounding is that of the square.
+            # A ghost norm is a square: its rounding is that of the square.
             norm = np.linalg.norm(want)
             assert abs(norms[v][i] - norm**2) <= bound * scale[i], path
         want = sum(
@@ -130,7 +130,7 @@ def test_the_expected_layers_have_rules(case: ModelCase) -> None:
     engine = GradientEngine(case.make())
 
     without = sorted(
-        type(tap.layer).__name__ for tap in engine.hooks if tap.rule is None
+        type(hook.layer).__name__ for hook in engine.hooks if hook.rule is None
     )
 
     assert without == sorted(case.fallbacks)

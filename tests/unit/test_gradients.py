@@ -374,7 +374,7 @@ class TestRoundingCannotHideANorm:
     the sum of their norms, however small the sum itself.
     """
 
-    # Rounding of a clipped sum, where the Gram form is used (README, docs).
+    # Rounding of a clipped sum, where ghost norms are used (README, docs).
     SLACK = 1e-2
 
     def _cancelling(self, scale, *shape):
@@ -431,7 +431,7 @@ class TestRoundingCannotHideANorm:
         self._assert_bounded(summed_records.SummedRecords([rows, dense]))
 
     def test_the_check_above_can_fail(self) -> None:
-        """Control: the plain Gram form lets such records through."""
+        """Control: the plain ghost norm lets such records through."""
         left, tiny = self._cancelling(1e4, 16, 1, 1, 64)
         right, _ = self._cancelling(1e4, 16, 1, 1, 64)
 

@@ -41,7 +41,7 @@ def _data(case):
 
 def _how(engine):
     """What the library does with a model that it does not refuse."""
-    rules = [tap.rule is not None for tap in engine.hooks]
+    rules = [hook.rule is not None for hook in engine.hooks]
     assert rules
     return layer_table.RULE if all(rules) else layer_table.FALLBACK
 
