@@ -64,3 +64,10 @@ class TooSlowError(Exception):
 
     Never leaves the package.
     """
+
+
+class NumericalLimitError(Exception):
+    """A number is out of reach of float64; another method takes over.
+
+    Never leaves the package.
+    """

@@ -1,8 +1,44 @@
-"""The arrays of the accountants: float64, so that types say so."""
+"""Arrays of the accountants, and functions of them that NumPy lacks."""
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[np.float64]
+Complex: TypeAlias = NDArray[np.complex128]
+# Either of both.
+Points: TypeAlias = NDArray[Any]
+
+# exp(EXPONENT) is finite, and so are its products with all numbers in use:
+# float64 ends at exp(709).
+EXPONENT = 600.0
+# Distance of 1 from the next float64.
+EPSILON = float(np.finfo(np.float64).eps)
+# exp() of it is 0, also as the real part of a complex number.
+_NOTHING = -750.0
+# Up to this |1 + z|^2 - 1 the modulus is computed from 1 + z, above it from z.
+_SMALL_SIZE = -0.75
+
+
+def log1p(z: Points) -> Points:
+    """Returns `log(1 + z)`, the principal branch for complex numbers.
+
+    Relatively precise where `z` is small, and where `1 + z` is; NumPy's
+    function is not if `z` is complex. The log of 0 is -750 there.
+
+    >>> log1p(np.array([1e-20 + 1e-20j])).tolist()
+    [(1e-20+1e-20j)]
+    """
+    if not np.iscomplexobj(z):
+        return np.log1p(z)
+    x, y = z.real, z.imag
+    is_near = np.maximum(np.abs(x), np.abs(y)) < 1
+    near_x, near_y = np.where(is_near, x, 0.0), np.where(is_near, y, 0.0)
+    change = 2 * near_x + near_x**2 + near_y**2
+    is_near &= change > _SMALL_SIZE
+    near = np.log1p(np.maximum(change, _SMALL_SIZE)) / 2
+    with np.errstate(divide="ignore"):  # log(0) becomes _NOTHING.
+        far = np.log(np.hypot(1 + x, y))
+    sizes = np.where(is_near, near, far)
+    return np.asarray(np.maximum(sizes, _NOTHING) + 1j * np.arctan2(y, 1 + x))

@@ -1,8 +1,9 @@
-"""The tight accountant: certified bounds from the law of the privacy loss."""
+"""The tight accountant: certified bounds from privacy loss distributions."""
 
 import dataclasses
 import math
-from typing import ClassVar, NamedTuple
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple, Self
 
 from typing_extensions import override
 
@@ -14,6 +15,7 @@ from keras_dp.accountants.accountant import (
 )
 from keras_dp.accountants.compose import choose
 from keras_dp.accountants.compose.directions import Order, orders
+from keras_dp.accountants.loss.loss_distribution import LossDistribution
 from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.mechanisms import (
     AdditiveNoise,
@@ -36,28 +38,44 @@ _NORMALIZATION_ERROR = 1e-10
 # Bounds that are this far apart may be above those of moments.
 _WIDE = 1e-4
 _MOMENTS = RDP()
+RENYI = "Rényi divergence"
 _LEAST_NOISE, _MOST_NOISE = 1e-3, 1e9
 # Each of two bounds that are percents apart is computed to this.
 _WIDTH_BETWEEN = 1e-5
 # What may be left out, of delta, and where delta is not known.
-_SHARE_LEFT_OUT, _LEAST_DELTA = 1e-12, 1e-60
+_SHARE_LEFT_OUT, _LEAST_DELTA = 1e-10, 1e-60
 
 
-class Bounds(NamedTuple):
-    """A number that lies between two.
-
-    Attributes:
-        lower: At most the number.
-        upper: At least the number.
-    """
-
+class _Interval(NamedTuple):
     lower: float
     upper: float
 
 
+class Bounds(_Interval):
+    """A number that lies between two: a pair, with a note.
+
+    Attributes:
+        lower: At most the number.
+        upper: At least the number.
+        method: Which method gave the upper one: "closed form", "line
+            integral", or, where the noise is out of reach of these, "Rényi
+            divergence" or "Chernoff bound by moments".
+    """
+
+    method: str
+
+    def __new__(
+        cls, lower: float, upper: float, method: str = choose.CLOSED_FORM
+    ) -> Self:
+        """Returns the bounds."""
+        found = super().__new__(cls, lower, upper)
+        found.method = method
+        return found
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fourier(Accountant):
-    """Composes the laws of the privacy losses, with certified bounds.
+    """Composes privacy loss distributions (PLD), with certified bounds.
 
     Guarantee: `epsilon_bounds` and `delta_bounds` contain the least epsilon
     and delta for which the ledger is private, up to the error of the float64
@@ -67,15 +85,18 @@ class Fourier(Accountant):
     | Rounds | Lower and upper bound |
     | --- | --- |
     | not sampled | exact |
-    | Poisson, one record more or less, or zero | exact, both orders |
+    | Poisson, one record more or less, or zero | exact, both directions |
     | Poisson, one record replaced | exact (see `mechanisms`) |
-    | Poisson, a group of records | exact, both orders |
+    | Poisson, a group of records | exact, both directions |
     | fixed size, one record replaced | what an attack reaches, and a bound |
     | encoded, noise that is not Gaussian | none: use `RDP` |
 
     Bounds of "exact" rounds are at most `relative_width` of epsilon, or of the
-    logarithm of delta, apart, unless epsilon is next to 0. Few rounds with
-    hardly any noise and seldom sampled are the hardest: there it can be 1e-6.
+    logarithm of delta, apart, unless epsilon is next to 0. Rounds that hardly
+    sample are the hardest, where a few large losses decide: there it can be
+    1e-6, and some 1e-5 for a delta of 1e-10. `Bounds.method` says which method
+    gave the upper bound.
+
     Memory and time do not depend on how often a round was repeated. Noise out
     of all proportion, of less than 0.001 or more than 1e9 times the bound, is
     priced by `RDP`, with 0 as the lower bound.
@@ -86,9 +107,8 @@ class Fourier(Accountant):
 
     Source: Zhu, Dong, Wang (2022), arXiv:2106.08567v4; fixed size: Balle,
     Barthe, Gaboardi (2018), arXiv:1807.01647v2, Theorems 9 and 10. We differ
-    in the line of integration, in its error bounds (`_line_integral`), and
-    where few rounds make it long in a grid with rounding that is sound
-    (`_discretization`).
+    in the line of integration and its error bounds (`compose.line.integral`),
+    and in the noise that ends the line (`compose.line.smoothing`).
 
     >>> from keras_dp.ledger import GaussianSum, PoissonSampling, Round
     >>> step = Round(PoissonSampling(0.01), (GaussianSum("all", 1.0, 4.0),))
@@ -210,45 +230,59 @@ class Fourier(Accountant):
 def _epsilon_bounds(
     rounds: tuple[CountedMechanism, ...], delta: float, relative_width: float
 ) -> Bounds:
-    lower = upper = 0.0
+    lower, upper, method = 0.0, 0.0, choose.CLOSED_FORM
     if not _is_in_reach(rounds):
-        return Bounds(0.0, _MOMENTS.epsilon_of(rounds, delta))
+        return Bounds(0.0, _MOMENTS.epsilon_of(rounds, delta), RENYI)
+    done: list[Sequence[LossDistribution]] = []
     for order in orders(rounds, _SHARE_LEFT_OUT * delta):
         log_delta = math.log(delta - order.left_out)
         width = _width(order, relative_width)
-        found = choose.epsilons(order.upper, log_delta, width, lower)
-        upper = max(upper, found[1])
+        if order.upper.losses not in done:  # Symmetric: once.
+            found = choose.epsilons(order.upper, log_delta, width, lower)
+            done.append(order.upper.losses)
+        if found.upper > upper:
+            upper, method = found.upper, found.method
         if order.lower is not order.upper or order.left_out:
             found = choose.epsilons(order.lower, math.log(delta), width, lower)
-        lower = max(lower, found[0])
+        lower = max(lower, found.lower)
     margin = _margin(rounds)
     # Next to 0, epsilon moves by what delta does.
     lower = max(0.0, lower * (1 - margin) - 2 * margin * delta)
     if _is_wide(lower, upper) and _MOMENTS.supports(rounds):
-        upper = min(upper, _MOMENTS.epsilon_of(rounds, delta))
-    return Bounds(float(lower), float(upper))
+        by_moments = _MOMENTS.epsilon_of(rounds, delta)
+        if by_moments < upper:
+            upper, method = by_moments, RENYI
+    return Bounds(float(lower), float(upper), method)
 
 
 def _delta_bounds(
     rounds: tuple[CountedMechanism, ...], epsilon: float, relative_width: float
 ) -> Bounds:
-    lower = upper = 0.0
+    upper, method = 0.0, choose.CLOSED_FORM
     if not _is_in_reach(rounds):
-        return Bounds(0.0, _MOMENTS.delta_of(rounds, epsilon))
+        return Bounds(0.0, _MOMENTS.delta_of(rounds, epsilon), RENYI)
     certain = -math.inf
+    done: list[Sequence[LossDistribution]] = []
     for order in orders(rounds, _LEAST_DELTA):
         width = _width(order, relative_width)
-        found = choose.log_deltas(order.upper, epsilon, width, certain)
-        upper = max(upper, math.exp(min(found[1], 0.0)) + order.left_out)
+        if order.upper.losses not in done:  # Symmetric: once.
+            found = choose.log_deltas(order.upper, epsilon, width, certain)
+            done.append(order.upper.losses)
+        delta = math.exp(min(found.upper, 0.0)) + order.left_out
+        if delta > upper:
+            upper, method = delta, found.method
         if order.lower is not order.upper:
             found = choose.log_deltas(order.lower, epsilon, width, certain)
-        certain = max(certain, found[0])
+        certain = max(certain, found.lower)
     margin = _margin(rounds) * (1 + epsilon + min(abs(certain), 1e6))
     lower = math.exp(certain - margin)
     if _is_wide(lower, upper) and _MOMENTS.supports(rounds):
-        upper = min(upper, _MOMENTS.delta_of(rounds, epsilon))
+        by_moments = _MOMENTS.delta_of(rounds, epsilon)
+        if by_moments < upper:
+            upper, method = by_moments, RENYI
     # What is below every float is not 0.
-    return Bounds(float(lower), min(max(float(upper), math.ulp(0.0)), 1.0))
+    upper = min(max(float(upper), math.ulp(0.0)), 1.0)
+    return Bounds(float(lower), upper, method)
 
 
 def _width(order: Order, relative_width: float) -> float:

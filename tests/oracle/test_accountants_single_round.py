@@ -9,13 +9,13 @@ from keras_dp.accountants.compose.single_round import (
     epsilon_bounds,
     log_delta_bounds,
 )
-from keras_dp.accountants.loss.mixture import MixtureLaw
+from keras_dp.accountants.loss.mixture import MixtureLoss
 
 NOISE_MULTIPLIERS = [0.05, 0.3, 1.0, 10.0, 1000.0]
 PROBABILITIES = [1e-12, 1e-5, 0.01, 0.5, 0.999, 1.0]
 
 
-def delta_in_many_digits(law: MixtureLaw, epsilon: float) -> mp.mpf:
+def delta_in_many_digits(law: MixtureLoss, epsilon: float) -> mp.mpf:
     """`P(l > epsilon) - e^epsilon Q(l > epsilon)` on the half-line."""
     with mp.workdps(80):
         z, q = mp.mpf(law.noise_multiplier), mp.mpf(law.probabilities[1])
@@ -33,8 +33,8 @@ def delta_in_many_digits(law: MixtureLaw, epsilon: float) -> mp.mpf:
         return mixed - mp.exp(eps) * single
 
 
-def law_of(noise_multiplier, probability, is_added) -> MixtureLaw:
-    return MixtureLaw(
+def law_of(noise_multiplier, probability, is_added) -> MixtureLoss:
+    return MixtureLoss(
         noise_multiplier, (1 - probability, probability), is_added
     )
 

@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from keras_dp.accountants import RDP
-from keras_dp.accountants.loss.moments import log_excess_power
+from keras_dp.accountants.loss.log_moments import log_excess_power
 from keras_dp.accountants.normalize.mechanisms import (
     FixedSizeGaussian,
     Gaussian,
@@ -18,8 +18,8 @@ from keras_dp.accountants.normalize.mechanisms import (
 from keras_dp.accountants.renyi.divergences import rdp
 from keras_dp.accountants.renyi.mixtures import (
     log_moment,
-    replaced_law,
-    sampled_law,
+    replaced_loss,
+    sampled_loss,
 )
 from keras_dp.ledger import FullDataset, GaussianSum, Round
 
@@ -90,7 +90,7 @@ def log_moment_over_everything(probability, noise, excess, mean):
 
 
 def law_of(probability, noise, mean):
-    kind = replaced_law if mean else sampled_law
+    kind = replaced_loss if mean else sampled_loss
     return kind(probability, noise)
 
 

@@ -53,7 +53,7 @@ WINGS = {
         "moments": {"accountant", "arrays", "normalize", "renyi"},
         "rdp": {"accountant", "arrays", "normalize", "renyi"},
         "strong_composition": {"accountant", "arrays", "loss", "normalize"},
-        "fourier": {"accountant", "compose", "normalize", "rdp"},
+        "fourier": {"accountant", "compose", "loss", "normalize", "rdp"},
     },
     "noise": {
         "xla": set(),

@@ -1,51 +1,46 @@
-"""Which method bounds epsilon and delta of a composition, and how they meet."""
+"""Which method bounds epsilon and delta of a composition."""
 
-import contextlib
 import math
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import NamedTuple
 
 import numpy as np
 
-from keras_dp.accountants.compose import single_round
-from keras_dp.accountants.compose.composition import (
-    Composition,
-    with_bundles,
-    without_large_losses,
-)
-from keras_dp.accountants.compose.grid import bounds as grid_bounds
+from keras_dp.accountants.compose import saddle, single_round
+from keras_dp.accountants.compose.composition import Composition, with_bundles
 from keras_dp.accountants.compose.line import integral
 from keras_dp.accountants.compose.many_noises import MANY
 from keras_dp.accountants.loss import gaussian_profile
-from keras_dp.accountants.loss.mixture import MixtureLaw
-from keras_dp.errors import TooSlowError
+from keras_dp.accountants.loss.mixture import MixtureLoss
+from keras_dp.errors import NumericalLimitError, TooSlowError
 
-# What `_gaussian_profile` rounds up by, and more.
+# What `gaussian_profile` rounds up by, and more.
 _PROFILE_ERROR = 1e-11
 # What normalization rounds noise multipliers down by, at most.
-ROUNDED_DOWN = 1.1e-11
+_ROUNDED_DOWN = 1.1e-11
 # Ratios of the noise in intervals of many rounds; the second if the first does
 # not do.
 _RATIOS = (1.25, 1.08)
-# A grid is no better than the line for more rounds.
-_MOST_ROUNDS = 1e4
-# And takes its time for each kind of them.
-_MOST_KINDS = 20
-# What methods raise for ledgers that are out of all proportion.
-_OUT_OF_REACH = (TooSlowError, ArithmeticError, LookupError, ValueError)
-_NOTHING = (-math.inf, math.inf)
+# Methods raise these, and only these, for rounds that they cannot handle.
+_OUT_OF_REACH = (TooSlowError, NumericalLimitError)
+
+CLOSED_FORM = "closed form"
+LINE = "line integral"
+MOMENTS = "Chernoff bound by moments"
 
 
-class _Method(Protocol):
-    """A module that bounds epsilon and delta."""
+class Found(NamedTuple):
+    """Bounds on epsilon or on log delta, and which method they are of.
 
-    def epsilon_bounds(
-        self, composition: Composition, log_delta: float, relative_width: float
-    ) -> tuple[float, float]: ...
+    Attributes:
+        lower: At most the number.
+        upper: At least the number.
+        method: Which method gave the upper one.
+    """
 
-    def log_delta_bounds(
-        self, composition: Composition, epsilon: float, relative_width: float
-    ) -> tuple[float, float]: ...
+    lower: float
+    upper: float
+    method: str
 
 
 def epsilons(
@@ -53,39 +48,38 @@ def epsilons(
     log_delta: float,
     relative_width: float,
     certain: float,
-) -> tuple[float, float]:
+) -> Found:
     """Returns bounds on the least epsilon for `log_delta`.
 
     Args:
-        composition: One order of the pairs of all rounds.
+        composition: One adjacency direction of all rounds.
         log_delta: < 0.
         relative_width: How far apart they may be, as a share of the upper one.
         certain: Below it, it does not matter where epsilon is.
     """
-    if not composition.laws:
-        mu = _sensitivity(composition)
+    if not composition.losses:
+        mu = math.sqrt(composition.gaussian)
         upper = gaussian_profile.least_epsilon(
             np.asarray(mu * (1 + 1e-15)), np.asarray(log_delta)
         )
         lower = gaussian_profile.least_epsilon(
-            np.asarray(mu * (1 - ROUNDED_DOWN)),
+            np.asarray(mu * (1 - _ROUNDED_DOWN)),
             np.asarray(log_delta + _PROFILE_ERROR),
         )
-        return float(lower) * (1 - _PROFILE_ERROR), float(upper)
+        lowered = float(lower) * (1 - _PROFILE_ERROR)
+        return Found(lowered, float(upper), CLOSED_FORM)
     single = _single(composition)
     if single is not None:
-        return single_round.epsilon_bounds(single, log_delta)
-    return _either(
+        found = single_round.epsilon_bounds(single, log_delta)
+        return Found(*found, CLOSED_FORM)
+    return _from_moments(
         composition,
-        lambda whole: log_delta,
-        lambda whole: integral.largest_epsilon(whole, log_delta),
-        lambda method, merged: method.epsilon_bounds(
-            merged, log_delta, relative_width
+        lambda whole: saddle.largest_epsilon(whole, log_delta)[1],
+        lambda whole: integral.epsilon_bounds(whole, log_delta, relative_width),
+        lambda lower, upper: (
+            upper <= certain or upper - lower <= relative_width * upper
         ),
-        lambda found: (
-            found[1] <= certain
-            or found[1] - found[0] <= relative_width * found[1]
-        ),
+        0.0,
     )
 
 
@@ -94,118 +88,93 @@ def log_deltas(
     epsilon: float,
     relative_width: float,
     certain: float,
-) -> tuple[float, float]:
+) -> Found:
     """Returns bounds on the log of the least delta for `epsilon`.
 
     Args:
-        composition: One order of the pairs of all rounds.
+        composition: One adjacency direction of all rounds.
         epsilon: >= 0.
         relative_width: How far apart they may be.
         certain: Below it, it does not matter where log delta is.
     """
-    if not composition.laws:
-        mu = _sensitivity(composition)
+    if not composition.losses:
+        mu = math.sqrt(composition.gaussian)
         upper = gaussian_profile.log_delta(
             np.asarray(mu * (1 + 1e-15)), np.asarray(epsilon)
         )
         lower = gaussian_profile.log_delta(
-            np.asarray(mu * (1 - ROUNDED_DOWN)), np.asarray(epsilon)
+            np.asarray(mu * (1 - _ROUNDED_DOWN)), np.asarray(epsilon)
         )
         error = _PROFILE_ERROR * (1 - float(upper))
-        return float(lower) - error, float(upper)
+        return Found(float(lower) - error, float(upper), CLOSED_FORM)
     single = _single(composition)
     if single is not None:
-        return single_round.log_delta_bounds(single, epsilon)
-    return _either(
+        found = single_round.log_delta_bounds(single, epsilon)
+        return Found(*found, CLOSED_FORM)
+    return _from_moments(
         composition,
-        lambda whole: integral.log_delta_about(whole, epsilon),
-        lambda whole: integral.largest_log_delta(whole, epsilon),
-        lambda method, merged: method.log_delta_bounds(
-            merged, epsilon, relative_width
+        lambda whole: saddle.largest_log_delta(whole, epsilon)[1],
+        lambda whole: integral.log_delta_bounds(whole, epsilon, relative_width),
+        lambda lower, upper: (
+            upper <= certain or upper - lower <= relative_width
         ),
-        lambda found: (
-            found[1] <= certain or found[1] - found[0] <= relative_width
-        ),
+        -math.inf,
     )
 
 
-def _sensitivity(composition: Composition) -> float:
-    return math.sqrt(composition.gaussian)
-
-
-def _single(composition: Composition) -> MixtureLaw | None:
-    """Returns the law of a single sampled round with a closed form, if any."""
+def _single(composition: Composition) -> MixtureLoss | None:
+    """Returns the loss of a single sampled round with a closed form, if any."""
     if composition.gaussian or composition.counts.sum() != 1:
         return None
-    law = composition.laws[0]
-    if isinstance(law, MixtureLaw) and len(law.probabilities) == 2:
-        return law
+    loss = composition.losses[0]
+    if isinstance(loss, MixtureLoss) and len(loss.probabilities) == 2:
+        return loss
     return None
 
 
-def _either(
+def _from_moments(
     composition: Composition,
-    log_delta: Callable[[Composition], float],
     largest: Callable[[Composition], float],
-    bounds: Callable[[_Method, Composition], tuple[float, float]],
-    is_narrow: Callable[[tuple[float, float]], bool],
-) -> tuple[float, float]:
-    """Returns bounds from the line, or if that is too long from a grid."""
-    lower, upper = _NOTHING
-    with np.errstate(all="ignore"), contextlib.suppress(*_OUT_OF_REACH):
-        first = largest(with_bundles(composition, _RATIOS[0]))
-        upper = first if not math.isnan(first) else upper
-        if is_narrow((lower, upper)):
-            return lower, upper
-    for simpler in _simpler(composition, log_delta):
-        found = _attempt(bounds, integral, simpler)
-        lower, upper = max(lower, found[0]), min(upper, found[1])
-        if lower > -math.inf and is_narrow((lower, upper)):
-            return lower, upper
-    if lower > 0 and composition.counts.sum() > _MOST_ROUNDS:
-        return lower, upper
-    if upper < math.inf and composition.counts.size > _MOST_KINDS:
-        return lower, upper
-    found = _attempt(bounds, grid_bounds, composition)
-    if not any(law.is_bound for law in composition.laws):
-        lower = max(lower, found[0])
-    return lower, min(upper, found[1])
+    bounds: Callable[[Composition], tuple[float, float]],
+    is_narrow: Callable[[float, float], bool],
+    least: float,
+) -> Found:
+    """Returns the bounds of the line integral, or at least one by moments.
 
-
-def _attempt(
-    bounds: Callable[[_Method, Composition], tuple[float, float]],
-    method: _Method,
-    composition: Composition,
-) -> tuple[float, float]:
-    """Returns bounds, or that there are none where numbers are too large."""
-    with np.errstate(all="ignore"):
+    Args:
+        composition: The rounds.
+        largest: A first upper bound, by moments alone.
+        bounds: A lower and an upper bound, from the line.
+        is_narrow: Whether a lower and an upper bound are near enough.
+        least: The least number there is.
+    """
+    lower, upper, method = least, math.inf, MOMENTS
+    for simpler in _bundled(composition):
         try:
-            lower, upper = bounds(method, composition)
+            upper = min(upper, largest(simpler))
+            if is_narrow(lower, upper):
+                break
+            found = bounds(simpler)
         except _OUT_OF_REACH:
-            return _NOTHING
-    # Also false for numbers that are none.
-    return (lower, upper) if lower <= upper else _NOTHING
+            continue
+        # NaN would be a defect: it is not to pass for a bound.
+        if not found[0] <= found[1]:
+            continue
+        if found[1] < upper:
+            upper, method = found[1], LINE
+        lower = max(lower, found[0])
+        if is_narrow(lower, upper):
+            break
+    return Found(lower, upper, method)
 
 
-def _simpler(
-    composition: Composition, log_delta: Callable[[Composition], float]
-) -> Iterator[Composition]:
-    """Yields what is easier to integrate, the most likely to do first."""
-    if composition.counts.size >= MANY:
-        for ratio in _RATIOS:
-            bundled = with_bundles(composition, ratio)
-            yield bundled
-            if not bundled.bundles:
-                return
-        return
-    try:
-        with np.errstate(all="ignore"):
-            about = log_delta(composition)
-            kept_back = integral.is_kept_back(composition, about)
-            shorter = without_large_losses(composition, about)
-    except _OUT_OF_REACH:
-        return
-    if not kept_back:
+def _bundled(composition: Composition) -> Iterator[Composition]:
+    """Yields the rounds, many that differ in their noise in bundles."""
+    if composition.counts.size < MANY:
         yield composition
-    if shorter.left_out:
-        yield shorter
+        return
+    for ratio in _RATIOS:
+        found = with_bundles(composition, ratio)
+        yield found
+        if not found.bundles:
+            return

@@ -1,4 +1,4 @@
-"""Rounds together: their laws, their moments, and what makes them simpler."""
+"""Rounds together: their privacy losses and the moments of the sum."""
 
 import math
 from collections.abc import Sequence
@@ -7,37 +7,65 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_dp.accountants.arrays import Array
-from keras_dp.accountants.compose.log_mgf import Moments, composed_moments
 from keras_dp.accountants.compose.many_noises import Bundle, bundled
-from keras_dp.accountants.loss.loss_distribution import LossLaw
-from keras_dp.accountants.loss.of_normal_output import CutLaw, OutputLaw, cut
-
-# Of delta, that the largest losses may have which are cut.
-_SHARE_CUT = 1e-12
+from keras_dp.accountants.loss.log_moments import Moments
+from keras_dp.accountants.loss.log_moments import log_moments as log_moments_of
+from keras_dp.accountants.loss.log_moments import moments as moments_of
+from keras_dp.accountants.loss.loss_distribution import LossDistribution
 
 
 class Composition(NamedTuple):
-    """Rounds in one order of each pair.
+    """Rounds in one adjacency direction each.
 
     Attributes:
-        laws: Of the losses of sampled rounds.
-        counts: How many rounds there are of each, shape `[laws]`.
+        losses: Of single sampled rounds.
+        counts: How many rounds there are of each, shape `[losses]`.
         gaussian: `mu^2`, of all Gaussian rounds without sampling together.
         bundles: More sampled rounds, of many kinds.
-        left_out: Mass of large losses that the laws lack, of all rounds.
     """
 
-    laws: Sequence[LossLaw]
+    losses: Sequence[LossDistribution]
     counts: Array
     gaussian: float
     bundles: Sequence[Bundle] = ()
-    left_out: float = 0.0
+
+    @property
+    def largest(self) -> float:
+        """The largest sum of losses, in nats; may be infinite."""
+        if self.gaussian > 0 or self.bundles:
+            return math.inf
+        ends = [loss.largest for loss in self.losses]
+        return float(self.counts @ np.array(ends))
 
 
 def moments(composition: Composition, tilts: Array) -> Moments:
-    """Returns `K`, `K'` and `K''` at real `tilts`, shape `[n]`."""
-    laws = weighted_laws(composition)
-    return composed_moments(laws, composition.gaussian, tilts)
+    """Returns `K = log M` and its first two derivatives at real `tilts`.
+
+    Args:
+        composition: The rounds.
+        tilts: > 0, shape `[n]`.
+
+    Raises:
+        TooSlowError: A moment has no quadrature.
+    """
+    gaussian = composition.gaussian
+    log_moment = gaussian * tilts * (1 + tilts) / 2
+    mean = gaussian * (tilts + 0.5)
+    variance = np.full_like(tilts, gaussian)
+    for loss, count in _weighted(composition):
+        found = moments_of(loss, tilts)
+        log_moment = log_moment + count * found.log_moment
+        mean = mean + count * found.mean
+        variance = variance + count * found.variance
+    return Moments(log_moment, mean, variance)
+
+
+def log_moments(composition: Composition, tilts: Array) -> Array:
+    """Returns `K` alone, which takes a third of the time."""
+    total = composition.gaussian * tilts * (1 + tilts) / 2
+    for loss, count in _weighted(composition):
+        total = total + count * log_moments_of(loss, tilts)
+    return total
 
 
 def log_moment_error(composition: Composition, tilt: float) -> float:
@@ -46,8 +74,10 @@ def log_moment_error(composition: Composition, tilt: float) -> float:
     `inf` where bundles have none.
     """
     error = sum(
-        float(count) * math.exp(law.nodes(tilt, tilt, 0.0).log_error)
-        for law, count in zip(composition.laws, composition.counts, strict=True)
+        float(count) * math.exp(min(loss.nodes(tilt).log_error, 600.0))
+        for loss, count in zip(
+            composition.losses, composition.counts, strict=True
+        )
     )
     return error + sum(
         float(bundle.errors(tilt, np.zeros(1))[0])
@@ -55,10 +85,12 @@ def log_moment_error(composition: Composition, tilt: float) -> float:
     )
 
 
-def weighted_laws(composition: Composition) -> list[tuple[LossLaw, float]]:
-    """Returns laws and counts, those that stand for bundles included."""
+def _weighted(
+    composition: Composition,
+) -> list[tuple[LossDistribution, float]]:
+    """Returns losses and counts, those that stand for bundles included."""
     found = list(
-        zip(composition.laws, composition.counts.tolist(), strict=True)
+        zip(composition.losses, composition.counts.tolist(), strict=True)
     )
     for bundle in composition.bundles:
         found += zip(bundle.laws, bundle.weights.tolist(), strict=True)
@@ -66,43 +98,16 @@ def weighted_laws(composition: Composition) -> list[tuple[LossLaw, float]]:
 
 
 def with_bundles(composition: Composition, ratio: float) -> Composition:
-    """Returns the same with many laws that differ in their noise bundled.
+    """Returns the same with many losses that differ in their noise bundled.
 
     Args:
         composition: Without bundles.
         ratio: Of the noise within an interval, > 1. The error of the bundles
             shrinks with it, and their cost grows.
     """
-    laws, counts, bundles = bundled(composition.laws, composition.counts, ratio)
+    losses, counts, bundles = bundled(
+        composition.losses, composition.counts, ratio
+    )
     return Composition(
-        tuple(laws), np.array(counts), composition.gaussian, tuple(bundles)
+        tuple(losses), np.array(counts), composition.gaussian, tuple(bundles)
     )
-
-
-def without_large_losses(
-    composition: Composition, log_delta: float
-) -> Composition:
-    """Returns the same without losses so large that they do not matter.
-
-    They may be what keeps the line from the saddle point of all others.
-
-    Args:
-        composition: Without bundles.
-        log_delta: What they do not matter for; about.
-    """
-    total = float(composition.counts.sum())
-    if not total:
-        return composition
-    log_mass = log_delta + math.log(_SHARE_CUT) - math.log(total)
-    laws = tuple(
-        cut(law, log_mass)
-        if isinstance(law, OutputLaw) and law.support[1] == math.inf
-        else law
-        for law in composition.laws
-    )
-    left_out = sum(
-        count * math.exp(law.log_left_out)
-        for law, count in zip(laws, composition.counts, strict=True)
-        if isinstance(law, CutLaw)
-    )
-    return composition._replace(laws=laws, left_out=left_out)

@@ -7,10 +7,10 @@ import numpy as np
 from scipy import stats
 
 from keras_dp.accountants.compose.composition import Composition
-from keras_dp.accountants.loss.fixed_size import SymmetricLaw
-from keras_dp.accountants.loss.loss_distribution import LossLaw
-from keras_dp.accountants.loss.mixture import MixtureLaw
-from keras_dp.accountants.loss.replace_one import ReplaceLaw
+from keras_dp.accountants.loss.fixed_size import FixedSizeLoss
+from keras_dp.accountants.loss.loss_distribution import LossDistribution
+from keras_dp.accountants.loss.mixture import MixtureLoss
+from keras_dp.accountants.loss.replace_one import ReplaceOneLoss
 from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
     FixedSizeGaussian,
@@ -82,8 +82,8 @@ def orders(
 
 
 class _Laws(NamedTuple):
-    upper: LossLaw
-    lower: LossLaw
+    upper: LossDistribution
+    lower: LossDistribution
 
 
 @functools.singledispatch
@@ -94,16 +94,18 @@ def _laws(mechanism: Mechanism, left_out: float) -> tuple[_Laws, _Laws]:
     )
 
 
-def _exact(first: LossLaw, second: LossLaw) -> tuple[_Laws, _Laws]:
+def _exact(
+    first: LossDistribution, second: LossDistribution
+) -> tuple[_Laws, _Laws]:
     return _Laws(first, first), _Laws(second, second)
 
 
 def _mixtures(
     noise_multiplier: float, probabilities: tuple[float, ...]
-) -> tuple[MixtureLaw, MixtureLaw]:
+) -> tuple[MixtureLoss, MixtureLoss]:
     return (
-        MixtureLaw(noise_multiplier, probabilities, is_added=False),
-        MixtureLaw(noise_multiplier, probabilities, is_added=True),
+        MixtureLoss(noise_multiplier, probabilities, is_added=False),
+        MixtureLoss(noise_multiplier, probabilities, is_added=True),
     )
 
 
@@ -117,7 +119,9 @@ def _(mechanism: SampledGaussian, left_out: float) -> tuple[_Laws, _Laws]:
 def _(
     mechanism: SampledGaussianReplaceOne, left_out: float
 ) -> tuple[_Laws, _Laws]:
-    law = ReplaceLaw(mechanism.noise_multiplier, mechanism.sampling_probability)
+    law = ReplaceOneLoss(
+        mechanism.noise_multiplier, mechanism.sampling_probability
+    )
     return _exact(law, law)
 
 
@@ -125,7 +129,7 @@ def _(
 def _(mechanism: FixedSizeGaussian, left_out: float) -> tuple[_Laws, _Laws]:
     q = mechanism.sampling_probability
     first, second = _mixtures(mechanism.noise_multiplier, (1 - q, q))
-    upper = SymmetricLaw((first,), (1.0,))
+    upper = FixedSizeLoss((first,), (1.0,))
     return _Laws(upper, first), _Laws(upper, second)
 
 
@@ -140,9 +144,9 @@ def _(
     first, second = _mixtures(z, draws)
     q = mechanism.sampling_probability
     repeated = np.array(draws[1:]) / sum(draws[1:])
-    upper = SymmetricLaw(
+    upper = FixedSizeLoss(
         tuple(
-            MixtureLaw(z / k, (1 - q, q), is_added=False)
+            MixtureLoss(z / k, (1 - q, q), is_added=False)
             for k in range(1, len(draws))
         ),
         tuple(repeated.tolist()),

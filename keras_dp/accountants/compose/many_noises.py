@@ -17,14 +17,15 @@ import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from scipy import interpolate
 
-from keras_dp.accountants.arrays import Array
-from keras_dp.accountants.loss.loss_distribution import Layers, LossLaw
-from keras_dp.accountants.loss.mixture import MixtureLaw
-from keras_dp.accountants.loss.moments import log_moments
+from keras_dp.accountants.arrays import Array, log1p
+from keras_dp.accountants.loss.log_moments import log_moments
+from keras_dp.accountants.loss.loss_distribution import LossDistribution
+from keras_dp.accountants.loss.mixture import MixtureLoss
 
 # So many laws are a bundle, on intervals through so many points.
 MANY = 80
@@ -46,6 +47,38 @@ _MOMENTS = 64
 _STEP, _EXPONENT = 0.25, 300.0
 # Less of the range is enough for it.
 _LESS = 3.0
+# |sin(y) / y| is at most this for y >= pi.
+_LOBE = 0.2172336282112217
+# 1 - sin(y)/y is y^2/6 - y^4/120 below it, where it would cancel.
+_SMALL = 1e-2
+
+
+class Layers(NamedTuple):
+    """Uniform distributions within one: it is a mixture of them and a rest.
+
+    A characteristic function is then at most `1 - sum_k p_k (1 - |sinc(t w_k /
+    2)|)`: a bound for all frequencies, from a staircase below the density.
+
+    Attributes:
+        probabilities: Of each uniform distribution, > 0; shape `[n]`.
+        widths: Of the intervals, in nats, > 0; shape `[n]`.
+    """
+
+    probabilities: Array
+    widths: Array
+
+    def fall(self, frequency: float) -> float:
+        """Returns a lower bound on `1 - |M(c + i t)| / M(c)`, `t >= frequency`.
+
+        `sinc` falls up to its first zero, and no later lobe exceeds the first
+        of them.
+        """
+        half_turns = frequency * self.widths / 2
+        y = np.clip(half_turns, _SMALL, np.pi)
+        falls = 1 - np.maximum(np.sin(y) / y, _LOBE)
+        small = half_turns**2 / 6 - half_turns**4 / 120
+        falls = np.where(half_turns < _SMALL, small, falls)
+        return float(falls @ self.probabilities)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +87,7 @@ class Bundle:
 
     Attributes:
         sampling_probability: `q`.
-        is_added: See `MixtureLaw`.
+        is_added: See `MixtureLoss`.
         inverse_multipliers: `m` of the rounds, shape `[rounds]`.
         counts: Shape `[rounds]`.
         laws: At the Chebyshev points.
@@ -67,7 +100,7 @@ class Bundle:
     is_added: bool
     inverse_multipliers: Array
     counts: Array
-    laws: tuple[MixtureLaw, ...]
+    laws: tuple[MixtureLoss, ...]
     weights: Array
     intervals: Array
     interval_counts: Array
@@ -182,14 +215,13 @@ class Bundle:
         least, largest = self.inverse_multipliers[[0, -1]]
         steps = np.geomspace(least, largest * (1 + 1e-12), _MOMENTS)
         logs = [
-            log_moments(law.nodes(tilt, tilt, 0.0), np.array([[tilt]]))[0]
-            for law in self._laws(steps)
+            log_moments(law, np.array([tilt]))[0] for law in self._laws(steps)
         ]
         return steps, np.array(logs)
 
-    def _laws(self, m: Array) -> list[MixtureLaw]:
+    def _laws(self, m: Array) -> list[MixtureLoss]:
         q = self.sampling_probability
-        return [MixtureLaw(1 / each, (1 - q, q), self.is_added) for each in m]
+        return [MixtureLoss(1 / each, (1 - q, q), self.is_added) for each in m]
 
     def _error(
         self, start: float, end: float, tilt: float, frequencies: Array
@@ -219,7 +251,7 @@ class Bundle:
         m = (start + end) / 2 + (end - start) / 2 * turned
         q = self.sampling_probability
         reach = float(np.abs(m).max())
-        law = MixtureLaw(1 / reach, _both(q), self.is_added)
+        law = MixtureLoss(1 / reach, _both(q), self.is_added)
         low, high = law.range(tilt)
         u = np.arange(low + _LESS, high - _LESS, min(_STEP, _STEP / reach))
         w = m[:, None] * u - m[:, None] ** 2 / 2
@@ -227,7 +259,7 @@ class Bundle:
         if w.real.max() > _EXPONENT or np.abs(w.imag).max() > np.pi:
             return np.full_like(frequencies, np.inf)
         change = q * np.expm1(w)
-        log_ratio = np.log1p(change)
+        log_ratio = log1p(change)
         density = np.exp(-u * u / 2) * (u[1] - u[0]) / math.sqrt(2 * math.pi)
         sizes = []
         for t in frequencies:
@@ -248,8 +280,8 @@ class Bundle:
 
 
 def bundled(
-    laws: Sequence[LossLaw], counts: Array, ratio: float
-) -> tuple[list[LossLaw], list[float], list[Bundle]]:
+    laws: Sequence[LossDistribution], counts: Array, ratio: float
+) -> tuple[list[LossDistribution], list[float], list[Bundle]]:
     """Returns laws to be taken one by one, their counts, and bundles.
 
     Args:
@@ -257,12 +289,12 @@ def bundled(
         counts: How many there are of each, shape `[laws]`.
         ratio: Of the ends of an interval, > 1.
     """
-    alone: list[LossLaw] = []
+    alone: list[LossDistribution] = []
     alone_counts: list[float] = []
     families: defaultdict[tuple[float, bool], list[tuple[float, float]]]
     families = defaultdict(list)
     for law, count in zip(laws, counts.tolist(), strict=True):
-        if isinstance(law, MixtureLaw) and len(law.probabilities) == 2:
+        if isinstance(law, MixtureLoss) and len(law.probabilities) == 2:
             family = law.probabilities[1], law.is_added
             families[family].append((1 / law.noise_multiplier, count))
         else:
@@ -276,7 +308,7 @@ def bundled(
             bundles.append(bundle)
             continue
         for each, count in members:
-            alone.append(MixtureLaw(1 / each, _both(q), is_added))
+            alone.append(MixtureLoss(1 / each, _both(q), is_added))
             alone_counts.append(count)
     return alone, alone_counts, bundles
 
@@ -303,7 +335,7 @@ def _bundle(
         totals.append(float(counts[inside].sum()))
         weights.append(counts[inside] @ basis((m[inside] - middle) / half))
         laws += [
-            MixtureLaw(1 / each, _both(q), is_added)
+            MixtureLoss(1 / each, _both(q), is_added)
             for each in (middle + half * points).tolist()
         ]
     intervals = np.stack([ends[:-1], ends[1:]], axis=1)

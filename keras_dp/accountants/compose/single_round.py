@@ -17,7 +17,7 @@ import math
 import numpy as np
 
 from keras_dp.accountants.loss import gaussian_profile
-from keras_dp.accountants.loss.mixture import MixtureLaw
+from keras_dp.accountants.loss.mixture import MixtureLoss
 
 _ROUNDING = 4 * float(np.finfo(np.float64).eps)
 # What the Gaussian profile is rounded up by, twice.
@@ -30,14 +30,14 @@ _FIRST_WIDTH, _WIDEN = 1e-13, 2.0
 _BISECTIONS = 200
 
 
-def log_delta_bounds(law: MixtureLaw, epsilon: float) -> tuple[float, float]:
+def log_delta_bounds(law: MixtureLoss, epsilon: float) -> tuple[float, float]:
     """Returns bounds on the log of the least delta for `epsilon`.
 
     Args:
         law: Of two components.
         epsilon: >= 0.
 
-    >>> law = MixtureLaw(1.0, (0.5, 0.5), is_added=False)
+    >>> law = MixtureLoss(1.0, (0.5, 0.5), is_added=False)
     >>> np.exp(log_delta_bounds(law, 1.0)).round(6).tolist()
     [0.028868, 0.028868]
     """
@@ -62,14 +62,14 @@ def log_delta_bounds(law: MixtureLaw, epsilon: float) -> tuple[float, float]:
     return ends[0], ends[1]
 
 
-def epsilon_bounds(law: MixtureLaw, log_delta: float) -> tuple[float, float]:
+def epsilon_bounds(law: MixtureLoss, log_delta: float) -> tuple[float, float]:
     """Returns bounds on the least epsilon for `log_delta`.
 
     Args:
         law: Of two components.
         log_delta: < 0.
 
-    >>> law = MixtureLaw(1.0, (0.5, 0.5), is_added=True)
+    >>> law = MixtureLoss(1.0, (0.5, 0.5), is_added=True)
     >>> np.round(epsilon_bounds(law, math.log(1e-5)), 6).tolist()
     [0.662561, 0.662561]
     """
@@ -101,7 +101,7 @@ def epsilon_bounds(law: MixtureLaw, log_delta: float) -> tuple[float, float]:
     )
 
 
-def _epsilon(law: MixtureLaw, t: float) -> float:
+def _epsilon(law: MixtureLoss, t: float) -> float:
     q = law.probabilities[1]
     if law.is_added and (t < 1 or q < 0.5):
         return -math.log1p(q * math.expm1(-t))
@@ -112,7 +112,9 @@ def _epsilon(law: MixtureLaw, t: float) -> float:
     return math.log1p(q * math.expm1(t))
 
 
-def _log_deltas(law: MixtureLaw, t: float, error: float) -> tuple[float, float]:
+def _log_deltas(
+    law: MixtureLoss, t: float, error: float
+) -> tuple[float, float]:
     """Returns bounds on log delta, with `t` known up to `error`."""
     q = law.probabilities[1]
     mu = 1 / law.noise_multiplier

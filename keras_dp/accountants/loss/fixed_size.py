@@ -2,10 +2,10 @@
 
 Subsampling bounds the divergence of such a round for `e >= 0` by that of a
 sampled pair `P`, `Q`. As either data set can come first, the divergence for
-`-e` follows from that for `e`: the dominating law is the law of the loss of
-`P`, `Q` where it is positive, its mirror image where it is negative, and an
-atom at 0. This is not the law of `P`, `Q`, whose losses are negative more
-often than that, and whose composition is not a bound.
+`-e` follows from that for `e`: the dominating loss has the distribution of
+the loss of `P`, `Q` where it is positive, its mirror image where it is
+negative, and an atom at 0. This is not the loss of `P`, `Q`, which is negative
+more often than that, and whose composition is not a bound.
 
 Source: Balle, Barthe, Gaboardi (2018), arXiv:1807.01647v2, Theorems 9 and 10;
 that a profile composes as the pair it belongs to: Zhu, Dong, Wang (2022),
@@ -14,108 +14,177 @@ arXiv:2106.08567v4, Theorem 10.
 
 import dataclasses
 import math
+from typing import NamedTuple
 
 import numpy as np
 from scipy import special
 from typing_extensions import override
 
-from keras_dp.accountants.arrays import Array
-from keras_dp.accountants.loss.loss_distribution import Layers, LossLaw, Nodes
-from keras_dp.accountants.loss.mixture import MixtureLaw
-from keras_dp.accountants.loss.of_normal_output import (
-    REACH,
-    panel_nodes,
-    staircase,
+from keras_dp.accountants.arrays import Complex, Points
+from keras_dp.accountants.loss.decay import NO_DECAY, Decay
+from keras_dp.accountants.loss.loss_distribution import (
+    LossDistribution,
+    Nodes,
+    Path,
 )
+from keras_dp.accountants.loss.mixture import MixtureLoss
+from keras_dp.accountants.loss.of_normal_output import LARGEST_SHARE, REACH
+from keras_dp.errors import TooSlowError
+
+# Gauss-Legendre panels, and ellipses around them whose half-axes sum up to 3
+# halves of a panel. On a diagonal, a panel from `a` to `2 a` has its ellipse
+# above the real line; so has a level panel of 0.7 times its height.
+_POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(32)
+_SUM_OF_AXES = 3.0
+_LEVEL = 0.7
+# Log of the error of a panel relative to the largest value in its ellipse
+# (Trefethen 2013, "Approximation Theory and Approximation Practice", 19.3).
+_LOG_PANEL_ERROR = math.log(64 / 15 / (_SUM_OF_AXES**2 - 1)) - 2 * len(
+    _POINTS
+) * math.log(_SUM_OF_AXES)
+# The ellipse of the first panel is 0.4 of its length below the real line:
+# there an integrand may grow by so many nats.
+_GROWTH, _BELOW = 4.0, 0.4
+# What a denominator may add in a strip, in nats.
+_DENOMINATOR = 10.0
+_MOST_PANELS = 4000
+
+
+class _Positive(NamedTuple):
+    """Nodes on the positive losses of one part.
+
+    Attributes:
+        losses: See `Path`.
+        log_weights: See `Path`.
+        log_error: Log of a bound on the absolute error.
+        log_moment: Log of a lower bound on what they add to `M(tilt)`.
+    """
+
+    losses: Points
+    log_weights: Points
+    log_error: float
+    log_moment: float
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class SymmetricLaw(LossLaw):
-    """The symmetric law of the positive losses of a mixture of laws.
+class FixedSizeLoss(LossDistribution):
+    """The symmetric distribution of the positive losses of some mixtures.
 
     Attributes:
-        laws: Of a record that is there or not, `P` being the mixture.
+        parts: Losses of a removed record, of two components each.
         weights: Of each, sum 1: which one it is, is known.
     """
 
-    laws: tuple[MixtureLaw, ...]
+    parts: tuple[MixtureLoss, ...]
     weights: tuple[float, ...]
 
     @property
     @override
-    def support(self) -> tuple[float, float]:
-        return -math.inf, math.inf
+    def largest(self) -> float:
+        return math.inf
 
     @override
-    def nodes(self, least_tilt: float, tilt: float, frequency: float) -> Nodes:
-        losses, log_weights, errors = [], [], []
-        for law, weight in zip(self.laws, self.weights, strict=True):
-            found = panel_nodes(
-                law, *_positive_range(law, tilt), tilt, frequency
-            )
-            losses.append(found.losses)
-            log_weights.append(found.log_weights + math.log(weight))
-            errors.append(found.log_error + math.log(weight))
-        positive = np.concatenate(losses)
-        log_weight = np.concatenate(log_weights)
-        # At -l, Q has what P has at l; the rest is the atom.
-        mirrored = log_weight + positive
-        atom = 1 - np.exp(log_weight).sum() - np.exp(mirrored).sum()
+    def nodes(self, tilt: float) -> Nodes:
+        found = [_positive(part, tilt, 0.0) for part in self.parts]
+        losses, log_weights, log_error = self._joined(found)
+        # Q has at -l what P has at l; the rest is the atom.
+        mirrored = log_weights + losses
+        atom = 1 - np.exp(log_weights).sum() - np.exp(mirrored).sum()
         return Nodes(
-            np.concatenate([positive, [0.0], -positive]),
-            np.concatenate([log_weight, [np.log(atom)], mirrored]),
-            float(special.logsumexp(errors)) + math.log(2),
+            np.concatenate([losses, [0.0], -losses]),
+            np.concatenate([log_weights, [np.log(atom)], mirrored]),
+            log_error,
         )
 
     @override
-    def log_masses(self, edges: Array) -> tuple[Array, Array]:
-        mirrored = np.unique(np.concatenate([edges, -edges, [0.0]]))
-        positive = mirrored[mirrored >= 0]
-        parts = [law.log_masses(positive) for law in self.laws]
-        logs = np.log(self.weights)[:, None]
-        p = special.logsumexp(np.stack([a for a, _ in parts]) + logs, axis=0)
-        q = special.logsumexp(np.stack([b for _, b in parts]) + logs, axis=0)
-        # The atom, where P and Q are equal, belongs to the cell below 0.
-        above = special.logsumexp(np.concatenate([p[1:], q[1:]]))
-        atom = math.log(max(-math.expm1(min(float(above), 0.0)), 0.0) or 5e-324)
-        below_p, below_q = q[:0:-1], p[:0:-1]
-        all_p = np.concatenate([below_p, p[1:]])
-        all_q = np.concatenate([below_q, q[1:]])
-        middle = below_p.size - 1
-        all_p[middle] = np.logaddexp(all_p[middle], atom)
-        all_q[middle] = np.logaddexp(all_q[middle], atom)
-        # Cells between the edges that were asked for.
-        first = np.searchsorted(mirrored, edges)
-        starts = np.concatenate([[0], first + 1])
+    def path(self, tilt: float, frequency: float) -> Path:
+        found = [_positive(part, tilt, frequency) for part in self.parts]
+        losses, log_weights, log_error = self._joined(found)
+        # The mirror image is conjugate, to have `Im l >= 0` as well.
+        mirrored = np.conj(log_weights + losses)
+        atom = 1 - (np.exp(log_weights).sum() + np.exp(mirrored).sum()).real
+        return Path(
+            np.concatenate([losses, [0.0], -np.conj(losses)]),
+            np.concatenate([log_weights, [np.log(atom)], mirrored]),
+            log_error,
+        )
+
+    @override
+    def decay(self, tilt: float) -> Decay:
+        # The atom at 0 never falls.
+        return NO_DECAY
+
+    def _joined(self, found: list[_Positive]) -> tuple[Points, Points, float]:
+        """Returns the positive losses of all parts together."""
+        logs = np.log(self.weights)
+        errors = np.array([each.log_error for each in found]) + logs
+        moments = np.array([each.log_moment for each in found]) + logs
+        # M(tilt) is at least 1, and at least what its parts have above 0.
+        log_moment = max(0.0, float(special.logsumexp(moments)))
         return (
-            np.logaddexp.reduceat(all_p, starts),
-            np.logaddexp.reduceat(all_q, starts),
-        )
-
-    @override
-    def layers(self, tilt: float) -> Layers:
-        # Only what the likeliest of the laws has above 0, and its share.
-        likeliest = int(np.argmax(self.weights))
-        law, weight = self.laws[likeliest], self.weights[likeliest]
-        low, high = _positive_range(law, tilt)
-        found = staircase(law, tilt, low, high)
-        all_nodes = self.nodes(tilt, tilt, 0.0)
-        part = panel_nodes(law, low, high, tilt, 0.0)
-        share = weight * math.exp(
-            _log_sum(part, tilt) - _log_sum(all_nodes, tilt)
-        )
-        return found._replace(
-            probabilities=found.probabilities * share * (1 - 1e-9)
+            np.concatenate([each.losses for each in found]),
+            np.concatenate(
+                [
+                    each.log_weights + log
+                    for each, log in zip(found, logs, strict=True)
+                ]
+            ),
+            float(special.logsumexp(errors)) - log_moment + math.log(2),
         )
 
 
-def _positive_range(law: MixtureLaw, tilt: float) -> tuple[float, float]:
-    """Returns the outputs with a positive loss, as far as they matter."""
-    low = float(law.outputs(np.zeros(1))[0])
-    return low, max(law.range(tilt)[1], low + REACH)
+def _positive(part: MixtureLoss, tilt: float, frequency: float) -> _Positive:
+    """Returns nodes on the positive losses.
+
+    With a frequency they are on a path that leaves the real line where the
+    loss is 0: first diagonal, in panels that grow, and then level.
+    """
+    low = part.free_output
+    high = max(part.range(tilt)[1], low + REACH)
+    highest = LARGEST_SHARE * math.pi / part.turn
+    # cos(turn b / 2)^-tilt is about exp(tilt (turn b)^2 / 8).
+    highest = min(highest, math.sqrt(8 * _DENOMINATOR / tilt) / part.turn, 2.0)
+    ends: Points
+    if frequency:
+        ends = _climbing(low, high, highest / 2, frequency * part.turn)
+    else:
+        size = math.ceil((high - low) / (_LEVEL * highest))
+        ends = np.linspace(low, high, min(size, _MOST_PANELS) + 1)
+    if ends.size > _MOST_PANELS:
+        raise TooSlowError
+    halves = np.diff(ends)[:, None] / 2
+    u = (ends[:-1, None] + halves + halves * _POINTS).ravel()
+    log_steps = np.log((halves * _WEIGHTS).ravel())
+    # The integrand at the real parts of the outputs, where it is largest.
+    logs = part.losses(u.real) * (1 + tilt) + part.log_density(u.real)
+    steepest = (1 + tilt) * part.turn + abs(low) + abs(high)
+    log_largest = float(logs.max()) + steepest * float(np.abs(halves).max()) / 4
+    log_error = _LOG_PANEL_ERROR + max(log_largest, 0.0) + highest**2 / 2
+    log_error += _GROWTH + _DENOMINATOR
+    log_error += math.log(ends.size * (high - low) * (3 + tilt + frequency))
+    return _Positive(
+        part.losses(u),
+        part.log_density(u) + log_steps,
+        log_error,
+        # A diagonal step is longer than its real part, by less than 2.
+        float(special.logsumexp(logs + log_steps.real)) - math.log(2),
+    )
 
 
-def _log_sum(nodes: Nodes, tilt: float) -> float:
-    """Returns the log of the part of `M(tilt)` that is at some nodes."""
-    logs = (1 + tilt) * nodes.losses + nodes.log_weights
-    return float(special.logsumexp(logs))
+def _climbing(low: float, high: float, height: float, speed: float) -> Complex:
+    """Returns the ends of panels: up a diagonal, then level.
+
+    Args:
+        low: Where the path begins, on the real line.
+        high: Where it ends, `height` above the real line.
+        height: Of the level part.
+        speed: How fast the exponent turns with the output, at most.
+    """
+    first = min(_GROWTH / (_BELOW * speed), height)
+    size = 1 + math.ceil(math.log2(height / first))
+    diagonal = height * 2.0 ** -np.arange(size, dtype=np.float64)[::-1]
+    levels = math.ceil((high - low - height) / (2 * _LEVEL * height))
+    level = np.linspace(low + height, high, max(levels, 1) + 1)[1:]
+    return np.concatenate(
+        [[low + 0j], low + (1 + 1j) * diagonal, level + 1j * height]
+    )

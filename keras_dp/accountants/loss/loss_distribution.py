@@ -1,14 +1,16 @@
-"""What one round's privacy loss is, as the tight accountant needs it.
+"""The privacy loss distribution (PLD) of one round, in one direction.
 
-A round has an ordered pair of laws `P`, `Q`. Its privacy loss is `l = log
-dP/dQ`, and `M(s) = E_P[e^(s l)] = E_Q[e^((1+s) l)]` its moment generating
+A round has a dominating pair of distributions `P`, `Q` for each adjacency
+direction (a record is removed, or added). Its privacy loss is `l = log dP/dQ`
+under `P`, and `M(s) = E_P[e^(s l)] = E_Q[e^((1+s) l)]` is the moment generating
 function. Losses are finite here: `P` and `Q` have the same null sets.
 """
 
 import abc
 from typing import NamedTuple
 
-from keras_dp.accountants.arrays import Array
+from keras_dp.accountants.arrays import Array, Complex
+from keras_dp.accountants.loss.decay import Decay
 
 
 class Nodes(NamedTuple):
@@ -19,7 +21,6 @@ class Nodes(NamedTuple):
         M(s) = 1 + sum_j q_j (e^((1+s) l_j) - 1 - (1+s) (e^(l_j) - 1)),
 
     as `E_Q[e^l] = 1`. For small losses nothing cancels in the bracket.
-    Weights sum to 1, to within the error.
 
     Attributes:
         losses: `l_j`, in nats.
@@ -33,67 +34,53 @@ class Nodes(NamedTuple):
     log_error: float
 
 
-class Layers(NamedTuple):
-    """Uniform laws within a law: it is a mixture of them and of a rest.
+class Path(NamedTuple):
+    """Nodes on a path above the real line, for `s` with `Im s >= 0`.
+
+    The loss is an analytic function of the output. Where the output moves into
+    the complex plane, to the side on which `Im l > 0`, the factor
+    `|e^(i t l)|` is at most 1: few nodes do for every frequency `t`.
 
     Attributes:
-        probabilities: Of each uniform law, > 0, sum at most 1; shape `[n]`.
-        widths: Of the intervals, in nats, > 0; shape `[n]`.
+        losses: `l_j`, complex, with `Im l_j >= 0`.
+        log_weights: `log q_j`, complex.
+        log_error: See `Nodes`.
     """
 
-    probabilities: Array
-    widths: Array
+    losses: Complex
+    log_weights: Complex
+    log_error: float
 
 
-class LossLaw(abc.ABC):
-    """The law of one round's loss, for one order of `P` and `Q`."""
+class LossDistribution(abc.ABC):
+    """The privacy loss of one round, in one adjacency direction."""
 
     __slots__ = ()
 
     @property
     @abc.abstractmethod
-    def support(self) -> tuple[float, float]:
-        """The least interval that holds all losses; may be infinite."""
-
-    @property
-    def is_bound(self) -> bool:
-        """Whether `log_masses` are those of a law that dominates the true one.
-
-        `nodes` say with `log_error` how far apart the two are.
-        """
-        return False
+    def largest(self) -> float:
+        """The supremum of all losses, in nats; may be infinite."""
 
     @abc.abstractmethod
-    def nodes(self, least_tilt: float, tilt: float, frequency: float) -> Nodes:
-        """Returns nodes for all `s` in a rectangle.
-
-        Args:
-            least_tilt: Lower end of `Re s`, > -1.
-            tilt: Upper end of it, at least `least_tilt`.
-            frequency: Upper end of `|Im s|`, >= 0.
+    def nodes(self, tilt: float) -> Nodes:
+        """Returns real nodes for real `s` in `(0, tilt]`.
 
         Raises:
             TooSlowError: There would be too many.
         """
 
     @abc.abstractmethod
-    def log_masses(self, edges: Array) -> tuple[Array, Array]:
-        """Returns logs of the masses of `P` and of `Q` between losses.
+    def path(self, tilt: float, frequency: float) -> Path:
+        """Returns nodes for `s = tilt + i t`, `0 <= t <= frequency`.
 
-        Args:
-            edges: Losses in strictly rising order, shape `[n]`.
-
-        Returns:
-            Both of shape `[n + 1]`, the first for losses below `edges[0]`, the
-            last for those above `edges[-1]`; `-inf` where there is nothing.
-            Relatively precise also far out in the tails.
+        Raises:
+            TooSlowError: There would be too many.
         """
 
     @abc.abstractmethod
-    def layers(self, tilt: float) -> Layers:
-        """Returns uniform laws in the law `e^(tilt l) dP / M(tilt)` of losses.
+    def decay(self, tilt: float) -> Decay:
+        """Returns how fast `M(tilt + i t)` falls with `t`, at least.
 
-        What they leave out costs time, not truth: with `p_k`, `w_k` the
-        probabilities and widths, `|M(tilt + i t)| / M(tilt)` is at most
-        `1 - sum_k p_k (1 - |sinc(t w_k / 2)|)`, for every `t`.
+        Where less is known than is true, it costs time or width, not truth.
         """

@@ -10,24 +10,18 @@ import dataclasses
 import math
 
 import numpy as np
-from scipy import special
 from typing_extensions import override
 
-from keras_dp.accountants.arrays import Array
-from keras_dp.accountants.loss.normal_mass import log_normal_masses
+from keras_dp.accountants.arrays import EXPONENT, Points, log1p
 from keras_dp.accountants.loss.of_normal_output import (
     PRECISION,
     REACH,
-    OutputLaw,
+    OutputLoss,
 )
-
-# exp() of it is finite.
-_EXPONENT = 600.0
-_MOST_ITERATIONS = 200
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class MixtureLaw(OutputLaw):
+class MixtureLoss(OutputLoss):
     """The law of `log R` under `P = R N` or of `-log R` under `P = N`.
 
     Attributes:
@@ -43,10 +37,15 @@ class MixtureLaw(OutputLaw):
 
     @property
     @override
-    def support(self) -> tuple[float, float]:
-        with np.errstate(divide="ignore"):
-            least = float(np.log(self.probabilities[0]))
-        return (-math.inf, -least) if self.is_added else (least, math.inf)
+    def largest(self) -> float:
+        if not self.is_added:
+            return math.inf
+        return -math.log(self.probabilities[0] or 5e-324)
+
+    @property
+    @override
+    def rises(self) -> bool:
+        return not self.is_added
 
     @property
     @override
@@ -59,125 +58,50 @@ class MixtureLaw(OutputLaw):
         return self.turn if self.is_added else 0.0
 
     @override
-    def losses(self, u: Array) -> Array:
+    def losses(self, u: Points) -> Points:
         return -self.log_ratio(u) if self.is_added else self.log_ratio(u)
 
     @override
-    def log_density(self, u: Array) -> Array:
+    def log_density(self, u: Points) -> Points:
         log_normal = -u * u / 2 - math.log(2 * math.pi) / 2
         if self.is_added:
             return np.asarray(log_normal + self.log_ratio(u))
         return np.asarray(log_normal)
 
-    @override
-    def bend(self, tilt: float) -> float:
-        # (log R)'' is the variance of numbers between 0 and `turn`.
-        return 0.0 if self.is_added else (1 + tilt) * self.turn**2 / 4
-
-    @override
-    def slopes(self, u: Array) -> Array:
-        return self.slope(u)[1:]
-
-    @override
-    def log_masses(self, edges: Array) -> tuple[Array, Array]:
-        losses = -edges[::-1] if self.is_added else edges
-        u = self.outputs(losses)
-        shifts = np.arange(len(self.probabilities)) / self.noise_multiplier
-        single = log_normal_masses(u)
-        mixed = np.full_like(single, -np.inf)
-        for probability, shift in zip(self.probabilities, shifts, strict=True):
-            if probability > 0:
-                part = log_normal_masses(u - shift) if shift else single
-                mixed = np.logaddexp(mixed, part + np.log(probability))
-        if self.is_added:
-            return single[::-1], mixed[::-1]
-        return mixed, single
-
-    @override
-    def steepest(self, low: float, high: float) -> float:
-        return self._slope_at(high)
-
-    @override
-    def log_tail(self, u: float) -> float:
-        if self.is_added:
-            return float(special.log_ndtr(-u))
-        shifts = np.arange(len(self.probabilities)) / self.noise_multiplier
-        with np.errstate(divide="ignore"):
-            logs = np.log(self.probabilities) + special.log_ndtr(shifts - u)
-        return float(special.logsumexp(logs))
-
-    def log_ratio(self, u: Array) -> Array:
+    def log_ratio(self, u: Points) -> Points:
         """Returns `log R`, relatively precise also where it is near 0."""
         change = np.zeros_like(u)
-        largest = np.zeros_like(u)
+        largest = np.zeros(u.shape)
         for k, probability in enumerate(self.probabilities[1:], 1):
             w = self._exponent(u, k)
-            change += probability * np.expm1(np.minimum(w, _EXPONENT))
-            largest = np.maximum(largest, w)
-        is_far = (change <= -0.5) | (largest >= _EXPONENT)
-        result = np.log1p(np.where(is_far, 0.0, change))
+            change += probability * np.expm1(np.where(w.real < EXPONENT, w, 0))
+            largest = np.maximum(largest, w.real)
+        is_far = (change.real <= -0.5) | (largest >= EXPONENT)
+        result = log1p(np.where(is_far, 0.0, change))
         if is_far.any():
-            result[is_far] = self._logs(u[is_far])[1]
+            result[is_far] = self._far_log_ratio(u[is_far])
         return np.asarray(result)
 
-    def slope(self, u: Array) -> Array:
-        """Returns the derivative of `log R`, which rises."""
-        terms, total = self._logs(u)
-        k = np.arange(len(self.probabilities))[:, None]
-        shares = k * np.exp(terms - total)
-        return np.asarray(shares.sum(axis=0) / self.noise_multiplier)
-
-    def _exponent(self, u: Array, k: int) -> Array:
+    def _exponent(self, u: Points, k: int) -> Points:
         m = 1 / self.noise_multiplier
         return np.asarray(k * m * (u - k * m / 2))
 
-    def _logs(self, u: Array) -> tuple[Array, Array]:
-        """Returns logs of the terms of `R`, a row each, and of `R`."""
-        with np.errstate(divide="ignore"):
-            logs = np.log(self.probabilities)
+    def _far_log_ratio(self, u: Points) -> Points:
+        """Returns the log of the sum of the terms of `R`, without overflow."""
         terms = np.stack(
-            [self._exponent(u, k) + each for k, each in enumerate(logs)]
+            [
+                self._exponent(u, k) + math.log(probability)
+                for k, probability in enumerate(self.probabilities)
+                if probability > 0
+            ]
         )
-        peak = terms.max(axis=0)
-        return terms, peak + np.log(np.exp(terms - peak).sum(axis=0))
+        peak = terms.real.max(axis=0)
+        return np.asarray(peak + np.log(np.exp(terms - peak).sum(axis=0)))
 
-    def outputs(self, log_ratios: Array) -> Array:
-        """Returns the `u` where `log R` has the given values."""
-        least = math.log(self.probabilities[0] or 5e-324)
-        z = self.noise_multiplier
-        if len(self.probabilities) == 2:
-            q = self.probabilities[1]
-            with np.errstate(divide="ignore", invalid="ignore"):
-                # log((e^l - 1 + q) / q), without overflow.
-                rise = np.log1p(np.expm1(np.minimum(log_ratios, 1)) / q)
-                far = (
-                    np.log(-np.expm1(np.log1p(-q) - log_ratios))
-                    if (q < 1)
-                    else np.zeros_like(log_ratios)
-                )
-                far = log_ratios + far - np.log(q)
-                w = np.where(log_ratios < 1, rise, far)
-            w = np.where(log_ratios <= least, -np.inf, w)
-            return np.asarray(z * w + 0.5 / z)
-        return self._solved(log_ratios, least)
-
-    def _solved(self, log_ratios: Array, least: float) -> Array:
-        """Returns the same by Newton's method: `log R` is convex, rising."""
-        largest = len(self.probabilities) - 1
-        z = self.noise_multiplier
-        inside = log_ratios > least
-        target = np.where(inside, log_ratios, 1.0)
-        # log R >= log p_K + K m u - K^2 m^2 / 2: to the right of the root.
-        start = (target - math.log(self.probabilities[-1])) * z / largest
-        u = start + largest / (2 * z)
-        for _ in range(_MOST_ITERATIONS):
-            with np.errstate(divide="ignore", invalid="ignore"):
-                step = (self.log_ratio(u) - target) / self.slope(u)
-            step = np.where(np.isfinite(step), np.maximum(step, 0), 0)
-            u = u - step
-            if np.all(step <= 1e-13 * (1 + np.abs(u))):
-                break
-        return np.where(inside, u, -np.inf)
+    @property
+    def free_output(self) -> float:
+        """The output `u` of two components where the loss is 0."""
+        return 0.5 / self.noise_multiplier
 
     @override
     def range(self, tilt: float) -> tuple[float, float]:

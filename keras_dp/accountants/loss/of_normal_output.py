@@ -1,54 +1,43 @@
 """Losses that are a function of one normal output, and their quadratures."""
 
 import abc
-import dataclasses
 import math
 
 import numpy as np
+from scipy import special
 from typing_extensions import override
 
-from keras_dp.accountants.arrays import Array
-from keras_dp.accountants.loss.decay import layers_of_staircase
-from keras_dp.accountants.loss.loss_distribution import Layers, LossLaw, Nodes
+from keras_dp.accountants.arrays import Array, Points
+from keras_dp.accountants.loss.decay import Decay
+from keras_dp.accountants.loss.loss_distribution import (
+    LossDistribution,
+    Nodes,
+    Path,
+)
 from keras_dp.errors import TooSlowError
 
-# Log of the relative error of a quadrature.
-_LOG_ERROR = -60.0
+# Log of the relative error of a quadrature: far below float64's.
+LOG_ERROR = -60.0
 # Integrands are left out where they are below exp(-r^2 / 2) times their peak.
 REACH = 12.0
 # Of the end of a range, in noise stddevs.
 PRECISION = 0.1
-# Half-widths of strips that are tried, in noise stddevs, and the share of the
-# strip in which the likelihood ratio has no zero.
+# Half-widths of strips that are tried, in noise stddevs. Beyond 13 the noise
+# grows by more than the rule gains.
 _STRIPS = np.geomspace(0.02, 13.0, 40)
-_LARGEST_SHARE = 0.95
-# Steps of a staircase below a density, in noise stddevs.
-_STAIR = 0.1
-# An upper bound on a mass from a sum over such steps.
-_MASS = 1.01
-_MOST_NODES = 10**6
-_MOST_IN_PANELS = 3 * 10**5
-
-# Gauss-Legendre panels, and ellipses around them by their half-axes, in units
-# of half a panel.
-_POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(64)
-_SUM_OF_AXES = 4.0
-_WIDE = (_SUM_OF_AXES + 1 / _SUM_OF_AXES) / 2
-_HIGH = (_SUM_OF_AXES - 1 / _SUM_OF_AXES) / 2
-# Log of the error of a panel relative to the largest value in its ellipse.
-_LOG_PANEL_ERROR = math.log(64 / 15 / (_SUM_OF_AXES**2 - 1)) - 2 * len(
-    _POINTS
-) * math.log(_SUM_OF_AXES)
-# How much an integrand may grow from a panel to its ellipse, in nats, and how
-# a panel is shortened if it grows by more.
-_GROWTH = 105.0
-_SHRINK = 0.7
-# If equal steps need more nodes, panels are taken.
-_MANY_NODES = 1000
+# And of strips above the real line; wider ones lose digits by cancellation.
+_HIGH_STRIPS = np.geomspace(1e-3, 2.0, 60)
+# The share of the strip in which the likelihood ratio has no zero.
+LARGEST_SHARE = 0.95
+# Heights of paths that bound a decay, in units of the highest one. For n rounds
+# together it is next to 1 / sqrt(n) of it.
+_SHARES_OF_HEIGHT = 3.0 ** -np.arange(0.0, 14.0)
+# With more, the moments of some tens of tilts take seconds.
+_MOST_NODES = 1 << 15
 
 
-class OutputLaw(LossLaw):
-    """A law of losses `l(u)`, rising or falling, with `u` normal under `N`.
+class OutputLoss(LossDistribution):
+    """A monotone loss `l(u)`, where `u` is a standard normal output.
 
     `P` and `Q` are `R N` for likelihood ratios `R` that are sums of
     exponentials: in the strip `|Im u| <= a` they are at most what they are at
@@ -67,13 +56,21 @@ class OutputLaw(LossLaw):
     def denominator_turn(self) -> float:
         """The same of the ratio in the denominator; 0 if there is none."""
 
+    @property
     @abc.abstractmethod
-    def losses(self, u: Array) -> Array:
-        """Returns `l(u)`, relatively precise also where it is near 0."""
+    def rises(self) -> bool:
+        """Whether the loss rises with the output; otherwise it falls."""
 
     @abc.abstractmethod
-    def log_density(self, u: Array) -> Array:
-        """Returns the log of the density of `Q`."""
+    def losses(self, u: Points) -> Points:
+        """Returns `l(u)`, relatively precise also where it is near 0.
+
+        For complex `u` with `turn * |Im u| < pi` the analytic continuation.
+        """
+
+    @abc.abstractmethod
+    def log_density(self, u: Points) -> Points:
+        """Returns the log of the density of `Q`, continued likewise."""
 
     @abc.abstractmethod
     def range(self, tilt: float) -> tuple[float, float]:
@@ -82,224 +79,86 @@ class OutputLaw(LossLaw):
         Outside, they are below `exp(-REACH^2 / 2)` of their peak.
         """
 
-    @abc.abstractmethod
-    def bend(self, tilt: float) -> float:
-        """Returns a bound on the second derivative of the log of a tilted law.
-
-        At least 0.
-        """
-
-    @abc.abstractmethod
-    def slopes(self, u: Array) -> Array:
-        """Returns bounds on `|l'|` between neighbours, shape `[n - 1]`."""
-
-    @abc.abstractmethod
-    def steepest(self, low: float, high: float) -> float:
-        """Returns a bound on `|l'|` between two outputs."""
-
-    @abc.abstractmethod
-    def log_tail(self, u: float) -> float:
-        """Returns the log of the mass of `P` above `u`, where `l > 0`."""
-
     @override
-    def nodes(self, least_tilt: float, tilt: float, frequency: float) -> Nodes:
-        step = self._step(tilt, frequency)
-        low, high = self.range(tilt)
-        size = (high - low) / step
-        if frequency > 0 and size > _MANY_NODES:
-            edges = _panels(self, low, high, tilt, frequency)
-            if len(edges) * _POINTS.size < size:
-                return _panel_nodes(self, edges, tilt, frequency)
-        u = _grid(low, high, step)
+    def nodes(self, tilt: float, most_nodes: int = _MOST_NODES) -> Nodes:
+        strips = np.minimum(_STRIPS, LARGEST_SHARE * np.pi / self.turn)
+        step = float(self._steps(strips, strips, tilt, 0.0).max())
+        u = _grid(*self.range(tilt), step, most_nodes)
         return Nodes(
             self.losses(u),
             self.log_density(u) + math.log(step),
-            _LOG_ERROR + math.log(2),
+            LOG_ERROR + math.log(2),
         )
 
     @override
-    def layers(self, tilt: float) -> Layers:
-        return staircase(self, tilt, *self.range(tilt))
+    def path(self, tilt: float, frequency: float) -> Path:
+        # The strip from the real line to twice the height of the path.
+        highest = LARGEST_SHARE * np.pi / self.turn
+        heights = np.minimum(_HIGH_STRIPS, highest) / 2
+        steps = self._steps(heights, 2 * heights, tilt, frequency)
+        best = int(np.argmax(steps))
+        step = float(steps[best])
+        side = 1j if self.rises else -1j
+        u: Points = _grid(*self.range(tilt), step) + side * heights[best]
+        log_weights: Points = self.log_density(u) + math.log(step)
+        return Path(
+            self.losses(u),
+            log_weights,
+            LOG_ERROR + math.log(2),
+        )
 
-    def _step(self, tilt: float, frequency: float) -> float:
-        """Returns a step of the trapezoidal rule for the relative error.
+    @override
+    def decay(self, tilt: float) -> Decay:
+        highest = min(_HIGH_STRIPS[-1], LARGEST_SHARE * np.pi / self.turn)
+        strips = np.minimum(_STRIPS, LARGEST_SHARE * np.pi / self.turn)
+        step = float(self._steps(strips, strips, tilt, 0.0).max())
+        u = _grid(*self.range(tilt), step)
+        side = 1j if self.rises else -1j
+        paths = u + side * highest * _SHARES_OF_HEIGHT[:, None]
+        losses = np.stack([self.losses(path) for path in paths])
+        logs = (1 + tilt) * losses + self.log_density(paths)
+        real = (1 + tilt) * self.losses(u) + self.log_density(u)
+        return Decay(
+            np.asarray(logs.real - special.logsumexp(real)),
+            np.asarray(np.maximum(losses.imag, 0.0)),
+        )
 
-        In the strip `|Im u| <= a` the integrand of `M(s)` is at most `e^(a^2/2
-        + |Im s| turn a)` times that of `M(Re s)`, and if a ratio is in the
-        denominator `cos(turn' a / 2)^(-Re s)` times that. The error of the
-        rule is that by `2 / (e^(2 pi a / h) - 1)`. The two other terms of
+    def _steps(
+        self, widths: Array, farthest: Array, tilt: float, frequency: float
+    ) -> Array:
+        """Returns steps of the trapezoidal rule for the relative error.
+
+        Let a strip reach `a` to both sides of the path, and be at most `b`
+        away from the real line, on the side where `Im l >= 0` unless the
+        frequency is 0. There `|e^(i t l)| <= 1`, and the integrand of `M(s)` is
+        at most `e^(b^2/2) cos(turn' b / 2)^(-Re s)` times what that of
+        `M(Re s)` is on the real line. The error of the rule is the integral
+        of that times `2 / (e^(2 pi a / h) - 1)`. The two other terms of
         `Nodes`, `1` and `(1+s) (e^l - 1)`, have the same bound, and so small
         an exponential is at least half of what it is without the `-1`.
+
+        Args:
+            widths: `a`, shape `[n]`.
+            farthest: `b`, shape `[n]`.
+            tilt: `Re s`, > 0.
+            frequency: The largest `Im s`, >= 0.
         """
-        turn, other = self.turn, self.denominator_turn
-        a = np.minimum(_STRIPS, _LARGEST_SHARE * np.pi / turn)
-        size = a * a / 2 + frequency * turn * a
-        size = size - tilt * np.log(np.cos(other * a / 2))
-        size = size + math.log(2 * (3 + tilt + frequency))
-        return float((2 * np.pi * a / (size - _LOG_ERROR)).max())
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class CutLaw(LossLaw):
-    """A law without its largest losses.
-
-    What is left is no probability law any more. Delta of the whole is at most
-    that of what is left, plus the mass that was cut; and not below it.
-
-    Attributes:
-        law: With a loss that rises.
-        largest_output: The largest `u`.
-        log_left_out: Log of a bound on the mass of `P` and `Q` above it.
-    """
-
-    law: OutputLaw
-    largest_output: float
-    log_left_out: float
-
-    @property
-    @override
-    def support(self) -> tuple[float, float]:
-        largest = self.law.losses(np.array([self.largest_output]))
-        return self.law.support[0], float(largest[0])
-
-    @override
-    def nodes(self, least_tilt: float, tilt: float, frequency: float) -> Nodes:
-        low, high = self._range(tilt)
-        found = panel_nodes(self.law, low, high, tilt, frequency)
-        left_out = self.log_left_out + math.log(3 + tilt + frequency)
-        return found._replace(
-            log_error=float(np.logaddexp(found.log_error, left_out))
+        size = farthest**2 / 2 + math.log(2 * (3 + tilt + frequency))
+        size = size - tilt * np.log(
+            np.cos(self.denominator_turn * farthest / 2)
         )
-
-    @override
-    def log_masses(self, edges: Array) -> tuple[Array, Array]:
-        top = self.support[1]
-        kept = np.append(edges[edges < top], top)
-        p, q = self.law.log_masses(kept)
-        nothing = np.full(edges.size - kept.size + 1, -np.inf)
-        return (
-            np.concatenate([p[:-1], nothing]),
-            np.concatenate([q[:-1], nothing]),
-        )
-
-    @override
-    def layers(self, tilt: float) -> Layers:
-        return staircase(self.law, tilt, *self._range(tilt))
-
-    def _range(self, tilt: float) -> tuple[float, float]:
-        low, high = self.law.range(tilt)
-        return low, min(high, self.largest_output)
+        return np.asarray(2 * np.pi * widths / (size - LOG_ERROR))
 
 
-def cut(law: OutputLaw, log_mass: float) -> CutLaw:
-    """Returns `law` without its largest losses.
-
-    Args:
-        law: With a loss that rises.
-        log_mass: Log of what may be cut from `P`.
-    """
-    low, high = 0.0, 1.0
-    while law.log_tail(high) > log_mass:
-        low, high = high, 2 * high
-    while high - low > PRECISION:
-        middle = (low + high) / 2
-        if law.log_tail(middle) > log_mass:
-            low = middle
-        else:
-            high = middle
-    return CutLaw(law, high, law.log_tail(high))
-
-
-def staircase(law: OutputLaw, tilt: float, low: float, high: float) -> Layers:
-    """Returns layers of the law of losses between two outputs.
-
-    The tilted law is normalized by what it has there.
-    """
-    bend = law.bend(tilt)
-    step = min(_STAIR, 1 / math.sqrt(max(bend, 1.0)))
-    u = _grid(low, high, step)
-    losses = law.losses(u)
-    log_density = (1 + tilt) * losses + law.log_density(u)
-    density = np.exp(log_density - log_density.max())
-    total = float(density.sum()) * step * _MASS
-    least = np.minimum(density[1:], density[:-1])
-    heights = least * math.exp(-bend * step**2 / 8) / total / law.slopes(u)
-    if losses[0] > losses[-1]:
-        return layers_of_staircase(losses[::-1], heights[::-1])
-    return layers_of_staircase(losses, heights)
-
-
-def panel_nodes(
-    law: OutputLaw, low: float, high: float, tilt: float, frequency: float
-) -> Nodes:
-    """Returns nodes between two outputs, Gauss and Legendre's in panels.
-
-    Raises:
-        TooSlowError: They are too many.
-    """
-    edges = _panels(law, low, high, tilt, frequency)
-    return _panel_nodes(law, edges, tilt, frequency)
-
-
-def _panels(
-    law: OutputLaw, low: float, high: float, tilt: float, frequency: float
-) -> list[float]:
-    """Returns the ends of panels that are short only where the loss is steep.
-
-    Raises:
-        TooSlowError: They are too many.
-    """
-    edges = [low]
-    half = 1.0
-    while edges[-1] < high:
-        half = min(2 * half, math.pi / (2 * law.turn * _HIGH))
-        while _growth(law, edges[-1], half, tilt, frequency) > _GROWTH:
-            half *= _SHRINK
-        edges.append(edges[-1] + 2 * half)
-        if len(edges) * _POINTS.size > _MOST_IN_PANELS:
-            raise TooSlowError
-    edges[-1] = high
-    return edges
-
-
-def _panel_nodes(
-    law: OutputLaw, edges: list[float], tilt: float, frequency: float
-) -> Nodes:
-    starts, ends = np.array(edges[:-1]), np.array(edges[1:])
-    halves = (ends - starts) / 2
-    u = (starts + halves)[:, None] + halves[:, None] * _POINTS
-    weights = np.log(halves)[:, None] + np.log(_WEIGHTS)
-    u = u.ravel()
-    log_error = _LOG_PANEL_ERROR + _GROWTH
-    log_error += math.log(2 * halves.size * (3 + tilt + frequency))
-    return Nodes(law.losses(u), weights.ravel() + law.log_density(u), log_error)
-
-
-def _growth(
-    law: OutputLaw, start: float, half: float, tilt: float, frequency: float
-) -> float:
-    """Returns how much an integrand may grow from a panel to its ellipse.
-
-    In nats. The ellipse reaches `far` beyond the ends and is `high` above the
-    axis, where `|(log R)'|` is at most `1/cos(turn high / 2)` times what it is
-    on the axis, and the integral of that is how far `e^l` turns.
-    """
-    far, high = (_WIDE - 1) * half, _HIGH * half
-    low_end, high_end = start - far, start + 2 * half + far
-    steepest = law.steepest(low_end, high_end)
-    slope = (1 + tilt) * steepest + max(abs(low_end), abs(high_end))
-    turned = high * steepest / math.cos(law.turn * high / 2)
-    less = -tilt * math.log(math.cos(law.denominator_turn * high / 2))
-    return slope * far + high**2 / 2 + frequency * turned + less
-
-
-def _grid(low: float, high: float, step: float) -> Array:
+def _grid(
+    low: float, high: float, step: float, most_nodes: int = _MOST_NODES
+) -> Array:
     """Returns points with a distance of `step`.
 
     Raises:
         TooSlowError: They are too many.
     """
     size = (high - low) / step
-    if size > _MOST_NODES:
+    if not size <= most_nodes:
         raise TooSlowError
     return np.asarray(low + step * np.arange(math.ceil(size) + 1))

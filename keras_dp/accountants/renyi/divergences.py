@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_dp.accountants.arrays import Array
-from keras_dp.accountants.loss.of_normal_output import OutputLaw
+from keras_dp.accountants.loss.of_normal_output import OutputLoss
 from keras_dp.accountants.normalize.mechanisms import (
     AdditiveNoise,
     CountedMechanism,
@@ -100,11 +100,11 @@ def _gaussian(mechanisms: Sequence[Any], excess: Array) -> Array:
 
 
 def _sampled(mechanisms: Sequence[Any], excess: Array) -> Array:
-    return _of_losses(mixtures.sampled_law, mechanisms, excess)
+    return _of_losses(mixtures.sampled_loss, mechanisms, excess)
 
 
 def _sampled_replace_one(mechanisms: Sequence[Any], excess: Array) -> Array:
-    return _of_losses(mixtures.replaced_law, mechanisms, excess)
+    return _of_losses(mixtures.replaced_loss, mechanisms, excess)
 
 
 def _sampled_discrete(mechanisms: Sequence[Any], excess: Array) -> Array:
@@ -116,7 +116,7 @@ def _sampled_discrete(mechanisms: Sequence[Any], excess: Array) -> Array:
 
 
 def _of_losses(
-    law: Callable[[float, float], OutputLaw],
+    law: Callable[[float, float], OutputLoss],
     mechanisms: Sequence[Any],
     excess: Array,
 ) -> Array:

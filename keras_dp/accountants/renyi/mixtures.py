@@ -6,11 +6,11 @@ import math
 import numpy as np
 
 from keras_dp.accountants.arrays import Array
+from keras_dp.accountants.loss.log_moments import log_moments_of_nodes
 from keras_dp.accountants.loss.loss_distribution import Nodes
-from keras_dp.accountants.loss.mixture import MixtureLaw
-from keras_dp.accountants.loss.moments import log_moments
-from keras_dp.accountants.loss.of_normal_output import REACH, OutputLaw
-from keras_dp.accountants.loss.replace_one import ReplaceLaw
+from keras_dp.accountants.loss.mixture import MixtureLoss
+from keras_dp.accountants.loss.of_normal_output import REACH, OutputLoss
+from keras_dp.accountants.loss.replace_one import ReplaceOneLoss
 
 # Divergences grow with q; from here on they are below every float of use.
 _LEAST_PROBABILITY = 1e-100
@@ -25,21 +25,23 @@ _FAR = 3
 _BLOCK = 2**20
 
 
-def sampled_law(probability: float, noise_multiplier: float) -> OutputLaw:
+def sampled_loss(probability: float, noise_multiplier: float) -> OutputLoss:
     """Returns the loss of `SampledGaussian`, in the larger direction."""
     q = max(probability, _LEAST_PROBABILITY)
-    return MixtureLaw(noise_multiplier, (1 - q, q), is_added=False)
+    return MixtureLoss(noise_multiplier, (1 - q, q), is_added=False)
 
 
-def replaced_law(probability: float, noise_multiplier: float) -> OutputLaw:
+def replaced_loss(probability: float, noise_multiplier: float) -> OutputLoss:
     """Returns the loss of `SampledGaussianReplaceOne`."""
-    return ReplaceLaw(noise_multiplier, max(probability, _LEAST_PROBABILITY))
+    return ReplaceOneLoss(
+        noise_multiplier, max(probability, _LEAST_PROBABILITY)
+    )
 
 
-def log_moment(law: OutputLaw, excess: Array) -> Array:
-    """Returns `(a-1) D_a(P || Q)` of the pair with a law of losses.
+def log_moment(loss: OutputLoss, excess: Array) -> Array:
+    """Returns `(a-1) D_a(P || Q)` of a dominating pair from its loss.
 
-    The trapezoidal rule of `OutputLaw` converges geometrically, and every
+    The trapezoidal rule of `OutputLoss` converges geometrically, and every
     term of the sum is positive, so that neither overflow nor cancellation
     occurs: 1e-14 relative, measured against 60 digits.
 
@@ -47,7 +49,7 @@ def log_moment(law: OutputLaw, excess: Array) -> Array:
     and `z` near 0) the value is that without sampling, a bound.
 
     Args:
-        law: The law of the loss of one round.
+        loss: The privacy loss of one round.
         excess: `a - 1` > 0, shape `[n]`.
 
     Returns:
@@ -57,9 +59,9 @@ def log_moment(law: OutputLaw, excess: Array) -> Array:
     give a finite sum for integer and a series for other orders; this is one
     integral for both. `D(P || Q)` is the larger direction (Theorem 5).
     """
-    turn = law.turn
+    turn = loss.turn
     result = excess * (1 + excess) * turn**2 / 2
-    steps = np.maximum(1.0, np.sqrt(excess) * law.denominator_turn)
+    steps = np.maximum(1.0, np.sqrt(excess) * loss.denominator_turn)
     nodes = ((1 + excess) * turn + 2 * REACH) * np.maximum(steps, turn)
     # Up to the first end the nodes around 0 are most of them.
     first = 2 * REACH / turn
@@ -70,16 +72,16 @@ def log_moment(law: OutputLaw, excess: Array) -> Array:
         most = first * _RATIO**end
         if end >= _FAR:
             most = min(most, float(excess[rows].max()))
-        found = _nodes(law, most)
+        found = _nodes(loss, most)
         for part in np.array_split(
             rows, math.ceil(rows.size * found.losses.size / _BLOCK)
         ):
-            moments = log_moments(found, excess[part, None])
+            moments = log_moments_of_nodes(found, excess[part, None])
             result[part] = np.minimum(result[part], moments)
     return np.asarray(result)
 
 
 @functools.lru_cache(maxsize=4096)
-def _nodes(law: OutputLaw, excess: float) -> Nodes:
+def _nodes(loss: OutputLoss, excess: float) -> Nodes:
     """Returns nodes for all orders minus one up to `excess`."""
-    return law.nodes(0.0, excess, 0.0)
+    return loss.nodes(excess, most_nodes=int(2 * _MOST_NODES))

@@ -1,57 +1,63 @@
 """A line of integration: where it is, its points, and what they leave out.
 
-See `_line_integral`.
+See `integral`.
 """
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from keras_dp.accountants.arrays import EPSILON, EXPONENT, Array, Complex
 from keras_dp.accountants.compose.composition import (
     Composition,
     log_moment_error,
+    log_moments,
     moments,
 )
 from keras_dp.accountants.compose.line.points import (
-    EPSILON,
     TERM,
-    Complex,
+    Paths,
     log_ratios,
+    paths,
     points,
 )
-from keras_dp.accountants.loss.decay import fall
-from keras_dp.accountants.loss.loss_distribution import Layers
-from keras_dp.errors import TooSlowError
+from keras_dp.accountants.compose.many_noises import Layers
+from keras_dp.accountants.loss.decay import Decay
+from keras_dp.errors import NumericalLimitError, TooSlowError
 
-# Lines that are looked at, in units of the saddle point, and their distances
-# from it in standard deviations of the peak.
+# Tilts of the lines that are looked at, in units of the best one for a bound
+# by moments. A few large losses bend `K` upwards just right of it, and then
+# a line far to the left has much fewer points.
 _SHARES = np.concatenate(
     [
-        [0.01, 0.04, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9],
-        # To the right `K` may bend upwards at once.
-        [1.0, 1.02, 1.05, 1.1, 1.2, 1.4, 1.7],
+        np.geomspace(1e-4, 0.1, 11),
+        [0.16, 0.24, 0.35, 0.45, 0.56, 0.68, 0.8, 0.9],
+        [1.0, 1.05, 1.1, 1.2, 1.4, 1.7, 2.1, 2.7],
     ]
 )
+# And their distances from it in standard deviations of the peak.
 _WIDTHS = np.array([-4.0, -2.0, -1.0, 1.0, 2.0, 4.0, 7.0])
-# How much higher than at the saddle point an integrand may be: digits that the
-# sum of its points loses.
+# How much higher than at the lowest place an integrand may be in any case, in
+# nats: digits that the sum of its points loses.
 _LARGEST_HEIGHT = 2.0
+# A place that is `e^20` higher must have `e` times fewer points.
+_PRICE_OF_HEIGHT = 0.05
+# Turns of the strip, in nats, that are needed even if all is tolerated.
+_LEAST_TURNS = 1e-3
+# Rounding of an integrand, relative to its largest value.
+_LOG_ROUNDING = math.log(1000 * EPSILON)
 # Each of the two truncation errors, as a share of the tolerated one.
 _SHARE = 1 / 16
 _LEAST_TOLERANCE = 1e-14
 # Rounding of a log moment, in units of float64's.
 _MOMENT = 256.0
-# Of the secant method; what a logarithm of nothing is counted as, in nats.
-_MOST_STEPS = 20
-_LOWEST = 30.0
-_MOST_POINTS = 10**7
-# exp() of it is finite.
-_MOST_ERROR = 700.0
-# Where the size of a moment is bounded by next to nothing.
-_LARGEST_FALL = 0.999
+# Points for which paths must be good.
+MOST_POINTS = 1 << 23
+# exp() of it is finite, and its square as well.
+_MOST_ERROR = 350.0
 
 
 class _Aside(NamedTuple):
@@ -64,6 +70,11 @@ class _Aside(NamedTuple):
 
     tilt: float
     log_moment: float
+
+    def with_noise(self, gaussian: float) -> "_Aside":
+        """Returns the line for more Gaussian noise, of `mu^2 = gaussian`."""
+        more = gaussian * self.tilt * (1 + self.tilt) / 2
+        return self._replace(log_moment=self.log_moment + more)
 
     def log_size(self, epsilon: float) -> float:
         """Returns the log of a bound on the integral of the size, over 2 pi.
@@ -84,21 +95,21 @@ class Line:
     """The integrand on a line, good for all epsilon near one.
 
     Attributes:
-        composition: What is integrated.
         tilt: `c`.
         log_moment: `K(c)`.
         step: Between the points.
         aside: Two lines, to the left and to the right: the strip for the
             error of the trapezoidal rule.
-        points: `e^(K(s) - K(c) - i t K'(c)) / (s (s+1))` on the upper half.
+        points: `e^(K(s) - K(c) - i t K'(c)) / (s (s+1))` on the upper half,
+            row by row in a square, with zeros at the end.
         mean: `K'(c)`.
         log_left_out: Log of a bound on the rest of the line, without
             `e^(-c epsilon)`.
+        spread: Integral of the size of the points times `|t|`.
         rounding: Bound on the rounding error of the sum of the points.
         log_moment_error: Bound on the error of `log_moment`.
     """
 
-    composition: Composition
     tilt: float
     log_moment: float
     mean: float
@@ -106,6 +117,7 @@ class Line:
     aside: tuple[_Aside, _Aside]
     points: Complex
     log_left_out: float
+    spread: float
     rounding: float
     log_moment_error: float
 
@@ -114,29 +126,22 @@ class Line:
         scale = self.log_moment - self.tilt * epsilon
         value = self._value(epsilon)
         log_error = self._log_error(epsilon) - scale
-        error = math.exp(min(log_error, 600.0))
-        left_out = self.composition.left_out
-        cut = math.exp(math.log(left_out) - scale) if left_out else 0.0
-        lower, upper = value - error, value + error + cut
+        error = math.exp(min(log_error, EXPONENT))
+        lower, upper = value - error, value + error
         slack = self.log_moment_error
         return (
             scale - slack + math.log(lower) if lower > 0 else -math.inf,
             scale + slack + math.log(upper) if upper > 0 else -math.inf,
         )
 
-    def epsilon(self, log_delta: float, guess: float) -> tuple[float, float]:
-        """Returns bounds on the least epsilon for `log_delta`."""
-        return (
-            self._solved(0, log_delta, guess),
-            self._solved(1, log_delta, guess),
-        )
-
     def _value(self, epsilon: float) -> float:
         """Returns the integral over `e^(K(c) - c epsilon)`."""
-        turn = self.step * (self.mean - epsilon)
-        phases = np.exp(1j * turn * np.arange(self.points.size))
-        total = float((self.points * phases).real.sum())
-        total -= float(self.points[0].real) / 2
+        block = self.points.shape[1]
+        turn = 1j * self.step * (self.mean - epsilon)
+        fine = np.exp(turn * np.arange(block))
+        coarse = np.exp(turn * block * np.arange(self.points.shape[0]))
+        total = float((coarse @ (self.points @ fine)).real)
+        total -= float(self.points[0, 0].real) / 2
         return total * self.step / math.pi
 
     def _log_error(self, epsilon: float) -> float:
@@ -145,11 +150,9 @@ class Line:
             each.log_error(tilt, self.step, epsilon) for each in self.aside
         )
         left_out = self.log_left_out - tilt * epsilon
-        t = self.step * np.arange(self.points.size)
-        turns = TERM * EPSILON * abs(self.mean - epsilon) * t
-        rounding = float((np.abs(self.points) * turns).sum()) * self.step
-        rounding = math.log(self.rounding + rounding)
-        rounding += self.log_moment - tilt * epsilon
+        turned = TERM * EPSILON * abs(self.mean - epsilon) * self.spread
+        rounding = self.rounding + turned
+        rounding = math.log(rounding) + self.log_moment - tilt * epsilon
         peak = max(quadrature, left_out, rounding)
         return peak + math.log(
             math.exp(quadrature - peak)
@@ -157,194 +160,237 @@ class Line:
             + math.exp(rounding - peak)
         )
 
-    def _solved(self, side: int, log_delta: float, guess: float) -> float:
-        """Returns where one of the bounds reaches `log_delta`."""
 
-        def excess(epsilon: float) -> float:
-            found = self.log_delta(epsilon)[side]
-            return max(found, log_delta - _LOWEST) - log_delta
+class Place(NamedTuple):
+    """Where a line is, how far apart its points are, and how far it goes.
 
-        # A lower bound is good where it is certain that delta is larger, an
-        # upper one where it is certain that it is not.
-        found = self._secant(excess, guess)
-        step = max(found, 1e-9 / self.tilt) * 1e-13
-        while (excess(found) > 0) == bool(side):
-            if found == 0 and not side:
-                return 0.0
-            found = max(0.0, found + step if side else found - step)
-            step *= 4
-            if step > 1e300:
+    Attributes:
+        tilt: `c`.
+        log_moment: `K(c)`.
+        mean: `K'(c)`.
+        gaussian: `mu^2` of the composition.
+        step: Between the points.
+        aside: See `Line`.
+        log_tolerance: Log of the tolerated error of delta.
+        paths: The losses on their paths.
+        decays: Of each of the losses.
+        together: Of each of the bundles.
+    """
+
+    tilt: float
+    log_moment: float
+    mean: float
+    gaussian: float
+    step: float
+    aside: tuple[_Aside, _Aside]
+    log_tolerance: float
+    paths: Paths
+    decays: list[Decay]
+    together: list[Layers]
+
+    def end(
+        self, composition: Composition, epsilon: float
+    ) -> tuple[float, float]:
+        """Returns where the line may end, and a bound on what is left out.
+
+        Beyond `t` the integral is at most `e^K(c) size(t) / (pi t)`, `size` a
+        bound on the size of the moments from there on.
+
+        Args:
+            composition: The one of the place, or with more Gaussian noise.
+            epsilon: For which the line is to be good.
+        """
+        log_most = self.log_tolerance + self.tilt * epsilon
+        gaussian = composition.gaussian
+        more = (gaussian - self.gaussian) * self.tilt * (1 + self.tilt) / 2
+        log_moment = self.log_moment + more
+        counts = composition.counts.tolist()
+
+        def log_rest(t: float) -> float:
+            total = log_moment - gaussian * t * t / 2
+            for each, count in zip(self.decays, counts, strict=True):
+                total += count * each.log_size(t)
+            total -= sum(each.fall(t) for each in self.together)
+            return total - math.log(math.pi * t)
+
+        low, high = -30.0, 0.0
+        while log_rest(math.exp(high)) > log_most:
+            low, high = high, high + 3.0
+            if high > 90:
                 raise TooSlowError
-        return found
-
-    def _secant(self, excess: Callable[[float], float], guess: float) -> float:
-        """Returns a root of `excess`, which falls about like `-c epsilon`."""
-        at, value, slope = guess, excess(guess), -self.tilt
-        for _ in range(_MOST_STEPS):
-            after = min(max(at - value / slope, at / 2), 2 * at + 1)
-            if abs(after - at) <= 1e-14 * at:
-                break
-            more = excess(after)
-            if (more - value) * (after - at) < 0:
-                slope = (more - value) / (after - at)
-            at, value = after, more
-        return at
+        while high - low > 0.05:
+            middle = (low + high) / 2
+            if log_rest(math.exp(middle)) > log_most:
+                low = middle
+            else:
+                high = middle
+        end = math.exp(high)
+        return end, log_rest(end)
 
 
-def line_near(
+def lines_at(
+    place: Place, compositions: Sequence[Composition], epsilon: float
+) -> list[Line]:
+    """Returns lines at one place.
+
+    Args:
+        place: Of the composition without more noise.
+        compositions: What is integrated: the one of the place, or the same
+            with more Gaussian noise, the least first.
+        epsilon: For which the lines are good, and others next to it.
+
+    Raises:
+        TooSlowError: A line would have too many points.
+    """
+    ends = [place.end(each, epsilon) for each in compositions]
+    size = math.ceil(ends[0][0] / place.step) + 1
+    if size > MOST_POINTS:
+        raise TooSlowError
+    first = compositions[0]
+    logs, errors = log_ratios(
+        first, place.tilt, place.step, size, place.paths, place.together
+    )
+    # Of logarithms, and so relative; beyond it the points are 0.
+    errors = np.expm1(np.minimum(errors, _MOST_ERROR))
+    errors = errors + EPSILON * (TERM + math.log2(1 + size))
+    moment_error = log_moment_error(first, place.tilt)
+    return [
+        _line(place, each, logs, errors, moment_error, *end)
+        for each, end in zip(compositions, ends, strict=True)
+    ]
+
+
+def _line(
+    place: Place,
     composition: Composition,
-    saddle: float,
+    logs: Complex,
+    errors: Array,
+    moment_error: float,
+    end: float,
+    log_left_out: float,
+) -> Line:
+    """Returns one line, up to `end`."""
+    tilt, step = place.tilt, place.step
+    size = min(math.ceil(end / step) + 1, logs.size)
+    t = points(step, size)
+    s = tilt + 1j * t
+    less = composition.gaussian * t**2 / 2
+    values: Complex = np.asarray(np.exp(logs[:size] - less) / (s * (1 + s)))
+    sizes = np.abs(values)
+    # What the noise adds to `K`, `g s (s+1) / 2`, and to its derivative.
+    more = composition.gaussian - place.gaussian
+    log_moment = place.log_moment + more * tilt * (1 + tilt) / 2
+    left, right = (each.with_noise(more) for each in place.aside)
+    return Line(
+        tilt,
+        log_moment,
+        place.mean + more * (tilt + 0.5),
+        step,
+        (left, right),
+        _square(values),
+        log_left_out,
+        float(sizes @ t) * step,
+        float(sizes @ errors[:size]) * step,
+        moment_error + _MOMENT * EPSILON * (1 + abs(log_moment)),
+    )
+
+
+def _square(values: Complex) -> Complex:
+    block = math.isqrt(values.size - 1) + 1
+    padded = np.zeros(block * block, dtype=np.complex128)
+    padded[: values.size] = values
+    return padded.reshape(block, block)
+
+
+def place_near(
+    composition: Composition,
+    best_tilt: float,
     epsilon: float,
     log_delta: float,
     tolerance: float,
-) -> Line:
-    """Returns a line at a saddle point, or near it.
+) -> Place:
+    """Returns the place of a line with few points.
 
     Args:
         composition: What is integrated.
-        saddle: A tilt.
+        best_tilt: Of the bound by moments.
         epsilon: For which the line is good, and others next to it.
         log_delta: About what delta is, or is to be.
         tolerance: Of delta, relative.
 
     Raises:
-        TooSlowError: It would have too many points.
+        TooSlowError: A moment has no quadrature.
     """
     tolerance = max(tolerance * _SHARE, _LEAST_TOLERANCE)
     log_tolerance = math.log(tolerance) + log_delta
-    place = _place(composition, saddle, epsilon, log_tolerance)
-    tilt, step = place.tilt, place.step
-    together = [bundle.layers(tilt) for bundle in composition.bundles]
-    end, log_left_out = _end(
-        composition,
-        tilt,
-        place.log_moment,
-        log_tolerance + tilt * epsilon,
-        together,
-    )
-    if end / step > _MOST_POINTS:
-        raise TooSlowError
-    size = math.ceil(end / step) + 1
-    logs, errors = log_ratios(composition, tilt, step, size, together)
-    moment_error = log_moment_error(composition, tilt)
-    moment_error += _MOMENT * EPSILON * (1 + abs(place.log_moment))
-    t = points(step, size)
-    s = tilt + 1j * t
-    less = composition.gaussian * t**2 / 2
-    values: Complex = np.asarray(np.exp(logs - less) / (s * (1 + s)))
-    # Of logarithms, and so relative; beyond it the points are 0.
-    errors = np.expm1(np.minimum(errors, _MOST_ERROR))
-    errors = errors + EPSILON * (TERM + math.log2(1 + size))
-    return Line(
-        composition,
-        tilt,
-        place.log_moment,
-        place.mean,
-        step,
-        place.aside,
-        values,
-        log_left_out,
-        float((np.abs(values) * errors).sum()) * step,
-        moment_error,
-    )
-
-
-class _Place(NamedTuple):
-    """Where a line is, and how far apart its points are."""
-
-    tilt: float
-    log_moment: float
-    mean: float
-    step: float
-    aside: tuple[_Aside, _Aside]
-
-
-def _place(
-    composition: Composition,
-    saddle: float,
-    epsilon: float,
-    log_tolerance: float,
-) -> _Place:
-    """Returns the line with the fewest points, at a saddle point or near it.
-
-    Where a few large losses bend `K` upwards to the right of it, the strip is
-    wider if the line is further to the left.
-    """
-    spread = math.sqrt(
-        float(moments(composition, np.array([saddle])).variance[0])
-    )
-    near = saddle + _WIDTHS / spread
-    tilts = np.concatenate([saddle * _SHARES, near[near > 0.01 * saddle]])
-    tilts = np.unique(tilts)
-    at = moments(composition, tilts)
+    tilts, logs = _candidates(composition, best_tilt)
     lines = [
         _Aside(tilt, log_moment)
-        for tilt, log_moment in zip(
-            tilts.tolist(), at.log_moment.tolist(), strict=True
-        )
+        for tilt, log_moment in zip(tilts.tolist(), logs.tolist(), strict=True)
     ]
     needed = np.array([line.log_size(epsilon) for line in lines])
     needed = np.logaddexp(0, needed + math.log(2) - log_tolerance)
+    needed = np.maximum(needed, _LEAST_TURNS)
     # The step that each line aside allows for each line.
     steps = 2 * np.pi * np.abs(tilts[:, None] - tilts) / needed
-    heights = at.log_moment - tilts * epsilon - np.log(tilts * (1 + tilts))
-    best, found = -1.0, (0, 0, 0)
-    for each in range(1, tilts.size - 1):
+    heights = logs - tilts * epsilon - np.log(tilts * (1 + tilts))
+    lowest = heights.min()
+    allowed = max(lowest + _LARGEST_HEIGHT, log_tolerance - _LOG_ROUNDING)
+    best, found = -math.inf, (0, 0, 0)
+    for each in (np.flatnonzero(heights[1:-1] <= allowed) + 1).tolist():
         left = int(np.argmax(steps[each, :each]))
         right = each + 1 + int(np.argmax(steps[each, each + 1 :]))
-        step = float(min(steps[each, left], steps[each, right]))
-        if step > best and heights[each] <= heights.min() + _LARGEST_HEIGHT:
-            best, found = step, (each, left, right)
+        log_step = math.log(min(steps[each, left], steps[each, right]))
+        value = log_step - _PRICE_OF_HEIGHT * (heights[each] - lowest)
+        if value > best:
+            best, found = value, (each, left, right)
     each, left, right = found
-    return _Place(
-        lines[each].tilt,
+    tilt = lines[each].tilt
+    step = float(min(steps[each, left], steps[each, right]))
+    at = moments(composition, np.array([tilt]))
+    step = min(step, 1 / math.sqrt(float(at.variance[0])))
+    if not 0 < step < math.inf:
+        raise NumericalLimitError("`step` must be within float64.")
+    return Place(
+        tilt,
         lines[each].log_moment,
-        float(at.mean[each]),
-        min(best, 1 / spread),
+        float(at.mean[0]),
+        composition.gaussian,
+        step,
         (
             _at_least(composition, lines[left]),
             _at_least(composition, lines[right]),
         ),
+        log_tolerance,
+        paths(composition, tilt, MOST_POINTS * step),
+        [loss.decay(tilt) for loss in composition.losses],
+        [bundle.layers(tilt) for bundle in composition.bundles],
     )
+
+
+def _candidates(
+    composition: Composition, best_tilt: float
+) -> tuple[Array, Array]:
+    """Returns tilts in rising order, and `K` there."""
+    one = moments(composition, np.array([best_tilt]))
+    spread = math.sqrt(float(one.variance[0]))
+    near = best_tilt + _WIDTHS / spread
+    near = near[(near > 0) & (near < best_tilt * _SHARES[-1])]
+    tilts = np.unique(np.concatenate([best_tilt * _SHARES, near]))
+    while tilts.size > 2:
+        try:
+            logs = log_moments(composition, tilts)
+        except TooSlowError:  # Not at such a tilt.
+            tilts = tilts[tilts < tilts[-1] / 2]
+            continue
+        kept = np.isfinite(logs)
+        if kept.sum() > 2:
+            return tilts[kept], logs[kept]
+        break
+    raise NumericalLimitError("`tilt` must have moments that are finite.")
 
 
 def _at_least(composition: Composition, line: _Aside) -> _Aside:
     """Returns the line with what its moment may lack added."""
     error = log_moment_error(composition, line.tilt)
     return line._replace(log_moment=line.log_moment + error)
-
-
-def _end(
-    composition: Composition,
-    tilt: float,
-    log_moment: float,
-    log_most: float,
-    together: Sequence[Layers],
-) -> tuple[float, float]:
-    """Returns where the line may end, and a bound on what is left out.
-
-    Beyond `t` the integral is at most `e^K(c) size(t) / (pi t)`, `size` a
-    bound on the size of the moments from there on.
-    """
-    layers = [law.layers(tilt) for law in composition.laws]
-
-    def log_rest(t: float) -> float:
-        total = log_moment - composition.gaussian * t * t / 2
-        for each, count in zip(layers, composition.counts, strict=True):
-            total += count * math.log1p(-min(fall(each, t), _LARGEST_FALL))
-        total -= sum(fall(each, t) for each in together)
-        return total - math.log(math.pi * t)
-
-    low, high = -30.0, 0.0
-    while log_rest(math.exp(high)) > log_most:
-        low, high = high, high + 3.0
-        if high > 40:
-            raise TooSlowError
-    while high - low > 0.05:
-        middle = (low + high) / 2
-        if log_rest(math.exp(middle)) > log_most:
-            low = middle
-        else:
-            high = middle
-    end = math.exp(high)
-    return end, log_rest(end)

@@ -6,36 +6,99 @@ nothing may be lost where a moment is next to 1.
 
 import math
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from keras_dp.accountants.arrays import Array
+from keras_dp.accountants.arrays import (
+    EPSILON,
+    EXPONENT,
+    Array,
+    Complex,
+    Points,
+    log1p,
+)
 from keras_dp.accountants.compose.composition import Composition
-from keras_dp.accountants.compose.log_mgf import tilted_means, tilted_weights
-from keras_dp.accountants.loss.decay import fall
-from keras_dp.accountants.loss.loss_distribution import Layers, LossLaw
-from keras_dp.errors import TooSlowError
+from keras_dp.accountants.compose.many_noises import Layers
+from keras_dp.accountants.loss.log_moments import moments
+from keras_dp.accountants.loss.loss_distribution import LossDistribution, Path
 
-Complex: TypeAlias = NDArray[np.complex128]
-
-# Products of nodes and points on the line: some tenths of a second, and less
-# for few rounds, for which there is a grid.
-_MOST_WORK, _LITTLE_WORK = 6e8, 4e7
-_FEW_ROUNDS = 200
-_WORK_OF_EXPONENTIAL = 100
-EPSILON = float(np.finfo(np.float64).eps)
 # Rounding of a term of a sum, in units of float64's.
 TERM = 8.0
-# exp() of it is 0.
-_NOTHING = -750.0
-# Below it a series of five terms has 1e-16 of the first one.
-_SMALL_ANGLE = 0.3
-# Of |1 + z|^2 - 1, below which it is computed from 1 + z.
-_SMALL_SIZE = -0.75
+# Rounding of a weight, the exponential of a number of tens.
+_WEIGHT = 32.0
+# Below it a series of so many terms has 1e-17 of the first one.
+_SMALL_ANGLE, _TERMS = 0.2, 12
 # Of a bundle's log moment, above which it is of no use.
 _LARGEST_ERROR = 0.5
+
+
+class Tilted(NamedTuple):
+    """One round's loss on a path, tilted.
+
+    Attributes:
+        losses: Less their mean, shape `[n]`.
+        weights: Sum 1, shape `[n]`.
+        error: Bound on the error of a moment, relative to `M(tilt)`.
+        spreads: Means of the size and of the square of what losses are
+            computed from, for their rounding.
+    """
+
+    losses: Complex
+    weights: Complex
+    error: float
+    spreads: tuple[float, float]
+
+
+class Paths(NamedTuple):
+    """All losses of a composition on their paths.
+
+    Attributes:
+        single: For each of the losses.
+        bundled: For each of those that stand for each bundle.
+    """
+
+    single: list[Tilted]
+    bundled: list[list[Tilted]]
+
+    @property
+    def size(self) -> int:
+        """The number of nodes of all paths together."""
+        every = [
+            *self.single,
+            *(each for some in self.bundled for each in some),
+        ]
+        return sum(each.losses.size for each in every)
+
+
+def paths(composition: Composition, tilt: float, frequency: float) -> Paths:
+    """Returns all losses on paths good up to `frequency`.
+
+    Raises:
+        TooSlowError: One would have too many nodes.
+    """
+    return Paths(
+        [_tilted(loss, tilt, frequency) for loss in composition.losses],
+        [
+            [_tilted(loss, tilt, frequency) for loss in bundle.laws]
+            for bundle in composition.bundles
+        ],
+    )
+
+
+def _tilted(loss: LossDistribution, tilt: float, frequency: float) -> Tilted:
+    path: Path = loss.path(tilt, frequency)
+    logs = (1 + tilt) * path.losses + path.log_weights
+    weights = np.exp(logs - logs.real.max())
+    mean = float(moments(loss, np.array([tilt])).mean[0])
+    losses, weights = path.losses - mean, weights / weights.sum()
+    sizes, parts = np.abs(weights), np.abs(losses) + 2 * abs(mean)
+    return Tilted(
+        losses,
+        np.asarray(weights),
+        math.exp(min(path.log_error, EXPONENT)),
+        (float(sizes @ parts), float((sizes * np.abs(losses)) @ parts)),
+    )
 
 
 def log_ratios(
@@ -43,33 +106,35 @@ def log_ratios(
     tilt: float,
     step: float,
     size: int,
+    found: Paths,
     together: Sequence[Layers],
 ) -> tuple[Complex, Array]:
-    """Returns `K(c + i t) - K(c) - i t K'(c)` of the laws on the line.
+    """Returns `K(c + i t) - K(c) - i t K'(c)` of the losses on the line.
 
-    And bounds on their errors, both of shape `[size]`.
+    And `log(1 + e)`, both of shape `[size]`, where `e` bounds the relative
+    error of the exponential.
     """
     total = np.zeros(size, dtype=np.complex128)
     errors = np.zeros(size)
     t = points(step, size)
-    rounds = float(composition.counts.sum())
-    are_few = rounds <= _FEW_ROUNDS and not composition.bundles
-    most_work = _LITTLE_WORK if are_few else _MOST_WORK
-    for law, count in zip(composition.laws, composition.counts, strict=True):
-        logs, error = _log_ratio(law, tilt, step, size, most_work)
+    for each, count in zip(found.single, composition.counts, strict=True):
+        logs, error = _log_ratio(each, step, size)
         total += count * logs
-        errors += count * error
-    for bundle, layers in zip(composition.bundles, together, strict=True):
+        # |a^n - b^n| <= (|b| + e)^n - |b|^n, where |a - b| <= e.
+        errors += count * np.log1p(error)
+    for bundle, layers, some in zip(
+        composition.bundles, together, found.bundled, strict=True
+    ):
         logs = np.zeros(size, dtype=np.complex128)
-        for law, weight in zip(bundle.laws, bundle.weights, strict=True):
-            part, error = _log_ratio(law, tilt, step, size, most_work)
+        for each, weight in zip(some, bundle.weights, strict=True):
+            part, error = _log_ratio(each, step, size)
             logs += weight * part
             errors += abs(weight) * error
         off = bundle.errors(tilt, t)
-        for each in np.flatnonzero(off > _LARGEST_ERROR):
+        for index in np.flatnonzero(off > _LARGEST_ERROR):
             # Not known, but not larger than this.
-            logs[each] = -fall(layers, float(t[each]))
-            off[each] = math.log(3)
+            logs[index] = -layers.fall(float(t[index]))
+            off[index] = math.log(3)
         total += logs
         errors += off
     return total, errors
@@ -80,29 +145,22 @@ def points(step: float, size: int) -> Array:
     return np.asarray(step * np.arange(size, dtype=np.float64))
 
 
-def _log_ratio(
-    law: LossLaw, tilt: float, step: float, size: int, most_work: float
-) -> tuple[Complex, Array]:
-    """Returns what `log_ratios` does, for one round."""
-    nodes = law.nodes(tilt, tilt, step * size)
-    work = size + _WORK_OF_EXPONENTIAL * math.sqrt(size)
-    if nodes.losses.size * work > most_work:
-        raise TooSlowError
-    at = np.array([[tilt]])
-    weights = tilted_weights(nodes, at)[0]
-    losses = nodes.losses - float(tilted_means(nodes, at)[0])
-    change = _characteristic(losses, weights, step, size)
-    # The angle of a term has the relative error of one rounding.
-    angle = float(weights @ np.abs(losses)) * step * np.arange(size)
-    error = math.exp(nodes.log_error) + TERM * EPSILON * angle
-    # Where little is left of 1, that of the 1 as well.
-    error = error + np.where(np.abs(1 + change) < 0.5, TERM * EPSILON, 0.0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return _log1p(change), error / np.abs(1 + change)
+def _log_ratio(each: Tilted, step: float, size: int) -> tuple[Complex, Array]:
+    """Returns the same for one round, and the relative error of `M`."""
+    change = _characteristic(each.losses, each.weights, step, size)
+    # A term is `e^x - 1 - x` with a relative error, or that of `x`.
+    t = points(step, size)
+    first, second = each.spreads
+    rounding = np.minimum(2 * TERM * first * t, _WEIGHT * second * t * t)
+    error = each.error + EPSILON * rounding
+    # Where little is left of 1, the rounding of the 1 as well.
+    left = np.abs(1 + change)
+    error = error + np.where(left < 0.5, TERM * EPSILON, 0.0)
+    return log1p(change), error / np.maximum(left, 1e-300)
 
 
 def _characteristic(
-    losses: Array, weights: Array, step: float, size: int
+    losses: Complex, weights: Complex, step: float, size: int
 ) -> Complex:
     """Returns `sum_j w_j (e^(i t l_j) - 1)` for `t = 0, step, ...`.
 
@@ -110,37 +168,24 @@ def _characteristic(
     would leave of it.
     """
     block = math.isqrt(size - 1) + 1
-    fine = step * np.outer(losses, np.arange(block))
-    coarse = step * block * np.outer(np.arange(block), losses)
-    # With e(x) = e^(i x) - 1 it is e(a) e(b) + e(a) + e(b) at x = a + b, in
-    # which nothing cancels.
+    fine = 1j * step * np.outer(losses, np.arange(block))
+    coarse = 1j * step * block * np.outer(np.arange(block), losses)
+    # With e(x) = e^x - 1 it is e(a) e(b) + e(a) + e(b) at x = a + b, in which
+    # nothing cancels.
     near, far = _excess(fine), _excess(coarse)
-    left = np.asarray((far + 1j * coarse) * weights, dtype=np.complex128)
-    right = np.asarray(near + 1j * fine, dtype=np.complex128)
-    around = left @ right + (far @ weights)[:, None] + weights @ near
+    left = (far + coarse) * weights
+    around = left @ (near + fine) + (far @ weights)[:, None] + weights @ near
     return np.asarray(around.ravel()[:size])
 
 
-def _excess(angles: Array) -> Complex:
-    """Returns `e^(i x) - 1 - i x`, precise where it is small."""
-    square = angles * angles
-    series = 1 - square / 72 * (1 - square / 110)
-    series = 1 - square / 20 * (1 - square / 42 * series)
-    imaginary = np.where(
-        np.abs(angles) < _SMALL_ANGLE,
-        -angles * square / 6 * series,
-        np.sin(angles) - angles,
-    )
-    return np.asarray(-2 * np.sin(angles / 2) ** 2 + 1j * imaginary)
-
-
-def _log1p(z: Complex) -> Complex:
-    """Returns `log(1 + z)`, precise where `z` is small and where `1 + z` is."""
-    x, y = z.real, z.imag
-    near = np.log1p(np.maximum(2 * x + x * x + y * y, -1.0)) / 2
-    far = np.log(np.hypot(1 + x, y))
-    sizes = np.where(2 * x + x * x + y * y > _SMALL_SIZE, near, far)
-    return np.asarray(
-        np.maximum(sizes, _NOTHING) + 1j * np.arctan2(y, 1 + x),
-        dtype=np.complex128,
-    )
+def _excess(x: Points) -> Complex:
+    """Returns `e^x - 1 - x`, precise where it is small."""
+    result = np.expm1(x) - x
+    small = np.abs(x) < _SMALL_ANGLE
+    near = x[small]
+    series = np.zeros_like(near)
+    for k in range(_TERMS, 1, -1):
+        series *= near
+        series += 1 / math.factorial(k)
+    result[small] = series * near * near
+    return np.asarray(result)

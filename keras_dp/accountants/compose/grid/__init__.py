@@ -1,1 +1,0 @@
-"""Bounds by Fourier transforms on a grid."""

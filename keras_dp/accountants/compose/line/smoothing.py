@@ -1,0 +1,164 @@
+"""Bounds for an integrand that hardly falls, from a little noise more.
+
+Few rounds, or rounds with an atom, have a characteristic function that falls
+slowly. Together with one more Gaussian release, of sensitivity `h` in its
+noise stddevs, it falls like `e^(-h^2 t^2 / 2)`. Let `H(y) = E_Q[(L - y)_+]` be
+delta at `epsilon = log y`, with the likelihood ratio `L` of all rounds, and
+`H_h` the same with the release. It multiplies `L` with a log-normal number of
+mean 1, so that `H_h(y) - H(y) = E_Q[v_h(L)]`, with the time value of an option
+
+    v_h(x) = sqrt(x y) int_0^h f(0) e^(-log(x/y)^2 / (2 r^2) - r^2 / 8) dr
+
+in the model of Black and Scholes, `f` the normal density. It is not negative:
+`H <= H_h`. With `r` twice as large the first exponent is a quarter, so that
+`v_2h >= 2 e^(-3 h^2 / 8) v_h`. Hence, with `k = e^(3 h^2 / 8) / 2`,
+
+    H_h - H <= k (H_2h - H),    H >= (H_h - k H_2h) / (1 - k).
+
+Both bounds are off by the second order of `h`, whatever the rounds are.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from keras_dp.accountants.compose.composition import Composition
+from keras_dp.accountants.compose.line.line import MOST_POINTS, Line, Place
+from keras_dp.errors import NumericalLimitError, TooSlowError
+
+# exp(-x^2 / 2) of it is below all tolerances.
+_REACH = 9.0
+# Products of nodes and points: some tenths of a second.
+_MOST_WORK = 6e8
+# A line without smoothing may be that much longer, or have so many points.
+_LONGER, _FEW_POINTS = 1.5, 4000
+# The share of a width that smoothing takes.
+_SHARE = 0.7
+# Noise of a 1e150th adds nothing that float64 could tell.
+_LEAST_WIDTH = 1e-150
+# Beyond it the lower bound would be none.
+_MOST_SMOOTHING = 0.5
+# Of the secant method; what a logarithm of nothing is counted as, in nats.
+_MOST_STEPS = 30
+_LOWEST = 30.0
+
+
+class Profile(NamedTuple):
+    """Bounds on delta, good for all epsilon near one.
+
+    Attributes:
+        line: Of the rounds, with smoothing or without.
+        wider: Of the rounds with twice the smoothing, if there is any.
+        share: `k`.
+    """
+
+    line: Line
+    wider: Line | None
+    share: float
+
+    def log_delta(self, epsilon: float) -> tuple[float, float]:
+        """Returns a lower and an upper bound on the log of delta."""
+        lower, upper = self.line.log_delta(epsilon)
+        if self.wider is None or lower == -math.inf:
+            return lower, upper
+        excess = self.wider.log_delta(epsilon)[1] - lower
+        left = 1 - self.share * math.exp(min(excess, 1.0))
+        if left <= 0:
+            return -math.inf, upper
+        return lower + math.log(left / (1 - self.share)), upper
+
+    def slope(self, epsilon: float) -> float:
+        """Returns about how fast log delta falls with epsilon."""
+        near = 0.05 / self.line.tilt
+        fall = self.line.log_delta(epsilon)[1]
+        fall -= self.line.log_delta(epsilon + near)[1]
+        return max(fall / near, self.line.tilt / 2)
+
+    def epsilon(self, log_delta: float, guess: float) -> tuple[float, float]:
+        """Returns bounds on the least epsilon for `log_delta`."""
+        return (
+            self._solved(0, log_delta, guess),
+            self._solved(1, log_delta, guess),
+        )
+
+    def _solved(self, side: int, log_delta: float, guess: float) -> float:
+        """Returns where one of the bounds reaches `log_delta`."""
+
+        def excess(epsilon: float) -> float:
+            found = self.log_delta(epsilon)[side]
+            return max(found, log_delta - _LOWEST) - log_delta
+
+        # A lower bound is good where it is certain that delta is larger, an
+        # upper one where it is certain that it is not.
+        if side and excess(0.0) <= 0:
+            return 0.0
+        found = _secant(excess, guess, self.line.tilt)
+        step = max(found, 1e-9 / self.line.tilt) * 1e-13
+        while (excess(found) > 0) == bool(side):
+            if found == 0 and not side:
+                return 0.0
+            found = max(0.0, found + step if side else found - step)
+            step *= 4
+            if step > 1e300:
+                raise NumericalLimitError("`epsilon` must be within float64.")
+        return found
+
+
+def _secant(
+    excess: Callable[[float], float], guess: float, slope: float
+) -> float:
+    """Returns about a root of `excess`, which falls like `-slope epsilon`."""
+    at, value, slope = guess, excess(guess), -slope
+    for _ in range(_MOST_STEPS):
+        after = min(max(at - value / slope, at / 2), 2 * at + 1)
+        if abs(after - at) <= 1e-14 * at:
+            break
+        more = excess(after)
+        if (more - value) * (after - at) < 0:
+            slope = (more - value) / (after - at)
+        at, value = after, more
+    return at
+
+
+def smoothed(
+    composition: Composition, width: float
+) -> tuple[Composition, Composition, float]:
+    """Returns the rounds with smoothing, with twice as much, and `k`."""
+    gaussian = composition.gaussian
+    return (
+        composition._replace(gaussian=gaussian + width**2),
+        composition._replace(gaussian=gaussian + 4 * width**2),
+        math.exp(3 * width**2 / 8) / 2,
+    )
+
+
+def width_of(
+    place: Place,
+    composition: Composition,
+    epsilon: float,
+    slope: float,
+    relative_width: float,
+) -> float:
+    """Returns `h`, or 0 where the line is short without smoothing.
+
+    Where `H` falls like `y^-b`, both bounds are `3 b (b+1) h^2 / 2` apart in
+    log delta, and `3 (b+1) h^2 / 2` in epsilon.
+
+    Args:
+        place: Of the line.
+        composition: What is integrated.
+        epsilon: About.
+        slope: `b`, about.
+        relative_width: How far apart bounds on epsilon may be.
+    """
+    most = min(_MOST_WORK / place.paths.size, MOST_POINTS / 2)
+    wanted = _SHARE * relative_width * epsilon / (1.5 * (slope + 1))
+    width = max(math.sqrt(wanted), _REACH / (most * place.step), _LEAST_WIDTH)
+    width = min(width, _MOST_SMOOTHING)
+    size = min(_REACH / (width * place.step), most)
+    try:
+        end, _ = place.end(composition, epsilon)
+    except TooSlowError:
+        return width
+    is_short = end / place.step <= max(_LONGER * size, _FEW_POINTS)
+    return 0.0 if is_short and end / place.step <= most else width

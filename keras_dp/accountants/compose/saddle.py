@@ -1,0 +1,95 @@
+"""Chernoff bounds by moments, and the tilt at which each is best.
+
+For every `c > 0`, with `K` the log of the moment generating function,
+
+    log delta <= K(c) - c epsilon - (1+c) log(1+c) + c log c.
+
+Source: Canonne, Kamath, Steinke (2020), arXiv:2004.00010v4, Proposition 12.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from keras_dp.accountants.arrays import Array
+from keras_dp.accountants.compose.composition import (
+    Composition,
+    log_moment_error,
+    log_moments,
+    moments,
+)
+from keras_dp.errors import TooSlowError
+
+# Tilts that are looked at together, in units of the best one so far.
+_OCTAVES = 2.0 ** np.linspace(-2, 2, 9)
+_LEAST_TILT, _LARGEST_TILT = 2.0**-40, 2.0**40
+# What moments are rounded up by, a thousand times their error.
+_MOMENT_ERROR = 1e-9
+
+
+def largest_epsilon(
+    composition: Composition, log_delta: float
+) -> tuple[float, float]:
+    """Returns the best tilt for `log_delta`, and its bound on epsilon.
+
+    Raises:
+        TooSlowError: A moment has no quadrature.
+    """
+    one = moments(composition, np.array([1.0]))
+    start = math.sqrt(2 * (1 - log_delta) / float(one.variance[0]))
+
+    def bounds(tilts: Array, logs: Array) -> Array:
+        return np.asarray((logs - log_delta - _poles(tilts)) / tilts)
+
+    tilt, epsilon = _best(composition, bounds, start)
+    error = log_moment_error(composition, tilt)
+    upper = epsilon * (1 + _MOMENT_ERROR) + error / tilt
+    return tilt, max(0.0, upper)
+
+
+def largest_log_delta(
+    composition: Composition, epsilon: float
+) -> tuple[float, float]:
+    """Returns the best tilt for `epsilon`, and its bound on log delta.
+
+    Raises:
+        TooSlowError: A moment has no quadrature.
+    """
+
+    def bounds(tilts: Array, logs: Array) -> Array:
+        return np.asarray(logs - tilts * epsilon - _poles(tilts))
+
+    tilt, log_delta = _best(composition, bounds, 1.0)
+    scale = abs(log_delta) + 2 * tilt * epsilon + float(_poles(np.array(tilt)))
+    upper = log_delta + _MOMENT_ERROR * scale
+    return tilt, min(0.0, upper + log_moment_error(composition, tilt))
+
+
+def _poles(tilts: Array) -> Array:
+    return np.asarray((1 + tilts) * np.log1p(tilts) - tilts * np.log(tilts))
+
+
+def _best(
+    composition: Composition,
+    bounds: Callable[[Array, Array], Array],
+    start: float,
+) -> tuple[float, float]:
+    """Returns the tilt of the least bound, and that bound."""
+    tilt, highest = start, _LARGEST_TILT
+    while True:
+        tilts = tilt * _OCTAVES
+        try:
+            logs = log_moments(composition, tilts)
+        except TooSlowError:  # Not at such a tilt.
+            highest = tilt
+            tilt /= _OCTAVES[-1] ** 2
+            if tilt < _LEAST_TILT:
+                raise
+            continue
+        found = bounds(tilts, logs)
+        best = int(np.argmin(found))
+        tilt = float(tilts[best])
+        is_inside = 0 < best < tilts.size - 1
+        if is_inside or not _LEAST_TILT < tilt < highest / _OCTAVES[-1]:
+            return tilt, float(found[best])
