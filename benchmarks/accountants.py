@@ -7,10 +7,12 @@ epsilon over the least one, less 1: a bound has to be >= 0 there.
 
     python benchmarks/accountants.py [--only NAME ...] [--timeout 120]
     python benchmarks/accountants.py --peers /tmp/peers
+    python benchmarks/accountants.py --corners
 
 The second form also runs the peers that are not development requirements:
 it makes a virtual environment in the folder, unless it is there, and installs
-`benchmarks/peers/requirements.txt`.
+`benchmarks/peers/requirements.txt`. The third form prints seconds of the
+processor and widths of `Fourier` alone, for ledgers that are hard for it.
 """
 
 import argparse
@@ -186,6 +188,78 @@ PEERS: dict[str, Callable[[], Price]] = {
 }
 
 
+# Sampling, noise stddevs of one round each, delta, relation.
+CORNERS: dict[str, tuple[tuple[Any, ...], list[float], float, str]] = {
+    "noise 2 to 1, 100 rounds, q 1e-4": (
+        ("PoissonSampling", 1e-4),
+        [2 - i / 99 for i in range(100)],
+        1e-8,
+        "add_or_remove_one",
+    ),
+    **{
+        f"q {q:g}, noise {z:g}, {count} rounds, delta {delta:g}, {relation}": (
+            ("PoissonSampling", q),
+            [z] * count,
+            delta,
+            relation,
+        )
+        for q, z, count, delta, relation in [
+            (1e-3, 1.0, 2, 1e-6, "add_or_remove_one"),
+            (1e-4, 0.5, 2, 1e-8, "add_or_remove_one"),
+            (1e-3, 1.0, 10, 1e-6, "add_or_remove_one"),
+            (1e-4, 0.7, 10, 1e-10, "add_or_remove_one"),
+            (1e-3, 1.0, 100, 1e-6, "add_or_remove_one"),
+            (1e-4, 1.0, 100, 1e-8, "add_or_remove_one"),
+            (1e-5, 0.3, 10_000, 1e-7, "add_or_remove_one"),
+            (0.01, 0.1, 10, 0.05, "add_or_remove_one"),
+            (0.01, 0.05, 10, 0.09, "add_or_remove_one"),
+            (1e-3, 1.0, 10, 1e-6, "replace_one"),
+            (1e-4, 1.0, 2, 1e-8, "replace_one"),
+        ]
+    },
+    **{
+        f"{kind}{sizes}, noise {z:g}, {count} rounds": (
+            (kind, *sizes),
+            [z] * count,
+            delta,
+            "replace_one",
+        )
+        for kind in ("FixedSizeWithoutReplacement", "FixedSizeWithReplacement")
+        for sizes, z, count, delta in [
+            ((1, 50), 3.0, 40, 1e-6),
+            ((20, 100), 6.0, 30, 1e-5),
+            ((100, 10_000), 2.0, 1000, 1e-5),
+        ]
+    },
+}
+
+
+def print_corners() -> None:
+    """Prints the time and the width of the bounds of hard ledgers."""
+    from keras_dp import ledger
+    from keras_dp.accountants import Fourier
+
+    print("| ledger | lower | upper | width | s | method |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for name, (sampling, noises, delta, relation) in CORNERS.items():
+        kind = getattr(ledger, sampling[0])(*sampling[1:])
+        rounds = [
+            (ledger.Round(kind, (ledger.GaussianSum("sum", 1.0, z),)), 1)
+            for z in noises
+        ]
+        start = time.process_time()
+        bounds = Fourier().epsilon_bounds(
+            rounds, delta=delta, neighbours=relation
+        )
+        seconds = time.process_time() - start
+        width = (bounds.upper - bounds.lower) / bounds.upper
+        print(
+            f"| {name} | {bounds.lower:.9g} | {bounds.upper:.9g} | "
+            f"{width:.1e} | {seconds:.2f} | {bounds.method} |",
+            flush=True,
+        )
+
+
 class Measured(NamedTuple):
     """One accountant on one ledger; `failure` says why there is no epsilon."""
 
@@ -277,10 +351,14 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[], help="accountants")
     parser.add_argument("--ledgers", nargs="+", default=list(LEDGERS))
     parser.add_argument("--timeout", type=float, default=120.0)
+    parser.add_argument("--corners", action="store_true")
     parser.add_argument("--work", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.work:
         print(json.dumps(work(*arguments.work)))
+        return
+    if arguments.corners:
+        print_corners()
         return
     where = dict.fromkeys(OURS, Path(sys.executable))
     if arguments.peers:

@@ -241,7 +241,7 @@ def _epsilon_bounds(
             found = choose.epsilons(order.upper, log_delta, width, lower)
             done.append(order.upper.losses)
         if found.upper > upper:
-            upper, method = found.upper, found.method
+            upper, method = found.upper, _said(found.method, order)
         if order.lower is not order.upper or order.left_out:
             found = choose.epsilons(order.lower, math.log(delta), width, lower)
         lower = max(lower, found.lower)
@@ -270,7 +270,7 @@ def _delta_bounds(
             done.append(order.upper.losses)
         delta = math.exp(min(found.upper, 0.0)) + order.left_out
         if delta > upper:
-            upper, method = delta, found.method
+            upper, method = delta, _said(found.method, order)
         if order.lower is not order.upper:
             found = choose.log_deltas(order.lower, epsilon, width, certain)
         certain = max(certain, found.lower)
@@ -283,6 +283,13 @@ def _delta_bounds(
     # What is below every float is not 0.
     upper = min(max(float(upper), math.ulp(0.0)), 1.0)
     return Bounds(float(lower), upper, method)
+
+
+def _said(method: str, order: Order) -> str:
+    """Returns the method, and whether the bounds are of different pairs."""
+    if order.upper is order.lower:
+        return method
+    return f"{method} (of a dominating pair; the lower bound is an attack)"
 
 
 def _width(order: Order, relative_width: float) -> float:

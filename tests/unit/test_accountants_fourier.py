@@ -324,6 +324,18 @@ class TestMethods:
         assert Fourier().epsilon_bounds(ledger, delta=1e-5).method == method
         assert Fourier().delta_bounds(ledger, epsilon=0.5).method == method
 
+    def test_a_gap_between_attack_and_bound_is_explained(self) -> None:
+        fixed = counted(
+            FixedSizeWithoutReplacement(10, 100), gaussian(2.0), count=5
+        )
+
+        bounds = Fourier().epsilon_bounds(
+            fixed, delta=1e-5, neighbours="replace_one"
+        )
+
+        assert bounds.method.startswith("line integral")
+        assert "lower bound is an attack" in bounds.method
+
     def test_noise_out_of_reach_is_said_to_be_bounded_by_moments(self) -> None:
         quiet = counted(PoissonSampling(0.01), gaussian(1e-4), count=5)
 
