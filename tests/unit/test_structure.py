@@ -43,6 +43,7 @@ ALLOWED = {
 WINGS = {
     "accountants": {
         "arrays": set(),
+        "roots": set(),
         "normalize": set(),  # The ledger becomes mechanisms.
         "loss": {"arrays"},  # Privacy loss distributions.
         "renyi": {"arrays", "loss", "normalize"},
@@ -52,7 +53,13 @@ WINGS = {
         "gdp": {"accountant", "loss", "normalize"},
         "moments": {"accountant", "arrays", "normalize", "renyi"},
         "rdp": {"accountant", "arrays", "normalize", "renyi"},
-        "strong_composition": {"accountant", "arrays", "loss", "normalize"},
+        "strong_composition": {
+            "accountant",
+            "arrays",
+            "loss",
+            "normalize",
+            "roots",
+        },
         "fourier": {"accountant", "compose", "loss", "normalize", "rdp"},
     },
     "noise": {

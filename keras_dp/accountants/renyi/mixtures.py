@@ -14,7 +14,8 @@ from keras_dp.accountants.loss.replace_one import ReplaceOneLoss
 
 # Divergences grow with q; from here on they are below every float of use.
 _LEAST_PROBABILITY = 1e-100
-# Nodes, about twice as many: no order that could be best needs so many.
+# Estimated nodes; the true number is at most five times as large. No order
+# that could be best needs so many.
 _MOST_NODES = 2.0**17
 # Orders share nodes up to the end of their interval; each interval is so many
 # times as long as the one before.
@@ -84,4 +85,4 @@ def log_moment(loss: OutputLoss, excess: Array) -> Array:
 @functools.lru_cache(maxsize=4096)
 def _nodes(loss: OutputLoss, excess: float) -> Nodes:
     """Returns nodes for all orders minus one up to `excess`."""
-    return loss.nodes(excess, most_nodes=int(2 * _MOST_NODES))
+    return loss.nodes(excess, most_nodes=int(5 * _MOST_NODES))
