@@ -75,7 +75,9 @@ def epsilons(
     return _from_moments(
         composition,
         lambda whole: saddle.largest_epsilon(whole, log_delta)[1],
-        lambda whole: integral.epsilon_bounds(whole, log_delta, relative_width),
+        lambda whole: integral.epsilon_bounds(
+            whole, log_delta, relative_width, certain
+        ),
         lambda lower, upper: (
             upper <= certain or upper - lower <= relative_width * upper
         ),
@@ -114,7 +116,9 @@ def log_deltas(
     return _from_moments(
         composition,
         lambda whole: saddle.largest_log_delta(whole, epsilon)[1],
-        lambda whole: integral.log_delta_bounds(whole, epsilon, relative_width),
+        lambda whole: integral.log_delta_bounds(
+            whole, epsilon, relative_width, certain
+        ),
         lambda lower, upper: (
             upper <= certain or upper - lower <= relative_width
         ),

@@ -41,9 +41,18 @@ _BELOW = 3.0
 
 
 def epsilon_bounds(
-    composition: Composition, log_delta: float, relative_width: float
+    composition: Composition,
+    log_delta: float,
+    relative_width: float,
+    certain: float = 0.0,
 ) -> tuple[float, float]:
     """Returns bounds on the least epsilon for `log_delta`.
+
+    Args:
+        composition: What is integrated.
+        log_delta: < 0.
+        relative_width: How far apart they may be, as a share of the upper one.
+        certain: Below it, it does not matter where epsilon is.
 
     Raises:
         TooSlowError: A moment has no quadrature.
@@ -56,7 +65,7 @@ def epsilon_bounds(
         profile = _profile(composition, tilt, slope, epsilon, log_delta, width)
         found = profile.epsilon(log_delta, epsilon)
         lower, upper = max(lower, found[0]), min(upper, found[1])
-        if upper - lower <= relative_width * upper or upper == 0:
+        if upper - lower <= relative_width * upper or upper <= certain:
             break
         moved = (lower + upper) / 2 if lower else upper
         is_near = slope * abs(moved - epsilon) < _NEAR
@@ -74,9 +83,18 @@ def epsilon_bounds(
 
 
 def log_delta_bounds(
-    composition: Composition, epsilon: float, relative_width: float
+    composition: Composition,
+    epsilon: float,
+    relative_width: float,
+    certain: float = -math.inf,
 ) -> tuple[float, float]:
     """Returns bounds on the log of the least delta for `epsilon`.
+
+    Args:
+        composition: What is integrated.
+        epsilon: >= 0.
+        relative_width: How far apart they may be.
+        certain: Below it, it does not matter where log delta is.
 
     Raises:
         TooSlowError: A moment has no quadrature.
@@ -93,7 +111,7 @@ def log_delta_bounds(
         profile = _profile(composition, tilt, slope, epsilon, log_delta, wanted)
         found = profile.log_delta(epsilon)
         lower, upper = max(lower, found[0]), min(upper, found[1])
-        if upper - lower <= relative_width:
+        if upper - lower <= relative_width or upper <= certain:
             break
         is_known = lower > -math.inf
         if is_known and upper - lower > _WORTHWHILE * before:
