@@ -14,7 +14,7 @@ from keras_dp.accountants.accountant import (
     has_bare_sum,
 )
 from keras_dp.accountants.compose import choose
-from keras_dp.accountants.compose.directions import Order, orders
+from keras_dp.accountants.compose.directions import Direction, directions
 from keras_dp.accountants.loss.loss_distribution import LossDistribution
 from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.mechanisms import (
@@ -234,16 +234,18 @@ def _epsilon_bounds(
     if not _is_in_reach(rounds):
         return Bounds(0.0, _MOMENTS.epsilon_of(rounds, delta), RENYI)
     done: list[Sequence[LossDistribution]] = []
-    for order in orders(rounds, _SHARE_LEFT_OUT * delta):
-        log_delta = math.log(delta - order.left_out)
-        width = _width(order, relative_width)
-        if order.upper.losses not in done:  # Symmetric: once.
-            found = choose.epsilons(order.upper, log_delta, width, lower)
-            done.append(order.upper.losses)
+    for direction in directions(rounds, _SHARE_LEFT_OUT * delta):
+        log_delta = math.log(delta - direction.left_out)
+        width = _width(direction, relative_width)
+        if direction.upper.losses not in done:  # Symmetric: once.
+            found = choose.epsilons(direction.upper, log_delta, width, lower)
+            done.append(direction.upper.losses)
         if found.upper > upper:
-            upper, method = found.upper, _said(found.method, order)
-        if order.lower is not order.upper or order.left_out:
-            found = choose.epsilons(order.lower, math.log(delta), width, lower)
+            upper, method = found.upper, _said(found.method, direction)
+        if direction.lower is not direction.upper or direction.left_out:
+            found = choose.epsilons(
+                direction.lower, math.log(delta), width, lower
+            )
         lower = max(lower, found.lower)
     margin = _margin(rounds)
     # Next to 0, epsilon moves by what delta does.
@@ -263,16 +265,16 @@ def _delta_bounds(
         return Bounds(0.0, _MOMENTS.delta_of(rounds, epsilon), RENYI)
     certain = -math.inf
     done: list[Sequence[LossDistribution]] = []
-    for order in orders(rounds, _LEAST_DELTA):
-        width = _width(order, relative_width)
-        if order.upper.losses not in done:  # Symmetric: once.
-            found = choose.log_deltas(order.upper, epsilon, width, certain)
-            done.append(order.upper.losses)
-        delta = math.exp(min(found.upper, 0.0)) + order.left_out
+    for direction in directions(rounds, _LEAST_DELTA):
+        width = _width(direction, relative_width)
+        if direction.upper.losses not in done:  # Symmetric: once.
+            found = choose.log_deltas(direction.upper, epsilon, width, certain)
+            done.append(direction.upper.losses)
+        delta = math.exp(min(found.upper, 0.0)) + direction.left_out
         if delta > upper:
-            upper, method = delta, _said(found.method, order)
-        if order.lower is not order.upper:
-            found = choose.log_deltas(order.lower, epsilon, width, certain)
+            upper, method = delta, _said(found.method, direction)
+        if direction.lower is not direction.upper:
+            found = choose.log_deltas(direction.lower, epsilon, width, certain)
         certain = max(certain, found.lower)
     margin = _margin(rounds) * (1 + epsilon + min(abs(certain), 1e6))
     lower = math.exp(certain - margin)
@@ -285,16 +287,16 @@ def _delta_bounds(
     return Bounds(float(lower), upper, method)
 
 
-def _said(method: str, order: Order) -> str:
+def _said(method: str, direction: Direction) -> str:
     """Returns the method, and whether the bounds are of different pairs."""
-    if order.upper is order.lower:
+    if direction.upper is direction.lower:
         return method
     return f"{method} (of a dominating pair; the lower bound is an attack)"
 
 
-def _width(order: Order, relative_width: float) -> float:
+def _width(direction: Direction, relative_width: float) -> float:
     """Returns how far apart numerical bounds may be."""
-    if order.upper is order.lower:
+    if direction.upper is direction.lower:
         return relative_width
     return max(relative_width, _WIDTH_BETWEEN)
 

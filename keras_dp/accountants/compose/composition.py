@@ -93,7 +93,7 @@ def _weighted(
         zip(composition.losses, composition.counts.tolist(), strict=True)
     )
     for bundle in composition.bundles:
-        found += zip(bundle.laws, bundle.weights.tolist(), strict=True)
+        found += zip(bundle.losses, bundle.weights.tolist(), strict=True)
     return found
 
 

@@ -1,4 +1,4 @@
-"""From mechanisms to the laws of loss whose sum the tight accountant needs."""
+"""From mechanisms to privacy losses, in both adjacency directions."""
 
 import functools
 from typing import NamedTuple
@@ -24,8 +24,8 @@ from keras_dp.accountants.normalize.mechanisms import (
 from keras_dp.errors import UnsupportedEventError
 
 
-class Order(NamedTuple):
-    """One order of the pairs of all rounds.
+class Direction(NamedTuple):
+    """One adjacency direction of all rounds.
 
     Attributes:
         upper: Dominates the rounds.
@@ -39,10 +39,10 @@ class Order(NamedTuple):
     left_out: float
 
 
-def orders(
+def directions(
     rounds: tuple[CountedMechanism, ...], left_out: float
-) -> tuple[Order, ...]:
-    """Returns what bounds the rounds, one or both orders of the pairs.
+) -> tuple[Direction, ...]:
+    """Returns what bounds the rounds, in one or both directions.
 
     Args:
         rounds: Of the kinds in `Fourier.mechanisms`.
@@ -50,26 +50,26 @@ def orders(
             left out, in all rounds together.
     """
     gaussian = 0.0
-    laws: list[tuple[float, tuple[_Laws, _Laws]]] = []
+    losses: list[tuple[float, tuple[_Losses, _Losses]]] = []
     for mechanism, count in rounds:
         if isinstance(mechanism, Gaussian):
             gaussian += count / mechanism.noise_multiplier**2
         else:
             each = left_out / (count * len(rounds))
-            laws.append((float(count), _laws(mechanism, each)))
-    counts = np.array([count for count, _ in laws])
+            losses.append((float(count), _losses(mechanism, each)))
+    counts = np.array([count for count, _ in losses])
     if not any(
         isinstance(mechanism, SampledGaussianGroup | WithReplacementGaussian)
         for mechanism, _ in rounds
     ):
         left_out = 0.0
     found = []
-    for order in (0, 1):
-        upper = tuple(both[order].upper for _, both in laws)
-        lower = tuple(both[order].lower for _, both in laws)
+    for direction in (0, 1):
+        upper = tuple(both[direction].upper for _, both in losses)
+        lower = tuple(both[direction].lower for _, both in losses)
         same = Composition(upper, counts, gaussian)
         found.append(
-            Order(
+            Direction(
                 same,
                 Composition(lower, counts, gaussian)
                 if any(a is not b for a, b in zip(upper, lower, strict=True))
@@ -77,17 +77,17 @@ def orders(
                 left_out,
             )
         )
-    is_symmetric = all(both[0] == both[1] for _, both in laws)
+    is_symmetric = all(both[0] == both[1] for _, both in losses)
     return tuple(found[:1] if is_symmetric else found)
 
 
-class _Laws(NamedTuple):
+class _Losses(NamedTuple):
     upper: LossDistribution
     lower: LossDistribution
 
 
 @functools.singledispatch
-def _laws(mechanism: Mechanism, left_out: float) -> tuple[_Laws, _Laws]:
+def _losses(mechanism: Mechanism, left_out: float) -> tuple[_Losses, _Losses]:
     raise UnsupportedEventError(
         "`mechanism` must be of a class whose privacy loss is known. "
         f"Received: mechanism={mechanism!r}."
@@ -96,8 +96,8 @@ def _laws(mechanism: Mechanism, left_out: float) -> tuple[_Laws, _Laws]:
 
 def _exact(
     first: LossDistribution, second: LossDistribution
-) -> tuple[_Laws, _Laws]:
-    return _Laws(first, first), _Laws(second, second)
+) -> tuple[_Losses, _Losses]:
+    return _Losses(first, first), _Losses(second, second)
 
 
 def _mixtures(
@@ -109,34 +109,34 @@ def _mixtures(
     )
 
 
-@_laws.register
-def _(mechanism: SampledGaussian, left_out: float) -> tuple[_Laws, _Laws]:
+@_losses.register
+def _(mechanism: SampledGaussian, left_out: float) -> tuple[_Losses, _Losses]:
     q = mechanism.sampling_probability
     return _exact(*_mixtures(mechanism.noise_multiplier, (1 - q, q)))
 
 
-@_laws.register
+@_losses.register
 def _(
     mechanism: SampledGaussianReplaceOne, left_out: float
-) -> tuple[_Laws, _Laws]:
-    law = ReplaceOneLoss(
+) -> tuple[_Losses, _Losses]:
+    loss = ReplaceOneLoss(
         mechanism.noise_multiplier, mechanism.sampling_probability
     )
-    return _exact(law, law)
+    return _exact(loss, loss)
 
 
-@_laws.register
-def _(mechanism: FixedSizeGaussian, left_out: float) -> tuple[_Laws, _Laws]:
+@_losses.register
+def _(mechanism: FixedSizeGaussian, left_out: float) -> tuple[_Losses, _Losses]:
     q = mechanism.sampling_probability
     first, second = _mixtures(mechanism.noise_multiplier, (1 - q, q))
     upper = FixedSizeLoss((first,), (1.0,))
-    return _Laws(upper, first), _Laws(upper, second)
+    return _Losses(upper, first), _Losses(upper, second)
 
 
-@_laws.register
+@_losses.register
 def _(
     mechanism: WithReplacementGaussian, left_out: float
-) -> tuple[_Laws, _Laws]:
+) -> tuple[_Losses, _Losses]:
     z = mechanism.noise_multiplier
     draws = _binomial(
         mechanism.sample_size, 1 / mechanism.population_size, left_out
@@ -151,11 +151,13 @@ def _(
         ),
         tuple(repeated.tolist()),
     )
-    return _Laws(upper, first), _Laws(upper, second)
+    return _Losses(upper, first), _Losses(upper, second)
 
 
-@_laws.register
-def _(mechanism: SampledGaussianGroup, left_out: float) -> tuple[_Laws, _Laws]:
+@_losses.register
+def _(
+    mechanism: SampledGaussianGroup, left_out: float
+) -> tuple[_Losses, _Losses]:
     members = _binomial(
         mechanism.group_size, mechanism.sampling_probability, left_out
     )

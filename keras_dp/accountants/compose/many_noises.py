@@ -27,7 +27,7 @@ from keras_dp.accountants.loss.log_moments import log_moments
 from keras_dp.accountants.loss.loss_distribution import LossDistribution
 from keras_dp.accountants.loss.mixture import MixtureLoss
 
-# So many laws are a bundle, on intervals through so many points.
+# So many losses are a bundle, on intervals through so many points.
 MANY = 80
 _WIDE = 0.25
 _POINTS = 40
@@ -90,8 +90,8 @@ class Bundle:
         is_added: See `MixtureLoss`.
         inverse_multipliers: `m` of the rounds, shape `[rounds]`.
         counts: Shape `[rounds]`.
-        laws: At the Chebyshev points.
-        weights: Of the points, shape `[laws]`.
+        losses: At the Chebyshev points.
+        weights: Of the points, shape `[losses]`.
         intervals: Start and end, shape `[intervals, 2]`.
         interval_counts: Rounds in each, shape `[intervals]`.
     """
@@ -100,7 +100,7 @@ class Bundle:
     is_added: bool
     inverse_multipliers: Array
     counts: Array
-    laws: tuple[MixtureLoss, ...]
+    losses: tuple[MixtureLoss, ...]
     weights: Array
     intervals: Array
     interval_counts: Array
@@ -161,7 +161,7 @@ class Bundle:
     ) -> tuple[Array, Array]:
         """Returns layers around one or two outputs, a row for each round.
 
-        The tilted law has a peak next to 0, and may have one where it would
+        The tilted loss has a peak next to 0, and may have one where it would
         be if the record were in every sample; half-way the two are kept apart.
         """
         other = (1 + tilt) * m if not self.is_added else np.zeros_like(m)
@@ -215,11 +215,12 @@ class Bundle:
         least, largest = self.inverse_multipliers[[0, -1]]
         steps = np.geomspace(least, largest * (1 + 1e-12), _MOMENTS)
         logs = [
-            log_moments(law, np.array([tilt]))[0] for law in self._laws(steps)
+            log_moments(loss, np.array([tilt]))[0]
+            for loss in self._losses(steps)
         ]
         return steps, np.array(logs)
 
-    def _laws(self, m: Array) -> list[MixtureLoss]:
+    def _losses(self, m: Array) -> list[MixtureLoss]:
         q = self.sampling_probability
         return [MixtureLoss(1 / each, (1 - q, q), self.is_added) for each in m]
 
@@ -251,8 +252,8 @@ class Bundle:
         m = (start + end) / 2 + (end - start) / 2 * turned
         q = self.sampling_probability
         reach = float(np.abs(m).max())
-        law = MixtureLoss(1 / reach, _both(q), self.is_added)
-        low, high = law.range(tilt)
+        loss = MixtureLoss(1 / reach, _both(q), self.is_added)
+        low, high = loss.range(tilt)
         u = np.arange(low + _LESS, high - _LESS, min(_STEP, _STEP / reach))
         w = m[:, None] * u - m[:, None] ** 2 / 2
         # R is no negative number, where its logarithm would jump.
@@ -280,31 +281,31 @@ class Bundle:
 
 
 def bundled(
-    laws: Sequence[LossDistribution], counts: Array, ratio: float
+    losses: Sequence[LossDistribution], counts: Array, ratio: float
 ) -> tuple[list[LossDistribution], list[float], list[Bundle]]:
-    """Returns laws to be taken one by one, their counts, and bundles.
+    """Returns losses to be taken one by one, their counts, and bundles.
 
     Args:
-        laws: Of single rounds.
-        counts: How many there are of each, shape `[laws]`.
+        losses: Of single rounds.
+        counts: How many there are of each, shape `[losses]`.
         ratio: Of the ends of an interval, > 1.
     """
     alone: list[LossDistribution] = []
     alone_counts: list[float] = []
     families: defaultdict[tuple[float, bool], list[tuple[float, float]]]
     families = defaultdict(list)
-    for law, count in zip(laws, counts.tolist(), strict=True):
-        if isinstance(law, MixtureLoss) and len(law.probabilities) == 2:
-            family = law.probabilities[1], law.is_added
-            families[family].append((1 / law.noise_multiplier, count))
+    for loss, count in zip(losses, counts.tolist(), strict=True):
+        if isinstance(loss, MixtureLoss) and len(loss.probabilities) == 2:
+            family = loss.probabilities[1], loss.is_added
+            families[family].append((1 / loss.noise_multiplier, count))
         else:
-            alone.append(law)
+            alone.append(loss)
             alone_counts.append(count)
     bundles = []
     for (q, is_added), members in families.items():
         m, rounds = np.array(sorted(members)).T
         bundle = _bundle(q, is_added, m, rounds, ratio)
-        if len(bundle.laws) < len(members):
+        if len(bundle.losses) < len(members):
             bundles.append(bundle)
             continue
         for each, count in members:
@@ -328,13 +329,13 @@ def _bundle(
         ends = np.concatenate([[least], ends])
     size = ends.size - 1
     which = np.clip(np.searchsorted(ends, m, side="right") - 1, 0, size - 1)
-    totals, laws, weights = [], [], []
+    totals, losses, weights = [], [], []
     for k in range(size):
         inside = which == k
         middle, half = (ends[k] + ends[k + 1]) / 2, (ends[k + 1] - ends[k]) / 2
         totals.append(float(counts[inside].sum()))
         weights.append(counts[inside] @ basis((m[inside] - middle) / half))
-        laws += [
+        losses += [
             MixtureLoss(1 / each, _both(q), is_added)
             for each in (middle + half * points).tolist()
         ]
@@ -344,7 +345,7 @@ def _bundle(
         is_added,
         m,
         counts,
-        tuple(laws),
+        tuple(losses),
         np.concatenate(weights),
         intervals,
         np.array(totals),

@@ -80,7 +80,7 @@ def paths(composition: Composition, tilt: float, frequency: float) -> Paths:
     return Paths(
         [_tilted(loss, tilt, frequency) for loss in composition.losses],
         [
-            [_tilted(loss, tilt, frequency) for loss in bundle.laws]
+            [_tilted(loss, tilt, frequency) for loss in bundle.losses]
             for bundle in composition.bundles
         ],
     )
