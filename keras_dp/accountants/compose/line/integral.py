@@ -28,6 +28,8 @@ from keras_dp.accountants.compose.line.smoothing import (
 # The first line only finds where the second one has to be.
 _FIRST_WIDTH = 1e-2
 _MOST_LINES = 9
+# Widths from here on may take a second, so that there are few such lines.
+_LONG, _MOST_LONG = 1e-4, 2
 # Tolerated errors of delta, as a share of what the width allows.
 _SHARE = 0.1
 # A line is worth another one if it halves the width.
@@ -61,6 +63,7 @@ def epsilon_bounds(
     tilt, upper = saddle.largest_epsilon(composition, log_delta)
     lower, upper = 0.0, min(upper, composition.largest)
     slope, epsilon, width = tilt, upper, max(_FIRST_WIDTH, relative_width)
+    longest = 0
     for _ in range(_MOST_LINES):
         profile = _profile(composition, tilt, slope, epsilon, log_delta, width)
         found = profile.epsilon(log_delta, epsilon)
@@ -69,7 +72,8 @@ def epsilon_bounds(
             break
         moved = (lower + upper) / 2 if lower else upper
         is_near = slope * abs(moved - epsilon) < _NEAR
-        if width == relative_width and is_near:
+        longest += width <= _LONG
+        if (longest and is_near) or longest == _MOST_LONG:
             break  # Rounding, or points, are what is left.
         epsilon = moved
         slope = profile.slope(epsilon)

@@ -28,8 +28,10 @@ from keras_dp.errors import NumericalLimitError, TooSlowError
 
 # exp(-x^2 / 2) of it is below all tolerances.
 _REACH = 9.0
-# Products of nodes and points: some tenths of a second.
-_MOST_WORK = 6e8
+# Products of nodes and points, for narrow bounds and for wider ones, which only
+# find the place for these: a second, and some tens of milliseconds.
+_MOST_WORK, _LITTLE_WORK = 6e8, 2e7
+_WIDE = 1e-4
 # A line without smoothing may be that much longer, or have so many points.
 _LONGER, _FEW_POINTS = 1.5, 4000
 # The share of a width that smoothing takes.
@@ -151,7 +153,8 @@ def width_of(
         slope: `b`, about.
         relative_width: How far apart bounds on epsilon may be.
     """
-    most = min(_MOST_WORK / place.paths.size, MOST_POINTS / 2)
+    work = _LITTLE_WORK if relative_width > _WIDE else _MOST_WORK
+    most = min(work / place.paths.size, MOST_POINTS / 2)
     wanted = _SHARE * relative_width * epsilon / (1.5 * (slope + 1))
     width = max(math.sqrt(wanted), _REACH / (most * place.step), _LEAST_WIDTH)
     width = min(width, _MOST_SMOOTHING)
