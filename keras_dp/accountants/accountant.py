@@ -36,7 +36,7 @@ class Accountant(abc.ABC):
     | anything else at `delta=0` | `inf` | |
 
     Attributes:
-        name: What reports call the accountant.
+        name: The accountant's name in reports.
         mechanisms: The kinds of mechanism it has a bound for.
         is_bound: Whether the guarantee holds.
     """

@@ -42,7 +42,7 @@ RENYI = "Rényi divergence"
 _LEAST_NOISE, _MOST_NOISE = 1e-3, 1e9
 # Each of two bounds that are percents apart is computed to this.
 _WIDTH_BETWEEN = 1e-5
-# What may be left out, of delta, and where delta is not known.
+# Mass that may be left out: a share of delta, or this if it is not known.
 _SHARE_LEFT_OUT, _LEAST_DELTA = 1e-10, 1e-60
 
 
@@ -149,7 +149,7 @@ class Fourier(Accountant):
             delta: In [0, 1].
             neighbours: The adjacency relation; by default the strongest that
                 all rounds support.
-            relative_width: That of the accountant by default. Next to the
+            relative_width: By default the accountant's own. Next to the
                 precision of float64, bounds are as close as they can be.
 
         Raises:
@@ -182,8 +182,8 @@ class Fourier(Accountant):
             epsilon: Finite and >= 0.
             neighbours: The adjacency relation; by default the strongest that
                 all rounds support.
-            relative_width: Of the logarithms of the bounds; that of the
-                accountant by default.
+            relative_width: Relative width of the logarithms of the bounds; by
+                default the accountant's own.
 
         Raises:
             UnsupportedEventError: A round has no sound bound.
@@ -282,7 +282,7 @@ def _delta_bounds(
         by_moments = _MOMENTS.delta_of(rounds, epsilon)
         if by_moments < upper:
             upper, method = by_moments, RENYI
-    # What is below every float is not 0.
+    # A number below every float is not 0.
     upper = min(max(float(upper), math.ulp(0.0)), 1.0)
     return Bounds(float(lower), upper, method)
 

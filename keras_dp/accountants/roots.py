@@ -41,7 +41,7 @@ def least_safe(
             least = min(least, float(argument))
             if value >= -precision:
                 return 0.0
-        return value + precision / 2  # Of the same sign.
+        return value + precision / 2  # The sign stays.
 
     optimize.toms748(
         above_the_aim, unsafe, safe, xtol=nearest, rtol=_NEAREST, disp=False

@@ -153,7 +153,7 @@ def unreadable(path: Path | None, error: Exception) -> LedgerError:
 
 
 def _look(path: Path) -> None:
-    """Refuses a file that is not a ledger, and leaves no file beside it."""
+    """Refuses a file that is not a ledger, and leaves no other file behind."""
     for suffix in ("-journal", "-wal"):
         beside = Path(f"{path}{suffix}")
         if beside.exists() and not beside.is_file():

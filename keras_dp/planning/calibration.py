@@ -49,7 +49,7 @@ def calibrate_noise(
     Args:
         target_epsilon: > 0.
         delta: In (0, 1).
-        sampling_probability: Of a record in a round, in (0, 1].
+        sampling_probability: Chance of a record in a round, in (0, 1].
         rounds: >= 1.
         accountant: The tightest that can replay such rounds by default.
         neighbours: The adjacency relation; by default the strongest that
@@ -219,7 +219,7 @@ def calibrate_rounds(
         target_epsilon: > 0.
         delta: In (0, 1).
         noise_multiplier: Stddev over the bound on one record, > 0.
-        sampling_probability: Of a record in a round, in (0, 1].
+        sampling_probability: Chance of a record in a round, in (0, 1].
         accountant: The tightest that can replay such rounds by default.
         neighbours: The adjacency relation; by default the strongest that
             all rounds support.

@@ -30,17 +30,18 @@ class PlannedTraining:
     Attributes:
         batch_size: Expected number of records in a sample, the denominator of
             the average.
-        sampling_probability: Of a record in a round.
+        sampling_probability: Chance of a record in a round.
         steps: Rounds of all epochs, `round(1 / sampling_probability)` each.
         noise_multiplier: Stddev of the noise on the sum over the bound on one
             record.
-        epsilon: Of the whole training; at most the target.
+        epsilon: Epsilon of the whole training; at most the target.
         physical_batch_size: Rows of a padded batch that holds at least 97.5 %
             of the samples, as `PoissonBatches` chooses it.
-        gradient_bytes: Of one gradient, and of a sum of them; None if the
+        gradient_bytes: Size of one gradient, and of a sum; None if the
             number of parameters is not given.
-        per_example_gradient_bytes: Of one gradient for each row of a physical
-            batch, for queries that need them one by one; None likewise.
+        per_example_gradient_bytes: Size of a gradient for each row of a
+            physical batch, for queries that need them one by one; None
+            likewise.
     """
 
     batch_size: int

@@ -1,4 +1,4 @@
-"""What a ledger guarantees to a group of records together."""
+"""The guarantee of a ledger for a group of records together."""
 
 import math
 from typing import NamedTuple
@@ -20,9 +20,9 @@ from keras_dp.accountants.roots import least_safe
 
 # How much further each step goes in search of an epsilon that suffices.
 _GROWTH = 1.5
-# Of epsilon, relative.
+# Relative precision of epsilon.
 _NEAREST = 1e-9
-# Of the two terms of a logarithm, relative.
+# Relative precision of the two terms of a logarithm.
 _ROUND_UP = 1e-14
 # Accountants report no smaller delta, however large epsilon is.
 _LEAST = math.ulp(0.0)

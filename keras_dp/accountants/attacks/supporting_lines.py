@@ -17,7 +17,7 @@ class Line(NamedTuple):
 
     Attributes:
         epsilon: Log of the slope, >= 0.
-        delta: What it is at no false positives.
+        delta: The true positive rate without false positives.
     """
 
     epsilon: float
@@ -28,7 +28,7 @@ class Corner(NamedTuple):
     """Where the lowest of some lines changes.
 
     Attributes:
-        rate: Of false positives.
+        rate: The false positive rate.
         flat: The lowest line to the right.
         steep: The lowest line to the left.
     """
@@ -84,7 +84,7 @@ def supporting_lines(
 
     Args:
         delta: At an epsilon >= 0.
-        largest_epsilon: Of the steepest line.
+        largest_epsilon: Epsilon of the steepest line.
         lines: How many, unless fewer leave no room.
         least_rate: Smaller rates of false positives do not matter, > 0.
         tail_weight: At 1 rooms are relative ones, at 0 absolute ones.

@@ -1,4 +1,4 @@
-"""What an attack can achieve: the trade-off of its errors, and its risk."""
+"""The best attack on a ledger: the trade-off of its errors, and its risk."""
 
 import dataclasses
 import math
@@ -24,7 +24,7 @@ _LEAST_RATE = 1e-12
 # Lines go where the bound has most room, in units of its power: 0 would serve
 # the area alone, and 1 all twelve decades of true positives alike.
 _TAIL_WEIGHT = 0.75
-# Of sums and exponentials, relative.
+# Relative rounding of sums and exponentials.
 _ROUND_UP = 4e-16
 
 

@@ -14,9 +14,9 @@ from keras_dp.accountants.loss import gaussian_profile
 from keras_dp.accountants.loss.mixture import MixtureLoss
 from keras_dp.errors import NumericalLimitError, TooSlowError
 
-# What `gaussian_profile` rounds up by, and more.
+# `gaussian_profile` rounds up by less.
 _PROFILE_ERROR = 1e-11
-# What normalization rounds noise multipliers down by, at most.
+# Normalization rounds noise multipliers down by no more.
 _ROUNDED_DOWN = 1.1e-11
 # Ratios of the noise in intervals of many rounds; the second if the first does
 # not do.

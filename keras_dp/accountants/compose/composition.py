@@ -18,7 +18,7 @@ class Composition(NamedTuple):
     """Rounds in one adjacency direction each.
 
     Attributes:
-        losses: Of single sampled rounds.
+        losses: Losses of single sampled rounds.
         counts: How many rounds there are of each, shape `[losses]`.
         gaussian: `mu^2`, of all Gaussian rounds without sampling together.
         bundles: More sampled rounds, of many kinds.
@@ -102,8 +102,8 @@ def with_bundles(composition: Composition, ratio: float) -> Composition:
 
     Args:
         composition: Without bundles.
-        ratio: Of the noise within an interval, > 1. The error of the bundles
-            shrinks with it, and their cost grows.
+        ratio: Largest ratio of noises in an interval, > 1. Closer to 1, the
+            error of the bundles shrinks and their cost grows.
     """
     losses, counts, bundles = bundled(
         composition.losses, composition.counts, ratio

@@ -45,7 +45,7 @@ def directions(
     """Returns what bounds the rounds, in one or both directions.
 
     Args:
-        rounds: Of the kinds in `Fourier.mechanisms`.
+        rounds: Rounds of the kinds in `Fourier.mechanisms`.
         left_out: Probability of many draws or members in a sample that may be
             left out, in all rounds together.
     """
@@ -169,7 +169,7 @@ def _binomial(
 ) -> tuple[float, ...]:
     """Returns the probabilities of 0, 1, ..., without the last, unlikely ones.
 
-    Of the first two there always are both.
+    The first two are always there.
     """
     found = stats.binom.pmf(np.arange(trials + 1), trials, probability)
     tails = np.cumsum(found[::-1])[::-1]

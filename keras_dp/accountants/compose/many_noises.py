@@ -43,7 +43,7 @@ _MEMBERS_AT_ONCE = 4096
 _WIDTHS_PER_OCTAVE = 16
 # Values of `m` at which moments are computed that bound all others.
 _MOMENTS = 64
-# Of the quadrature of B, in noise stddevs; exponents that are given up.
+# Reach of the quadrature of B, in noise stddevs; exponents beyond are dropped.
 _STEP, _EXPONENT = 0.25, 300.0
 # Less of the range is enough for it.
 _LESS = 3.0
@@ -60,8 +60,8 @@ class Layers(NamedTuple):
     2)|)`: a bound for all frequencies, from a staircase below the density.
 
     Attributes:
-        probabilities: Of each uniform distribution, > 0; shape `[n]`.
-        widths: Of the intervals, in nats, > 0; shape `[n]`.
+        probabilities: Weight of each uniform distribution, > 0; shape `[n]`.
+        widths: Width of each interval, in nats, > 0; shape `[n]`.
     """
 
     probabilities: Array
@@ -91,7 +91,7 @@ class Bundle:
         inverse_multipliers: `m` of the rounds, shape `[rounds]`.
         counts: Shape `[rounds]`.
         losses: At the Chebyshev points.
-        weights: Of the points, shape `[losses]`.
+        weights: Weight of each point, shape `[losses]`.
         intervals: Start and end, shape `[intervals, 2]`.
         interval_counts: Rounds in each, shape `[intervals]`.
     """
@@ -286,9 +286,9 @@ def bundled(
     """Returns losses to be taken one by one, their counts, and bundles.
 
     Args:
-        losses: Of single rounds.
+        losses: Losses of single rounds.
         counts: How many there are of each, shape `[losses]`.
-        ratio: Of the ends of an interval, > 1.
+        ratio: Ratio of the ends of an interval, > 1.
     """
     alone: list[LossDistribution] = []
     alone_counts: list[float] = []

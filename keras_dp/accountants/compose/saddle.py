@@ -24,7 +24,7 @@ from keras_dp.errors import TooSlowError
 # Tilts that are looked at together, in units of the best one so far.
 _OCTAVES = 2.0 ** np.linspace(-2, 2, 9)
 _LEAST_TILT, _LARGEST_TILT = 2.0**-40, 2.0**40
-# What moments are rounded up by, a thousand times their error.
+# Moments are rounded up by this, a thousand times their error.
 _MOMENT_ERROR = 1e-9
 
 

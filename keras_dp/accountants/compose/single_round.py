@@ -20,7 +20,7 @@ from keras_dp.accountants.loss import gaussian_profile
 from keras_dp.accountants.loss.mixture import MixtureLoss
 
 _ROUNDING = 4 * float(np.finfo(np.float64).eps)
-# What the Gaussian profile is rounded up by, twice.
+# Twice the amount by which the Gaussian profile is rounded up.
 _ROUND_UP = 2e-12
 # A derivative of log delta in the quantile is at most the quantile and this.
 _STEEP = 2.0
@@ -34,7 +34,7 @@ def log_delta_bounds(law: MixtureLoss, epsilon: float) -> tuple[float, float]:
     """Returns bounds on the log of the least delta for `epsilon`.
 
     Args:
-        law: Of two components.
+        law: A mixture of two components.
         epsilon: >= 0.
 
     >>> law = MixtureLoss(1.0, (0.5, 0.5), is_added=False)
@@ -66,7 +66,7 @@ def epsilon_bounds(law: MixtureLoss, log_delta: float) -> tuple[float, float]:
     """Returns bounds on the least epsilon for `log_delta`.
 
     Args:
-        law: Of two components.
+        law: A mixture of two components.
         log_delta: < 0.
 
     >>> law = MixtureLoss(1.0, (0.5, 0.5), is_added=True)

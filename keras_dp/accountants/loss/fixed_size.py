@@ -45,7 +45,7 @@ _LOG_PANEL_ERROR = math.log(64 / 15 / (_SUM_OF_AXES**2 - 1)) - 2 * len(
 # The ellipse of the first panel is 0.4 of its length below the real line:
 # there an integrand may grow by so many nats.
 _GROWTH, _BELOW = 4.0, 0.4
-# What a denominator may add in a strip, in nats.
+# A denominator may add so many nats in a strip.
 _DENOMINATOR = 10.0
 _MOST_PANELS = 4000
 
@@ -72,7 +72,7 @@ class FixedSizeLoss(LossDistribution):
 
     Attributes:
         parts: Losses of a removed record, of two components each.
-        weights: Of each, sum 1: which one it is, is known.
+        weights: Weight of each, sum 1. Which one was drawn is known.
     """
 
     parts: tuple[MixtureLoss, ...]
@@ -177,7 +177,7 @@ def _climbing(low: float, high: float, height: float, speed: float) -> Complex:
     Args:
         low: Where the path begins, on the real line.
         high: Where it ends, `height` above the real line.
-        height: Of the level part.
+        height: Height of the level part.
         speed: How fast the exponent turns with the output, at most.
     """
     first = min(_GROWTH / (_BELOW * speed), height)

@@ -23,8 +23,8 @@ class Moments(NamedTuple):
 
     Attributes:
         log_moment: `log M(tilt)`, shape `[n]`.
-        mean: Of the tilted loss, the first derivative; shape `[n]`.
-        variance: Of the tilted loss, the second derivative; shape `[n]`.
+        mean: Mean of the tilted loss, the first derivative; shape `[n]`.
+        variance: Its variance, the second derivative; shape `[n]`.
     """
 
     log_moment: Array
@@ -36,7 +36,7 @@ def log_moments(loss: LossDistribution, tilts: Array) -> Array:
     """Returns `log E_P[e^(s l)]`, relatively precise also next to 0.
 
     Args:
-        loss: Of one round, in one direction.
+        loss: The loss of one round, in one direction.
         tilts: `s` > 0, any real numbers, shape `[n]`.
 
     Raises:

@@ -20,7 +20,7 @@ from keras_dp.errors import TooSlowError
 LOG_ERROR = -60.0
 # Integrands are left out where they are below exp(-r^2 / 2) times their peak.
 REACH = 12.0
-# Of the end of a range, in noise stddevs.
+# Precision of the end of a range, in noise stddevs.
 PRECISION = 0.1
 # Half-widths of strips that are tried, in noise stddevs. Beyond 13 the noise
 # grows by more than the rule gains.

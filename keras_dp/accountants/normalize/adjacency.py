@@ -90,7 +90,7 @@ def check_supported(
 
     Args:
         sampling: How the sample of the round was drawn.
-        release: What was released over it.
+        release: The release over the sample.
         neighbours: The relation.
 
     Raises:

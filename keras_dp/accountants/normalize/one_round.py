@@ -48,7 +48,7 @@ def mechanism_of(
 
     Args:
         sampling: How the sample was drawn.
-        release: What was released over it; `adjacency.check_supported` has
+        release: The release over it; `adjacency.check_supported` has
             found a bound for both together.
         neighbours: The adjacency relation.
     """

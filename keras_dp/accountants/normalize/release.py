@@ -1,4 +1,4 @@
-"""What the queries of one round released, put together."""
+"""Puts the releases of one round's queries together."""
 
 import functools
 import math
@@ -22,7 +22,7 @@ LARGEST_NOISE_MULTIPLIER = 1e100
 
 
 class Release(NamedTuple):
-    """What a round released over its sample.
+    """The release of a round over its sample.
 
     Attributes:
         sensitivity: Root of the sum of `(S / sigma)^2` of all Gaussian sums,

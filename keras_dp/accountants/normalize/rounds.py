@@ -1,4 +1,4 @@
-"""What an accountant reads of a ledger: its rounds and their counts."""
+"""The rounds of a ledger and their counts, which accountants read."""
 
 from collections.abc import Iterable, Iterator
 from typing import Protocol, TypeAlias

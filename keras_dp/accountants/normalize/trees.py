@@ -1,4 +1,4 @@
-"""What a record moves in trees of noised sums, in units of one release.
+"""How far a record moves trees of noised sums, in units of one release.
 
 A tree over `n` rounds has a node for each complete dyadic block of rounds,
 `[m 2^l, (m+1) 2^l)` within `[0, n)`; each is released once, with Gaussian

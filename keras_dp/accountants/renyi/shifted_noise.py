@@ -195,7 +195,7 @@ def _areas(
     """Returns logs of the integral of `z F(y)`, and of errors.
 
     Args:
-        law: Of scale 1.
+        law: A noise of scale 1.
         shift: > 0.
         panels: Rows of kind, start and end, shape `[panels, 3]`.
 

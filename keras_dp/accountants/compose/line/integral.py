@@ -38,7 +38,7 @@ _WORTHWHILE = 0.5
 _NEAR = 0.3
 # How much narrower the next bounds are to be if these are not enough.
 _NARROWER = 1 / 30
-# Of log delta: what it is looked for below a bound by moments.
+# Log delta is looked for so far below a bound by moments.
 _BELOW = 3.0
 
 
@@ -51,7 +51,7 @@ def epsilon_bounds(
     """Returns bounds on the least epsilon for `log_delta`.
 
     Args:
-        composition: What is integrated.
+        composition: The rounds to be integrated.
         log_delta: < 0.
         relative_width: How far apart they may be, as a share of the upper one.
         certain: Below it, it does not matter where epsilon is.
@@ -95,7 +95,7 @@ def log_delta_bounds(
     """Returns bounds on the log of the least delta for `epsilon`.
 
     Args:
-        composition: What is integrated.
+        composition: The rounds to be integrated.
         epsilon: >= 0.
         relative_width: How far apart they may be.
         certain: Below it, it does not matter where log delta is.
@@ -136,12 +136,12 @@ def _profile(
     """Returns bounds on delta next to `epsilon`.
 
     Args:
-        composition: What is integrated.
-        tilt: Of the best bound by moments.
+        composition: The rounds to be integrated.
+        tilt: The tilt of the best bound by moments.
         slope: About how fast log delta falls with epsilon.
         epsilon: Where the profile is to be good.
         log_delta: About what delta is there.
-        width: Of epsilon, relative, that is aimed at.
+        width: Relative width of epsilon to aim at.
     """
     tolerance = _SHARE * width * min(slope * epsilon, 1.0)
     place = place_near(composition, tilt, epsilon, log_delta, tolerance)

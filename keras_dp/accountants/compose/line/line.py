@@ -173,8 +173,8 @@ class Place(NamedTuple):
         aside: See `Line`.
         log_tolerance: Log of the tolerated error of delta.
         paths: The losses on their paths.
-        decays: Of each of the losses.
-        together: Of each of the bundles.
+        decays: The decay of each loss.
+        together: The decay of each bundle.
     """
 
     tilt: float
@@ -234,9 +234,9 @@ def lines_at(
     """Returns lines at one place.
 
     Args:
-        place: Of the composition without more noise.
-        compositions: What is integrated: the one of the place, or the same
-            with more Gaussian noise, the least first.
+        place: The line of the composition without more noise.
+        compositions: The rounds to be integrated: those of the place, or the
+            same with more Gaussian noise, the least first.
         epsilon: For which the lines are good, and others next to it.
 
     Raises:
@@ -250,7 +250,7 @@ def lines_at(
     logs, errors = log_ratios(
         first, place.tilt, place.step, size, place.paths, place.together
     )
-    # Of logarithms, and so relative; beyond it the points are 0.
+    # An error of logarithms, so a relative one; beyond it the points are 0.
     errors = np.expm1(np.minimum(errors, _MOST_ERROR))
     errors = errors + EPSILON * (TERM + math.log2(1 + size))
     moment_error = log_moment_error(first, place.tilt)
@@ -277,7 +277,7 @@ def _line(
     less = composition.gaussian * t**2 / 2
     values: Complex = np.asarray(np.exp(logs[:size] - less) / (s * (1 + s)))
     sizes = np.abs(values)
-    # What the noise adds to `K`, `g s (s+1) / 2`, and to its derivative.
+    # The noise adds `g s (s+1) / 2` to `K`, and likewise to its derivative.
     more = composition.gaussian - place.gaussian
     log_moment = place.log_moment + more * tilt * (1 + tilt) / 2
     left, right = (each.with_noise(more) for each in place.aside)
@@ -312,11 +312,11 @@ def place_near(
     """Returns the place of a line with few points.
 
     Args:
-        composition: What is integrated.
-        best_tilt: Of the bound by moments.
+        composition: The rounds to be integrated.
+        best_tilt: The tilt of the best bound by moments.
         epsilon: For which the line is good, and others next to it.
         log_delta: About what delta is, or is to be.
-        tolerance: Of delta, relative.
+        tolerance: Relative tolerance of delta.
 
     Raises:
         TooSlowError: A moment has no quadrature.

@@ -29,7 +29,7 @@ TERM = 8.0
 _WEIGHT = 32.0
 # Below it a series of so many terms has 1e-17 of the first one.
 _SMALL_ANGLE, _TERMS = 0.2, 12
-# Of a bundle's log moment, above which it is of no use.
+# A bundle whose log moment has a larger error is of no use.
 _LARGEST_ERROR = 0.5
 
 

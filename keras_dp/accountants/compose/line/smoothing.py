@@ -40,7 +40,7 @@ _SHARE = 0.7
 _LEAST_WIDTH = 1e-150
 # Beyond it the lower bound would be none.
 _MOST_SMOOTHING = 0.5
-# Of the secant method; what a logarithm of nothing is counted as, in nats.
+# Steps of the secant method; the logarithm of nothing counts as so many nats.
 _MOST_STEPS = 30
 _LOWEST = 30.0
 
@@ -49,8 +49,8 @@ class Profile(NamedTuple):
     """Bounds on delta, good for all epsilon near one.
 
     Attributes:
-        line: Of the rounds, with smoothing or without.
-        wider: Of the rounds with twice the smoothing, if there is any.
+        line: The line of the rounds, with smoothing or without.
+        wider: The line with twice the smoothing, if there is any.
         share: `k`.
     """
 
@@ -147,8 +147,8 @@ def width_of(
     log delta, and `3 (b+1) h^2 / 2` in epsilon.
 
     Args:
-        place: Of the line.
-        composition: What is integrated.
+        place: The place of the line.
+        composition: The rounds to be integrated.
         epsilon: About.
         slope: `b`, about.
         relative_width: How far apart bounds on epsilon may be.
