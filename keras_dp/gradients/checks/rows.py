@@ -30,11 +30,12 @@ def differing_rows(
     if one.shape != two.shape:
         return np.ones(batch, bool)
     one, two = (_rows(tensor, batch) for tensor in (one, two))
-    sizes = np.linalg.norm(one, axis=1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        sizes = np.linalg.norm(one, axis=1)
     finite = np.isfinite(sizes)
     if not finite.any():
         return np.zeros(batch, bool)
-    with np.errstate(invalid="ignore"):  # Infinity less infinity.
+    with np.errstate(over="ignore", invalid="ignore"):  # Infinity less it.
         error = np.linalg.norm(one - two, axis=1)
     limit = tolerance * (sizes + sizes[finite].mean()) + _NEGLIGIBLE
     # Negated, so that NaN differs.
@@ -56,8 +57,5 @@ def _has_numbers(value: Any) -> bool:
 
 
 def _rows(tensor: tf.Tensor, batch: int) -> np.ndarray:
-    dtype = tensor.dtype if tensor.dtype.size >= 4 else tf.float32
-    if not dtype.is_floating:
-        dtype = tf.float64
     rows = batch if has_rows(tensor, batch) else 1
-    return tf.reshape(tf.cast(tensor, dtype), [rows, -1]).numpy()
+    return tf.reshape(tf.cast(tensor, tf.float64), [rows, -1]).numpy()
