@@ -354,6 +354,23 @@ def eager_operations(
         op_callbacks.remove_op_callback(observe)
 
 
+def map_rows(function: Callable[..., Any], rows: Any, **options: Any) -> Any:
+    """Returns what `tf.map_fn` does, and leaves the variable scope as it was.
+
+    TensorFlow 2.21 sets a caching device on the variable scope of a graph
+    meanwhile, and leaves it there if `function` raises. Without this function
+    no strategy can be entered afterwards.
+    """
+    if tf.executing_eagerly():
+        return tf.map_fn(function, rows, **options)
+    scope = tf.compat.v1.get_variable_scope()
+    before = scope.caching_device
+    try:
+        return tf.map_fn(function, rows, **options)
+    finally:
+        scope.set_caching_device(before)
+
+
 def function_nodes(name: str) -> list[Any]:
     """Returns the nodes of a function that a graph or eager code calls.
 
