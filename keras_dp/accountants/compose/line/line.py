@@ -122,16 +122,22 @@ class Line:
     log_moment_error: float
 
     def log_delta(self, epsilon: float) -> tuple[float, float]:
-        """Returns a lower and an upper bound on the log of delta."""
+        """Returns a lower and an upper bound on the log of delta.
+
+        They are infinite where the line knows nothing: its error has no
+        bound, or delta would not be positive, which it always is.
+        """
         scale = self.log_moment - self.tilt * epsilon
         value = self._value(epsilon)
         log_error = self._log_error(epsilon) - scale
-        error = math.exp(min(log_error, EXPONENT))
+        if not log_error <= EXPONENT or not value > -math.exp(log_error):
+            return -math.inf, math.inf
+        error = math.exp(log_error)
         lower, upper = value - error, value + error
         slack = self.log_moment_error
         return (
             scale - slack + math.log(lower) if lower > 0 else -math.inf,
-            scale + slack + math.log(upper) if upper > 0 else -math.inf,
+            scale + slack + math.log(upper) if upper > 0 else math.inf,
         )
 
     def _value(self, epsilon: float) -> float:
@@ -154,6 +160,8 @@ class Line:
         rounding = self.rounding + turned
         rounding = math.log(rounding) + self.log_moment - tilt * epsilon
         peak = max(quadrature, left_out, rounding)
+        if peak == math.inf:
+            return math.inf
         return peak + math.log(
             math.exp(quadrature - peak)
             + math.exp(left_out - peak)
@@ -383,7 +391,9 @@ def _candidates(
         except TooSlowError:  # Not at such a tilt.
             tilts = tilts[tilts < tilts[-1] / 2]
             continue
-        kept = np.isfinite(logs)
+        # Bundles know their error up to some tilt.
+        errors = [log_moment_error(composition, tilt) for tilt in tilts]
+        kept = np.isfinite(logs) & np.isfinite(errors)
         if kept.sum() > 2:
             return tilts[kept], logs[kept]
         break

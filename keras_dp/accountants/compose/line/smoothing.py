@@ -72,9 +72,11 @@ class Profile(NamedTuple):
     def slope(self, epsilon: float) -> float:
         """Returns about how fast log delta falls with epsilon."""
         near = 0.05 / self.line.tilt
-        fall = self.line.log_delta(epsilon)[1]
-        fall -= self.line.log_delta(epsilon + near)[1]
-        return max(fall / near, self.line.tilt / 2)
+        here = self.line.log_delta(epsilon)[1]
+        there = self.line.log_delta(epsilon + near)[1]
+        if not math.isfinite(here) or not math.isfinite(there):
+            return self.line.tilt / 2
+        return max((here - there) / near, self.line.tilt / 2)
 
     def epsilon(self, log_delta: float, guess: float) -> tuple[float, float]:
         """Returns bounds on the least epsilon for `log_delta`."""
@@ -95,6 +97,8 @@ class Profile(NamedTuple):
         if side and excess(0.0) <= 0:
             return 0.0
         found = _secant(excess, guess, self.line.tilt)
+        if excess(found) == math.inf:
+            raise NumericalLimitError("`line` must bound delta.")
         step = max(found, 1e-9 / self.line.tilt) * 1e-13
         while (excess(found) > 0) == bool(side):
             if found == 0 and not side:
