@@ -23,7 +23,8 @@ def reproducible() -> Iterator[None]:
 
     Two runs with one seed then have the same noise: together they are not
     private, whatever their ledgers say. Rounds with a chosen seed are marked
-    `seeded` in the ledger.
+    `seeded` in the ledger. An optimizer that is built inside, or a sampler that
+    is made inside, keeps its seed afterwards.
 
     >>> with reproducible():
     ...     is_on()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import hashlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
@@ -186,8 +187,14 @@ class EncodedSumQuery(SummingQuery):
         return empty
 
     @override
-    def planned_event(self, global_state: EncodedGlobalState) -> tuple[()]:
-        return ()  # The configuration says it all.
+    def planned_event(self, global_state: EncodedGlobalState) -> tf.Tensor:
+        return tf.constant(self._digest(), tf.int64)
+
+    def _digest(self) -> int:
+        """Returns a number that stands for the bounds and the noise."""
+        text = repr((self.noise, dataclasses.astuple(self.bounds)))
+        digest = hashlib.sha256(text.encode()).digest()[:8]
+        return int.from_bytes(digest, signed=True)
 
     @override
     def get_noised_result(
@@ -207,8 +214,13 @@ class EncodedSumQuery(SummingQuery):
 
     @override
     def ledger_events(
-        self, event: tuple[()], name: str = "records"
+        self, event: tf.Tensor, name: str = "records"
     ) -> tuple[ledger.SumQueryEvent, ...]:
+        if int(event) != self._digest():
+            raise ValueError(
+                "`event` must be of the bounds and the noise of this query, "
+                "which were changed since. Received: the event of others."
+            )
         return (ledger.EncodedSum(name, self.bounds, self.noise),)
 
     @override

@@ -303,10 +303,19 @@ class DPOptimizer(WrappingOptimizer):
         """The seed that the caller chose, for tests."""
         return self._seed
 
-    @property
-    def state_variables(self) -> list[Any]:
-        """The variables of the queries' state, seeds included."""
-        return self._built_state.variables
+    def state_is_made_in(self, strategy: tf.distribute.Strategy) -> bool:
+        """Returns whether a strategy keeps the queries' state in step.
+
+        The variables are not handed out: seeds are among them, and a seed that
+        is put back repeats its noise.
+        """
+        for variable in self._built_state.variables:
+            value = getattr(variable, "value", variable)
+            if not isinstance(value, tf.Variable):
+                value = variable
+            if not strategy.extended.variable_created_in_scope(value):
+                return False
+        return True
 
     @property
     def _built_state(self) -> DrawnState:

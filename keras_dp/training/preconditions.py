@@ -1,7 +1,7 @@
 """Conditions that must hold before a private model trains."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
 import keras
@@ -140,20 +140,16 @@ def check_strategies(
 
 
 def check_created_in(
-    strategy: tf.distribute.Strategy, variables: Sequence[Any]
+    strategy: tf.distribute.Strategy, optimizer: DPOptimizer
 ) -> None:
-    """Raises unless variables are kept in step by the strategy."""
-    for variable in variables:
-        value = getattr(variable, "value", variable)
-        if not isinstance(value, tf.Variable):
-            value = variable
-        if not strategy.extended.variable_created_in_scope(value):
-            raise PrivateTrainingError(
-                "The state of the private optimizer must be made in the scope "
-                "of the strategy of its model: with seeds of their own, "
-                "replicas would add noise of their own. Compile a new "
-                "optimizer inside `with strategy.scope():`."
-            )
+    """Raises unless the strategy keeps the state of the queries in step."""
+    if not optimizer.state_is_made_in(strategy):
+        raise PrivateTrainingError(
+            "The state of the private optimizer must be made in the scope "
+            "of the strategy of its model: with seeds of their own, "
+            "replicas would add noise of their own. Compile a new "
+            "optimizer inside `with strategy.scope():`."
+        )
 
 
 def check_no_jit(options: dict[str, Any]) -> None:

@@ -192,6 +192,12 @@ class PrivateModel(ClusterModel):
             **options: Those of `keras.Model.compile`, without
                 `auto_scale_loss`.
         """
+        if getattr(self, "_loop", None) is not None:
+            raise PrivateTrainingError(
+                "A private model must not be compiled while it trains: the "
+                "ledger covers the rounds of the optimizer that training began "
+                "with. Compile it after fit."
+            )
         if not isinstance(optimizer, DPOptimizer):
             raise TypeError(
                 "`optimizer` must be a keras_dp.optimizers.DPOptimizer, such "

@@ -44,7 +44,7 @@ class TrainingStep:
         replicas = parts.options.replicas
         if replicas.are_many:
             optimizer.round.check_sums(self._computation.templates)
-            check_created_in(replicas.strategy, optimizer.state_variables)
+            check_created_in(replicas.strategy, optimizer)
 
     def check_unchanged(
         self, model: keras.Model, optimizer: DPOptimizer

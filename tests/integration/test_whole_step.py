@@ -121,11 +121,17 @@ def test_the_state_of_a_query_cannot_be_copied() -> None:
         copy.deepcopy(private.optimizer._state._variables)
 
 
+def _built_outside():
+    private = _private()
+    private.train_on_batch(X, Y)
+    return private.optimizer
+
+
 def test_seeds_made_outside_of_the_scope_of_replicas_are_refused() -> None:
     strategy = tf.distribute.MirroredStrategy(["CPU:0"])
 
     with pytest.raises(PrivateTrainingError, match="noise of their own"):
-        check_created_in(strategy, [tf.Variable(1.0)])
+        check_created_in(strategy, _built_outside())
 
 
 def test_separable_convolutions_in_half_precision() -> None:

@@ -121,7 +121,66 @@ class TestTheRound:
             _ = optimizer().round
 
 
+class TestEncodedSums:
+    """Their bounds and noise are in no state; the event has their digest."""
+
+    @pytest.mark.parametrize("run_eagerly", [True, False])
+    def test_that_are_changed_by_force_get_no_answer(self, run_eagerly) -> None:
+        noise = keras_dp.ledger.GaussianNoise(1000.0)
+        bounds = keras_dp.ledger.CoordinateBounds.from_vectors([[9.0] * 4])
+        encoded = keras_dp.dp_queries.EncodedSumQuery(bounds, noise)
+        inner = keras.Sequential(
+            [keras.Input((4,)), keras.layers.Dense(1, use_bias=False)]
+        )
+        private = keras_dp.PrivateModel(inner)
+        private.compile(
+            DPSGD(
+                1.0,
+                query=encoded,
+                ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
+            ),
+            loss="mse",
+            run_eagerly=run_eagerly,
+        )
+
+        class Swaps(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None):
+                object.__setattr__(
+                    encoded, "noise", keras_dp.ledger.GaussianNoise(1e-3)
+                )
+                self.weights = inner.get_weights()
+
+        swaps = Swaps()
+        with pytest.raises((PrivateTrainingError, ValueError)):
+            private.fit(
+                tf.ones([8, 2]),
+                tf.ones([8, 1]),
+                batch_size=2,
+                verbose=0,
+                callbacks=[swaps],
+            )
+
+        for left, last in zip(inner.get_weights(), swaps.weights, strict=True):
+            assert (left == last).all()
+
+
 class TestCompile:
+    def test_is_refused_while_training(self) -> None:
+        private = private_model()
+
+        class Compiles(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None):
+                private.compile(optimizer(), loss="mse")
+
+        with pytest.raises(PrivateTrainingError, match="while it trains"):
+            private.fit(
+                tf.ones([8, 4]),
+                tf.ones([8, 1]),
+                batch_size=4,
+                verbose=0,
+                callbacks=[Compiles()],
+            )
+
     METRICS = {  # noqa: RUF012
         "loss": keras_dp.training.PrivateLoss(query(5.0))
     }
