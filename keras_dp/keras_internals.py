@@ -354,19 +354,21 @@ def eager_operations(
         op_callbacks.remove_op_callback(observe)
 
 
-def map_rows(function: Callable[..., Any], rows: Any, **options: Any) -> Any:
-    """Returns what `tf.map_fn` does, and leaves the variable scope as it was.
+@contextlib.contextmanager
+def keeping_variable_scope() -> Iterator[None]:
+    """Leaves the variable scope of a graph as it was.
 
-    TensorFlow 2.21 sets a caching device on the variable scope of a graph
-    meanwhile, and leaves it there if `function` raises. Without this function
-    no strategy can be entered afterwards.
+    `tf.map_fn` and `tf.scan` of TensorFlow 2.21 set a caching device on it
+    meanwhile, and leave it there if what they call raises, as a layer that is
+    refused does. Without this function no strategy can be entered afterwards.
     """
     if tf.executing_eagerly():
-        return tf.map_fn(function, rows, **options)
+        yield
+        return
     scope = tf.compat.v1.get_variable_scope()
     before = scope.caching_device
     try:
-        return tf.map_fn(function, rows, **options)
+        yield
     finally:
         scope.set_caching_device(before)
 

@@ -37,7 +37,7 @@ from keras_dp.gradients.unsupported import layers as unsupported_layers
 from keras_dp.gradients.unsupported.variable_writes import (
     without_variable_writes,
 )
-from keras_dp.keras_internals import takes_training
+from keras_dp.keras_internals import keeping_variable_scope, takes_training
 
 
 class PerExampleGradients(NamedTuple):
@@ -137,7 +137,7 @@ class GradientEngine:
             UnsupportedLayerError: A layer of the model cannot be handled; the
                 message names it and the remedy.
         """
-        with without_variable_writes(self.model):
+        with keeping_variable_scope(), without_variable_writes(self.model):
             ran = self.hooked_pass(
                 inputs, losses_of, batch, loss_scale=loss_scale
             )

@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 from absl import logging
 
-from keras_dp.keras_internals import map_rows
 from keras_dp.noise import box_muller, chacha20
 from keras_dp.noise.xla import kernels
 from keras_dp.noise.xla.arithmetic import (
@@ -160,7 +159,7 @@ def _in_pieces(
                 return draw(size, starts(1)[0])[:count]
         pieces = -(-blocks // lanes)
         lanes = -(-blocks // (pieces * _ALIGNMENT)) * _ALIGNMENT
-    drawn = map_rows(
+    drawn = tf.map_fn(
         functools.partial(draw, lanes),
         starts(pieces),
         parallel_iterations=os.cpu_count() or 1,

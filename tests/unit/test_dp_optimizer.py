@@ -153,7 +153,7 @@ class TestEncodedSums:
         swaps = Swaps()
         with pytest.raises((PrivateTrainingError, ValueError)):
             private.fit(
-                tf.ones([8, 2]),
+                tf.ones([8, 4]),
                 tf.ones([8, 1]),
                 batch_size=2,
                 verbose=0,
@@ -174,7 +174,7 @@ class TestCompile:
 
         with pytest.raises(PrivateTrainingError, match="while it trains"):
             private.fit(
-                tf.ones([8, 4]),
+                tf.ones([8, 2]),
                 tf.ones([8, 1]),
                 batch_size=4,
                 verbose=0,

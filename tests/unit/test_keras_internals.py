@@ -1,6 +1,7 @@
 """Private names of Keras and TensorFlow are touched in one file, and exist."""
 
 import ast
+import contextlib
 import inspect
 from pathlib import Path
 
@@ -242,6 +243,25 @@ def _reports_two():
     return "two" in history.history and hasattr(two, "asked")
 
 
+def _keeps_scope(keeping):
+    return (
+        _caching_device_after(contextlib.nullcontext) is not None
+        and _caching_device_after(keeping) is None
+    )
+
+
+def _caching_device_after(context):
+    """Returns what a function that raises leaves on the variable scope."""
+
+    def refuses(row):
+        raise ValueError("refused")
+
+    with tf.Graph().as_default():
+        with pytest.raises(ValueError, match="refused"), context():
+            tf.map_fn(refuses, tf.zeros([2]))
+        return tf.compat.v1.get_variable_scope().caching_device
+
+
 # How each function is seen to work, on what Keras and TensorFlow hand out.
 WORKS = {
     "layers_of": lambda f: {each.name for each in f(_model())} >= {"head"},
@@ -288,9 +308,7 @@ WORKS = {
     "trainable_variables_of": lambda f: len(f(_model().optimizer)) == 2,
     "gradient_reduction": lambda f: callable(getattr(_model().optimizer, f())),
     "counting_one_replica": lambda f: _counts_one(f),
-    "map_rows": lambda f: (
-        f(tf.square, tf.constant([1.0, 2.0])).numpy().tolist() == [1, 4]
-    ),
+    "keeping_variable_scope": lambda f: _keeps_scope(f),
     "eager_operations": lambda f: "Mul" in _seen_by(f),
     "function_nodes": lambda f: "Mul" in _nodes_of_double(f),
     "penalties_of": lambda f: f(_model()) == [] and len(f(_penalized())) == 1,
@@ -357,24 +375,3 @@ class TestEachName:
 
         assert "Keras 3." in text or "TensorFlow 2." in text
         assert "Without" in text or "without" in text
-
-
-class TestMapRows:
-    """A function that raises leaves the variable scope as it was."""
-
-    @staticmethod
-    def caching_device_after(mapped):
-        def refuses(row):
-            raise ValueError("refused")
-
-        with tf.Graph().as_default():
-            with pytest.raises(ValueError, match="refused"):
-                mapped(refuses, tf.zeros([2]))
-            return tf.compat.v1.get_variable_scope().caching_device
-
-    def test_leaves_no_caching_device(self) -> None:
-        assert self.caching_device_after(keras_internals.map_rows) is None
-
-    def test_which_tensorflow_does(self) -> None:
-        """Control: without the function it stays."""
-        assert self.caching_device_after(tf.map_fn) is not None

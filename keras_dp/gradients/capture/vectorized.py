@@ -17,7 +17,7 @@ from keras_dp.errors import UnsupportedLayerError
 from keras_dp.gradients.layer_calls import float_outputs
 from keras_dp.gradients.records.records import MaterializedRecords
 from keras_dp.gradients.registry import Gradients, LayerCall
-from keras_dp.keras_internals import layers_of, map_rows, seed_generators_of
+from keras_dp.keras_internals import layers_of, seed_generators_of
 
 
 def vectorized(call: LayerCall, *, jit_compile: bool) -> Gradients:
@@ -130,7 +130,7 @@ def _one_by_one(
     signature = [
         tf.TensorSpec(variable.shape, variable.dtype) for variable in variables
     ]
-    return map_rows(function, rows, fn_output_signature=signature)
+    return tf.map_fn(function, rows, fn_output_signature=signature)
 
 
 @contextlib.contextmanager
