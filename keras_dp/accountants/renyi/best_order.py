@@ -53,8 +53,9 @@ def _vertex(octaves: Array, values: Array) -> Array:
     """Returns where the parabola through the best three points is least."""
     best = min(max(int(np.argmin(values)), 1), octaves.size - 2)
     near = slice(best - 1, best + 2)
-    x, y = octaves[near] - octaves[best], values[near] - values[best]
+    x = octaves[near] - octaves[best]
     with np.errstate(divide="ignore", invalid="ignore"):
+        y = values[near] - values[best]  # NaN if all are infinite.
         numerator = y[2] * x[0] ** 2 - y[0] * x[2] ** 2
         vertex = numerator / (y[2] * x[0] - y[0] * x[2]) / 2
     if not np.isfinite(vertex):  # Constant, or next to an infinite value.
