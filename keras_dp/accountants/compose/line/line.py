@@ -392,7 +392,13 @@ def _candidates(
             tilts = tilts[tilts < tilts[-1] / 2]
             continue
         # Bundles know their error up to some tilt.
-        errors = [log_moment_error(composition, tilt) for tilt in tilts]
+        errors = [
+            sum(
+                float(bundle.errors(tilt, np.zeros(1))[0])
+                for bundle in composition.bundles
+            )
+            for tilt in tilts.tolist()
+        ]
         kept = np.isfinite(logs) & np.isfinite(errors)
         if kept.sum() > 2:
             return tilts[kept], logs[kept]
