@@ -308,8 +308,8 @@ FOREIGN = {
     "TFSMLayer",
     "TorchModuleWrapper",
 }
-# They combine examples, weights or none.
-MIXING = {"CutMix", "MixUp"}
+# They combine examples, weights or none; `RandAugment` holds an `Equalization`.
+MIXING = {"CutMix", "Equalization", "MixUp", "RandAugment"}
 
 _ARGUMENTS: dict[str, dict[str, Any]] = {
     "Activation": {"activation": "relu"},

@@ -109,7 +109,9 @@ def _assert_equal(model, case, mode, weighted=False):
         assert error <= RELATIVE * sum(scale), path
 
 
-@pytest.mark.parametrize("mode", ["eager", "graph", "jit"])
+@pytest.mark.parametrize(
+    "mode", ["eager", "graph", pytest.param("jit", marks=pytest.mark.full)]
+)
 @pytest.mark.parametrize("case", MODELS, ids=lambda case: case.name)
 def test_every_model_agrees_with_the_loop(case: ModelCase, mode: str) -> None:
     keras.utils.set_random_seed(7)

@@ -92,7 +92,12 @@ def find_hooks(model: keras.Model) -> list[Hook]:
 
 def _check_calls(model: keras.Model) -> None:
     """Raises for calls that no hook can be put on, or that mix examples."""
-    mixing = (keras.layers.MixUp, keras.layers.CutMix)
+    # In Keras 3.15 `Equalization` takes one histogram of the whole batch.
+    mixing = (
+        keras.layers.MixUp,
+        keras.layers.CutMix,
+        keras.layers.Equalization,
+    )
     for layer in layers_of(model):
         if isinstance(layer, mixing):
             # At random, so that the self-check can miss it.
