@@ -42,14 +42,10 @@ class LayerSeeds:
             rounds: How many rounds the optimizer has released. A seed gives
                 other states after other numbers of rounds.
         """
-        words = None
+        sequence = None
         if self._seed is not None:
-            words = np.random.Generator(
-                np.random.Philox(
-                    np.random.SeedSequence(
-                        self._seed, spawn_key=(rounds, self._renewals)
-                    )
-                )
+            sequence = np.random.SeedSequence(
+                self._seed, spawn_key=(rounds, self._renewals)
             )
         self._renewals += 1
         states = {
@@ -59,10 +55,9 @@ class LayerSeeds:
         for state in states.values():
             # The second word is a counter, which must not overflow.
             limit = int(np.iinfo(state.dtype).max) // 2
-            value = [
-                secrets.randbelow(limit)
-                if words is None
-                else int(words.integers(limit))
-                for _ in range(2)
-            ]
+            value = [secrets.randbelow(limit) for _ in range(2)]
+            if sequence is not None:
+                (own,) = sequence.spawn(1)
+                words = own.generate_state(2, np.uint64).tolist()
+                value = [word % limit for word in words]
             state.assign(np.array(value, state.dtype))
