@@ -37,6 +37,10 @@ class CalibrationError(Exception):
     """No parameter meets the requested privacy target."""
 
 
+class BudgetExceededError(Exception):
+    """One more round would exceed the privacy target. It did not run."""
+
+
 class UnsupportedLayerError(Exception):
     """A layer's per-example gradients cannot be computed soundly.
 

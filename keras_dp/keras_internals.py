@@ -12,6 +12,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.utils import io_utils
 from typing_extensions import override
 
 # Layers.
@@ -188,6 +189,25 @@ def metrics_in_order(model: keras.Model, logs: dict[str, Any]) -> Any:
     `train_on_batch` cannot return a list.
     """
     return model._flatten_metrics_in_order(logs)
+
+
+def compile_arguments_of(model: keras.Model) -> dict[str, Any]:
+    """Returns the arguments of `compile` as the user gave them, {} without.
+
+    `Trainer._compile_config`, Keras 3.15. Without it a compiled model must be
+    described once more to be made private.
+    """
+    config = getattr(model, "_compile_config", None)
+    return {} if config is None else dict(config.config)
+
+
+def print_line(text: str) -> None:
+    """Prints a line where Keras prints its progress.
+
+    `io_utils.print_msg`, Keras 3.15: `keras.utils.disable_interactive_logging`
+    turns it into a log entry.
+    """
+    io_utils.print_msg(text)
 
 
 def compiled_loss_of(model: keras.Model) -> Any:

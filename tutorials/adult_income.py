@@ -26,7 +26,7 @@ from matplotlib.ticker import MaxNLocator
 
 import keras_dp
 from keras_dp import accountants
-from keras_dp.reporting import EpsilonProgress, make_report
+from keras_dp.reporting import make_report
 
 DATA = Path(__file__).resolve().parent.parent / "data" / "adult.npz"
 EXPECTED_BATCH = 1024
@@ -130,7 +130,7 @@ def train_privately(
         samples,
         epochs=epochs,
         validation_data=test,
-        callbacks=[EpsilonProgress(ledger, delta=delta_for(train))],
+        callbacks=[keras_dp.EpsilonProgress(ledger, delta=delta_for(train))],
     ).history
     seconds = time.perf_counter() - start
     history["final"] = private.evaluate(*test, batch_size=4096, verbose=0)

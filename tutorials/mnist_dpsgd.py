@@ -22,7 +22,7 @@ from keras import layers
 
 import keras_dp
 from keras_dp import accountants
-from keras_dp.reporting import EpsilonProgress, make_report
+from keras_dp.reporting import make_report
 
 DELTA = 1e-5
 TARGET_EPSILON = 2.9
@@ -111,7 +111,7 @@ def main() -> None:
             samples,
             epochs=options.epochs,
             validation_data=(x_test, y_test),
-            callbacks=[EpsilonProgress(ledger, delta=DELTA)],
+            callbacks=[keras_dp.EpsilonProgress(ledger, delta=DELTA)],
             verbose=2,
         )
         seconds = time.perf_counter() - start

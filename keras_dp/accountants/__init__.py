@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     )
     from keras_dp.planning.epsilon_curve import EpsilonCurve, epsilon_curve
     from keras_dp.planning.plan import Plan, PlannedTraining, plan
+    from keras_dp.planning.rounds_left import rounds_left
 
 __all__ = [
     "GDP",
@@ -63,6 +64,7 @@ __all__ = [
     "group_delta",
     "group_epsilon",
     "plan",
+    "rounds_left",
     "strongest_neighbours",
     "trade_off",
 ]

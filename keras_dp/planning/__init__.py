@@ -8,6 +8,7 @@ from keras_dp.planning.calibration import (
 )
 from keras_dp.planning.epsilon_curve import EpsilonCurve, epsilon_curve
 from keras_dp.planning.plan import Plan, PlannedTraining, plan
+from keras_dp.planning.rounds_left import rounds_left
 
 __all__ = [
     "EpsilonCurve",
@@ -19,4 +20,5 @@ __all__ = [
     "calibrate_scale",
     "epsilon_curve",
     "plan",
+    "rounds_left",
 ]

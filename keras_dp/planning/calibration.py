@@ -8,7 +8,7 @@ from keras_dp import _check
 from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.fourier import Fourier
 from keras_dp.accountants.normalize.adjacency import Neighbours
-from keras_dp.accountants.normalize.rounds import LedgerLike
+from keras_dp.accountants.normalize.rounds import LedgerLike, counted_rounds
 from keras_dp.accountants.replay import chosen
 from keras_dp.errors import CalibrationError
 from keras_dp.ledger import GaussianSum, PoissonSampling, Round
@@ -23,9 +23,9 @@ _Parameter = TypeVar("_Parameter", int, float)
 # The ranges that are searched.
 _LEAST_NOISE, _MOST_NOISE = 1e-4, 1e12
 _LEAST_PROBABILITY = 1e-12
-_MOST_ROUNDS = 10**12
+MOST_ROUNDS = 10**12
 # How far apart bounds may be: well within the promised 1e-6 of the target.
-_WIDTH = 3e-7
+CALIBRATION_WIDTH = 3e-7
 # Where the search for rounds and for a probability begins.
 _FIRST_ROUNDS, _FIRST_PROBABILITY = 1000, 0.01
 
@@ -36,6 +36,7 @@ def calibrate_noise(
     delta: float,
     sampling_probability: float,
     rounds: int,
+    ledger: LedgerLike = (),
     accountant: Accountant | None = None,
     neighbours: Neighbours | None = None,
 ) -> float:
@@ -51,6 +52,7 @@ def calibrate_noise(
         delta: In (0, 1).
         sampling_probability: Chance of a record in a round, in (0, 1].
         rounds: >= 1.
+        ledger: Rounds that are spent already, and count towards the target.
         accountant: The tightest that can replay such rounds by default.
         neighbours: The adjacency relation; by default the strongest that
             all rounds support.
@@ -74,8 +76,12 @@ def calibrate_noise(
     """
     _check.probability(sampling_probability=sampling_probability)
     _check.integer_at_least(1, rounds=rounds)
+    held = tuple(counted_rounds(ledger))
     return calibrate_scale(
-        lambda scale: _training(sampling_probability, scale, rounds),
+        lambda scale: [
+            *held,
+            *_training(sampling_probability, scale, rounds),
+        ],
         target_epsilon=target_epsilon,
         delta=delta,
         accountant=accountant,
@@ -147,6 +153,7 @@ def calibrate_sampling_probability(
     delta: float,
     noise_multiplier: float,
     rounds: int,
+    ledger: LedgerLike = (),
     accountant: Accountant | None = None,
     neighbours: Neighbours | None = None,
 ) -> float:
@@ -159,6 +166,7 @@ def calibrate_sampling_probability(
         delta: In (0, 1).
         noise_multiplier: Stddev over the bound on one record, > 0.
         rounds: >= 1.
+        ledger: Rounds that are spent already, and count towards the target.
         accountant: The tightest that can replay such rounds by default.
         neighbours: The adjacency relation; by default the strongest that
             all rounds support.
@@ -180,8 +188,12 @@ def calibrate_sampling_probability(
     """
     _check.finite_positive(noise_multiplier=noise_multiplier)
     _check.integer_at_least(1, rounds=rounds)
+    held = tuple(counted_rounds(ledger))
     log_rarity = _solved(
-        lambda at: _training(math.exp(-at), noise_multiplier, rounds),
+        lambda at: [
+            *held,
+            *_training(math.exp(-at), noise_multiplier, rounds),
+        ],
         lambda epsilon: least_that_meets(
             epsilon,
             target_epsilon,
@@ -205,6 +217,7 @@ def calibrate_rounds(
     delta: float,
     noise_multiplier: float,
     sampling_probability: float,
+    ledger: LedgerLike = (),
     accountant: Accountant | None = None,
     neighbours: Neighbours | None = None,
 ) -> int:
@@ -220,6 +233,7 @@ def calibrate_rounds(
         delta: In (0, 1).
         noise_multiplier: Stddev over the bound on one record, > 0.
         sampling_probability: Chance of a record in a round, in (0, 1].
+        ledger: Rounds that are spent already, and count towards the target.
         accountant: The tightest that can replay such rounds by default.
         neighbours: The adjacency relation; by default the strongest that
             all rounds support.
@@ -240,10 +254,14 @@ def calibrate_rounds(
     """
     _check.finite_positive(noise_multiplier=noise_multiplier)
     _check.probability(sampling_probability=sampling_probability)
+    held = tuple(counted_rounds(ledger))
     return _solved(
-        lambda count: _training(sampling_probability, noise_multiplier, count),
+        lambda count: [
+            *held,
+            *_training(sampling_probability, noise_multiplier, count),
+        ],
         lambda epsilon: most_that_meet(
-            epsilon, target_epsilon, most=_MOST_ROUNDS, start=_FIRST_ROUNDS
+            epsilon, target_epsilon, most=MOST_ROUNDS, start=_FIRST_ROUNDS
         ),
         _FIRST_ROUNDS,
         "one round",
@@ -252,6 +270,15 @@ def calibrate_rounds(
         accountant=accountant,
         neighbours=neighbours,
     )
+
+
+def check_target(target_epsilon: float, delta: float) -> None:
+    """Raises unless epsilon is > 0, and delta in (0, 1)."""
+    _check.finite_positive(target_epsilon=target_epsilon, delta=delta)
+    if delta >= 1:
+        raise ValueError(
+            f"`delta` must be in (0, 1). Received: delta={delta!r}."
+        )
 
 
 def _training(
@@ -276,15 +303,11 @@ def _solved(
 
     The accountant and the adjacency relation are those of the start.
     """
-    _check.finite_positive(target_epsilon=target_epsilon, delta=delta)
-    if delta >= 1:
-        raise ValueError(
-            f"`delta` must be in (0, 1). Received: delta={delta!r}."
-        )
+    check_target(target_epsilon, delta)
     by, relation = chosen(ledger_at(start), accountant, neighbours)
     if accountant is None and isinstance(by, Fourier):
         # Few rounds are solved for in a third of the time.
-        by = Fourier(relative_width=_WIDTH)
+        by = Fourier(relative_width=CALIBRATION_WIDTH)
 
     def epsilon(at: _Parameter) -> float:
         return by.epsilon(ledger_at(at), delta=delta, neighbours=relation)

@@ -1,10 +1,12 @@
 """Noise, steps and memory that each of some batch sizes would take."""
 
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 
 from keras_dp import _check
 from keras_dp.accountants.accountant import Accountant
+from keras_dp.accountants.claim import rounded_up
 from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.replay import chosen
 from keras_dp.ledger import GaussianSum, PoissonSampling, Round
@@ -12,12 +14,17 @@ from keras_dp.planning.calibration import calibrate_noise
 from keras_dp.sampling.layouts import default_physical_batch_size
 
 _BYTES_PER_FLOAT = 4
+# A share of the best signal that a smaller batch, with more steps, may lose.
+_ENOUGH = 0.85
+_FEWEST_STEPS = 100
+_MARK = "  <-- take"
 _COLUMNS = {
     "batch size": "{row.batch_size:,}",
     "probability": "{row.sampling_probability:.4g}",
     "steps": "{row.steps:,}",
     "noise multiplier": "{noise}",
     "noise/example": "{row.noise_per_example:.3g}",
+    "signal": "{signal:.0%}",
     "epsilon": "{epsilon}",
     "physical batch": "{row.physical_batch_size:,}",
 }
@@ -58,6 +65,15 @@ class PlannedTraining:
         """Stddev of the noise on the average, over the bound on one record."""
         return self.noise_multiplier / self.batch_size
 
+    @property
+    def signal(self) -> float:
+        """The sum of all averages, as a multiple of the stddev of its noise.
+
+        For examples that all have the largest gradient, in the same direction:
+        steps times 1, over `sqrt(steps) * noise_per_example`.
+        """
+        return math.sqrt(self.steps) / self.noise_per_example
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
@@ -81,6 +97,20 @@ class Plan:
     neighbours: Neighbours
     rows: tuple[PlannedTraining, ...]
 
+    @property
+    def recommended(self) -> PlannedTraining:
+        """The smallest batch size with nearly the best signal.
+
+        Beyond it, a larger batch costs steps and gains little. Rows of fewer
+        than 100 steps, which hardly learn, are left out if there are others.
+        """
+        long = [row for row in self.rows if row.steps >= _FEWEST_STEPS]
+        if not long:
+            return max(self.rows, key=lambda row: row.steps)
+        best = max(row.signal for row in long)
+        enough = (row for row in long if row.signal >= _ENOUGH * best)
+        return min(enough, key=lambda row: row.batch_size)
+
     def __str__(self) -> str:
         """Returns `as_text()`."""
         return self.as_text()
@@ -92,11 +122,13 @@ class Plan:
             columns["gradient"] = "{gradient}"
             columns["all of a batch"] = "{per_example}"
         cells = [list(columns)]
+        best = max(row.signal for row in self.rows)
         for row in self.rows:
             values = {
                 "row": row,
-                "noise": _rounded_up(row.noise_multiplier),
-                "epsilon": _rounded_up(row.epsilon),
+                "signal": row.signal / best,
+                "noise": rounded_up(row.noise_multiplier),
+                "epsilon": rounded_up(row.epsilon),
                 "gradient": _size(row.gradient_bytes),
                 "per_example": _size(row.per_example_gradient_bytes),
             }
@@ -107,14 +139,29 @@ class Plan:
             f" <= {self.target_epsilon:g} at delta = {self.delta!r} "
             f"({self.neighbours.replace('_', ' ')}) by {self.accountant}:"
         ]
+        marks = ["", *(_MARK * (row is self.recommended) for row in self.rows)]
         lines += [
             "  ".join(
                 text.rjust(width)
                 for text, width in zip(line, widths, strict=True)
             )
-            for line in cells
+            + mark
+            for line, mark in zip(cells, marks, strict=True)
         ]
-        return "\n".join(lines)
+        return "\n".join([*lines, *self._advice()])
+
+    def _advice(self) -> Iterator[str]:
+        size = self.recommended.batch_size
+        yield (
+            f"Take {size:,}: of the sizes with {_FEWEST_STEPS} steps or more, "
+            f"the smallest with {_ENOUGH:.0%} of the best signal, which is "
+            "sqrt(steps) / (noise/example)."
+        )
+        yield (
+            f"  keras_dp.make_private(model, (x, y), batch_size={size}, "
+            f"epochs={self.epochs},\n      target_epsilon="
+            f'{self.target_epsilon:g}, delta={self.delta!r}, ledger="...")'
+        )
 
 
 def plan(
@@ -159,10 +206,12 @@ def plan(
     ...              batch_sizes=[64, 256, 1024], accountant=RDP())
     >>> print(table)
     60,000 records, 10 epochs, epsilon <= 2 at delta = 1e-05 ... by RDP:
-    batch size  probability  steps  noise multiplier  noise/example  epsilon ...
+    batch size  probability  steps  noise multiplier  noise/example  ...
             64     0.001067  9,380            ...
            256     0.004267  2,340            ...
-         1,024      0.01707    590            ...
+         1,024      0.01707    590            ...  <-- take
+    Take 1,024: of the sizes with 100 steps or more, ...
+    ...
     """
     _check.integer_at_least(1, population_size=population_size, epochs=epochs)
     if parameters is not None:
@@ -234,12 +283,6 @@ def _training(
 ) -> list[tuple[Round, int]]:
     query = GaussianSum("gradients", 1.0, noise_multiplier)
     return [(Round(PoissonSampling(probability), (query,)), steps)]
-
-
-def _rounded_up(value: float) -> str:
-    """Returns four decimals that are not below `value`."""
-    text = f"{value:.4f}"
-    return text if float(text) >= value else f"{value + 1e-4:.4f}"
 
 
 def _size(size_bytes: int | None) -> str:

@@ -42,7 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 report = make_report(
                     ledger, delta=options.delta, neighbours=options.neighbours
                 )
-                text = report.as_json() if options.json else report.as_text()
+                text = (
+                    report.as_json()
+                    if options.json
+                    else report.as_text(every_accountant=options.all)
+                )
     except LedgerIntegrityError as error:
         return _fail(INCONSISTENT, error)
     except (LedgerError, OSError) as error:
@@ -123,6 +127,9 @@ def _parser() -> argparse.ArgumentParser:
         "--delta", type=_delta, required=True, help="in (0, 1), such as 1e-5"
     )
     _add_neighbours(report)
+    report.add_argument(
+        "--all", action="store_true", help="print epsilon by every accountant"
+    )
     report.add_argument(
         "--json", action="store_true", help="print a JSON object"
     )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from keras_dp.accountants import Accountant, available_accountants
+from keras_dp.accountants.claim import Claim, rounded_up
 from keras_dp.accountants.normalize.adjacency import (
     Neighbours,
     chosen_neighbours,
@@ -103,13 +104,30 @@ class Report:
         }
         return json.dumps(content, indent=2)
 
-    def as_text(self) -> str:
-        """Returns lines for a person; epsilon is rounded up."""
-        return "\n".join(
-            [*self._summary(), *self._listed_rounds(), *self._epsilons()]
+    @property
+    def claim(self) -> Claim:
+        """The line to publish: the least bound, with what it depends on."""
+        bounds = [cost for cost in self.costs if cost.is_bound]
+        if not bounds:
+            return Claim(math.inf, self.delta, self.neighbours, None)
+        least = min(bounds, key=lambda cost: cost.epsilon)
+        return Claim(
+            least.epsilon, self.delta, self.neighbours, least.accountant
         )
 
+    def as_text(self, *, every_accountant: bool = False) -> str:
+        """Returns lines for a person; epsilon is rounded up.
+
+        Args:
+            every_accountant: Whether to print epsilon by all accountants too.
+        """
+        lines = [*self._summary(), *self._listed_rounds()]
+        if every_accountant:
+            lines += self._epsilons()
+        return "\n".join(lines)
+
     def _summary(self) -> Iterator[str]:
+        yield self.claim.sentence(_on_one_line(self.unit))
         yield (
             f"Data set {_on_one_line(self.dataset)}, privacy unit: "
             f"{_on_one_line(self.unit)}"
@@ -154,10 +172,10 @@ class Report:
             )
         width = max((len(cost.accountant) for cost in self.costs), default=0)
         for cost in self.costs:
-            epsilon = f"epsilon <= {_rounded_up(cost.epsilon)}"
+            epsilon = f"epsilon <= {rounded_up(cost.epsilon)}"
             if not cost.is_bound:
                 epsilon = (
-                    f"epsilon is about {_rounded_up(cost.epsilon)}, which is "
+                    f"epsilon is about {rounded_up(cost.epsilon)}, which is "
                     "no bound"
                 )
             yield f"  {cost.accountant:<{width}}  {epsilon} ({relation})"
@@ -188,13 +206,11 @@ def make_report(
     >>> ledger.record(PoissonSampling(0.01),
     ...               [GaussianSum("gradients", 1.0, 4.0)], count=10_000)
     >>> print(make_report(ledger, delta=1e-5).as_text())
+    epsilon <= 0.9469 at delta = 1e-05, add or remove one example, certified ...
     Data set paper, privacy unit: example
     10,000 rounds
       10,000 x PoissonSampling(probability=0.01, drawn_by_library=False)
           gradients: Gaussian sum, bound 1, noise stddev 4 (multiplier 4)
-    Epsilon at delta = 1e-05:
-      Fourier             epsilon <= 0.9469 (add or remove one)
-    ...
     """
     rounds = ledger.rounds
     relation = _relation(rounds, neighbours)
@@ -258,12 +274,6 @@ def _described(query: SumQueryEvent) -> str:
 def _on_one_line(text: str) -> str:
     """Escapes what could pass for a line of the report, or move the cursor."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
-def _rounded_up(epsilon: float) -> str:
-    """Returns four decimals that are not below `epsilon`."""
-    text = f"{epsilon:.4f}"
-    return text if float(text) >= epsilon else f"{epsilon + 1e-4:.4f}"
 
 
 def _json_number(value: float) -> float | str:

@@ -1,6 +1,8 @@
 """The private model, and the loop that feeds its records to queries."""
 
 from keras_dp.training.devices.workers import open_ledger
+from keras_dp.training.epsilon_limit import PrivacyTarget
+from keras_dp.training.epsilon_progress import EpsilonProgress
 from keras_dp.training.gradient_norms import mean_gradient_norms
 from keras_dp.training.private_metrics import (
     PrivateClassCounts,
@@ -11,6 +13,8 @@ from keras_dp.training.private_metrics import (
 from keras_dp.training.private_model import PrivateModel
 
 __all__ = [
+    "EpsilonProgress",
+    "PrivacyTarget",
     "PrivateClassCounts",
     "PrivateLoss",
     "PrivateMean",

@@ -63,6 +63,16 @@ class DataAdapter:
         return str(self.source.unit) if self.is_sampler else "example"
 
     @property
+    def population_size(self) -> int | None:
+        """Number of records, `None` if it is not known without reading them."""
+        if self.is_sampler:
+            return int(self.source.population_size)
+        leaves = keras.tree.flatten(self.source)
+        if leaves and all(hasattr(leaf, "shape") for leaf in leaves):
+            return int(leaves[0].shape[0])
+        return None
+
+    @property
     def seeded(self) -> bool:
         """Whether the caller chose the seed of the draws."""
         return self.is_sampler and self.source.seeded

@@ -4,6 +4,8 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from absl import logging
+
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.keras_internals import counting_one_replica
 from keras_dp.ledger import PrivacyLedger, Round
@@ -16,6 +18,7 @@ from keras_dp.training.devices.workers import (
     check_agreement,
     refusal_of,
 )
+from keras_dp.training.epsilon_limit import EpsilonLimit
 from keras_dp.training.layer_seeds import LayerSeeds
 from keras_dp.training.preconditions import check_lengths
 from keras_dp.training.recording import RoundRecorder, UnrecordedRounds
@@ -41,6 +44,8 @@ class TrainingLoop:
         seeds: LayerSeeds,
         replicas: Replicas,
         terms: FitTerms,
+        limit: EpsilonLimit | None = None,
+        stop: Callable[[], None] = lambda: None,
     ) -> None:
         """Starts with nothing recorded.
 
@@ -51,7 +56,10 @@ class TrainingLoop:
             seeds: The seeds of the model's layers.
             replicas: The replicas of the model.
             terms: The arguments that all workers must agree on.
+            limit: How many rounds may run; `None` for any number.
+            stop: Called after the last round that the limit leaves room for.
         """
+        self._stop, self._rounds_run = stop, 0
         self._adapter, self._optimizer = adapter, optimizer
         self._built_step, self._replicas = built_step, replicas
         self._terms, self._agreed = terms, replicas.workers == 1
@@ -68,6 +76,7 @@ class TrainingLoop:
                 plan=self._planned_round,
                 events_of=self._events_of,
                 adapts=lambda: optimizer.round.adapts,
+                limit=limit,
             )
 
     @contextlib.contextmanager
@@ -141,10 +150,20 @@ class TrainingLoop:
             iterator = self._own
         logs = self._run_round(iterator)
         for _ in range(rounds - 1):
+            if self.recorder.is_exhausted:
+                break
             try:
                 logs = self._run_round(iterator)
             except StopIteration:
                 break
+        if self.recorder.is_exhausted:
+            self._stop()
+            if self._rounds_run != self._terms.rounds:
+                logging.warning(
+                    "Training ends after %d rounds: one more would exceed the "
+                    "target epsilon.",
+                    self._rounds_run,
+                )
         return logs
 
     def _run_round(self, iterator: Iterator[Any]) -> Mapping[str, Any]:
@@ -166,6 +185,7 @@ class TrainingLoop:
             # nothing that could be released.
             logs, event = step.release(planned)
         self.recorder.released(event)
+        self._rounds_run += 1
         return logs
 
     def _kind(

@@ -152,6 +152,16 @@ def check_created_in(
         )
 
 
+def check_one_worker(workers: int) -> None:
+    """Raises where a target would end the training of the chief alone."""
+    if workers > 1:
+        raise ValueError(
+            "`target_epsilon` must be None with several workers, of which only "
+            f"the chief knows the ledger. Received: {workers} workers. Choose "
+            "the noise and the epochs with calibrate_noise."
+        )
+
+
 def check_no_jit(options: dict[str, Any]) -> None:
     """Turns off XLA where a step runs on several replicas.
 

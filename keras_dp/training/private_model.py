@@ -18,12 +18,19 @@ from keras_dp.keras_internals import (
     takes_training,
 )
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
+from keras_dp.sampling import PoissonBatches
 from keras_dp.training.batch_computation import BatchKind
 from keras_dp.training.data_adapter import DataAdapter, PhysicalStep
 from keras_dp.training.devices.cluster import ClusterModel
 from keras_dp.training.devices.replicas import Replicas
 from keras_dp.training.devices.workers import FitTerms, check_worker
+from keras_dp.training.epsilon_limit import (
+    EpsilonLimit,
+    PrivacyTarget,
+    default_delta,
+)
 from keras_dp.training.example_metrics import ExampleMetrics
+from keras_dp.training.fit_callbacks import fit_callbacks
 from keras_dp.training.layer_seeds import LayerSeeds
 from keras_dp.training.loop import TrainingLoop, nested_training
 from keras_dp.training.outside_the_ledger import (
@@ -35,6 +42,7 @@ from keras_dp.training.preconditions import (
     check_executions,
     check_no_batching,
     check_no_jit,
+    check_one_worker,
     check_precision,
     check_strategies,
     check_unit,
@@ -42,7 +50,6 @@ from keras_dp.training.preconditions import (
     resolved_loss_scale,
 )
 from keras_dp.training.private_metrics import PrivateMetric
-from keras_dp.training.recording import at_epochs
 from keras_dp.training.side_queries import SideQueries
 from keras_dp.training.step import TrainingStep
 from keras_dp.training.step_parts import StepOptions, StepParts
@@ -67,6 +74,9 @@ class PrivateModel(ClusterModel):
         self_check_examples: How many examples of the first batch the engine
             is compared with brute force on before training, eagerly; 0 turns
             the check off. It costs one backward pass per example.
+        samples: The data of `fit` without `x`; set by `make_private`.
+        target: The most that the ledger may spend: `fit` and `train_on_batch`
+            end before a round would exceed it. Set by `make_private` or you.
 
     >>> import keras_dp, numpy as np
     >>> x, y = np.zeros([64, 3], "float32"), np.zeros([64, 1], "float32")
@@ -110,6 +120,8 @@ class PrivateModel(ClusterModel):
         self._step: TrainingStep | None = None
         self._side_queries = SideQueries(None, None)
         self._loop: TrainingLoop | None = None
+        self.samples: PoissonBatches | None = None
+        self.target: PrivacyTarget | None = None
         self._loss_scale: float | None = None
 
     # The model's own business.
@@ -260,22 +272,40 @@ class PrivateModel(ClusterModel):
         epochs: int = 1,
         verbose: Any = "auto",
         callbacks: Any = None,
+        *,
+        target_epsilon: float | None = None,
+        delta: float | None = None,
         **options: Any,
     ) -> keras.callbacks.History:
         """Trains as `keras.Model.fit` does, and records every round.
 
+        Guarantee: with a target, training ends before a round would take the
+        ledger above it, rounds of earlier runs included.
+
         Args:
             x: `PoissonBatches` for amplified privacy; or anything Keras takes,
-                each batch of which counts as one unverified sample.
+                each batch of which counts as one unverified sample. By default
+                the samples of `make_private`.
             y: As in Keras.
             batch_size: As in Keras.
             epochs: As in Keras.
             verbose: As in Keras.
             callbacks: At the end of an epoch they find the ledger settled.
+                `EpsilonProgress` is added unless there is one.
+            target_epsilon: > 0; by default that of `make_private`, if any.
+            delta: In (0, 1), for the target and for what is shown. By default
+                that of `make_private`, else `N^-1.1` for N records, else 1e-5.
             **options: As in Keras. With `PoissonBatches`, `steps_per_epoch`
                 is a number of rounds.
+
+        Raises:
+            BudgetExceededError: The target leaves no room for a single round.
         """
+        if x is None and self.samples is not None:
+            x = self.samples
         adapter, replicas = self._ready(x)
+        delta = self._delta(delta, adapter)
+        limit = self._limit(target_epsilon, delta, replicas)
         if adapter.is_sampler:
             check_no_batching(y=y, batch_size=batch_size, **options)
             if options.get("steps_per_epoch") is None:
@@ -285,7 +315,7 @@ class PrivateModel(ClusterModel):
             )
             options["shuffle"] = False  # The draws are random already.
         terms = FitTerms(epochs, options, self.steps_per_execution)
-        with self._running(adapter, replicas, terms) as loop:
+        with self._running(adapter, replicas, terms, limit) as loop:
             if replicas.are_many and adapter.is_sampler:
                 x = replicas.nothing()
             elif adapter.is_sampler:
@@ -296,8 +326,12 @@ class PrivateModel(ClusterModel):
                 batch_size=batch_size,
                 epochs=epochs,
                 verbose=verbose,
-                callbacks=at_epochs(
-                    callbacks, loop.begin_epoch, loop.end_epoch
+                callbacks=fit_callbacks(
+                    callbacks,
+                    loop.begin_epoch,
+                    loop.end_epoch,
+                    self.optimizer.ledger,
+                    delta,
                 ),
                 **options,
             )
@@ -325,7 +359,8 @@ class PrivateModel(ClusterModel):
                 "which fit takes."
             )
         terms = FitTerms(1, {}, self.steps_per_execution)
-        with self._running(adapter, replicas, terms) as loop:
+        limit = self._limit(None, self._delta(None, adapter), replicas)
+        with self._running(adapter, replicas, terms, limit) as loop:
             logs = loop.run(iter([(x, y, sample_weight)]), rounds=1)
         logs = {name: float(value) for name, value in logs.items()}
         return logs if return_dict else metrics_in_order(self, logs)
@@ -430,9 +465,37 @@ class PrivateModel(ClusterModel):
             check_repeats(x)
         return adapter, replicas
 
+    def _delta(self, given: float | None, adapter: DataAdapter) -> float:
+        """Returns the delta of a training, below one record in N."""
+        if given is not None:
+            return given
+        if self.target is not None:
+            return self.target.delta
+        return default_delta(adapter.population_size)
+
+    def _limit(
+        self, target_epsilon: float | None, delta: float, replicas: Replicas
+    ) -> EpsilonLimit | None:
+        """Returns what ends the training in time, `None` without a target."""
+        target = self.target
+        if target_epsilon is not None:
+            target = PrivacyTarget(target_epsilon, delta)
+        if target is None:
+            return None
+        check_one_worker(replicas.workers)
+        return EpsilonLimit(target, self.optimizer.required_ledger())
+
+    def _stop(self) -> None:
+        """Ends `fit` as a callback would."""
+        self.stop_training = True
+
     @contextlib.contextmanager
     def _running(
-        self, adapter: DataAdapter, replicas: Replicas, terms: FitTerms
+        self,
+        adapter: DataAdapter,
+        replicas: Replicas,
+        terms: FitTerms,
+        limit: EpsilonLimit | None,
     ) -> Iterator[TrainingLoop]:
         """Records the rounds run inside, and settles them at the end."""
         if self._loop is not None:
@@ -444,6 +507,8 @@ class PrivateModel(ClusterModel):
             LayerSeeds(self.model, self.optimizer.seed),
             replicas,
             terms,
+            limit,
+            self._stop,
         )
         with loop.recording():
             self._loop = loop

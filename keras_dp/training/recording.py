@@ -11,16 +11,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import keras
-from typing_extensions import override
-
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.ledger import PrivacyLedger, Reservation, Round, SumQueryEvent
+from keras_dp.training.epsilon_limit import EpsilonLimit
 
 BLOCK_SECONDS = 1.0
 LARGEST_BLOCK = 4096
 
-Act = Callable[[], None]
 Plan = Callable[[], Round]
 EventsOf = Callable[[Any], tuple[SumQueryEvent, ...]]
 
@@ -47,6 +44,7 @@ class RoundRecorder:
         plan: Plan,
         events_of: EventsOf,
         adapts: Callable[[], bool] = lambda: False,
+        limit: EpsilonLimit | None = None,
     ) -> None:
         """Starts with nothing reserved.
 
@@ -55,8 +53,10 @@ class RoundRecorder:
             plan: Says what the coming rounds will release; asked once a block.
             events_of: Turns what a round did release into ledger events.
             adapts: Whether the plan may differ from one round to the next.
+            limit: How many rounds may be reserved; `None` for any number.
         """
         self.ledger = ledger
+        self._limit, self._settled = limit, 0
         self._plan, self._events_of = plan, events_of
         self._adapts = adapts
         self._reservation: Reservation | None = None
@@ -71,6 +71,7 @@ class RoundRecorder:
         From then on the round counts, whether it ends or not.
 
         Raises:
+            BudgetExceededError: The round would exceed the limit.
             LedgerWriteError: The ledger could not be written, or this process
                 was forked from the one that reserved the round. Nothing may be
                 released.
@@ -102,12 +103,28 @@ class RoundRecorder:
         used, self._used, self._reserved = self._used, 0, 0
         if reservation is not None:
             reservation.settle(used)
+            self._settled += used
         self._compare()
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the limit leaves no room for a round more."""
+        if self._limit is None or self._used < self._reserved:
+            return False
+        return self._room(self._limit, self._plan(), 1) == 0
+
+    def _room(self, limit: EpsilonLimit, planned: Round, count: int) -> int:
+        return limit.allowed(planned, count, self._settled + self._reserved)
 
     def _reserve(self) -> None:
         self._compare()
         planned, count = self._plan(), self._next_block()
+        if self._limit is not None:
+            count = self._room(self._limit, planned, count)
+            if count == 0:
+                raise self._limit.exceeded()
         if self._reservation is not None:
+            self._settled += self._used
             self._reservation = self._reservation.renew(
                 self._used, count, planned
             )
@@ -152,6 +169,8 @@ class UnrecordedRounds:
     and the chief covers a round before it takes part.
     """
 
+    is_exhausted = False  # The chief stops, and the others with it.
+
     def cover(self) -> None:
         """Does nothing."""
 
@@ -160,38 +179,3 @@ class UnrecordedRounds:
 
     def settle(self) -> None:
         """Does nothing."""
-
-
-class _AtEpochs(keras.callbacks.Callback):
-    """Acts before the callbacks of the user look at the ledger or save."""
-
-    def __init__(self, begin: Act, end: Act) -> None:
-        super().__init__()
-        self._begin, self._end = begin, end
-
-    @override
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._begin()
-
-    @override
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._end()
-
-
-def at_epochs(callbacks: Any, begin: Act, end: Act) -> Any:
-    """Returns the callbacks of `fit`, after one that acts at each epoch.
-
-    Args:
-        callbacks: As `fit` was given them.
-        begin: Called when an epoch begins.
-        end: Called when an epoch ends; settles the ledger.
-    """
-    own = _AtEpochs(begin, end)
-    if isinstance(callbacks, keras.callbacks.CallbackList):
-        callbacks.callbacks.insert(0, own)
-        return callbacks
-    if callbacks is None:
-        callbacks = []
-    elif not isinstance(callbacks, (list, tuple)):
-        callbacks = [callbacks]
-    return [own, *callbacks]

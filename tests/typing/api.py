@@ -24,7 +24,7 @@ from keras_dp.ledger import (
     Verification,
 )
 from keras_dp.optimizers import LedgerOfChief
-from keras_dp.reporting import EpsilonProgress, Report, make_report
+from keras_dp.reporting import Report, make_report
 
 Floats = npt.NDArray[np.float32]
 
@@ -51,7 +51,9 @@ def swap_an_optimizer(x: Floats, y: Floats) -> dict[str, list[float]]:
     )
     assert_type(samples.rounds_per_epoch, int)
     history: dict[str, list[float]] = private.fit(
-        samples, epochs=15, callbacks=[EpsilonProgress(ledger, delta=1e-6)]
+        samples,
+        epochs=15,
+        callbacks=[keras_dp.EpsilonProgress(ledger, delta=1e-6)],
     ).history
     model.save("model.keras")
     ledger.close()

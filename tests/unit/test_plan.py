@@ -83,7 +83,7 @@ class TestTheTable:
     def test_has_a_line_for_each_batch_size(self) -> None:
         text = str(planned(parameters=10**6))
 
-        head, names, *lines = text.splitlines()
+        head, names, *lines = text.replace("  <-- take", "").splitlines()[:-3]
         assert head.startswith("60,000 records, 10 epochs, epsilon <= 2 at")
         assert len({len(line) for line in (names, *lines)}) == 1
         sizes = [line.split()[0] for line in lines]
@@ -95,7 +95,7 @@ class TestTheTable:
         table = planned()
 
         for row, line in zip(
-            table.rows, str(table).splitlines()[2:], strict=True
+            table.rows, str(table).splitlines()[2:-3], strict=True
         ):
             shown = float(line.split()[3])
             assert row.noise_multiplier <= shown < row.noise_multiplier + 2e-4
@@ -147,3 +147,37 @@ def test_bad_arguments_raise(name, value, kind) -> None:
 def test_an_impossible_target_raises() -> None:
     with pytest.raises(CalibrationError, match="least it can"):
         planned(target_epsilon=0.01, accountant=Moments())
+
+
+class TestTheRecommendedRow:
+    def test_is_the_smallest_with_nearly_the_best_signal(self) -> None:
+        table = planned(batch_sizes=[64, 256, 1024, 4096, 16384, 60_000])
+
+        best = table.rows[3].signal  # 16,384 take 40 steps.
+        assert table.rows[4].steps == 40
+        smaller = [
+            row
+            for row in table.rows
+            if row.batch_size < table.recommended.batch_size
+        ]
+        assert smaller
+        assert table.recommended.signal >= 0.85 * best
+        assert all(row.signal < 0.85 * best for row in smaller)
+
+    def test_has_the_most_steps_where_all_have_few(self) -> None:
+        table = planned(batch_sizes=[60_000, 16384])
+
+        assert table.recommended.batch_size == 16384
+
+    def test_signal_is_steps_over_the_noise_of_their_sum(self) -> None:
+        (row,) = planned(batch_sizes=[256]).rows
+
+        noise = np.sqrt(row.steps) * row.noise_multiplier / 256
+        assert row.signal == pytest.approx(row.steps / noise, rel=1e-12)
+
+    def test_is_marked_and_printed_as_code(self) -> None:
+        text = str(planned())
+
+        (marked,) = (x for x in text.splitlines() if x.endswith("<-- take"))
+        assert marked.split()[0] == "1,000"
+        assert "make_private(model, (x, y), batch_size=1000, epochs=10" in text

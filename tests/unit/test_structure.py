@@ -28,12 +28,24 @@ ALLOWED = {
     "gradients": {"keras_internals"},
     "optimizers": {"dp_queries", "keras_internals", "ledger", "noise"},
     "training": {
+        "accountants",
         "dp_queries",
         "gradients",
         "keras_internals",
         "ledger",
         "optimizers",
+        "planning",
         "sampling",
+    },
+    "recipes": {
+        "accountants",
+        "dp_queries",
+        "keras_internals",
+        "ledger",
+        "optimizers",
+        "planning",
+        "sampling",
+        "training",
     },
 }
 # The picture of the house inside of its packages, from the ground up: what each

@@ -121,6 +121,14 @@ class FitTerms(NamedTuple):
     options: Mapping[str, Any]
     steps_per_execution: int
 
+    @property
+    def rounds(self) -> int | None:
+        """How many rounds there will be, `None` if the data decides."""
+        steps = self.options.get("steps_per_epoch")
+        if steps is None:
+            return None
+        return steps * (self.epochs - self.options.get("initial_epoch", 0))
+
     def with_optimizer(self, optimizer: DPOptimizer) -> tuple[Any, ...]:
         """Returns values to be compared, those of the optimizer included."""
         return (

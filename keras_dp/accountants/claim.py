@@ -1,0 +1,94 @@
+"""The one line about a ledger that can be published."""
+
+import dataclasses
+import math
+
+from keras_dp.accountants.accountant import Accountant
+from keras_dp.accountants.normalize.adjacency import Neighbours
+from keras_dp.accountants.normalize.rounds import LedgerLike, counted_rounds
+from keras_dp.accountants.replay import chosen
+from keras_dp.errors import UnsupportedEventError
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Claim:
+    """An upper bound on epsilon, with all that it depends on.
+
+    Attributes:
+        epsilon: `inf` if no accountant has a bound.
+        delta: At which epsilon is given.
+        neighbours: The adjacency relation; `None` if no relation is supported
+            by all rounds.
+        accountant: Name of the accountant; `None` if none has a bound.
+        is_bound: Whether epsilon is a guarantee; else an approximation.
+    """
+
+    epsilon: float
+    delta: float
+    neighbours: Neighbours | None
+    accountant: str | None
+    is_bound: bool = True
+
+    def sentence(self, unit: str) -> str:
+        """Returns the line to publish; epsilon is rounded up.
+
+        Args:
+            unit: The privacy unit, such as "patient".
+        """
+        if self.neighbours is None:
+            return "no bound: no adjacency relation is supported by all rounds"
+        relation = f"{self.neighbours.replace('_', ' ')} {unit}"
+        if self.accountant is None:
+            return (
+                "no bound: no accountant has a sound bound for these rounds "
+                f"({relation})"
+            )
+        if not self.is_bound:
+            return (
+                f"epsilon is about {rounded_up(self.epsilon)} at delta = "
+                f"{self.delta!r}, {relation}, by {self.accountant}: no bound"
+            )
+        return (
+            f"epsilon <= {rounded_up(self.epsilon)} at delta = {self.delta!r}, "
+            f"{relation}, certified by {self.accountant}"
+        )
+
+
+def claim(
+    ledger: LedgerLike,
+    *,
+    delta: float,
+    accountant: Accountant | None = None,
+    neighbours: Neighbours | None = None,
+) -> Claim:
+    """Returns the epsilon of a ledger by the tightest accountant.
+
+    Args:
+        ledger: An object with `rounds`, or the pairs (Round, count).
+        delta: In [0, 1].
+        accountant: The tightest that can replay the ledger by default.
+        neighbours: The adjacency relation; by default the strongest that
+            all rounds support.
+
+    Returns:
+        An epsilon of `inf` if there is no bound, whatever the reason.
+
+    >>> from keras_dp.ledger import GaussianSum, PoissonSampling, Round
+    >>> step = Round(PoissonSampling(0.01), (GaussianSum("all", 1.0, 4.0),))
+    >>> print(claim([(step, 10_000)], delta=1e-5).sentence("patient"))
+    epsilon <= 0.9469 at delta = 1e-05, add or remove one patient, certified ...
+    """
+    pairs = tuple(counted_rounds(ledger))
+    relation = None
+    try:
+        by, relation = chosen(pairs, accountant, neighbours)
+        epsilon = by.epsilon(pairs, delta=delta, neighbours=relation)
+    except UnsupportedEventError:
+        return Claim(math.inf, float(delta), relation, None)
+    return Claim(epsilon, float(delta), relation, by.name, by.is_bound)
+
+
+def rounded_up(value: float) -> str:
+    """Returns four decimals that are not below `value`."""
+    text = f"{value:.4f}"
+    return text if float(text) >= value else f"{value + 1e-4:.4f}"

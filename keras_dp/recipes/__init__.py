@@ -1,0 +1,5 @@
+"""Private training in one call, made of the objects of the other packages."""
+
+from keras_dp.recipes.private_training import make_private
+
+__all__ = ["make_private"]

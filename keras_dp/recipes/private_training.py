@@ -1,0 +1,246 @@
+"""From a Keras model, data and a privacy target to a private training."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from keras_dp import _check
+from keras_dp.dp_queries import GaussianAverageQuery
+from keras_dp.keras_internals import compile_arguments_of, print_line
+from keras_dp.ledger import GaussianSum, PrivacyLedger, Round
+from keras_dp.optimizers import DPOptimizer
+from keras_dp.planning import calibrate_scale, plan
+from keras_dp.planning.calibration import check_target
+from keras_dp.sampling import PoissonBatches
+from keras_dp.training import PrivacyTarget, PrivateModel
+from keras_dp.training.epsilon_limit import default_delta
+
+# Sizes that a batch size is chosen from, as shares of the data.
+_LARGEST_SHARE, _SMALLEST_BATCH = 0.25, 32
+_CLIP = 1.0
+# Arguments that are taken over from the `compile` of the user's model.
+_KEPT = ("loss", "loss_weights", "metrics", "weighted_metrics")
+
+
+def make_private(
+    model: keras.Model,
+    data: Any,
+    *,
+    ledger: PrivacyLedger | str | os.PathLike[str],
+    target_epsilon: float,
+    epochs: int,
+    batch_size: int | None = None,
+    delta: float | None = None,
+    l2_norm_clip: float = _CLIP,
+    optimizer: Any = None,
+    loss: Any = None,
+    metrics: Any = None,
+    unit: str | None = None,
+    dataset: str | None = None,
+    verbose: bool = True,
+    **options: Any,
+) -> PrivateModel:
+    """Returns a private model that is ready to `fit`.
+
+    It does what can be done by hand with `PoissonBatches`, `calibrate_scale`,
+    `GaussianAverageQuery`, `DPOptimizer` and `PrivateModel`, and derives what
+    must agree from one argument: the sampling probability and the denominator
+    from `batch_size`, the noise from the target and from what the ledger holds
+    already. The model is held, not copied: it is trained by `fit`.
+
+    Guarantee: after `epochs` epochs of `fit()` the whole ledger is
+    `(target_epsilon, delta)`-private for one record more or less, certified;
+    `fit` ends before a round would exceed that. The number of records becomes
+    public.
+
+    Args:
+        model: Any Keras model; where it is compiled, its optimizer, loss and
+            metrics are taken over.
+        data: `(x, y)` or `(x, y, sample_weight)`, arrays or nests of arrays
+            of equal length, or a `PoissonBatches`.
+        ledger: The ledger of the data set, or the path of its file, which is
+            created if there is none.
+        target_epsilon: For all rounds of the ledger, > 0.
+        epochs: How many `fit` will run at most, >= 1.
+        batch_size: Expected number of records in a sample. By default the
+            smallest with nearly the best signal; see `plan`.
+        delta: In (0, 1), by default `N^-1.1` for N records.
+        l2_norm_clip: Bound on the norm of an example's gradient, > 0.
+        optimizer: Name, or Keras optimizer; by default that of the compiled
+            model, else "adam". Its learning rate is kept.
+        loss: As in `keras.Model.compile`; by default that of the model.
+        metrics: As in `keras.Model.compile`; by default those of the model.
+            They are computed without noise, and are not private.
+        unit: The person or thing that one record stands for, such as
+            "patient"; recorded in a new ledger. By default "example".
+        dataset: Id of the data set; by default the name of a new file.
+        verbose: Whether to print what was chosen.
+        **options: Others of `PrivateModel.compile`.
+
+    Raises:
+        CalibrationError: The rounds that the ledger holds leave too little of
+            the target.
+        ValueError: An argument is out of its range, or there is no loss.
+
+    >>> import numpy as np
+    >>> x, y = np.zeros([640, 3], "float32"), np.zeros([640, 1], "float32")
+    >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    >>> model.compile("sgd", loss="mse")
+    >>> ledger = PrivacyLedger.in_memory(dataset="doc")
+    >>> private = make_private(model, (x, y), ledger=ledger, batch_size=64,
+    ...                        target_epsilon=3.0, epochs=2)
+    Private training of 'sequential...': 640 records, samples of 64 expected...
+    >>> history = private.fit(epochs=2, verbose=0)
+    >>> 2.99 < history.history["epsilon"][-1] <= 3
+    True
+    """
+    _check.integer_at_least(1, epochs=epochs)
+    _check.finite_positive(
+        l2_norm_clip=l2_norm_clip, target_epsilon=target_epsilon
+    )
+    if delta is not None:
+        check_target(target_epsilon, delta)
+    if isinstance(data, PoissonBatches):
+        samples, size = data, round(data.expected_sample_size)
+        _check_no_size(batch_size)
+    else:
+        population = len(keras.tree.flatten(data)[0])
+        if delta is None:
+            delta = default_delta(population)
+        if batch_size is None:
+            batch_size = _size_for(population, target_epsilon, delta, epochs)
+        _check_size(batch_size, population)
+        size = batch_size
+        samples = PoissonBatches(data, sampling_probability=size / population)
+    if delta is None:
+        delta = default_delta(samples.population_size)
+    target = PrivacyTarget(target_epsilon, delta)
+    own = _opened(ledger, dataset, unit)
+    rounds = epochs * samples.rounds_per_epoch
+    noise_multiplier = _noise_for(own, samples, target, rounds)
+    query = GaussianAverageQuery(
+        l2_norm_clip, noise_multiplier * l2_norm_clip, denominator=size
+    )
+    private = PrivateModel(model)
+    private.compile(
+        DPOptimizer(_inner(model, optimizer), query=query, ledger=own),
+        **_compiled(model, loss, metrics, options),
+    )
+    private.samples, private.target = samples, target
+    if verbose:
+        print_line(
+            f"Private training of {model.name!r}: "
+            f"{samples.population_size:,} records, samples of {size:,} "
+            f"expected, {rounds:,} rounds in {epochs:,} epochs, clip "
+            f"{l2_norm_clip:g}, noise multiplier {noise_multiplier:.4g}. "
+            f"Target: epsilon {target_epsilon:g} at delta = {delta:.3g}, for "
+            f"all rounds of the ledger, {len(own):,} of which it holds."
+        )
+    return private
+
+
+def _size_for(
+    population: int, target_epsilon: float, delta: float, epochs: int
+) -> int:
+    """Returns the batch size that `plan` recommends."""
+    most = max(1, int(population * _LARGEST_SHARE))
+    sizes = [2**k for k in range(most.bit_length()) if 2**k <= most]
+    found = plan(
+        population,
+        target_epsilon=target_epsilon,
+        delta=delta,
+        epochs=epochs,
+        batch_sizes=[x for x in sizes if x >= _SMALLEST_BATCH] or [most],
+    )
+    return found.recommended.batch_size
+
+
+def _check_size(batch_size: int, population: int) -> None:
+    _check.integer_at_least(1, batch_size=batch_size)
+    if batch_size > population:
+        raise ValueError(
+            f"`batch_size` must be at most {population}, the number of "
+            f"records. Received: batch_size={batch_size!r}."
+        )
+
+
+def _check_no_size(batch_size: int | None) -> None:
+    if batch_size is not None:
+        raise ValueError(
+            "`batch_size` must be None with PoissonBatches, which have a "
+            f"sampling probability. Received: batch_size={batch_size!r}."
+        )
+
+
+def _opened(ledger: Any, dataset: str | None, unit: str | None) -> Any:
+    """Returns the ledger, opened or created if it is a path."""
+    if not isinstance(ledger, (str, os.PathLike)):
+        return ledger
+    path = Path(ledger)
+    if dataset is None and not path.exists():
+        dataset = path.stem
+    return PrivacyLedger.open(path, dataset=dataset, unit=unit)
+
+
+def _noise_for(
+    ledger: PrivacyLedger,
+    samples: PoissonBatches,
+    target: PrivacyTarget,
+    rounds: int,
+) -> float:
+    """Returns the noise multiplier of rounds on top of what a ledger holds."""
+    held = ledger.rounds
+
+    def planned(scale: float) -> Any:
+        queries = (GaussianSum("gradients", 1.0, scale),)
+        return [*held, (Round(samples.sampling_event, queries), rounds)]
+
+    return calibrate_scale(
+        planned,
+        target_epsilon=target.epsilon,
+        delta=target.delta,
+        accountant=target.accountant,
+        neighbours=target.neighbours,
+    )
+
+
+def _inner(model: keras.Model, optimizer: Any) -> keras.optimizers.Optimizer:
+    """Returns a new optimizer like the given one, or the model's."""
+    if optimizer is None:
+        optimizer = compile_arguments_of(model).get("optimizer", "adam")
+    found = keras.optimizers.get(optimizer)
+    if found is optimizer:  # One that is built belongs to its variables.
+        return type(found).from_config(found.get_config())
+    return found
+
+
+def _compiled(
+    model: keras.Model, loss: Any, metrics: Any, options: dict[str, Any]
+) -> dict[str, Any]:
+    """Returns the arguments of `compile`, first those given, then the model's.
+
+    Raises:
+        ValueError: There is no loss.
+    """
+    before = compile_arguments_of(model)
+    given = {"loss": loss, "metrics": metrics, **options}
+    found = {
+        name: value
+        for name, value in {
+            **{n: before.get(n) for n in _KEPT},
+            **{
+                name: value
+                for name, value in given.items()
+                if value is not None
+            },
+        }.items()
+        if value is not None
+    }
+    if "loss" not in found:
+        raise ValueError(
+            "`loss` must be given, or the model be compiled with one. "
+            'Received: loss=None. Pass loss="mse", or whatever trains it.'
+        )
+    return found

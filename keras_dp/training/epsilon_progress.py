@@ -1,0 +1,154 @@
+"""A Keras callback that shows epsilon as it grows."""
+
+import collections
+import time
+from typing import Any
+
+import keras
+from typing_extensions import override
+
+from keras_dp.accountants import Accountant
+from keras_dp.accountants.claim import Claim, claim
+from keras_dp.accountants.normalize.adjacency import Neighbours
+from keras_dp.errors import PrivateTrainingError
+from keras_dp.keras_internals import print_line
+from keras_dp.ledger import PrivacyLedger, Round
+
+# An evaluation is followed by so many times its own seconds of training.
+_SHARE, _INTERVAL_SECONDS = 50, 0.5
+
+
+class EpsilonProgress(keras.callbacks.Callback):
+    """Adds `epsilon` to the logs: progress bar, `History`, other callbacks.
+
+    `fit` adds one unless it is given one. `epsilon` is that of the whole ledger
+    of the model, earlier runs on the data set included; if there were any,
+    `epsilon_of_run` is what was recorded since the training began. At the end
+    of the training a line names epsilon, delta and the adjacency relation.
+
+    At the end of an epoch the value is exact. Within it, it is that of the last
+    evaluation, which covers the rounds that were reserved then, up to about a
+    second ahead.
+
+    Attributes:
+        ledger: Where the training is recorded: the model's.
+        delta: At which epsilon is given, in (0, 1). By default `fit` takes
+            that of its target, else `N^-1.1` for N records, else 1e-5.
+        accountant: The tightest that can replay the ledger if `None`.
+        neighbours: The adjacency relation; None for the strongest that all
+            rounds of the ledger support.
+        claim: The last evaluation; None before it.
+        interval_seconds: Least time between two evaluations. By default half
+            a second, and more where evaluations take more than 2 % of the time.
+    """
+
+    def __init__(
+        self,
+        ledger: PrivacyLedger | None = None,
+        *,
+        delta: float | None = None,
+        accountant: Accountant | None = None,
+        neighbours: Neighbours | None = None,
+        interval_seconds: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.ledger = ledger
+        self.delta = delta
+        self.accountant = accountant
+        self.neighbours = neighbours
+        self.claim: Claim | None = None
+        self.interval_seconds = interval_seconds
+        self._before: collections.Counter[Round] = collections.Counter()
+        self._logs: dict[str, float] = {}
+        self._next = -float("inf")
+
+    def attach(self, ledger: PrivacyLedger, delta: float) -> None:
+        """Prepares for a training; `fit` calls it.
+
+        Args:
+            ledger: Where the training will be recorded.
+            delta: For a callback without a delta of its own.
+
+        Raises:
+            PrivateTrainingError: The callback was made for another ledger.
+        """
+        if self.ledger is not None and not _are_one(self.ledger, ledger):
+            raise PrivateTrainingError(
+                "`ledger` must be the one that the model's optimizer records "
+                f"in. Received: ledger={self.ledger!r}, where training records "
+                f"in {ledger!r}. Leave it out: EpsilonProgress takes the "
+                "model's."
+            )
+        self.ledger = ledger
+        self.delta = delta if self.delta is None else self.delta
+        self._before = _counts(ledger)
+        self._next = -float("inf")
+
+    @override
+    def on_train_begin(self, logs: Any = None) -> None:
+        if self.ledger is None:
+            raise PrivateTrainingError(
+                "EpsilonProgress must be passed to fit of a PrivateModel, "
+                "whose ledger it reads."
+            )
+
+    @override
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if time.monotonic() > self._next:
+            self._evaluate()
+        if logs is not None:
+            logs.update(self._logs)
+
+    @override
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._evaluate()
+        if logs is not None:
+            logs.update(self._logs)
+
+    @override
+    def on_train_end(self, logs: Any = None) -> None:
+        if self.params.get("verbose") and self.claim and self.ledger:
+            sentence = self.claim.sentence(self.ledger.header.unit)
+            print_line(
+                f"Privacy of all {len(self.ledger):,} rounds of the ledger: "
+                f"{sentence}."
+            )
+
+    def _evaluate(self) -> None:
+        if self.ledger is None or self.delta is None:
+            return
+        started = time.monotonic()
+        counts = _counts(self.ledger)
+        self.claim = self._claimed(counts.items())
+        self._logs = {"epsilon": self.claim.epsilon}
+        if self._before:
+            new = counts - self._before
+            self._logs["epsilon_of_run"] = self._claimed(new.items()).epsilon
+        ended = time.monotonic()
+        rest = self.interval_seconds
+        if rest is None:
+            rest = max(_INTERVAL_SECONDS, _SHARE * (ended - started))
+        self._next = ended + rest
+
+    def _claimed(self, rounds: Any) -> Claim:
+        return claim(
+            rounds,
+            delta=self.delta or 0.0,
+            accountant=self.accountant,
+            neighbours=self.neighbours,
+        )
+
+
+def _counts(ledger: PrivacyLedger) -> collections.Counter[Round]:
+    """Returns how often a ledger holds each round."""
+    counts: collections.Counter[Round] = collections.Counter()
+    for round_, count in ledger.rounds:
+        counts[round_] += count
+    return counts
+
+
+def _are_one(first: PrivacyLedger, second: PrivacyLedger) -> bool:
+    """Returns whether two handles are of one ledger."""
+    if first.path is None or second.path is None:
+        return first is second
+    return first.path.resolve() == second.path.resolve()

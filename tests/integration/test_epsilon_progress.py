@@ -1,0 +1,339 @@
+"""Epsilon in the logs, and trainings that end before a target."""
+
+import math
+import re
+
+import keras
+import numpy as np
+import pytest
+
+import keras_dp
+from keras_dp import accountants
+from keras_dp.errors import BudgetExceededError, PrivateTrainingError
+from keras_dp.ledger import (
+    FullDataset,
+    GaussianSum,
+    PoissonSampling,
+    PrivacyLedger,
+    UnverifiedSampling,
+)
+
+DELTA = 1e-5
+STEP = [GaussianSum("gradients", 1.0, 4.0)]
+TIGHT = accountants.Fourier()
+
+
+def in_memory(*rounds):
+    """Returns a ledger of the rounds (sampling, queries, count)."""
+    ledger = PrivacyLedger.in_memory(dataset="clinic", unit="patient")
+    for sampling, queries, count in rounds:
+        ledger.record(sampling, queries, count)
+    return ledger
+
+
+def private_model(ledger, noise=1.1, query=None):
+    """Returns a tiny private model, compiled, and samples for it."""
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(64, 3)).astype("float32")
+    y = generator.normal(size=(64, 1)).astype("float32")
+    private = keras_dp.PrivateModel(
+        keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    )
+    query = query or keras_dp.GaussianAverageQuery(1.0, noise, denominator=16)
+    private.compile(
+        keras_dp.optimizers.DPSGD(0.1, query=query, ledger=ledger), loss="mse"
+    )
+    samples = keras_dp.PoissonBatches((x, y), sampling_probability=0.25)
+    return private, samples
+
+
+def training(ledger, callbacks, *, epochs=2, noise=1.1):
+    """Returns the history of a tiny private training."""
+    private, samples = private_model(ledger, noise)
+    return private.fit(
+        samples, epochs=epochs, verbose=0, callbacks=callbacks
+    ).history
+
+
+class Watcher(keras.callbacks.Callback):
+    """Notes what a callback after `EpsilonProgress` sees."""
+
+    def __init__(self, ledger) -> None:
+        super().__init__()
+        self.ledger = ledger
+        self.batches, self.epochs, self.exact = [], [], []
+
+    def on_train_batch_end(self, batch, logs=None) -> None:
+        self.batches.append(logs["epsilon"])
+
+    def on_epoch_end(self, epoch, logs=None) -> None:
+        self.epochs.append(logs["epsilon"])
+        self.exact.append(TIGHT.epsilon(self.ledger.rounds, delta=DELTA))
+
+
+class TestEpsilonProgress:
+    def test_takes_the_strongest_relation_of_all_rounds(self) -> None:
+        ledger = in_memory((UnverifiedSampling(), STEP, 3))
+        progress, logs = keras_dp.EpsilonProgress(ledger, delta=DELTA), {}
+        assert progress.claim is None
+
+        progress.on_epoch_end(0, logs)
+
+        assert progress.claim.neighbours == "replace_one"
+        assert logs["epsilon"] == TIGHT.epsilon(
+            ledger, delta=DELTA, neighbours="replace_one"
+        )
+
+    def test_is_exact_at_the_end_of_each_epoch(self) -> None:
+        ledger = in_memory()
+        progress, watcher = (
+            keras_dp.EpsilonProgress(ledger, delta=DELTA),
+            Watcher(ledger),
+        )
+
+        history = training(ledger, [progress, watcher], epochs=3)
+
+        assert len(ledger) == 12  # 3 epochs of 1 / 0.25 rounds.
+        assert history["epsilon"] == watcher.epochs == watcher.exact
+        assert history["epsilon"] == sorted(set(history["epsilon"]))
+
+    def test_is_never_behind_what_was_released(self) -> None:
+        """Every batch shows at least what the rounds up to it cost."""
+        ledger = in_memory()
+        progress = keras_dp.EpsilonProgress(
+            ledger, delta=DELTA, interval_seconds=-1.0
+        )
+        watcher = Watcher(ledger)
+
+        training(ledger, [progress, watcher])
+
+        ((round_, count),) = ledger.rounds
+        spent = [
+            TIGHT.epsilon([(round_, n)], delta=DELTA)
+            for n in range(1, count + 1)
+        ]
+        assert len(watcher.batches) == count
+        for shown, least in zip(watcher.batches, spent, strict=True):
+            assert shown >= least
+
+    def test_covers_earlier_runs_on_the_data_set(self) -> None:
+        ledger = in_memory((FullDataset(), STEP, 3))
+        before = TIGHT.epsilon(ledger, delta=DELTA)
+
+        history = training(
+            ledger, [keras_dp.EpsilonProgress(ledger, delta=DELTA)], epochs=1
+        )
+
+        assert history["epsilon"][0] > before
+
+    @pytest.mark.parametrize(
+        ("accountant", "neighbours"),
+        [
+            (accountants.Moments(), "add_or_remove_one"),
+            (accountants.RDP(), "replace_one"),
+        ],
+        ids=["accountant", "neighbours"],
+    )
+    def test_asks_what_it_is_told_to(self, accountant, neighbours) -> None:
+        ledger = in_memory((PoissonSampling(0.01), STEP, 10))
+        progress = keras_dp.EpsilonProgress(
+            ledger, delta=1e-3, accountant=accountant, neighbours=neighbours
+        )
+        logs = {}
+
+        progress.on_epoch_end(0, logs)
+
+        assert logs["epsilon"] == accountant.epsilon(
+            ledger, delta=1e-3, neighbours=neighbours
+        )
+        assert logs["epsilon"] != TIGHT.epsilon(ledger, delta=1e-3)
+
+    def test_shows_infinity_for_bare_sums(self) -> None:
+        ledger = in_memory()
+
+        history = training(
+            ledger,
+            [keras_dp.EpsilonProgress(ledger, delta=DELTA)],
+            epochs=1,
+            noise=0.0,
+        )
+
+        assert history["epsilon"] == [math.inf]
+
+    def test_evaluates_no_more_often_than_asked(self, monkeypatch) -> None:
+        now = [100.0]
+        monkeypatch.setattr("time.monotonic", lambda: now[0])
+        ledger = in_memory((FullDataset(), STEP, 1))
+        progress = keras_dp.EpsilonProgress(
+            ledger, delta=DELTA, interval_seconds=5.0
+        )
+        seen = []
+        for second in (0.0, 1.0, 5.0, 5.5):
+            now[0] = 100.0 + second
+            ledger.record(FullDataset(), STEP)
+            logs = {}
+            progress.on_train_batch_end(0, logs)
+            seen.append(logs["epsilon"])
+
+        assert seen[0] == seen[1] == seen[2] < seen[3]
+
+    def test_works_without_logs(self) -> None:
+        progress = keras_dp.EpsilonProgress(in_memory(), delta=DELTA)
+
+        progress.on_train_batch_end(0)
+        progress.on_epoch_end(0)
+
+
+class TestEpsilonInFit:
+    def test_is_shown_without_being_asked_for(self) -> None:
+        ledger = in_memory()
+
+        history = training(ledger, None)
+
+        delta = 0.010  # 64^-1.1 = 0.0103, two digits of it.
+        assert history["epsilon"][-1] == TIGHT.epsilon(ledger, delta=delta)
+        assert "epsilon_of_run" not in history
+
+    def test_tells_the_run_from_the_whole_ledger(self) -> None:
+        ledger = in_memory((FullDataset(), STEP, 3))
+        before = dict(ledger.rounds)
+
+        history = training(ledger, None)
+
+        run = [each for each in ledger.rounds if each.round not in before]
+        assert history["epsilon_of_run"][-1] == TIGHT.epsilon(run, delta=0.010)
+        assert history["epsilon_of_run"][-1] < history["epsilon"][-1]
+
+    def test_takes_the_delta_of_fit(self) -> None:
+        ledger = in_memory()
+        private, samples = private_model(ledger)
+
+        history = private.fit(samples, verbose=0, delta=1e-7).history
+
+        assert history["epsilon"] == [TIGHT.epsilon(ledger, delta=1e-7)]
+
+    def test_is_of_the_ledger_that_the_model_records_in(self) -> None:
+        other = keras_dp.EpsilonProgress(in_memory(), delta=DELTA)
+
+        with pytest.raises(PrivateTrainingError, match="`ledger` must be"):
+            training(in_memory(), [other])
+
+    def test_ends_with_the_line_to_publish(self, capsys) -> None:
+        private, samples = private_model(in_memory())
+
+        private.fit(samples, verbose=2)
+
+        last = capsys.readouterr().out.strip().splitlines()[-1]
+        assert re.fullmatch(
+            r"Privacy of all 4 rounds of the ledger: epsilon <= [\d.]+ at "
+            r"delta = 0.01, add or remove one patient, certified by Fourier.",
+            last,
+        )
+
+    def test_prints_nothing_if_fit_does_not(self, capsys) -> None:
+        private, samples = private_model(in_memory())
+
+        private.fit(samples, verbose=0)
+
+        assert capsys.readouterr().out == ""
+
+
+class TestATarget:
+    @pytest.mark.parametrize("executions", [1, 2])
+    def test_ends_fit_before_it_is_exceeded(self, executions) -> None:
+        """One round more would be too many."""
+        ledger = in_memory()
+        private, samples = private_model(ledger)
+        private.steps_per_execution = executions
+
+        private.fit(
+            samples, epochs=50, target_epsilon=6.0, delta=DELTA, verbose=0
+        )
+
+        ((round_, count),) = ledger.rounds
+        assert 4 < count < 200
+        assert TIGHT.epsilon([(round_, count)], delta=DELTA) <= 6.0
+        assert TIGHT.epsilon([(round_, count + 1)], delta=DELTA) > 6.0
+
+    def test_counts_what_the_ledger_holds(self) -> None:
+        ledger = in_memory((PoissonSampling(0.25), STEP, 50))
+        private, samples = private_model(ledger)
+        before = len(ledger)
+
+        private.fit(
+            samples, epochs=50, target_epsilon=6.0, delta=DELTA, verbose=0
+        )
+
+        ((held, counted), (round_, count)) = ledger.rounds
+        assert counted == before
+        for more, fits in ((0, True), (1, False)):
+            rounds = [(held, counted), (round_, count + more)]
+            assert (TIGHT.epsilon(rounds, delta=DELTA) <= 6.0) == fits
+
+    def test_refuses_a_training_that_it_leaves_no_room_for(self) -> None:
+        ledger = in_memory((PoissonSampling(0.25), STEP, 1000))
+        private, samples = private_model(ledger)
+
+        with pytest.raises(BudgetExceededError, match="`target_epsilon` must"):
+            private.fit(samples, target_epsilon=2.0, delta=DELTA, verbose=0)
+
+        assert len(ledger) == 1000
+
+    def test_ends_single_rounds_too(self) -> None:
+        ledger = in_memory()
+        private, _ = private_model(ledger, noise=8.0)
+        private.target = keras_dp.PrivacyTarget(6.0, DELTA)
+        x, y = np.zeros([16, 3], "float32"), np.zeros([16, 1], "float32")
+
+        def many() -> None:
+            for _ in range(200):
+                private.train_on_batch(x, y)
+
+        with pytest.raises(BudgetExceededError):
+            many()
+        ((round_, count),) = ledger.rounds
+        assert TIGHT.epsilon([(round_, count)], delta=DELTA) <= 6.0
+        assert TIGHT.epsilon([(round_, count + 1)], delta=DELTA) > 6.0
+
+    def test_counts_rounds_that_another_handle_records(self, tmp_path) -> None:
+        path = tmp_path / "shared.ledger"
+        with PrivacyLedger.open(path, dataset="clinic") as ledger:
+            private, samples = private_model(ledger)
+
+            def record(epoch, logs) -> None:
+                if epoch == 0:
+                    ledger.record(PoissonSampling(0.25), STEP, count=100)
+
+            private.fit(
+                samples,
+                epochs=50,
+                target_epsilon=9.0,
+                delta=DELTA,
+                verbose=0,
+                callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=record)],
+            )
+
+            assert 8.5 < TIGHT.epsilon(ledger, delta=DELTA) <= 9.0
+
+    def test_follows_queries_whose_events_change(self) -> None:
+        """Noise follows an adaptive clip, at one multiplier."""
+        ledger = in_memory()
+        query = keras_dp.NormalizedQuery(
+            keras_dp.QuantileAdaptiveClipSumQuery(
+                1.0,
+                noise_multiplier=1.1,
+                target_unclipped_quantile=0.5,
+                learning_rate=0.2,
+                clipped_count_stddev=2.0,
+                expected_num_records=16,
+            ),
+            16,
+        )
+        private, samples = private_model(ledger, query=query)
+
+        private.fit(
+            samples, epochs=50, target_epsilon=6.0, delta=DELTA, verbose=0
+        )
+
+        assert len(ledger) > 4
+        assert 5.0 < TIGHT.epsilon(ledger, delta=DELTA) <= 6.0

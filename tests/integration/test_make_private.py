@@ -1,0 +1,193 @@
+"""One call makes a private training that meets its target."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_dp
+from keras_dp import accountants
+from keras_dp.errors import BudgetExceededError, CalibrationError
+from keras_dp.ledger import GaussianSum, PoissonSampling, PrivacyLedger
+
+TIGHT = accountants.Fourier()
+
+
+def data(records=800):
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(records, 5)).astype("float32")
+    return x, (x.sum(1) > 0).astype("float32")[:, np.newaxis]
+
+
+def model(**compiled):
+    found = keras.Sequential([keras.Input((5,)), keras.layers.Dense(1)])
+    if compiled:
+        found.compile(**compiled)
+    return found
+
+
+def ledger():
+    return PrivacyLedger.in_memory(dataset="clinic", unit="patient")
+
+
+def made(given=None, **changes):
+    arguments = {
+        "ledger": ledger(),
+        "target_epsilon": 2.0,
+        "epochs": 2,
+        "batch_size": 80,
+        "delta": 1e-4,
+        "loss": "mse",
+        "verbose": False,
+    }
+    return keras_dp.make_private(
+        given or model(), data(), **(arguments | changes)
+    )
+
+
+class TestWhatItMakes:
+    def test_spends_the_target_in_its_epochs(self) -> None:
+        private = made()
+
+        private.fit(epochs=2, verbose=0)
+
+        own = private.optimizer.ledger
+        assert len(own) == 20
+        assert 2 * (1 - 1e-6) <= TIGHT.epsilon(own, delta=1e-4) <= 2
+
+    def test_ends_when_the_target_is_reached(self) -> None:
+        private = made()
+
+        history = private.fit(epochs=9, verbose=0).history
+
+        assert len(history["epsilon"]) == 2
+        with pytest.raises(BudgetExceededError):
+            private.fit(verbose=0)
+
+    def test_takes_what_is_left_of_a_ledger(self, tmp_path) -> None:
+        path = tmp_path / "clinic.ledger"
+        with PrivacyLedger.open(path, dataset="x", unit="patient") as before:
+            queries = [GaussianSum("before", 1.0, 2.0)]
+            before.record(PoissonSampling(0.1), queries, count=10)
+            alone = TIGHT.epsilon(before, delta=1e-4)
+
+        private = made(ledger=path)
+        private.fit(epochs=2, verbose=0)
+
+        own = private.optimizer.ledger
+        assert alone < 2 * (1 - 1e-6) <= TIGHT.epsilon(own, delta=1e-4) <= 2
+        assert len(own) == 30
+        own.close()
+
+    def test_refuses_a_target_that_is_spent(self) -> None:
+        own = ledger()
+        own.record(PoissonSampling(0.1), [GaussianSum("a", 1.0, 0.5)], 100)
+
+        with pytest.raises(CalibrationError, match="`target_epsilon` must"):
+            made(ledger=own)
+
+    def test_derives_all_from_the_batch_size(self) -> None:
+        private = made(l2_norm_clip=0.5)
+
+        query = private.optimizer.query
+        assert query.denominator == 80
+        assert query.l2_norm_clip == 0.5
+        assert private.samples.sampling_probability == 0.1
+
+    def test_chooses_a_batch_size_and_a_delta(self) -> None:
+        private = made(batch_size=None, delta=None, epochs=10)
+
+        rows = accountants.plan(
+            800,
+            target_epsilon=2.0,
+            delta=private.target.delta,
+            epochs=10,
+            batch_sizes=[32, 64, 128],
+        )
+        assert private.target.delta == 6.4e-4  # 800^-1.1 = 6.407e-4.
+        size = private.samples.expected_sample_size
+        assert size == rows.recommended.batch_size
+
+    def test_creates_a_ledger_that_is_named_as_its_file(self, tmp_path) -> None:
+        private = made(ledger=tmp_path / "clinic.ledger", unit="patient")
+
+        header = private.optimizer.ledger.header
+        assert (header.dataset, header.unit) == ("clinic", "patient")
+        private.optimizer.ledger.close()
+
+    def test_says_what_it_chose(self, capsys) -> None:
+        made(verbose=True)
+
+        said = capsys.readouterr().out
+        assert "800 records, samples of 80 expected, 20 rounds in 2 epochs" in (
+            said
+        )
+        assert "epsilon 2 at delta = 0.0001" in said
+
+
+class TestWhatItTakesOver:
+    def test_loss_metrics_and_optimizer_of_a_compiled_model(self) -> None:
+        given = model(
+            optimizer=keras.optimizers.SGD(0.25, momentum=0.5),
+            loss="mae",
+            metrics=["mse"],
+        )
+
+        private = made(given, loss=None)
+        history = private.fit(verbose=0).history
+
+        inner = private.optimizer.inner
+        assert inner is not given.optimizer
+        assert float(inner.learning_rate) == 0.25
+        assert inner.momentum == 0.5
+        assert [*history] == ["loss", "mse", "epsilon"]
+
+    def test_what_is_given_goes_first(self) -> None:
+        given = model(optimizer="sgd", loss="mae", metrics=["mse"])
+
+        private = made(given, loss="mse", optimizer="adam", metrics=["mae"])
+
+        assert isinstance(private.optimizer.inner, keras.optimizers.Adam)
+        assert [*private.fit(verbose=0).history] == ["loss", "mae", "epsilon"]
+
+    def test_the_model_itself_is_trained(self) -> None:
+        given = model()
+        before = given.get_weights()
+
+        made(given).fit(verbose=0)
+
+        assert np.any(given.get_weights()[0] != before[0])
+
+    def test_samples_that_were_made_before(self) -> None:
+        samples = keras_dp.PoissonBatches(data(), sampling_probability=0.05)
+
+        private = keras_dp.make_private(
+            model(),
+            samples,
+            ledger=ledger(),
+            target_epsilon=2.0,
+            epochs=1,
+            loss="mse",
+            verbose=False,
+        )
+
+        assert private.samples is samples
+        assert private.optimizer.query.denominator == 40
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"loss": None}, "`loss` must be given"),
+            ({"epochs": 0}, "`epochs` must be"),
+            ({"target_epsilon": 0.0}, "`target_epsilon` must be"),
+            ({"delta": 2.0}, "`delta` must be"),
+            ({"batch_size": 0}, "`batch_size` must be"),
+            ({"batch_size": 801}, "`batch_size` must be"),
+            ({"l2_norm_clip": 0.0}, "`l2_norm_clip` must be"),
+        ],
+        ids=str,
+    )
+    def test_name_the_argument(self, changes, message) -> None:
+        with pytest.raises(ValueError, match=message):
+            made(**changes)

@@ -1,0 +1,113 @@
+"""What a ledger holds counts towards the target."""
+
+import pytest
+
+from keras_dp.accountants import RDP, Fourier, Moments, rounds_left
+from keras_dp.errors import CalibrationError, UnsupportedEventError
+from keras_dp.ledger import (
+    DiscreteGaussianSum,
+    FixedSizeWithoutReplacement,
+    FullDataset,
+    GaussianSum,
+    PoissonSampling,
+    Round,
+    UnverifiedSampling,
+)
+from keras_dp.planning import (
+    calibrate_noise,
+    calibrate_rounds,
+    calibrate_sampling_probability,
+)
+
+TARGET = {"target_epsilon": 1.0, "delta": 1e-5}
+HELD = [(Round(PoissonSampling(0.02), (GaussianSum("a", 1.0, 3.0),)), 500)]
+STEP = Round(PoissonSampling(0.01), (GaussianSum("b", 2.0, 4.0),))
+
+
+@pytest.mark.parametrize("accountant", [Fourier(), RDP(), Moments()])
+@pytest.mark.parametrize("held", [[], HELD], ids=["none", "some"])
+def test_no_round_more_would_fit(accountant, held) -> None:
+    found = rounds_left(held, STEP, accountant=accountant, **TARGET)
+
+    def epsilon(rounds):
+        return accountant.epsilon([*held, (STEP, rounds)], delta=1e-5)
+
+    assert found >= 1
+    assert epsilon(found) <= 1.0 < epsilon(found + 1)
+
+
+def test_none_is_left_of_a_target_that_is_spent() -> None:
+    assert rounds_left([(STEP, 10**6)], STEP, **TARGET) == 0
+
+
+def test_the_search_ends_at_the_most_that_are_asked_for() -> None:
+    assert rounds_left([], STEP, most=17, **TARGET) == 17
+
+
+def test_takes_the_relation_that_all_rounds_support() -> None:
+    """Unverified samples support the replacement of a record alone."""
+    strong = Round(FullDataset(), (GaussianSum("b", 1.0, 30.0),))
+    weak = Round(UnverifiedSampling(), (GaussianSum("b", 1.0, 30.0),))
+
+    assert rounds_left([], weak, **TARGET) < rounds_left([], strong, **TARGET)
+
+
+def test_refuses_rounds_without_a_bound() -> None:
+    unknown = Round(
+        FixedSizeWithoutReplacement(5, 50),
+        (DiscreteGaussianSum("counts", 5.0, 10.0),),
+    )
+
+    with pytest.raises(UnsupportedEventError):
+        rounds_left([], unknown, **TARGET)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"target_epsilon": 0.0}, {"delta": 1.0}, {"delta": 0.0}, {"most": 0}],
+    ids=str,
+)
+def test_refuses_impossible_arguments(changes) -> None:
+    with pytest.raises(ValueError, match=f"`{next(iter(changes))}` must"):
+        rounds_left([], STEP, **(TARGET | changes))
+
+
+class TestCalibrationOverALedger:
+    def test_of_noise(self) -> None:
+        noise = calibrate_noise(
+            sampling_probability=0.01, rounds=1000, ledger=HELD, **TARGET
+        )
+
+        query = GaussianSum("c", 1.0, noise)
+        planned = (Round(PoissonSampling(0.01), (query,)), 1000)
+        epsilon = Fourier().epsilon([*HELD, planned], delta=1e-5)
+        assert 1 - 1e-6 <= epsilon <= 1
+
+    def test_of_a_probability(self) -> None:
+        probability = calibrate_sampling_probability(
+            noise_multiplier=2.0, rounds=1000, ledger=HELD, **TARGET
+        )
+
+        query = GaussianSum("c", 1.0, 2.0)
+        planned = (Round(PoissonSampling(probability), (query,)), 1000)
+        epsilon = Fourier().epsilon([*HELD, planned], delta=1e-5)
+        assert 1 - 1e-6 <= epsilon <= 1
+
+    def test_of_rounds(self) -> None:
+        rounds = calibrate_rounds(
+            noise_multiplier=2.0,
+            sampling_probability=0.01,
+            ledger=HELD,
+            **TARGET,
+        )
+
+        assert rounds == rounds_left(HELD, STEP, **TARGET)
+
+    def test_refuses_a_ledger_that_exceeds_the_target(self) -> None:
+        with pytest.raises(CalibrationError, match="`target_epsilon` must"):
+            calibrate_noise(
+                sampling_probability=0.01,
+                rounds=10,
+                ledger=[(STEP, 10**6)],
+                **TARGET,
+            )
