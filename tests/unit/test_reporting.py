@@ -141,7 +141,7 @@ class TestTheText:
             "(multiplier 4)",
             "Epsilon at delta = 1e-05:",
         ]
-        for line in lines[5:]:
+        for line in lines[6:]:
             assert line.endswith(" (add or remove one)")
 
     def test_names_each_leaf_of_nested_groups(self) -> None:
