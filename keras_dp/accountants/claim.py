@@ -4,6 +4,7 @@ import dataclasses
 import math
 
 from keras_dp.accountants.accountant import Accountant
+from keras_dp.accountants.attacks.group_privacy import group_epsilon
 from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.rounds import LedgerLike, counted_rounds
 from keras_dp.accountants.replay import chosen
@@ -21,6 +22,7 @@ class Claim:
             by all rounds.
         accountant: Name of the accountant; `None` if none has a bound.
         is_bound: Whether epsilon is a guarantee; else an approximation.
+        group_size: How many records epsilon protects together.
     """
 
     epsilon: float
@@ -28,6 +30,7 @@ class Claim:
     neighbours: Neighbours | None
     accountant: str | None
     is_bound: bool = True
+    group_size: int = 1
 
     def sentence(self, unit: str) -> str:
         """Returns the line to publish; epsilon is rounded up.
@@ -38,6 +41,8 @@ class Claim:
         if self.neighbours is None:
             return "no bound: no adjacency relation is supported by all rounds"
         relation = f"{self.neighbours.replace('_', ' ')} {unit}"
+        if self.group_size > 1:
+            relation += f" of at most {self.group_size:,} records"
         if self.accountant is None:
             return (
                 "no bound: no accountant has a sound bound for these rounds "
@@ -60,6 +65,7 @@ def claim(
     delta: float,
     accountant: Accountant | None = None,
     neighbours: Neighbours | None = None,
+    group_size: int = 1,
 ) -> Claim:
     """Returns the epsilon of a ledger by the tightest accountant.
 
@@ -69,6 +75,7 @@ def claim(
         accountant: The tightest that can replay the ledger by default.
         neighbours: The adjacency relation; by default the strongest that
             all rounds support.
+        group_size: How many records one unit has at most, >= 1.
 
     Returns:
         An epsilon of `inf` if there is no bound, whatever the reason.
@@ -82,10 +89,25 @@ def claim(
     relation = None
     try:
         by, relation = chosen(pairs, accountant, neighbours)
-        epsilon = by.epsilon(pairs, delta=delta, neighbours=relation)
+        found = group_epsilon(
+            pairs,
+            group_size=group_size,
+            delta=delta,
+            accountant=by,
+            neighbours=relation,
+        )
     except UnsupportedEventError:
-        return Claim(math.inf, float(delta), relation, None)
-    return Claim(epsilon, float(delta), relation, by.name, by.is_bound)
+        return Claim(
+            math.inf, float(delta), relation, None, group_size=group_size
+        )
+    return Claim(
+        found.epsilon,
+        float(delta),
+        relation,
+        by.name,
+        by.is_bound,
+        group_size,
+    )
 
 
 def rounded_up(value: float) -> str:

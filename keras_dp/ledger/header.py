@@ -28,6 +28,8 @@ class Header:
         metadata: Free text by key, as sorted pairs. Nothing secret.
         generator: Draws the noise of all releases: "chacha20", which is
             cryptographic, or "philox".
+        rows_per_unit: How many records one unit has at most, >= 1. Above 1,
+            every report prints the epsilon of so many records together.
         format_version: The format of the file.
         library_version: The version of keras_dp that created the ledger.
     """
@@ -36,6 +38,7 @@ class Header:
     unit: str = "example"
     metadata: tuple[tuple[str, str], ...] = ()
     generator: str = GENERATORS[0]
+    rows_per_unit: int = 1
     format_version: int = FORMAT_VERSION
     library_version: str = __version__
 
@@ -45,6 +48,7 @@ class Header:
             unit=self.unit,
             library_version=self.library_version,
         )
+        _check.integer_at_least(1, rows_per_unit=self.rows_per_unit)
         if type(self.format_version) is not int or (
             self.format_version != FORMAT_VERSION
         ):
@@ -72,9 +76,11 @@ class Header:
         return MappingProxyType(dict(self.metadata))
 
     def as_text(self) -> str:
-        """Returns canonical JSON."""
+        """Returns canonical JSON, without `rows_per_unit` if it is 1."""
         content: dict[str, Any] = dataclasses.asdict(self)
         content["metadata"] = dict(self.metadata)
+        if self.rows_per_unit == 1:
+            del content["rows_per_unit"]
         return canonical(content)
 
     @classmethod

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from keras_dp import _check
 from keras_dp.errors import LedgerFormatError
@@ -78,6 +78,7 @@ class PrivacyLedger:
         unit: str = "example",
         metadata: Mapping[str, str] | None = None,
         generator: str = GENERATORS[0],
+        rows_per_unit: int = 1,
     ) -> Self:
         """Returns a new ledger that lives as long as the process.
 
@@ -86,9 +87,14 @@ class PrivacyLedger:
             unit: The privacy unit, such as "example" or "user".
             metadata: Free text by key. Nothing secret.
             generator: Draws the noise, "chacha20" or "philox".
+            rows_per_unit: How many records one unit has at most.
         """
         header = Header(
-            dataset, unit, tuple((metadata or {}).items()), generator
+            dataset,
+            unit,
+            tuple((metadata or {}).items()),
+            generator,
+            rows_per_unit,
         )
         connection = schema.new_database(header.as_text())
         connections.adopt(connection)
@@ -103,6 +109,7 @@ class PrivacyLedger:
         unit: str | None = None,
         metadata: Mapping[str, str] | None = None,
         generator: str | None = None,
+        rows_per_unit: int | None = None,
         mode: Literal["a", "r"] = "a",
     ) -> Self:
         """Opens a ledger file, or creates it.
@@ -115,6 +122,8 @@ class PrivacyLedger:
             metadata: Free text by key, for a new file only. Nothing secret.
             generator: Draws the noise: "chacha20" for a new file by default,
                 or "philox"; compared with that of an existing one if given.
+            rows_per_unit: How many records one unit has at most, 1 for a new
+                file by default; compared with that of an existing one if given.
             mode: "a" to append, creating the file if there is none; "r" to
                 read an existing file. Both undo a commit that was cut short;
                 "r" changes nothing else.
@@ -128,8 +137,8 @@ class PrivacyLedger:
             LedgerError: No file can have this path; or it cannot be read from
                 here; or the parent process had it open when it forked; or a
                 commit was cut short that this process may not undo.
-            ValueError: `dataset`, `unit` or `generator` is not that of the
-                file.
+            ValueError: `dataset`, `unit`, `generator` or `rows_per_unit` is not
+                the one in the file.
         """
         if mode not in ("a", "r"):
             raise ValueError(
@@ -147,6 +156,7 @@ class PrivacyLedger:
                 "example" if unit is None else unit,
                 tuple((metadata or {}).items()),
                 GENERATORS[0] if generator is None else generator,
+                1 if rows_per_unit is None else rows_per_unit,
             )
             creation.create(path, header.as_text())
         # Everything is checked before a connection that may write.
@@ -155,7 +165,13 @@ class PrivacyLedger:
         )
         try:
             ledger.verify()
-            _check_same(ledger.header, dataset, unit, generator)
+            _check_same(
+                ledger.header,
+                dataset=dataset,
+                unit=unit,
+                generator=generator,
+                rows_per_unit=rows_per_unit,
+            )
         except BaseException:
             ledger.close()
             raise
@@ -317,20 +333,12 @@ class PrivacyLedger:
             return log.rows(connection)
 
 
-def _check_same(
-    header: Header,
-    dataset: str | None,
-    unit: str | None,
-    generator: str | None,
-) -> None:
-    for name, given, own in (
-        ("dataset", dataset, header.dataset),
-        ("unit", unit, header.unit),
-        ("generator", generator, header.generator),
-    ):
+def _check_same(header: Header, **given_by_name: Any) -> None:
+    for name, given in given_by_name.items():
+        own = getattr(header, name)
         if given is not None and given != own:
             raise ValueError(
-                f"`{name}` must be that of the ledger, {own!r}. "
+                f"`{name}` must be {own!r}, as in the ledger. "
                 f"Received: {name}={given!r}. A ledger belongs to one data "
                 "set, one privacy unit and one generator: create another for "
                 "another."

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from keras_dp import _check
 from keras_dp.accountants.accountant import Accountant
+from keras_dp.accountants.attacks.group_privacy import group_epsilon
 from keras_dp.accountants.fourier import Fourier
 from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.rounds import LedgerLike, counted_rounds
@@ -39,6 +40,7 @@ def calibrate_noise(
     ledger: LedgerLike = (),
     accountant: Accountant | None = None,
     neighbours: Neighbours | None = None,
+    group_size: int = 1,
 ) -> float:
     """Returns the least noise multiplier that meets a privacy target.
 
@@ -56,6 +58,7 @@ def calibrate_noise(
         accountant: The tightest that can replay such rounds by default.
         neighbours: The adjacency relation; by default the strongest that
             all rounds support.
+        group_size: How many records the target protects together, >= 1.
 
     Returns:
         Stddev of the noise on the sum over the bound on one record, whatever
@@ -86,6 +89,7 @@ def calibrate_noise(
         delta=delta,
         accountant=accountant,
         neighbours=neighbours,
+        group_size=group_size,
     )
 
 
@@ -96,6 +100,7 @@ def calibrate_scale(
     delta: float,
     accountant: Accountant | None = None,
     neighbours: Neighbours | None = None,
+    group_size: int = 1,
 ) -> float:
     """Returns the least noise scale for which a ledger meets a target.
 
@@ -109,6 +114,7 @@ def calibrate_scale(
         accountant: The tightest that can replay the ledger by default.
         neighbours: The adjacency relation; by default the strongest that
             all rounds support.
+        group_size: How many records the target protects together, >= 1.
 
     Returns:
         The scale. 1e-4 if that little meets the target already.
@@ -143,6 +149,7 @@ def calibrate_scale(
         delta=delta,
         accountant=accountant,
         neighbours=neighbours,
+        group_size=group_size,
     )
     return math.exp(log_scale)
 
@@ -156,6 +163,7 @@ def calibrate_sampling_probability(
     ledger: LedgerLike = (),
     accountant: Accountant | None = None,
     neighbours: Neighbours | None = None,
+    group_size: int = 1,
 ) -> float:
     """Returns the largest sampling probability that meets a privacy target.
 
@@ -170,6 +178,7 @@ def calibrate_sampling_probability(
         accountant: The tightest that can replay such rounds by default.
         neighbours: The adjacency relation; by default the strongest that
             all rounds support.
+        group_size: How many records the target protects together, >= 1.
 
     Returns:
         In (0, 1]; 1 if even that meets the target.
@@ -207,6 +216,7 @@ def calibrate_sampling_probability(
         delta=delta,
         accountant=accountant,
         neighbours=neighbours,
+        group_size=group_size,
     )
     return math.exp(-log_rarity)
 
@@ -220,6 +230,7 @@ def calibrate_rounds(
     ledger: LedgerLike = (),
     accountant: Accountant | None = None,
     neighbours: Neighbours | None = None,
+    group_size: int = 1,
 ) -> int:
     """Returns the largest number of rounds that meets a privacy target.
 
@@ -237,6 +248,7 @@ def calibrate_rounds(
         accountant: The tightest that can replay such rounds by default.
         neighbours: The adjacency relation; by default the strongest that
             all rounds support.
+        group_size: How many records the target protects together, >= 1.
 
     Returns:
         At least 1. 1e12 if that many meet the target.
@@ -269,7 +281,27 @@ def calibrate_rounds(
         delta=delta,
         accountant=accountant,
         neighbours=neighbours,
+        group_size=group_size,
     )
+
+
+def epsilon_of_group(
+    ledger: LedgerLike,
+    accountant: Accountant,
+    delta: float,
+    neighbours: Neighbours,
+    group_size: int,
+) -> float:
+    """Returns the epsilon of so many records together."""
+    if group_size == 1:
+        return accountant.epsilon(ledger, delta=delta, neighbours=neighbours)
+    return group_epsilon(
+        ledger,
+        group_size=group_size,
+        delta=delta,
+        accountant=accountant,
+        neighbours=neighbours,
+    ).epsilon
 
 
 def check_target(target_epsilon: float, delta: float) -> None:
@@ -298,6 +330,7 @@ def _solved(
     delta: float,
     accountant: Accountant | None,
     neighbours: Neighbours | None,
+    group_size: int,
 ) -> _Parameter:
     """Returns the parameter at which a ledger barely meets the target.
 
@@ -310,7 +343,7 @@ def _solved(
         by = Fourier(relative_width=CALIBRATION_WIDTH)
 
     def epsilon(at: _Parameter) -> float:
-        return by.epsilon(ledger_at(at), delta=delta, neighbours=relation)
+        return epsilon_of_group(ledger_at(at), by, delta, relation, group_size)
 
     found = search(epsilon)
     if isinstance(found, Unreachable):

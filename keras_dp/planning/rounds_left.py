@@ -11,6 +11,7 @@ from keras_dp.planning.calibration import (
     CALIBRATION_WIDTH,
     MOST_ROUNDS,
     check_target,
+    epsilon_of_group,
 )
 from keras_dp.planning.solve import Unreachable, most_that_meet
 
@@ -24,6 +25,7 @@ def rounds_left(
     most: int = MOST_ROUNDS,
     accountant: Accountant | None = None,
     neighbours: Neighbours | None = None,
+    group_size: int = 1,
 ) -> int:
     """Returns how many more rounds of one kind meet a privacy target.
 
@@ -41,6 +43,7 @@ def rounds_left(
         accountant: The tightest that can replay all rounds by default.
         neighbours: The adjacency relation; by default the strongest that
             all rounds support.
+        group_size: How many records the target protects together, >= 1.
 
     Returns:
         From 0 to `most`.
@@ -66,7 +69,7 @@ def rounds_left(
 
     def epsilon(count: int) -> float:
         pairs = [*held, (planned, count)]
-        return by.epsilon(pairs, delta=delta, neighbours=relation)
+        return epsilon_of_group(pairs, by, delta, relation, group_size)
 
     if epsilon(most) <= target_epsilon:
         return most

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_dp import _check
 from keras_dp.dp_queries import GaussianAverageQuery
@@ -14,6 +15,7 @@ from keras_dp.optimizers import DPOptimizer
 from keras_dp.planning import calibrate_scale, plan
 from keras_dp.planning.calibration import check_target
 from keras_dp.sampling import PoissonBatches
+from keras_dp.sampling.units import capped_rows
 from keras_dp.training import PrivacyTarget, PrivateModel
 from keras_dp.training.epsilon_limit import default_delta
 
@@ -38,6 +40,8 @@ def make_private(
     loss: Any = None,
     metrics: Any = None,
     unit: str | None = None,
+    unit_ids: Any = None,
+    rows_per_unit: int | None = None,
     dataset: str | None = None,
     verbose: bool = True,
     **options: Any,
@@ -75,6 +79,11 @@ def make_private(
             They are computed without noise, and are not private.
         unit: The person or thing that one record stands for, such as
             "patient"; recorded in a new ledger. By default "example".
+        unit_ids: Array `[N]` with the unit of each record, such as patient
+            numbers. At most `rows_per_unit` records of each unit are kept,
+            chosen at random.
+        rows_per_unit: How many records one unit has at most. Target and reports
+            are then for all of them together. 1 by default.
         dataset: Id of the data set; by default the name of a new file.
         verbose: Whether to print what was chosen.
         **options: Others of `PrivateModel.compile`.
@@ -104,11 +113,12 @@ def make_private(
         check_target(target_epsilon, delta)
     if isinstance(data, PoissonBatches):
         samples, size = data, round(data.expected_sample_size)
-        _check_no_size(batch_size)
+        _check_no_more(batch_size=batch_size, unit_ids=unit_ids)
     else:
+        data, units = _capped(data, unit_ids, rows_per_unit)
         population = len(keras.tree.flatten(data)[0])
         if delta is None:
-            delta = default_delta(population)
+            delta = default_delta(units)
         if batch_size is None:
             batch_size = _size_for(population, target_epsilon, delta, epochs)
         _check_size(batch_size, population)
@@ -117,7 +127,7 @@ def make_private(
     if delta is None:
         delta = default_delta(samples.population_size)
     target = PrivacyTarget(target_epsilon, delta)
-    own = _opened(ledger, dataset, unit)
+    own = _opened(ledger, dataset, unit, rows_per_unit)
     rounds = epochs * samples.rounds_per_epoch
     noise_multiplier = _noise_for(own, samples, target, rounds)
     query = GaussianAverageQuery(
@@ -166,22 +176,67 @@ def _check_size(batch_size: int, population: int) -> None:
         )
 
 
-def _check_no_size(batch_size: int | None) -> None:
-    if batch_size is not None:
+def _check_no_more(**given: Any) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(
+                f"`{name}` must be None with PoissonBatches, which have their "
+                f"records and their probability. Received: {name}={value!r}."
+            )
+
+
+def _capped(
+    data: Any, unit_ids: Any, rows_per_unit: int | None
+) -> tuple[Any, int]:
+    """Returns data with capped units, and the number of units.
+
+    Raises:
+        ValueError: There are ids without a cap, or not one for each record.
+    """
+    records = len(keras.tree.flatten(data)[0])
+    if unit_ids is None:
+        return data, max(1, records // (rows_per_unit or 1))
+    if rows_per_unit is None:
         raise ValueError(
-            "`batch_size` must be None with PoissonBatches, which have a "
-            f"sampling probability. Received: batch_size={batch_size!r}."
+            "`rows_per_unit` must be given with `unit_ids`: the most records "
+            "of one unit that are kept. Received: rows_per_unit=None. A cap "
+            "near the number that most units have costs little."
         )
+    if len(unit_ids) != records:
+        raise ValueError(
+            f"`unit_ids` must have one entry for each of {records} records. "
+            f"Received: {len(unit_ids)} entries."
+        )
+    rows = capped_rows(unit_ids, rows_per_unit)
+    kept = keras.tree.map_structure(lambda leaf: np.asarray(leaf)[rows], data)
+    return kept, len(np.unique(np.asarray(unit_ids)))
 
 
-def _opened(ledger: Any, dataset: str | None, unit: str | None) -> Any:
-    """Returns the ledger, opened or created if it is a path."""
-    if not isinstance(ledger, (str, os.PathLike)):
-        return ledger
-    path = Path(ledger)
-    if dataset is None and not path.exists():
-        dataset = path.stem
-    return PrivacyLedger.open(path, dataset=dataset, unit=unit)
+def _opened(
+    ledger: Any,
+    dataset: str | None,
+    unit: str | None,
+    rows_per_unit: int | None,
+) -> Any:
+    """Returns the ledger, opened or created if it is a path.
+
+    Raises:
+        ValueError: The ledger is open, and has another `rows_per_unit`.
+    """
+    if isinstance(ledger, (str, os.PathLike)):
+        path = Path(ledger)
+        if dataset is None and not path.exists():
+            dataset = path.stem
+        return PrivacyLedger.open(
+            path, dataset=dataset, unit=unit, rows_per_unit=rows_per_unit
+        )
+    own = ledger.header.rows_per_unit
+    if rows_per_unit not in (None, own):
+        raise ValueError(
+            f"`rows_per_unit` must be {own!r}, as in the ledger. Received: "
+            f"rows_per_unit={rows_per_unit!r}."
+        )
+    return ledger
 
 
 def _noise_for(
@@ -203,6 +258,7 @@ def _noise_for(
         delta=target.delta,
         accountant=target.accountant,
         neighbours=target.neighbours,
+        group_size=ledger.header.rows_per_unit,
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from keras_dp.accountants import Accountant, available_accountants
+from keras_dp.accountants.attacks.group_privacy import group_epsilon
 from keras_dp.accountants.claim import Claim, rounded_up
 from keras_dp.accountants.normalize.adjacency import (
     Neighbours,
@@ -27,6 +28,8 @@ from keras_dp.ledger import (
 
 # Adaptive clipping makes every round of a run another one.
 _MOST_SHOWN = 10
+# Units that are rows by themselves, or made of rows by the library.
+_UNITS_OF_ROWS = frozenset({"example", "record", "row", "microbatch"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,6 +55,7 @@ class Report:
     Attributes:
         dataset: Id of the data set.
         unit: The privacy unit.
+        rows_per_unit: How many records one unit has at most, as declared.
         rounds: All rounds in order, equal ones in a row counted together.
         unsettled: Rounds that were reserved and never settled. They count;
             a process that died may not have run all of them.
@@ -64,6 +68,7 @@ class Report:
 
     dataset: str
     unit: str
+    rows_per_unit: int
     rounds: tuple[CountedRound, ...]
     unsettled: int
     delta: float
@@ -85,6 +90,7 @@ class Report:
         content = {
             "dataset": self.dataset,
             "unit": self.unit,
+            "rows_per_unit": self.rows_per_unit,
             "total_rounds": self.total_rounds,
             "unsettled_rounds": self.unsettled,
             "seeded_rounds": self.seeded_rounds,
@@ -112,7 +118,11 @@ class Report:
             return Claim(math.inf, self.delta, self.neighbours, None)
         least = min(bounds, key=lambda cost: cost.epsilon)
         return Claim(
-            least.epsilon, self.delta, self.neighbours, least.accountant
+            least.epsilon,
+            self.delta,
+            self.neighbours,
+            least.accountant,
+            group_size=self.rows_per_unit,
         )
 
     def as_text(self, *, every_accountant: bool = False) -> str:
@@ -130,7 +140,7 @@ class Report:
         yield self.claim.sentence(_on_one_line(self.unit))
         yield (
             f"Data set {_on_one_line(self.dataset)}, privacy unit: "
-            f"{_on_one_line(self.unit)}"
+            f"{self._unit()}"
         )
         yield f"{self.total_rounds:,} rounds"
         if self.unsettled:
@@ -143,6 +153,18 @@ class Report:
                 f"  {self.seeded_rounds:,} of them with a seed the caller "
                 "chose: private only towards those who cannot know it"
             )
+
+    def _unit(self) -> str:
+        """Returns the unit, and what is taken for granted of it."""
+        unit = _on_one_line(self.unit)
+        if self.unit in _UNITS_OF_ROWS:
+            return unit
+        rows = (
+            "one row"
+            if self.rows_per_unit == 1
+            else (f"at most {self.rows_per_unit:,} rows")
+        )
+        return f"{unit} ({rows} each: declared, not checked)"
 
     def _listed_rounds(self) -> Iterator[str]:
         shown = self.rounds
@@ -165,6 +187,8 @@ class Report:
             yield "  none: no adjacency relation is supported by all rounds"
             return
         relation = self.neighbours.replace("_", " ")
+        if self.rows_per_unit > 1:
+            relation += f", {self.rows_per_unit:,} records together"
         if not self.costs:
             yield (
                 "  none: no accountant has a sound bound for these rounds "
@@ -221,6 +245,7 @@ def make_report(
     return Report(
         dataset=ledger.header.dataset,
         unit=ledger.header.unit,
+        rows_per_unit=ledger.header.rows_per_unit,
         rounds=rounds,
         unsettled=ledger.unsettled,
         delta=float(delta),
@@ -228,7 +253,13 @@ def make_report(
         costs=tuple(
             Cost(
                 each.name,
-                each.epsilon(rounds, delta=delta, neighbours=relation),
+                group_epsilon(
+                    rounds,
+                    group_size=ledger.header.rows_per_unit,
+                    delta=delta,
+                    accountant=each,
+                    neighbours=relation,
+                ).epsilon,
                 each.is_bound,
             )
             for each in accountants

@@ -75,6 +75,7 @@ class EpsilonLimit:
                 delta=self.target.delta,
                 accountant=self.target.accountant,
                 neighbours=self.target.neighbours,
+                group_size=self._ledger.header.rows_per_unit,
             )
         return max(0, min(count, self._most - held))
 

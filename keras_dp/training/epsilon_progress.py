@@ -25,6 +25,8 @@ class EpsilonProgress(keras.callbacks.Callback):
     of the model, earlier runs on the data set included; if there were any,
     `epsilon_of_run` is what was recorded since the training began. At the end
     of the training a line names epsilon, delta and the adjacency relation.
+    Where the ledger says that a unit has several rows, epsilon is for all of
+    them together.
 
     At the end of an epoch the value is exact. Within it, it is that of the last
     evaluation, which covers the rounds that were reserved then, up to about a
@@ -131,11 +133,13 @@ class EpsilonProgress(keras.callbacks.Callback):
         self._next = ended + rest
 
     def _claimed(self, rounds: Any) -> Claim:
+        size = 1 if self.ledger is None else self.ledger.header.rows_per_unit
         return claim(
             rounds,
             delta=self.delta or 0.0,
             accountant=self.accountant,
             neighbours=self.neighbours,
+            group_size=size,
         )
 
 

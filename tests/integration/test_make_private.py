@@ -191,3 +191,51 @@ class TestMistakes:
     def test_name_the_argument(self, changes, message) -> None:
         with pytest.raises(ValueError, match=message):
             made(**changes)
+
+
+class TestUnitsOfSeveralRows:
+    def test_meet_the_target_together(self) -> None:
+        own = PrivacyLedger.in_memory(
+            dataset="d", unit="patient", rows_per_unit=3
+        )
+        private = made(ledger=own)
+
+        history = private.fit(epochs=2, verbose=0).history
+
+        together = accountants.group_epsilon(own, group_size=3, delta=1e-4)
+        assert history["epsilon"][-1] == together.epsilon
+        assert 2 * (1 - 1e-6) <= together.epsilon <= 2
+        assert TIGHT.epsilon(own, delta=1e-4) < 0.7
+
+    def test_are_capped(self, tmp_path) -> None:
+        """800 rows of 100 patients, of whom one has 107."""
+        ids = np.concatenate([np.zeros(107, int), np.arange(693) % 99 + 1])
+
+        private = made(
+            ledger=tmp_path / "a.ledger",
+            delta=None,
+            unit="patient",
+            unit_ids=ids,
+            rows_per_unit=7,
+        )
+
+        assert private.samples.population_size == 700
+        assert private.target.delta == 0.0063  # 100^-1.1, two digits.
+        assert private.optimizer.ledger.header.rows_per_unit == 7
+        private.optimizer.ledger.close()
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"unit_ids": [0] * 800}, "`rows_per_unit` must be given"),
+            (
+                {"unit_ids": [0] * 8, "rows_per_unit": 2},
+                "`unit_ids` must have one entry",
+            ),
+            ({"rows_per_unit": 2}, "`rows_per_unit` must be 1"),
+        ],
+        ids=["no cap", "lengths", "another ledger"],
+    )
+    def test_must_be_described(self, changes, message) -> None:
+        with pytest.raises(ValueError, match=message):
+            made(**changes)

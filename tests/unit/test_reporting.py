@@ -133,7 +133,8 @@ class TestTheText:
         assert lines[:6] == [
             "epsilon <= 0.9469 at delta = 1e-05, add or remove one patient, "
             "certified by Fourier",
-            "Data set clinic, privacy unit: patient",
+            "Data set clinic, privacy unit: patient (one row each: declared, "
+            "not checked)",
             "10,000 rounds",
             "  10,000 x PoissonSampling(probability=0.01, "
             "drawn_by_library=False)",
@@ -143,6 +144,21 @@ class TestTheText:
         ]
         for line in lines[6:]:
             assert line.endswith(" (add or remove one)")
+
+    def test_protects_all_rows_of_a_unit(self) -> None:
+        ledger = PrivacyLedger.in_memory(
+            dataset="d", unit="patient", rows_per_unit=4
+        )
+        ledger.record(PoissonSampling(0.01), STEP, count=100)
+
+        report = make_report(ledger, delta=DELTA)
+
+        together = accountants.group_epsilon(ledger, group_size=4, delta=DELTA)
+        assert report.claim.epsilon == together.epsilon
+        first, second, *_ = report.as_text().split("\n")
+        assert "add or remove one patient of at most 4 records" in first
+        assert second.endswith("(at most 4 rows each: declared, not checked)")
+        assert json.loads(report.as_json())["rows_per_unit"] == 4
 
     def test_names_each_leaf_of_nested_groups(self) -> None:
         text = make_report(heterogeneous(), delta=DELTA).as_text(**ALL)
@@ -259,7 +275,7 @@ class TestTheText:
     )
     def test_rounds_epsilon_up(self, epsilon, shown) -> None:
         report = Report(
-            "d", "u", (), 0, DELTA, "zero_out", (Cost("it", epsilon),)
+            "d", "u", 1, (), 0, DELTA, "zero_out", (Cost("it", epsilon),)
         )
 
         assert report.as_text(**ALL).endswith(
@@ -268,16 +284,15 @@ class TestTheText:
 
     def test_says_what_is_no_bound(self) -> None:
         costs = (Cost("it", 1.0, is_bound=False),)
-        report = Report("d", "u", (), 0, DELTA, "zero_out", costs)
+        report = Report("d", "u", 1, (), 0, DELTA, "zero_out", costs)
 
         assert report.as_text(**ALL).endswith(
             "  it  epsilon is about 1.0000, which is no bound (zero out)"
         )
 
     def test_says_at_which_delta_exactly(self) -> None:
-        text = make_report(in_memory(), delta=np.float64(1.2345678e-6)).as_text(
-            **ALL
-        )
+        delta = np.float64(1.2345678e-6)
+        text = make_report(in_memory(), delta=delta).as_text(**ALL)
 
         assert "Epsilon at delta = 1.2345678e-06:" in text
 
@@ -320,6 +335,7 @@ class TestTheJson:
         } == {
             "dataset": "clinic",
             "unit": "patient",
+            "rows_per_unit": 1,
             "total_rounds": 1033,
             "unsettled_rounds": 0,
             "seeded_rounds": 2,

@@ -1,0 +1,47 @@
+"""Records of one person or thing, capped in number."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from keras_dp import _check
+from keras_dp.sampling import random_words
+
+
+def capped_rows(unit_ids: Any, rows_per_unit: int) -> npt.NDArray[np.int64]:
+    """Returns rows of which no unit has more than a given number.
+
+    Guarantee: adding or removing all records of one unit adds or removes at
+    most `rows_per_unit` of the rows that are kept, and changes nothing for
+    other units: each unit's rows are chosen by the operating system's generator
+    without a look at the others.
+
+    Args:
+        unit_ids: Array `[N]` of integers or text, the unit of each record.
+        rows_per_unit: >= 1. It must not be chosen by a look at the data.
+
+    Returns:
+        Positions in `[0, N)`, ascending.
+
+    Raises:
+        ValueError: `unit_ids` is not one value a record.
+
+    >>> rows = capped_rows(["ann", "bob", "ann", "ann", "cid"], 2)
+    >>> len(rows), 1 in rows, 4 in rows
+    (4, True, True)
+    """
+    _check.integer_at_least(1, rows_per_unit=rows_per_unit)
+    ids = np.asarray(unit_ids)
+    if ids.ndim != 1 or not len(ids):
+        raise ValueError(
+            "`unit_ids` must be an array of one axis, with the unit of each "
+            f"record. Received: an array of shape {ids.shape!r}."
+        )
+    _, units = np.unique(ids, return_inverse=True)
+    words = random_words.from_operating_system(len(ids))
+    order = np.lexsort((words, units))
+    sizes = np.bincount(units)
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    place = np.arange(len(ids)) - np.repeat(starts, sizes)
+    return np.sort(order[place < rows_per_unit])
