@@ -35,8 +35,8 @@ def _megabytes(field: str) -> float:
 
 
 def _query(name: str, size: int, chunk_bytes: int) -> Any:
-    from keras_dp.dp_queries.discretized_query import DiscretizedSumQuery
-    from keras_dp.dp_queries.encoded_query import EncodedSumQuery
+    from keras_dp.dp_queries.discretized_sum_query import DiscretizedSumQuery
+    from keras_dp.dp_queries.encoded_sum_query import EncodedSumQuery
     from keras_dp.dp_queries.preselected_vectors import PreselectedVectors
     from keras_dp.ledger import GaussianNoise
 

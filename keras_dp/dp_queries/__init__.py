@@ -1,18 +1,20 @@
 """Mechanisms: one query per file, and what they are built from."""
 
-from keras_dp.dp_queries.adaptive_clip_query import AdaptiveClipSumQuery
-from keras_dp.dp_queries.discrete_gaussian_query import DiscreteGaussianSumQuery
-from keras_dp.dp_queries.discretized_query import DiscretizedSumQuery
+from keras_dp.dp_queries.adaptive_clip_sum_query import AdaptiveClipSumQuery
+from keras_dp.dp_queries.discrete_gaussian_sum_query import (
+    DiscreteGaussianSumQuery,
+)
+from keras_dp.dp_queries.discretized_sum_query import DiscretizedSumQuery
 from keras_dp.dp_queries.dp_query import (
     DPQuery,
     GaussianEvent,
     LeafNoise,
     QueryResult,
 )
-from keras_dp.dp_queries.encoded_query import EncodedSumQuery
+from keras_dp.dp_queries.encoded_sum_query import EncodedSumQuery
 from keras_dp.dp_queries.error_corrected_query import ErrorCorrectedQuery
 from keras_dp.dp_queries.gaussian_average_query import GaussianAverageQuery
-from keras_dp.dp_queries.gaussian_query import GaussianSumQuery
+from keras_dp.dp_queries.gaussian_sum_query import GaussianSumQuery
 from keras_dp.dp_queries.joint_clip_query import JointClipQuery
 from keras_dp.dp_queries.ks_denoised_query import KSDenoisedQuery
 from keras_dp.dp_queries.nested_query import NestedQuery
@@ -29,7 +31,7 @@ from keras_dp.dp_queries.noise_allocation import (
 )
 from keras_dp.dp_queries.normalized_query import NormalizedQuery
 from keras_dp.dp_queries.preselected_vectors import PreselectedVectors
-from keras_dp.dp_queries.quantile_adaptive_clip_query import (
+from keras_dp.dp_queries.quantile_adaptive_clip_sum_query import (
     QuantileAdaptiveClipSumQuery,
 )
 from keras_dp.dp_queries.quantile_estimator_query import QuantileEstimatorQuery
@@ -40,8 +42,8 @@ from keras_dp.dp_queries.restart_query import (
     RestartIndicator,
     RestartQuery,
 )
-from keras_dp.dp_queries.tree_cumulative_query import TreeCumulativeSumQuery
-from keras_dp.dp_queries.tree_residual_query import TreeResidualSumQuery
+from keras_dp.dp_queries.tree_cumulative_sum_query import TreeCumulativeSumQuery
+from keras_dp.dp_queries.tree_residual_sum_query import TreeResidualSumQuery
 
 __all__ = [
     "AdaptiveClipSumQuery",

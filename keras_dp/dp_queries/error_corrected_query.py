@@ -81,7 +81,7 @@ class ErrorCorrectedQuery(WrappingQuery):
     Privacy, section 3.2 and Algorithm 3, which leaves the likelihoods of its
     composite hypotheses open. How x is spread within each is ours.
 
-    >>> from keras_dp.dp_queries.gaussian_query import GaussianSumQuery
+    >>> from keras_dp.dp_queries.gaussian_sum_query import GaussianSumQuery
     >>> query = ErrorCorrectedQuery(GaussianSumQuery(9.0, 0.0), threshold=0.5)
     >>> state = query.initial_global_state()
     >>> sample = tf.constant([2.0, 0.5, -0.1, -0.7])

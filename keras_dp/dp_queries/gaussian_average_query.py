@@ -6,7 +6,7 @@ from typing_extensions import override
 
 from keras_dp import _check
 from keras_dp.dp_queries.dp_query import LeafNoise, Nest, register
-from keras_dp.dp_queries.gaussian_query import (
+from keras_dp.dp_queries.gaussian_sum_query import (
     GaussianSumQuery,
     as_floats,
     check_stddev,

@@ -55,7 +55,7 @@ class KSDenoisedQuery(WrappingQuery):
     which knows one noise for all coordinates. Where scales differ, coordinates
     are divided by their own.
 
-    >>> from keras_dp.dp_queries.gaussian_query import GaussianSumQuery
+    >>> from keras_dp.dp_queries.gaussian_sum_query import GaussianSumQuery
     >>> query = KSDenoisedQuery(GaussianSumQuery(1.0, stddev=1.0))
     >>> state = query.initial_global_state()
     >>> sample = query.initial_sample_state(tf.zeros([10_000]))

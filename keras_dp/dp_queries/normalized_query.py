@@ -46,7 +46,7 @@ class NormalizedQuery(WrappingQuery):
         numerator_query: The query that makes the sum.
         denominator: Public constant, > 0, in records.
 
-    >>> from keras_dp.dp_queries.gaussian_query import GaussianSumQuery
+    >>> from keras_dp.dp_queries.gaussian_sum_query import GaussianSumQuery
     >>> query = NormalizedQuery(GaussianSumQuery(5.0, stddev=0.0), 2.0)
     >>> state = query.initial_global_state()
     >>> sample = query.accumulate_records(

@@ -8,7 +8,7 @@ from typing_extensions import override
 from keras_dp import _check
 from keras_dp.dp_queries import chunked_sums
 from keras_dp.dp_queries import records as records_lib
-from keras_dp.dp_queries.discrete_gaussian_query import (
+from keras_dp.dp_queries.discrete_gaussian_sum_query import (
     DiscreteGaussianSumQuery,
 )
 from keras_dp.dp_queries.dp_query import Nest, QueryResult, register

@@ -121,7 +121,7 @@ class RestartQuery(WrappingQuery):
 
     Source: Kairouz et al. (2021), arXiv:2103.00039v3, Appendix D.
 
-    >>> from keras_dp.dp_queries.tree_residual_query import (
+    >>> from keras_dp.dp_queries.tree_residual_sum_query import (
     ...     TreeResidualSumQuery)
     >>> query = RestartQuery(
     ...     TreeResidualSumQuery(1.0, 5.0, tf.TensorSpec([2]), max_levels=10),

@@ -14,7 +14,7 @@ from keras_dp.dp_queries.dp_query import (
     Nest,
     zeros_like_record,
 )
-from keras_dp.dp_queries.gaussian_query import GaussianSumQuery
+from keras_dp.dp_queries.gaussian_sum_query import GaussianSumQuery
 from keras_dp.dp_queries.summing_query import SummingQuery, empty_sum
 from keras_dp.noise import seeds, tree_noise
 

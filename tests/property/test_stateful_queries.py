@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from keras_dp.dp_queries.adaptive_clip_query import AdaptiveClipSumQuery
-from keras_dp.dp_queries.discrete_gaussian_query import (
+from keras_dp.dp_queries.adaptive_clip_sum_query import AdaptiveClipSumQuery
+from keras_dp.dp_queries.discrete_gaussian_sum_query import (
     DiscreteGaussianSumQuery,
 )
-from keras_dp.dp_queries.quantile_adaptive_clip_query import (
+from keras_dp.dp_queries.quantile_adaptive_clip_sum_query import (
     QuantileAdaptiveClipSumQuery,
 )
-from keras_dp.dp_queries.tree_cumulative_query import TreeCumulativeSumQuery
+from keras_dp.dp_queries.tree_cumulative_sum_query import TreeCumulativeSumQuery
 from tests.query_table import accumulated
 
 ULP = 2.0**-23

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 from scipy import stats
 
-from keras_dp.dp_queries.discrete_gaussian_query import (
+from keras_dp.dp_queries.discrete_gaussian_sum_query import (
     DiscreteGaussianSumQuery,
 )
 from keras_dp.noise import discrete_gaussian

@@ -16,8 +16,8 @@ from keras_dp.dp_queries.restart_query import (
     PeriodicRoundRestartIndicator,
     RestartQuery,
 )
-from keras_dp.dp_queries.tree_cumulative_query import TreeCumulativeSumQuery
-from keras_dp.dp_queries.tree_residual_query import TreeResidualSumQuery
+from keras_dp.dp_queries.tree_cumulative_sum_query import TreeCumulativeSumQuery
+from keras_dp.dp_queries.tree_residual_sum_query import TreeResidualSumQuery
 
 FALSE_ALARM = 1e-6
 SIZE = 20_000

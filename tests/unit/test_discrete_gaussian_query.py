@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from keras_dp.dp_queries import GaussianSumQuery, NestedQuery
-from keras_dp.dp_queries.discrete_gaussian_query import (
+from keras_dp.dp_queries.discrete_gaussian_sum_query import (
     DiscreteGaussianSumQuery,
 )
 from keras_dp.dp_queries.normalized_query import NormalizedQuery

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_dp.dp_queries.discretized_query import DiscretizedSumQuery
+from keras_dp.dp_queries.discretized_sum_query import DiscretizedSumQuery
 from keras_dp.ledger import GaussianNoise, GaussianSum
 from tests.query_table import accumulated, answer
 

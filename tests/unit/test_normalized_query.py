@@ -11,7 +11,7 @@ from keras_dp.dp_queries import (
     GaussianSumQuery,
     NoPrivacySumQuery,
 )
-from keras_dp.dp_queries.adaptive_clip_query import AdaptiveClipSumQuery
+from keras_dp.dp_queries.adaptive_clip_sum_query import AdaptiveClipSumQuery
 from keras_dp.dp_queries.ks_denoised_query import KSDenoisedQuery
 from keras_dp.dp_queries.no_privacy_average_query import NoPrivacyAverageQuery
 from keras_dp.dp_queries.normalized_query import NormalizedQuery

@@ -18,8 +18,8 @@ from keras_dp.dp_queries.restart_query import (
     PeriodicRoundRestartIndicator,
     RestartQuery,
 )
-from keras_dp.dp_queries.tree_cumulative_query import TreeCumulativeSumQuery
-from keras_dp.dp_queries.tree_residual_query import TreeResidualSumQuery
+from keras_dp.dp_queries.tree_cumulative_sum_query import TreeCumulativeSumQuery
+from keras_dp.dp_queries.tree_residual_sum_query import TreeResidualSumQuery
 from keras_dp.ledger import TreeSum
 from keras_dp.noise import tree_noise
 from keras_dp.optimizers.state import StateVariables

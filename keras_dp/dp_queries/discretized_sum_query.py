@@ -9,7 +9,7 @@ from keras_dp import _check
 from keras_dp.dp_queries import chunked_sums
 from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.dp_query import LeafNoise, Nest, register
-from keras_dp.dp_queries.gaussian_query import (
+from keras_dp.dp_queries.gaussian_sum_query import (
     GaussianGlobalState,
     GaussianSumQuery,
 )

@@ -21,7 +21,7 @@ from keras_dp.dp_queries.dp_query import (
     QueryResult,
     register,
 )
-from keras_dp.dp_queries.gaussian_query import (
+from keras_dp.dp_queries.gaussian_sum_query import (
     GaussianGlobalState,
     GaussianSumQuery,
 )
