@@ -8,24 +8,23 @@ from typing_extensions import override
 
 from keras_dp import _check, ledger
 from keras_dp.dp_queries import records as records_lib
-from keras_dp.dp_queries.adaptive_clips import (
+from keras_dp.dp_queries.adaptive_sum_query import (
     LARGEST_CLIP,
     SMALLEST_CLIP,
+    AdaptiveSumQuery,
     check_clip,
     check_multiplier,
 )
 from keras_dp.dp_queries.dp_query import (
     GaussianEvent,
-    LeafNoise,
     Nest,
     QueryResult,
-    register,
 )
 from keras_dp.dp_queries.gaussian_sum_query import (
     GaussianGlobalState,
     GaussianSumQuery,
 )
-from keras_dp.dp_queries.summing_query import SummingQuery
+from keras_dp.dp_queries.saving import as_floats, register
 from keras_dp.noise import seeds
 
 
@@ -79,7 +78,7 @@ class AdaptiveClipEvent(NamedTuple):
 
 @register
 @dataclasses.dataclass(frozen=True, slots=True)
-class AdaptiveClipSumQuery(SummingQuery):
+class AdaptiveClipSumQuery(AdaptiveSumQuery):
     """A Gaussian sum whose clip follows the mean norm of the last round.
 
     With the clip `C` of a round, norms are clipped at `beta C`. Each round
@@ -160,20 +159,12 @@ class AdaptiveClipSumQuery(SummingQuery):
                 f"clip_range={self.clip_range!r} with "
                 f"initial_l2_norm_clip={self.initial_l2_norm_clip!r}."
             )
-        for field in dataclasses.fields(self):
-            value = float(getattr(self, field.name))
-            object.__setattr__(self, field.name, value)
+        as_floats(self, *(field.name for field in dataclasses.fields(self)))
 
     @property
     def _limits(self) -> tuple[float, float]:
         clip = self.initial_l2_norm_clip
         return clip / self.clip_range, clip * self.clip_range
-
-    @property
-    def sum_query(self) -> GaussianSumQuery:
-        """The sum of the first round."""
-        clip = self.initial_l2_norm_clip
-        return GaussianSumQuery(clip, self.noise_multiplier * clip)
 
     @property
     def norm_query(self) -> GaussianSumQuery:
@@ -275,20 +266,3 @@ class AdaptiveClipSumQuery(SummingQuery):
             *self.sum_query.ledger_events(sum_event, name),
             *self.norm_query.ledger_events(norm_event, f"{name}/norms"),
         )
-
-    @property
-    @override
-    def adapts(self) -> bool:
-        return True
-
-    @override
-    def result_noise(
-        self, global_state: AdaptiveClipState, value: Nest
-    ) -> list[LeafNoise]:
-        return self.sum_query.result_noise(global_state.sum_state, value)
-
-    @override
-    def derive_metrics(
-        self, global_state: AdaptiveClipState
-    ) -> dict[str, tf.Tensor]:
-        return {"clip": global_state.sum_state.l2_norm_clip}

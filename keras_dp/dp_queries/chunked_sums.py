@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_dp.dp_queries import records as records_lib
-from keras_dp.dp_queries.dp_query import Nest
+from keras_dp.dp_queries.dp_query import Nest, check_structure
 
 
 def chunked_sum(
@@ -22,23 +22,95 @@ def chunked_sum(
         like: Nest of tensors of the shape and dtype of one record.
         records: Nest of that structure, leaves `[batch, ...]` or lazy.
         mask: As in `records.masked`.
-        chunk_bytes: As in `records.sum_in_chunks`.
-        contribution: As in `records.sum_in_chunks`.
+        chunk_bytes: How many bytes of records to materialize at once, at least
+            one record. `contribution` needs a few times as much.
+        contribution: Maps records `[chunk, size]`, all leaves of a record
+            behind one another, to what they add to the sum, of that shape. A
+            record that is not finite comes, and counts, as zero.
     """
-    try:
-        tf.nest.assert_same_structure(like, records)
-    except (TypeError, ValueError):
-        # The message of `tf.nest` would show values.
-        raise ValueError(
-            "`records` must have the structure of the template, which has "
-            f"{len(tf.nest.flatten(like))} leaves. Received: a nest of "
-            f"another, with {len(tf.nest.flatten(records))} leaves."
-        ) from None
-    sums = records_lib.sum_in_chunks(
-        tf.nest.flatten(records),
-        tf.nest.flatten(like),
-        mask,
-        chunk_bytes,
-        contribution,
+    check_structure(like, records)
+    parts, leaves = tf.nest.flatten(like), tf.nest.flatten(records)
+    weights = _weights_of_all(leaves, mask)
+    batch = weights.shape[0]
+    if batch is None:
+        batch = tf.shape(weights)[0]
+    sizes = [part.shape.num_elements() for part in parts]
+    size, dtype = sum(sizes), parts[0].dtype
+    chunk = max(1, chunk_bytes // max(1, size * dtype.size))
+    if isinstance(batch, int):
+        chunk = max(1, min(chunk, batch))
+
+    def add_chunk(start: tf.Tensor, total: tf.Tensor) -> Any:
+        places = start + tf.range(chunk)
+        indices = tf.minimum(places, batch - 1)
+        counts = (places < batch) & (tf.gather(weights, indices) > 0)
+        rows = _rows(leaves, parts, indices, chunk)
+        return start + chunk, total + _counted_sum(rows, counts, contribution)
+
+    _, total = tf.while_loop(
+        lambda start, _: start < batch,
+        add_chunk,
+        (tf.constant(0), tf.zeros([size], dtype)),
+        parallel_iterations=1,
     )
+    sums = [
+        tf.reshape(each, part.shape)
+        for each, part in zip(tf.split(total, sizes), parts, strict=True)
+    ]
     return tf.nest.pack_sequence_as(like, sums)
+
+
+def _weights_of_all(records: list[records_lib.Leaf], mask: Any) -> tf.Tensor:
+    """Returns weight 1 for each record, 0 under the mask, `[batch]`."""
+    weights = records_lib.masked(records_lib.ones(records[0]), mask)
+    for leaf in records[1:]:
+        if not isinstance(leaf, records_lib.LazyRecords):
+            weights = records_lib.with_shape_of(
+                records_lib.ones(leaf),
+                weights,
+                "records",
+                "one batch in all leaves",
+            )
+    return weights
+
+
+def _counted_sum(
+    rows: tf.Tensor,
+    counts: tf.Tensor,
+    contribution: Callable[[tf.Tensor], tf.Tensor],
+) -> tf.Tensor:
+    """Returns what the finite rows that count contribute, `[size]`."""
+    counts &= tf.reduce_all(tf.math.is_finite(rows), axis=1)
+    counts = counts[:, tf.newaxis]
+    parts = contribution(tf.where(counts, rows, tf.zeros_like(rows)))
+    parts = tf.where(counts, parts, tf.zeros_like(parts))
+    return tf.reduce_sum(parts, axis=0)
+
+
+def _rows(
+    records: list[records_lib.Leaf],
+    like: list[tf.Tensor],
+    indices: tf.Tensor,
+    chunk: int,
+) -> tf.Tensor:
+    """Returns the records at `indices`, `[chunk, size]`."""
+    columns = []
+    for leaf, own in zip(records, like, strict=True):
+        rows = tf.cast(
+            records_lib.in_float(_taken(leaf, indices)), like[0].dtype
+        )
+        rows = records_lib.with_shape_of(
+            tf.zeros([chunk, *own.shape], rows.dtype),
+            rows,
+            "records",
+            "the template's shape",
+        )
+        columns.append(tf.reshape(rows, [chunk, own.shape.num_elements()]))
+    return tf.concat(columns, axis=1)
+
+
+def _taken(leaf: records_lib.Leaf, indices: tf.Tensor) -> tf.Tensor:
+    """Returns the records at `indices`, materialized."""
+    if not isinstance(leaf, records_lib.LazyRecords):
+        return tf.gather(leaf, indices)
+    return leaf.take(indices).materialize()

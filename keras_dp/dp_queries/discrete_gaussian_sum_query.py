@@ -11,9 +11,9 @@ from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.dp_query import (
     Nest,
     QueryResult,
-    register,
     zeros_like_record,
 )
+from keras_dp.dp_queries.saving import as_floats, register
 from keras_dp.dp_queries.summing_query import SummingQuery
 from keras_dp.noise import discrete_gaussian, seeds
 
@@ -36,18 +36,6 @@ class DiscreteGaussianState(NamedTuple):
     l2_norm_clip: tf.Tensor
     scale: tf.Tensor
     seed: tf.Tensor
-
-
-class DiscreteGaussianParams(NamedTuple):
-    """The public numbers that a `DiscreteGaussianSumQuery` bounds records by.
-
-    Attributes:
-        l2_norm_clip: Scalar float64.
-        scale: Scalar float64.
-    """
-
-    l2_norm_clip: tf.Tensor
-    scale: tf.Tensor
 
 
 class DiscreteGaussianEvent(NamedTuple):
@@ -121,8 +109,7 @@ class DiscreteGaussianSumQuery(SummingQuery):
                 f"`scale` must be 0, or in [{_SMALLEST_SCALE}, {largest}]. "
                 f"Received: scale={self.scale!r}."
             )
-        for field in ("l2_norm_clip", "scale"):
-            object.__setattr__(self, field, float(getattr(self, field)))
+        as_floats(self, "l2_norm_clip", "scale")
 
     @override
     def initial_global_state(
@@ -137,10 +124,8 @@ class DiscreteGaussianSumQuery(SummingQuery):
     @override
     def derive_sample_params(
         self, global_state: DiscreteGaussianState
-    ) -> DiscreteGaussianParams:
-        return DiscreteGaussianParams(
-            global_state.l2_norm_clip, global_state.scale
-        )
+    ) -> tf.Tensor:
+        return global_state.l2_norm_clip
 
     @override
     def initial_sample_state(self, template: Nest) -> Nest:
@@ -149,7 +134,7 @@ class DiscreteGaussianSumQuery(SummingQuery):
     @override
     def bounded_sum(
         self,
-        params: DiscreteGaussianParams,
+        params: tf.Tensor,
         like: Nest,
         records: Nest,
         mask: tf.Tensor | None,
@@ -159,7 +144,7 @@ class DiscreteGaussianSumQuery(SummingQuery):
         weights = records_lib.masked(records_lib.ones(leaves[0]), mask)
         sums = [
             records_lib.weighted_sum(leaf, weights)
-            for leaf in _bounded(leaves, params.l2_norm_clip)
+            for leaf in _bounded(leaves, params)
         ]
         return tf.nest.pack_sequence_as(records, sums)
 

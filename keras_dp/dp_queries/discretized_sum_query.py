@@ -8,11 +8,15 @@ from typing_extensions import override
 from keras_dp import _check
 from keras_dp.dp_queries import chunked_sums
 from keras_dp.dp_queries import records as records_lib
-from keras_dp.dp_queries.dp_query import LeafNoise, Nest, register
+from keras_dp.dp_queries.dp_query import (
+    LeafNoise,
+    Nest,
+)
 from keras_dp.dp_queries.gaussian_sum_query import (
     GaussianGlobalState,
     GaussianSumQuery,
 )
+from keras_dp.dp_queries.saving import as_floats, register
 from keras_dp.dp_queries.summing_query import SummingQuery
 from keras_dp.dp_queries.wrapping_query import WrappingQuery
 
@@ -66,10 +70,8 @@ class DiscretizedSumQuery(SummingQuery, WrappingQuery):
     def __post_init__(self) -> None:
         _check.finite_non_negative(threshold=self.threshold)
         _check.integer_at_least(1, chunk_bytes=self.chunk_bytes)
-        noise = GaussianSumQuery(self.l2_norm_clip, self.stddev)
-        object.__setattr__(self, "threshold", float(self.threshold))
-        object.__setattr__(self, "l2_norm_clip", noise.l2_norm_clip)
-        object.__setattr__(self, "stddev", noise.stddev)
+        GaussianSumQuery(self.l2_norm_clip, self.stddev)  # It checks both.
+        as_floats(self, "threshold", "l2_norm_clip", "stddev")
         object.__setattr__(self, "chunk_bytes", int(self.chunk_bytes))
 
     @property

@@ -1,15 +1,13 @@
 """The protocol of all queries: state in, state out, and the cost returned."""
 
 import abc
-import dataclasses
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
-import keras
 import tensorflow as tf
 
 from keras_dp import ledger
 from keras_dp.dp_queries import records as records_lib
+from keras_dp.dp_queries.saving import Configured
 
 Nest = Any  # A nest as `tf.nest` understands it, with tensors as leaves.
 
@@ -50,7 +48,7 @@ class LeafNoise(NamedTuple):
     group: str = ""
 
 
-class DPQuery(abc.ABC):
+class DPQuery(Configured, abc.ABC):
     """A mechanism that answers a sum over the records of one sample.
 
     A round goes through five steps (McMahan et al. 2018, arXiv:1812.06210):
@@ -65,18 +63,6 @@ class DPQuery(abc.ABC):
     A query is a frozen value: its fields are public, all that changes is in
     the states, and secrets (records, samples, seeds) are only arguments.
     """
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments, for Keras serialization."""
-        return {
-            field.name: getattr(self, field.name)
-            for field in dataclasses.fields(self)  # type: ignore[arg-type]
-        }
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """Returns the query with this `get_config`."""
-        return cls(**config)
 
     @abc.abstractmethod
     def initial_global_state(self, seed: int | None = None) -> Nest:
@@ -207,11 +193,6 @@ class DPQuery(abc.ABC):
         return {}
 
 
-def register(cls: type[Any]) -> type[Any]:
-    """Makes a query class loadable inside a saved Keras model."""
-    return keras.saving.register_keras_serializable(package="keras_dp")(cls)
-
-
 def zeros_like_record(template: Nest) -> Nest:
     """Returns zeros of the shape and dtype of each leaf of `template`.
 
@@ -244,15 +225,20 @@ def add(sample_state: Nest, contribution: Nest) -> Nest:
             total, part, "records", "the template's shape"
         )
 
+    check_structure(sample_state, contribution)
+    return tf.nest.map_structure(added, sample_state, contribution)
+
+
+def check_structure(like: Nest, records: Nest) -> None:
+    """Raises unless records, or their sum, have the template's structure."""
     try:
-        tf.nest.assert_same_structure(sample_state, contribution)
+        tf.nest.assert_same_structure(like, records)
     except (TypeError, ValueError):
         # The message of `tf.nest` would show values.
         raise ValueError(
             "`records` must have the structure of the template, which is "
-            f"{_shapes(sample_state)}. Received: {_shapes(contribution)}."
+            f"{_shapes(like)}. Received: {_shapes(records)}."
         ) from None
-    return tf.nest.map_structure(added, sample_state, contribution)
 
 
 def _shapes(nest: Nest) -> Nest:

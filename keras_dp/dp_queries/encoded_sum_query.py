@@ -3,10 +3,8 @@
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple
 
-import keras
 import numpy as np
 import tensorflow as tf
 from typing_extensions import override
@@ -17,13 +15,9 @@ from keras_dp.dp_queries.dp_query import (
     LeafNoise,
     Nest,
     QueryResult,
-    register,
 )
-from keras_dp.dp_queries.preselected_vectors import (
-    PreselectedVectors,
-    noise_config,
-    noise_from_config,
-)
+from keras_dp.dp_queries.preselected_vectors import PreselectedVectors
+from keras_dp.dp_queries.saving import register
 from keras_dp.dp_queries.summing_query import SummingQuery, empty_sum
 from keras_dp.noise import samplers, seeds
 
@@ -136,30 +130,6 @@ class EncodedSumQuery(SummingQuery):
         if isinstance(self.vectors, PreselectedVectors):
             return self.vectors.bounds()
         return self.vectors
-
-    @override
-    def get_config(self) -> dict[str, Any]:
-        return {
-            "vectors": (
-                keras.saving.serialize_keras_object(self.vectors)
-                if isinstance(self.vectors, PreselectedVectors)
-                else dataclasses.asdict(self.vectors)
-            ),
-            "noise": noise_config(self.noise),
-            "chunk_bytes": self.chunk_bytes,
-        }
-
-    @classmethod
-    @override
-    def from_config(cls, config: Mapping[str, Any]) -> Self:
-        own = config["vectors"]
-        vectors = (
-            ledger.CoordinateBounds(**own)
-            if "levels" in own
-            else keras.saving.deserialize_keras_object(own)
-        )
-        noise = noise_from_config(config["noise"])
-        return cls(vectors, noise, config["chunk_bytes"])
 
     @override
     def initial_global_state(

@@ -2,10 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any, Self
 
-import keras
 import tensorflow as tf
 from typing_extensions import override
 
@@ -15,8 +12,8 @@ from keras_dp.dp_queries.dp_query import (
     LeafNoise,
     Nest,
     QueryResult,
-    register,
 )
+from keras_dp.dp_queries.saving import as_floats, register
 from keras_dp.dp_queries.wrapping_query import WrappingQuery, check_query
 
 # An asymptotic series of `_TERMS` terms has all digits for larger arguments.
@@ -111,24 +108,9 @@ class ErrorCorrectedQuery(WrappingQuery):
             raise ValueError(
                 f"`priors` must add up to 1. Received: priors={self.priors!r}."
             )
-        object.__setattr__(self, "threshold", float(self.threshold))
+        as_floats(self, "threshold")
         object.__setattr__(self, "tail_scale", float(tail))
         object.__setattr__(self, "priors", tuple(map(float, priors)))
-
-    @override
-    def get_config(self) -> dict[str, Any]:
-        return {
-            "query": keras.saving.serialize_keras_object(self.query),
-            "threshold": self.threshold,
-            "tail_scale": self.tail_scale,
-            "priors": list(self.priors),
-        }
-
-    @classmethod
-    @override
-    def from_config(cls, config: Mapping[str, Any]) -> Self:
-        query = keras.saving.deserialize_keras_object(config["query"])
-        return cls(**{**config, "query": query})
 
     @property
     @override

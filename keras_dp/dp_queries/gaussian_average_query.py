@@ -5,13 +5,16 @@ import dataclasses
 from typing_extensions import override
 
 from keras_dp import _check
-from keras_dp.dp_queries.dp_query import LeafNoise, Nest, register
+from keras_dp.dp_queries.dp_query import (
+    LeafNoise,
+    Nest,
+)
 from keras_dp.dp_queries.gaussian_sum_query import (
     GaussianSumQuery,
-    as_floats,
     check_stddev,
 )
 from keras_dp.dp_queries.normalized_query import NormalizedQuery
+from keras_dp.dp_queries.saving import as_floats, register
 from keras_dp.dp_queries.wrapping_query import WrappingQuery
 
 

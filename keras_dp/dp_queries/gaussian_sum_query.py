@@ -9,13 +9,12 @@ from typing_extensions import override
 from keras_dp import _check, ledger
 from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.dp_query import (
-    DPQuery,
     GaussianEvent,
     LeafNoise,
     Nest,
     QueryResult,
-    register,
 )
+from keras_dp.dp_queries.saving import as_floats, register
 from keras_dp.dp_queries.summing_query import SummingQuery
 from keras_dp.noise import seeds
 
@@ -154,9 +153,3 @@ def check_stddev(**named: float) -> None:
                 f"`{name}` must be 0, or in [{_SMALLEST_STDDEV}, "
                 f"{_LARGEST_STDDEV}]. Received: {name}={value!r}."
             )
-
-
-def as_floats(query: DPQuery, *fields: str) -> None:
-    """Makes numpy scalars and ints equal, and saved, as Python floats."""
-    for field in fields:
-        object.__setattr__(query, field, float(getattr(query, field)))

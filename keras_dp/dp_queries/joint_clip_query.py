@@ -11,15 +11,16 @@ from typing_extensions import override
 from keras_dp import _check, _nests, ledger
 from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.dp_query import (
+    DPQuery,
     LeafNoise,
     Nest,
     QueryResult,
-    register,
 )
 from keras_dp.dp_queries.gaussian_sum_query import (
     GaussianGlobalState,
     GaussianSumQuery,
 )
+from keras_dp.dp_queries.saving import as_floats, register
 from keras_dp.dp_queries.summing_query import SummingQuery, empty_sum
 from keras_dp.dp_queries.wrapping_query import WrappingQuery
 
@@ -91,21 +92,15 @@ class JointClipQuery(SummingQuery, WrappingQuery):
                     f"Received: scales={scale!r}."
                 )
         _check.finite_positive(denominator=self.denominator)
-        summing = GaussianSumQuery(self.l2_norm_clip, self.sum_stddev)
-        object.__setattr__(self, "l2_norm_clip", summing.l2_norm_clip)
-        object.__setattr__(self, "sum_stddev", summing.stddev)
-        object.__setattr__(self, "denominator", float(self.denominator))
+        GaussianSumQuery(self.l2_norm_clip, self.sum_stddev)  # It checks both.
+        as_floats(self, "l2_norm_clip", "sum_stddev", "denominator")
         scales = _nests.join(self.scales, iter(map(float, each)))
         object.__setattr__(self, "scales", _nests.frozen(scales))
 
     @override
     def get_config(self) -> dict[str, Any]:
-        return {
-            "scales": _nests.to_config(self.scales, float),
-            "l2_norm_clip": self.l2_norm_clip,
-            "sum_stddev": self.sum_stddev,
-            "denominator": self.denominator,
-        }
+        scales = _nests.to_config(self.scales, float)
+        return {**DPQuery.get_config(self), "scales": scales}
 
     @classmethod
     @override

@@ -1,10 +1,8 @@
 """Answers scaled by how far they are from pure noise."""
 
 import dataclasses
-from collections.abc import Hashable, Mapping
-from typing import Any, Self
+from collections.abc import Hashable
 
-import keras
 import tensorflow as tf
 from typing_extensions import override
 
@@ -14,8 +12,8 @@ from keras_dp.dp_queries.dp_query import (
     LeafNoise,
     Nest,
     QueryResult,
-    register,
 )
+from keras_dp.dp_queries.saving import register
 from keras_dp.dp_queries.wrapping_query import WrappingQuery, check_query
 from keras_dp.noise import samplers
 
@@ -74,19 +72,6 @@ class KSDenoisedQuery(WrappingQuery):
                 f"`scope` must be one of {_SCOPES!r}. "
                 f"Received: scope={self.scope!r}."
             )
-
-    @override
-    def get_config(self) -> dict[str, Any]:
-        return {
-            "query": keras.saving.serialize_keras_object(self.query),
-            "scope": self.scope,
-        }
-
-    @classmethod
-    @override
-    def from_config(cls, config: Mapping[str, Any]) -> Self:
-        query = keras.saving.deserialize_keras_object(config["query"])
-        return cls(**{**config, "query": query})
 
     @property
     @override

@@ -14,8 +14,8 @@ from keras_dp.dp_queries.dp_query import (
     LeafNoise,
     Nest,
     QueryResult,
-    register,
 )
+from keras_dp.dp_queries.saving import register
 from keras_dp.noise import seeds
 
 _RULE = "`queries` must have a structure that is a prefix of the record's."

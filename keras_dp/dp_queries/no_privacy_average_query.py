@@ -6,15 +6,18 @@ from typing import NamedTuple
 import tensorflow as tf
 from typing_extensions import override
 
-from keras_dp import ledger
-from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.dp_query import (
     Nest,
     QueryResult,
-    register,
     zeros_like_record,
 )
+from keras_dp.dp_queries.no_privacy_sum_query import (
+    NoPrivacySumQuery,
+    sum_and_weights,
+)
+from keras_dp.dp_queries.saving import register
 from keras_dp.dp_queries.summing_query import SummingQuery
+from keras_dp.dp_queries.wrapping_query import WrappingQuery
 
 
 class NoPrivacyAverageSample(NamedTuple):
@@ -31,7 +34,7 @@ class NoPrivacyAverageSample(NamedTuple):
 
 @register
 @dataclasses.dataclass(frozen=True, slots=True)
-class NoPrivacyAverageQuery(SummingQuery):
+class NoPrivacyAverageQuery(SummingQuery, WrappingQuery):
     """Averages records as they are: no bound, no noise, a realized count.
 
     Guarantee: none. Each release is recorded as non-private, and every
@@ -47,14 +50,11 @@ class NoPrivacyAverageQuery(SummingQuery):
     [2.0, 1.0]
     """
 
+    @property
     @override
-    def initial_global_state(self, seed: int | None = None) -> tuple[()]:
-        del seed  # Nothing is drawn.
-        return ()
-
-    @override
-    def derive_sample_params(self, global_state: Nest) -> tuple[()]:
-        return ()
+    def inner(self) -> NoPrivacySumQuery:
+        """The query of the total, without states, with its events."""
+        return NoPrivacySumQuery()
 
     @override
     def initial_sample_state(self, template: Nest) -> NoPrivacyAverageSample:
@@ -87,17 +87,9 @@ class NoPrivacyAverageQuery(SummingQuery):
     def bounded_sum(
         self, params: Nest, like: Nest, records: Nest, mask: tf.Tensor | None
     ) -> NoPrivacyAverageSample:
-        first = tf.nest.flatten(records)[0]
-        weights = records_lib.masked(records_lib.ones(first), mask)
-        sums = tf.nest.map_structure(
-            lambda leaf: records_lib.weighted_sum(leaf, weights), records
-        )
+        total, weights = sum_and_weights(records, mask)
         count = tf.reduce_sum(tf.cast(weights, tf.float64))
-        return NoPrivacyAverageSample(sums, count)
-
-    @override
-    def planned_event(self, global_state: Nest) -> tuple[()]:
-        return ()
+        return NoPrivacyAverageSample(total, count)
 
     @override
     def get_noised_result(
@@ -111,9 +103,3 @@ class NoPrivacyAverageQuery(SummingQuery):
 
         value = tf.nest.map_structure(averaged, sample_state.total)
         return QueryResult(value, global_state, event=())
-
-    @override
-    def ledger_events(
-        self, event: Nest, name: str = "records"
-    ) -> tuple[ledger.SumQueryEvent, ...]:
-        return (ledger.NonPrivateSum(name=name),)

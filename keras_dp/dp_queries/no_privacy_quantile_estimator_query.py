@@ -4,12 +4,12 @@ import dataclasses
 
 from typing_extensions import override
 
-from keras_dp.dp_queries.dp_query import register
 from keras_dp.dp_queries.no_privacy_average_query import NoPrivacyAverageQuery
 from keras_dp.dp_queries.quantile_estimator import (
     QuantileEstimator,
     check_estimator,
 )
+from keras_dp.dp_queries.saving import register
 
 
 @register

@@ -10,9 +10,9 @@ from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.dp_query import (
     Nest,
     QueryResult,
-    register,
     zeros_like_record,
 )
+from keras_dp.dp_queries.saving import register
 from keras_dp.dp_queries.summing_query import SummingQuery
 
 
@@ -47,11 +47,8 @@ class NoPrivacySumQuery(SummingQuery):
     def bounded_sum(
         self, params: Nest, like: Nest, records: Nest, mask: tf.Tensor | None
     ) -> Nest:
-        first = tf.nest.flatten(records)[0]
-        weights = records_lib.masked(records_lib.ones(first), mask)
-        return tf.nest.map_structure(
-            lambda leaf: records_lib.weighted_sum(leaf, weights), records
-        )
+        total, _ = sum_and_weights(records, mask)
+        return total
 
     @override
     def planned_event(self, global_state: Nest) -> tuple[()]:
@@ -68,3 +65,15 @@ class NoPrivacySumQuery(SummingQuery):
         self, event: Nest, name: str = "records"
     ) -> tuple[ledger.SumQueryEvent, ...]:
         return (ledger.NonPrivateSum(name=name),)
+
+
+def sum_and_weights(
+    records: Nest, mask: tf.Tensor | None
+) -> tuple[Nest, tf.Tensor]:
+    """Returns the sum of records, and which of them it holds, `[batch]`."""
+    first = tf.nest.flatten(records)[0]
+    weights = records_lib.masked(records_lib.ones(first), mask)
+    total = tf.nest.map_structure(
+        lambda leaf: records_lib.weighted_sum(leaf, weights), records
+    )
+    return total, weights

@@ -1,10 +1,8 @@
 """Any query, divided by a fixed public number."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
-import keras
 import tensorflow as tf
 from typing_extensions import override
 
@@ -14,8 +12,8 @@ from keras_dp.dp_queries.dp_query import (
     LeafNoise,
     Nest,
     QueryResult,
-    register,
 )
+from keras_dp.dp_queries.saving import as_floats, register
 from keras_dp.dp_queries.wrapping_query import WrappingQuery, check_query
 
 
@@ -63,25 +61,7 @@ class NormalizedQuery(WrappingQuery):
     def __post_init__(self) -> None:
         check_query(numerator_query=self.numerator_query)
         _check.finite_positive(denominator=self.denominator)
-        object.__setattr__(self, "denominator", float(self.denominator))
-
-    @override
-    def get_config(self) -> dict[str, Any]:
-        return {
-            "numerator_query": keras.saving.serialize_keras_object(
-                self.numerator_query
-            ),
-            "denominator": self.denominator,
-        }
-
-    @classmethod
-    @override
-    def from_config(cls, config: Mapping[str, Any]) -> Self:
-        numerator = config["numerator_query"]
-        return cls(
-            keras.saving.deserialize_keras_object(numerator),
-            config["denominator"],
-        )
+        as_floats(self, "denominator")
 
     @property
     @override

@@ -3,16 +3,13 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
-from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 from scipy import special
 
 from keras_dp import _check, ledger
-from keras_dp.dp_queries.dp_query import register
-from keras_dp.ledger import noise_families
+from keras_dp.dp_queries.saving import Configured, as_floats, register
 
 Array = npt.NDArray[np.float64]
 
@@ -25,7 +22,7 @@ _RANKS = 4096
 
 @register
 @dataclasses.dataclass(frozen=True, slots=True)
-class PreselectedVectors:
+class PreselectedVectors(Configured):
     """A recipe for vectors of sorted magnitudes, made when they are needed.
 
     Each vector holds the magnitudes of `size` independent draws from a public
@@ -110,8 +107,7 @@ class PreselectedVectors:
         _check.finite_non_negative(floor=self.floor)
         for name in ("count", "size", "levels", "seed"):
             object.__setattr__(self, name, int(getattr(self, name)))
-        for name in ("l2_norm", "floor"):
-            object.__setattr__(self, name, float(getattr(self, name)))
+        as_floats(self, "l2_norm", "floor")
 
     @property
     def distributions(self) -> tuple[ledger.NoiseDistribution, ...]:
@@ -127,67 +123,6 @@ class PreselectedVectors:
             ValueError: `floor` leaves nothing of a vector.
         """
         return _bounds(self)
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments as JSON can hold them."""
-        config = {
-            field.name: getattr(self, field.name)
-            for field in dataclasses.fields(self)
-        }
-        if isinstance(self.distribution, tuple):
-            config["distribution"] = [
-                noise_config(law) for law in self.distribution
-            ]
-        else:
-            config["distribution"] = noise_config(self.distribution)
-        return config
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """Returns the recipe with this `get_config`."""
-        own = config["distribution"]
-        law: Any = (
-            noise_from_config(own)
-            if isinstance(own, Mapping)
-            else tuple(noise_from_config(each) for each in own)
-        )
-        return cls(**{**config, "distribution": law})
-
-
-def noise_config(noise: ledger.NoiseDistribution) -> dict[str, Any]:
-    """Returns the name of a noise family and its parameters.
-
-    Raises:
-        TypeError: It is not of a family of this library, which a ledger could
-            not store.
-
-    >>> from keras_dp.ledger import GaussianNoise
-    >>> noise_config(GaussianNoise(2.0))
-    {'family': 'gaussian', 'scale': 2.0}
-    """
-    for name, family in noise_families.ALL.items():
-        if type(noise) is family:
-            parameters = {
-                field.name: getattr(noise, field.name)
-                for field in dataclasses.fields(noise)
-            }
-            return {"family": name, **parameters}
-    raise TypeError(
-        f"`noise` must be of one of {sorted(noise_families.ALL)!r} to be "
-        f"saved. Received: noise={noise!r}."
-    )
-
-
-def noise_from_config(config: Mapping[str, Any]) -> ledger.NoiseDistribution:
-    """Returns the noise of a `noise_config`."""
-    parameters = dict(config)
-    family = parameters.pop("family", None)
-    if family not in noise_families.ALL:
-        raise ValueError(
-            f"`family` must be one of {sorted(noise_families.ALL)!r}. "
-            f"Received: family={family!r}."
-        )
-    return noise_families.ALL[family](**parameters)
 
 
 # A set of 1,000 vectors of 256 levels takes 2 MB.

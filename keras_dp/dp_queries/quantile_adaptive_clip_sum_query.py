@@ -8,29 +8,25 @@ from typing_extensions import override
 
 from keras_dp import _check, ledger
 from keras_dp.dp_queries import records as records_lib
-from keras_dp.dp_queries.adaptive_clips import (
+from keras_dp.dp_queries.adaptive_sum_query import (
     LARGEST_CLIP,
     SMALLEST_CLIP,
+    AdaptiveSumQuery,
     check_clip,
     check_multiplier,
 )
 from keras_dp.dp_queries.dp_query import (
     GaussianEvent,
-    LeafNoise,
     Nest,
     QueryResult,
-    register,
 )
-from keras_dp.dp_queries.gaussian_sum_query import (
-    GaussianGlobalState,
-    GaussianSumQuery,
-)
+from keras_dp.dp_queries.gaussian_sum_query import GaussianGlobalState
 from keras_dp.dp_queries.quantile_estimator import (
     QuantileEstimatorParams,
     QuantileEstimatorState,
 )
 from keras_dp.dp_queries.quantile_estimator_query import QuantileEstimatorQuery
-from keras_dp.dp_queries.summing_query import SummingQuery
+from keras_dp.dp_queries.saving import as_floats, register
 from keras_dp.noise import seeds
 
 
@@ -86,7 +82,7 @@ class QuantileAdaptiveClipEvent(NamedTuple):
 
 @register
 @dataclasses.dataclass(frozen=True, slots=True)
-class QuantileAdaptiveClipSumQuery(SummingQuery):
+class QuantileAdaptiveClipSumQuery(AdaptiveSumQuery):
     """A Gaussian sum whose clip follows a quantile of the records' norms.
 
     Each round sums the clipped records, and the bits that say whether a record
@@ -157,15 +153,8 @@ class QuantileAdaptiveClipSumQuery(SummingQuery):
                 f"{self.target_unclipped_quantile!r}."
             )
         _check.finite_positive(expected_num_records=self.expected_num_records)
-        for field in dataclasses.fields(self)[:-1]:
-            value = float(getattr(self, field.name))
-            object.__setattr__(self, field.name, value)
-
-    @property
-    def sum_query(self) -> GaussianSumQuery:
-        """The sum of the first round."""
-        clip = self.initial_l2_norm_clip
-        return GaussianSumQuery(clip, self.noise_multiplier * clip)
+        numbers = dataclasses.fields(self)[:-1]
+        as_floats(self, *(field.name for field in numbers))
 
     @property
     def quantile_estimator_query(self) -> QuantileEstimatorQuery:
@@ -263,23 +252,6 @@ class QuantileAdaptiveClipSumQuery(SummingQuery):
                 quantile_event, f"{name}/clipped_count"
             ),
         )
-
-    @property
-    @override
-    def adapts(self) -> bool:
-        return True
-
-    @override
-    def result_noise(
-        self, global_state: QuantileAdaptiveClipState, value: Nest
-    ) -> list[LeafNoise]:
-        return self.sum_query.result_noise(global_state.sum_state, value)
-
-    @override
-    def derive_metrics(
-        self, global_state: QuantileAdaptiveClipState
-    ) -> dict[str, tf.Tensor]:
-        return {"clip": global_state.sum_state.l2_norm_clip}
 
     @override
     def bounded_sum(

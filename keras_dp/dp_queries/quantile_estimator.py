@@ -11,6 +11,7 @@ from typing_extensions import override
 from keras_dp import _check
 from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.dp_query import DPQuery, Nest, QueryResult
+from keras_dp.dp_queries.saving import as_floats
 from keras_dp.dp_queries.wrapping_query import WrappingQuery
 
 # Estimates, and the reciprocals of geometric ones, stay far inside float32.
@@ -188,8 +189,7 @@ def check_estimator(query: Any) -> None:
             "`initial_estimate` must be finite. Received: "
             f"initial_estimate={initial!r}."
         )
-    for field in ("initial_estimate", "target_quantile", "learning_rate"):
-        object.__setattr__(query, field, float(getattr(query, field)))
+    as_floats(query, "initial_estimate", "target_quantile", "learning_rate")
 
 
 def _check_rank(tensor: Any, rank: int) -> None:

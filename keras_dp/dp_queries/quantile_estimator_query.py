@@ -5,12 +5,12 @@ import dataclasses
 from typing_extensions import override
 
 from keras_dp import _check
-from keras_dp.dp_queries.dp_query import register
 from keras_dp.dp_queries.gaussian_average_query import GaussianAverageQuery
 from keras_dp.dp_queries.quantile_estimator import (
     QuantileEstimator,
     check_estimator,
 )
+from keras_dp.dp_queries.saving import register
 
 
 @register

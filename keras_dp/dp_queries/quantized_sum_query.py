@@ -11,7 +11,11 @@ from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.discrete_gaussian_sum_query import (
     DiscreteGaussianSumQuery,
 )
-from keras_dp.dp_queries.dp_query import Nest, QueryResult, register
+from keras_dp.dp_queries.dp_query import (
+    Nest,
+    QueryResult,
+)
+from keras_dp.dp_queries.saving import as_floats, register
 from keras_dp.dp_queries.summing_query import SummingQuery, empty_sum
 from keras_dp.dp_queries.wrapping_query import WrappingQuery
 
@@ -76,8 +80,7 @@ class QuantizedSumQuery(SummingQuery, WrappingQuery):
                 f"Received: granularity={self.granularity!r}, "
                 f"l2_norm_clip={self.l2_norm_clip!r}."
             )
-        for field in ("l2_norm_clip", "scale", "granularity"):
-            object.__setattr__(self, field, float(getattr(self, field)))
+        as_floats(self, "l2_norm_clip", "scale", "granularity")
 
     @property
     @override

@@ -5,7 +5,6 @@ A batch of records is a nest whose leaves are tensors `[batch, ...]`, or
 as the per-example gradients of a layer.
 """
 
-from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 import tensorflow as tf
@@ -139,102 +138,6 @@ def batch_of_one(record: Any) -> Any:
     return tf.nest.map_structure(
         lambda leaf: tf.convert_to_tensor(leaf)[tf.newaxis], record
     )
-
-
-def sum_in_chunks(
-    records: list[Leaf],
-    like: list[tf.Tensor],
-    mask: Any,
-    chunk_bytes: int,
-    contribution: Callable[[tf.Tensor], tf.Tensor],
-) -> list[tf.Tensor]:
-    """Returns the sum of what each record contributes, one chunk at a time.
-
-    Args:
-        records: Leaves of a batch of records.
-        like: A tensor of the shape and dtype of one record of each leaf.
-        mask: As in `masked`.
-        chunk_bytes: How many bytes of records to materialize at once, at least
-            one record. `contribution` needs a few times as much.
-        contribution: Maps records `[chunk, size]`, all leaves of a record
-            behind one another, to what they add to the sum, of that shape. A
-            record that is not finite comes, and counts, as zero.
-    """
-    weights = _weights_of_all(records, mask)
-    batch = weights.shape[0]
-    if batch is None:
-        batch = tf.shape(weights)[0]
-    sizes = [leaf.shape.num_elements() for leaf in like]
-    size, dtype = sum(sizes), like[0].dtype
-    chunk = max(1, chunk_bytes // max(1, size * dtype.size))
-    if isinstance(batch, int):
-        chunk = max(1, min(chunk, batch))
-
-    def add_chunk(start: tf.Tensor, total: tf.Tensor) -> Any:
-        places = start + tf.range(chunk)
-        indices = tf.minimum(places, batch - 1)
-        counts = (places < batch) & (tf.gather(weights, indices) > 0)
-        rows = _rows(records, like, indices, chunk)
-        return start + chunk, total + _counted_sum(rows, counts, contribution)
-
-    _, total = tf.while_loop(
-        lambda start, _: start < batch,
-        add_chunk,
-        (tf.constant(0), tf.zeros([size], dtype)),
-        parallel_iterations=1,
-    )
-    return [
-        tf.reshape(part, leaf.shape)
-        for part, leaf in zip(tf.split(total, sizes), like, strict=True)
-    ]
-
-
-def _weights_of_all(records: list[Leaf], mask: Any) -> tf.Tensor:
-    """Returns weight 1 for each record, 0 under the mask, `[batch]`."""
-    weights = masked(ones(records[0]), mask)
-    for leaf in records[1:]:
-        if not isinstance(leaf, LazyRecords):
-            weights = with_shape_of(
-                ones(leaf), weights, "records", "one batch in all leaves"
-            )
-    return weights
-
-
-def _counted_sum(
-    rows: tf.Tensor,
-    counts: tf.Tensor,
-    contribution: Callable[[tf.Tensor], tf.Tensor],
-) -> tf.Tensor:
-    """Returns what the finite rows that count contribute, `[size]`."""
-    counts &= tf.reduce_all(tf.math.is_finite(rows), axis=1)
-    counts = counts[:, tf.newaxis]
-    parts = contribution(tf.where(counts, rows, tf.zeros_like(rows)))
-    parts = tf.where(counts, parts, tf.zeros_like(parts))
-    return tf.reduce_sum(parts, axis=0)
-
-
-def _rows(
-    records: list[Leaf], like: list[tf.Tensor], indices: tf.Tensor, chunk: int
-) -> tf.Tensor:
-    """Returns the records at `indices`, `[chunk, size]`."""
-    columns = []
-    for leaf, own in zip(records, like, strict=True):
-        rows = tf.cast(in_float(taken(leaf, indices)), like[0].dtype)
-        rows = with_shape_of(
-            tf.zeros([chunk, *own.shape], rows.dtype),
-            rows,
-            "records",
-            "the template's shape",
-        )
-        columns.append(tf.reshape(rows, [chunk, own.shape.num_elements()]))
-    return tf.concat(columns, axis=1)
-
-
-def taken(leaf: Leaf, indices: tf.Tensor) -> tf.Tensor:
-    """Returns the records at `indices`, materialized."""
-    if not isinstance(leaf, LazyRecords):
-        return tf.gather(leaf, indices)
-    return leaf.take(indices).materialize()
 
 
 def with_shape_of(

@@ -2,20 +2,23 @@
 
 import abc
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple
 
-import keras
 import tensorflow as tf
 from typing_extensions import override
 
 from keras_dp import _check
-from keras_dp.dp_queries.dp_query import DPQuery, Nest, QueryResult, register
+from keras_dp.dp_queries.dp_query import (
+    DPQuery,
+    Nest,
+    QueryResult,
+)
+from keras_dp.dp_queries.saving import Configured, register
 from keras_dp.dp_queries.tree_query import TreeQuery
 from keras_dp.dp_queries.wrapping_query import WrappingQuery
 
 
-class RestartIndicator(abc.ABC):
+class RestartIndicator(Configured, abc.ABC):
     """Says after which rounds a query restarts, from public state alone.
 
     A subclass is a frozen dataclass, registered with Keras to be saved.
@@ -30,18 +33,6 @@ class RestartIndicator(abc.ABC):
     @abc.abstractmethod
     def next(self, state: Nest) -> tuple[tf.Tensor, Nest]:
         """Returns whether to restart after this round, and the next state."""
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments, for Keras serialization."""
-        return {
-            field.name: getattr(self, field.name)
-            for field in dataclasses.fields(self)  # type: ignore[arg-type]
-        }
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """Returns the indicator with this `get_config`."""
-        return cls(**config)
 
 
 @register
@@ -146,25 +137,6 @@ class RestartQuery(WrappingQuery):
                 "`restart_indicator` must be a RestartIndicator. "
                 f"Received: restart_indicator={self.restart_indicator!r}."
             )
-
-    @override
-    def get_config(self) -> dict[str, Any]:
-        return {
-            "inner_query": keras.saving.serialize_keras_object(
-                self.inner_query
-            ),
-            "restart_indicator": keras.saving.serialize_keras_object(
-                self.restart_indicator
-            ),
-        }
-
-    @classmethod
-    @override
-    def from_config(cls, config: Mapping[str, Any]) -> Self:
-        return cls(
-            keras.saving.deserialize_keras_object(config["inner_query"]),
-            keras.saving.deserialize_keras_object(config["restart_indicator"]),
-        )
 
     @property
     @override

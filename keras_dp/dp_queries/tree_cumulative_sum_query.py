@@ -11,14 +11,12 @@ from keras_dp.dp_queries.dp_query import (
     Nest,
     QueryResult,
     add,
-    register,
     zeros_like_record,
 )
+from keras_dp.dp_queries.saving import register
 from keras_dp.dp_queries.tree_query import (
-    DEFAULT_LEVELS,
     TreeQuery,
     TreeState,
-    check_tree_query,
     first_tree,
     next_noise,
     next_tree,
@@ -88,16 +86,6 @@ class TreeCumulativeSumQuery(TreeQuery):
     >>> value.numpy().tolist()
     [6.0, 8.0]
     """
-
-    l2_norm_clip: float
-    stddev: float
-    record_specs: Nest
-    use_efficient: bool = True
-    max_levels: int = DEFAULT_LEVELS
-    noise_seed: int | None = None
-
-    def __post_init__(self) -> None:
-        check_tree_query(self)
 
     @override
     def initial_global_state(

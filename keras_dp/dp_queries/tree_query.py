@@ -1,6 +1,7 @@
 """Base of the queries whose noise comes from a tree over the rounds."""
 
 import abc
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
@@ -19,7 +20,7 @@ from keras_dp.dp_queries.summing_query import SummingQuery, empty_sum
 from keras_dp.noise import seeds, tree_noise
 
 # 16 million rounds, with a buffer of 24 records.
-DEFAULT_LEVELS = 24
+_DEFAULT_LEVELS = 24
 _MOST_LEVELS = 62  # More would overflow int64.
 
 
@@ -53,17 +54,38 @@ class TreeState(NamedTuple):
     total: Nest
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class TreeQuery(SummingQuery):
-    """Sums the clipped records of rounds, with noise from a tree over them."""
+    """Sums the clipped records of rounds, with noise from a tree over them.
 
-    __slots__ = ()
+    Attributes: see `TreeCumulativeSumQuery`.
+    """
 
     l2_norm_clip: float
     stddev: float
     record_specs: Nest
-    use_efficient: bool
-    max_levels: int
-    noise_seed: int | None
+    use_efficient: bool = True
+    max_levels: int = _DEFAULT_LEVELS
+    noise_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        checked = self.record_query  # It checks the clip and the noise.
+        _check.boolean(use_efficient=self.use_efficient)
+        _check.integer_at_least(1, max_levels=self.max_levels)
+        if self.max_levels > _MOST_LEVELS:
+            raise ValueError(
+                f"`max_levels` must be <= {_MOST_LEVELS}. "
+                f"Received: max_levels={self.max_levels!r}."
+            )
+        if self.noise_seed is not None:
+            _check.integer_at_least(0, noise_seed=self.noise_seed)
+        for field, value in {
+            "l2_norm_clip": checked.l2_norm_clip,
+            "stddev": checked.stddev,
+            "record_specs": specs_lib.normalized(self.record_specs),
+            "max_levels": int(self.max_levels),
+        }.items():
+            object.__setattr__(self, field, value)
 
     @classmethod
     def build_l2_gaussian_query(
@@ -86,14 +108,13 @@ class TreeQuery(SummingQuery):
         """
         _check.finite_positive(l2_norm_clip=l2_norm_clip)
         _check.finite_non_negative(noise_multiplier=noise_multiplier)
-        arguments: dict[str, Any] = {
-            "l2_norm_clip": l2_norm_clip,
-            "stddev": l2_norm_clip * noise_multiplier,
-            "record_specs": record_specs,
-            "use_efficient": use_efficient,
-            "noise_seed": noise_seed,
-        }
-        return cls(**arguments)
+        return cls(
+            l2_norm_clip,
+            l2_norm_clip * noise_multiplier,
+            record_specs,
+            use_efficient,
+            noise_seed=noise_seed,
+        )
 
     @abc.abstractmethod
     def reset_state(self, noised_results: Nest, global_state: Any) -> Any:
@@ -111,11 +132,8 @@ class TreeQuery(SummingQuery):
                 "`noise_seed` must be None to save the query: whoever reads a "
                 "saved seed can subtract the noise. Received: a seed."
             )
-        config = DPQuery.get_config(self)
-        return {
-            **config,
-            "record_specs": specs_lib.to_config(self.record_specs),
-        }
+        specs = specs_lib.to_config(self.record_specs)
+        return {**DPQuery.get_config(self), "record_specs": specs}
 
     @classmethod
     @override
@@ -173,27 +191,6 @@ class TreeQuery(SummingQuery):
                 tree_id="".join(f"{word:016x}" for word in words),
             ),
         )
-
-
-def check_tree_query(query: TreeQuery) -> None:
-    """Checks the fields of a query, and makes them what is saved."""
-    checked = query.record_query  # It checks the clip and the noise.
-    _check.boolean(use_efficient=query.use_efficient)
-    _check.integer_at_least(1, max_levels=query.max_levels)
-    if query.max_levels > _MOST_LEVELS:
-        raise ValueError(
-            f"`max_levels` must be <= {_MOST_LEVELS}. "
-            f"Received: max_levels={query.max_levels!r}."
-        )
-    if query.noise_seed is not None:
-        _check.integer_at_least(0, noise_seed=query.noise_seed)
-    for field, value in {
-        "l2_norm_clip": checked.l2_norm_clip,
-        "stddev": checked.stddev,
-        "record_specs": specs_lib.normalized(query.record_specs),
-        "max_levels": int(query.max_levels),
-    }.items():
-        object.__setattr__(query, field, value)
 
 
 def first_tree(query: TreeQuery, seed: int | None) -> TreeState:

@@ -6,12 +6,15 @@ from typing import NamedTuple
 import tensorflow as tf
 from typing_extensions import override
 
-from keras_dp.dp_queries.dp_query import Nest, QueryResult, add, register
+from keras_dp.dp_queries.dp_query import (
+    Nest,
+    QueryResult,
+    add,
+)
+from keras_dp.dp_queries.saving import register
 from keras_dp.dp_queries.tree_query import (
-    DEFAULT_LEVELS,
     TreeQuery,
     TreeState,
-    check_tree_query,
     first_tree,
     next_noise,
     next_tree,
@@ -54,15 +57,7 @@ class TreeResidualSumQuery(TreeQuery):
     A model that is saved keeps nothing of the tree; a restored one starts a new
     tree.
 
-    Attributes:
-        l2_norm_clip: Bound on one record's norm, in the record's unit, >= 0.
-        stddev: Standard deviation of the noise on each node, same unit.
-        record_specs: Nest of `tf.TensorSpec`s: one record.
-        use_efficient: Whether noise of a node's descendants is used, which
-            nearly halves the variance and costs nothing.
-        max_levels: Records of memory for the tree; at most 62.
-        noise_seed: Makes the noise reproducible inside `reproducible()`, for
-            tests. Such a query cannot be saved.
+    Attributes: see `TreeCumulativeSumQuery`.
 
     Source: Kairouz et al. (2021), arXiv:2103.00039v3, Algorithm 1 and
     Appendix B.
@@ -71,16 +66,6 @@ class TreeResidualSumQuery(TreeQuery):
     >>> query.reset_state(None, query.initial_global_state())._fields
     ('l2_norm_clip', 'stddev', 'secret_tree')
     """
-
-    l2_norm_clip: float
-    stddev: float
-    record_specs: Nest
-    use_efficient: bool = True
-    max_levels: int = DEFAULT_LEVELS
-    noise_seed: int | None = None
-
-    def __post_init__(self) -> None:
-        check_tree_query(self)
 
     @override
     def initial_global_state(

@@ -11,9 +11,8 @@ from scipy import stats
 from keras_dp.dp_queries.preselected_vectors import (
     PreselectedVectors,
     block_sizes,
-    noise_config,
-    noise_from_config,
 )
+from keras_dp.dp_queries.saving import noise_config, noise_from_config
 from keras_dp.ledger import noise_families
 from keras_dp.ledger.noise_families import (
     CauchyNoise,

@@ -1,0 +1,96 @@
+"""Queries, and what they are made of, in the configuration of a saved model."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Self
+
+import keras
+
+from keras_dp import ledger
+from keras_dp.ledger import noise_families
+
+
+class Configured:
+    """A frozen dataclass that Keras saves by its fields."""
+
+    __slots__ = ()
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments as JSON can hold them."""
+        return {
+            field.name: _saved(getattr(self, field.name))
+            for field in dataclasses.fields(self)  # type: ignore[arg-type]
+        }
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """Returns the value with this `get_config`."""
+        return cls(**{name: _loaded(each) for name, each in config.items()})
+
+
+def register(cls: type[Any]) -> type[Any]:
+    """Makes a class loadable inside a saved Keras model."""
+    return keras.saving.register_keras_serializable(package="keras_dp")(cls)
+
+
+def as_floats(value: Configured, *fields: str) -> None:
+    """Makes numpy scalars and ints equal, and saved, as Python floats."""
+    for field in fields:
+        object.__setattr__(value, field, float(getattr(value, field)))
+
+
+def noise_config(noise: ledger.NoiseDistribution) -> dict[str, Any]:
+    """Returns the name of a noise family and its parameters.
+
+    Raises:
+        TypeError: It is not of a family of this library, which a ledger could
+            not store.
+
+    >>> from keras_dp.ledger import GaussianNoise
+    >>> noise_config(GaussianNoise(2.0))
+    {'family': 'gaussian', 'scale': 2.0}
+    """
+    for name, family in noise_families.ALL.items():
+        if type(noise) is family:
+            return {"family": name, **dataclasses.asdict(noise)}
+    raise TypeError(
+        f"`noise` must be of one of {sorted(noise_families.ALL)!r} to be "
+        f"saved. Received: noise={noise!r}."
+    )
+
+
+def noise_from_config(config: Mapping[str, Any]) -> ledger.NoiseDistribution:
+    """Returns the noise of a `noise_config`."""
+    parameters = dict(config)
+    family = parameters.pop("family")
+    if family not in noise_families.ALL:
+        raise ValueError(
+            f"`family` must be one of {sorted(noise_families.ALL)!r}. "
+            f"Received: family={family!r}."
+        )
+    return noise_families.ALL[family](**parameters)
+
+
+def _saved(value: Any) -> Any:
+    if isinstance(value, Configured):
+        return keras.saving.serialize_keras_object(value)
+    if isinstance(value, ledger.NoiseDistribution):
+        return noise_config(value)
+    if isinstance(value, ledger.CoordinateBounds):
+        return dataclasses.asdict(value)
+    if isinstance(value, tuple):
+        return [_saved(each) for each in value]
+    return value
+
+
+def _loaded(config: Any) -> Any:
+    """Inverts `_saved`: the kind of a value shows in its keys."""
+    if isinstance(config, list):
+        return tuple(_loaded(each) for each in config)
+    if not isinstance(config, Mapping):
+        return config
+    if "class_name" in config:
+        return keras.saving.deserialize_keras_object(config)
+    if "family" in config:
+        return noise_from_config(config)
+    return ledger.CoordinateBounds(**config) if "levels" in config else config
