@@ -31,6 +31,21 @@ class Does(layers.Layer):
         return self.function(x)
 
 
+class Attends(layers.Layer):
+    """Attends to itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = layers.MultiHeadAttention(1, 2, dropout=0.5)
+        self.dropout = layers.Dropout(0.5)
+
+    def build(self, shape):
+        self.attention.build(shape, shape)
+
+    def call(self, x, training=False):
+        return self.dropout(self.attention(x, x), training=training)
+
+
 def _check(*stack, x=X):
     model = keras.Sequential([keras.Input(x.shape[1:]), *stack])
     return self_check(GradientEngine(model), x, _squares, BATCH)
@@ -149,6 +164,33 @@ class TestTheRow:
 
         with pytest.raises(GradientCheckError, match="row in the batch"):
             _check(*stack, layers.Dense(2))
+
+    @pytest.mark.parametrize("random", [layers.Dropout(0.5), None])
+    def test_must_not_matter_in_training_only(self, random) -> None:
+        class Counts(layers.Layer):
+            def call(self, x, training=False):
+                return x + 0.1 * _row_numbers(x) if training else x
+
+        stack = [layers.Dense(4), *([random] if random else [])]
+        counts = Counts(name="counts")
+
+        with pytest.raises(GradientCheckError, match=r"counts' of class Coun"):
+            _check(*stack, counts, layers.Dense(2))
+
+    @pytest.mark.parametrize(
+        "layer",
+        [
+            layers.LSTM(4, dropout=0.5),
+            layers.GRU(4, dropout=0.5),
+            layers.Bidirectional(layers.LSTM(4, dropout=0.5)),
+            Attends(),
+        ],
+        ids=lambda layer: type(layer).__name__,
+    )
+    def test_may_have_random_numbers_inside_of_layers(self, layer) -> None:
+        x = tf.repeat(X[:, tf.newaxis], 3, axis=1)
+
+        assert _check(layer, layers.Flatten(), layers.Dense(2), x=x)
 
     def test_names_the_layer_that_counts(self) -> None:
         counts = Does(lambda x: x + _row_numbers(x), name="counts")

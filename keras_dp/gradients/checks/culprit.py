@@ -6,9 +6,7 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
-from keras_dp.gradients.checks.rows import differing_rows, has_rows
 from keras_dp.gradients.checks.trial import Trial
 from keras_dp.gradients.layer_calls import current_call, replaced_call
 from keras_dp.keras_internals import layers_of
@@ -19,7 +17,7 @@ _Call = tuple[keras.Layer, Any]
 def differing_layer(
     trial: Trial,
     changed: Any,
-    kept: np.ndarray | None,
+    kept: np.ndarray,
     rows: np.ndarray | None = None,
     *,
     training: bool = True,
@@ -31,16 +29,15 @@ def differing_layer(
     Args:
         trial: The model and its batch.
         changed: Inputs of the second pass.
-        kept: Rows to compare, all by default.
-        rows: Which row of the first pass each row of the second one was.
+        kept: Which rows of the second pass are compared, `[batch]`.
+        rows: See `Trial.differ`.
         training: How the model is called.
     """
     first, second = [
         _outputs(trial, inputs, training) for inputs in (trial.inputs, changed)
     ]
     for (layer, one), (_, two) in zip(first, second, strict=False):
-        pairs = zip(*map(keras.tree.flatten, (one, two)), strict=False)
-        if any(_differ(trial, a, b, kept, rows) for a, b in pairs):
+        if _has_as_many_leaves(one, two) and trial.differ(one, two, kept, rows):
             return (
                 f" The first layer to do so is {layer.path!r} of class "
                 f"{type(layer).__name__}."
@@ -48,17 +45,9 @@ def differing_layer(
     return ""
 
 
-def _differ(
-    trial: Trial,
-    one: Any,
-    two: Any,
-    kept: np.ndarray | None,
-    rows: np.ndarray | None,
-) -> bool:
-    if rows is not None and has_rows(one, trial.batch):
-        one = tf.gather(one, rows)
-    differing = differing_rows(one, two, trial.batch, trial.tolerance)
-    return bool(differing.any() if kept is None else differing[kept].any())
+def _has_as_many_leaves(one: Any, two: Any) -> bool:
+    one, two = map(keras.tree.flatten, (one, two))
+    return len(one) == len(two)
 
 
 def _outputs(trial: Trial, inputs: Any, training: bool) -> list[_Call]:
@@ -69,11 +58,10 @@ def _outputs(trial: Trial, inputs: Any, training: bool) -> list[_Call]:
         for layer in layers_of(trial.engine.model)
         if len(layers_of(layer)) == 1
     ]
-    trial.restore()
     with contextlib.ExitStack() as stack:
         for layer in layers:
             stack.enter_context(_noting(layer, calls))
-        trial.engine.call(inputs, training=training)
+        trial.outputs(inputs, training=training)
     return calls
 
 

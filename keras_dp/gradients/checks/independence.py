@@ -12,7 +12,8 @@ says nothing about the example, and batches that the caller cut from a list do
 not have random rows.
 """
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -21,9 +22,19 @@ import tensorflow as tf
 
 from keras_dp.errors import GradientCheckError
 from keras_dp.gradients.checks.culprit import differing_layer
-from keras_dp.gradients.checks.rows import differing_rows, has_rows
 from keras_dp.gradients.checks.trial import Trial
 from keras_dp.gradients.engine import HookedPass
+from keras_dp.gradients.layer_calls import (
+    current_call,
+    float_outputs,
+    replaced_call,
+)
+from keras_dp.keras_internals import (
+    layers_of,
+    seed_generators_of,
+    sublayers_of,
+    takes_training,
+)
 
 
 def check_repeats(trial: Trial) -> bool:
@@ -34,8 +45,7 @@ def check_repeats(trial: Trial) -> bool:
     """
 
     def outputs() -> list[tf.Tensor]:
-        leaves = keras.tree.flatten(trial.engine.call(trial.inputs))
-        return [leaf for leaf in leaves if leaf.dtype.is_floating]
+        return float_outputs(trial.engine.call(trial.inputs))
 
     def differ(one: list[tf.Tensor], two: list[tf.Tensor]) -> bool:
         return any(
@@ -77,7 +87,7 @@ def check_independence(trial: Trial, first: HookedPass) -> None:
         changed = rows_of(trial.inputs, copies)
         place = _difference(trial, first, trial.hooked_pass(changed), kept)
         if place is not None:
-            layer = differing_layer(trial, changed, np.flatnonzero(kept))
+            layer = differing_layer(trial, changed, kept)
             raise GradientCheckError(
                 "Each example's loss and gradient must depend on that example "
                 "only. Changing the other examples of a batch changed "
@@ -92,28 +102,70 @@ def check_rows(trial: Trial, *, is_random: bool) -> None:
     Args:
         trial: The model and its batch.
         is_random: Whether rows have random numbers of their own in training.
-            Then the model is compared as it is used without training.
+            Then the model is compared as it is used without training, and its
+            outputs also in training, but for the layers that draw.
 
     Raises:
         GradientCheckError: The row changed the result.
     """
     rows = np.roll(np.arange(trial.batch), 1)
     moved = rows_of(trial.inputs, rows)
+    everywhere = np.ones(trial.batch, bool)
     training = not is_random
     first, second = (
         trial.hooked_pass(inputs, _squares, training=training)
         for inputs in (trial.inputs, moved)
     )
-    everywhere = np.ones(trial.batch, bool)
     place = _difference(trial, first, second, everywhere, rows)
     if place is not None:
-        layer = differing_layer(trial, moved, None, rows, training=training)
-        raise GradientCheckError(
-            "What an example adds must not depend on its row in the batch. "
-            f"Moving all examples by one row changed {place}.{layer} Remove "
-            "what computes with the number of a row. Random numbers of a "
-            "keras.random.SeedGenerator may differ between rows."
+        layer = differing_layer(
+            trial, moved, everywhere, rows, training=training
         )
+        raise _depends_on_row(place, layer)
+    if not is_random:
+        return
+    with _without_draws(trial.engine.model):
+        one, two = (trial.outputs(inputs) for inputs in (trial.inputs, moved))
+        if trial.differ(one, two, everywhere, rows):
+            layer = differing_layer(trial, moved, everywhere, rows)
+            raise _depends_on_row("the outputs of the model", layer)
+
+
+def _depends_on_row(place: str, layer: str) -> GradientCheckError:
+    return GradientCheckError(
+        "What an example adds must not depend on its row in the batch. "
+        f"Moving all examples by one row changed {place}.{layer} Remove "
+        "what computes with the number of a row. Random numbers of a "
+        "keras.random.SeedGenerator may differ between rows."
+    )
+
+
+@contextlib.contextmanager
+def _without_draws(model: keras.Model) -> Iterator[None]:
+    """Calls the layers that own seeds as they are called without training."""
+
+    def quiet(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            # Keras takes `training` by its name only.
+            return original(*args, **{**kwargs, "training": False})
+
+        return call
+
+    with contextlib.ExitStack() as stack:
+        for layer in layers_of(model):
+            if takes_training(layer) and _owns_seeds(layer):
+                call = quiet(current_call(layer))
+                stack.enter_context(replaced_call(layer, call))
+        yield
+
+
+def _owns_seeds(layer: keras.Layer) -> bool:
+    inside = {
+        id(generator)
+        for sublayer in sublayers_of(layer)
+        for generator in seed_generators_of(sublayer)
+    }
+    return any(id(each) not in inside for each in seed_generators_of(layer))
 
 
 def rows_of(nest: Any, rows: np.ndarray) -> Any:
@@ -145,21 +197,11 @@ def _difference(
         kept: Which rows of the second pass are compared, `[batch]`.
         rows: Which row of the first pass each of them was; the same by default.
     """
-
-    def differ(one: Any, two: Any) -> bool:
-        if rows is not None and has_rows(one, trial.batch):
-            one = tf.gather(one, rows)
-        differing = differing_rows(one, two, trial.batch, trial.tolerance)
-        return bool(differing[kept].any())
-
-    def any_differ(one: Any, two: Any) -> bool:
-        pairs = zip(*map(keras.tree.flatten, (one, two)), strict=True)
-        return any(differ(*pair) for pair in pairs)
-
     for one, two in zip(first.calls, second.calls, strict=True):
-        if any_differ((one.args, one.kwargs), (two.args, two.kwargs)):
+        given = (one.args, one.kwargs)
+        if trial.differ(given, (two.args, two.kwargs), kept, rows):
             return f"the inputs of layer {one.hook.layer.path!r}"
-    if differ(first.losses, second.losses):
+    if trial.differ(first.losses, second.losses, kept, rows):
         return "the loss of one"
     weights = tf.random.stateless_normal([trial.batch], [0, 0], alg="philox")
     weights = tf.where(kept, weights, tf.zeros_like(weights))
@@ -167,7 +209,7 @@ def _difference(
     for place, call in enumerate(first.calls):
         before = _backward_values(trial, first, place, back)
         after = _backward_values(trial, second, place, weights)
-        if any_differ(before, after):
+        if trial.differ(before, after, kept, rows):
             return f"the gradient at the output of {call.hook.layer.path!r}"
     return None
 

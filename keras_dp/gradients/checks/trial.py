@@ -4,8 +4,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
 import tensorflow as tf
 
+from keras_dp.gradients.checks.rows import differing_rows, has_rows
 from keras_dp.gradients.engine import GradientEngine, HookedPass
 from keras_dp.keras_internals import layers_of
 
@@ -42,6 +44,11 @@ class Trial(NamedTuple):
         """Sets the state back, so that random numbers are drawn again."""
         restore(self.state)
 
+    def outputs(self, inputs: Any, *, training: bool = True) -> Any:
+        """Returns the outputs of the model, called from the state."""
+        self.restore()
+        return self.engine.call(inputs, training=training)
+
     def hooked_pass(
         self,
         inputs: Any,
@@ -54,6 +61,31 @@ class Trial(NamedTuple):
         return self.engine.hooked_pass(
             inputs, losses_of or self.losses_of, self.batch, training=training
         )
+
+    def differ(
+        self,
+        one: Any,
+        two: Any,
+        kept: np.ndarray,
+        rows: np.ndarray | None = None,
+    ) -> bool:
+        """Whether two nests differ in a row.
+
+        Args:
+            one: Values of the first pass; see `differing_rows`.
+            two: Values of the second pass, a nest of as many leaves.
+            kept: Which rows of `two` are compared, `[batch]`.
+            rows: Which row of `one` each row of `two` was; the same by default.
+        """
+
+        def leaves_differ(one: Any, two: Any) -> bool:
+            if rows is not None and has_rows(one, self.batch):
+                one = tf.gather(one, rows)
+            differing = differing_rows(one, two, self.batch, self.tolerance)
+            return bool(differing[kept].any())
+
+        pairs = zip(*map(keras.tree.flatten, (one, two)), strict=True)
+        return any(leaves_differ(*pair) for pair in pairs)
 
     @property
     def tolerance(self) -> float:
