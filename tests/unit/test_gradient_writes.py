@@ -172,6 +172,33 @@ class TestIsRefused:
             self_check(engine, X, _squares, 4)
 
     @pytest.mark.parametrize("mode", ["graph", "eager"])
+    @pytest.mark.parametrize("kind", sorted(WRITES.keys() - {STATELESS}))
+    def test_by_the_name_of_the_layer(self, kind, mode) -> None:
+        layer = Does(WRITES[kind]())
+        layer.name = "keeper"
+        block = keras.Sequential([keras.Input((4,)), layers.Dense(4), layer])
+        engine = GradientEngine(_model(Does(lambda layer, x: x), block))
+
+        # The second call has a scope with a number.
+        for _ in range(2):
+            with pytest.raises(
+                UnsupportedLayerError, match=r"^Layer '.*keeper' of class Does:"
+            ):
+                _run(engine, mode)
+
+    @pytest.mark.parametrize("mode", ["graph", "eager"])
+    def test_without_one_where_the_loss_keeps_data(self, mode) -> None:
+        seen = _variable()
+
+        def losses_of(outputs):
+            seen.assign(tf.reduce_max(outputs))
+            return _squares(outputs)
+
+        engine = _engine(lambda layer, x: x)
+        with pytest.raises(UnsupportedLayerError, match=r"^'[^']*' writes "):
+            _run(engine, mode, losses_of)
+
+    @pytest.mark.parametrize("mode", ["graph", "eager"])
     def test_a_variable_of_the_model_which_is_named(self, mode) -> None:
         class Maximum(layers.Layer):
             def build(self, shape):

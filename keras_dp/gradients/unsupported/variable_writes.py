@@ -10,6 +10,7 @@ compared. Not found: what eager Python code keeps outside of the layers.
 """
 
 import contextlib
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -62,27 +63,24 @@ def _check_operations(
         for external, internal in graph.captures
         if id(external) in paths
     }
+    bodies = _bodies(graph)
     for operation in operations:
-        kind, inputs = operation.type, operation.inputs
-        if stateful_operations.keeps_nothing(kind):
-            continue
-        path = paths.get(id(inputs[0]), "") if len(inputs) else ""
-        if kind not in stateful_operations.ASSIGNMENTS or path is not None:
-            raise _refusal(operation.name, path)
-    forbidden = stateful_operations.forbidden_in(
-        _functions_called(operations), _bodies(graph).__getitem__
-    )
-    if forbidden:
-        raise _refusal(forbidden)
+        kind, inputs, name = operation.type, operation.inputs, operation.name
+        if not stateful_operations.keeps_nothing(kind):
+            path = paths.get(id(inputs[0]), "") if len(inputs) else ""
+            if kind not in stateful_operations.ASSIGNMENTS or path is not None:
+                raise _refusal(model, name, name, path)
+        forbidden = stateful_operations.forbidden_in(
+            _functions_called(operation), bodies.__getitem__
+        )
+        if forbidden:
+            raise _refusal(model, forbidden, name)
 
 
-def _functions_called(operations: list[tf.Operation]) -> set[str]:
-    return {
-        name
-        for operation in operations
-        if stateful_operations.function_attributes(operation.type)
-        for name in stateful_operations.functions_called_by(operation.node_def)
-    }
+def _functions_called(operation: tf.Operation) -> set[str]:
+    if not stateful_operations.function_attributes(operation.type):
+        return set()
+    return stateful_operations.functions_called_by(operation.node_def)
 
 
 def _bodies(graph: tf.Graph) -> dict[str, Any]:
@@ -100,20 +98,21 @@ def _eagerly(model: keras.Model) -> Iterator[None]:
     refusals: list[UnsupportedLayerError] = []
 
     def observe(kind: str, inputs: Sequence[Any]) -> None:
+        scope = tf.get_current_name_scope()
         if stateful_operations.is_function(kind):
             forbidden = stateful_operations.forbidden_in([kind], function_nodes)
             if forbidden:
-                refusals.append(_refusal(forbidden))
+                refusals.append(_refusal(model, forbidden, scope))
         elif not stateful_operations.keeps_nothing(kind):
             path = paths.get(id(inputs[0]), "") if len(inputs) else ""
             if kind not in stateful_operations.ASSIGNMENTS or path is not None:
-                refusals.append(_refusal(kind, path))
+                refusals.append(_refusal(model, kind, scope, path))
 
     layers = layers_of(model)
     with changed_attributes(layers) as changed, eager_operations(observe):
         yield
     if changed:
-        refusals.append(_refusal(changed[0]))
+        refusals.append(_refusal(model, changed[0], ""))
     if refusals:
         for variable, value in values:
             variable.assign(value)  # No written value may stay.
@@ -138,12 +137,43 @@ def _handles(value: Any) -> list[Any]:
     return [each.handle for each in getattr(value, "values", [value])]
 
 
-def _refusal(operation: str, path: str | None = None) -> UnsupportedLayerError:
+def _layer_in(model: keras.Model, scope: str) -> keras.Layer | None:
+    """Returns the innermost layer of a name scope, `None` if it has none.
+
+    Keras opens a scope of the layer's name for each call; TensorFlow appends a
+    number to names that it has seen.
+    """
+    by_name = {layer.name: layer for layer in layers_of(model)}
+    for part in reversed(scope.split("/")):
+        for name in (part, re.sub(r"_\d+$", "", part)):
+            if name in by_name and by_name[name] is not model:
+                return by_name[name]
+    return None
+
+
+def _refusal(
+    model: keras.Model, operation: str, scope: str, path: str | None = None
+) -> UnsupportedLayerError:
+    """Returns the error of an operation that keeps data.
+
+    Args:
+        model: The model that is called.
+        operation: What the message calls it.
+        scope: The name scope that it runs in.
+        path: The variable that it writes to, if that is the model's.
+    """
+    layer = _layer_in(model, scope)
+    owner = (
+        ""
+        if layer is None
+        else f"Layer {layer.path!r} of class {type(layer).__name__}: "
+    )
     where = f" to the variable {path!r}" if path else ""
     return UnsupportedLayerError(
-        f"{operation!r} writes{where} while the model and its loss are called "
-        "in training mode. It would carry what it has seen of the data out of "
-        "the model without noise. Freeze the layer with layer.trainable = "
-        "False, or remove what keeps, prints or counts. Random numbers must "
-        "come from a keras.random.SeedGenerator of the layer that uses them."
+        f"{owner}{operation!r} writes{where} while the model and its loss are "
+        "called in training mode. It would carry what it has seen of the data "
+        "out of the model without noise. Freeze the layer with "
+        "layer.trainable = False, or remove what keeps, prints or counts. "
+        "Random numbers must come from a keras.random.SeedGenerator of the "
+        "layer that uses them."
     )
