@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from keras_dp import _nests
 from keras_dp.sampling.aligned import aligned_empty
-from keras_dp.sampling.nests import Nest, leaves_of, mapped
+from keras_dp.sampling.nests import Nest, mapped
 from keras_dp.sampling.record_files import RecordFile, Shards, checked_indices
 
 Integers = npt.NDArray[np.int64]
@@ -89,7 +90,9 @@ class ArrayShards:
             mapped(_check_alike, first, stored)
         counts: list[int] = []
         for stored in self._stored:
-            lengths = {leaf.file.path: leaf.count for leaf in leaves_of(stored)}
+            lengths = {
+                leaf.file.path: leaf.count for leaf in _nests.leaves(stored)
+            }
             if len(set(lengths.values())) != 1:
                 raise ValueError(
                     "`shards` must have files of equal length in one shard. "

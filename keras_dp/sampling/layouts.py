@@ -37,6 +37,15 @@ class Layout(abc.ABC):
     bound_factor: int
     most_rows: int
 
+    def __init__(self, draw: BernoulliDraw) -> None:
+        """Takes over who is drawn how."""
+        self._draw = draw
+
+    @property
+    def sampling_probability(self) -> float:
+        """Chance of each record to take part, the one that is drawn with."""
+        return self._draw.sampling_probability
+
     @abc.abstractmethod
     def draw(
         self, physical_batch_size: int, words: Words, places: Words
@@ -69,7 +78,7 @@ class Groups(Layout):
             probability: Chance of a group to take part.
             rows: Records of a group; 1 where each record is drawn on its own.
         """
-        self._draw = BernoulliDraw(population // rows, probability)
+        super().__init__(BernoulliDraw(population // rows, probability))
         self.rows, self.size = rows, float(rows)
         self.most_rows = (
             default_physical_batch_size(population, probability)
@@ -103,7 +112,7 @@ class Slots(Layout):
             probability: Chance of a record to take part.
             size: Records that a slot should hold on average.
         """
-        self._draw = BernoulliDraw(population, probability)
+        super().__init__(BernoulliDraw(population, probability))
         expected = population * probability
         self._slots = max(1, round(expected / size))
         self.size = expected / self._slots

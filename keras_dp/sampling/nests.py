@@ -27,8 +27,3 @@ def mapped(function: Callable[..., Any], nest: Nest, *others: Nest) -> Nest:
                     "there must be an array."
                 )
     return _nests.join(nest, map(function, paths, *leaves))
-
-
-def leaves_of(nest: Nest) -> list[Any]:
-    """Returns the leaves, those of dicts in the order of their keys."""
-    return _nests.leaves(nest)

@@ -133,30 +133,26 @@ class PoissonBatches:
             _check.integer_at_least(0, seed=seed)
         self._records = Records(data)
         self._whole_size = len(self._records)
-        self._probability = float(sampling_probability)
         self._positions = range(self._whole_size)
         self.shard_index: int | None = None
         self.shard_count: int | None = None
         self._kind, self._has_seed = microbatches, seed is not None
         self._seed = seed if _reproducible.is_on() else None
         self._streams = 0
-        self._layout = self._layout_of(self._whole_size)
+        self._layout = layout_of(
+            microbatches, self._whole_size, float(sampling_probability)
+        )
         self._has_default_size = physical_batch_size is None
         if physical_batch_size is None:
             physical_batch_size = self._layout.most_rows
         if rounds_per_epoch is None:
-            rounds_per_epoch = max(1, round(1 / self.sampling_probability))
+            rounds_per_epoch = max(1, round(1 / sampling_probability))
         _check.integer_at_least(
             1,
             physical_batch_size=physical_batch_size,
             rounds_per_epoch=rounds_per_epoch,
         )
-        if physical_batch_size % self._layout.rows:
-            raise ValueError(
-                "`physical_batch_size` must be a multiple of the "
-                f"{self._layout.rows} rows of a microbatch. Received: "
-                f"physical_batch_size={physical_batch_size!r}."
-            )
+        _check_holds_microbatches(physical_batch_size, self._layout.rows)
         self.physical_batch_size = int(physical_batch_size)
         self.rounds_per_epoch = int(rounds_per_epoch)
 
@@ -173,7 +169,7 @@ class PoissonBatches:
     @property
     def sampling_probability(self) -> float:
         """Chance of each record to take part in a round."""
-        return self._probability
+        return self._layout.sampling_probability
 
     @property
     def unit(self) -> str:
@@ -322,3 +318,12 @@ class PoissonBatches:
                     mask=mask,
                     ends_sample=number == len(sample),
                 )
+
+
+def _check_holds_microbatches(physical_batch_size: int, rows: int) -> None:
+    if physical_batch_size % rows:
+        raise ValueError(
+            f"`physical_batch_size` must be a multiple of the {rows} rows of a "
+            "microbatch. Received: "
+            f"physical_batch_size={physical_batch_size!r}."
+        )

@@ -7,8 +7,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from keras_dp import _nests
 from keras_dp.sampling.aligned import aligned_empty
-from keras_dp.sampling.nests import Nest, leaves_of, mapped
+from keras_dp.sampling.nests import Nest, mapped
 from keras_dp.sampling.record_files import RecordFile
 
 Indices = npt.NDArray[np.int64]
@@ -76,9 +77,9 @@ class Records:
             first = self._arrays = _arrays(data, "data")
             self._files = _mapped_files(data)
             self._is_mapped = any(
-                isinstance(leaf, np.memmap) for leaf in leaves_of(data)
+                isinstance(leaf, np.memmap) for leaf in _nests.leaves(data)
             )
-            self._size = len(leaves_of(first)[0])
+            self._size = len(_nests.leaves(first)[0])
             self._check_leading_axis(first, {self._size})
         if not self._size:
             raise ValueError(
@@ -136,7 +137,7 @@ class Records:
         return taken
 
     def _check_leading_axis(self, arrays: Nest, lengths: set[int]) -> None:
-        shapes = [leaf.shape for leaf in leaves_of(arrays)]
+        shapes = [leaf.shape for leaf in _nests.leaves(arrays)]
         if {shape[0] for shape in shapes} != lengths:
             where = "data" if self._source is None else "data[indices]"
             raise ValueError(
@@ -187,7 +188,7 @@ def _mapped_files(data: Nest) -> list[RecordFile]:
     """Returns the files of memory maps that are only read."""
     paths = {
         leaf.filename: RecordFile(leaf.filename)
-        for leaf in leaves_of(data)
+        for leaf in _nests.leaves(data)
         if isinstance(leaf, np.memmap)
         and leaf.mode in ("r", "c")
         and leaf.filename is not None
@@ -225,7 +226,7 @@ def _arrays(nest: Nest, name: str) -> Nest:
         return values
 
     arrays = mapped(array, nest)
-    if not leaves_of(arrays):
+    if not _nests.leaves(arrays):
         raise TypeError(
             f"`{name}` must hold at least one array. "
             f"Received: an empty {type(nest).__name__}."

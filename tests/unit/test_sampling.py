@@ -15,6 +15,7 @@ from keras_dp.sampling import (
     ArrayShards,
     FixedMicrobatches,
     PoissonBatches,
+    RandomMicrobatches,
     random_words,
 )
 from keras_dp.sampling.bernoulli_draw import BernoulliDraw
@@ -362,6 +363,27 @@ def test_what_a_ledger_is_told_cannot_be_set(name):
 
     with pytest.raises(AttributeError):
         setattr(batches, name, getattr(batches, name))
+
+
+@pytest.mark.parametrize(
+    "microbatches", [None, FixedMicrobatches(2), RandomMicrobatches(2)]
+)
+def test_the_event_is_of_the_draw_by_force_too(microbatches):
+    """No attribute can make them disagree: the draw is asked."""
+    batches = PoissonBatches(
+        np.arange(20_000),
+        sampling_probability=0.5,
+        microbatches=microbatches,
+    )
+
+    for holder in (batches, batches._layout):
+        for name in ("_probability", "probability", *vars(holder)):
+            if vars(holder).get(name, 0.5) == 0.5:
+                setattr(holder, name, 0.25)
+
+    (taken,) = drawn(batches)
+    assert batches.sampling_event.probability == 0.5
+    assert 9_000 < len(taken) < 11_000  # Ten standard deviations of pairs.
 
 
 def test_defaults():
