@@ -5,7 +5,7 @@ import dataclasses
 import tensorflow as tf
 from typing_extensions import override
 
-from keras_dp import _check
+from keras_dp import _check, _peers
 from keras_dp.dp_queries import chunked_sums
 from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.dp_query import (
@@ -15,14 +15,16 @@ from keras_dp.dp_queries.dp_query import (
 from keras_dp.dp_queries.gaussian_sum_query import (
     GaussianGlobalState,
     GaussianSumQuery,
+    ratio,
+    stddev_from,
 )
-from keras_dp.dp_queries.saving import as_floats, register
+from keras_dp.dp_queries.saving import register, set_fields
 from keras_dp.dp_queries.summing_query import SummingQuery
 from keras_dp.dp_queries.wrapping_query import WrappingQuery
 
 
 @register
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, init=False)
 class DiscretizedSumQuery(SummingQuery, WrappingQuery):
     """Sums records rounded to -1, 0 and 1 and clipped, with Gaussian noise.
 
@@ -44,6 +46,8 @@ class DiscretizedSumQuery(SummingQuery, WrappingQuery):
         l2_norm_clip: Bound on the norm of a record of -1, 0 and 1, >= 0.
         stddev: Standard deviation of the noise on the sum, in the unit of
             `l2_norm_clip`, 0 or >= 1e-30. At 0 the sum is bare.
+        noise_multiplier: Its ratio `stddev / l2_norm_clip`. Give either this
+            or `stddev`.
         chunk_bytes: How many bytes of records to materialize at a time, at
             least one record. About 5 times as much is needed
             (`benchmarks/chunked_queries.py`).
@@ -67,12 +71,33 @@ class DiscretizedSumQuery(SummingQuery, WrappingQuery):
     stddev: float
     chunk_bytes: int = 2**26
 
-    def __post_init__(self) -> None:
-        _check.finite_non_negative(threshold=self.threshold)
-        _check.integer_at_least(1, chunk_bytes=self.chunk_bytes)
-        GaussianSumQuery(self.l2_norm_clip, self.stddev)  # It checks both.
-        as_floats(self, "threshold", "l2_norm_clip", "stddev")
-        object.__setattr__(self, "chunk_bytes", int(self.chunk_bytes))
+    @_peers.explains(_peers.QUERY)
+    def __init__(
+        self,
+        threshold: float,
+        l2_norm_clip: float,
+        stddev: float | None = None,
+        chunk_bytes: int = 2**26,
+        *,
+        noise_multiplier: float | None = None,
+    ) -> None:
+        _check.finite_non_negative(
+            threshold=threshold, l2_norm_clip=l2_norm_clip
+        )
+        _check.integer_at_least(1, chunk_bytes=chunk_bytes)
+        stddev = stddev_from(l2_norm_clip, noise_multiplier, stddev=stddev)
+        set_fields(
+            self,
+            threshold=float(threshold),
+            l2_norm_clip=float(l2_norm_clip),
+            stddev=float(stddev),
+            chunk_bytes=int(chunk_bytes),
+        )
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Stddev of the noise over the bound on one record."""
+        return ratio(self.stddev, self.l2_norm_clip)
 
     @property
     @override

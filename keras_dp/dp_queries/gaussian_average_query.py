@@ -4,22 +4,26 @@ import dataclasses
 
 from typing_extensions import override
 
-from keras_dp import _check
+from keras_dp import _check, _peers
 from keras_dp.dp_queries.dp_query import (
     LeafNoise,
     Nest,
 )
 from keras_dp.dp_queries.gaussian_sum_query import (
     GaussianSumQuery,
-    check_stddev,
+    ratio,
+    stddev_from,
 )
-from keras_dp.dp_queries.normalized_query import NormalizedQuery
-from keras_dp.dp_queries.saving import as_floats, register
+from keras_dp.dp_queries.normalized_query import (
+    NormalizedQuery,
+    checked_denominator,
+)
+from keras_dp.dp_queries.saving import register, set_fields
 from keras_dp.dp_queries.wrapping_query import WrappingQuery
 
 
 @register
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, init=False)
 class GaussianAverageQuery(WrappingQuery):
     """A `GaussianSumQuery` divided by a fixed, public number.
 
@@ -34,7 +38,10 @@ class GaussianAverageQuery(WrappingQuery):
         l2_norm_clip: Bound on one record's norm, in the record's unit, >= 0.
         sum_stddev: Standard deviation of the noise on the *sum*, same unit,
             >= 0. The average has noise of `sum_stddev / denominator`.
-        denominator: Public constant, > 0, in records.
+        noise_multiplier: Its ratio `sum_stddev / l2_norm_clip`, which decides
+            what a round costs. Give either this or `sum_stddev`.
+        denominator: Public constant, > 0, in records: the expected size of a
+            sample.
 
     >>> import tensorflow as tf
     >>> query = GaussianAverageQuery(5.0, sum_stddev=0.0, denominator=2)
@@ -51,11 +58,30 @@ class GaussianAverageQuery(WrappingQuery):
     sum_stddev: float
     denominator: float
 
-    def __post_init__(self) -> None:
-        _check.finite_non_negative(l2_norm_clip=self.l2_norm_clip)
-        check_stddev(sum_stddev=self.sum_stddev)
-        _check.finite_positive(denominator=self.denominator)
-        as_floats(self, "l2_norm_clip", "sum_stddev", "denominator")
+    @_peers.explains(_peers.QUERY)
+    def __init__(
+        self,
+        l2_norm_clip: float,
+        sum_stddev: float | None = None,
+        denominator: float | None = None,
+        *,
+        noise_multiplier: float | None = None,
+    ) -> None:
+        _check.finite_non_negative(l2_norm_clip=l2_norm_clip)
+        stddev = stddev_from(
+            l2_norm_clip, noise_multiplier, sum_stddev=sum_stddev
+        )
+        set_fields(
+            self,
+            l2_norm_clip=float(l2_norm_clip),
+            sum_stddev=float(stddev),
+            denominator=checked_denominator(denominator),
+        )
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Stddev of the noise over the bound on one record."""
+        return ratio(self.sum_stddev, self.l2_norm_clip)
 
     @property
     @override

@@ -1,12 +1,13 @@
 """Gaussian sums of clipped records."""
 
 import dataclasses
+import math
 from typing import NamedTuple
 
 import tensorflow as tf
 from typing_extensions import override
 
-from keras_dp import _check, ledger
+from keras_dp import _check, _peers, ledger
 from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.dp_query import (
     GaussianEvent,
@@ -14,7 +15,7 @@ from keras_dp.dp_queries.dp_query import (
     Nest,
     QueryResult,
 )
-from keras_dp.dp_queries.saving import as_floats, register
+from keras_dp.dp_queries.saving import register, set_fields
 from keras_dp.dp_queries.summing_query import SummingQuery
 from keras_dp.noise import seeds
 
@@ -39,7 +40,7 @@ class GaussianGlobalState(NamedTuple):
 
 
 @register
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, init=False)
 class GaussianSumQuery(SummingQuery):
     """Sums records clipped to an L2 norm, and adds Gaussian noise.
 
@@ -58,6 +59,8 @@ class GaussianSumQuery(SummingQuery):
         stddev: Standard deviation of the noise on the sum, same unit, >= 0.
             At 0 the sum is bare, and any accountant says epsilon = inf; below
             1e-30 float32 would round the noise away.
+        noise_multiplier: Its ratio `stddev / l2_norm_clip`, which decides what
+            a round costs. Give either this or `stddev`.
 
     Source: Abadi et al. (2016), arXiv:1607.00133v2, Algorithm 1, without its
     division by the lot size.
@@ -74,10 +77,22 @@ class GaussianSumQuery(SummingQuery):
     l2_norm_clip: float
     stddev: float
 
-    def __post_init__(self) -> None:
-        _check.finite_non_negative(l2_norm_clip=self.l2_norm_clip)
-        check_stddev(stddev=self.stddev)
-        as_floats(self, "l2_norm_clip", "stddev")
+    @_peers.explains(_peers.QUERY)
+    def __init__(
+        self,
+        l2_norm_clip: float,
+        stddev: float | None = None,
+        *,
+        noise_multiplier: float | None = None,
+    ) -> None:
+        _check.finite_non_negative(l2_norm_clip=l2_norm_clip)
+        stddev = stddev_from(l2_norm_clip, noise_multiplier, stddev=stddev)
+        set_fields(self, l2_norm_clip=float(l2_norm_clip), stddev=float(stddev))
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Stddev of the noise over the bound on one record."""
+        return ratio(self.stddev, self.l2_norm_clip)
 
     @override
     def initial_global_state(
@@ -144,12 +159,42 @@ class GaussianSumQuery(SummingQuery):
         return records_lib.clipped_sum(records, norms, params, mask)
 
 
-def check_stddev(**named: float) -> None:
-    """Raises unless noise of every value fits float32."""
-    for name, value in named.items():
-        _check.finite_non_negative(**{name: value})
-        if value and not _SMALLEST_STDDEV <= value <= _LARGEST_STDDEV:
-            raise ValueError(
-                f"`{name}` must be 0, or in [{_SMALLEST_STDDEV}, "
-                f"{_LARGEST_STDDEV}]. Received: {name}={value!r}."
-            )
+def stddev_from(
+    l2_norm_clip: float,
+    noise_multiplier: float | None,
+    **stddev: float | None,
+) -> float:
+    """Returns the stddev of the noise, given itself or over the clip.
+
+    Args:
+        l2_norm_clip: Bound on one record's norm.
+        noise_multiplier: The stddev over `l2_norm_clip`, or `None`.
+        **stddev: The stddev under the name of its argument, or `None`.
+
+    Raises:
+        TypeError: Neither or both are given.
+        ValueError: The stddev does not fit float32.
+    """
+    ((name, given),) = stddev.items()
+    if (given is None) == (noise_multiplier is None):
+        raise TypeError(
+            f"`{name}` or `noise_multiplier` must be given, one of them. "
+            f"Received: {name}={given!r}, "
+            f"noise_multiplier={noise_multiplier!r}."
+        )
+    if noise_multiplier is not None:
+        _check.finite_non_negative(noise_multiplier=noise_multiplier)
+        given = noise_multiplier * l2_norm_clip
+    if given is not None:
+        _check.finite_non_negative(**{name: given})
+        if not given or _SMALLEST_STDDEV <= given <= _LARGEST_STDDEV:
+            return given
+    raise ValueError(
+        f"`{name}` must be 0, or in [{_SMALLEST_STDDEV}, {_LARGEST_STDDEV}]. "
+        f"Received: {name}={given!r}."
+    )
+
+
+def ratio(stddev: float, l2_norm_clip: float) -> float:
+    """Returns the noise multiplier, infinite where no record counts."""
+    return stddev / l2_norm_clip if l2_norm_clip else math.inf

@@ -8,7 +8,7 @@ from typing import Any, Self
 import tensorflow as tf
 from typing_extensions import override
 
-from keras_dp import _check, _nests, ledger
+from keras_dp import _check, _nests, _peers, ledger
 from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.dp_query import (
     DPQuery,
@@ -19,8 +19,11 @@ from keras_dp.dp_queries.dp_query import (
 from keras_dp.dp_queries.gaussian_sum_query import (
     GaussianGlobalState,
     GaussianSumQuery,
+    ratio,
+    stddev_from,
 )
-from keras_dp.dp_queries.saving import as_floats, register
+from keras_dp.dp_queries.normalized_query import checked_denominator
+from keras_dp.dp_queries.saving import register, set_fields
 from keras_dp.dp_queries.summing_query import SummingQuery, empty_sum
 from keras_dp.dp_queries.wrapping_query import WrappingQuery
 
@@ -29,7 +32,7 @@ _RULE = "`scales` must have a structure that is a prefix of the record's."
 
 
 @register
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, init=False)
 class JointClipQuery(SummingQuery, WrappingQuery):
     """Averages groups of vectors that live on different scales.
 
@@ -57,6 +60,8 @@ class JointClipQuery(SummingQuery, WrappingQuery):
         sum_stddev: Standard deviation of the noise on the scaled sum, a ratio,
             >= 0. On the average, group g has noise of
             `s_g * sum_stddev / denominator`.
+        noise_multiplier: Its ratio `sum_stddev / l2_norm_clip`. Give either
+            this or `sum_stddev`.
         denominator: Public constant, > 0, in records; 1 gives sums.
 
     Source: McMahan et al. (2018), arXiv:1812.06210v2, section 2, "Joint
@@ -81,8 +86,17 @@ class JointClipQuery(SummingQuery, WrappingQuery):
     sum_stddev: float
     denominator: float
 
-    def __post_init__(self) -> None:
-        each = _nests.leaves(self.scales)
+    @_peers.explains(_peers.QUERY)
+    def __init__(
+        self,
+        scales: Nest,
+        l2_norm_clip: float,
+        sum_stddev: float | None = None,
+        denominator: float | None = None,
+        *,
+        noise_multiplier: float | None = None,
+    ) -> None:
+        each = _nests.leaves(scales)
         for scale in each:
             _check.finite_positive(scales=scale)
             if not 1 / _LARGEST_SCALE <= scale <= _LARGEST_SCALE:
@@ -91,11 +105,23 @@ class JointClipQuery(SummingQuery, WrappingQuery):
                     f"{_LARGEST_SCALE}], for float32 has no larger range. "
                     f"Received: scales={scale!r}."
                 )
-        _check.finite_positive(denominator=self.denominator)
-        GaussianSumQuery(self.l2_norm_clip, self.sum_stddev)  # It checks both.
-        as_floats(self, "l2_norm_clip", "sum_stddev", "denominator")
-        scales = _nests.join(self.scales, iter(map(float, each)))
-        object.__setattr__(self, "scales", _nests.frozen(scales))
+        _check.finite_non_negative(l2_norm_clip=l2_norm_clip)
+        stddev = stddev_from(
+            l2_norm_clip, noise_multiplier, sum_stddev=sum_stddev
+        )
+        floats = _nests.join(scales, iter(map(float, each)))
+        set_fields(
+            self,
+            scales=_nests.frozen(floats),
+            l2_norm_clip=float(l2_norm_clip),
+            sum_stddev=float(stddev),
+            denominator=checked_denominator(denominator),
+        )
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Stddev of the noise over the bound on one record."""
+        return ratio(self.sum_stddev, self.l2_norm_clip)
 
     @override
     def get_config(self) -> dict[str, Any]:

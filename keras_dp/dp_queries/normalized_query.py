@@ -13,7 +13,7 @@ from keras_dp.dp_queries.dp_query import (
     Nest,
     QueryResult,
 )
-from keras_dp.dp_queries.saving import as_floats, register
+from keras_dp.dp_queries.saving import register, set_fields
 from keras_dp.dp_queries.wrapping_query import WrappingQuery, check_query
 
 
@@ -27,6 +27,22 @@ class NormalizedGlobalState(NamedTuple):
 
     numerator_state: Nest
     denominator: tf.Tensor
+
+
+def checked_denominator(denominator: float | None) -> float:
+    """Returns a public denominator.
+
+    Raises:
+        TypeError: It is not given.
+        ValueError: It is not > 0 and finite.
+    """
+    if denominator is None:
+        raise TypeError(
+            "`denominator` must be given: the expected number of records in a "
+            "sample, such as sampling_probability * N. Received: None."
+        )
+    _check.finite_positive(denominator=denominator)
+    return float(denominator)
 
 
 @register
@@ -60,8 +76,7 @@ class NormalizedQuery(WrappingQuery):
 
     def __post_init__(self) -> None:
         check_query(numerator_query=self.numerator_query)
-        _check.finite_positive(denominator=self.denominator)
-        as_floats(self, "denominator")
+        set_fields(self, denominator=checked_denominator(self.denominator))
 
     @property
     @override

@@ -33,6 +33,12 @@ def register(cls: type[Any]) -> type[Any]:
     return keras.saving.register_keras_serializable(package="keras_dp")(cls)
 
 
+def set_fields(value: Configured, **fields: Any) -> None:
+    """Sets the fields of a frozen value that is being made."""
+    for name, field in fields.items():
+        object.__setattr__(value, name, field)
+
+
 def as_floats(value: Configured, *fields: str) -> None:
     """Makes numpy scalars and ints equal, and saved, as Python floats."""
     for field in fields:

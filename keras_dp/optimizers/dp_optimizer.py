@@ -7,6 +7,7 @@ import keras
 import tensorflow as tf
 from typing_extensions import override
 
+from keras_dp import _peers
 from keras_dp import ledger as ledger_lib
 from keras_dp.dp_queries import DPQuery
 from keras_dp.errors import PrivateTrainingError
@@ -63,6 +64,7 @@ class DPOptimizer(WrappingOptimizer):
     keras_dp.errors.PrivateTrainingError: DPOptimizer was handed ordinary...
     """
 
+    @_peers.explains(_peers.OPTIMIZER)
     def __init__(
         self,
         inner: keras.optimizers.Optimizer,

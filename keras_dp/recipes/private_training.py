@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_dp import _check
+from keras_dp import _check, _peers
 from keras_dp.dp_queries import GaussianAverageQuery
 from keras_dp.keras_internals import compile_arguments_of, print_line
 from keras_dp.ledger import GaussianSum, PrivacyLedger, Round
@@ -26,6 +26,7 @@ _CLIP = 1.0
 _KEPT = ("loss", "loss_weights", "metrics", "weighted_metrics")
 
 
+@_peers.explains(_peers.RECIPE)
 def make_private(
     model: keras.Model,
     data: Any,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from keras_dp import _check, _reproducible
+from keras_dp import _check, _peers, _reproducible
 from keras_dp.ledger import PoissonSampling
 from keras_dp.sampling import random_words
 from keras_dp.sampling.layouts import Layout
@@ -93,6 +93,7 @@ class PoissonBatches:
     ((24, 28, 28), (24,), (24,))
     """
 
+    @_peers.explains(_peers.SAMPLER)
     def __init__(
         self,
         data: Nest | RandomAccessSource,

@@ -22,6 +22,7 @@ from keras_dp.training.epsilon_limit import EpsilonLimit
 from keras_dp.training.layer_seeds import LayerSeeds
 from keras_dp.training.preconditions import check_lengths
 from keras_dp.training.recording import RoundRecorder, UnrecordedRounds
+from keras_dp.training.settings_advice import advise
 from keras_dp.training.step import TrainingStep
 
 # Returns the compiled steps for batches such as this one, after it has checked
@@ -98,6 +99,10 @@ class TrainingLoop:
             finally:
                 # A model saved now says nothing of the seeds that were used.
                 self._renew_seeds()
+
+    def advise(self) -> None:
+        """Warns of settings that are seldom meant."""
+        advise(self._planned_round(), self._optimizer.query, self._adapter)
 
     def begin_epoch(self) -> None:
         """Draws new seeds of layers: a checkpoint may hold the old ones."""

@@ -50,6 +50,7 @@ from keras_dp.training.preconditions import (
     resolved_loss_scale,
 )
 from keras_dp.training.private_metrics import PrivateMetric
+from keras_dp.training.settings_advice import advise_delta
 from keras_dp.training.side_queries import SideQueries
 from keras_dp.training.step import TrainingStep
 from keras_dp.training.step_parts import StepOptions, StepParts
@@ -305,6 +306,7 @@ class PrivateModel(ClusterModel):
             x = self.samples
         adapter, replicas = self._ready(x)
         delta = self._delta(delta, adapter)
+        advise_delta(delta, adapter.population_size)
         limit = self._limit(target_epsilon, delta, replicas)
         if adapter.is_sampler:
             check_no_batching(y=y, batch_size=batch_size, **options)
@@ -406,6 +408,8 @@ class PrivateModel(ClusterModel):
                 build_from_batch(self, batch.data)
                 self._build_round()
                 self._step = TrainingStep(self.step_parts())
+            if self._loop is not None:
+                self._loop.advise()
         self._step.check_unchanged(self.model, self.optimizer)
         return self._step
 

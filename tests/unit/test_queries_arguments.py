@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import keras_dp
 from keras_dp.dp_queries import (
     GaussianAverageQuery,
     GaussianSumQuery,
@@ -45,7 +46,7 @@ def test_denominators_are_positive(value):
         make(GaussianAverageQuery, denominator=value)
 
 
-@pytest.mark.parametrize("value", ["1", None, True, [1.0]])
+@pytest.mark.parametrize("value", ["1", True, [1.0]])
 @pytest.mark.parametrize("name", ["l2_norm_clip", "sum_stddev", "denominator"])
 def test_arguments_are_numbers(name, value):
     with pytest.raises(TypeError, match=rf"^`{name}` must be a number\. Rec"):
@@ -113,3 +114,62 @@ def test_states_hold_no_more_than_they_must():
     assert state._fields == ("l2_norm_clip", "stddev", "seed")
     assert state.seed.dtype == tf.int64
     map_numpy(lambda leaf: leaf.shape in {(), (4,)}, state)
+
+
+GAUSSIAN = {
+    "GaussianSumQuery": ({}, "stddev"),
+    "GaussianAverageQuery": ({"denominator": 64}, "sum_stddev"),
+    "DiscretizedSumQuery": ({"threshold": 0.1}, "stddev"),
+    "JointClipQuery": (
+        {"scales": {"a": 1.0, "b": 2.0}, "denominator": 64},
+        "sum_stddev",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GAUSSIAN)
+class TestNoiseOverTheClip:
+    def test_is_the_same_as_the_stddev(self, name) -> None:
+        others, stddev = GAUSSIAN[name]
+        query = getattr(keras_dp, name)
+
+        by_ratio = query(l2_norm_clip=3.0, noise_multiplier=1.5, **others)
+
+        assert by_ratio == query(l2_norm_clip=3.0, **{stddev: 4.5}, **others)
+        assert by_ratio.noise_multiplier == 1.5
+        assert type(by_ratio).from_config(by_ratio.get_config()) == by_ratio
+
+    @pytest.mark.parametrize("given", ["both", "neither"])
+    def test_goes_without_the_stddev(self, name, given) -> None:
+        others, stddev = GAUSSIAN[name]
+        noise = {stddev: 4.5, "noise_multiplier": 1.5}
+
+        with pytest.raises(TypeError, match=f"`{stddev}` or `noise_multiplier"):
+            getattr(keras_dp, name)(
+                l2_norm_clip=3.0, **(noise if given == "both" else {}), **others
+            )
+
+
+@pytest.mark.parametrize(
+    ("function", "named", "ours"),
+    [
+        (keras_dp.GaussianAverageQuery, "max_grad_norm", "l2_norm_clip"),
+        (keras_dp.GaussianAverageQuery, "batch_size", "denominator"),
+        (keras_dp.GaussianSumQuery, "sigma", "noise_multiplier"),
+        (keras_dp.PoissonBatches, "batch_size", "sampling_probability"),
+        (keras_dp.PoissonBatches, "num_microbatches", "microbatches="),
+        (keras_dp.DPAdam, "noise_multiplier", "query="),
+        (keras_dp.DPOptimizer, "l2_norm_clip", "query="),
+        (keras_dp.make_private, "max_grad_norm", "l2_norm_clip"),
+    ],
+)
+def test_names_of_peers_are_answered_with_ours(function, named, ours) -> None:
+    with pytest.raises(
+        TypeError, match=rf"^`{named}` must be given as .*{ours}"
+    ):
+        function(**{named: 1})
+
+
+def test_a_denominator_must_be_given() -> None:
+    with pytest.raises(TypeError, match="`denominator` must be given"):
+        keras_dp.GaussianAverageQuery(1.0, noise_multiplier=1.0)

@@ -1,0 +1,90 @@
+"""Names that other libraries use for arguments, and ours for them."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+_Callable = TypeVar("_Callable", bound=Callable[..., Any])
+
+# Name in TF Privacy, Opacus or JAX Privacy: what to say instead.
+QUERY = {
+    "max_grad_norm": "`l2_norm_clip`",
+    "clip": "`l2_norm_clip`",
+    "clip_norm": "`l2_norm_clip`",
+    "clipping_norm": "`l2_norm_clip`",
+    "sigma": "`noise_multiplier`, the stddev of the noise over the clip",
+    "std_dev": "`noise_multiplier`, the stddev of the noise over the clip",
+    "batch_size": "`denominator`, the expected number of records in a sample",
+    "expected_batch_size": "`denominator`, the same number",
+    "num_microbatches": (
+        "`PoissonBatches(..., microbatches=)`: every example is clipped alone"
+    ),
+}
+SAMPLER = {
+    "batch_size": (
+        "`sampling_probability`, batch_size / N: the size of a sample is random"
+    ),
+    "sample_rate": "`sampling_probability`",
+    "q": "`sampling_probability`",
+    "epochs": "`epochs` of fit",
+    "shuffle": "nothing: every sample is drawn anew",
+    "num_microbatches": "`microbatches=RandomMicrobatches(...)`",
+}
+OPTIMIZER = {
+    "l2_norm_clip": "`query=GaussianAverageQuery(l2_norm_clip, ...)`",
+    "max_grad_norm": "`query=GaussianAverageQuery(l2_norm_clip=...)`",
+    "noise_multiplier": "`query=GaussianAverageQuery(noise_multiplier=...)`",
+    "num_microbatches": "`PoissonBatches(..., microbatches=)`",
+    "unroll_microbatches": "`PoissonBatches(..., microbatches=)`",
+    "expected_batch_size": "`query=GaussianAverageQuery(denominator=...)`",
+    "batch_size": "`query=GaussianAverageQuery(denominator=...)`",
+    "epochs": "`epochs` of fit",
+    "gradient_accumulation_steps": (
+        "`PoissonBatches(physical_batch_size=)`: samples are summed over "
+        "physical batches by themselves"
+    ),
+}
+RECIPE = {
+    "max_grad_norm": "`l2_norm_clip`",
+    "clipping_norm": "`l2_norm_clip`",
+    "epsilon": "`target_epsilon`",
+    "target_delta": "`delta`",
+    "num_microbatches": "nothing: every example is clipped alone",
+    "noise_multiplier": "`target_epsilon`, from which the noise follows",
+    "sampling_probability": "`batch_size`, sampling_probability * N",
+    "poisson_sampling": "nothing: samples are always Poisson samples",
+}
+
+
+def explains(names: Mapping[str, str]) -> Callable[[_Callable], _Callable]:
+    """Returns a decorator that tells users of other libraries our names.
+
+    Args:
+        names: From a name that is not ours to what to say instead.
+
+    >>> @explains({"max_grad_norm": "`l2_norm_clip`"})
+    ... def clipped(l2_norm_clip):
+    ...     return l2_norm_clip
+    >>> clipped(max_grad_norm=1.0)
+    Traceback (most recent call last):
+    ...
+    TypeError: `max_grad_norm` must be given as `l2_norm_clip`...
+    """
+
+    def decorate(function: _Callable) -> _Callable:
+        own = inspect.signature(function).parameters
+
+        @functools.wraps(function)
+        def explained(*args: Any, **named: Any) -> Any:
+            for name in named:
+                if name in names and name not in own:
+                    raise TypeError(
+                        f"`{name}` must be given as {names[name]}. "
+                        f"Received: {name}={named[name]!r}."
+                    )
+            return function(*args, **named)
+
+        return explained  # type: ignore[return-value]
+
+    return decorate

@@ -1,0 +1,97 @@
+"""Warns of settings that are sound but seldom meant."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from absl import logging
+
+from keras_dp import _nests
+from keras_dp.dp_queries import DPQuery, NestedQuery
+from keras_dp.ledger import GaussianSum, Round
+from keras_dp.training.data_adapter import DataAdapter
+
+# Below it, a round of a small sample costs an epsilon of about ten.
+_LEAST_MULTIPLIER = 0.3
+# A sample of fewer records is mostly noise at any useful epsilon.
+_SMALL_SAMPLE = 100
+# A share that the denominator may differ from the expected sample by.
+_ABOUT = 0.05
+
+
+def advise(round_: Round, query: DPQuery, adapter: DataAdapter) -> None:
+    """Logs a warning for each setting of a training that is seldom meant.
+
+    Args:
+        round_: One round, as planned.
+        query: The query of the gradients.
+        adapter: How samples are drawn.
+    """
+    for text in (*_about_noise(round_), *_about_samples(query, adapter)):
+        logging.warning(text)
+
+
+def advise_delta(delta: float, population_size: int | None) -> None:
+    """Logs a warning for a delta that allows to publish a whole record.
+
+    Args:
+        delta: At which epsilon is given.
+        population_size: N, or `None` if it is not known.
+    """
+    if population_size is not None and delta * population_size >= 1:
+        logging.warning(
+            "delta = %r is at least 1/N for %d records: it allows a mechanism "
+            "that publishes one of them. Take N^-1.1 or less.",
+            delta,
+            population_size,
+        )
+
+
+def _about_noise(round_: Round) -> Iterator[str]:
+    for event in round_.queries:
+        if not isinstance(event, GaussianSum):
+            continue
+        if event.noise_stddev == 0:
+            yield (
+                f"The sum {event.name!r} has no noise: epsilon is infinite. "
+                "Give its query a noise_multiplier > 0."
+            )
+        elif event.noise_stddev < _LEAST_MULTIPLIER * event.l2_norm_bound:
+            ratio = event.noise_stddev / event.l2_norm_bound
+            yield (
+                f"The noise of {event.name!r} is only {ratio:.3g} times its "
+                "clip: every round costs a large epsilon. Was it meant as "
+                "noise_multiplier=, which follows the clip?"
+            )
+
+
+def _about_samples(query: DPQuery, adapter: DataAdapter) -> Iterator[str]:
+    if not adapter.is_sampler:
+        return
+    expected = adapter.source.expected_sample_size
+    if adapter.unit == "microbatch":
+        expected /= adapter.source.microbatches.rows
+    for denominator in sorted(set(_denominators(query))):
+        if abs(denominator - expected) > _ABOUT * expected:
+            yield (
+                f"The denominator is {denominator:g}, where samples have "
+                f"{expected:g} records on average: steps are "
+                f"{expected / denominator:.3g} times those of an average. Take "
+                "denominator=expected_sample_size of the PoissonBatches."
+            )
+    if expected < _SMALL_SAMPLE:
+        yield (
+            f"Samples have {expected:g} records on average: noise hides "
+            "gradients of so few. keras_dp.accountants.plan compares batch "
+            "sizes at the same epsilon."
+        )
+
+
+def _denominators(query: Any) -> Iterator[float]:
+    """Yields the public denominators of a query and of those it holds."""
+    if hasattr(query, "denominator"):
+        yield query.denominator
+    elif isinstance(query, NestedQuery):
+        for each in _nests.leaves(query.queries):
+            yield from _denominators(each)
+    elif hasattr(query, "inner"):
+        yield from _denominators(query.inner)

@@ -1,0 +1,73 @@
+"""Settings that are seldom meant are warned of once, in words."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_dp
+
+
+def training(query, *, records=1000, probability=0.2, fits=1, **options):
+    """Runs a tiny private training."""
+    x = np.zeros([records, 3], "float32")
+    private = keras_dp.PrivateModel(
+        keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]),
+        self_check_examples=0,
+    )
+    ledger = keras_dp.PrivacyLedger.in_memory(dataset="d")
+    private.compile(
+        keras_dp.DPSGD(0.1, query=query, ledger=ledger),
+        loss="mse",
+        run_eagerly=True,
+    )
+    samples = keras_dp.PoissonBatches(
+        (x, x[:, :1]), sampling_probability=probability
+    )
+    for _ in range(fits):
+        private.fit(samples, steps_per_epoch=1, verbose=0, **options)
+
+
+def average(noise_multiplier=1.0, denominator=200):
+    return keras_dp.GaussianAverageQuery(
+        1.0, noise_multiplier=noise_multiplier, denominator=denominator
+    )
+
+
+@pytest.mark.parametrize(
+    ("query", "options", "words"),
+    [
+        (average(0.0), {}, "has no noise: epsilon is infinite"),
+        (average(0.2), {}, "is only 0.2 times its clip"),
+        (average(denominator=100), {}, "The denominator is 100, where samples"),
+        (average(denominator=50), {"probability": 0.05}, "noise hides"),
+        (average(), {"delta": 0.001}, "is at least 1/N for 1000 records"),
+    ],
+    ids=["no noise", "little noise", "denominator", "small sample", "delta"],
+)
+def test_each_is_warned_of(query, options, words, caplog) -> None:
+    training(query, **options)
+
+    assert sum(words in record.message for record in caplog.records) == 1
+
+
+def test_inner_denominators_are_found(caplog) -> None:
+    nested = keras_dp.KSDenoisedQuery(average(denominator=20))
+
+    training(nested)
+
+    assert "The denominator is 20, where samples have 200" in caplog.text
+
+
+def test_they_are_warned_of_once(caplog) -> None:
+    training(average(0.2), fits=3)
+
+    assert caplog.text.count("times its clip") == 1
+
+
+def test_good_settings_are_not_warned_of(caplog) -> None:
+    """But of metrics, which are not private."""
+    training(average())
+
+    messages = [record.message for record in caplog.records]
+    assert len(messages) == 1
+    assert "metrics" in messages[0]
