@@ -25,7 +25,6 @@ import matplotlib.pyplot as plt
 from matplotlib.ticker import MaxNLocator
 
 import keras_dp
-from keras_dp import accountants
 from keras_dp.reporting import make_report
 
 DATA = Path(__file__).resolve().parent.parent / "data" / "adult.npz"
@@ -46,6 +45,14 @@ class Records(NamedTuple):
 
     x: np.ndarray
     y: np.ndarray
+
+
+class Trained(NamedTuple):
+    """A finished private training."""
+
+    history: dict[str, list[float]]
+    delta: float
+    seconds: float
 
 
 def load(split: str) -> Records:
@@ -90,51 +97,25 @@ def loss_and_metrics() -> dict[str, object]:
 
 def train_privately(
     train: Records, test: Records, ledger: keras_dp.PrivacyLedger, epochs: int
-) -> tuple[dict[str, list[float]], float]:
-    """Returns the history of the training and its seconds."""
-    probability = EXPECTED_BATCH / len(train.x)
-    samples = keras_dp.sampling.PoissonBatches(
-        train, sampling_probability=probability
-    )
-    noise_multiplier = accountants.calibrate_noise(
+) -> Trained:
+    """Trains a private model, and returns what came out."""
+    private = keras_dp.make_private(
+        make_model(train.x.shape[1]),
+        train,
+        ledger=ledger,
         target_epsilon=TARGET_EPSILON,
-        delta=delta_for(train),
-        sampling_probability=probability,
-        rounds=epochs * samples.rounds_per_epoch,
-        accountant=accountants.RDP(),  # What the progress bar shows.
-    )
-    print(
-        f"{epochs} epochs of {samples.rounds_per_epoch} rounds, "
-        f"{EXPECTED_BATCH} records expected in each, "
-        f"noise multiplier {noise_multiplier:.3f}"
-    )
-    query = keras_dp.GaussianAverageQuery(
-        l2_norm_clip=1.0,
-        sum_stddev=noise_multiplier,
-        denominator=EXPECTED_BATCH,
-    )
-    private = keras_dp.PrivateModel(make_model(train.x.shape[1]))
-    private.compile(
-        keras_dp.optimizers.DPSGD(
-            1.0,
-            momentum=0.9,
-            use_ema=True,
-            ema_momentum=0.98,
-            query=query,
-            ledger=ledger,
+        epochs=epochs,
+        batch_size=EXPECTED_BATCH,
+        optimizer=keras.optimizers.SGD(
+            1.0, momentum=0.9, use_ema=True, ema_momentum=0.98
         ),
         **loss_and_metrics(),
     )
     start = time.perf_counter()
-    history = private.fit(
-        samples,
-        epochs=epochs,
-        validation_data=test,
-        callbacks=[keras_dp.EpsilonProgress(ledger, delta=delta_for(train))],
-    ).history
+    history = private.fit(epochs=epochs, validation_data=test).history
     seconds = time.perf_counter() - start
     history["final"] = private.evaluate(*test, batch_size=4096, verbose=0)
-    return history, seconds
+    return Trained(history, private.target.delta, seconds)
 
 
 def train_without_privacy(train: Records, test: Records, epochs: int) -> float:
@@ -144,11 +125,6 @@ def train_without_privacy(train: Records, test: Records, epochs: int) -> float:
     model.fit(*train, batch_size=256, epochs=epochs, verbose=0)
     accuracy: float = model.evaluate(*test, batch_size=4096, verbose=0)[1]
     return accuracy
-
-
-def delta_for(train: Records) -> float:
-    """Returns `1 / N^1.1`: well below one record in N."""
-    return float(len(train.x) ** -1.1)
 
 
 def plot(
@@ -164,7 +140,7 @@ def plot(
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     right = axes.twinx()
     right.plot(epochs, history["epsilon"], "C3s-", ms=3, label="epsilon")
-    right.set_ylabel("epsilon spent (RDP)", color="C3")
+    right.set_ylabel("epsilon spent", color="C3")
     right.set_ylim(bottom=0)
     lines = [*axes.get_lines(), *right.get_lines()]
     axes.legend(
@@ -196,19 +172,22 @@ def main() -> None:
     with keras_dp.PrivacyLedger.open(
         path, dataset="uci-adult-1994", unit="person"
     ) as ledger:
-        history, seconds = train_privately(train, test, ledger, options.epochs)
+        private = train_privately(train, test, ledger, options.epochs)
         ordinary = train_without_privacy(train, test, options.epochs)
         majority = float(1 - test.y.mean())
         picture = folder / "accuracy_and_epsilon.png"
-        plot(history, ordinary, majority, picture)
+        plot(private.history, ordinary, majority, picture)
 
-        print(f"\nTrained in {seconds:.0f} s. Accuracy on the test records:")
-        print(f"  {history['final'][1]:.2%}  private")
+        print(
+            f"\nTrained in {private.seconds:.0f} s. Accuracy on the test set:"
+        )
+        print(f"  {private.history['final'][1]:.2%}  private")
         print(f"  {ordinary:.2%}  the same network without privacy")
         print(f"  {majority:.2%}  always the majority class\n")
-        print(make_report(ledger, delta=delta_for(train)).as_text())
+        report = make_report(ledger, delta=private.delta)
+        print(report.as_text(every_accountant=True))
     print(f"\nLedger: {path}\nPlot:   {picture}")
-    print(f"Replay: keras-dp report {path} --delta {delta_for(train)!r}")
+    print(f"Replay: keras-dp report {path} --delta {private.delta!r}")
 
 
 if __name__ == "__main__":

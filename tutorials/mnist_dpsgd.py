@@ -21,7 +21,6 @@ import numpy as np
 from keras import layers
 
 import keras_dp
-from keras_dp import accountants
 from keras_dp.reporting import make_report
 
 DELTA = 1e-5
@@ -74,50 +73,34 @@ def main() -> None:
     x, y, x_test, y_test = load(options.data)
     x, y = x[: options.records], y[: options.records]
 
-    probability = options.batch / len(x)
-    samples = keras_dp.sampling.PoissonBatches(
-        (x, y), sampling_probability=probability
-    )
-    noise_multiplier = accountants.calibrate_noise(
-        target_epsilon=TARGET_EPSILON,
-        delta=DELTA,
-        sampling_probability=probability,
-        rounds=options.epochs * samples.rounds_per_epoch,
-        accountant=accountants.RDP(),  # What the progress bar shows.
-    )
-    query = keras_dp.GaussianAverageQuery(
-        1.0, sum_stddev=noise_multiplier, denominator=options.batch
-    )
     scratch = tempfile.mkdtemp(prefix="mnist-")
     ledger = keras_dp.PrivacyLedger.open(
         options.ledger or Path(scratch) / "mnist.ledger", dataset="mnist"
     )
     with ledger:
-        private = keras_dp.PrivateModel(make_model())
-        private.compile(
-            keras_dp.optimizers.DPSGD(
-                0.2,
-                momentum=0.9,
-                use_ema=True,
-                ema_momentum=0.95,
-                query=query,
-                ledger=ledger,
+        private = keras_dp.make_private(
+            make_model(),
+            (x, y),
+            ledger=ledger,
+            target_epsilon=TARGET_EPSILON,
+            delta=DELTA,
+            epochs=options.epochs,
+            batch_size=options.batch,
+            optimizer=keras.optimizers.SGD(
+                0.2, momentum=0.9, use_ema=True, ema_momentum=0.95
             ),
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             metrics=["accuracy"],
         )
         start = time.perf_counter()
         private.fit(
-            samples,
-            epochs=options.epochs,
-            validation_data=(x_test, y_test),
-            callbacks=[keras_dp.EpsilonProgress(ledger, delta=DELTA)],
-            verbose=2,
+            epochs=options.epochs, validation_data=(x_test, y_test), verbose=2
         )
         seconds = time.perf_counter() - start
         accuracy = private.evaluate(x_test, y_test, verbose=0)[1]
         print(f"Test accuracy {accuracy:.2%} after {seconds:.0f} s.")
-        print(make_report(ledger, delta=DELTA).as_text())
+        report = make_report(ledger, delta=DELTA)
+        print(report.as_text(every_accountant=True))
         print(f"Ledger: {ledger.path}")
 
 
