@@ -83,7 +83,8 @@ WINGS = {
     },
     "dp_queries": {
         "records": set(),
-        "dp_query": {"records"},
+        "saving": set(),
+        "dp_query": {"records", "saving"},
     },
     "gradients": {
         "records": set(),

@@ -141,13 +141,18 @@ def _layer_in(model: keras.Model, scope: str) -> keras.Layer | None:
     """Returns the innermost layer of a name scope, `None` if it has none.
 
     Keras opens a scope of the layer's name for each call; TensorFlow appends a
-    number to names that it has seen.
+    number to names that it has seen. Of several layers of one name, the one
+    with most of its path in the scope is meant.
     """
-    by_name = {layer.name: layer for layer in layers_of(model)}
-    for part in reversed(scope.split("/")):
-        for name in (part, re.sub(r"_\d+$", "", part)):
-            if name in by_name and by_name[name] is not model:
-                return by_name[name]
+    inside = [layer for layer in layers_of(model) if layer is not model]
+    parts = [{part, re.sub(r"_\d+$", "", part)} for part in scope.split("/")]
+    known = set().union(*parts)
+    for names in reversed(parts):
+        found = [layer for layer in inside if layer.name in names]
+        if found:
+            return max(
+                found, key=lambda layer: len(known & {*layer.path.split("/")})
+            )
     return None
 
 
@@ -158,7 +163,7 @@ def _refusal(
 
     Args:
         model: The model that is called.
-        operation: What the message calls it.
+        operation: Its name in the message.
         scope: The name scope that it runs in.
         path: The variable that it writes to, if that is the model's.
     """
