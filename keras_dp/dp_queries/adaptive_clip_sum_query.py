@@ -1,25 +1,23 @@
 """A Gaussian sum whose clip follows the mean norm of the last round."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import tensorflow as tf
 from typing_extensions import override
 
-from keras_dp import _check, ledger
+from keras_dp import _check
 from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.adaptive_sum_query import (
     LARGEST_CLIP,
     SMALLEST_CLIP,
+    AdaptiveParams,
+    AdaptiveSample,
     AdaptiveSumQuery,
     check_clip,
     check_multiplier,
 )
-from keras_dp.dp_queries.dp_query import (
-    GaussianEvent,
-    Nest,
-    QueryResult,
-)
+from keras_dp.dp_queries.dp_query import Nest, QueryResult
 from keras_dp.dp_queries.gaussian_sum_query import (
     GaussianGlobalState,
     GaussianSumQuery,
@@ -38,42 +36,6 @@ class AdaptiveClipState(NamedTuple):
 
     sum_state: GaussianGlobalState
     norm_state: GaussianGlobalState
-
-
-class AdaptiveClipParams(NamedTuple):
-    """The clips of the next sample of an `AdaptiveClipSumQuery`.
-
-    Attributes:
-        l2_norm_clip: Scalar float64.
-        largest_centred_norm: Scalar float64.
-    """
-
-    l2_norm_clip: tf.Tensor
-    largest_centred_norm: tf.Tensor
-
-
-class AdaptiveClipSample(NamedTuple):
-    """The sample of an `AdaptiveClipSumQuery`, also of one record.
-
-    Attributes:
-        sum_state: Sum of the clipped records.
-        norm_state: Sum of the centred norms, scalar float64.
-    """
-
-    sum_state: Nest
-    norm_state: tf.Tensor
-
-
-class AdaptiveClipEvent(NamedTuple):
-    """The two releases of one round of an `AdaptiveClipSumQuery`.
-
-    Attributes:
-        sum_event: The sum of the clipped records.
-        norm_event: The sum of the centred norms.
-    """
-
-    sum_event: GaussianEvent
-    norm_event: GaussianEvent
 
 
 @register
@@ -131,6 +93,7 @@ class AdaptiveClipSumQuery(AdaptiveSumQuery):
     GaussianSum(name='gradients/norms', l2_norm_bound=2.0, noise_stddev=10.0)
     """
 
+    side_name: ClassVar[str] = "norms"
     initial_l2_norm_clip: float
     noise_multiplier: float
     norm_noise_multiplier: float
@@ -167,12 +130,19 @@ class AdaptiveClipSumQuery(AdaptiveSumQuery):
         return clip / self.clip_range, clip * self.clip_range
 
     @property
-    def norm_query(self) -> GaussianSumQuery:
+    @override
+    def side_query(self) -> GaussianSumQuery:
         """The sum of centred norms of the first round."""
         norm_clip = self.beta * self.initial_l2_norm_clip
         return GaussianSumQuery(
             norm_clip / 2, self.norm_noise_multiplier * norm_clip
         )
+
+    @override
+    def side_state(
+        self, global_state: AdaptiveClipState
+    ) -> GaussianGlobalState:
+        return global_state.norm_state
 
     @override
     def initial_global_state(
@@ -181,88 +151,46 @@ class AdaptiveClipSumQuery(AdaptiveSumQuery):
         one, two = seeds.children(seed, 2)
         return AdaptiveClipState(
             self.sum_query.initial_global_state(one),
-            self.norm_query.initial_global_state(two),
-        )
-
-    @override
-    def derive_sample_params(
-        self, global_state: AdaptiveClipState
-    ) -> AdaptiveClipParams:
-        return AdaptiveClipParams(
-            global_state.sum_state.l2_norm_clip,
-            global_state.norm_state.l2_norm_clip,
-        )
-
-    @override
-    def initial_sample_state(self, template: Nest) -> AdaptiveClipSample:
-        return AdaptiveClipSample(
-            self.sum_query.initial_sample_state(template),
-            tf.constant(0.0, tf.float64),
+            self.side_query.initial_global_state(two),
         )
 
     @override
     def bounded_sum(
         self,
-        params: AdaptiveClipParams,
+        params: AdaptiveParams,
         like: Nest,
         records: Nest,
         mask: tf.Tensor | None,
-    ) -> AdaptiveClipSample:
+    ) -> AdaptiveSample:
         norms = records_lib.norms(tf.nest.flatten(records))
-        half = params.largest_centred_norm
+        half = params.side_params
         centred = tf.minimum(tf.cast(norms, tf.float64), 2 * half) - half
         counts = records_lib.masked(tf.ones_like(centred), mask)
         counts = tf.math.is_finite(norms) & (counts > 0)
         centred = tf.where(counts, centred, tf.zeros_like(centred))
-        return AdaptiveClipSample(
-            records_lib.clipped_sum(records, norms, params.l2_norm_clip, mask),
+        return AdaptiveSample(
+            records_lib.clipped_sum(records, norms, params.sum_params, mask),
             tf.reduce_sum(centred),
         )
 
     @override
-    def planned_event(
-        self, global_state: AdaptiveClipState
-    ) -> AdaptiveClipEvent:
-        return AdaptiveClipEvent(
-            self.sum_query.planned_event(global_state.sum_state),
-            self.norm_query.planned_event(global_state.norm_state),
-        )
-
-    @override
-    def get_noised_result(
-        self, sample_state: AdaptiveClipSample, global_state: AdaptiveClipState
-    ) -> QueryResult:
-        total = self.sum_query.get_noised_result(
-            sample_state.sum_state, global_state.sum_state
-        )
-        norms = self.norm_query.get_noised_result(
-            sample_state.norm_state, global_state.norm_state
-        )
+    def following(
+        self,
+        global_state: AdaptiveClipState,
+        sum_state: GaussianGlobalState,
+        side: QueryResult,
+    ) -> AdaptiveClipState:
         half = global_state.norm_state.l2_norm_clip
-        mean = norms.value / self.expected_num_records + half
+        mean = side.value / self.expected_num_records + half
         mean = tf.clip_by_value(mean, tf.zeros_like(half), 2 * half)
         clip = tf.clip_by_value(self.alpha * mean, *self._limits)
         norm_clip = self.beta * clip
-        return QueryResult(
-            value=total.value,
-            global_state=AdaptiveClipState(
-                total.global_state._replace(
-                    l2_norm_clip=clip, stddev=self.noise_multiplier * clip
-                ),
-                norms.global_state._replace(
-                    l2_norm_clip=norm_clip / 2,
-                    stddev=self.norm_noise_multiplier * norm_clip,
-                ),
+        return AdaptiveClipState(
+            sum_state._replace(
+                l2_norm_clip=clip, stddev=self.noise_multiplier * clip
             ),
-            event=AdaptiveClipEvent(total.event, norms.event),
-        )
-
-    @override
-    def ledger_events(
-        self, event: AdaptiveClipEvent, name: str = "records"
-    ) -> tuple[ledger.SumQueryEvent, ...]:
-        sum_event, norm_event = event
-        return (
-            *self.sum_query.ledger_events(sum_event, name),
-            *self.norm_query.ledger_events(norm_event, f"{name}/norms"),
+            side.global_state._replace(
+                l2_norm_clip=norm_clip / 2,
+                stddev=self.norm_noise_multiplier * norm_clip,
+            ),
         )

@@ -1,13 +1,22 @@
 """Base of the Gaussian sums whose clip changes from round to round."""
 
-from typing import Any
+import abc
+from typing import Any, ClassVar, NamedTuple
 
 import tensorflow as tf
 from typing_extensions import override
 
-from keras_dp import _check
-from keras_dp.dp_queries.dp_query import LeafNoise, Nest
-from keras_dp.dp_queries.gaussian_sum_query import GaussianSumQuery
+from keras_dp import _check, ledger
+from keras_dp.dp_queries.dp_query import (
+    DPQuery,
+    LeafNoise,
+    Nest,
+    QueryResult,
+)
+from keras_dp.dp_queries.gaussian_sum_query import (
+    GaussianGlobalState,
+    GaussianSumQuery,
+)
 from keras_dp.dp_queries.summing_query import SummingQuery
 
 # Clips, and the noise made of them, stay far inside the range of float32.
@@ -15,11 +24,56 @@ SMALLEST_CLIP, LARGEST_CLIP = 1e-20, 1e20
 _SMALLEST_MULTIPLIER, _LARGEST_MULTIPLIER = 1e-10, 1e10
 
 
+class AdaptiveParams(NamedTuple):
+    """The public numbers that an `AdaptiveSumQuery` bounds records by.
+
+    Attributes:
+        sum_params: The clip, scalar float64.
+        side_params: For the query that moves the clip.
+    """
+
+    sum_params: tf.Tensor
+    side_params: Nest
+
+
+class AdaptiveSample(NamedTuple):
+    """The sample of an `AdaptiveSumQuery`, also of one record.
+
+    Attributes:
+        sum_state: Sum of the clipped records.
+        side_state: Sum of the numbers that move the clip, scalar float64.
+    """
+
+    sum_state: Nest
+    side_state: tf.Tensor
+
+
+class AdaptiveEvent(NamedTuple):
+    """The two releases of one round of an `AdaptiveSumQuery`.
+
+    Attributes:
+        sum_event: The sum of the clipped records.
+        side_event: The sum of the numbers that move the clip.
+    """
+
+    sum_event: Nest
+    side_event: Nest
+
+
 class AdaptiveSumQuery(SummingQuery):
-    """A Gaussian sum; its clip and its noise are in its state's `sum_state`."""
+    """A Gaussian sum whose clip follows a second sum over the same sample.
+
+    Its global state has a `sum_state`, with the clip and the noise.
+
+    Attributes:
+        side_name: Name of the second sum in the ledger.
+        initial_l2_norm_clip: The clip of the first round.
+        noise_multiplier: The noise on the sum, in units of the clip.
+    """
 
     __slots__ = ()
 
+    side_name: ClassVar[str]
     initial_l2_norm_clip: float
     noise_multiplier: float
 
@@ -28,6 +82,75 @@ class AdaptiveSumQuery(SummingQuery):
         """The sum of the first round."""
         clip = self.initial_l2_norm_clip
         return GaussianSumQuery(clip, self.noise_multiplier * clip)
+
+    @property
+    @abc.abstractmethod
+    def side_query(self) -> DPQuery:
+        """The query that moves the clip, in the first round."""
+
+    @abc.abstractmethod
+    def side_state(self, global_state: Any) -> Nest:
+        """Returns the global state of the query that moves the clip."""
+
+    @abc.abstractmethod
+    def following(
+        self, global_state: Any, sum_state: GaussianGlobalState, side: Any
+    ) -> Any:
+        """Returns the state of the next round.
+
+        Args:
+            global_state: The state of this round.
+            sum_state: The state that the sum left, with the old clip.
+            side: The `QueryResult` of the query that moves the clip.
+        """
+
+    @override
+    def derive_sample_params(self, global_state: Any) -> AdaptiveParams:
+        return AdaptiveParams(
+            self.sum_query.derive_sample_params(global_state.sum_state),
+            self.side_query.derive_sample_params(self.side_state(global_state)),
+        )
+
+    @override
+    def initial_sample_state(self, template: Nest) -> AdaptiveSample:
+        return AdaptiveSample(
+            self.sum_query.initial_sample_state(template),
+            tf.constant(0.0, tf.float64),
+        )
+
+    @override
+    def planned_event(self, global_state: Any) -> AdaptiveEvent:
+        return AdaptiveEvent(
+            self.sum_query.planned_event(global_state.sum_state),
+            self.side_query.planned_event(self.side_state(global_state)),
+        )
+
+    @override
+    def get_noised_result(
+        self, sample_state: AdaptiveSample, global_state: Any
+    ) -> QueryResult:
+        total = self.sum_query.get_noised_result(
+            sample_state.sum_state, global_state.sum_state
+        )
+        side = self.side_query.get_noised_result(
+            sample_state.side_state, self.side_state(global_state)
+        )
+        return QueryResult(
+            value=total.value,
+            global_state=self.following(global_state, total.global_state, side),
+            event=AdaptiveEvent(total.event, side.event),
+        )
+
+    @override
+    def ledger_events(
+        self, event: AdaptiveEvent, name: str = "records"
+    ) -> tuple[ledger.SumQueryEvent, ...]:
+        sum_event, side_event = event
+        side_name = f"{name}/{self.side_name}"
+        return (
+            *self.sum_query.ledger_events(sum_event, name),
+            *self.side_query.ledger_events(side_event, side_name),
+        )
 
     @property
     @override

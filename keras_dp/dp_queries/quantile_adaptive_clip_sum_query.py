@@ -1,30 +1,25 @@
 """A Gaussian sum whose clip follows a quantile of the norms."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import tensorflow as tf
 from typing_extensions import override
 
-from keras_dp import _check, ledger
+from keras_dp import _check
 from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.adaptive_sum_query import (
     LARGEST_CLIP,
     SMALLEST_CLIP,
+    AdaptiveParams,
+    AdaptiveSample,
     AdaptiveSumQuery,
     check_clip,
     check_multiplier,
 )
-from keras_dp.dp_queries.dp_query import (
-    GaussianEvent,
-    Nest,
-    QueryResult,
-)
+from keras_dp.dp_queries.dp_query import Nest, QueryResult
 from keras_dp.dp_queries.gaussian_sum_query import GaussianGlobalState
-from keras_dp.dp_queries.quantile_estimator import (
-    QuantileEstimatorParams,
-    QuantileEstimatorState,
-)
+from keras_dp.dp_queries.quantile_estimator import QuantileEstimatorState
 from keras_dp.dp_queries.quantile_estimator_query import QuantileEstimatorQuery
 from keras_dp.dp_queries.saving import as_floats, register
 from keras_dp.noise import seeds
@@ -42,42 +37,6 @@ class QuantileAdaptiveClipState(NamedTuple):
     noise_multiplier: tf.Tensor
     sum_state: GaussianGlobalState
     quantile_estimator_state: QuantileEstimatorState
-
-
-class QuantileAdaptiveClipParams(NamedTuple):
-    """The public numbers that the query bounds records by.
-
-    Attributes:
-        sum_params: The clip, scalar float64.
-        quantile_estimator_params: For the query that moves the clip.
-    """
-
-    sum_params: tf.Tensor
-    quantile_estimator_params: QuantileEstimatorParams
-
-
-class QuantileAdaptiveClipSample(NamedTuple):
-    """The sample of a `QuantileAdaptiveClipSumQuery`, also of one record.
-
-    Attributes:
-        sum_state: Sum of the clipped records.
-        quantile_estimator_state: Sum of the bits, scalar float64.
-    """
-
-    sum_state: Nest
-    quantile_estimator_state: tf.Tensor
-
-
-class QuantileAdaptiveClipEvent(NamedTuple):
-    """The two releases of one round of the query.
-
-    Attributes:
-        sum_event: The sum of the clipped records.
-        quantile_event: The sum of the bits.
-    """
-
-    sum_event: GaussianEvent
-    quantile_event: GaussianEvent
 
 
 @register
@@ -128,6 +87,7 @@ class QuantileAdaptiveClipSumQuery(AdaptiveSumQuery):
     GaussianSum(name='g/clipped_count', l2_norm_bound=0.5, noise_stddev=8.0)
     """
 
+    side_name: ClassVar[str] = "clipped_count"
     initial_l2_norm_clip: float
     noise_multiplier: float
     target_unclipped_quantile: float
@@ -157,7 +117,8 @@ class QuantileAdaptiveClipSumQuery(AdaptiveSumQuery):
         as_floats(self, *(field.name for field in numbers))
 
     @property
-    def quantile_estimator_query(self) -> QuantileEstimatorQuery:
+    @override
+    def side_query(self) -> QuantileEstimatorQuery:
         """The query that moves the clip."""
         return QuantileEstimatorQuery(
             initial_estimate=self.initial_l2_norm_clip,
@@ -169,106 +130,50 @@ class QuantileAdaptiveClipSumQuery(AdaptiveSumQuery):
         )
 
     @override
+    def side_state(
+        self, global_state: QuantileAdaptiveClipState
+    ) -> QuantileEstimatorState:
+        return global_state.quantile_estimator_state
+
+    @override
     def initial_global_state(
         self, seed: int | None = None
     ) -> QuantileAdaptiveClipState:
         one, two = seeds.children(seed, 2)
         return QuantileAdaptiveClipState(
-            noise_multiplier=tf.constant(self.noise_multiplier, tf.float64),
-            sum_state=self.sum_query.initial_global_state(one),
-            quantile_estimator_state=(
-                self.quantile_estimator_query.initial_global_state(two)
-            ),
-        )
-
-    @override
-    def derive_sample_params(
-        self, global_state: QuantileAdaptiveClipState
-    ) -> QuantileAdaptiveClipParams:
-        return QuantileAdaptiveClipParams(
-            global_state.sum_state.l2_norm_clip,
-            self.quantile_estimator_query.derive_sample_params(
-                global_state.quantile_estimator_state
-            ),
-        )
-
-    @override
-    def initial_sample_state(
-        self, template: Nest
-    ) -> QuantileAdaptiveClipSample:
-        return QuantileAdaptiveClipSample(
-            self.sum_query.initial_sample_state(template),
-            self.quantile_estimator_query.initial_sample_state(),
-        )
-
-    @override
-    def planned_event(
-        self, global_state: QuantileAdaptiveClipState
-    ) -> QuantileAdaptiveClipEvent:
-        return QuantileAdaptiveClipEvent(
-            self.sum_query.planned_event(global_state.sum_state),
-            self.quantile_estimator_query.planned_event(
-                global_state.quantile_estimator_state
-            ),
-        )
-
-    @override
-    def get_noised_result(
-        self,
-        sample_state: QuantileAdaptiveClipSample,
-        global_state: QuantileAdaptiveClipState,
-    ) -> QueryResult:
-        total = self.sum_query.get_noised_result(
-            sample_state.sum_state, global_state.sum_state
-        )
-        estimate = self.quantile_estimator_query.get_noised_result(
-            sample_state.quantile_estimator_state,
-            global_state.quantile_estimator_state,
-        )
-        clip = tf.clip_by_value(estimate.value, SMALLEST_CLIP, LARGEST_CLIP)
-        return QueryResult(
-            value=total.value,
-            global_state=QuantileAdaptiveClipState(
-                noise_multiplier=global_state.noise_multiplier,
-                sum_state=total.global_state._replace(
-                    l2_norm_clip=clip,
-                    stddev=clip * global_state.noise_multiplier,
-                ),
-                quantile_estimator_state=estimate.global_state._replace(
-                    current_estimate=clip
-                ),
-            ),
-            event=QuantileAdaptiveClipEvent(total.event, estimate.event),
-        )
-
-    @override
-    def ledger_events(
-        self, event: QuantileAdaptiveClipEvent, name: str = "records"
-    ) -> tuple[ledger.SumQueryEvent, ...]:
-        sum_event, quantile_event = event
-        return (
-            *self.sum_query.ledger_events(sum_event, name),
-            *self.quantile_estimator_query.ledger_events(
-                quantile_event, f"{name}/clipped_count"
-            ),
+            tf.constant(self.noise_multiplier, tf.float64),
+            self.sum_query.initial_global_state(one),
+            self.side_query.initial_global_state(two),
         )
 
     @override
     def bounded_sum(
         self,
-        params: QuantileAdaptiveClipParams,
+        params: AdaptiveParams,
         like: Nest,
         records: Nest,
         mask: tf.Tensor | None,
-    ) -> QuantileAdaptiveClipSample:
+    ) -> AdaptiveSample:
         norms = records_lib.norms(tf.nest.flatten(records))
-        query = self.quantile_estimator_query
-        return QuantileAdaptiveClipSample(
+        none = self.side_query.initial_sample_state()
+        return AdaptiveSample(
             records_lib.clipped_sum(records, norms, params.sum_params, mask),
-            query.accumulate_records(
-                params.quantile_estimator_params,
-                query.initial_sample_state(),
-                norms,
-                mask,
+            self.side_query.accumulate_records(
+                params.side_params, none, norms, mask
             ),
+        )
+
+    @override
+    def following(
+        self,
+        global_state: QuantileAdaptiveClipState,
+        sum_state: GaussianGlobalState,
+        side: QueryResult,
+    ) -> QuantileAdaptiveClipState:
+        clip = tf.clip_by_value(side.value, SMALLEST_CLIP, LARGEST_CLIP)
+        stddev = clip * global_state.noise_multiplier
+        return QuantileAdaptiveClipState(
+            global_state.noise_multiplier,
+            sum_state._replace(l2_norm_clip=clip, stddev=stddev),
+            side.global_state._replace(current_estimate=clip),
         )

@@ -91,9 +91,9 @@ def test_no_norm_moves_the_sum_by_more_than_its_event_says(size):
 
     _, norms = query.ledger_events(query.planned_event(state))
 
-    assert abs(float(sample.norm_state)) <= norms.l2_norm_bound == 2.0
+    assert abs(float(sample.side_state)) <= norms.l2_norm_bound == 2.0
     is_extreme = size == 0 or size >= 4
-    assert (abs(float(sample.norm_state)) == 2.0) == is_extreme or size == 1e-30
+    assert (abs(float(sample.side_state)) == 2.0) == is_extreme or size == 1e-30
 
 
 class TestEvents:

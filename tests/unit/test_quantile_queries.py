@@ -161,7 +161,7 @@ class TestTheBit:
         sample = accumulated(query, state, records[0], records)
 
         assert sample.sum_state.numpy().tolist() == [3.0, 4.0]
-        assert float(sample.quantile_estimator_state) == 0.5
+        assert float(sample.side_state) == 0.5
 
 
 @pytest.mark.parametrize("record", [[1.0, 2.0], {"a": 1.0}, tf.zeros([1])])
