@@ -2,6 +2,7 @@
 
 import math
 import numbers
+from typing import Any
 
 
 def finite_non_negative(**named: float) -> None:
@@ -67,6 +68,16 @@ def boolean(**named: bool) -> None:
         if not isinstance(value, bool):
             raise TypeError(
                 f"`{name}` must be True or False. Received: {name}={value!r}."
+            )
+
+
+def kind(expected: type[Any], **named: Any) -> None:
+    """Raises unless every value is an instance of `expected`."""
+    for name, value in named.items():
+        if not isinstance(value, expected):
+            raise TypeError(
+                f"`{name}` must be a {expected.__name__}. "
+                f"Received: {name}={value!r}."
             )
 
 

@@ -38,7 +38,7 @@ class LeafNoise(NamedTuple):
     """The noise on every coordinate of one leaf of an answer.
 
     Attributes:
-        family: Law of the noise at scale 1.
+        family: Distribution of the noise at scale 1.
         scale: Factor of the noise, scalar float64 tensor.
         group: Equal for leaves that one query answers as one vector.
     """
@@ -179,12 +179,14 @@ class DPQuery(Configured, abc.ABC):
             One for each of `tf.nest.flatten(value)`, in order.
 
         Raises:
-            TypeError: The noise is not independent and of one law per leaf.
+            TypeError: The noise is not independent, or not of one distribution
+                in each leaf.
         """
         del global_state, value
         raise TypeError(
-            f"`{type(self).__name__}` must have independent noise of one law "
-            "per leaf to be corrected for it. It does not say that it has."
+            f"`{type(self).__name__}` must have independent noise of one "
+            "distribution in each leaf to be corrected for it. It does not "
+            "say that it has."
         )
 
     def derive_metrics(self, global_state: Nest) -> dict[str, tf.Tensor]:

@@ -52,7 +52,7 @@ class EncodedSumQuery(SummingQuery):
     The event says so, and accountants of `EncodedSum` events bound its cost
     under these conditions, the last three of which are the caller's:
 
-    * noise is independent per coordinate, and of a symmetric, unimodal law;
+    * noise is independent per coordinate, and symmetric and unimodal;
     * it is drawn after, and independently of, matching and sorting, and each
       coordinate is released at its own place;
     * neighbours differ by adding, removing or zeroing out one record, which
@@ -71,8 +71,8 @@ class EncodedSumQuery(SummingQuery):
     Attributes:
         vectors: A recipe, or the bounds themselves, with levels in decreasing
             order, as `CoordinateBounds.from_vectors` makes them.
-        noise: Law of the noise on each coordinate of the sum, scale in the
-            unit of the records, >= 1e-30.
+        noise: Distribution of the noise on each coordinate of the sum, scale
+            in the unit of the records, >= 1e-30.
         chunk_bytes: How many bytes of records to materialize at a time, at
             least one record. Sorting them needs about 9 times as much
             (`benchmarks/chunked_queries.py`).
@@ -103,11 +103,7 @@ class EncodedSumQuery(SummingQuery):
                 "`vectors` must be PreselectedVectors or CoordinateBounds. "
                 f"Received: vectors={self.vectors!r}."
             )
-        if not isinstance(self.noise, ledger.NoiseDistribution):
-            raise TypeError(
-                "`noise` must be a NoiseDistribution. "
-                f"Received: noise={self.noise!r}."
-            )
+        _check.kind(ledger.NoiseDistribution, noise=self.noise)
         if self.noise.scale < _SMALLEST_SCALE:
             raise ValueError(
                 f"`noise` must have a scale >= {_SMALLEST_SCALE}. "
@@ -197,11 +193,11 @@ class EncodedSumQuery(SummingQuery):
     def result_noise(
         self, global_state: EncodedGlobalState, value: Nest
     ) -> list[LeafNoise]:
-        law = LeafNoise(
+        noise = LeafNoise(
             dataclasses.replace(self.noise, scale=1.0),
             tf.constant(self.noise.scale, tf.float64),
         )
-        return [law for _ in tf.nest.flatten(value)]
+        return [noise for _ in tf.nest.flatten(value)]
 
     @override
     def bounded_sum(

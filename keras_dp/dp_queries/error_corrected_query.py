@@ -14,7 +14,7 @@ from keras_dp.dp_queries.dp_query import (
     QueryResult,
 )
 from keras_dp.dp_queries.saving import as_floats, register
-from keras_dp.dp_queries.wrapping_query import WrappingQuery, check_query
+from keras_dp.dp_queries.wrapping_query import WrappingQuery
 
 # An asymptotic series of `_TERMS` terms has all digits for larger arguments.
 _ASYMPTOTIC = 10.0
@@ -92,7 +92,7 @@ class ErrorCorrectedQuery(WrappingQuery):
     priors: tuple[float, float, float] = (1 / 3, 1 / 3, 1 / 3)
 
     def __post_init__(self) -> None:
-        check_query(query=self.query)
+        _check.kind(DPQuery, query=self.query)
         _check.finite_positive(threshold=self.threshold)
         tail = self.threshold if self.tail_scale is None else self.tail_scale
         _check.finite_positive(tail_scale=tail)

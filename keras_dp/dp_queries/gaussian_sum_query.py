@@ -144,8 +144,8 @@ class GaussianSumQuery(SummingQuery):
     def result_noise(
         self, global_state: GaussianGlobalState, value: Nest
     ) -> list[LeafNoise]:
-        law = LeafNoise(ledger.GaussianNoise(1.0), global_state.stddev)
-        return [law for _ in tf.nest.flatten(value)]
+        noise = LeafNoise(ledger.GaussianNoise(1.0), global_state.stddev)
+        return [noise for _ in tf.nest.flatten(value)]
 
     @override
     def bounded_sum(

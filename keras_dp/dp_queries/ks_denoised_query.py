@@ -6,7 +6,7 @@ from collections.abc import Hashable
 import tensorflow as tf
 from typing_extensions import override
 
-from keras_dp import ledger
+from keras_dp import _check, ledger
 from keras_dp.dp_queries.dp_query import (
     DPQuery,
     LeafNoise,
@@ -14,7 +14,7 @@ from keras_dp.dp_queries.dp_query import (
     QueryResult,
 )
 from keras_dp.dp_queries.saving import register
-from keras_dp.dp_queries.wrapping_query import WrappingQuery, check_query
+from keras_dp.dp_queries.wrapping_query import WrappingQuery
 from keras_dp.noise import samplers
 
 _SCOPES = ("group", "global")
@@ -26,12 +26,12 @@ class KSDenoisedQuery(WrappingQuery):
     """Scales the answers of a query down where they look like noise.
 
     A released vector is multiplied by the Kolmogorov-Smirnov distance between
-    its coordinates, in units of the scale of their noise, and the law of that
-    noise: nearly 0 where they could be noise alone, up to 1 where they could
-    not. With `n` coordinates of noise alone it is about `0.9 / sqrt(n)`.
+    its coordinates, in units of the scale of their noise, and the distribution
+    of that noise: nearly 0 where they could be noise alone, up to 1 where they
+    could not. With `n` coordinates of noise alone it is about `0.9 / sqrt(n)`.
 
     Guarantee: as for `query`, with the same events. The factor is computed
-    from the released value and the public law of the noise, never from the
+    from the released value and the noise's public distribution, never from the
     noise itself, so that it is post-processing, for any neighbouring relation;
     rounding adds nothing. A record that is not finite counts for what it does
     in `query`. The answer is biased towards 0, and is no longer a sum plus
@@ -66,7 +66,7 @@ class KSDenoisedQuery(WrappingQuery):
     scope: str = "group"
 
     def __post_init__(self) -> None:
-        check_query(query=self.query)
+        _check.kind(DPQuery, query=self.query)
         if self.scope not in _SCOPES:
             raise ValueError(
                 f"`scope` must be one of {_SCOPES!r}. "

@@ -14,7 +14,7 @@ from keras_dp.dp_queries.dp_query import (
     QueryResult,
 )
 from keras_dp.dp_queries.saving import register, set_fields
-from keras_dp.dp_queries.wrapping_query import WrappingQuery, check_query
+from keras_dp.dp_queries.wrapping_query import WrappingQuery
 
 
 class NormalizedGlobalState(NamedTuple):
@@ -75,7 +75,7 @@ class NormalizedQuery(WrappingQuery):
     denominator: float
 
     def __post_init__(self) -> None:
-        check_query(numerator_query=self.numerator_query)
+        _check.kind(DPQuery, numerator_query=self.numerator_query)
         set_fields(self, denominator=checked_denominator(self.denominator))
 
     @property

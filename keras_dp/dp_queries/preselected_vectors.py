@@ -44,7 +44,7 @@ class PreselectedVectors(Configured):
     mean distances in units of `l2_norm`, of 1,000 vectors with 256 levels, by
     `benchmarks/chunked_queries.py --vectors`:
 
-    | law | size | by blocks | two vectors | smallest similarity of two |
+    | distribution | size | by blocks | two vectors | least similarity of two |
     | --- | --- | --- | --- | --- |
     | Gaussian | 1,000 | 0.004 | 0.037 | 0.9937 |
     | Gaussian | 1,000,000 | 0.004 | 0.0014 | 0.99999 |
@@ -52,12 +52,12 @@ class PreselectedVectors(Configured):
     | Student's t, df 3 | 1,000,000 | 0.008 | 0.07 | 0.62 |
 
     Sorted draws of many dimensions are nearly the same vector each time, so
-    that `count` hardly matters for laws without heavy tails: vectors that
-    differ take laws that differ.
+    that `count` hardly matters without heavy tails: vectors that differ take
+    distributions that differ.
 
     Attributes:
-        distribution: Law of the draws, or a tuple of several laws; public.
-        count: Number of vectors of each law, >= 1.
+        distribution: Where the draws come from, one or a tuple; public.
+        count: Number of vectors of each distribution, >= 1.
         size: Number of coordinates, >= 1.
         l2_norm: Norm of each vector, > 0, in the unit of the records.
         floor: Magnitudes below it become 0, >= 0, in the unit of the
@@ -89,15 +89,15 @@ class PreselectedVectors(Configured):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for law in self.distributions:
-            if not isinstance(law, ledger.NoiseDistribution):
+        for noise in self.distributions:
+            if not isinstance(noise, ledger.NoiseDistribution):
                 raise TypeError(
                     "`distribution` must be a NoiseDistribution, or a tuple "
                     f"of them. Received: distribution={self.distribution!r}."
                 )
         if not self.distributions:
             raise ValueError(
-                "`distribution` must hold at least one law. "
+                "`distribution` must hold at least one. "
                 f"Received: distribution={self.distribution!r}."
             )
         for name in ("count", "size", "levels"):
@@ -111,7 +111,7 @@ class PreselectedVectors(Configured):
 
     @property
     def distributions(self) -> tuple[ledger.NoiseDistribution, ...]:
-        """The laws of the draws, one or several."""
+        """The distributions of the draws, one or several."""
         if isinstance(self.distribution, tuple):
             return self.distribution
         return (self.distribution,)
@@ -130,8 +130,8 @@ class PreselectedVectors(Configured):
 def _bounds(recipe: PreselectedVectors) -> ledger.CoordinateBounds:
     counts = block_sizes(recipe.size, recipe.levels)
     rows = [
-        _levels(recipe, law, (place, own), counts)
-        for place, law in enumerate(recipe.distributions)
+        _levels(recipe, noise, (place, own), counts)
+        for place, noise in enumerate(recipe.distributions)
         for own in range(recipe.count)
     ]
     return ledger.CoordinateBounds.from_arrays(np.stack(rows), counts)
@@ -159,7 +159,7 @@ def block_sizes(size: int, levels: int) -> npt.NDArray[np.int64]:
 
 def _levels(
     recipe: PreselectedVectors,
-    law: ledger.NoiseDistribution,
+    noise: ledger.NoiseDistribution,
     key: tuple[int, int],
     counts: npt.NDArray[np.int64],
 ) -> Array:
@@ -175,12 +175,12 @@ def _levels(
     gaps = special.gammaincinv(np.r_[counts, 1], uniform)
     ends = np.cumsum(gaps[:-1]) / gaps.sum()
     starts = np.r_[0.0, ends[:-1]]
-    levels = np.where(counts == 1, _magnitudes(law, ends), 0.0)
+    levels = np.where(counts == 1, _magnitudes(noise, ends), 0.0)
     blocks = np.flatnonzero(counts > 1)
     middle = 0.5 * (starts + ends)[blocks, np.newaxis]
     reach = 0.5 * (ends - starts)[blocks, np.newaxis]
-    inner = _magnitudes(law, middle + reach * _NODES)
-    # Scaled, as squares of the tail of a heavy law overflow.
+    inner = _magnitudes(noise, middle + reach * _NODES)
+    # Scaled, as squares of heavy tails overflow.
     most = np.maximum(inner.max(axis=1, keepdims=True), np.finfo(float).tiny)
     mean_squares = np.square(inner / most) @ (0.5 * _WEIGHTS)
     levels[blocks] = most[:, 0] * np.sqrt(mean_squares)
@@ -192,12 +192,12 @@ def _levels(
         raise ValueError(
             "`floor` must be below the largest of the draws, and these must "
             f"be finite. Received: floor={recipe.floor!r}, and draws from "
-            f"{law!r} up to {largest!s}."
+            f"{noise!r} up to {largest!s}."
         )
     unit = levels / largest
     return unit * (recipe.l2_norm / math.sqrt(float(np.square(unit) @ counts)))
 
 
-def _magnitudes(law: ledger.NoiseDistribution, chance: Array) -> Array:
+def _magnitudes(noise: ledger.NoiseDistribution, chance: Array) -> Array:
     """Returns the magnitudes that are exceeded with these chances."""
-    return -law.quantile(0.5 * np.minimum(chance, 1.0))
+    return -noise.quantile(0.5 * np.minimum(chance, 1.0))

@@ -132,11 +132,7 @@ class RestartQuery(WrappingQuery):
                 "`inner_query` must be a DPQuery with a `reset_state`. "
                 f"Received: inner_query={self.inner_query!r}."
             )
-        if not isinstance(self.restart_indicator, RestartIndicator):
-            raise TypeError(
-                "`restart_indicator` must be a RestartIndicator. "
-                f"Received: restart_indicator={self.restart_indicator!r}."
-            )
+        _check.kind(RestartIndicator, restart_indicator=self.restart_indicator)
 
     @property
     @override

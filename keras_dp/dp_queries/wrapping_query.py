@@ -109,12 +109,3 @@ class WrappingQuery(DPQuery):
     @override
     def derive_metrics(self, global_state: Nest) -> dict[str, tf.Tensor]:
         return self.inner.derive_metrics(self.inner_state(global_state))
-
-
-def check_query(**named: DPQuery) -> None:
-    """Raises unless what is to be wrapped is a query."""
-    for name, query in named.items():
-        if not isinstance(query, DPQuery):
-            raise TypeError(
-                f"`{name}` must be a DPQuery. Received: {name}={query!r}."
-            )

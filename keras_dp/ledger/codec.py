@@ -26,7 +26,9 @@ _KINDS: dict[str, type[Any]] = {
     "encoded_sum": events.EncodedSum,
     # Values inside events.
     "coordinate_bounds": CoordinateBounds,
-    **{f"{family}_noise": law for family, law in noise_families.ALL.items()},
+    **{
+        f"{family}_noise": noise for family, noise in noise_families.ALL.items()
+    },
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 _ENCODER = json.JSONEncoder(

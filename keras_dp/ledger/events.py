@@ -255,7 +255,7 @@ class EncodedSum(SumQueryEvent):
     Attributes:
         name: The leaf query that made the release, unique in its round.
         bounds: Magnitudes of each preselected vector.
-        noise: Law of the noise on each coordinate of the *sum*.
+        noise: Distribution of the noise on each coordinate of the *sum*.
 
     Source: Nasr et al. (2020), arXiv:2007.11524v1, Lemma 5.
     """
@@ -266,8 +266,8 @@ class EncodedSum(SumQueryEvent):
 
     def __post_init__(self) -> None:
         _check.non_empty_text(name=self.name)
-        _check_kind(CoordinateBounds, bounds=self.bounds)
-        _check_kind(NoiseDistribution, noise=self.noise)
+        _check.kind(CoordinateBounds, bounds=self.bounds)
+        _check.kind(NoiseDistribution, noise=self.noise)
         check_fields(self.noise)
 
 
@@ -288,11 +288,7 @@ class Round:
     seeded: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.sampling, SamplingEvent):
-            raise TypeError(
-                "`sampling` must be a SamplingEvent. "
-                f"Received: sampling={self.sampling!r}."
-            )
+        _check.kind(SamplingEvent, sampling=self.sampling)
         object.__setattr__(self, "queries", tuple(self.queries))
         if not self.queries:
             raise ValueError(
@@ -312,15 +308,6 @@ class Round:
                 f"Received: names={names!r}."
             )
         _check.boolean(seeded=self.seeded)
-
-
-def _check_kind(kind: type[Any], **named: Any) -> None:
-    for name, value in named.items():
-        if not isinstance(value, kind):
-            raise TypeError(
-                f"`{name}` must be a {kind.__name__}. "
-                f"Received: {name}={value!r}."
-            )
 
 
 def _check_sizes(event: Any) -> None:

@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 from keras_dp import _check
@@ -69,11 +67,6 @@ class Header:
                     f"Received: metadata={dict(self.metadata)!r}."
                 )
         object.__setattr__(self, "metadata", pairs)
-
-    @property
-    def metadata_mapping(self) -> Mapping[str, str]:
-        """The metadata as a read-only mapping."""
-        return MappingProxyType(dict(self.metadata))
 
     def as_text(self) -> str:
         """Returns canonical JSON, without `rows_per_unit` if it is 1."""

@@ -1,4 +1,4 @@
-"""The protocol of a noise family: a symmetric, unimodal law with a scale."""
+"""The protocol of noise families: symmetric, unimodal, with a scale."""
 
 import abc
 import dataclasses
@@ -15,8 +15,8 @@ Array = npt.NDArray[np.float64]
 def _grid() -> Array:
     """Returns where densities are compared, > 0, in units of the scale.
 
-    A point every 1.2 % where the mass of most laws is, and ever fewer to the
-    ends of float64.
+    A point every 1.2 % where the mass of most families is, and ever fewer to
+    the ends of float64.
     """
     # Decades from, to, and points in each.
     spans = [(-300, -12, 0.5), (-12, -3, 16), (-3, 3, 200)]
@@ -42,7 +42,7 @@ _LARGEST_MASS_ERROR = 0.01
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NoiseDistribution(abc.ABC):
-    """The law of noise on one coordinate; coordinates are independent.
+    """The distribution of noise on one coordinate, independent of others.
 
     Guarantee: the density is symmetric about 0, does not rise away from it,
     is positive and integrates to 1, each to within rounding (the last, 1 %) on
@@ -51,18 +51,18 @@ class NoiseDistribution(abc.ABC):
     nothing about what lies between its points: that remains with the author of
     a class; the families of this library are proven.
 
-    For such a law the divergence between the noise and the noise moved by t
+    For such noise the divergence between the noise and the noise moved by t
     does not fall in |t|: its moments are convolutions of `f^k`, symmetric and
     unimodal, with `f^(1-k)`, symmetric and rising in |x| (Wintner's theorem).
     So a bound on the size of a coordinate is a bound on its cost. For other
-    laws it is not.
+    distributions it is not.
 
     A subclass with parameters of its own checks them in a `__post_init__` that
     ends with `NoiseDistribution.__post_init__(self)`.
 
     Attributes:
-        scale: Stretches the standard law of the family, in the unit of what it
-            is added to, > 0. The standard deviation only for the Gaussian.
+        scale: Stretches the family's distribution, in the unit of what it is
+            added to, > 0. The standard deviation only for the Gaussian.
 
     Raises:
         ValueError: The density is not as the guarantee says.
@@ -120,16 +120,16 @@ class NoiseDistribution(abc.ABC):
         """The Fisher information about the location, `E[(log f)'^2]`."""
 
     def scaled(self, factor: float) -> Self:
-        """Returns the law of `factor` times the noise, `factor > 0`."""
+        """Returns the noise times `factor`, which is > 0."""
         _check.finite_positive(factor=factor)
         return dataclasses.replace(self, scale=self.scale * factor)
 
 
 def check_fields(noise: NoiseDistribution) -> None:
-    """Raises unless equal laws have equal fields, and nothing else.
+    """Raises unless equal distributions have equal fields, and nothing else.
 
-    Costs are remembered by law: a parameter that equality does not see would
-    give one law the cost of another.
+    Costs are remembered by distribution: a parameter that equality does not
+    see would give one the cost of another.
     """
     hidden = sorted(getattr(noise, "__dict__", {})) + [
         field.name for field in dataclasses.fields(noise) if not field.compare
@@ -147,6 +147,22 @@ def _check_density(noise: NoiseDistribution) -> None:
         x = noise.scale * _GRID
     x = x[np.isfinite(x) & (x > 0)]
     points = np.concatenate([-x[::-1], [0.0], x])
+    each = _log_densities(noise, points)
+    right = each[x.size :]  # From 0 on.
+    left = each[x.size :: -1]
+    _check_sides(noise, np.r_[0.0, x], right, left)
+    log_x = np.log(x)
+    heights = np.exp(np.minimum(right[1:] + log_x, 700.0))  # Below overflow.
+    mass = np.sum((heights[1:] + heights[:-1]) * np.diff(log_x))
+    if not abs(mass - 1) <= _LARGEST_MASS_ERROR:
+        raise ValueError(
+            "`log_density` must be that of a density that integrates to 1. "
+            f"Received: {noise!r}, whose density integrates to {mass:.4g}."
+        )
+
+
+def _log_densities(noise: NoiseDistribution, points: Array) -> Array:
+    """Returns the log-densities, which are numbers or -inf, at points."""
     each = noise.log_density(points)
     if not isinstance(each, np.ndarray) or each.shape != points.shape:
         raise TypeError(
@@ -162,45 +178,33 @@ def _check_density(noise: NoiseDistribution) -> None:
         each,
         np.isnan(each) | (each == np.inf) | ((points == 0) & np.isinf(each)),
     )
-    right = each[x.size :]  # From 0 on.
-    left = each[x.size :: -1]
+    return each
+
+
+def _check_sides(
+    noise: NoiseDistribution, x: Array, right: Array, left: Array
+) -> None:
+    """Raises unless the density is symmetric, unimodal and positive.
+
+    Args:
+        noise: The distribution.
+        x: From 0 on, rising.
+        right: Log-densities at `x`.
+        left: Log-densities at `-x`.
+    """
     # Not inf - inf.
     finite = np.isfinite(left) & np.isfinite(right)
     size = _ROUNDING * (1 + np.abs(np.where(finite, right, 0.0)))
     apart = np.abs(np.subtract(left, right, where=finite, out=0 * size))
-    at = np.r_[0.0, x]
-    for side, sign in ((right, 1), (left, -1)):
-        _refuse(
-            noise,
-            "symmetric about 0",
-            sign * at,
-            side,
-            (apart > size) | (np.isfinite(left) != np.isfinite(right)),
-        )
+    differs = (apart > size) | (np.isfinite(left) != np.isfinite(right))
+    for side, at in ((right, x), (left, -x)):
+        _refuse(noise, "symmetric about 0", at, side, differs)
         rises = side[1:] > side[:-1] + size[:-1]
-        _refuse(
-            noise,
-            "unimodal, and so not rise away from 0",
-            sign * at[1:],
-            side[1:],
-            rises,
-        )
+        rule = "unimodal, and so not rise away from 0"
+        _refuse(noise, rule, at[1:], side[1:], rises)
         ends = np.isinf(side[1:]) & (side[:-1] > _STILL_POSITIVE)
-        _refuse(
-            noise,
-            "positive everywhere, computed without an exponential",
-            sign * at[1:],
-            side[1:],
-            ends,
-        )
-    log_x = np.log(x)
-    heights = np.exp(np.minimum(right[1:] + log_x, 700.0))  # Below overflow.
-    mass = np.sum((heights[1:] + heights[:-1]) * np.diff(log_x))
-    if not abs(mass - 1) <= _LARGEST_MASS_ERROR:
-        raise ValueError(
-            "`log_density` must be that of a density that integrates to 1. "
-            f"Received: {noise!r}, whose density integrates to {mass:.4g}."
-        )
+        rule = "positive everywhere, computed without an exponential"
+        _refuse(noise, rule, at[1:], side[1:], ends)
 
 
 def _refuse(

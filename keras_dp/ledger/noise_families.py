@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from keras_dp import _check
 from keras_dp.ledger.noise_distribution import Array, NoiseDistribution
-from keras_dp.ledger.standard_laws import (
+from keras_dp.ledger.noise_functions import (
     log_gamma_half_step,
     log_one_plus_square,
     probabilities,
@@ -23,10 +23,10 @@ from keras_dp.ledger.variance_gamma_noise import VarianceGammaNoise
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GaussianNoise(NoiseDistribution):
-    """The normal law; `scale` is the standard deviation.
+    """The normal distribution; `scale` is the standard deviation.
 
-    It has the least variance among laws of the same Fisher information, and
-    that information is the cost of a record spread over many coordinates.
+    It has the least variance of all that have its Fisher information, and that
+    information is the cost of a record spread over many coordinates.
 
     >>> GaussianNoise(2.0).variance
     4.0
@@ -67,7 +67,7 @@ class GaussianNoise(NoiseDistribution):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StudentTNoise(NoiseDistribution):
-    """Student's t law, times `scale`; not standardized to unit variance.
+    """Student's t distribution, times `scale`; its variance is not 1.
 
     Attributes:
         scale: Times a standard t variable, > 0.
@@ -85,7 +85,7 @@ class StudentTNoise(NoiseDistribution):
             raise ValueError(
                 "`df` must be > 2. Received: df="
                 f"{self.df!r}. With fewer degrees of freedom there is no "
-                "variance; `CauchyNoise` is the law with one."
+                "variance; `CauchyNoise` has one."
             )
         object.__setattr__(self, "df", float(self.df))
         NoiseDistribution.__post_init__(self)
@@ -151,7 +151,7 @@ class StudentTNoise(NoiseDistribution):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LaplaceNoise(NoiseDistribution):
-    """The two-sided exponential law, with mean size `scale`.
+    """The two-sided exponential distribution, with mean size `scale`.
 
     >>> LaplaceNoise(2.0).variance
     8.0
@@ -192,7 +192,7 @@ class LaplaceNoise(NoiseDistribution):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CauchyNoise(NoiseDistribution):
-    """The Cauchy law; half of it lies within `scale` of 0.
+    """The Cauchy distribution; half of it lies within `scale` of 0.
 
     >>> CauchyNoise(1.0).variance
     inf
@@ -233,7 +233,7 @@ class CauchyNoise(NoiseDistribution):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LogisticNoise(NoiseDistribution):
-    """The logistic law, whose cdf is `1 / (1 + exp(-x / scale))`.
+    """The logistic distribution, whose cdf is `1 / (1 + exp(-x / scale))`.
 
     >>> LogisticNoise(1.0).variance
     3.2898...
@@ -270,7 +270,7 @@ class LogisticNoise(NoiseDistribution):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HyperbolicSecantNoise(NoiseDistribution):
-    """The law with density `sech(x / scale) / (pi scale)`.
+    """The distribution with density `sech(x / scale) / (pi scale)`.
 
     >>> HyperbolicSecantNoise(1.0).fisher_information
     0.5

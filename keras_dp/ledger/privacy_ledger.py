@@ -89,13 +89,7 @@ class PrivacyLedger:
             generator: Draws the noise, "chacha20" or "philox".
             rows_per_unit: How many records one unit has at most.
         """
-        header = Header(
-            dataset,
-            unit,
-            tuple((metadata or {}).items()),
-            generator,
-            rows_per_unit,
-        )
+        header = _new_header(dataset, unit, metadata, generator, rows_per_unit)
         connection = schema.new_database(header.as_text())
         connections.adopt(connection)
         return cls(Handle(connection, None, writable=True))
@@ -151,18 +145,12 @@ class PrivacyLedger:
                     "`dataset` must be given to create a ledger. Received: "
                     f"dataset=None, and there is no file {str(path)!r}."
                 )
-            header = Header(
-                dataset,
-                "example" if unit is None else unit,
-                tuple((metadata or {}).items()),
-                GENERATORS[0] if generator is None else generator,
-                1 if rows_per_unit is None else rows_per_unit,
+            header = _new_header(
+                dataset, unit, metadata, generator, rows_per_unit
             )
             creation.create(path, header.as_text())
         # Everything is checked before a connection that may write.
-        ledger = cls._take(
-            Handle(storage.connect_reading(path), path, writable=False)
-        )
+        ledger = cls._take(path, writable=False)
         try:
             ledger.verify()
             _check_same(
@@ -178,12 +166,14 @@ class PrivacyLedger:
         if mode == "r":
             return ledger
         ledger.close()
-        return cls._take(
-            Handle(storage.connect_writing(path), path, writable=True)
-        )
+        return cls._take(path, writable=True)
 
     @classmethod
-    def _take(cls, handle: Handle) -> Self:
+    def _take(cls, path: Path, *, writable: bool) -> Self:
+        connect = (
+            storage.connect_writing if writable else storage.connect_reading
+        )
+        handle = Handle(connect(path), path, writable=writable)
         try:
             return cls(handle)
         except BaseException:
@@ -331,6 +321,22 @@ class PrivacyLedger:
     def _rows(self) -> list[Row]:
         with self._handle.reading() as connection:
             return log.rows(connection)
+
+
+def _new_header(
+    dataset: str,
+    unit: str | None,
+    metadata: Mapping[str, str] | None,
+    generator: str | None,
+    rows_per_unit: int | None,
+) -> Header:
+    return Header(
+        dataset,
+        "example" if unit is None else unit,
+        tuple((metadata or {}).items()),
+        GENERATORS[0] if generator is None else generator,
+        1 if rows_per_unit is None else rows_per_unit,
+    )
 
 
 def _check_same(header: Header, **given_by_name: Any) -> None:

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from keras_dp import _check
 from keras_dp.ledger.noise_distribution import Array, NoiseDistribution
-from keras_dp.ledger.standard_laws import (
+from keras_dp.ledger.noise_functions import (
     probabilities,
     standardized,
     stretched,
@@ -30,7 +30,7 @@ class VarianceGammaNoise(NoiseDistribution):
 
     Its size is that of a mixture of Erlang variables, so that the density is a
     polynomial times `exp(-|x| / scale)`, with `(1 + |x|) exp(-|x|) / 4` for
-    two. One is the Laplace law, and many are nearly normal.
+    two. One is the Laplace distribution, and many are nearly normal.
 
     Attributes:
         scale: Mean size of each Laplace variable, > 0.
@@ -130,7 +130,7 @@ class VarianceGammaNoise(NoiseDistribution):
 
 @functools.cache
 def _weights(shape: int) -> Array:
-    """The probability of each Erlang law, of orders 1, 2, ..., `shape`."""
+    """The probability of each Erlang variable, of orders 1, 2, ..., `shape`."""
     each = [
         math.comb(count, shape - 1) / 2**count
         for count in range(2 * shape - 2, shape - 2, -1)

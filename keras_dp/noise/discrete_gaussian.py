@@ -4,8 +4,8 @@ Its mass on an integer `k` is proportional to `exp(-k^2 / (2 scale^2))`. Draws
 are proposals from the discrete Laplace distribution of parameter
 `t = floor(scale) + 1`, whose mass is proportional to `exp(-|k| / t)`, accepted
 with probability `exp(-(|k| - scale^2 / t)^2 / (2 scale^2))`. All coordinates
-propose until each has been accepted once, so that the law of a coordinate does
-not depend on the others; how often they propose, and so the time, says little
+propose until each has been accepted once, so that no coordinate depends on the
+others; how often they propose, and so the time, says little
 more than how many coordinates there are.
 
 Source: Canonne, Kamath, Steinke (2020), arXiv:2004.00010v4, Algorithms 2 and 3.

@@ -46,7 +46,7 @@ from keras_dp.ledger.noise_families import (
 from keras_dp.ledger.variance_gamma_noise import VarianceGammaNoise
 from keras_dp.noise import seeds
 
-# In floats, Student's t with more degrees of freedom is the normal law. Twice
+# In floats, Student's t with more degrees of freedom is the normal one. Twice
 # this number is still a float32.
 _MOST_DF = 1e30
 # The number of nodes of a table of a distribution function, good to 1e-10.
@@ -67,7 +67,7 @@ def sample(
     A family of one's own joins by `sample.register`.
 
     Args:
-        noise: Its law, scale included.
+        noise: Its distribution, scale included.
         like: float32 or float64.
         seed: See `seeds.fresh`; must not be used again.
 
@@ -89,7 +89,7 @@ def cdf(noise: ledger.NoiseDistribution, x: tf.Tensor) -> tf.Tensor:
     others, which come from a table of their own `cdf`.
 
     Args:
-        noise: Its law, scale included.
+        noise: Its distribution, scale included.
         x: Tensor of any shape, floating.
 
     >>> from keras_dp.ledger.noise_families import CauchyNoise

