@@ -25,9 +25,9 @@ from keras_dp.gradients.records.records import (
     GradientRecords,
     ZeroRecords,
     outside_xla,
+    summed,
 )
 from keras_dp.gradients.records.scaled_records import ScaledRecords
-from keras_dp.gradients.records.summed_records import summed
 from keras_dp.gradients.rules.batch_normalization import (
     ExampleStatistics,
     normalizing_by_released,

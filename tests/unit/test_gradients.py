@@ -17,7 +17,6 @@ from keras_dp.gradients.records import (
     cost_model,
     outer_product_records,
     row_records,
-    summed_records,
 )
 from keras_dp.gradients.records import records as records_lib
 from tests.models import MODELS
@@ -428,7 +427,7 @@ class TestRoundingCannotHideANorm:
         )
         dense = records_lib.MaterializedRecords((tiny - half)[:, None])
 
-        self._assert_bounded(summed_records.SummedRecords([rows, dense]))
+        self._assert_bounded(records_lib.summed([rows, dense]))
 
     def test_the_check_above_can_fail(self) -> None:
         """Control: the plain ghost norm lets such records through."""

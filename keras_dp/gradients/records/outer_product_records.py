@@ -64,8 +64,12 @@ class OuterProductRecords(GradientRecords):
         self.arrangement = arrangement
         self._products: tf.Tensor | None = None
 
-    def joined(self, other: "OuterProductRecords") -> "OuterProductRecords":
-        """Returns the sum of two, for a kernel that is used twice."""
+    @override
+    def joined(self, other: GradientRecords) -> "OuterProductRecords | None":
+        if not isinstance(other, OuterProductRecords) or (
+            other.arrangement != self.arrangement
+        ):
+            return None
         return OuterProductRecords(
             tf.concat([self.left, other.left], axis=2),
             tf.concat([self.right, other.right], axis=2),

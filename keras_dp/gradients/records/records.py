@@ -10,14 +10,13 @@ import abc
 import contextlib
 import contextvars
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 from typing_extensions import override
 
 # Sums of this many terms keep a relative 1e-5 in float32, in XLA's order too.
 _SUMMED_IN_FLOAT32 = 2**16
-
 
 _OUTSIDE_XLA = contextvars.ContextVar("outside_xla", default=False)
 
@@ -65,6 +64,13 @@ class GradientRecords(abc.ABC):
                 contributes nothing, even if not finite.
         """
 
+    def joined(self, other: "GradientRecords") -> "GradientRecords | None":
+        """Returns the sum of two uses of a variable without materializing.
+
+        `None` if they are not of one kind.
+        """
+        return None
+
 
 class MaterializedRecords(GradientRecords):
     """Gradients that are small, or that only their values describe."""
@@ -92,6 +98,12 @@ class MaterializedRecords(GradientRecords):
     def grouped(self, size: int, weights: tf.Tensor) -> "MaterializedRecords":
         groups = grouped_axis(weighted(self.gradients, weights), size)
         return MaterializedRecords(tf.reduce_sum(groups, axis=1))
+
+    @override
+    def joined(self, other: GradientRecords) -> "MaterializedRecords | None":
+        if not isinstance(other, MaterializedRecords):
+            return None
+        return MaterializedRecords(self.gradients + other.gradients)
 
 
 class ZeroRecords(GradientRecords):
@@ -212,3 +224,19 @@ def squared_sums(tensor: tf.Tensor) -> tf.Tensor:
     rows = tf.reshape(tensor, [batch, width // last, last])
     norms = tf.cast(norms_along(rows, axis=2), tf.float64)
     return tf.cast(tf.reduce_sum(tf.square(norms), axis=1), dtype)
+
+
+def summed(parts: Sequence[GradientRecords]) -> GradientRecords:
+    """Returns the records of a variable from those of each of its uses.
+
+    Norms have cross terms: uses of different kinds are materialized.
+    """
+    total, *others = parts
+    for other in others:
+        joint = total.joined(other)
+        if joint is None:
+            return MaterializedRecords(
+                tf.add_n([part.materialize() for part in parts])
+            )
+        total = joint
+    return total

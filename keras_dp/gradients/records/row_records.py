@@ -40,8 +40,10 @@ class RowRecords(GradientRecords):
         self.ids, self.updates, self.rows = ids, in_float(updates), rows
         self.static_shapes = static_shapes
 
-    def joined(self, other: "RowRecords") -> "RowRecords":
-        """Returns the sum of two, for a table that is used twice."""
+    @override
+    def joined(self, other: GradientRecords) -> "RowRecords | None":
+        if not isinstance(other, RowRecords):
+            return None
         return self._with(
             tf.concat([self.ids, other.ids], axis=1),
             tf.concat([self.updates, other.updates], axis=1),

@@ -39,8 +39,8 @@ class SplitKernelRecords(GradientRecords):
     def __init__(self, blocks: list[Block], shape: tuple[int, ...]) -> None:
         self.blocks, self.shape = blocks, shape
 
+    @override
     def joined(self, other: GradientRecords) -> "SplitKernelRecords | None":
-        """Returns the sum of two, for a kernel that is used twice."""
         if not isinstance(other, SplitKernelRecords) or (
             [block.rows for block in other.blocks]
             != [block.rows for block in self.blocks]
