@@ -240,6 +240,7 @@ class GradientEngine:
                 call.args,
                 call.kwargs,
                 cotangent,
+                call.kept,
                 static_shapes=self.static_shapes,
             )
             if call.hook.rule is None:

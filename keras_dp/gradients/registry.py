@@ -11,7 +11,12 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from keras_dp.gradients.layer_calls import is_replaced
+from keras_dp.gradients.layer_calls import (
+    activation_of,
+    float_outputs,
+    is_replaced,
+    without_activation,
+)
 from keras_dp.gradients.records.records import GradientRecords
 from keras_dp.keras_internals import sublayers_of
 
@@ -62,7 +67,7 @@ class Observed(NamedTuple):
     kept: Any
 
 
-# One entry per variable the layer owns.
+# One entry per variable that the layer owns; of frozen ones it is not used.
 Gradients = list[tuple[keras.Variable, GradientRecords]]
 Rule = Callable[[LayerCall], Gradients]
 Watch = Callable[[list[tf.Tensor]], None]
@@ -71,6 +76,32 @@ Watch = Callable[[list[tf.Tensor]], None]
 Observer = Callable[
     [keras.Layer, tuple[Any, ...], dict[str, Any], Watch], Observed
 ]
+
+
+def called_without_activation(
+    layer: keras.Layer,
+    original: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    watch: Watch,
+) -> Observed:
+    """Calls a layer, and watches what goes into its activation.
+
+    Args:
+        layer: The layer.
+        original: Its call.
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+        watch: See `Watch`.
+    """
+    activation = activation_of(layer)
+    with without_activation(layer):
+        outputs = original(*args, **kwargs)
+    watched = float_outputs(outputs)
+    watch(watched)
+    if activation is not None:
+        outputs = activation(outputs)
+    return Observed(outputs, watched, None)
 
 
 class Entry(NamedTuple):
@@ -150,8 +181,3 @@ def has_plain_kernel(layer: keras.Layer) -> bool:
 def has_no_weights_inside(layer: keras.Layer) -> bool:
     """Whether no sublayer (an activation, say) owns trained weights."""
     return not any(sub.trainable_variables for sub in sublayers_of(layer))
-
-
-def trainable(pairs: Gradients) -> Gradients:
-    """Returns the pairs whose variable is trained."""
-    return [pair for pair in pairs if pair[0].trainable]

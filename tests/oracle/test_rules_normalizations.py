@@ -193,14 +193,6 @@ def test_normalizing_over_the_batch_is_refused(layer) -> None:
         rule_of(layer)(call_of(layer, inputs, cotangent))
 
 
-@pytest.mark.parametrize("case", CASES[:1] + CASES[11:12] + CASES[-2:])
-def test_frozen_layers_have_no_gradients(case) -> None:
-    layer = _layer(*case)
-    layer.trainable = False
-
-    assert rule_of(layer)(call_of(layer, *_data(case[-1]))) == []
-
-
 @pytest.mark.parametrize("case", [CASES[0], CASES[11], CASES[20], CASES[-1]])
 def test_an_infinite_example_leaves_the_others_alone(case) -> None:
     layer = _layer(*case)

@@ -16,15 +16,11 @@ import tensorflow as tf
 from keras_dp.errors import UnsupportedLayerError
 from keras_dp.gradients import registry
 from keras_dp.gradients.layer_calls import (
-    activation_of,
     current_call,
     float_outputs,
     replaced_call,
-    without_activation,
 )
 from keras_dp.keras_internals import (
-    is_rematerialized,
-    layers_of,
     own_trainable_variables,
     sublayers_of,
 )
@@ -48,16 +44,18 @@ class HookedCall(NamedTuple):
     """Tensors that one call of a hooked layer left behind.
 
     Attributes:
-        hook: The hook, whose rule knows what the observer of this call kept.
+        hook: The hook of the layer.
         args: Positional arguments of the call.
         kwargs: Keyword arguments of the call.
         outputs: The tensors that the backward pass stops at.
+        kept: Other values that the layer's observer kept for its rule.
     """
 
     hook: Hook
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     outputs: list[tf.Tensor]
+    kept: Any
 
 
 def find_hooks(model: keras.Model) -> list[Hook]:
@@ -67,7 +65,6 @@ def find_hooks(model: keras.Model) -> list[Hook]:
     what it does between them is unknown; so is one that calls its sublayers
     in a loop (recurrent layers and wrappers).
     """
-    _check_calls(model)
     hooks: dict[int, Hook] = {}
 
     def visit(layer: keras.Layer) -> None:
@@ -88,30 +85,6 @@ def find_hooks(model: keras.Model) -> list[Hook]:
     found = list(hooks.values())
     _check_coverage(model, found)
     return found
-
-
-def _check_calls(model: keras.Model) -> None:
-    """Raises for calls that no hook can be put on, or that mix examples."""
-    # In Keras 3.15 `Equalization` takes one histogram of the whole batch.
-    mixing = (
-        keras.layers.MixUp,
-        keras.layers.CutMix,
-        keras.layers.Equalization,
-    )
-    for layer in layers_of(model):
-        if isinstance(layer, mixing):
-            # At random, so that the self-check can miss it.
-            raise UnsupportedLayerError(
-                f"Layer {layer.path!r} of class {type(layer).__name__} mixes "
-                "the examples of a batch, so that the gradient of one depends "
-                "on others. Remove it; other augmentation is unaffected."
-            )
-        if is_rematerialized(layer):
-            raise UnsupportedLayerError(
-                f"Layer {layer.path!r} was made in a keras.RematScope: it is "
-                "called again in the backward pass, where its output cannot "
-                "be hooked. Make it outside of the scope."
-            )
 
 
 def _check_coverage(model: keras.Model, hooks: list[Hook]) -> None:
@@ -137,7 +110,7 @@ def _check_coverage(model: keras.Model, hooks: list[Hook]) -> None:
 def hooked(
     hooks: list[Hook], tape: tf.GradientTape, batch: int
 ) -> Iterator[list[HookedCall]]:
-    """Taps the layers while the context is open.
+    """Puts hooks on the layers while the context is open.
 
     Args:
         hooks: From `find_hooks`.
@@ -170,7 +143,7 @@ def _hooked_call(
         tape: As in `hooked`.
         batch: As in `hooked`.
         calls: Where the call is noted.
-        whole: Taps that answer for all layers inside, while they are called.
+        whole: Hooks that answer for all layers inside, while they are called.
     """
     layer, original = hook.layer, current_call(hook.layer)
     home = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
@@ -187,42 +160,34 @@ def _hooked_call(
             whole.pop()
 
     def noted(*args: Any, **kwargs: Any) -> Any:
-        outputs, watched, rule, activation = _watched_call(
-            hook, original, args, kwargs, tape
-        )
+        observed = _observed(hook, original, args, kwargs, tape.watch)
+        outputs, watched, kept = observed
         _check_call(layer, args, kwargs, float_outputs(outputs), batch)
         _check_graph(layer, watched, home)
-        calls.append(
-            HookedCall(hook._replace(rule=rule), args, kwargs, watched)
-        )
-        return outputs if activation is None else activation(outputs)
+        calls.append(HookedCall(hook, args, kwargs, watched, kept))
+        return outputs
 
     return call
 
 
-def _watched_call(
+def _observed(
     hook: Hook,
     original: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    tape: tf.GradientTape,
-) -> tuple[Any, list[tf.Tensor], registry.Rule | None, Any]:
-    """Calls the layer; returns outputs, watched tensors, rule and activation.
-
-    The activation is `None` where the outputs contain it already.
-    """
-    layer, activation = hook.layer, None
+    watch: registry.Watch,
+) -> registry.Observed:
+    """Calls the layer in the way that its hook asks for."""
     if hook.observe is not None:
-        outputs, watched, kept = hook.observe(layer, args, kwargs, tape.watch)
-        return outputs, watched, _with_kept(hook.rule, kept), None
-    with contextlib.ExitStack() as stack:
-        if hook.rule is not None:
-            activation = activation_of(layer)
-            stack.enter_context(without_activation(layer))
-        outputs = _apart(original(*args, **kwargs))
+        return hook.observe(hook.layer, args, kwargs, watch)
+    if hook.rule is not None:
+        return registry.called_without_activation(
+            hook.layer, original, args, kwargs, watch
+        )
+    outputs = _apart(original(*args, **kwargs))
     watched = float_outputs(outputs)
-    tape.watch(watched)
-    return outputs, watched, hook.rule, activation
+    watch(watched)
+    return registry.Observed(outputs, watched, None)
 
 
 def _apart(outputs: Any) -> Any:
@@ -235,12 +200,6 @@ def _apart(outputs: Any) -> Any:
     return keras.tree.map_structure(
         lambda leaf: tf.identity(leaf) if tf.is_tensor(leaf) else leaf, outputs
     )
-
-
-def _with_kept(rule: registry.Rule | None, kept: Any) -> registry.Rule | None:
-    if rule is None:
-        return None
-    return lambda call: rule(call._replace(kept=kept))
 
 
 def _check_graph(

@@ -5,7 +5,6 @@ Importing the wing puts all rules into the table of `registry`.
 
 from keras_dp.gradients.rules import (  # noqa: F401
     batch_normalization,
-    conv_transpose,
     convolution,
     dense,
     depthwise_conv,

@@ -1,4 +1,4 @@
-"""The rule of `Conv1D`, `Conv2D` and `Conv3D`, with all their options."""
+"""The rules of `Conv1D`, `Conv2D`, `Conv3D` and their transposes."""
 
 import math
 
@@ -15,20 +15,17 @@ from keras_dp.gradients.records.outer_product_records import (
 from keras_dp.gradients.records.records import (
     GradientRecords,
     finite_or,
-    in_float,
     kept,
     scaled,
     weighted,
 )
 from keras_dp.gradients.records.split_kernel_records import SplitKernelRecords
-from keras_dp.gradients.rules.convolution_bias import (
-    convolution_bias_records,
+from keras_dp.gradients.rules.convolution_layers import (
+    has_known_options,
+    inputs_and_cotangent,
+    with_bias,
 )
-from keras_dp.gradients.rules.convolution_phases import (
-    Geometry,
-    channels_last,
-    geometry,
-)
+from keras_dp.gradients.rules.convolution_phases import Geometry, geometry
 from keras_dp.gradients.rules.convolution_products import (
     patches,
     split_products,
@@ -43,21 +40,39 @@ _SMALL_PATCH = 128
 @registry.register(keras.layers.Conv3D, registry.has_plain_kernel)
 def convolution(call: registry.LayerCall) -> registry.Gradients:
     """Returns the gradients of the kernel and the bias."""
-    layer, (cotangent,) = call.layer, call.cotangents
-    images = in_float(channels_last(layer, call.inputs))
-    cotangent = in_float(channels_last(layer, cotangent))
-    pairs: registry.Gradients = [
-        (layer.kernel, _kernel_records(layer, images, cotangent))
-    ]
-    if layer.bias is not None:
-        bias = convolution_bias_records(layer, call.cotangents[0])
-        pairs.append((layer.bias, bias))
-    return registry.trainable(pairs)
+    layer = call.layer
+    images, cotangent = inputs_and_cotangent(call)
+    records = _kernel_records(layer, images, cotangent, layer.groups)
+    return with_bias(call, [(layer.kernel, records)])
+
+
+@registry.register(keras.layers.Conv1DTranspose, has_known_options)
+@registry.register(keras.layers.Conv2DTranspose, has_known_options)
+@registry.register(keras.layers.Conv3DTranspose, has_known_options)
+def conv_transpose(call: registry.LayerCall) -> registry.Gradients:
+    """Returns the gradients of the kernel and the bias.
+
+    The layer is the transpose of a convolution from its output to its input,
+    with the kernel `[*taps, filters, channels]`. The gradient is that of this
+    convolution's kernel, with the cotangent as images and the input as
+    cotangent.
+    """
+    inputs, cotangent = inputs_and_cotangent(call)
+    records = _kernel_records(call.layer, cotangent, inputs, groups=1)
+    return with_bias(call, [(call.layer.kernel, records)])
 
 
 def _kernel_records(
-    layer: keras.Layer, images: tf.Tensor, cotangent: tf.Tensor
+    layer: keras.Layer, images: tf.Tensor, cotangent: tf.Tensor, groups: int
 ) -> GradientRecords:
+    """Returns the gradients of the kernel of a convolution of the images.
+
+    Args:
+        layer: It knows kernel, strides, dilation and padding.
+        images: `[batch, ..., channels]`.
+        cotangent: Cotangent of the convolution, `[batch, ..., filters]`.
+        groups: How many the channels are split into.
+    """
     shape = tuple(layer.kernel.shape)
     moves = geometry(
         images.shape[1:-1],
@@ -68,14 +83,14 @@ def _kernel_records(
     )
     batch, *outputs, filters = cotangent.shape
     pixels, depth = math.prod(outputs), math.prod(shape[:-1])
-    splits = layer.groups == 1 and math.prod(shape[:-2]) > 1
+    splits = groups == 1 and math.prod(shape[:-2]) > 1
     if splits and cost_model.instantiates(
         batch, 1, pixels, depth, filters, images.dtype.size
     ):
         return SplitKernelRecords(
             split_products(images, cotangent, moves), shape
         )
-    return _PatchRecords(layer, images, cotangent, moves)
+    return _PatchRecords(layer, images, cotangent, moves, groups)
 
 
 class _PatchRecords(OuterProductRecords):
@@ -87,16 +102,18 @@ class _PatchRecords(OuterProductRecords):
         images: tf.Tensor,
         cotangent: tf.Tensor,
         moves: Geometry,
+        groups: int,
     ) -> None:
-        self.layer, self.images, self.cotangent = layer, images, cotangent
-        shape, groups = tuple(layer.kernel.shape), layer.groups
+        self.layer, self.groups = layer, groups
+        self.images, self.cotangent = images, cotangent
+        shape = tuple(layer.kernel.shape)
         batch, *outputs, filters = cotangent.shape
         pixels, taps = math.prod(outputs), math.prod(shape[:-2])
         right = tf.reshape(
             cotangent, [batch, pixels, groups, filters // groups]
         )
         super().__init__(
-            _grouped_patches(layer, images, outputs, moves),
+            _grouped_patches(layer, images, outputs, moves, groups),
             tf.transpose(right, [0, 2, 1, 3]),
             Arrangement(
                 inner=(groups, taps * shape[-2], filters // groups),
@@ -111,7 +128,7 @@ class _PatchRecords(OuterProductRecords):
         # The filter gradient of TensorFlow on CPU knows none of these.
         special = (
             self.images.shape.rank != 4
-            or layer.groups > 1
+            or self.groups > 1
             or max(layer.dilation_rate) > 1
         )
         if self.instantiates or special:
@@ -140,9 +157,10 @@ def _grouped_patches(
     images: tf.Tensor,
     outputs: list[int],
     moves: Geometry,
+    groups: int,
 ) -> tf.Tensor:
     """Returns what each pixel saw, `[batch, groups, pixels, taps * ins]`."""
-    shape, groups = tuple(layer.kernel.shape), layer.groups
+    shape = tuple(layer.kernel.shape)
     batch, ins = images.shape[0], images.shape[-1]
     pixels, taps = math.prod(outputs), math.prod(shape[:-2])
     plain = groups == 1 and layer.padding != "causal"

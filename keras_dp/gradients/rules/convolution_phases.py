@@ -8,7 +8,6 @@ stride, and a *shift*, the strides before it.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import keras
 import tensorflow as tf
 
 
@@ -40,18 +39,6 @@ class Run(NamedTuple):
     shift: int | None
     phase: int
     taps: int
-
-
-def channels_last(layer: keras.Layer, tensor: tf.Tensor) -> tf.Tensor:
-    """Returns what a convolution takes or returns as `[batch, ..., channels]`.
-
-    Args:
-        layer: It knows its `data_format`.
-        tensor: `[batch, ..., channels]` or `[batch, channels, ...]`.
-    """
-    if layer.data_format == "channels_last":
-        return tensor
-    return tf.transpose(tensor, [0, *range(2, tensor.shape.rank), 1])
 
 
 def geometry(

@@ -109,38 +109,39 @@ def _columns(
     Shape `[batch, rows, *outputs[1:], residues * columns * channels]`.
     """
     channels = phases.shape[-1] // geometry.strides[-1]
-    width = math.prod(geometry.kernel[1:]) * channels
+    width = len(residues) * math.prod(geometry.kernel[1:]) * channels
     if (
         len(outputs) == 2
         and geometry.dilation == (1, 1)
         and len(residues) == geometry.strides[0]
         and geometry.strides[1] * channels < _SHORT_RUN
-        and len(residues) * width <= _SMALL_PATCH
+        and width <= _SMALL_PATCH
     ):
-        rows, _, columns, _ = phases.shape[1:]
-        taps = (geometry.strides[0], geometry.kernel[1])
-        images = tf.reshape(
-            phases,
-            [
-                phases.shape[0],
-                rows * geometry.strides[0],
-                columns * geometry.strides[1],
-                channels,
-            ],
-        )
-        copied = tf.eye(len(residues) * width, dtype=images.dtype)
-        return tf.nn.conv2d(
-            images,
-            tf.reshape(copied, [*taps, channels, len(residues) * width]),
-            geometry.strides,
-            "VALID",
-        )[:, :, : outputs[1]]
+        copies = _convolved_columns(phases, width, channels, geometry)
+        return copies[:, :, : outputs[1]]
     return _beside(
         [
             seen(phases, (Run(None, residue, 1), *taps), outputs, geometry)
             for residue in residues
             for taps in all_runs(geometry, first=1)
         ]
+    )
+
+
+def _convolved_columns(
+    phases: tf.Tensor, width: int, channels: int, geometry: Geometry
+) -> tf.Tensor:
+    """Returns the same for an image of all phases, copied by a convolution."""
+    batch, rows, _, columns, _ = phases.shape
+    down, right = geometry.strides
+    return tf.nn.conv2d(
+        tf.reshape(phases, [batch, rows * down, columns * right, channels]),
+        tf.reshape(
+            tf.eye(width, dtype=phases.dtype),
+            [down, geometry.kernel[1], channels, width],
+        ),
+        geometry.strides,
+        "VALID",
     )
 
 

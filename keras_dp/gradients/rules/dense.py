@@ -30,7 +30,7 @@ def dense(call: registry.LayerCall) -> registry.Gradients:
     pairs: registry.Gradients = [(layer.kernel, kernel)]
     if layer.bias is not None:
         pairs.append((layer.bias, bias_records(cotangent, layer.bias)))
-    return registry.trainable(pairs)
+    return pairs
 
 
 def bias_records(cotangent: tf.Tensor, bias: keras.Variable) -> GradientRecords:

@@ -1,5 +1,6 @@
 """The rule of `EinsumDense`, and so of the attention layers."""
 
+import itertools
 import math
 
 import keras
@@ -60,22 +61,6 @@ def einsum_dense(call: registry.LayerCall) -> registry.Gradients:
     shared = [a for a in ins[1:] if a in outs and a not in kernel]
     sizes = dict(zip(kernel, layer.kernel.shape, strict=True))
 
-    def grouped(tensor: tf.Tensor, axes: str, last: list[str]) -> tf.Tensor:
-        """`[batch, rows, shared, last]`; the axes of no group are summed."""
-        order = [axes[0], *rows, *shared, *last]
-        tensor = tf.einsum(f"{axes}->{''.join(order)}", tensor)
-        batch, *rest = tensor.shape
-        cut = len(rows), len(rows) + len(shared)
-        return tf.reshape(
-            tensor,
-            [
-                batch,
-                math.prod(rest[: cut[0]]),
-                math.prod(rest[cut[0] : cut[1]]),
-                math.prod(rest[cut[1] :]),
-            ],
-        )
-
     inner = [*rows, *lefts, *rights]
     arrangement = Arrangement(
         inner=tuple(sizes[axis] for axis in inner),
@@ -83,11 +68,30 @@ def einsum_dense(call: registry.LayerCall) -> registry.Gradients:
         shape=tuple(layer.kernel.shape),
     )
     records = OuterProductRecords(
-        grouped(inputs, ins, lefts),
-        grouped(cotangent, outs, rights),
+        _grouped(inputs, ins, [rows, shared, lefts]),
+        _grouped(cotangent, outs, [rows, shared, rights]),
         arrangement,
     )
     pairs: registry.Gradients = [(layer.kernel, records)]
     if layer.bias is not None:
         pairs.append((layer.bias, bias_records(cotangent, layer.bias)))
-    return registry.trainable(pairs)
+    return pairs
+
+
+def _grouped(
+    tensor: tf.Tensor, axes: str, groups: list[list[str]]
+) -> tf.Tensor:
+    """Returns `[batch, ...]` with one axis for each group of axes.
+
+    Args:
+        tensor: The input or the cotangent.
+        axes: Its axes, the batch first. Those of no group are summed.
+        groups: Axes of each group, in order.
+    """
+    order = "".join([axes[0], *itertools.chain(*groups)])
+    sizes = dict(zip(axes, tensor.shape, strict=True))
+    return tf.reshape(
+        tf.einsum(f"{axes}->{order}", tensor),
+        [sizes[axes[0]]]
+        + [math.prod(sizes[axis] for axis in group) for group in groups],
+    )

@@ -21,4 +21,4 @@ def embedding(call: registry.LayerCall) -> registry.Gradients:
         rows,
         static_shapes=call.static_shapes,
     )
-    return registry.trainable([(layer.embeddings, records)])
+    return [(layer.embeddings, records)]

@@ -18,12 +18,9 @@ import tensorflow as tf
 from keras_dp.gradients import registry
 from keras_dp.gradients.records.records import in_float
 from keras_dp.gradients.rules.convolution import convolution
-from keras_dp.gradients.rules.convolution_phases import channels_last
+from keras_dp.gradients.rules.convolution_layers import channels_last
 from keras_dp.gradients.rules.dense import bias_records, dense
-from keras_dp.gradients.rules.einsum_dense import einsum_dense
-from keras_dp.gradients.rules.einsum_dense import (
-    is_contraction as is_contraction,
-)
+from keras_dp.gradients.rules.einsum_dense import einsum_dense, is_contraction
 from keras_dp.gradients.rules.embedding import embedding
 
 # With others the kernel is trained, or written to, or both.
@@ -239,5 +236,4 @@ def einsum_dense_lora(call: registry.LayerCall) -> registry.Gradients:
 def bias_of_quantized(call: registry.LayerCall) -> registry.Gradients:
     """Returns the gradients of the bias."""
     layer, (cotangent,) = call.layer, call.cotangents
-    pairs = [(layer.bias, bias_records(cotangent, layer.bias))]
-    return registry.trainable(pairs)
+    return [(layer.bias, bias_records(cotangent, layer.bias))]

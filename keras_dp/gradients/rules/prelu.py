@@ -14,6 +14,4 @@ def prelu(call: registry.LayerCall) -> registry.Gradients:
     layer, (cotangent,) = call.layer, call.cotangents
     negative = tf.minimum(in_float(call.inputs), 0)
     products = in_float(cotangent) * negative
-    return registry.trainable(
-        [(layer.alpha, bias_records(products, layer.alpha))]
-    )
+    return [(layer.alpha, bias_records(products, layer.alpha))]

@@ -130,21 +130,10 @@ def run(
         befores, inner, last = loops.forward(inputs, list(states))
         outputs = tf.concat([befores[0][1:], last[0][tf.newaxis]], axis=0)
 
-        def gradient(*cotangents: tf.Tensor) -> Any:
+        def gradient(*cotangents: tf.Tensor) -> Tensors:
             from_outputs, *from_last = cotangents[: 1 + len(last)]
-            into_inputs, into_inner, into_states = loops.backward(
+            return loops.gradients(
                 inputs, inner, befores, from_outputs, from_last
-            )
-            into_kernel = loops.kernel_gradient(
-                inputs, inner, befores[0], into_inner
-            )
-            into_bias = tf.reduce_sum(into_inner, axis=[0, 1])
-            return (
-                into_inputs,
-                into_inner,
-                into_kernel,
-                into_bias,
-                *into_states,
             )
 
         return (outputs, *last, inner), gradient
@@ -180,6 +169,24 @@ class _Loops(NamedTuple):
             step, states, [inputs, *masks], like, self.unroll, reverse=False
         )
         return kept[:-1], kept[-1], last
+
+    def gradients(
+        self,
+        inputs: tf.Tensor,
+        inner: tf.Tensor,
+        befores: Tensors,
+        from_outputs: tf.Tensor,
+        from_last: Tensors,
+    ) -> Tensors:
+        """Returns those of inputs, probe, kernel, bias and first states."""
+        into_inputs, into_inner, into_states = self.backward(
+            inputs, inner, befores, from_outputs, from_last
+        )
+        into_kernel = self.kernel_gradient(
+            inputs, inner, befores[0], into_inner
+        )
+        into_bias = tf.reduce_sum(into_inner, axis=[0, 1])
+        return [into_inputs, into_inner, into_kernel, into_bias, *into_states]
 
     def backward(
         self,

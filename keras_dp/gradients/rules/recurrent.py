@@ -70,32 +70,16 @@ def _observe(
 ) -> registry.Observed:
     names = ("sequences", "initial_state", "mask", "training")
     given = dict(zip(names, args, strict=False)) | kwargs
-    cell, mask = layer.cell, given.get("mask")
-    sequences = given["sequences"]
-    if None in sequences.shape:
-        raise UnsupportedLayerError(
-            f"Layer {layer.path!r} must be called on sequences of a static "
-            f"shape. Received: shape={tuple(sequences.shape)!r}. Pad the "
-            "sequences to one length, and mask the padding."
-        )
-    inputs = tf.cast(sequences, cell.compute_dtype)
-    inputs = _dropped_out(cell, inputs, given.get("training"))
-    if layer.go_backwards:
-        inputs = tf.reverse(inputs, axis=[1])
-    mask = _time_major_mask(mask, layer.go_backwards)
-    kernel, recurrent_kernel, bias, inner_bias = _weights(cell)
-    from_inputs = tf.matmul(
-        tf.reshape(_swapped(inputs), [-1, inputs.shape[2]]), kernel
-    )
-    if bias is not None:
-        from_inputs = from_inputs + bias
-    batch, steps, _ = inputs.shape
-    from_inputs = tf.reshape(from_inputs, [steps, batch, -1])
-    states = _initial_states(layer, given.get("initial_state"), batch)
+    inputs = _inputs(layer, given["sequences"], given.get("training"))
+    mask = _time_major_mask(given.get("mask"), layer.go_backwards)
+    kernel, recurrent_kernel, bias, inner_bias = _weights(layer.cell)
+    from_inputs = _times_kernel(inputs, kernel, bias)
+    states = _initial_states(layer, given.get("initial_state"), inputs.shape[0])
     probe = tf.zeros_like(from_inputs)
     watch([from_inputs, probe])
+    cell = _cell(layer.cell)
     ran = recurrence.run(
-        _cell(cell),
+        cell,
         from_inputs,
         probe,
         recurrent_kernel,
@@ -108,12 +92,38 @@ def _observe(
     if layer.return_state:
         outputs = (outputs, *ran.last)
     before = tf.concat([states[0][tf.newaxis], ran.outputs[:-1]], axis=0)
-    reset = _cell(cell).resets
-    resets = None if reset is None else reset(from_inputs, ran.inner, before)
-    kept = _Kept(
-        inputs, _swapped(before), None if resets is None else _swapped(resets)
-    )
+    resets = None
+    if cell.resets is not None:
+        resets = _swapped(cell.resets(from_inputs, ran.inner, before))
+    kept = _Kept(inputs, _swapped(before), resets)
     return registry.Observed(outputs, [from_inputs, probe], kept)
+
+
+def _inputs(
+    layer: keras.Layer, sequences: tf.Tensor, training: bool | None
+) -> tf.Tensor:
+    """Returns the inputs in the order of the steps, after the dropout."""
+    if None in sequences.shape:
+        raise UnsupportedLayerError(
+            f"Layer {layer.path!r} must be called on sequences of a static "
+            f"shape. Received: shape={tuple(sequences.shape)!r}. Pad the "
+            "sequences to one length, and mask the padding."
+        )
+    inputs = tf.cast(sequences, layer.cell.compute_dtype)
+    inputs = _dropped_out(layer.cell, inputs, training)
+    return tf.reverse(inputs, axis=[1]) if layer.go_backwards else inputs
+
+
+def _times_kernel(
+    inputs: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor | None
+) -> tf.Tensor:
+    """Returns what the gates get from the inputs, `[steps, batch, gates]`."""
+    batch, steps, width = inputs.shape
+    rows = tf.reshape(_swapped(inputs), [steps * batch, width])
+    products = tf.matmul(rows, kernel)
+    if bias is not None:
+        products = products + bias
+    return tf.reshape(products, [steps, batch, kernel.shape[1]])
 
 
 def _cell(cell: keras.Layer) -> recurrence.Cell:
@@ -207,7 +217,7 @@ def recurrent(call: registry.LayerCall) -> registry.Gradients:
             inner = tf.reduce_sum(in_float(into_inner), axis=1)
             biases = tf.stack([biases, inner], axis=1)
         pairs.append((cell.bias, MaterializedRecords(biases)))
-    return registry.trainable(pairs)
+    return pairs
 
 
 def _recurrent_products(

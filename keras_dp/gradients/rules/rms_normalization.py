@@ -23,6 +23,4 @@ def rms_normalization(call: registry.LayerCall) -> registry.Gradients:
     squares = tf.reduce_mean(tf.square(inputs), axis=layer.axis, keepdims=True)
     normalized = inputs * tf.math.rsqrt(squares + layer.epsilon)
     products = in_float(cotangent) * normalized
-    return registry.trainable(
-        [(layer.scale, bias_records(products, layer.scale))]
-    )
+    return [(layer.scale, bias_records(products, layer.scale))]

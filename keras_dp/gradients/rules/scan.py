@@ -36,12 +36,10 @@ def scan(
     if unroll:
         return _unrolled(step, carried, sequences, reverse)
     arrays = [
-        tf.TensorArray(each.dtype, size=steps, element_shape=each.shape[1:])
+        tf.TensorArray(
+            each.dtype, size=steps, element_shape=each.shape[1:]
+        ).unstack(each)
         for each in sequences
-    ]
-    arrays = [
-        array.unstack(each)
-        for array, each in zip(arrays, sequences, strict=True)
     ]
     results = tuple(
         tf.TensorArray(each.dtype, size=steps, element_shape=each.shape)

@@ -8,15 +8,12 @@ from keras_dp.gradients.records.outer_product_records import (
     Arrangement,
     OuterProductRecords,
 )
-from keras_dp.gradients.records.records import in_float
-from keras_dp.gradients.rules.convolution_bias import (
-    convolution_bias_records,
-)
-from keras_dp.gradients.rules.convolution_phases import channels_last
-from keras_dp.gradients.rules.depthwise_conv import (
-    depthwise_records,
+from keras_dp.gradients.rules.convolution_layers import (
     has_known_options,
+    inputs_and_cotangent,
+    with_bias,
 )
+from keras_dp.gradients.rules.depthwise_conv import depthwise_records
 
 
 @registry.register(keras.layers.SeparableConv1D, has_known_options)
@@ -28,11 +25,9 @@ def separable_conv(call: registry.LayerCall) -> registry.Gradients:
     follows from that of the output, for the second one is a product of
     matrices at every position.
     """
-    layer, (cotangent,) = call.layer, call.cotangents
+    layer, kernel = call.layer, call.layer.pointwise_kernel
     # Computed in float16 the gradient of the first kernel came out wrong.
-    inputs = in_float(channels_last(layer, call.inputs))
-    cotangent = in_float(channels_last(layer, cotangent))
-    kernel = layer.pointwise_kernel
+    inputs, cotangent = inputs_and_cotangent(call)
     between = keras.ops.depthwise_conv(
         inputs,
         tf.cast(layer.depthwise_kernel.value, inputs.dtype),
@@ -57,11 +52,6 @@ def separable_conv(call: registry.LayerCall) -> registry.Gradients:
         tf.einsum("...f,cf->...c", cotangent, weights),
         static_shapes=call.static_shapes,
     )
-    pairs: registry.Gradients = [
-        (layer.depthwise_kernel, depthwise),
-        (kernel, pointwise),
-    ]
-    if layer.bias is not None:
-        bias = convolution_bias_records(layer, call.cotangents[0])
-        pairs.append((layer.bias, bias))
-    return registry.trainable(pairs)
+    return with_bias(
+        call, [(layer.depthwise_kernel, depthwise), (kernel, pointwise)]
+    )

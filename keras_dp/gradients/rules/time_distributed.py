@@ -4,7 +4,6 @@ The layer inside is called once, with every step an example of its own; the
 gradients of an example's steps are then added up.
 """
 
-import contextlib
 from typing import Any, NamedTuple
 
 import keras
@@ -12,11 +11,6 @@ import tensorflow as tf
 
 from keras_dp.errors import UnsupportedLayerError
 from keras_dp.gradients import registry
-from keras_dp.gradients.layer_calls import (
-    activation_of,
-    float_outputs,
-    without_activation,
-)
 from keras_dp.keras_internals import takes_mask, takes_training
 
 
@@ -46,7 +40,7 @@ def _observe(
 ) -> registry.Observed:
     given = dict(zip(("inputs", "training", "mask"), args, strict=False))
     given |= kwargs
-    inner, inputs, mask = layer.layer, given["inputs"], given.get("mask")
+    inner, inputs = layer.layer, given["inputs"]
     entry = registry.entry_of(inner)
     steps = inputs.shape[1]
     if entry is None or steps is None:
@@ -55,31 +49,30 @@ def _observe(
             f"length. Received: shape={tuple(inputs.shape)!r}. Pad the "
             "sequences to one length."
         )
-    rows = _merged(inputs)
-    options: dict[str, Any] = {}
-    if takes_mask(inner) and mask is not None:
-        options["mask"] = _merged(mask)
-    if takes_training(inner):
-        options["training"] = given.get("training")
-    with contextlib.ExitStack() as stack:
-        if entry.observe is not None:
-            outputs, watched, kept = entry.observe(
-                inner, (rows,), options, watch
-            )
-        else:
-            activation = activation_of(inner)
-            stack.enter_context(without_activation(inner))
-            outputs, kept = inner.call(rows, **options), None
-            watched = float_outputs(outputs)
-            watch(watched)
-            if activation is not None:
-                outputs = activation(outputs)
+    rows, options = _merged(inputs), _options(inner, given)
+    if entry.observe is not None:
+        observed = entry.observe(inner, (rows,), options, watch)
+    else:
+        observed = registry.called_without_activation(
+            inner, inner.call, (rows,), options, watch
+        )
+    outputs, watched, kept = observed
     call = registry.LayerCall(inner, (rows,), options, [], kept)
     return registry.Observed(
         tf.reshape(outputs, [-1, steps, *outputs.shape[1:]]),
         watched,
         _Kept(call, entry.rule, steps),
     )
+
+
+def _options(inner: keras.Layer, given: dict[str, Any]) -> dict[str, Any]:
+    """Returns those arguments that the layer inside takes, too."""
+    options: dict[str, Any] = {}
+    if takes_mask(inner) and given.get("mask") is not None:
+        options["mask"] = _merged(given["mask"])
+    if takes_training(inner):
+        options["training"] = given.get("training")
+    return options
 
 
 def _merged(tensor: Any) -> tf.Tensor:

@@ -3,15 +3,23 @@
 import keras
 
 from keras_dp.errors import UnsupportedLayerError
-from keras_dp.keras_internals import adds_losses, layers_of
+from keras_dp.keras_internals import adds_losses, is_rematerialized, layers_of
+
+# They mix at random, so that the self-check can miss it. In Keras 3.15
+# `Equalization` takes one histogram of the whole batch.
+_MIXING = (
+    keras.layers.MixUp,
+    keras.layers.CutMix,
+    keras.layers.Equalization,
+)
 
 
 def check_model(
     model: keras.Model, *, releases_statistics: bool = False
 ) -> None:
-    """Raises for layers that are known to make examples interact.
+    """Raises for layers that mix examples, or that no hook can be put on.
 
-    Layers that are not known are left to the self-check.
+    Layers that are not known to do so are left to the self-check.
 
     Args:
         model: Built or not.
@@ -24,6 +32,18 @@ def check_model(
             and layer.trainable
         ):
             _check_normalization(layer, releases_statistics)
+        if isinstance(layer, _MIXING):
+            raise UnsupportedLayerError(
+                f"Layer {layer.path!r} of class {type(layer).__name__} mixes "
+                "the examples of a batch, so that the gradient of one depends "
+                "on others. Remove it; other augmentation is unaffected."
+            )
+        if is_rematerialized(layer):
+            raise UnsupportedLayerError(
+                f"Layer {layer.path!r} was made in a keras.RematScope: it is "
+                "called again in the backward pass, where its output cannot "
+                "be hooked. Make it outside of the scope."
+            )
         if layer.activity_regularizer is not None:
             raise UnsupportedLayerError(
                 f"Layer {layer.path!r} has an activity regularizer, a loss on "

@@ -1,13 +1,56 @@
-"""Gradients of the bias of a convolution, in both data formats."""
+"""The data format, the options and the bias of convolutions of every kind."""
 
 import keras
 import tensorflow as tf
 
+from keras_dp.gradients import registry
 from keras_dp.gradients.records.records import (
     GradientRecords,
     MaterializedRecords,
     in_float,
 )
+
+
+def has_known_options(layer: keras.Layer) -> bool:
+    """Whether the layer's weights and padding are what its class documents."""
+    return registry.has_plain_kernel(layer) and layer.padding in (
+        "valid",
+        "same",
+    )
+
+
+def channels_last(layer: keras.Layer, tensor: tf.Tensor) -> tf.Tensor:
+    """Returns what a convolution takes or returns as `[batch, ..., channels]`.
+
+    Args:
+        layer: It knows its `data_format`.
+        tensor: `[batch, ..., channels]` or `[batch, channels, ...]`.
+    """
+    if layer.data_format == "channels_last":
+        return tensor
+    return tf.transpose(tensor, [0, *range(2, tensor.shape.rank), 1])
+
+
+def inputs_and_cotangent(
+    call: registry.LayerCall,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns both as `[batch, ..., channels]`, float32 at least."""
+    inputs, cotangent = (
+        in_float(channels_last(call.layer, tensor))
+        for tensor in (call.inputs, *call.cotangents)
+    )
+    return inputs, cotangent
+
+
+def with_bias(
+    call: registry.LayerCall, kernels: registry.Gradients
+) -> registry.Gradients:
+    """Returns the gradients of the kernels and, if there is one, the bias."""
+    layer, (cotangent,) = call.layer, call.cotangents
+    if layer.bias is None:
+        return kernels
+    bias = convolution_bias_records(layer, cotangent)
+    return [*kernels, (layer.bias, bias)]
 
 
 def convolution_bias_records(
