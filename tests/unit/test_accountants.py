@@ -214,6 +214,7 @@ class TestSupported:
         assert epsilons == sorted(epsilons)
         assert epsilons[-1] < math.inf
 
+    @pytest.mark.standard
     def test_a_ledger_object_is_read_by_its_rounds(
         self, accountant, ledger, neighbours
     ) -> None:

@@ -154,6 +154,7 @@ class TestEncoded:
 
         assert normalize([over(FullDataset(), query)])
 
+    @pytest.mark.standard
     def test_an_epoch_costs_its_most_expensive_batch_order_by_order(
         self,
     ) -> None:
@@ -181,6 +182,7 @@ class TestEncoded:
 
         assert normalize(ledger, "zero_out") == normalize(once, "zero_out")
 
+    @pytest.mark.standard
     def test_tiny_and_huge_levels_have_a_price(self) -> None:
         """From 1e-12 to 1e3 in one vector, and in noise far from 1."""
         levels = [np.geomspace(1e-12, 1e3, 200)]
@@ -263,7 +265,10 @@ class TestAccountants:
     @pytest.mark.parametrize(
         "query_for",
         [
-            lambda scale: EncodedSum("e", BOUNDS, LaplaceNoise(scale)),
+            pytest.param(
+                lambda scale: EncodedSum("e", BOUNDS, LaplaceNoise(scale)),
+                marks=pytest.mark.standard,
+            ),
             lambda scale: DiscreteGaussianSum("d", 1.0, scale),
             lambda scale: TreeSum("t", 1.0, scale, tree_id="t"),
         ],

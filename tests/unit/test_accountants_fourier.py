@@ -114,7 +114,7 @@ class TestEdges:
     @pytest.mark.parametrize(
         ("probability", "noise", "count", "delta"),
         [
-            (1e-8, 0.1, 1, 1e-5),
+            pytest.param(1e-8, 0.1, 1, 1e-5, marks=pytest.mark.standard),
             (1e-8, 1e4, 10**6, 1e-300),
             (1e-300, 1e90, 1, 1e-300),
             (0.999, 1e4, 10, 1e-12),
@@ -198,6 +198,7 @@ class TestRounds:
 
         assert with_replacement == pytest.approx(without, rel=1e-5)
 
+    @pytest.mark.standard
     def test_drawing_repeatedly_costs_more(self) -> None:
         without, with_replacement = (
             Fourier().epsilon_bounds(
@@ -385,7 +386,10 @@ def schedule(probability, noises):
 
 
 CORNERS = [
-    schedule(1e-4, np.linspace(2, 1, 100).tolist()),
+    pytest.param(
+        schedule(1e-4, np.linspace(2, 1, 100).tolist()),
+        marks=pytest.mark.standard,
+    ),
     counted(PoissonSampling(1e-3), gaussian(1.0), count=2),
     counted(PoissonSampling(1e-3), gaussian(1.0), count=10),
     counted(PoissonSampling(1e-4), gaussian(1.0), count=100),

@@ -21,6 +21,7 @@ class TestNoisesThatAreNearlyEqual:
             for z in noises.tolist()
         ]
 
+    @pytest.mark.standard
     def test_delta(self) -> None:
         found = Fourier().delta_bounds(
             self.sampled(self.NOISES), epsilon=0.01, relative_width=1e-2
