@@ -16,11 +16,11 @@ from keras_dp.gradients.rules import (
     depthwise_conv,
     separable_conv,
 )
-from tests.oracle.rules_of_layers import (
+from tests.slow_loop import (
     BATCH,
-    assert_agrees,
+    assert_rule_agrees,
     call_of,
-    loop,
+    loop_of_layer,
     rule_of,
 )
 
@@ -164,8 +164,8 @@ def _has_float64(case):
 def test_gradients_agree_with_the_loop(case) -> None:
     dtype = "float64" if _has_float64(case) else "float32"
 
-    assert_agrees(*_made(case, dtype), "eager")
-    assert_agrees(*_made(case), "graph")
+    assert_rule_agrees(*_made(case, dtype), "eager")
+    assert_rule_agrees(*_made(case), "graph")
 
 
 # XLA takes about two seconds to compile each.
@@ -179,14 +179,14 @@ def test_gradients_agree_with_the_loop(case) -> None:
     ids=_name,
 )
 def test_compiled_gradients_agree_with_the_loop(case) -> None:
-    assert_agrees(*_made(case), "jit")
+    assert_rule_agrees(*_made(case), "jit")
 
 
 @pytest.mark.parametrize(
     "case", [c for c in CASES if c[0] in RULES][:: len(CASES) // 9], ids=_name
 )
 def test_an_offset_of_the_input_costs_no_accuracy(case) -> None:
-    assert_agrees(*_made(case, offset=100.0), "graph")
+    assert_rule_agrees(*_made(case, offset=100.0), "graph")
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_norms_without_the_gradients_are_upper_bounds(
     """The Gram form of transposed convolutions, for what is not built."""
     monkeypatch.setattr(cost_model, "instantiates", lambda *_: False)
     layer, inputs, cotangent = _made(case)
-    (want, *_) = loop(layer, inputs, cotangent)
+    (want, *_) = loop_of_layer(layer, inputs, cotangent)
 
     (_, records), *_ = rule_of(layer)(call_of(layer, inputs, cotangent))
 
@@ -263,7 +263,7 @@ def test_as_many_channels_as_columns(layer_class, options, shape) -> None:
     cotangent = tf.constant(rng.normal(size=outputs.shape), tf.float32)
 
     for mode in ("eager", "graph"):
-        assert_agrees(layer, inputs, cotangent, mode)
+        assert_rule_agrees(layer, inputs, cotangent, mode)
 
 
 def test_the_bias_follows_keras_if_it_adds_along_the_channels(
@@ -288,7 +288,7 @@ def test_pixels_that_are_not_seen_do_not_count() -> None:
     inputs = rng.normal(size=(BATCH, 6, 6, 2)).astype("float32")
     layer.build(inputs.shape)
     cotangent = tf.constant(rng.normal(size=(BATCH, 2, 2, 2)), tf.float32)
-    want = loop(layer, inputs, cotangent)
+    want = loop_of_layer(layer, inputs, cotangent)
     inputs[:, 5], inputs[:, :, 5], inputs[:, 2] = np.nan, np.inf, np.nan
 
     pairs = rule_of(layer)(call_of(layer, tf.constant(inputs), cotangent))
@@ -311,8 +311,8 @@ def test_the_loop_finds_a_rule_that_looks_elsewhere(
     """Control: gradients of another convolution are found."""
     case = next(case for case in CASES if case[0] is layer_class)
     layer, inputs, cotangent = _made(case)
-    want = loop(layer, inputs, cotangent)
+    want = loop_of_layer(layer, inputs, cotangent)
     setattr(layer, attribute, wrong)
 
     with pytest.raises(AssertionError):
-        assert_agrees(layer, inputs, cotangent, "eager", want)
+        assert_rule_agrees(layer, inputs, cotangent, "eager", want)

@@ -8,14 +8,14 @@ from keras import layers
 from keras_dp.gradients.records import cost_model
 from keras_dp.gradients.rules import convolution_products
 from keras_dp.gradients.rules.convolution import SplitKernelRecords
-from tests.oracle.rules_of_layers import (
+from tests.pairwise import pairwise
+from tests.slow_loop import (
     BATCH,
-    assert_agrees,
+    assert_rule_agrees,
     call_of,
-    loop,
+    loop_of_layer,
     rule_of,
 )
-from tests.pairwise import pairwise
 
 CONV2D = [
     {"kernel_size": 3, "padding": "same"},
@@ -82,7 +82,7 @@ def test_kernels_agree_with_the_loop(case, channels, way, monkeypatch) -> None:
     monkeypatch.setattr(cost_model, "instantiates", lambda *_: WAYS[way])
     layer, inputs, cotangent = _layer(case, channels, "float32")
 
-    assert_agrees(layer, inputs, cotangent, "eager")
+    assert_rule_agrees(layer, inputs, cotangent, "eager")
 
 
 @pytest.mark.parametrize("mode", ["graph", "jit"])
@@ -90,7 +90,7 @@ def test_kernels_agree_with_the_loop(case, channels, way, monkeypatch) -> None:
 def test_compiled_kernels_agree_with_the_loop(case, mode) -> None:
     layer, inputs, cotangent = _layer(case, 4, "float32")
 
-    assert_agrees(layer, inputs, cotangent, mode)
+    assert_rule_agrees(layer, inputs, cotangent, mode)
 
 
 # TensorFlow has no grouped or dilated gradients in float64 on CPU, which the
@@ -102,7 +102,7 @@ IN_FLOAT64 = [c for c in CASES if not {"groups", "dilation_rate"} & set(c[2])]
 def test_kernels_in_double_precision_agree_with_the_loop(case) -> None:
     layer, inputs, cotangent = _layer(case, 4, "float64")
 
-    assert_agrees(layer, inputs, cotangent, "eager")
+    assert_rule_agrees(layer, inputs, cotangent, "eager")
 
 
 @pytest.mark.parametrize("kind", [layers.Conv1D, layers.Conv2D])
@@ -120,9 +120,9 @@ def test_channels_first_agree_with_a_transposed_layer(kind, last) -> None:
     inputs = generator.normal(size=(BATCH, *size, 6)).astype("float32")
     outputs = last_one(inputs).shape
     cotangent = generator.normal(size=outputs).astype("float32")
-    want = loop(last_one, tf.constant(inputs), tf.constant(cotangent))
+    want = loop_of_layer(last_one, tf.constant(inputs), tf.constant(cotangent))
 
-    assert_agrees(
+    assert_rule_agrees(
         first,
         tf.constant(np.moveaxis(inputs, -1, 1)),
         tf.constant(np.moveaxis(cotangent, -1, 1)),
@@ -150,7 +150,7 @@ def test_a_row_of_taps_in_the_wrong_place_is_found(monkeypatch) -> None:
     )
 
     with pytest.raises(AssertionError):
-        assert_agrees(layer, inputs, cotangent, "eager")
+        assert_rule_agrees(layer, inputs, cotangent, "eager")
 
 
 def test_small_kernels_of_many_pixels_are_built_in_blocks() -> None:

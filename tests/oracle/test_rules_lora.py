@@ -9,9 +9,9 @@ from keras import layers
 from keras_dp.gradients.engine import GradientEngine
 from keras_dp.gradients.registry import rule_for
 from keras_dp.gradients.rules import lora
-from tests.layer_oracle import (
+from tests.slow_loop import (
     BATCH,
-    assert_agrees,
+    assert_model_agrees,
     losses_of,
     model_of,
     normal,
@@ -84,7 +84,7 @@ def test_adapted_layers_agree_with_the_loop(name, mode) -> None:
     layer, model = _adapted(make, shape)
 
     assert rule_for(layer) is not None
-    assert_agrees(model, [normal(*shape)], mode)
+    assert_model_agrees(model, [normal(*shape)], mode)
 
 
 @pytest.mark.parametrize("mode", ["eager", "graph", "jit"])
@@ -95,7 +95,7 @@ def test_an_adapted_embedding_agrees_with_the_loop(mode) -> None:
     spread(model)
 
     assert rule_for(layer) is lora.embedding_lora
-    assert_agrees(model, [IDS], mode)
+    assert_model_agrees(model, [IDS], mode)
 
 
 @pytest.mark.parametrize("name", ["dense", "einsum_heads", "conv1d_causal"])
@@ -104,7 +104,7 @@ def test_factors_keep_their_float32_inside_a_layer_of_float64(name) -> None:
     make, shape = ADAPTED[name]
     _, model = _adapted(make, shape, "float64")
 
-    assert_agrees(model, [normal(*shape, dtype="float64")], "graph")
+    assert_model_agrees(model, [normal(*shape, dtype="float64")], "graph")
 
 
 def test_an_adapted_convolution_in_groups_has_no_rule() -> None:
@@ -114,7 +114,7 @@ def test_an_adapted_convolution_in_groups_has_no_rule() -> None:
     spread(model)
 
     assert rule_for(layer) is None
-    assert_agrees(model, [normal(4, 4, 2)], "graph")
+    assert_model_agrees(model, [normal(4, 4, 2)], "graph")
 
 
 @pytest.mark.parametrize("mode", ["graph", "jit"])
@@ -142,7 +142,7 @@ def test_quantized_layers_agree_with_the_loop(make, shape, rank, mode) -> None:
         spread(model)
 
     assert rule_for(layer) is not None
-    assert_agrees(model, [normal(*shape)], mode)
+    assert_model_agrees(model, [normal(*shape)], mode)
 
 
 def test_the_frozen_kernel_costs_nothing() -> None:

@@ -12,14 +12,14 @@ from keras_dp.gradients.records.records import MaterializedRecords
 from keras_dp.gradients.rules import group_normalization as group_rule
 from keras_dp.gradients.rules import layer_normalization as layer_rule
 from keras_dp.gradients.rules import prelu, rms_normalization
-from tests.oracle.rules_of_layers import (
+from tests.pairwise import pairwise
+from tests.slow_loop import (
     BATCH,
-    assert_agrees,
+    assert_rule_agrees,
     call_of,
-    loop,
+    loop_of_layer,
     rule_of,
 )
-from tests.pairwise import pairwise
 
 GROUP = keras.layers.GroupNormalization
 LAYER = keras.layers.LayerNormalization
@@ -107,7 +107,7 @@ def _name(case):
 def test_gradients_agree_with_the_loop(case, mode, dtype) -> None:
     layer = _layer(*case, dtype)
 
-    assert_agrees(layer, *_data(case[-1], dtype), mode)
+    assert_rule_agrees(layer, *_data(case[-1], dtype), mode)
 
 
 @pytest.mark.parametrize("mode", ["eager", "graph"])
@@ -131,9 +131,11 @@ def test_a_mean_of_100_standard_deviations_costs_no_accuracy(
     """
     single, double = _layer(*case), _layer(*case, "float64")
     inputs, cotangent = _data(case[-1], offset=100.0)
-    want = loop(double, *(tf.cast(t, "float64") for t in (inputs, cotangent)))
+    want = loop_of_layer(
+        double, *(tf.cast(t, "float64") for t in (inputs, cotangent))
+    )
 
-    assert_agrees(single, inputs, cotangent, mode, want)
+    assert_rule_agrees(single, inputs, cotangent, mode, want)
 
 
 def test_large_means_are_found_if_gradients_are_not_centred() -> None:
@@ -141,8 +143,10 @@ def test_large_means_are_found_if_gradients_are_not_centred() -> None:
     case = (GROUP, {"groups": 8}, (16, 16, 32))
     single, double = _layer(*case), _layer(*case, "float64")
     inputs, cotangent = _data(case[-1], offset=100.0)
-    want = loop(double, *(tf.cast(t, "float64") for t in (inputs, cotangent)))
-    got = loop(single, inputs, cotangent)
+    want = loop_of_layer(
+        double, *(tf.cast(t, "float64") for t in (inputs, cotangent))
+    )
+    got = loop_of_layer(single, inputs, cotangent)
     norm = np.sqrt(sum(np.sum(g[0] ** 2) for g in want))
 
     assert np.linalg.norm(got[0][0] - want[0][0]) > 1e-5 * norm
@@ -166,12 +170,12 @@ def test_the_loop_finds_a_rule_without_the_mean(module, case) -> None:
 
     layer = _layer(*case)
     data = _data(case[-1], offset=1.0)
-    want = loop(layer, *data)
+    want = loop_of_layer(layer, *data)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module.tf.nn, "moments", without_mean)
         with pytest.raises(AssertionError):
-            assert_agrees(layer, *data, "eager", want)
+            assert_rule_agrees(layer, *data, "eager", want)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +201,7 @@ def test_normalizing_over_the_batch_is_refused(layer) -> None:
 def test_an_infinite_example_leaves_the_others_alone(case) -> None:
     layer = _layer(*case)
     inputs, cotangent = _data(case[-1])
-    want = loop(layer, inputs, cotangent)
+    want = loop_of_layer(layer, inputs, cotangent)
     bad = tf.concat([inputs[:1] * np.inf, inputs[1:]], axis=0)
     weights = tf.constant([0.0] + [1.0] * (BATCH - 1))
 
@@ -215,7 +219,9 @@ def test_half_precision_is_computed_in_float32(case, policy) -> None:
     """The reference is float64 on the same rounded inputs."""
     half, double = _layer(*case, policy), _layer(*case, "float64")
     inputs, cotangent = _data(case[-1], half.compute_dtype)
-    want = loop(double, *(tf.cast(t, "float64") for t in (inputs, cotangent)))
+    want = loop_of_layer(
+        double, *(tf.cast(t, "float64") for t in (inputs, cotangent))
+    )
 
     pairs = rule_of(half)(call_of(half, inputs, cotangent))
 

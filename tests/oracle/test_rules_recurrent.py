@@ -15,14 +15,14 @@ from keras_dp.gradients.rules import (
     recurrent,
     time_distributed,
 )
-from tests.layer_oracle import (
+from tests.pairwise import pairwise
+from tests.slow_loop import (
     BATCH,
-    assert_agrees,
+    assert_model_agrees,
     losses_of,
     model_of,
     normal,
 )
-from tests.pairwise import pairwise
 
 STEPS, WIDTH = 5, 3
 # A full sequence, one padded on the right, one with its first steps masked,
@@ -85,7 +85,7 @@ def test_every_two_options_agree_with_the_loop(case) -> None:
     data = [normal(STEPS, WIDTH, dtype=dtype), MASK][: 1 + masked]
 
     assert rule_for(layer) is recurrent.recurrent
-    assert_agrees(model, data, case["mode"], dtype)
+    assert_model_agrees(model, data, case["mode"], dtype)
 
 
 def test_outputs_that_keras_zeroes_elsewhere_fall_back() -> None:
@@ -99,7 +99,7 @@ def test_outputs_that_keras_zeroes_elsewhere_fall_back() -> None:
     mask = MASK[[0, 2, 2, 3]]
 
     assert rule_for(layer) is None
-    assert_agrees(model, [normal(STEPS, WIDTH), mask], "graph")
+    assert_model_agrees(model, [normal(STEPS, WIDTH), mask], "graph")
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_decoder_begins_with_the_state_of_an_encoder(kind, mode) -> None:
     model = keras.Model([inputs], outputs)
 
     assert len(GradientEngine(model).hooks) == 2
-    assert_agrees(model, [normal(STEPS, WIDTH)], mode)
+    assert_model_agrees(model, [normal(STEPS, WIDTH)], mode)
 
 
 def test_a_layer_that_is_called_twice() -> None:
@@ -132,7 +132,7 @@ def test_a_layer_that_is_called_twice() -> None:
         layer, (STEPS, WIDTH), call=lambda layer, x: layer(layer(x))
     )
 
-    assert_agrees(model, [normal(STEPS, WIDTH)], "graph")
+    assert_model_agrees(model, [normal(STEPS, WIDTH)], "graph")
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_known_cells_inside_of_rnn(cell) -> None:
     model = model_of(layer, (STEPS, WIDTH))
 
     assert rule_for(layer) is recurrent.recurrent
-    assert_agrees(model, [normal(STEPS, WIDTH)], "graph")
+    assert_model_agrees(model, [normal(STEPS, WIDTH)], "graph")
 
 
 class Halving(layers.Layer):
@@ -167,7 +167,7 @@ def test_other_cells_fall_back(mode) -> None:
     model = model_of(layer, (STEPS, WIDTH))
 
     assert rule_for(layer) is None
-    assert_agrees(model, [normal(STEPS, WIDTH)], mode)
+    assert_model_agrees(model, [normal(STEPS, WIDTH)], mode)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_both_directions_have_rules(kind, merge_mode) -> None:
 
     taps = GradientEngine(model).hooks
     assert [tap.rule for tap in taps] == [recurrent.recurrent] * 2
-    assert_agrees(model, [normal(STEPS, WIDTH), MASK], "graph")
+    assert_model_agrees(model, [normal(STEPS, WIDTH), MASK], "graph")
 
 
 DISTRIBUTED = {
@@ -215,7 +215,7 @@ def test_layers_distributed_over_time(name, mode) -> None:
     model = model_of(layer, shape)
 
     assert rule_for(layer) is time_distributed.time_distributed
-    assert_agrees(model, [normal(*shape)], mode)
+    assert_model_agrees(model, [normal(*shape)], mode)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -279,4 +279,4 @@ def test_the_checks_above_can_fail(monkeypatch) -> None:
     model = model_of(layers.GRU(4), (STEPS, WIDTH))
 
     with pytest.raises(AssertionError):
-        assert_agrees(model, [normal(STEPS, WIDTH)], "graph")
+        assert_model_agrees(model, [normal(STEPS, WIDTH)], "graph")

@@ -9,9 +9,9 @@ from keras import layers
 from keras_dp.errors import UnsupportedLayerError
 from keras_dp.gradients.engine import GradientEngine
 from tests import layer_table
-from tests.layer_oracle import (
+from tests.slow_loop import (
     BATCH,
-    assert_agrees,
+    assert_model_agrees,
     losses_of,
     model_of,
     normal,
@@ -67,7 +67,7 @@ def _comparisons():
 def test_what_is_not_refused_agrees_with_the_loop(name, mode) -> None:
     case = layer_table.CASES[name]
 
-    engine = assert_agrees(_model(case), _data(case), mode)
+    engine = assert_model_agrees(_model(case), _data(case), mode)
 
     assert _how(engine) == case.how
 
@@ -173,7 +173,7 @@ class TestFallback:
 
     @pytest.mark.parametrize("mode", ["graph", "jit"])
     def test_a_loop_inside_of_a_layer(self, mode) -> None:
-        assert_agrees(model_of(Repeats(), (3,)), [normal(3)], mode)
+        assert_model_agrees(model_of(Repeats(), (3,)), [normal(3)], mode)
 
     @pytest.mark.parametrize("mode", ["eager", "graph", "jit"])
     def test_arguments_and_outputs_of_every_kind(self, mode) -> None:
@@ -185,7 +185,7 @@ class TestFallback:
 
         model = model_of(Several(), (3,), (2,), call=call)
 
-        assert_agrees(model, [normal(3), normal(2) + 1], mode)
+        assert_model_agrees(model, [normal(3), normal(2) + 1], mode)
 
     def test_a_layer_that_is_shared(self) -> None:
         layer = layers.Attention(use_scale=True)
@@ -195,7 +195,7 @@ class TestFallback:
             call=lambda layer, x: layer([layer([x, x]), x]),
         )
 
-        assert_agrees(model, [normal(3, 4)], "graph")
+        assert_model_agrees(model, [normal(3, 4)], "graph")
 
     def test_masks_that_keras_hands_on(self) -> None:
         ids = keras.Input((3,), dtype="int32")
@@ -207,7 +207,7 @@ class TestFallback:
         model = keras.Model([ids], outputs)
         spread(model)
 
-        assert_agrees(model, [IDS], "graph")
+        assert_model_agrees(model, [IDS], "graph")
 
     @pytest.mark.parametrize("mode", ["eager", "graph"])
     def test_outputs_that_are_computed_from_one_another(self, mode) -> None:
@@ -225,7 +225,7 @@ class TestFallback:
             call=lambda layer, x: layer(layers.Dense(3)(x)),
         )
 
-        assert_agrees(model, [normal(3)], mode)
+        assert_model_agrees(model, [normal(3)], mode)
 
 
 def test_rematerialization_is_refused() -> None:
