@@ -16,6 +16,7 @@ from keras_dp.gradients.rules import (
     depthwise_conv,
     separable_conv,
 )
+from tests.pairwise import pairwise
 from tests.slow_loop import (
     BATCH,
     assert_rule_agrees,
@@ -24,99 +25,63 @@ from tests.slow_loop import (
     rule_of,
 )
 
-# Each option alone, then those that meet; size of an example, channels.
-_LINE = [
-    ({}, (7,)),
-    ({"strides": 2}, (7,)),
-    ({"strides": 2, "padding": "same"}, (8,)),
-    ({"strides": 3, "padding": "same", "use_bias": False}, (7,)),
-    ({"dilation_rate": 2}, (7,)),
-    ({"dilation_rate": 2, "padding": "same"}, (7,)),
-    ({"data_format": "channels_first", "activation": "tanh"}, (7,)),
-]
-_PLANE = [
-    ({}, (6, 5)),
-    ({"padding": "same"}, (4, 5)),
-    ({"strides": 2}, (6, 7)),
-    ({"strides": 2, "padding": "same"}, (6, 7)),
-    ({"strides": 3, "padding": "same"}, (7, 5)),
-    ({"dilation_rate": 2}, (6, 7)),
-    ({"dilation_rate": (1, 2), "padding": "same"}, (4, 5)),
-    ({"data_format": "channels_first", "activation": "tanh"}, (4, 5)),
-    ({"data_format": "channels_first", "padding": "same"}, (4, 5)),
-    ({"use_bias": False}, (4, 5)),
-]
+KERNELS = {1: [3, 1, 2], 2: [(3, 2), 1, (2, 3)], 3: [3, 1, 2]}
+SIZES = {1: [(7,), (8,)], 2: [(6, 7), (7, 5)]}
 # Both at once is a different operation of Keras; an input that is not used.
-_STRIDED_AND_DILATED = [
+STRIDED_AND_DILATED = [
     ({"strides": 2, "dilation_rate": 2, "padding": "same"}, (7, 8)),
     ({"strides": 3, "dilation_rate": 2}, (8, 9)),
     ({"strides": 2, "dilation_rate": 3}, (9, 8)),
 ]
 
 
-def _depthwise(layer_class, settings, kernel):
+def _is_known(strides, dilation_rate, output_padding=None, **_):
+    """Whether Keras has the operation, and on CPU."""
+    either = strides == 1 or dilation_rate == 1
+    return either and (output_padding is None or output_padding < strides)
+
+
+def _cases(layer_class, axes, **options):
+    """Every two options; the layer, what it is made with, and the size."""
+    rows = pairwise(
+        {
+            "kernel_size": KERNELS[axes],
+            "strides": [1, 2, 3],
+            # TensorFlow has no dilation of transposed kernels in 3D on CPU.
+            "dilation_rate": [1, 2][: 4 - axes],
+            "padding": ["valid", "same"],
+            "data_format": ["channels_last", "channels_first"],
+            "use_bias": [True, False],
+            "size": SIZES.get(axes),
+            **options,
+        },
+        _is_known,
+    )
+    return [(layer_class, row, row.pop("size")) for row in rows]
+
+
+def _strided_and_dilated(layer_class, **options):
     return [
-        (layer_class, {"kernel_size": kernel, "depth_multiplier": depth} | s, n)
-        for s, n in settings
-        for depth in (1, 2)
+        (layer_class, {"kernel_size": 2} | options | each, size)
+        for each, size in STRIDED_AND_DILATED
     ]
 
 
-def _separable(layer_class, settings, kernel):
-    return [
-        (layer_class, {"filters": 3, "kernel_size": kernel} | s, n)
-        for s, n in settings
-    ] + [
-        (
-            layer_class,
-            {"filters": 3, "kernel_size": kernel, "depth_multiplier": 2}
-            | settings[0][0],
-            settings[0][1],
-        )
-    ]
-
-
-def _transposed(layer_class, axes):
-    settings = [
-        {},
-        {"padding": "same"},
-        {"strides": 2},
-        {"strides": 2, "padding": "same"},
-        {"strides": 2, "output_padding": 1},
-        {"strides": 2, "output_padding": 1, "padding": "same"},
-        {"strides": 3, "kernel_size": 2},
-        {"strides": 3, "kernel_size": 2, "output_padding": 2},
-        {"strides": 3, "kernel_size": 2, "padding": "same"},
-        {"kernel_size": 1},
-        {"kernel_size": 1, "strides": 2},
-        {"data_format": "channels_first", "activation": "tanh"},
-        {"data_format": "channels_first", "strides": 2, "padding": "same"},
-        {"use_bias": False},
-    ]
-    if axes < 3:
-        settings += [
-            {"dilation_rate": 2},
-            {"dilation_rate": 2, "padding": "same"},
-        ]
-    return [
-        (layer_class, {"filters": 4, "kernel_size": 3} | s, (3, 2, 3)[:axes])
-        for s in settings
-    ]
-
-
+DEPTHS = {"depth_multiplier": [1, 2]}
+SEPARABLE = DEPTHS | {"filters": [3]}
+TRANSPOSED = {"filters": [4], "output_padding": [None, 1, 2]}
+# Where strides exceed the kernel, the gradient of TensorFlow 2.21 itself writes
+# outside of its memory (oneDNN) at 6 x 7 pixels, not at these sizes.
 CASES = [
-    *_depthwise(keras.layers.DepthwiseConv1D, _LINE, 3),
-    *_depthwise(
-        keras.layers.DepthwiseConv2D, _PLANE + _STRIDED_AND_DILATED, (3, 2)
-    ),
-    *_depthwise(keras.layers.DepthwiseConv2D, _PLANE[:3], 1),
-    *_separable(keras.layers.SeparableConv1D, _LINE, 3),
-    *_separable(
-        keras.layers.SeparableConv2D, _PLANE + _STRIDED_AND_DILATED, (2, 3)
-    ),
-    *_transposed(keras.layers.Conv1DTranspose, 1),
-    *_transposed(keras.layers.Conv2DTranspose, 2),
-    *_transposed(keras.layers.Conv3DTranspose, 3),
+    *_cases(keras.layers.DepthwiseConv1D, 1, **DEPTHS),
+    *_cases(keras.layers.DepthwiseConv2D, 2, **DEPTHS),
+    *_strided_and_dilated(keras.layers.DepthwiseConv2D, depth_multiplier=2),
+    *_cases(keras.layers.SeparableConv1D, 1, **SEPARABLE),
+    *_cases(keras.layers.SeparableConv2D, 2, **SEPARABLE),
+    *_strided_and_dilated(keras.layers.SeparableConv2D, filters=3),
+    *_cases(keras.layers.Conv1DTranspose, 1, size=[(3,)], **TRANSPOSED),
+    *_cases(keras.layers.Conv2DTranspose, 2, size=[(3, 2)], **TRANSPOSED),
+    *_cases(keras.layers.Conv3DTranspose, 3, size=[(3, 2, 3)], **TRANSPOSED),
 ]
 RULES = {
     keras.layers.DepthwiseConv1D: depthwise_conv.depthwise_conv,
@@ -132,7 +97,7 @@ CHANNELS = 2
 
 def _name(case):
     layer_class, options, size = case
-    said = "-".join(f"{key}={value}" for key, value in options.items())
+    said = "-".join(str(value) for value in options.values())
     return f"{layer_class.__name__}-{said}-{'x'.join(map(str, size))}"
 
 
@@ -156,7 +121,10 @@ def _made(case, dtype="float32", offset=0.0):
 def _has_float64(case):
     """Whether TensorFlow computes the layer itself on CPU in float64."""
     layer_class, options, _ = case
-    limited = {"data_format", "dilation_rate"} & options.keys()
+    limited = (
+        options.get("data_format") == "channels_first"
+        or options.get("dilation_rate", 1) > 1
+    )
     return not (limited and "Transpose" in layer_class.__name__)
 
 
@@ -174,7 +142,7 @@ def test_gradients_agree_with_the_loop(case) -> None:
     [
         case
         for layer_class in RULES
-        for case in [c for c in CASES if c[0] is layer_class][1:8:3]
+        for case in [c for c in CASES if c[0] is layer_class][1:8:4]
     ],
     ids=_name,
 )
