@@ -333,7 +333,10 @@ class TestContract:
 
     # Ways to run it.
 
-    @pytest.mark.parametrize("compiled", [False, True])
+    # The files of the queries, and `tests/statistical`, use XLA too.
+    @pytest.mark.parametrize(
+        "compiled", [False, pytest.param(True, marks=pytest.mark.full)]
+    )
     def test_graphs_give_the_same_numbers_and_do_not_retrace(
         self, case, compiled
     ):
