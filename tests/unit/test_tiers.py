@@ -13,7 +13,7 @@ from tests import imports
         ("keras_dp/ledger/events.py", False),
         ("keras_dp/accountants/fourier.py", False),
         ("keras_dp/sampling/poisson_batches.py", False),
-        ("keras_dp/reporting/progress.py", True),
+        ("keras_dp/training/epsilon_progress.py", True),
         ("keras_dp/optimizers/dp_optimizer.py", True),
         ("tests/unit/test_ledger.py", False),
         ("tests/models.py", True),
