@@ -1,6 +1,7 @@
 """From a Keras model, data and a privacy target to a private training."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,14 @@ import keras
 import numpy as np
 
 from keras_dp import _check, _peers
-from keras_dp.dp_queries import GaussianAverageQuery
+from keras_dp.dp_queries import DPQuery, GaussianAverageQuery
 from keras_dp.keras_internals import compile_arguments_of, print_line
-from keras_dp.ledger import GaussianSum, PrivacyLedger, Round
+from keras_dp.ledger import (
+    GaussianSum,
+    PrivacyLedger,
+    Round,
+    SumQueryEvent,
+)
 from keras_dp.optimizers import DPOptimizer
 from keras_dp.planning import calibrate_scale, plan
 from keras_dp.planning.calibration import check_target
@@ -18,6 +24,7 @@ from keras_dp.sampling import PoissonBatches
 from keras_dp.sampling.units import capped_rows
 from keras_dp.training import PrivacyTarget, PrivateModel
 from keras_dp.training.epsilon_limit import default_delta
+from keras_dp.training.side_queries import SideQueries
 
 # Sizes that a batch size is chosen from, as shares of the data.
 _LARGEST_SHARE, _SMALLEST_BATCH = 0.25, 32
@@ -87,7 +94,8 @@ def make_private(
             are then for all of them together. 1 by default.
         dataset: Id of the data set; by default the name of a new file.
         verbose: Whether to print what was chosen.
-        **options: Others of `PrivateModel.compile`.
+        **options: Others of `PrivateModel.compile`. Private metrics keep their
+            noise, and count towards the target.
 
     Raises:
         CalibrationError: The rounds that the ledger holds leave too little of
@@ -130,7 +138,10 @@ def make_private(
     target = PrivacyTarget(target_epsilon, delta)
     own = _opened(ledger, dataset, unit, rows_per_unit)
     rounds = epochs * samples.rounds_per_epoch
-    noise_multiplier = _noise_for(own, samples, target, rounds)
+    side = SideQueries(
+        options.get("private_metrics"), options.get("batch_statistics")
+    )
+    noise_multiplier = _noise_for(own, samples, target, rounds, side.queries)
     query = GaussianAverageQuery(
         l2_norm_clip, noise_multiplier * l2_norm_clip, denominator=size
     )
@@ -245,12 +256,20 @@ def _noise_for(
     samples: PoissonBatches,
     target: PrivacyTarget,
     rounds: int,
+    side_queries: Mapping[str, DPQuery],
 ) -> float:
-    """Returns the noise multiplier of rounds on top of what a ledger holds."""
+    """Returns the noise multiplier of rounds on top of what a ledger holds.
+
+    Side queries keep their own noise: the gradients get what they leave.
+    """
     held = ledger.rounds
+    side_events: list[SumQueryEvent] = []
+    for name, query in side_queries.items():
+        event = query.planned_event(query.initial_global_state())
+        side_events += query.ledger_events(event, name)
 
     def planned(scale: float) -> Any:
-        queries = (GaussianSum("gradients", 1.0, scale),)
+        queries = (GaussianSum("gradients", 1.0, scale), *side_events)
         return [*held, (Round(samples.sampling_event, queries), rounds)]
 
     return calibrate_scale(

@@ -6,6 +6,8 @@ from keras_dp.training.epsilon_progress import EpsilonProgress
 from keras_dp.training.gradient_norms import mean_gradient_norms
 from keras_dp.training.private_metrics import (
     PrivateClassCounts,
+    PrivateClippedShare,
+    PrivateGradientNorm,
     PrivateLoss,
     PrivateMean,
     PrivateMetric,
@@ -16,6 +18,8 @@ __all__ = [
     "EpsilonProgress",
     "PrivacyTarget",
     "PrivateClassCounts",
+    "PrivateClippedShare",
+    "PrivateGradientNorm",
     "PrivateLoss",
     "PrivateMean",
     "PrivateMetric",

@@ -128,7 +128,12 @@ class BatchComputation:
         )
         with without_variable_writes(self.engine.model):
             batches = self._parts.side_queries.batches(
-                y, result.outputs, result.losses, result.statistics, mask
+                y,
+                result.outputs,
+                result.losses,
+                result.records,
+                result.statistics,
+                mask,
             )
         batches[GRADIENTS] = record_batch(
             result.records, mask, batch, kind.grouping

@@ -100,9 +100,10 @@ class TrainingLoop:
                 # A model saved now says nothing of the seeds that were used.
                 self._renew_seeds()
 
-    def advise(self) -> None:
-        """Warns of settings that are seldom meant."""
-        advise(self._planned_round(), self._optimizer.query, self._adapter)
+    def advise(self, batch: PhysicalStep) -> None:
+        """Warns of settings that are seldom meant, by the first batch."""
+        query = self._optimizer.query
+        advise(self._planned_round(), query, self._adapter, batch)
 
     def begin_epoch(self) -> None:
         """Draws new seeds of layers: a checkpoint may hold the old ones."""
@@ -169,7 +170,9 @@ class TrainingLoop:
                     "target epsilon.",
                     self._rounds_run,
                 )
-        return logs
+        # Functions of TensorFlow return names in alphabetical order.
+        first = sorted(logs, key=lambda name: name != "loss")
+        return {name: logs[name] for name in first}
 
     def _run_round(self, iterator: Iterator[Any]) -> Mapping[str, Any]:
         """Runs one sample to its release."""

@@ -136,6 +136,79 @@ class PrivateMean(PrivateMetric):
         return tf.vectorized_map(one_example, rows)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class PrivateGradientMetric(PrivateMetric):
+    """One quantity of the norm of each example's gradient, before the clip.
+
+    The norm is the joint one over all trained variables.
+    """
+
+    @override
+    def records(
+        self, targets: Any, outputs: Any, losses: tf.Tensor
+    ) -> tf.Tensor:
+        raise NotImplementedError("`records_of_norms` is asked instead.")
+
+    @abc.abstractmethod
+    def records_of_norms(self, norms: tf.Tensor) -> tf.Tensor:
+        """Returns the record of each example.
+
+        Args:
+            norms: L2 norms of the examples' gradients, `[batch]`.
+        """
+
+
+@keras.saving.register_keras_serializable(package="keras_dp")
+@dataclasses.dataclass(frozen=True, slots=True)
+class PrivateGradientNorm(PrivateGradientMetric):
+    """The norm of each example's gradient, which the query clips.
+
+    An average near the clip says that gradients are cut. One far below it says
+    that the noise, which follows the clip, is larger than it need be: its norm
+    is about `sum_stddev * sqrt(parameters) / denominator`.
+
+    >>> import keras_dp
+    >>> PrivateGradientNorm(
+    ...     keras_dp.GaussianAverageQuery(
+    ...         2.0, noise_multiplier=20.0, denominator=256))
+    PrivateGradientNorm(query=GaussianAverageQuery(l2_norm_clip=2.0, ...))
+    """
+
+    @override
+    def records_of_norms(self, norms: tf.Tensor) -> tf.Tensor:
+        return norms
+
+
+@keras.saving.register_keras_serializable(package="keras_dp")
+@dataclasses.dataclass(frozen=True, slots=True)
+class PrivateClippedShare(PrivateGradientMetric):
+    """The share of the examples whose gradients are longer than a norm.
+
+    Records are 0 or 1, so that the query needs a clip of 1. A share near 0 asks
+    for a smaller clip, one near 1 for a larger: half is a good start.
+
+    Attributes:
+        l2_norm: The norm, > 0: that at which gradients are clipped.
+
+    >>> import keras_dp
+    >>> PrivateClippedShare(
+    ...     keras_dp.GaussianAverageQuery(
+    ...         1.0, noise_multiplier=20.0, denominator=256),
+    ...     l2_norm=1.0).record_shape
+    ()
+    """
+
+    l2_norm: float
+
+    def __post_init__(self) -> None:
+        PrivateMetric.__post_init__(self)
+        _check.finite_positive(l2_norm=self.l2_norm)
+
+    @override
+    def records_of_norms(self, norms: tf.Tensor) -> tf.Tensor:
+        return tf.cast(norms > tf.cast(self.l2_norm, norms.dtype), tf.float32)
+
+
 @keras.saving.register_keras_serializable(package="keras_dp")
 @dataclasses.dataclass(frozen=True, slots=True)
 class PrivateClassCounts(PrivateMetric):

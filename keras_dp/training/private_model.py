@@ -409,7 +409,7 @@ class PrivateModel(ClusterModel):
                 self._build_round()
                 self._step = TrainingStep(self.step_parts())
             if self._loop is not None:
-                self._loop.advise()
+                self._loop.advise(batch)
         self._step.check_unchanged(self.model, self.optimizer)
         return self._step
 

@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 from absl import logging
 
 from keras_dp import _nests
 from keras_dp.dp_queries import DPQuery, NestedQuery
 from keras_dp.ledger import GaussianSum, Round
-from keras_dp.training.data_adapter import DataAdapter
+from keras_dp.training.data_adapter import DataAdapter, PhysicalStep
 
 # Below it, a round of a small sample costs an epsilon of about ten.
 _LEAST_MULTIPLIER = 0.3
@@ -18,15 +19,22 @@ _SMALL_SAMPLE = 100
 _ABOUT = 0.05
 
 
-def advise(round_: Round, query: DPQuery, adapter: DataAdapter) -> None:
+def advise(
+    round_: Round, query: DPQuery, adapter: DataAdapter, batch: PhysicalStep
+) -> None:
     """Logs a warning for each setting of a training that is seldom meant.
 
     Args:
         round_: One round, as planned.
         query: The query of the gradients.
         adapter: How samples are drawn.
+        batch: The first physical batch.
     """
-    for text in (*_about_noise(round_), *_about_samples(query, adapter)):
+    for text in (
+        *_about_noise(round_),
+        *_about_samples(query, adapter),
+        *_about_weights(batch),
+    ):
         logging.warning(text)
 
 
@@ -83,6 +91,20 @@ def _about_samples(query: DPQuery, adapter: DataAdapter) -> Iterator[str]:
             f"Samples have {expected:g} records on average: noise hides "
             "gradients of so few. keras_dp.accountants.plan compares batch "
             "sizes at the same epsilon."
+        )
+
+
+def _about_weights(batch: PhysicalStep) -> Iterator[str]:
+    if batch.sample_weight is None:
+        return
+    weights = np.abs(np.asarray(batch.sample_weight, float))
+    if batch.mask is not None:
+        weights = weights[np.asarray(batch.mask)]
+    if len(weights) and not 0.1 <= np.median(weights) <= 10:
+        yield (
+            "Most example weights are far from 1. They scale gradients before "
+            "the clip, and the noise follows the clip: small weights drown in "
+            "it. Scale them to about 1, such as 1/count by the mean count."
         )
 
 

@@ -8,9 +8,11 @@ import tensorflow as tf
 from absl import logging
 
 from keras_dp.dp_queries import DPQuery, NestedQuery
+from keras_dp.dp_queries import records as records_lib
 from keras_dp.gradients import ExampleStatistics, update_statistics
 from keras_dp.optimizers.record_batch import RecordBatch
 from keras_dp.training.private_metrics import (
+    PrivateGradientMetric,
     PrivateMetric,
     check_private_metrics,
 )
@@ -129,6 +131,7 @@ class SideQueries:
         targets: Any,
         outputs: Any,
         losses: tf.Tensor,
+        gradients: list[Any],
         statistics: list[ExampleStatistics],
         mask: tf.Tensor | None,
     ) -> dict[str, RecordBatch]:
@@ -137,7 +140,10 @@ class SideQueries:
         if self.metrics is not None:
             records = {
                 name: tf.cast(
-                    metric.records(targets, outputs, losses), tf.float32
+                    metric.records_of_norms(records_lib.norms(gradients))
+                    if isinstance(metric, PrivateGradientMetric)
+                    else metric.records(targets, outputs, losses),
+                    tf.float32,
                 )
                 for name, metric in self.metrics.items()
             }

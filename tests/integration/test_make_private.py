@@ -78,6 +78,26 @@ class TestWhatItMakes:
         assert len(own) == 30
         own.close()
 
+    def test_leaves_private_metrics_their_share(self) -> None:
+        query = keras_dp.GaussianAverageQuery(
+            1.0, noise_multiplier=6.0, denominator=80
+        )
+        private = made(
+            private_metrics={
+                "loss": keras_dp.PrivateLoss(query),
+                "clipped": keras_dp.PrivateClippedShare(query, 1.0),
+            }
+        )
+
+        history = private.fit(epochs=2, verbose=0).history
+
+        own = private.optimizer.ledger
+        assert [*history] == ["loss", "clipped", "epsilon"]
+        assert len(own) == 20
+        assert 2 * (1 - 1e-6) <= TIGHT.epsilon(own, delta=1e-4) <= 2
+        alone = made().optimizer.query.noise_multiplier
+        assert private.optimizer.query.noise_multiplier > alone
+
     def test_refuses_a_target_that_is_spent(self) -> None:
         own = ledger()
         own.record(PoissonSampling(0.1), [GaussianSum("a", 1.0, 0.5)], 100)

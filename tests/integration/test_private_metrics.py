@@ -56,6 +56,51 @@ def trained_by(ledger=None, metrics=None, learning_rate=0.0, **options):
     return private
 
 
+def gradient_norms(model, x, y):
+    """Returns the norm of each example's gradient, one example at a time."""
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    norms = []
+    for i in range(len(x)):
+        with tf.GradientTape() as tape:
+            value = loss(y[i : i + 1], model(x[i : i + 1], training=True))
+        parts = tape.gradient(value, model.trainable_weights)
+        norms.append(float(tf.linalg.global_norm(parts)))
+    return np.array(norms)
+
+
+class TestGradientMetrics:
+    @pytest.mark.parametrize("mode", ["eager", "jit"])
+    def test_are_of_the_norms_before_the_clip(self, mode) -> None:
+        """The query of the gradients clips at 1, where some are longer."""
+        x, y = data()
+        private = trained_by(
+            metrics={
+                "norm": keras_dp.PrivateGradientNorm(averaged()),
+                "clipped": keras_dp.PrivateClippedShare(averaged(), 1.0),
+            },
+            run_eagerly=mode == "eager",
+            jit_compile=mode == "jit",
+        )
+
+        logs = private.train_on_batch(x, y, return_dict=True)
+
+        norms = gradient_norms(private.model, x, y)
+        assert 0.1 < np.mean(norms > 1.0) < 0.9
+        assert logs["clipped"] == pytest.approx(np.mean(norms > 1.0), abs=1e-6)
+        assert logs["norm"] == pytest.approx(np.mean(norms), rel=1e-5)
+
+    def test_are_loaded_as_they_were_saved(self) -> None:
+        metric = keras_dp.PrivateClippedShare(averaged(2.0), 0.5)
+
+        config = keras.saving.serialize_keras_object(metric)
+
+        assert keras.saving.deserialize_keras_object(config) == metric
+
+    def test_refuse_a_norm_that_none_exceeds_or_all_do(self) -> None:
+        with pytest.raises(ValueError, match="`l2_norm` must be"):
+            keras_dp.PrivateClippedShare(averaged(), 0.0)
+
+
 class TestTheirValues:
     @pytest.mark.parametrize("mode", ["eager", "graph", "jit"])
     def test_without_noise_are_the_true_ones(self, mode) -> None:
@@ -178,10 +223,12 @@ class TestNothingRaw:
         ).history
 
         names = {"loss", "accuracy", *(f"count_{i}" for i in range(CLASSES))}
+        assert history.pop("epsilon") == [np.inf, np.inf]
         assert set(history) == names
         assert not np.any(list(history.values()))
         assert len(seen) == 2 * (2 + 2)
         for logs in seen:
+            logs.pop("epsilon", None)
             assert set(logs) <= names
             assert not any(float(value) for value in logs.values())
 

@@ -7,9 +7,11 @@ import pytest
 import keras_dp
 
 
-def training(query, *, records=1000, probability=0.2, fits=1, **options):
+def training(
+    query, *, size=1000, probability=0.2, fits=1, weight=None, **options
+):
     """Runs a tiny private training."""
-    x = np.zeros([records, 3], "float32")
+    x = np.zeros([size, 3], "float32")
     private = keras_dp.PrivateModel(
         keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]),
         self_check_examples=0,
@@ -20,9 +22,10 @@ def training(query, *, records=1000, probability=0.2, fits=1, **options):
         loss="mse",
         run_eagerly=True,
     )
-    samples = keras_dp.PoissonBatches(
-        (x, x[:, :1]), sampling_probability=probability
-    )
+    records = (x, x[:, :1])
+    if weight is not None:
+        records = (*records, np.full(len(x), weight, "float32"))
+    samples = keras_dp.PoissonBatches(records, sampling_probability=probability)
     for _ in range(fits):
         private.fit(samples, steps_per_epoch=1, verbose=0, **options)
 
@@ -48,6 +51,13 @@ def test_each_is_warned_of(query, options, words, caplog) -> None:
     training(query, **options)
 
     assert sum(words in record.message for record in caplog.records) == 1
+
+
+@pytest.mark.parametrize("weight", [1e-4, 1.5])
+def test_weights_far_from_one_are_warned_of(weight, caplog) -> None:
+    training(average(), weight=weight)
+
+    assert ("weights are far from 1" in caplog.text) == (weight == 1e-4)
 
 
 def test_inner_denominators_are_found(caplog) -> None:
