@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from typing import ClassVar, NamedTuple, Self
 
 from typing_extensions import override
@@ -15,7 +14,6 @@ from keras_dp.accountants.accountant import (
 )
 from keras_dp.accountants.compose import choose
 from keras_dp.accountants.compose.directions import Direction, directions
-from keras_dp.accountants.loss.loss_distribution import LossDistribution
 from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.mechanisms import (
     AdditiveNoise,
@@ -233,13 +231,13 @@ def _epsilon_bounds(
     lower, upper, method = 0.0, 0.0, choose.CLOSED_FORM
     if not _is_in_reach(rounds):
         return Bounds(0.0, _MOMENTS.epsilon_of(rounds, delta), RENYI)
-    done: list[Sequence[LossDistribution]] = []
+    done = None
     for direction in directions(rounds, _SHARE_LEFT_OUT * delta):
         log_delta = math.log(delta - direction.left_out)
         width = _width(direction, relative_width)
-        if direction.upper.losses not in done:  # Symmetric: once.
+        if direction.upper is not done:  # Symmetric: once.
             found = choose.epsilons(direction.upper, log_delta, width, lower)
-            done.append(direction.upper.losses)
+            done = direction.upper
         if found.upper > upper:
             upper, method = found.upper, _said(found.method, direction)
         if direction.lower is not direction.upper or direction.left_out:
@@ -264,12 +262,12 @@ def _delta_bounds(
     if not _is_in_reach(rounds):
         return Bounds(0.0, _MOMENTS.delta_of(rounds, epsilon), RENYI)
     certain = -math.inf
-    done: list[Sequence[LossDistribution]] = []
+    done = None
     for direction in directions(rounds, _LEAST_DELTA):
         width = _width(direction, relative_width)
-        if direction.upper.losses not in done:  # Symmetric: once.
+        if direction.upper is not done:  # Symmetric: once.
             found = choose.log_deltas(direction.upper, epsilon, width, certain)
-            done.append(direction.upper.losses)
+            done = direction.upper
         delta = math.exp(min(found.upper, 0.0)) + direction.left_out
         if delta > upper:
             upper, method = delta, _said(found.method, direction)
@@ -291,7 +289,10 @@ def _said(method: str, direction: Direction) -> str:
     """Returns the method, and whether the bounds are of different pairs."""
     if direction.upper is direction.lower:
         return method
-    return f"{method} (of a dominating pair; the lower bound is an attack)"
+    return (
+        f"{method} (of a dominating pair; the lower bound is an attack on "
+        "these rounds, or on noisier ones)"
+    )
 
 
 def _width(direction: Direction, relative_width: float) -> float:

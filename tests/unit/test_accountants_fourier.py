@@ -296,7 +296,7 @@ class TestManyRounds:
             assert epsilon > bound if noise == least else epsilon < -bound
 
     def test_agree_with_the_same_rounds_one_by_one(self) -> None:
-        """79 kinds are not bundled, the 80th one hardly costs anything."""
+        """Rounds of next to no loss change nothing."""
         noises = np.linspace(0.8, 1.3, 79).tolist()
         few = [
             (Round(PoissonSampling(0.01), (gaussian(noise),)), 3)
@@ -308,10 +308,10 @@ class TestManyRounds:
         ]
 
         one_by_one = Fourier().epsilon_bounds(few, delta=1e-6)
-        bundled = Fourier().epsilon_bounds(few + dust, delta=1e-6)
+        together = Fourier().epsilon_bounds(few + dust, delta=1e-6)
 
-        assert bundled.lower <= one_by_one.upper * (1 + 1e-9)
-        assert bundled.upper >= one_by_one.lower
+        assert together.lower <= one_by_one.upper * (1 + 1e-9)
+        assert together.upper >= one_by_one.lower
 
 
 class TestMethods:

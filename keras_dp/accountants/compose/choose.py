@@ -1,15 +1,14 @@
 """Which method bounds epsilon and delta of a composition."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from keras_dp.accountants.compose import saddle, single_round
-from keras_dp.accountants.compose.composition import Composition, with_bundles
+from keras_dp.accountants.compose.composition import Composition
 from keras_dp.accountants.compose.line import integral
-from keras_dp.accountants.compose.many_noises import MANY
 from keras_dp.accountants.loss import gaussian_profile
 from keras_dp.accountants.loss.mixture import MixtureLoss
 from keras_dp.errors import NumericalLimitError, TooSlowError
@@ -18,9 +17,6 @@ from keras_dp.errors import NumericalLimitError, TooSlowError
 _PROFILE_ERROR = 1e-11
 # Normalization rounds noise multipliers down by no more.
 _ROUNDED_DOWN = 1.1e-11
-# Ratios of the noise in intervals of many rounds; the second if the first does
-# not do.
-_RATIOS = (1.25, 1.08)
 # Methods raise these, and only these, for rounds that they cannot handle.
 _OUT_OF_REACH = (TooSlowError, NumericalLimitError)
 
@@ -57,7 +53,7 @@ def epsilons(
         relative_width: How far apart they may be, as a share of the upper one.
         certain: Below it, it does not matter where epsilon is.
     """
-    if not composition.losses:
+    if not composition.families:
         mu = math.sqrt(composition.gaussian)
         upper = gaussian_profile.least_epsilon(
             np.asarray(mu * (1 + 1e-15)), np.asarray(log_delta)
@@ -99,7 +95,7 @@ def log_deltas(
         relative_width: How far apart they may be.
         certain: Below it, it does not matter where log delta is.
     """
-    if not composition.losses:
+    if not composition.families:
         mu = math.sqrt(composition.gaussian)
         upper = gaussian_profile.log_delta(
             np.asarray(mu * (1 + 1e-15)), np.asarray(epsilon)
@@ -128,10 +124,13 @@ def log_deltas(
 
 def _single(composition: Composition) -> MixtureLoss | None:
     """Returns the loss of a single sampled round with a closed form, if any."""
-    if composition.gaussian or composition.counts.sum() != 1:
+    if composition.gaussian or len(composition.families) != 1:
         return None
-    loss = composition.losses[0]
-    if isinstance(loss, MixtureLoss) and len(loss.probabilities) == 2:
+    family = composition.families[0]
+    loss = family.losses[0]
+    if family.counts.sum() == 1 and (
+        isinstance(loss, MixtureLoss) and len(loss.probabilities) == 2
+    ):
         return loss
     return None
 
@@ -152,33 +151,19 @@ def _from_moments(
         is_narrow: Whether a lower and an upper bound are near enough.
         least: The least number there is.
     """
-    lower, upper, method = least, math.inf, MOMENTS
-    for simpler in _bundled(composition):
-        try:
-            upper = min(upper, largest(simpler))
-            if is_narrow(lower, upper):
-                break
-            found = bounds(simpler)
-        except _OUT_OF_REACH:
-            continue
-        # NaN would be a defect: it is not to pass for a bound.
-        if not found[0] <= found[1]:
-            continue
-        if found[1] < upper:
-            upper, method = found[1], LINE
-        lower = max(lower, found[0])
-        if is_narrow(lower, upper):
-            break
-    return Found(lower, upper, method)
-
-
-def _bundled(composition: Composition) -> Iterator[Composition]:
-    """Yields the rounds, many that differ in their noise in bundles."""
-    if composition.counts.size < MANY:
-        yield composition
-        return
-    for ratio in _RATIOS:
-        found = with_bundles(composition, ratio)
-        yield found
-        if not found.bundles:
-            return
+    try:
+        upper = largest(composition)
+    except _OUT_OF_REACH:
+        return Found(least, math.inf, MOMENTS)
+    if is_narrow(least, upper):
+        return Found(least, upper, MOMENTS)
+    try:
+        found = bounds(composition)
+    except _OUT_OF_REACH:
+        return Found(least, upper, MOMENTS)
+    # NaN would be a defect: it is not to pass for a bound.
+    if not found[0] <= found[1]:
+        return Found(least, upper, MOMENTS)
+    if found[1] < upper:
+        return Found(max(least, found[0]), found[1], LINE)
+    return Found(max(least, found[0]), upper, MOMENTS)

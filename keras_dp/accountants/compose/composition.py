@@ -1,49 +1,87 @@
 """Rounds together: their privacy losses and the moments of the sum."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
-from keras_dp.accountants.arrays import Array
-from keras_dp.accountants.compose.many_noises import Bundle, bundled
-from keras_dp.accountants.loss.log_moments import Moments
-from keras_dp.accountants.loss.log_moments import log_moments as log_moments_of
+from keras_dp.accountants.arrays import EXPONENT, Array
+from keras_dp.accountants.compose.many_noises import (
+    Family,
+    Interval,
+    families,
+)
+from keras_dp.accountants.loss.log_moments import (
+    Moments,
+    log_moments_of_nodes,
+)
 from keras_dp.accountants.loss.log_moments import moments as moments_of
 from keras_dp.accountants.loss.loss_distribution import LossDistribution
 
+# An error of `K` that no result shows.
+_GOOD = 1e-11
 
-class Composition(NamedTuple):
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Composition:
     """Rounds in one adjacency direction each.
 
     Attributes:
-        losses: Losses of single sampled rounds.
-        counts: How many rounds there are of each, shape `[losses]`.
+        families: Single sampled rounds, and how many there are of each.
         gaussian: `mu^2`, of all Gaussian rounds without sampling together.
-        bundles: More sampled rounds, of many kinds.
+        known: Log moments that were computed, and their errors.
     """
 
-    losses: Sequence[LossDistribution]
-    counts: Array
+    families: tuple[Family, ...]
     gaussian: float
-    bundles: Sequence[Bundle] = ()
+    known: dict[bytes, tuple[Array, Array]] = dataclasses.field(
+        default_factory=dict
+    )
+
+    def with_noise(self, gaussian: float) -> "Composition":
+        """Returns the same with one more Gaussian release."""
+        return Composition(self.families, self.gaussian + gaussian)
 
     @property
     def largest(self) -> float:
         """The largest sum of losses, in nats; may be infinite."""
-        if self.gaussian > 0 or self.bundles:
+        if self.gaussian > 0:
             return math.inf
-        ends = [loss.largest for loss in self.losses]
-        return float(self.counts @ np.array(ends))
+        return math.fsum(
+            count * loss.largest
+            for each in self.families
+            for loss, count in zip(
+                each.losses, each.counts.tolist(), strict=True
+            )
+        )
+
+    def intervals(self, tilt: float, tolerance: float) -> list[Interval]:
+        """Returns losses that stand for the rounds at tilts up to `tilt`.
+
+        Raises:
+            TooSlowError: There would be too many losses.
+        """
+        return [
+            interval
+            for family in self.families
+            for interval in family.intervals(tilt, tolerance)
+        ]
+
+
+def composed(
+    losses: Sequence[LossDistribution], counts: Array, gaussian: float = 0.0
+) -> Composition:
+    """Returns the composition of `counts[i]` rounds of each `losses[i]`."""
+    return Composition(families(losses, counts), gaussian)
 
 
 def moments(composition: Composition, tilts: Array) -> Moments:
-    """Returns `K = log M` and its first two derivatives at real `tilts`.
+    """Returns about `K = log M` and its first two derivatives at `tilts`.
 
     Args:
         composition: The rounds.
-        tilts: > 0, shape `[n]`.
+        tilts: Real, > 0, shape `[n]`.
 
     Raises:
         TooSlowError: A moment has no quadrature.
@@ -52,62 +90,34 @@ def moments(composition: Composition, tilts: Array) -> Moments:
     log_moment = gaussian * tilts * (1 + tilts) / 2
     mean = gaussian * (tilts + 0.5)
     variance = np.full_like(tilts, gaussian)
-    for loss, count in _weighted(composition):
-        found = moments_of(loss, tilts)
-        log_moment = log_moment + count * found.log_moment
-        mean = mean + count * found.mean
-        variance = variance + count * found.variance
+    for interval in composition.intervals(float(tilts.max()), _GOOD):
+        for loss, weight in zip(
+            interval.losses, interval.weights.tolist(), strict=True
+        ):
+            found = moments_of(loss, tilts)
+            log_moment = log_moment + weight * found.log_moment
+            mean = mean + weight * found.mean
+            variance = variance + abs(weight) * found.variance
     return Moments(log_moment, mean, variance)
 
 
-def log_moments(composition: Composition, tilts: Array) -> Array:
-    """Returns `K` alone, which takes a third of the time."""
+def log_moments(composition: Composition, tilts: Array) -> tuple[Array, Array]:
+    """Returns `K`, and bounds on its errors, rounding of `K` itself apart."""
+    key = tilts.tobytes()
+    if key not in composition.known:
+        composition.known[key] = _log_moments(composition, tilts)
+    return composition.known[key]
+
+
+def _log_moments(composition: Composition, tilts: Array) -> tuple[Array, Array]:
     total = composition.gaussian * tilts * (1 + tilts) / 2
-    for loss, count in _weighted(composition):
-        total = total + count * log_moments_of(loss, tilts)
-    return total
-
-
-def log_moment_error(composition: Composition, tilt: float) -> float:
-    """Returns a bound on the error of `K(tilt)`, rounding apart.
-
-    `inf` where bundles have none.
-    """
-    error = sum(
-        float(count) * math.exp(min(loss.nodes(tilt).log_error, 600.0))
-        for loss, count in zip(
-            composition.losses, composition.counts, strict=True
+    errors = np.zeros_like(tilts)
+    for interval in composition.intervals(float(tilts.max()), _GOOD):
+        nodes = [loss.nodes(float(tilts.max())) for loss in interval.losses]
+        found = [log_moments_of_nodes(each, tilts[:, None]) for each in nodes]
+        off = [math.exp(min(each.log_error, EXPONENT)) for each in nodes]
+        more, error = interval.total(
+            np.array(found), np.outer(off, np.ones_like(tilts)), _GOOD
         )
-    )
-    return error + sum(
-        float(bundle.errors(tilt, np.zeros(1))[0])
-        for bundle in composition.bundles
-    )
-
-
-def _weighted(
-    composition: Composition,
-) -> list[tuple[LossDistribution, float]]:
-    """Returns losses and counts, those that stand for bundles included."""
-    found = list(
-        zip(composition.losses, composition.counts.tolist(), strict=True)
-    )
-    for bundle in composition.bundles:
-        found += zip(bundle.losses, bundle.weights.tolist(), strict=True)
-    return found
-
-
-def with_bundles(composition: Composition, ratio: float) -> Composition:
-    """Returns the same with many losses that differ in their noise bundled.
-
-    Args:
-        composition: Without bundles.
-        ratio: Largest ratio of noises in an interval, > 1. Closer to 1, the
-            error of the bundles shrinks and their cost grows.
-    """
-    losses, counts, bundles = bundled(
-        composition.losses, composition.counts, ratio
-    )
-    return Composition(
-        tuple(losses), np.array(counts), composition.gaussian, tuple(bundles)
-    )
+        total, errors = total + more, errors + error
+    return total, errors

@@ -1,12 +1,18 @@
 """From mechanisms to privacy losses, in both adjacency directions."""
 
+import dataclasses
 import functools
-from typing import NamedTuple
+from collections import defaultdict
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
 
-from keras_dp.accountants.compose.composition import Composition
+from keras_dp.accountants.arrays import Array
+from keras_dp.accountants.compose.composition import (
+    Composition,
+    composed,
+)
 from keras_dp.accountants.loss.fixed_size import FixedSizeLoss
 from keras_dp.accountants.loss.loss_distribution import LossDistribution
 from keras_dp.accountants.loss.mixture import MixtureLoss
@@ -22,6 +28,9 @@ from keras_dp.accountants.normalize.mechanisms import (
     WithReplacementGaussian,
 )
 from keras_dp.errors import UnsupportedEventError
+
+# A kind of rounds whose moments are not interpolated has so many noises.
+_MOST_NOISES = 16
 
 
 class Direction(NamedTuple):
@@ -50,35 +59,81 @@ def directions(
             left out, in all rounds together.
     """
     gaussian = 0.0
+    total = sum(count for _, count in rounds)
+    noises = _noises_of(rounds)
     losses: list[tuple[float, tuple[_Losses, _Losses]]] = []
     for mechanism, count in rounds:
         if isinstance(mechanism, Gaussian):
             gaussian += count / mechanism.noise_multiplier**2
-        else:
-            each = left_out / (count * len(rounds))
-            losses.append((float(count), _losses(mechanism, each)))
-    counts = np.array([count for count, _ in losses])
+            continue
+        less, more = _between(mechanism, noises.get(type(mechanism)))
+        both = _losses(less, left_out / total)
+        if less is not more:
+            noisier = _losses(more, left_out / total)
+            both = (
+                _Losses(both[0].upper, noisier[0].lower),
+                _Losses(both[1].upper, noisier[1].lower),
+            )
+        losses.append((float(count), both))
     if not any(
         isinstance(mechanism, SampledGaussianGroup | WithReplacementGaussian)
         for mechanism, _ in rounds
     ):
         left_out = 0.0
-    found = []
-    for direction in (0, 1):
-        upper = tuple(both[direction].upper for _, both in losses)
-        lower = tuple(both[direction].lower for _, both in losses)
-        same = Composition(upper, counts, gaussian)
-        found.append(
-            Direction(
-                same,
-                Composition(lower, counts, gaussian)
-                if any(a is not b for a, b in zip(upper, lower, strict=True))
-                else same,
-                left_out,
-            )
-        )
-    is_symmetric = all(both[0] == both[1] for _, both in losses)
-    return tuple(found[:1] if is_symmetric else found)
+    made: dict[tuple[LossDistribution, ...], Composition] = {}
+
+    def of(direction: int, side: int) -> Composition:
+        """Returns equal compositions as one object."""
+        key = tuple(both[direction][side] for _, both in losses)
+        if key not in made:
+            found: defaultdict[LossDistribution, float] = defaultdict(float)
+            for loss, (count, _) in zip(key, losses, strict=True):
+                found[loss] += count
+            counts = np.array(list(found.values()))
+            made[key] = composed(tuple(found), counts, gaussian)
+        return made[key]
+
+    first, second = (
+        Direction(of(direction, 0), of(direction, 1), left_out)
+        for direction in (0, 1)
+    )
+    return (first,) if first == second else (first, second)
+
+
+def _noises_of(
+    rounds: tuple[CountedMechanism, ...],
+) -> dict[type[Mechanism], Array]:
+    """Returns noises, rising, between which to round those of a kind.
+
+    The moments of other kinds are interpolated (`many_noises`), or are few.
+    """
+    every: defaultdict[type[Mechanism], set[float]] = defaultdict(set)
+    for mechanism, _ in rounds:
+        if not isinstance(mechanism, Gaussian | SampledGaussian):
+            every[type(mechanism)].add(mechanism.noise_multiplier)
+    found = {}
+    for kind, noises in every.items():
+        if len(noises) > _MOST_NOISES:
+            between = np.geomspace(min(noises), max(noises), _MOST_NOISES)
+            between[[0, -1]] = min(noises), max(noises)
+            found[kind] = between
+    return found
+
+
+def _between(mechanism: Any, noises: Array | None) -> tuple[Any, Any]:
+    """Returns the mechanism with less noise, and with more.
+
+    More noise is post-processing: the first dominates it, and it the second.
+    """
+    if noises is None:
+        return mechanism, mechanism
+    z = mechanism.noise_multiplier
+    less = float(noises[np.searchsorted(noises, z, side="right") - 1])
+    more = float(noises[np.searchsorted(noises, z)])
+    return (
+        dataclasses.replace(mechanism, noise_multiplier=less),
+        dataclasses.replace(mechanism, noise_multiplier=more),
+    )
 
 
 class _Losses(NamedTuple):

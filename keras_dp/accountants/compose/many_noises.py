@@ -1,356 +1,378 @@
 """Many rounds that differ in their noise, at the cost of a few.
 
-The log of a moment, as a function of `m = 1/z`, is analytic: a polynomial
-through Chebyshev points stands for it, and the sum over all rounds is a sum
-over these points, with weights that add up what each round gives to each.
+A loss that is a function of `w = log N(1, z^2) / N(0, z^2)` alone has moments
+that are a heat flow in `v = 1 / z^2`: with the normal density of mean `-v / 2`
+and variance `v` and some `G_s`,
 
-If `log M` is analytic in an ellipse around an interval, with sum of half-axes
-`r` (in units of half its length), and changes by at most `B` there, a
-polynomial through `n` Chebyshev points is off by at most `4 B r^(1-n) / (r -
-1)` (Trefethen 2013, "Approximation Theory and Approximation Practice", Theorem
-8.2). `B` is measured on the boundary, where by the maximum principle it is
-largest. There is no zero of `M` inside if its argument returns to where it
-began.
+    M(s; v) = int (2 pi v)^(-1/2) e^(-(w + v/2)^2 / (2 v)) G_s(w) dw.
+
+It is analytic for `Re v > 0`. With `V = |v|^2 / Re v` the size of the kernel is
+`sqrt(V / |v|) e^((V - Re v) / 8)` times the kernel of `V`, so that `|M(s; v)|`
+is at most that times `M(Re s; V)`, for every frequency `Im s`.
+
+If a function is analytic in an ellipse around an interval, with sum of
+half-axes `r` (in units of half its length), and at most `B` there, a polynomial
+through `n` Chebyshev points is off by at most `4 B r^(1-n) / (r - 1)` on the
+interval, and by `4 B (x/r)^n / (1 - x/r)` on the ellipse of `x < r`.
+
+Such a polynomial stands for the `M` of all rounds, and the sum of their
+logarithms has one term for each of them. Where the polynomial has changed so
+little that `log M` is analytic in a smaller ellipse, the logarithm has a
+polynomial through the same points, and the sum a term for each point.
+
+Source: Trefethen (2013), "Approximation Theory and Approximation Practice",
+Theorems 8.1 and 8.2.
 """
 
 import dataclasses
+import functools
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import interpolate
+from numpy.polynomial import chebyshev
 
-from keras_dp.accountants.arrays import Array, log1p
+from keras_dp.accountants.arrays import EPSILON, EXPONENT, Array, Points, log1p
+from keras_dp.accountants.loss.decay import Repeated
 from keras_dp.accountants.loss.log_moments import log_moments
 from keras_dp.accountants.loss.loss_distribution import LossDistribution
 from keras_dp.accountants.loss.mixture import MixtureLoss
+from keras_dp.errors import TooSlowError
 
-# So many losses are a bundle, on intervals through so many points.
-MANY = 80
-_WIDE = 0.25
-_POINTS = 40
-# Sums of half-axes that are tried, and the points of an ellipse.
-_ELLIPSES = (1.7, 2.2, 2.8)
-_ANGLES = np.exp(1j * np.linspace(0, 2 * np.pi, 33))
-# Between the points of the boundary the bound may be that much higher.
-_SAFETY = 1.5
-_FREQUENCIES = np.linspace(0.125, 1, 8)
-# Half of the outputs of which layers are made, in noise stddevs.
-_HALF_STAIRS = 0.2 * np.arange(21)
-_MEMBERS_AT_ONCE = 4096
-_WIDTHS_PER_OCTAVE = 16
-# Values of `m` at which moments are computed that bound all others.
-_MOMENTS = 64
-# Reach of the quadrature of B, in noise stddevs; exponents beyond are dropped.
-_STEP, _EXPONENT = 0.25, 300.0
-# Less of the range is enough for it.
-_LESS = 3.0
-# |sin(y) / y| is at most this for y >= pi.
-_LOBE = 0.2172336282112217
-# 1 - sin(y)/y is y^2/6 - y^4/120 below it, where it would cancel.
-_SMALL = 1e-2
+# Fewer losses are taken one by one, and never more than that.
+_FEW, _MOST = 12, 400
+# Sums of half-axes that are tried, and numbers of intervals.
+_AXES = (1.6, 2.0, 2.6, 3.5, 5.0, 8.0, 14.0, 30.0)
+_PIECES = (1, 2, 3, 5, 8, 12, 20, 40)
+_MOST_POINTS = 120
+# Moments are bounded by those of the next one of these `V`.
+_RATIO = 1.1
+# Angles on an ellipse; between them `V` is larger by less than the factor.
+_ANGLES = np.exp(1j * np.linspace(0, np.pi, 65))
+_BETWEEN = 1.01
+# Smaller ellipses, as powers of the sum of the half-axes; how far their
+# functions may be from a constant, relative to it.
+_POWERS = np.array([0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9])
+_MOST_CHANGE = 0.9
+# An interpolated value has at most so many times the error of its points.
+_LEBESGUE = 5.0
+_ROUNDING = 32 * EPSILON
+_LEAST = 1e-300
+# Values at once, and at most of them.
+_AT_ONCE, _MOST_VALUES = 1 << 18, 1 << 23
+# Noises that share a decay are within one of so many bins.
+_BINS = 10
 
 
-class Layers(NamedTuple):
-    """Uniform distributions within one: it is a mixture of them and a rest.
-
-    A characteristic function is then at most `1 - sum_k p_k (1 - |sinc(t w_k /
-    2)|)`: a bound for all frequencies, from a staircase below the density.
+class Interval(NamedTuple):
+    """Rounds, and the losses that stand for them.
 
     Attributes:
-        probabilities: Weight of each uniform distribution, > 0; shape `[n]`.
-        widths: Width of each interval, in nats, > 0; shape `[n]`.
+        losses: One for each kind of round, or for each Chebyshev point.
+        counts: How many there are of each, shape `[rounds]`.
+        weights: Weight of each loss in a sum over the rounds.
+        places: Where `v` is in the interval, from -1 to 1, shape `[rounds]`;
+            empty if each kind of round has its own loss.
+        log_bound: Log of `B`.
+        axes: `r`.
     """
 
-    probabilities: Array
-    widths: Array
+    losses: Sequence[LossDistribution]
+    counts: Array
+    weights: Array
+    places: Array = np.empty(0)
+    log_bound: float = 0.0
+    axes: float = 0.0
 
-    def fall(self, frequency: float) -> float:
-        """Returns a lower bound on `1 - |M(c + i t)| / M(c)`, `t >= frequency`.
+    def total(
+        self, logs: Points, errors: Array, tolerance: float
+    ) -> tuple[Points, Array]:
+        """Returns the sum of `log M` over the rounds.
 
-        `sinc` falls up to its first zero, and no later lobe exceeds the first
-        of them.
+        Args:
+            logs: `log M` of the losses, shape `[losses, n]`.
+            errors: Bounds on the relative errors of `M`, of the same shape.
+            tolerance: An error that is good enough.
+
+        Returns:
+            The sum, but for whole turns, and `log(1 + e)`, both of shape
+            `[n]`, where `e` bounds the relative error of its exponential.
         """
-        half_turns = frequency * self.widths / 2
-        y = np.clip(half_turns, _SMALL, np.pi)
-        falls = 1 - np.maximum(np.sin(y) / y, _LOBE)
-        small = half_turns**2 / 6 - half_turns**4 / 120
-        falls = np.where(half_turns < _SMALL, small, falls)
-        return float(falls @ self.probabilities)
+        if not self.places.size:
+            return self.counts @ logs, self.counts @ np.log1p(errors)
+        # A polynomial may be no moment outside of its interval, or overflow.
+        with np.errstate(all="ignore"):
+            return self._interpolated(np.expm1(logs), errors, tolerance)
+
+    def _interpolated(
+        self, values: Points, errors: Array, tolerance: float
+    ) -> tuple[Points, Array]:
+        """Returns the same from `M - 1` at the points."""
+        errors = errors * np.abs(1 + values) + _ROUNDING * np.abs(values)
+        noise = np.asarray(_LEBESGUE * errors.max(axis=0))
+        found = _coefficients(len(self.losses)) @ values
+        middle = np.maximum(np.abs(1 + found[0]), _LEAST)
+        ratios = (values - found[0]) / (1 + found[0])
+        count = float(self.counts.sum())
+        sums = self.weights @ log1p(ratios) + count * log1p(found[0])
+        shares = errors / np.maximum(np.abs(1 + values), _LEAST)
+        rounding = np.abs(self.weights) @ shares
+        rounding += count * _ROUNDING * np.abs(found[0]) / middle
+        error = count * self._error_of_logarithms(found, noise, middle)
+        off = error + rounding
+        bad = np.flatnonzero(~(error <= np.maximum(tolerance, rounding)))
+        if bad.size * self.counts.size > _MOST_VALUES:
+            raise TooSlowError
+        noise = noise + math.exp(self._log_error)
+        basis = chebyshev.chebvander(self.places, len(found) - 1)
+        parts = math.ceil(bad.size * self.counts.size / _AT_ONCE)
+        for part in np.array_split(bad, max(parts, 1)):
+            each = basis @ found[:, part]
+            share = noise[part] / np.maximum(np.abs(1 + each), _LEAST)
+            sums[part] = self.counts @ log1p(each)
+            off[part] = self.counts @ np.log1p(share)
+        is_known = np.isfinite(sums) & np.isfinite(off)
+        return np.where(is_known, sums, 0.0), np.where(is_known, off, np.inf)
+
+    @property
+    def _log_error(self) -> float:
+        """The log of a bound on the error of an interpolated `M`."""
+        return (
+            math.log(4 / (self.axes - 1))
+            + self.log_bound
+            - (len(self.losses) - 1) * math.log(self.axes)
+        )
+
+    def _error_of_logarithms(
+        self, found: Points, noise: Array, middle: Array
+    ) -> Array:
+        """Returns the error of an interpolated `log M`, or `inf`.
+
+        Args:
+            found: Coefficients of `M - 1`, shape `[points, n]`.
+            noise: Errors of interpolated values, shape `[n]`.
+            middle: Size of `M` in the middle, about; shape `[n]`.
+        """
+        size = len(found)
+        axes = self.axes**_POWERS
+        grown = axes[:, None] ** np.arange(1.0, size)
+        apart = size * (1 - _POWERS) * math.log(self.axes)
+        apart = np.log(4 / (1 - axes / self.axes)) + self.log_bound - apart
+        change = grown @ np.abs(found[1:]) + grown.sum(axis=1)[:, None] * noise
+        change += np.exp(np.minimum(apart, EXPONENT))[:, None]
+        change /= np.maximum(middle - noise, _LEAST)
+        # log M is within this of its value in the middle.
+        reach = -np.log1p(-np.minimum(change, _MOST_CHANGE))
+        reach = np.where(change < _MOST_CHANGE, reach, np.inf)
+        shares = 4 * axes ** (1.0 - size) / (axes - 1)
+        return np.asarray((shares[:, None] * reach).min(axis=0))
+
+
+@functools.lru_cache(maxsize=256)
+def _coefficients(size: int) -> Array:
+    """Returns the matrix from values at Chebyshev points to coefficients."""
+    found = chebyshev.chebvander(_points(size), size - 1).T * (2 / size)
+    found[0] /= 2
+    return np.asarray(found)
+
+
+def _points(size: int) -> Array:
+    return np.asarray(-np.cos(np.pi * (np.arange(size) + 0.5) / size))
+
+
+class Kind(NamedTuple):
+    """The parameters that the losses of a family share.
+
+    Attributes:
+        probabilities: See `MixtureLoss`, as the other one.
+        is_added: Whether a record is added.
+    """
+
+    probabilities: tuple[float, ...]
+    is_added: bool
+
+    def loss(self, variance: float) -> MixtureLoss:
+        """Returns the loss of a noise of `v`."""
+        return MixtureLoss(variance**-0.5, self.probabilities, self.is_added)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Bundle:
-    """Sampled Gaussian rounds with one probability, in one order.
+class Family:
+    """Losses that differ in their noise alone, or that have nothing in common.
 
     Attributes:
-        sampling_probability: `q`.
-        is_added: See `MixtureLoss`.
-        inverse_multipliers: `m` of the rounds, shape `[rounds]`.
-        counts: Shape `[rounds]`.
-        losses: At the Chebyshev points.
-        weights: Weight of each point, shape `[losses]`.
-        intervals: Start and end, shape `[intervals, 2]`.
-        interval_counts: Rounds in each, shape `[intervals]`.
+        losses: One for each kind of round, in a family by rising `v`.
+        counts: How many rounds there are of each, shape `[losses]`.
+        variances: Their `v`, of the same shape; empty if they are none.
+        kind: Their common parameters; none if they are no family.
+        found: Intervals for some tilts.
     """
 
-    sampling_probability: float
-    is_added: bool
-    inverse_multipliers: Array
+    losses: Sequence[LossDistribution]
     counts: Array
-    losses: tuple[MixtureLoss, ...]
-    weights: Array
-    intervals: Array
-    interval_counts: Array
-
-    def errors(self, tilt: float, frequencies: Array) -> Array:
-        """Returns bounds on the error of the sum of all log moments.
-
-        Args:
-            tilt: `Re s`.
-            frequencies: `|Im s|`, in rising order, shape `[n]`.
-
-        Returns:
-            Shape `[n]`, `inf` where there is no bound.
-        """
-        top = float(frequencies[-1])
-        looked_at = np.unique(np.concatenate([[0.0], top * _FREQUENCIES]))
-        total = np.zeros_like(looked_at)
-        for (start, end), count in zip(
-            self.intervals, self.interval_counts, strict=True
-        ):
-            total += count * self._error(start, end, tilt, looked_at)
-        # The next one above, as errors grow with the frequency.
-        total = np.maximum.accumulate(total)
-        return np.asarray(total[np.searchsorted(looked_at, frequencies)])
-
-    def layers(self, tilt: float) -> Layers:
-        """Returns layers, "probabilities" summed over the rounds.
-
-        The log of the size of the product of all `M(tilt + i t) / M(tilt)` is
-        at most minus their sum over `1 - |sinc|`. Widths are rounded down.
-        """
-        found: defaultdict[int, float] = defaultdict(float)
-        steps, logs = self._largest_log_moments(tilt)
-        for start in range(0, self.counts.size, _MEMBERS_AT_ONCE):
-            part = slice(start, start + _MEMBERS_AT_ONCE)
-            m, counts = self.inverse_multipliers[part], self.counts[part]
-            above = np.minimum(np.searchsorted(steps, m), _MOMENTS - 1)
-            probabilities, widths = self._layers(
-                m[:, None], logs[above][:, None], tilt
-            )
-            weights = probabilities * counts[:, None]
-            kept = weights > 0
-            octaves = np.floor(np.log2(widths[kept]) * _WIDTHS_PER_OCTAVE)
-            which, place = np.unique(octaves, return_inverse=True)
-            sums = np.bincount(place, weights[kept])
-            for octave, total in zip(
-                which.tolist(), sums.tolist(), strict=True
-            ):
-                found[int(octave)] += total
-        octaves = np.array(list(found), dtype=np.float64)
-        return Layers(
-            np.array(list(found.values())),
-            np.asarray(2.0 ** (octaves / _WIDTHS_PER_OCTAVE)),
-        )
-
-    def _layers(
-        self, m: Array, log_moment: Array, tilt: float
-    ) -> tuple[Array, Array]:
-        """Returns layers around one or two outputs, a row for each round.
-
-        The tilted loss has a peak next to 0, and may have one where it would
-        be if the record were in every sample; half-way the two are kept apart.
-        """
-        other = (1 + tilt) * m if not self.is_added else np.zeros_like(m)
-        has_two = other > _HALF_STAIRS[1]
-        reach = np.where(has_two, other / 2, _HALF_STAIRS[-1])
-        probabilities, widths = self._around(
-            m, log_moment, np.zeros_like(m), reach, tilt
-        )
-        if not has_two.any():
-            return probabilities, widths
-        reach = np.where(has_two, other / 2, 0.0)
-        more = self._around(m, log_moment, other, reach, tilt)
-        return (
-            np.concatenate([probabilities, more[0]], axis=1),
-            np.concatenate([widths, more[1]], axis=1),
-        )
-
-    def _around(
-        self,
-        m: Array,
-        log_moment: Array,
-        center: Array,
-        reach: Array,
-        tilt: float,
-    ) -> tuple[Array, Array]:
-        """Returns nested layers around `center`, not beyond `reach`."""
-        u = center + np.concatenate([-_HALF_STAIRS[:0:-1], _HALF_STAIRS])
-        half = _HALF_STAIRS.size - 1
-        q = self.sampling_probability
-        w = m * u - m * m / 2
-        log_ratio = np.log1p(q * np.expm1(w))
-        exponent = -tilt if self.is_added else 1 + tilt
-        bend = 0.0 if self.is_added else (1 + tilt) * m**2 / 4
-        log_density = exponent * log_ratio - u * u / 2
-        log_density = log_density - math.log(2 * math.pi) / 2
-        log_density = log_density - bend * _HALF_STAIRS[1] ** 2 / 8
-        density = np.exp(log_density - log_moment)
-        slope = m * q * np.exp(w - log_ratio)
-        heights = np.minimum(density[:, 1:], density[:, :-1]) / slope[:, 1:]
-        outward = np.minimum(heights[:, half:], heights[:, half - 1 :: -1])
-        heights = np.minimum.accumulate(outward, axis=1)
-        heights = np.where(_HALF_STAIRS[1:] <= reach, heights, 0.0)
-        widths = log_ratio[:, half + 1 :] - log_ratio[:, half - 1 :: -1]
-        lower = np.concatenate(
-            [heights[:, 1:], np.zeros_like(heights[:, :1])], axis=1
-        )
-        return (heights - lower) * widths, widths
-
-    def _largest_log_moments(self, tilt: float) -> tuple[Array, Array]:
-        """Returns some `m`, and `log M(tilt)` there, which rises in `m`."""
-        least, largest = self.inverse_multipliers[[0, -1]]
-        steps = np.geomspace(least, largest * (1 + 1e-12), _MOMENTS)
-        logs = [
-            log_moments(loss, np.array([tilt]))[0]
-            for loss in self._losses(steps)
-        ]
-        return steps, np.array(logs)
-
-    def _losses(self, m: Array) -> list[MixtureLoss]:
-        q = self.sampling_probability
-        return [MixtureLoss(1 / each, (1 - q, q), self.is_added) for each in m]
-
-    def _error(
-        self, start: float, end: float, tilt: float, frequencies: Array
-    ) -> Array:
-        """Returns bounds on the error of one round in an interval."""
-        best = np.full_like(frequencies, np.inf)
-        for axes in _ELLIPSES:
-            size = self._size(start, end, axes, tilt, frequencies)
-            bound = 4 * size * axes ** (1.0 - _POINTS) / (axes - 1)
-            best = np.minimum(best, bound)
-        return best
-
-    def _size(
-        self,
-        start: float,
-        end: float,
-        axes: float,
-        tilt: float,
-        frequencies: Array,
-    ) -> Array:
-        """Returns the largest change of `log M` on an ellipse, or `inf`.
-
-        That is, if `M` may have a zero in it: if its argument does not return
-        to where it began.
-        """
-        turned = (axes * _ANGLES + 1 / (axes * _ANGLES)) / 2
-        m = (start + end) / 2 + (end - start) / 2 * turned
-        q = self.sampling_probability
-        reach = float(np.abs(m).max())
-        loss = MixtureLoss(1 / reach, _both(q), self.is_added)
-        low, high = loss.range(tilt)
-        u = np.arange(low + _LESS, high - _LESS, min(_STEP, _STEP / reach))
-        w = m[:, None] * u - m[:, None] ** 2 / 2
-        # R is no negative number, where its logarithm would jump.
-        if w.real.max() > _EXPONENT or np.abs(w.imag).max() > np.pi:
-            return np.full_like(frequencies, np.inf)
-        change = q * np.expm1(w)
-        log_ratio = log1p(change)
-        density = np.exp(-u * u / 2) * (u[1] - u[0]) / math.sqrt(2 * math.pi)
-        sizes = []
-        for t in frequencies:
-            s = tilt + 1j * t
-            power = -s if self.is_added else 1 + s
-            exponent = power * log_ratio
-            if float(exponent.real.max()) > _EXPONENT:
-                sizes.append(math.inf)
-                continue
-            moment = 1 + (np.expm1(exponent) - power * change) @ density
-            steps = np.log(moment[1:] / moment[:-1])
-            returns = (
-                abs(steps.imag.sum()) < 1 and np.abs(steps).max() < np.pi / 2
-            )
-            along = np.abs(np.cumsum(steps)).max()
-            sizes.append(_SAFETY * float(along) if returns else math.inf)
-        return np.array(sizes)
-
-
-def bundled(
-    losses: Sequence[LossDistribution], counts: Array, ratio: float
-) -> tuple[list[LossDistribution], list[float], list[Bundle]]:
-    """Returns losses to be taken one by one, their counts, and bundles.
-
-    Args:
-        losses: Losses of single rounds.
-        counts: How many there are of each, shape `[losses]`.
-        ratio: Ratio of the ends of an interval, > 1.
-    """
-    alone: list[LossDistribution] = []
-    alone_counts: list[float] = []
-    families: defaultdict[tuple[float, bool], list[tuple[float, float]]]
-    families = defaultdict(list)
-    for loss, count in zip(losses, counts.tolist(), strict=True):
-        if isinstance(loss, MixtureLoss) and len(loss.probabilities) == 2:
-            family = loss.probabilities[1], loss.is_added
-            families[family].append((1 / loss.noise_multiplier, count))
-        else:
-            alone.append(loss)
-            alone_counts.append(count)
-    bundles = []
-    for (q, is_added), members in families.items():
-        m, rounds = np.array(sorted(members)).T
-        bundle = _bundle(q, is_added, m, rounds, ratio)
-        if len(bundle.losses) < len(members):
-            bundles.append(bundle)
-            continue
-        for each, count in members:
-            alone.append(MixtureLoss(1 / each, _both(q), is_added))
-            alone_counts.append(count)
-    return alone, alone_counts, bundles
-
-
-def _bundle(
-    q: float, is_added: bool, m: Array, counts: Array, ratio: float
-) -> Bundle:
-    """Returns a bundle of rounds with rising `m`."""
-    points = -np.cos(np.pi * (np.arange(_POINTS) + 0.5) / _POINTS)
-    basis = interpolate.BarycentricInterpolator(points, np.eye(_POINTS))
-    least, largest = float(m[0]), float(m[-1]) * (1 + 1e-12)
-    # Below `_WIDE` one interval is no longer than those above it.
-    first = max(least, min(_WIDE, largest))
-    size = math.ceil(math.log(largest / first) / math.log(ratio))
-    ends = np.geomspace(first, largest, size + 1)
-    if least < first:
-        ends = np.concatenate([[least], ends])
-    size = ends.size - 1
-    which = np.clip(np.searchsorted(ends, m, side="right") - 1, 0, size - 1)
-    totals, losses, weights = [], [], []
-    for k in range(size):
-        inside = which == k
-        middle, half = (ends[k] + ends[k + 1]) / 2, (ends[k + 1] - ends[k]) / 2
-        totals.append(float(counts[inside].sum()))
-        weights.append(counts[inside] @ basis((m[inside] - middle) / half))
-        losses += [
-            MixtureLoss(1 / each, _both(q), is_added)
-            for each in (middle + half * points).tolist()
-        ]
-    intervals = np.stack([ends[:-1], ends[1:]], axis=1)
-    return Bundle(
-        q,
-        is_added,
-        m,
-        counts,
-        tuple(losses),
-        np.concatenate(weights),
-        intervals,
-        np.array(totals),
+    variances: Array
+    kind: Kind | None
+    found: dict[tuple[float, float], list[Interval]] = dataclasses.field(
+        default_factory=dict
     )
 
+    def intervals(self, tilt: float, tolerance: float) -> list[Interval]:
+        """Returns losses that stand for the rounds.
 
-def _both(q: float) -> tuple[float, float]:
-    return 1 - q, q
+        Args:
+            tilt: The largest of the tilts they are for.
+            tolerance: An error of `log M` of all rounds that is good enough.
+
+        Raises:
+            TooSlowError: There would be too many losses.
+        """
+        # Close tilts share their intervals.
+        tilt = 2.0 ** (math.ceil(2 * math.log2(tilt)) / 2)
+        if (tilt, tolerance) not in self.found:
+            self.found[tilt, tolerance] = self._intervals(tilt, tolerance)
+        return self.found[tilt, tolerance]
+
+    def _intervals(self, tilt: float, tolerance: float) -> list[Interval]:
+        found, single = [], np.ones(len(self.losses), dtype=np.bool_)
+        if self.kind and len(self.losses) > _FEW:
+            for part, interval in self._interpolated(
+                self.kind, tilt, tolerance
+            ):
+                found.append(interval)
+                single[part] = False
+        if single.sum() > _MOST:
+            raise TooSlowError
+        if single.any():
+            rest = np.flatnonzero(single).tolist()
+            losses = [self.losses[each] for each in rest]
+            found.append(Interval(losses, self.counts[rest], self.counts[rest]))
+        return found
+
+    def _interpolated(
+        self, kind: Kind, tilt: float, tolerance: float
+    ) -> Iterator[tuple[slice, Interval]]:
+        """Yields the rounds that share points, and the interval of these."""
+        v = self.variances
+        low, high = float(v[0]) * (1 - 1e-12), float(v[-1]) * (1 + 1e-12)
+        log_tolerance = math.log(tolerance / float(self.counts.sum()))
+        best = float(len(self.losses)), 0, 0.0
+        for pieces in _PIECES:
+            if pieces >= best[0]:
+                break
+            start = high * (low / high) ** (1 / pieces)
+            for axes in _AXES:
+                bound = _log_bound(kind, start, high, axes, tilt)
+                size = _size(bound, axes, log_tolerance)
+                best = min(best, (pieces * size, pieces, axes))
+        _, pieces, axes = best
+        if not pieces:
+            return
+        ends = np.geomspace(low, high, pieces + 1)
+        starts = np.searchsorted(v, ends)
+        for k in range(pieces):
+            part = slice(int(starts[k]), int(starts[k + 1]))
+            bound = _log_bound(kind, ends[k], ends[k + 1], axes, tilt)
+            size = _size(bound, axes, log_tolerance)
+            if part.stop - part.start <= size:
+                continue
+            middle = (ends[k] + ends[k + 1]) / 2
+            half = (ends[k + 1] - ends[k]) / 2
+            at = (middle + half * _points(int(size))).tolist()
+            places, counts = (v[part] - middle) / half, self.counts[part]
+            sums = counts @ chebyshev.chebvander(places, int(size) - 1)
+            yield (
+                part,
+                Interval(
+                    [kind.loss(each) for each in at],
+                    counts,
+                    sums @ _coefficients(int(size)),
+                    places,
+                    bound,
+                    axes,
+                ),
+            )
+
+    def decays(self, tilt: float) -> list[Repeated]:
+        """Returns how fast the moments of the rounds fall.
+
+        A tilted density of `v` is at least that of `a < v`, times `sqrt(a / v)
+        e^((a-v) / 8) M(a) / M(v)`: it is a mixture, of which that share falls
+        as the moments of `a` do.
+        """
+        v = self.variances
+        if len(v) <= _BINS:
+            return [
+                Repeated(loss.decay(tilt), count)
+                for loss, count in zip(
+                    self.losses, self.counts.tolist(), strict=True
+                )
+            ]
+        ends = np.searchsorted(v, np.geomspace(v[0], v[-1], _BINS + 1)[1:-1])
+        found = []
+        for part in np.split(np.arange(len(v)), ends):
+            if not part.size:
+                continue
+            first, last = self.losses[part[0]], self.losses[part[-1]]
+            a, b = float(v[part[0]]), float(v[part[-1]])
+            log_share = (math.log(a / b) + (a - b) / 4) / 2
+            at = np.array([tilt])
+            apart = log_moments(first, at) - log_moments(last, at)
+            share = math.exp(log_share + float(apart[0])) * (1 - 1e-9)
+            count = float(self.counts[part].sum())
+            found.append(Repeated(first.decay(tilt), count, share))
+        return found
+
+
+def families(
+    losses: Sequence[LossDistribution], counts: Array
+) -> tuple[Family, ...]:
+    """Returns the losses, those that differ in their noise alone together."""
+    alike: defaultdict[Kind | None, list[tuple[float, int]]]
+    alike = defaultdict(list)
+    for index, loss in enumerate(losses):
+        kind, variance = None, 0.0
+        if isinstance(loss, MixtureLoss) and len(loss.probabilities) == 2:
+            kind = Kind(loss.probabilities, loss.is_added)
+            variance = loss.noise_multiplier**-2
+        alike[kind].append((variance, index))
+    found = []
+    for kind, members in alike.items():
+        members.sort()
+        order = [index for _, index in members]
+        v = np.array([variance for variance, _ in members if kind])
+        each = [losses[index] for index in order]
+        found.append(Family(each, counts[order], v, kind))
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=1024)
+def _log_moment(loss: LossDistribution, tilt: float) -> float:
+    """Returns `log M(tilt)`, or `inf`."""
+    try:
+        return float(log_moments(loss, np.array([tilt]))[0])
+    except TooSlowError:
+        return math.inf
+
+
+def _log_bound(
+    kind: Kind, start: float, end: float, axes: float, tilt: float
+) -> float:
+    """Returns the log of `B` for an interval of `v`, or `inf`."""
+    turned = (axes * _ANGLES + 1 / (axes * _ANGLES)) / 2
+    v = (start + end) / 2 + (end - start) / 2 * turned
+    if v.real.min() <= 0:
+        return math.inf
+    larger = np.abs(v) ** 2 / v.real * _BETWEEN
+    above = math.ceil(math.log(float(larger.max())) / math.log(_RATIO))
+    moment = _log_moment(kind.loss(_RATIO**above), tilt)
+    kernel = np.log(larger / np.abs(v)) / 2 + (larger - v.real) / 8
+    return float(kernel.max()) + moment
+
+
+def _size(log_bound: float, axes: float, log_tolerance: float) -> float:
+    """Returns how many points an interval takes."""
+    digits = log_bound + math.log(4 / (axes - 1)) - log_tolerance
+    size = 1 + digits / math.log(axes)
+    return math.ceil(size) if size <= _MOST_POINTS else math.inf

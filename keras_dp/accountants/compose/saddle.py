@@ -15,7 +15,6 @@ import numpy as np
 from keras_dp.accountants.arrays import Array
 from keras_dp.accountants.compose.composition import (
     Composition,
-    log_moment_error,
     log_moments,
     moments,
 )
@@ -43,8 +42,7 @@ def largest_epsilon(
         return np.asarray((logs - log_delta - _poles(tilts)) / tilts)
 
     tilt, epsilon = _best(composition, bounds, start)
-    error = log_moment_error(composition, tilt)
-    upper = epsilon * (1 + _MOMENT_ERROR) + error / tilt
+    upper = epsilon * (1 + _MOMENT_ERROR)
     return tilt, max(0.0, upper)
 
 
@@ -62,8 +60,7 @@ def largest_log_delta(
 
     tilt, log_delta = _best(composition, bounds, 1.0)
     scale = abs(log_delta) + 2 * tilt * epsilon + float(_poles(np.array(tilt)))
-    upper = log_delta + _MOMENT_ERROR * scale
-    return tilt, min(0.0, upper + log_moment_error(composition, tilt))
+    return tilt, min(0.0, log_delta + _MOMENT_ERROR * scale)
 
 
 def _poles(tilts: Array) -> Array:
@@ -80,14 +77,14 @@ def _best(
     while True:
         tilts = tilt * _OCTAVES
         try:
-            logs = log_moments(composition, tilts)
+            logs, errors = log_moments(composition, tilts)
         except TooSlowError:  # Not at such a tilt.
             highest = tilt
             tilt /= _OCTAVES[-1] ** 2
             if tilt < _LEAST_TILT:
                 raise
             continue
-        found = bounds(tilts, logs)
+        found = bounds(tilts, logs + errors)
         best = int(np.argmin(found))
         tilt = float(tilts[best])
         is_inside = 0 < best < tilts.size - 1

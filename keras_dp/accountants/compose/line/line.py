@@ -13,7 +13,6 @@ import numpy as np
 from keras_dp.accountants.arrays import EPSILON, EXPONENT, Array, Complex
 from keras_dp.accountants.compose.composition import (
     Composition,
-    log_moment_error,
     log_moments,
     moments,
 )
@@ -24,8 +23,8 @@ from keras_dp.accountants.compose.line.points import (
     paths,
     points,
 )
-from keras_dp.accountants.compose.many_noises import Layers
-from keras_dp.accountants.loss.decay import Decay
+from keras_dp.accountants.loss import gaussian_profile
+from keras_dp.accountants.loss.decay import Repeated
 from keras_dp.errors import NumericalLimitError, TooSlowError
 
 # Tilts of the lines that are looked at, in units of the best one for a bound
@@ -54,8 +53,12 @@ _SHARE = 1 / 16
 _LEAST_TOLERANCE = 1e-14
 # Rounding of a log moment, in units of float64's.
 _MOMENT = 256.0
+# `gaussian_profile` rounds up by less.
+_PROFILE_ERROR = 1e-11
 # Points for which paths must be good.
 MOST_POINTS = 1 << 23
+# Products of nodes and points that take about a second.
+MOST_WORK = 6e8
 # exp() of it is finite, and its square as well.
 _MOST_ERROR = 350.0
 
@@ -75,6 +78,12 @@ class _Aside(NamedTuple):
         """Returns the line for more Gaussian noise, of `mu^2 = gaussian`."""
         more = gaussian * self.tilt * (1 + self.tilt) / 2
         return self._replace(log_moment=self.log_moment + more)
+
+    def without(self, gaussian: float) -> "_Aside":
+        """Returns the line for the difference to a Gaussian release."""
+        less = gaussian * self.tilt * (1 + self.tilt) / 2
+        moment = float(np.logaddexp(self.log_moment, less))
+        return self._replace(log_moment=moment)
 
     def log_size(self, epsilon: float) -> float:
         """Returns the log of a bound on the integral of the size, over 2 pi.
@@ -102,6 +111,8 @@ class Line:
             error of the trapezoidal rule.
         points: `e^(K(s) - K(c) - i t K'(c)) / (s (s+1))` on the upper half,
             row by row in a square, with zeros at the end.
+        gaussian: `mu^2` of a Gaussian release whose integrand was subtracted
+            from the points; 0 if none was.
         mean: `K'(c)`.
         log_left_out: Log of a bound on the rest of the line, without
             `e^(-c epsilon)`.
@@ -114,8 +125,9 @@ class Line:
     log_moment: float
     mean: float
     step: float
-    aside: tuple[_Aside, _Aside]
+    aside: tuple[_Aside, ...]
     points: Complex
+    gaussian: float
     log_left_out: float
     spread: float
     rounding: float
@@ -130,9 +142,18 @@ class Line:
         scale = self.log_moment - self.tilt * epsilon
         value = self._value(epsilon)
         log_error = self._log_error(epsilon) - scale
-        if not log_error <= EXPONENT or not value > -math.exp(log_error):
+        if not log_error <= EXPONENT:
             return -math.inf, math.inf
         error = math.exp(log_error)
+        if self.gaussian:
+            subtracted = gaussian_profile.log_delta(
+                np.sqrt(self.gaussian), np.asarray(epsilon)
+            )
+            less = math.exp(min(float(subtracted) - scale, EXPONENT))
+            off = _PROFILE_ERROR * (1 - float(subtracted))
+            value, error = value + less, error + off * less
+        if not value > -error:
+            return -math.inf, math.inf
         lower, upper = value - error, value + error
         slack = self.log_moment_error
         return (
@@ -180,9 +201,9 @@ class Place(NamedTuple):
         step: Between the points.
         aside: See `Line`.
         log_tolerance: Log of the tolerated error of delta.
+        log_moment_error: Bound on the error of `log_moment`.
         paths: The losses on their paths.
-        decays: The decay of each loss.
-        together: The decay of each bundle.
+        decays: How fast moments fall.
     """
 
     tilt: float
@@ -192,9 +213,9 @@ class Place(NamedTuple):
     step: float
     aside: tuple[_Aside, _Aside]
     log_tolerance: float
+    log_moment_error: float
     paths: Paths
-    decays: list[Decay]
-    together: list[Layers]
+    decays: list[Repeated]
 
     def end(
         self, composition: Composition, epsilon: float
@@ -212,13 +233,10 @@ class Place(NamedTuple):
         gaussian = composition.gaussian
         more = (gaussian - self.gaussian) * self.tilt * (1 + self.tilt) / 2
         log_moment = self.log_moment + more
-        counts = composition.counts.tolist()
 
         def log_rest(t: float) -> float:
             total = log_moment - gaussian * t * t / 2
-            for each, count in zip(self.decays, counts, strict=True):
-                total += count * each.log_size(t)
-            total -= sum(each.fall(t) for each in self.together)
+            total += sum(each.log_size(t) for each in self.decays)
             return total - math.log(math.pi * t)
 
         low, high = -30.0, 0.0
@@ -252,18 +270,13 @@ def lines_at(
     """
     ends = [place.end(each, epsilon) for each in compositions]
     size = math.ceil(ends[0][0] / place.step) + 1
-    if size > MOST_POINTS:
+    if size > MOST_POINTS or size * place.paths.size > 2 * MOST_WORK:
         raise TooSlowError
-    first = compositions[0]
-    logs, errors = log_ratios(
-        first, place.tilt, place.step, size, place.paths, place.together
-    )
+    logs, errors = log_ratios(place.paths, place.step, size)
     # An error of logarithms, so a relative one; beyond it the points are 0.
     errors = np.expm1(np.minimum(errors, _MOST_ERROR))
-    errors = errors + EPSILON * (TERM + math.log2(1 + size))
-    moment_error = log_moment_error(first, place.tilt)
     return [
-        _line(place, each, logs, errors, moment_error, *end)
+        _line(place, each, logs, errors, *end)
         for each, end in zip(compositions, ends, strict=True)
     ]
 
@@ -273,7 +286,6 @@ def _line(
     composition: Composition,
     logs: Complex,
     errors: Array,
-    moment_error: float,
     end: float,
     log_left_out: float,
 ) -> Line:
@@ -282,25 +294,68 @@ def _line(
     size = min(math.ceil(end / step) + 1, logs.size)
     t = points(step, size)
     s = tilt + 1j * t
-    less = composition.gaussian * t**2 / 2
-    values: Complex = np.asarray(np.exp(logs[:size] - less) / (s * (1 + s)))
-    sizes = np.abs(values)
     # The noise adds `g s (s+1) / 2` to `K`, and likewise to its derivative.
     more = composition.gaussian - place.gaussian
     log_moment = place.log_moment + more * tilt * (1 + tilt) / 2
-    left, right = (each.with_noise(more) for each in place.aside)
+    mean = place.mean + more * (tilt + 0.5)
+    aside = tuple(each.with_noise(more) for each in place.aside)
+    logs = logs[:size] - composition.gaussian * t**2 / 2
+    values: Complex = np.exp(logs)
+    sizes = np.abs(values)
+    rounding = EPSILON * (TERM + math.log2(1 + size))
+    noise = sizes * (errors[:size] + rounding)
+    # Where `K` is next to 0, so is the difference to a release of next to no
+    # loss, which ends where the line does.
+    gaussian = 2 * max(log_moment - log_left_out, 1.0) / end**2
+    less = gaussian * s * (1 + s) / 2 - log_moment - 1j * mean * t
+    poles = np.abs(s * (1 + s))
+    apart, closer = _difference(logs, less, errors[:size], rounding)
+    if (closer / poles).sum() < (noise / poles).sum():
+        values, noise = apart, closer
+        aside = tuple(each.without(gaussian) for each in aside)
+        log_less = gaussian * (tilt * (1 + tilt) - end**2) / 2
+        log_less -= math.log(math.pi * end)
+        log_left_out = float(np.logaddexp(log_left_out, log_less))
+    else:
+        gaussian = 0.0
+    values = values / (s * (1 + s))
     return Line(
         tilt,
         log_moment,
-        place.mean + more * (tilt + 0.5),
+        mean,
         step,
-        (left, right),
+        aside,
         _square(values),
+        gaussian,
         log_left_out,
-        float(sizes @ t) * step,
-        float(sizes @ errors[:size]) * step,
-        moment_error + _MOMENT * EPSILON * (1 + abs(log_moment)),
+        float(np.abs(values) @ t) * step,
+        float((noise / poles).sum()) * step,
+        place.log_moment_error + _MOMENT * EPSILON * (1 + abs(log_moment)),
     )
+
+
+def _difference(
+    logs: Complex, less: Complex, errors: Array, rounding: float
+) -> tuple[Complex, Array]:
+    """Returns `e^logs - e^less`, and its errors; neither where it overflows.
+
+    Args:
+        logs: Shape `[n]`.
+        less: Shape `[n]`.
+        errors: Relative errors of the first exponential, shape `[n]`.
+        rounding: Relative error of a sum of the results.
+    """
+    with np.errstate(all="ignore"):
+        change, other = logs - less, np.exp(less)
+        near = np.abs(change.real) < 1
+        both: Complex = np.where(
+            near,
+            other * np.expm1(np.where(near, change, 0.0)),
+            np.exp(logs) - other,
+        )
+        noise = errors * np.exp(logs.real) + rounding * np.abs(both)
+        sizes = np.abs(logs) + np.abs(less)
+        return both, noise + TERM * EPSILON * sizes * np.abs(other)
 
 
 def _square(values: Complex) -> Complex:
@@ -331,7 +386,7 @@ def place_near(
     """
     tolerance = max(tolerance * _SHARE, _LEAST_TOLERANCE)
     log_tolerance = math.log(tolerance) + log_delta
-    tilts, logs = _candidates(composition, best_tilt)
+    tilts, logs, errors = _candidates(composition, best_tilt)
     lines = [
         _Aside(tilt, log_moment)
         for tilt, log_moment in zip(tilts.tolist(), logs.tolist(), strict=True)
@@ -366,20 +421,24 @@ def place_near(
         composition.gaussian,
         step,
         (
-            _at_least(composition, lines[left]),
-            _at_least(composition, lines[right]),
+            _at_least(lines[left], errors[left]),
+            _at_least(lines[right], errors[right]),
         ),
         log_tolerance,
+        float(errors[each]),
         paths(composition, tilt, MOST_POINTS * step),
-        [loss.decay(tilt) for loss in composition.losses],
-        [bundle.layers(tilt) for bundle in composition.bundles],
+        [
+            decay
+            for family in composition.families
+            for decay in family.decays(tilt)
+        ],
     )
 
 
 def _candidates(
     composition: Composition, best_tilt: float
-) -> tuple[Array, Array]:
-    """Returns tilts in rising order, and `K` there."""
+) -> tuple[Array, Array, Array]:
+    """Returns tilts in rising order, `K` there, and bounds on its errors."""
     one = moments(composition, np.array([best_tilt]))
     spread = math.sqrt(float(one.variance[0]))
     near = best_tilt + _WIDTHS / spread
@@ -387,26 +446,17 @@ def _candidates(
     tilts = np.unique(np.concatenate([best_tilt * _SHARES, near]))
     while tilts.size > 2:
         try:
-            logs = log_moments(composition, tilts)
+            logs, errors = log_moments(composition, tilts)
         except TooSlowError:  # Not at such a tilt.
             tilts = tilts[tilts < tilts[-1] / 2]
             continue
-        # Bundles know their error up to some tilt.
-        errors = [
-            sum(
-                float(bundle.errors(tilt, np.zeros(1))[0])
-                for bundle in composition.bundles
-            )
-            for tilt in tilts.tolist()
-        ]
         kept = np.isfinite(logs) & np.isfinite(errors)
         if kept.sum() > 2:
-            return tilts[kept], logs[kept]
+            return tilts[kept], logs[kept], errors[kept]
         break
     raise NumericalLimitError("`tilt` must have moments that are finite.")
 
 
-def _at_least(composition: Composition, line: _Aside) -> _Aside:
+def _at_least(line: _Aside, error: float) -> _Aside:
     """Returns the line with what its moment may lack added."""
-    error = log_moment_error(composition, line.tilt)
-    return line._replace(log_moment=line.log_moment + error)
+    return line._replace(log_moment=line.log_moment + float(error))

@@ -5,7 +5,6 @@ nothing may be lost where a moment is next to 1.
 """
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,11 +14,10 @@ from keras_dp.accountants.arrays import (
     EXPONENT,
     Array,
     Complex,
-    Points,
     log1p,
 )
 from keras_dp.accountants.compose.composition import Composition
-from keras_dp.accountants.compose.many_noises import Layers
+from keras_dp.accountants.compose.many_noises import Interval
 from keras_dp.accountants.loss.log_moments import moments
 from keras_dp.accountants.loss.loss_distribution import LossDistribution, Path
 
@@ -29,14 +27,19 @@ TERM = 8.0
 _WEIGHT = 32.0
 # Below it a series of so many terms has 1e-17 of the first one.
 _SMALL_ANGLE, _TERMS = 0.2, 12
-# A bundle whose log moment has a larger error is of no use.
-_LARGEST_ERROR = 0.5
+# Exponentials that are computed; the others are products of a few of them.
+_EXPONENTIALS = 32
+# An error of a sum of logarithms that no result shows, and one that is none
+# next to an integral of which nearly everything cancels.
+_GOOD, _NOTHING = 1e-12, 1e-18
 
 
 class Tilted(NamedTuple):
     """One round's loss on a path, tilted.
 
     Attributes:
+        mean: Mean of the tilted loss, about.
+        log_moment: `log M(tilt)`.
         losses: Less their mean, shape `[n]`.
         weights: Sum 1, shape `[n]`.
         error: Bound on the error of a moment, relative to `M(tilt)`.
@@ -44,6 +47,8 @@ class Tilted(NamedTuple):
             computed from, for their rounding.
     """
 
+    mean: float
+    log_moment: float
     losses: Complex
     weights: Complex
     error: float
@@ -54,21 +59,17 @@ class Paths(NamedTuple):
     """All losses of a composition on their paths.
 
     Attributes:
-        single: For each of the losses.
-        bundled: For each of those that stand for each bundle.
+        intervals: The rounds.
+        tilted: For each of the losses of each interval.
     """
 
-    single: list[Tilted]
-    bundled: list[list[Tilted]]
+    intervals: list[Interval]
+    tilted: list[list[Tilted]]
 
     @property
     def size(self) -> int:
         """The number of nodes of all paths together."""
-        every = [
-            *self.single,
-            *(each for some in self.bundled for each in some),
-        ]
-        return sum(each.losses.size for each in every)
+        return sum(each.losses.size for some in self.tilted for each in some)
 
 
 def paths(composition: Composition, tilt: float, frequency: float) -> Paths:
@@ -77,11 +78,12 @@ def paths(composition: Composition, tilt: float, frequency: float) -> Paths:
     Raises:
         TooSlowError: One would have too many nodes.
     """
+    intervals = composition.intervals(tilt, _NOTHING)
     return Paths(
-        [_tilted(loss, tilt, frequency) for loss in composition.losses],
+        intervals,
         [
-            [_tilted(loss, tilt, frequency) for loss in bundle.losses]
-            for bundle in composition.bundles
+            [_tilted(loss, tilt, frequency) for loss in interval.losses]
+            for interval in intervals
         ],
     )
 
@@ -90,10 +92,13 @@ def _tilted(loss: LossDistribution, tilt: float, frequency: float) -> Tilted:
     path: Path = loss.path(tilt, frequency)
     logs = (1 + tilt) * path.losses + path.log_weights
     weights = np.exp(logs - logs.real.max())
-    mean = float(moments(loss, np.array([tilt])).mean[0])
+    found = moments(loss, np.array([tilt]))
+    mean = float(found.mean[0])
     losses, weights = path.losses - mean, weights / weights.sum()
     sizes, parts = np.abs(weights), np.abs(losses) + 2 * abs(mean)
     return Tilted(
+        mean,
+        float(found.log_moment[0]),
         losses,
         np.asarray(weights),
         math.exp(min(path.log_error, EXPONENT)),
@@ -101,14 +106,7 @@ def _tilted(loss: LossDistribution, tilt: float, frequency: float) -> Tilted:
     )
 
 
-def log_ratios(
-    composition: Composition,
-    tilt: float,
-    step: float,
-    size: int,
-    found: Paths,
-    together: Sequence[Layers],
-) -> tuple[Complex, Array]:
+def log_ratios(found: Paths, step: float, size: int) -> tuple[Complex, Array]:
     """Returns `K(c + i t) - K(c) - i t K'(c)` of the losses on the line.
 
     And `log(1 + e)`, both of shape `[size]`, where `e` bounds the relative
@@ -117,26 +115,24 @@ def log_ratios(
     total = np.zeros(size, dtype=np.complex128)
     errors = np.zeros(size)
     t = points(step, size)
-    for each, count in zip(found.single, composition.counts, strict=True):
-        logs, error = _log_ratio(each, step, size)
-        total += count * logs
-        # |a^n - b^n| <= (|b| + e)^n - |b|^n, where |a - b| <= e.
-        errors += count * np.log1p(error)
-    for bundle, layers, some in zip(
-        composition.bundles, together, found.bundled, strict=True
-    ):
-        logs = np.zeros(size, dtype=np.complex128)
-        for each, weight in zip(some, bundle.weights, strict=True):
-            part, error = _log_ratio(each, step, size)
-            logs += weight * part
-            errors += abs(weight) * error
-        off = bundle.errors(tilt, t)
-        for index in np.flatnonzero(off > _LARGEST_ERROR):
-            # Not known, but not larger than this.
-            logs[index] = -layers.fall(float(t[index]))
-            off[index] = math.log(3)
-        total += logs
-        errors += off
+    for interval, some in zip(found.intervals, found.tilted, strict=True):
+        if not interval.places.size:
+            for each, count in zip(some, interval.counts, strict=True):
+                part, error = _log_ratio(each, step, size)
+                total += count * part
+                # |a^n - b^n| <= (|b| + e)^n - |b|^n, where |a - b| <= e.
+                errors += count * np.log1p(error)
+            continue
+        both = [_log_ratio(each, step, size) for each in some]
+        turns = np.array([each.mean for each in some])
+        logs = np.array([part for part, _ in both])
+        logs += 1j * turns[:, None] * t
+        logs += np.array([each.log_moment for each in some])[:, None]
+        off = np.array([error for _, error in both])
+        part, error = interval.total(logs, off, _GOOD)
+        mean = float(interval.weights @ turns)
+        total += part - part[0].real - 1j * mean * t
+        errors += error + TERM * EPSILON * abs(mean) * t
     return total, errors
 
 
@@ -168,17 +164,37 @@ def _characteristic(
     would leave of it.
     """
     block = math.isqrt(size - 1) + 1
-    fine = 1j * step * np.outer(losses, np.arange(block))
-    coarse = 1j * step * block * np.outer(np.arange(block), losses)
+    fine = 1j * step * losses
     # With e(x) = e^x - 1 it is e(a) e(b) + e(a) + e(b) at x = a + b, in which
     # nothing cancels.
-    near, far = _excess(fine), _excess(coarse)
+    near, far = _excess(fine, block).T, _excess(block * fine, block)
+    coarse = block * fine * np.arange(block)[:, None]
+    fine = fine[:, None] * np.arange(block)
     left = (far + coarse) * weights
     around = left @ (near + fine) + (far @ weights)[:, None] + weights @ near
     return np.asarray(around.ravel()[:size])
 
 
-def _excess(x: Points) -> Complex:
+def _excess(x: Complex, size: int) -> Complex:
+    """Returns `e^(k x) - 1 - k x` for `k = 0, 1, ...`, a row each.
+
+    Precise where it is small. Only some exponentials are computed; with `f`
+    this function, `f(a + b) = e(a) e(b) + f(a) + f(b)`.
+    """
+    found = np.empty((size, x.size), dtype=np.complex128)
+    first = min(size, _EXPONENTIALS)
+    found[:first] = _excess_at(np.arange(first)[:, None] * x)
+    while first < size:
+        more = min(first, size - first)
+        last = _excess_at(first * x)
+        step = last + first * x
+        rows = found[:more] + np.arange(more)[:, None] * x
+        found[first : first + more] = rows * step + found[:more] + last
+        first += more
+    return found
+
+
+def _excess_at(x: Complex) -> Complex:
     """Returns `e^x - 1 - x`, precise where it is small."""
     result = np.expm1(x) - x
     small = np.abs(x) < _SMALL_ANGLE

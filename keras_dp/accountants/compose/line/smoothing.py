@@ -23,14 +23,19 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from keras_dp.accountants.compose.composition import Composition
-from keras_dp.accountants.compose.line.line import MOST_POINTS, Line, Place
+from keras_dp.accountants.compose.line.line import (
+    MOST_POINTS,
+    MOST_WORK,
+    Line,
+    Place,
+)
 from keras_dp.errors import NumericalLimitError, TooSlowError
 
 # exp(-x^2 / 2) of it is below all tolerances.
 _REACH = 9.0
-# Products of nodes and points, for narrow bounds and for wider ones, which only
-# find the place for these: a second, and some tens of milliseconds.
-_MOST_WORK, _LITTLE_WORK = 6e8, 2e7
+# Products of nodes and points for wider bounds, which only find the place for
+# narrow ones: some tens of milliseconds.
+_LITTLE_WORK = 2e7
 _WIDE = 1e-4
 # A line without smoothing may be that much longer, or have so many points.
 _LONGER, _FEW_POINTS = 1.5, 4000
@@ -130,10 +135,9 @@ def smoothed(
     composition: Composition, width: float
 ) -> tuple[Composition, Composition, float]:
     """Returns the rounds with smoothing, with twice as much, and `k`."""
-    gaussian = composition.gaussian
     return (
-        composition._replace(gaussian=gaussian + width**2),
-        composition._replace(gaussian=gaussian + 4 * width**2),
+        composition.with_noise(width**2),
+        composition.with_noise(4 * width**2),
         math.exp(3 * width**2 / 8) / 2,
     )
 
@@ -157,7 +161,7 @@ def width_of(
         slope: `b`, about.
         relative_width: How far apart bounds on epsilon may be.
     """
-    work = _LITTLE_WORK if relative_width > _WIDE else _MOST_WORK
+    work = _LITTLE_WORK if relative_width > _WIDE else MOST_WORK
     most = min(work / place.paths.size, MOST_POINTS / 2)
     wanted = _SHARE * relative_width * epsilon / (1.5 * (slope + 1))
     width = max(math.sqrt(wanted), _REACH / (most * place.step), _LEAST_WIDTH)
