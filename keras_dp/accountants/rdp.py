@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.arrays import Array
+from keras_dp.accountants.loss.log_moments import conversion
 from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
     Mechanism,
@@ -129,10 +130,7 @@ class RDP(Accountant):
                 -log_delta / excess,
             ]
             if self.conversion == "improved":
-                terms += [
-                    -np.log1p(excess) / excess,
-                    -np.log1p(1 / excess),
-                ]
+                terms.append(conversion(excess) / excess)
             return _sum_rounded_up(np.stack(terms))
 
         return best_order.least(epsilon)
@@ -145,7 +143,7 @@ class RDP(Accountant):
                 less = np.minimum(excess * epsilon, _LARGEST)
             terms = [composed_log_moment(rounds, excess), -less]
             if self.conversion == "improved":
-                terms += [-np.log1p(excess), -excess * np.log1p(1 / excess)]
+                terms.append(conversion(excess))
             return _sum_rounded_up(np.stack(terms))
 
         least = math.exp(min(0.0, best_order.least(log_delta)))

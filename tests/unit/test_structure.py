@@ -64,7 +64,7 @@ WINGS = {
         "analytic_gaussian": {"accountant", "loss", "normalize"},
         "gdp": {"accountant", "loss", "normalize"},
         "moments": {"accountant", "arrays", "normalize", "renyi"},
-        "rdp": {"accountant", "arrays", "normalize", "renyi"},
+        "rdp": {"accountant", "arrays", "loss", "normalize", "renyi"},
         "strong_composition": {
             "accountant",
             "arrays",

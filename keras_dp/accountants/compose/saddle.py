@@ -1,10 +1,6 @@
 """Chernoff bounds by moments, and the tilt at which each is best.
 
-For every `c > 0`, with `K` the log of the moment generating function,
-
-    log delta <= K(c) - c epsilon - (1+c) log(1+c) + c log c.
-
-Source: Canonne, Kamath, Steinke (2020), arXiv:2004.00010v4, Proposition 12.
+See `loss.log_moments.conversion`.
 """
 
 import math
@@ -18,6 +14,7 @@ from keras_dp.accountants.compose.composition import (
     log_moments,
     moments,
 )
+from keras_dp.accountants.loss.log_moments import conversion
 from keras_dp.errors import TooSlowError
 
 # Tilts that are looked at together, in units of the best one so far.
@@ -39,7 +36,7 @@ def largest_epsilon(
     start = math.sqrt(2 * (1 - log_delta) / float(one.variance[0]))
 
     def bounds(tilts: Array, logs: Array) -> Array:
-        return np.asarray((logs - log_delta - _poles(tilts)) / tilts)
+        return np.asarray((logs - log_delta + conversion(tilts)) / tilts)
 
     tilt, epsilon = _best(composition, bounds, start)
     upper = epsilon * (1 + _MOMENT_ERROR)
@@ -56,15 +53,13 @@ def largest_log_delta(
     """
 
     def bounds(tilts: Array, logs: Array) -> Array:
-        return np.asarray(logs - tilts * epsilon - _poles(tilts))
+        return np.asarray(logs - tilts * epsilon + conversion(tilts))
 
     tilt, log_delta = _best(composition, bounds, 1.0)
-    scale = abs(log_delta) + 2 * tilt * epsilon + float(_poles(np.array(tilt)))
+    scale = (
+        abs(log_delta) + 2 * tilt * epsilon - float(conversion(np.array(tilt)))
+    )
     return tilt, min(0.0, log_delta + _MOMENT_ERROR * scale)
-
-
-def _poles(tilts: Array) -> Array:
-    return np.asarray((1 + tilts) * np.log1p(tilts) - tilts * np.log(tilts))
 
 
 def _best(

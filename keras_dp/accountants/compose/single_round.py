@@ -30,52 +30,52 @@ _FIRST_WIDTH, _WIDEN = 1e-13, 2.0
 _BISECTIONS = 200
 
 
-def log_delta_bounds(law: MixtureLoss, epsilon: float) -> tuple[float, float]:
+def log_delta_bounds(loss: MixtureLoss, epsilon: float) -> tuple[float, float]:
     """Returns bounds on the log of the least delta for `epsilon`.
 
     Args:
-        law: A mixture of two components.
+        loss: A mixture of two components.
         epsilon: >= 0.
 
-    >>> law = MixtureLoss(1.0, (0.5, 0.5), is_added=False)
-    >>> np.exp(log_delta_bounds(law, 1.0)).round(6).tolist()
+    >>> loss = MixtureLoss(1.0, (0.5, 0.5), is_added=False)
+    >>> np.exp(log_delta_bounds(loss, 1.0)).round(6).tolist()
     [0.028868, 0.028868]
     """
-    q = law.probabilities[1]
+    q = loss.probabilities[1]
     growth = math.expm1(min(epsilon, _EXPONENT))
-    if not law.is_added:
+    if not loss.is_added:
         t = math.log1p(growth / q)
         if epsilon > _EXPONENT:
             t = epsilon - math.log(q)
-        return _log_deltas(law, t, _ROUNDING * (1 + t))
+        return _log_deltas(loss, t, _ROUNDING * (1 + t))
     # 1 - (1-q) e^epsilon: nothing if even the largest loss is less.
     left = q - (1 - q) * growth
     error = _ROUNDING * (q + growth) if q < 1 else 0.0
     if q == 1:
-        return _log_deltas(law, epsilon, 0.0)
+        return _log_deltas(loss, epsilon, 0.0)
     ends = []
     for side in (-1, 1):
         end = left + side * error
         t = math.log1p(growth / end) if end > 0 else math.inf
-        found = _log_deltas(law, t, _ROUNDING * t) if end > 0 else None
+        found = _log_deltas(loss, t, _ROUNDING * t) if end > 0 else None
         ends.append(found[(side + 1) // 2] if found else -math.inf)
     return ends[0], ends[1]
 
 
-def epsilon_bounds(law: MixtureLoss, log_delta: float) -> tuple[float, float]:
+def epsilon_bounds(loss: MixtureLoss, log_delta: float) -> tuple[float, float]:
     """Returns bounds on the least epsilon for `log_delta`.
 
     Args:
-        law: A mixture of two components.
+        loss: A mixture of two components.
         log_delta: < 0.
 
-    >>> law = MixtureLoss(1.0, (0.5, 0.5), is_added=True)
-    >>> np.round(epsilon_bounds(law, math.log(1e-5)), 6).tolist()
+    >>> loss = MixtureLoss(1.0, (0.5, 0.5), is_added=True)
+    >>> np.round(epsilon_bounds(loss, math.log(1e-5)), 6).tolist()
     [0.662561, 0.662561]
     """
-    if _log_deltas(law, 0.0, 0.0)[1] <= log_delta:
+    if _log_deltas(loss, 0.0, 0.0)[1] <= log_delta:
         return 0.0, 0.0
-    mu = np.asarray(1 / law.noise_multiplier)
+    mu = np.asarray(1 / loss.noise_multiplier)
     low, high = (
         0.0,
         1.0 + float(gaussian_profile.least_epsilon(mu, np.asarray(log_delta))),
@@ -84,28 +84,28 @@ def epsilon_bounds(law: MixtureLoss, log_delta: float) -> tuple[float, float]:
         middle = (low + high) / 2
         if middle in (low, high):
             break
-        if _log_deltas(law, middle, 0.0)[1] > log_delta:
+        if _log_deltas(loss, middle, 0.0)[1] > log_delta:
             low = middle
         else:
             high = middle
     width = _FIRST_WIDTH
     upper = high
-    while _log_deltas(law, upper, 0.0)[1] > log_delta:
+    while _log_deltas(loss, upper, 0.0)[1] > log_delta:
         upper, width = high * (1 + width), width * _WIDEN
     width, lower = _FIRST_WIDTH, low
-    while lower > 0 and _log_deltas(law, lower, 0.0)[0] < log_delta:
+    while lower > 0 and _log_deltas(loss, lower, 0.0)[0] < log_delta:
         lower, width = max(0.0, low * (1 - width)), width * _WIDEN
     return (
-        _epsilon(law, lower) * (1 - 2 * _ROUNDING),
-        _epsilon(law, upper) * (1 + 2 * _ROUNDING),
+        _epsilon(loss, lower) * (1 - 2 * _ROUNDING),
+        _epsilon(loss, upper) * (1 + 2 * _ROUNDING),
     )
 
 
-def _epsilon(law: MixtureLoss, t: float) -> float:
-    q = law.probabilities[1]
-    if law.is_added and (t < 1 or q < 0.5):
+def _epsilon(loss: MixtureLoss, t: float) -> float:
+    q = loss.probabilities[1]
+    if loss.is_added and (t < 1 or q < 0.5):
         return -math.log1p(q * math.expm1(-t))
-    if law.is_added:
+    if loss.is_added:
         return -math.log(1 - q + q * math.exp(-t)) if q < 1 else t
     if t > _EXPONENT:
         return t + math.log(q)
@@ -113,18 +113,18 @@ def _epsilon(law: MixtureLoss, t: float) -> float:
 
 
 def _log_deltas(
-    law: MixtureLoss, t: float, error: float
+    loss: MixtureLoss, t: float, error: float
 ) -> tuple[float, float]:
     """Returns bounds on log delta, with `t` known up to `error`."""
-    q = law.probabilities[1]
-    mu = 1 / law.noise_multiplier
+    q = loss.probabilities[1]
+    mu = 1 / loss.noise_multiplier
     value = float(gaussian_profile.log_delta(np.asarray(mu), np.asarray(t)))
     # How much the quantile, and so the logarithm of `g`, may be off.
     quantile = t / mu - mu / 2
     moved = (_ROUNDING * (t + mu * mu) + error) / mu
     slack = moved * (abs(quantile) + _STEEP)
     log_share = math.log(q)
-    if law.is_added and q < 1:
+    if loss.is_added and q < 1:
         log_share -= float(np.logaddexp(log_share, math.log1p(-q) + t))
         slack += error + _ROUNDING * (1 + t)
     slack += _ROUNDING * (abs(log_share) + abs(value))

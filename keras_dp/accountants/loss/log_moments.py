@@ -18,6 +18,21 @@ _SMALL_EXPONENT = 0.5
 _SERIES_TERMS = 15
 
 
+def conversion(excess: Array) -> Array:
+    """Returns how much more than `e^(K - b epsilon)` bounds delta, in logs.
+
+    That is `-((1+b) log(1+b) - b log(b))`, without cancellation: for every
+    `b > 0`, `log delta <= K(b) - b epsilon + conversion(b)`.
+
+    Args:
+        excess: `b`, shape `[n]`.
+
+    Source: Canonne, Kamath, Steinke (2020), arXiv:2004.00010v4, Proposition
+    12.
+    """
+    return np.asarray(-np.log1p(excess) - excess * np.log1p(1 / excess))
+
+
 class Moments(NamedTuple):
     """Moments of the tilted losses `e^(tilt l) dP / M(tilt)`.
 

@@ -22,7 +22,7 @@ from keras_dp.accountants.loss.of_normal_output import (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MixtureLoss(OutputLoss):
-    """The law of `log R` under `P = R N` or of `-log R` under `P = N`.
+    """The distribution of `log R` under `P = R N` or of `-log R` under `P = N`.
 
     Attributes:
         noise_multiplier: `z`, > 0.
@@ -40,6 +40,8 @@ class MixtureLoss(OutputLoss):
     def largest(self) -> float:
         if not self.is_added:
             return math.inf
+        if len(self.probabilities) == 2 and self.probabilities[1] < 1:
+            return -math.log1p(-self.probabilities[1])
         return -math.log(self.probabilities[0] or 5e-324)
 
     @property

@@ -116,13 +116,13 @@ def _sampled_discrete(mechanisms: Sequence[Any], excess: Array) -> Array:
 
 
 def _of_losses(
-    law: Callable[[float, float], OutputLoss],
+    loss_of: Callable[[float, float], OutputLoss],
     mechanisms: Sequence[Any],
     excess: Array,
 ) -> Array:
     columns = [
         mixtures.log_moment(
-            law(each.sampling_probability, each.noise_multiplier), excess
+            loss_of(each.sampling_probability, each.noise_multiplier), excess
         )
         for each in mechanisms
     ]

@@ -147,7 +147,7 @@ def _curves_of(
 
 @functools.lru_cache(maxsize=64)
 def _curves(
-    law: NoiseDistribution,
+    noise: NoiseDistribution,
 ) -> tuple[Callable[[Array], Array], Array] | None:
     """Returns the curves of a distribution of scale 1; None without any."""
     octaves = np.log2(_MOST_SHIFT / _LEAST_SHIFT)
@@ -155,15 +155,15 @@ def _curves(
     log_shifts = np.linspace(np.log(_LEAST_SHIFT), np.log(_MOST_SHIFT), size)
     values = []
     for each in log_shifts:
-        excess = _log_excess(law, np.exp(each))
+        excess = _log_excess(noise, np.exp(each))
         if excess is None:
             return None
         values.append(np.log(np.logaddexp(0, excess)) - 2 * each)
-    limits = np.log(ORDERS * (ORDERS - 1) / 2 * law.fisher_information)
+    limits = np.log(ORDERS * (ORDERS - 1) / 2 * noise.fisher_information)
     return interpolate.CubicSpline(log_shifts, values), np.asarray(limits)
 
 
-def _log_excess(law: NoiseDistribution, shift: float) -> Array | None:
+def _log_excess(noise: NoiseDistribution, shift: float) -> Array | None:
     """Returns `log(I_k(shift) - 1)` for the orders, None if it is too hard."""
     lines = np.linspace(-_LAST, _LAST, 2 * _PANELS + 1)
     halves = np.linspace(0, _LAST, _PANELS + 1)
@@ -171,7 +171,7 @@ def _log_excess(law: NoiseDistribution, shift: float) -> Array | None:
         [(0, *ends) for ends in itertools.pairwise(lines)]
         + [(1, *ends) for ends in itertools.pairwise(halves)]
     )
-    areas, errors = _areas(law, shift, panels)
+    areas, errors = _areas(noise, shift, panels)
     while len(panels) < _MOST_PANELS:
         total = special.logsumexp(areas, axis=1)
         coarse = (errors > total[:, None] + _LOG_TOLERANCE).any(axis=0)
@@ -182,7 +182,7 @@ def _log_excess(law: NoiseDistribution, shift: float) -> Array | None:
         left = np.stack([kind, start, middle], axis=1)
         right = np.stack([kind, middle, end], axis=1)
         split = np.concatenate([left, right])
-        more_areas, more_errors = _areas(law, shift, split)
+        more_areas, more_errors = _areas(noise, shift, split)
         panels = np.concatenate([panels[~coarse], split])
         areas = np.concatenate([areas[:, ~coarse], more_areas], axis=1)
         errors = np.concatenate([errors[:, ~coarse], more_errors], axis=1)
@@ -190,12 +190,12 @@ def _log_excess(law: NoiseDistribution, shift: float) -> Array | None:
 
 
 def _areas(
-    law: NoiseDistribution, shift: float, panels: Array
+    noise: NoiseDistribution, shift: float, panels: Array
 ) -> tuple[Array, Array]:
     """Returns logs of the integral of `z F(y)`, and of errors.
 
     Args:
-        law: A noise of scale 1.
+        noise: A noise of scale 1.
         shift: > 0.
         panels: Rows of kind, start and end, shape `[panels, 3]`.
 
@@ -216,7 +216,7 @@ def _areas(
     log_slope = np.where(
         is_line, sinh, np.log(shift * share) + special.log_expit(sinh)
     )
-    log_near, log_far = law.log_density(near), law.log_density(far)
+    log_near, log_far = noise.log_density(near), noise.log_density(far)
     y = np.stack([log_far - log_near, log_near - log_far])
     log_weight = np.stack([log_near, log_far]) + log_slope + log_width
     grown, factor = _excess_power(y)
