@@ -196,6 +196,24 @@ CORNERS: dict[str, tuple[tuple[Any, ...], list[float], float, str]] = {
         1e-8,
         "add_or_remove_one",
     ),
+    "noise 1 to 1.02, 80 rounds, q 1e-4": (
+        ("PoissonSampling", 1e-4),
+        [1 + 0.02 * i / 79 for i in range(80)],
+        1e-10,
+        "add_or_remove_one",
+    ),
+    "noise 4 to 2, 1000 rounds, q 1e-3, fixed size": (
+        ("FixedSizeWithoutReplacement", 10, 10_000),
+        [4 - i / 500 for i in range(1000)],
+        1e-6,
+        "replace_one",
+    ),
+    "noise 2 to 1, 1000 rounds, q 1e-3, replaced": (
+        ("PoissonSampling", 1e-3),
+        [2 - i / 1000 for i in range(1000)],
+        1e-6,
+        "replace_one",
+    ),
     **{
         f"q {q:g}, noise {z:g}, {count} rounds, delta {delta:g}, {relation}": (
             ("PoissonSampling", q),
@@ -205,6 +223,8 @@ CORNERS: dict[str, tuple[tuple[Any, ...], list[float], float, str]] = {
         )
         for q, z, count, delta, relation in [
             (1e-3, 1.0, 2, 1e-6, "add_or_remove_one"),
+            (1e-4, 100.0, 2, 1e-30, "add_or_remove_one"),
+            (9.3e-6, 46.9, 462, 7.7e-46, "add_or_remove_one"),
             (1e-4, 0.5, 2, 1e-8, "add_or_remove_one"),
             (1e-3, 1.0, 10, 1e-6, "add_or_remove_one"),
             (1e-4, 0.7, 10, 1e-10, "add_or_remove_one"),

@@ -7,6 +7,7 @@ import pytest
 
 from keras_dp.accountants import RDP, AnalyticGaussian, Bounds, Fourier
 from keras_dp.accountants.compose.line import integral
+from keras_dp.accountants.loss.mixture import MixtureLoss
 from keras_dp.errors import TooSlowError, UnsupportedEventError
 from keras_dp.ledger import (
     CoordinateBounds,
@@ -395,6 +396,38 @@ CORNERS = [
     counted(PoissonSampling(1e-4), gaussian(1.0), count=100),
     counted(PoissonSampling(1e-5), gaussian(0.3), count=10_000),
 ]
+
+
+def test_the_largest_loss_keeps_the_digits_of_a_small_probability() -> None:
+    loss = MixtureLoss(1.0, (1 - 1e-17, 1e-17), is_added=True)
+
+    assert loss.largest == 1e-17
+
+
+NEARLY_EQUAL = schedule(1e-4, np.linspace(1, 1.02, 80).tolist())
+
+
+@pytest.mark.parametrize("delta", [1e-10, 1e-8])
+def test_noises_that_are_nearly_equal_are_narrow(delta) -> None:
+    lower, upper = Fourier().epsilon_bounds(NEARLY_EQUAL, delta=delta)
+
+    assert 0 < lower <= upper <= lower * (1 + 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("probability", "noise", "count", "delta"),
+    [(1e-4, 100.0, 2, 1e-30), (9.3e-6, 46.9, 462, 7.7e-46)],
+)
+def test_deltas_out_of_reach_are_answered_by_moments(
+    probability, noise, count, delta
+) -> None:
+    """Moments grow without bound where such a delta would have its tilt."""
+    ledger = counted(PoissonSampling(probability), gaussian(noise), count=count)
+
+    bounds = Fourier().epsilon_bounds(ledger, delta=delta)
+
+    assert 0 < bounds.lower < bounds.upper <= RDP().epsilon(ledger, delta=delta)
+    assert bounds.method == "Rényi divergence"
 
 
 @pytest.mark.parametrize("ledger", CORNERS)
