@@ -41,7 +41,7 @@ def all_metrics(stddev=0.0, clip=100.0):
 def trained_by(ledger=None, metrics=None, learning_rate=0.0, **options):
     keras.utils.set_random_seed(3)
     model = keras.Sequential([keras.Input((FEATURES,)), layers.Dense(CLASSES)])
-    private = keras_dp.PrivateModel(model)
+    private = keras_dp.PrivateModel(model, self_check_examples=0)
     private.compile(
         DPSGD(
             learning_rate,
@@ -237,7 +237,7 @@ class TestNothingRaw:
         model = keras.Sequential(
             [keras.Input((FEATURES,)), layers.Dense(CLASSES)]
         )
-        private = keras_dp.PrivateModel(model)
+        private = keras_dp.PrivateModel(model, self_check_examples=0)
         ledger = keras_dp.PrivacyLedger.in_memory(dataset="test")
         private.compile(DPSGD(0.1, query=averaged(), ledger=ledger), loss="mse")
 
@@ -343,7 +343,7 @@ class TestArguments:
         model = keras.Sequential(
             [keras.Input((FEATURES,)), layers.Dense(CLASSES)]
         )
-        private = keras_dp.PrivateModel(model)
+        private = keras_dp.PrivateModel(model, self_check_examples=0)
         private.compile(
             DPSGD(
                 0.1,

@@ -61,8 +61,12 @@ def _ledger():
     return keras_dp.PrivacyLedger.in_memory(dataset="test")
 
 
-def _private(model=None, query=None, ledger=None, optimizer=None, **options):
-    private = keras_dp.PrivateModel(_model() if model is None else model)
+def _private(
+    model=None, query=None, ledger=None, optimizer=None, checked=0, **options
+):
+    private = keras_dp.PrivateModel(
+        _model() if model is None else model, self_check_examples=checked
+    )
     optimizer = optimizer or DPSGD(
         0.5, query=query or _query(), ledger=ledger or _ledger()
     )
@@ -487,7 +491,9 @@ class TestRefusals:
             return keras.ops.var(y_pred, axis=0)
 
         ledger = _ledger()
-        private = _private(query=_query(1.0), ledger=ledger, loss=spread)
+        private = _private(
+            query=_query(1.0), ledger=ledger, checked=4, loss=spread
+        )
 
         with pytest.raises(GradientCheckError, match="couples examples"):
             private.fit(*_data(), verbose=0)
@@ -619,7 +625,7 @@ class TestRefusals:
             x, y = np.zeros_like(x), np.zeros_like(y)
         else:
             probability = 1e-9
-        private = _private(_model(Centred()), _query(1.0))
+        private = _private(_model(Centred()), _query(1.0), checked=4)
 
         with pytest.raises(GradientCheckError, match="depend on that example"):
             private.fit(

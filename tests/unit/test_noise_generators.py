@@ -176,7 +176,7 @@ def _ledger(generator):
 
 def _private(ledger):
     model = keras.Sequential([keras.layers.Input([3]), keras.layers.Dense(1)])
-    private = keras_dp.PrivateModel(model)
+    private = keras_dp.PrivateModel(model, self_check_examples=0)
     query = keras_dp.GaussianAverageQuery(1.0, 1.0, denominator=4)
     optimizer = DPSGD(0.1, query=query, ledger=ledger)
     private.compile(optimizer=optimizer, loss="mse")

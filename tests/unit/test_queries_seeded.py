@@ -51,7 +51,7 @@ def test_wrappers_say_so(wrap, noise_seed) -> None:
 def test_rounds_are_marked(noise_seed) -> None:
     ledger = keras_dp.PrivacyLedger.in_memory(dataset="test")
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    private = keras_dp.PrivateModel(model)
+    private = keras_dp.PrivateModel(model, self_check_examples=0)
     private.compile(
         DPSGD(0.1, query=tree(noise_seed), ledger=ledger), loss="mse"
     )
@@ -81,7 +81,7 @@ def test_two_runs_with_one_seed_do_not_have_the_same_noise(seeded) -> None:
                 keras.layers.Dense(1, kernel_initializer="zeros"),
             ]
         )
-        private = keras_dp.PrivateModel(model)
+        private = keras_dp.PrivateModel(model, self_check_examples=0)
         private.compile(
             DPSGD(1.0, query=query, ledger=ledger, seed=seed), loss="mse"
         )
