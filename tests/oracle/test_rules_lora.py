@@ -9,6 +9,7 @@ from keras import layers
 from keras_dp.gradients.engine import GradientEngine
 from keras_dp.gradients.registry import rule_for
 from keras_dp.gradients.rules import lora
+from tests.pairwise import pairwise
 from tests.slow_loop import (
     BATCH,
     assert_model_agrees,
@@ -117,23 +118,25 @@ def test_an_adapted_convolution_in_groups_has_no_rule() -> None:
     assert_model_agrees(model, [normal(4, 4, 2)], "graph")
 
 
-@pytest.mark.parametrize("mode", ["graph", "jit"])
-@pytest.mark.parametrize("rank", [0, 2])
+QUANTIZED = {
+    "dense": (lambda: layers.Dense(5, activation="tanh"), (4,)),
+    "einsum_heads": ADAPTED["einsum_heads"],
+}
+
+
 @pytest.mark.parametrize(
-    ("make", "shape"),
+    ("name", "rank", "mode"),
     [
-        (lambda: layers.Dense(5, activation="tanh"), (4,)),
-        (
-            lambda: layers.EinsumDense(
-                "abc,cde->abde", (3, 2, 4), bias_axes="de"
-            ),
-            (3, 5),
-        ),
+        tuple(row.values())
+        for row in pairwise(
+            {"name": [*QUANTIZED], "rank": [0, 2], "mode": ["graph", "jit"]}
+        )
     ],
 )
-def test_quantized_layers_agree_with_the_loop(make, shape, rank, mode) -> None:
+def test_quantized_layers_agree_with_the_loop(name, rank, mode) -> None:
     """Keras calls another method of them, which is tapped all the same."""
     keras.utils.set_random_seed(6)
+    make, shape = QUANTIZED[name]
     layer = make()
     model = model_of(layer, shape)
     layer.quantize("int8")

@@ -48,12 +48,16 @@ def seed(number):
 
 
 @functools.cache
-def draws(noise, way="xla", dtype="float32", number=3):
+def sampler(noise, way):
     sample = functools.partial(samplers.sample, noise)
-    if way == "xla":
-        sample = tf.function(sample, jit_compile=True)
+    return tf.function(sample, jit_compile=True) if way == "xla" else sample
+
+
+@functools.cache
+def draws(noise, way="xla", dtype="float32", number=3):
     like = tf.zeros([SIZE], dtype)
-    return sample(like, seed(number)).numpy().astype(np.float64)
+    drawn = sampler(noise, way)(like, seed(number))
+    return drawn.numpy().astype(np.float64)
 
 
 def p_value(values, cdf):
