@@ -34,7 +34,7 @@ $(VENV)/.installed: $(REQUIREMENTS)
 demo: env  ## Train a private income classifier on census data.
 	$(BIN)/python tutorials/adult_income.py
 
-quick: env  ## Run the unit tests that need no TensorFlow.
+quick: env  ## Run the unit tests that need no TensorFlow, within a minute.
 	$(PYTEST) --tier quick keras_dp tests/unit
 
 test: env format lint types  ## Check style and types, run all but the longest tests.
