@@ -13,6 +13,8 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile \
 REQUIREMENTS := $(wildcard requirements/*.txt) pyproject.toml
 # TensorFlow's C++ code logs its build options at every start otherwise.
 export TF_CPP_MIN_LOG_LEVEL ?= 3
+# Each process that a test starts would compile all sources again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help env demo quick test test-full format lint types clean
 

@@ -170,9 +170,7 @@ class TrainingLoop:
                     "target epsilon.",
                     self._rounds_run,
                 )
-        # Functions of TensorFlow return names in alphabetical order.
-        first = sorted(logs, key=lambda name: name != "loss")
-        return {name: logs[name] for name in first}
+        return logs
 
     def _run_round(self, iterator: Iterator[Any]) -> Mapping[str, Any]:
         """Runs one sample to its release."""
