@@ -8,9 +8,13 @@ from keras_dp import _check
 from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.claim import rounded_up
 from keras_dp.accountants.normalize.adjacency import Neighbours
+from keras_dp.accountants.normalize.rounds import LedgerLike, counted_rounds
 from keras_dp.accountants.replay import chosen
 from keras_dp.ledger import GaussianSum, PoissonSampling, Round
-from keras_dp.planning.calibration import calibrate_noise
+from keras_dp.planning.calibration import (
+    calibrate_noise,
+    epsilon_of_group,
+)
 from keras_dp.sampling.layouts import default_physical_batch_size
 
 _BYTES_PER_FLOAT = 4
@@ -172,8 +176,10 @@ def plan(
     epochs: int,
     batch_sizes: Sequence[int],
     parameters: int | None = None,
+    ledger: LedgerLike = (),
     accountant: Accountant | None = None,
     neighbours: Neighbours | None = None,
+    group_size: int = 1,
 ) -> Plan:
     """Returns the noise that each batch size needs to meet a privacy target.
 
@@ -189,9 +195,11 @@ def plan(
         batch_sizes: Expected sizes of a sample, each >= 1 and at most
             `population_size`; at least one.
         parameters: Trainable ones, to say what gradients need as float32.
+        ledger: Rounds that are spent already, and count towards the target.
         accountant: The tightest that can replay such trainings by default.
         neighbours: The adjacency relation; by default the strongest that
             all rounds support.
+        group_size: How many records the target protects together, >= 1.
 
     Raises:
         CalibrationError: No noise meets the target.
@@ -216,6 +224,55 @@ def plan(
     _check.integer_at_least(1, population_size=population_size, epochs=epochs)
     if parameters is not None:
         _check.integer_at_least(1, parameters=parameters)
+    sizes = _checked_sizes(batch_sizes, population_size)
+    held = tuple(counted_rounds(ledger))
+    # One for all, so that rows can be compared: amplified rounds are the rule.
+    least = _training(min(sizes) / population_size, 1.0, 1)
+    accountant, relation = chosen([*held, *least], accountant, neighbours)
+
+    def row(size: int) -> PlannedTraining:
+        probability = size / population_size
+        steps = epochs * max(1, round(1 / probability))
+        noise_multiplier = calibrate_noise(
+            target_epsilon=target_epsilon,
+            delta=delta,
+            sampling_probability=probability,
+            rounds=steps,
+            ledger=held,
+            accountant=accountant,
+            neighbours=relation,
+            group_size=group_size,
+        )
+        spent = [*held, *_training(probability, noise_multiplier, steps)]
+        rows = default_physical_batch_size(population_size, probability)
+        gradient = parameters and _BYTES_PER_FLOAT * int(parameters)
+        return PlannedTraining(
+            batch_size=int(size),
+            sampling_probability=probability,
+            steps=steps,
+            noise_multiplier=noise_multiplier,
+            epsilon=epsilon_of_group(
+                spent, accountant, delta, relation, group_size
+            ),
+            physical_batch_size=rows,
+            gradient_bytes=gradient,
+            per_example_gradient_bytes=gradient and gradient * rows,
+        )
+
+    return Plan(
+        population_size=int(population_size),
+        target_epsilon=float(target_epsilon),
+        delta=float(delta),
+        epochs=int(epochs),
+        accountant=accountant.name,
+        neighbours=relation,
+        rows=tuple(map(row, sizes)),
+    )
+
+
+def _checked_sizes(
+    batch_sizes: Sequence[int], population_size: int
+) -> tuple[int, ...]:
     sizes = tuple(batch_sizes)
     if not sizes:
         raise ValueError(
@@ -230,52 +287,7 @@ def plan(
                 f"{size!r} in batch_sizes, population_size="
                 f"{population_size!r}."
             )
-    # One for all, so that rows can be compared: amplified rounds are the rule.
-    least = _training(min(sizes) / population_size, 1.0, 1)
-    accountant, relation = chosen(least, accountant, neighbours)
-    rows = []
-    for size in sizes:
-        probability = size / population_size
-        steps = epochs * max(1, round(1 / probability))
-        noise_multiplier = calibrate_noise(
-            target_epsilon=target_epsilon,
-            delta=delta,
-            sampling_probability=probability,
-            rounds=steps,
-            accountant=accountant,
-            neighbours=relation,
-        )
-        epsilon = accountant.epsilon(
-            _training(probability, noise_multiplier, steps),
-            delta=delta,
-            neighbours=relation,
-        )
-        rows_at_once = default_physical_batch_size(population_size, probability)
-        gradient_bytes = per_example_bytes = None
-        if parameters is not None:
-            gradient_bytes = _BYTES_PER_FLOAT * int(parameters)
-            per_example_bytes = gradient_bytes * rows_at_once
-        rows.append(
-            PlannedTraining(
-                batch_size=int(size),
-                sampling_probability=probability,
-                steps=steps,
-                noise_multiplier=noise_multiplier,
-                epsilon=epsilon,
-                physical_batch_size=rows_at_once,
-                gradient_bytes=gradient_bytes,
-                per_example_gradient_bytes=per_example_bytes,
-            )
-        )
-    return Plan(
-        population_size=int(population_size),
-        target_epsilon=float(target_epsilon),
-        delta=float(delta),
-        epochs=int(epochs),
-        accountant=accountant.name,
-        neighbours=relation,
-        rows=tuple(rows),
-    )
+    return sizes
 
 
 def _training(

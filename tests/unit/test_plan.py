@@ -149,6 +149,27 @@ def test_an_impossible_target_raises() -> None:
         planned(target_epsilon=0.01, accountant=Moments())
 
 
+class TestWhatIsSpentAlready:
+    def test_counts_towards_the_target(self) -> None:
+        query = GaussianSum("before", 1.0, 2.0)
+        held = [(Round(PoissonSampling(0.01), (query,)), 500)]
+
+        (row,) = planned(batch_sizes=[256], ledger=held).rows
+
+        step = GaussianSum("sum", 1.0, row.noise_multiplier)
+        sampling = PoissonSampling(row.sampling_probability)
+        rounds = [*held, (Round(sampling, (step,)), row.steps)]
+        assert row.epsilon == RDP().epsilon(rounds, delta=1e-5)
+        assert 2.0 * (1 - 1e-6) <= row.epsilon <= 2.0
+
+    def test_protects_groups(self) -> None:
+        (alone,) = planned(batch_sizes=[256]).rows
+        (group,) = planned(batch_sizes=[256], group_size=3).rows
+
+        assert group.noise_multiplier > 1.5 * alone.noise_multiplier
+        assert group.epsilon <= 2.0
+
+
 class TestTheRecommendedRow:
     def test_is_the_smallest_with_nearly_the_best_signal(self) -> None:
         table = planned(batch_sizes=[64, 256, 1024, 4096, 16384, 60_000])
