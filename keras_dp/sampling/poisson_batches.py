@@ -1,7 +1,7 @@
 """Poisson samples, as physical batches of a fixed size."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from keras_dp import _check, _peers, _reproducible
 from keras_dp.ledger import PoissonSampling
-from keras_dp.sampling import random_words
+from keras_dp.sampling import datasets, random_words
 from keras_dp.sampling.layouts import Layout
 from keras_dp.sampling.microbatches import (
     FixedMicrobatches,
@@ -17,7 +17,12 @@ from keras_dp.sampling.microbatches import (
     layout_of,
 )
 from keras_dp.sampling.nests import Nest
+from keras_dp.sampling.record_files import Path
 from keras_dp.sampling.record_source import RandomAccessSource, Records
+
+# From the records of a physical batch, which of its rows hold one, and a source
+# of randomness, to what stands in its rows instead.
+Change = Callable[[Nest, npt.NDArray[np.bool_], random_words.Words], Nest]
 
 
 class PhysicalBatch(NamedTuple):
@@ -73,14 +78,17 @@ class PoissonBatches:
             sampling_probability`, after which a record was drawn once on
             average.
         microbatches: How rows make microbatches, `None` if each is a record.
+        map: The function that `fit`, `evaluate` and `predict` apply to each
+            record, `None` for none. Iterating over the sampler yields the
+            records as they are stored.
         unit: The unit that is drawn and protected: "example" or "microbatch".
         seeded: Whether the caller chose the seed.
         shard_index: Which shard this is, `None` if all records are drawn from.
         shard_count: How many shards there are, `None` likewise.
         positions: Where the records that are drawn from are in the data, a
             range.
-        record_structure: Nest of `RecordSpec`s of the structure of one record,
-            known without a draw.
+        record_structure: Nest of `RecordSpec`s of the structure of one record
+            as it is stored, known without a draw.
 
     >>> x, y = np.zeros([1000, 28, 28]), np.zeros([1000], np.int32)
     >>> batches = PoissonBatches((x, y), sampling_probability=0.01)
@@ -102,6 +110,7 @@ class PoissonBatches:
         physical_batch_size: int | None = None,
         rounds_per_epoch: int | None = None,
         microbatches: Microbatches | None = None,
+        map: Callable[..., Any] | None = None,  # noqa: A002 - as in tf.data.
         seed: int | None = None,
     ) -> None:
         """Looks at the shapes of the data, and draws nothing.
@@ -109,14 +118,21 @@ class PoissonBatches:
         Args:
             data: Array, or nest (tuple, list, dict) of arrays, of equal
                 length, such as `(x, y)` or `(x, y, sample_weight)`; they may
-                be memory-mapped. Other array-likes are converted once. Or a
-                `RandomAccessSource`, such as `TFRecordShards` or
-                `ArrayShards`, for records that are read when drawn.
+                be memory-mapped. An autoencoder takes `(x, x)`, which needs no
+                second copy. Other array-likes are converted once: a DataFrame
+                of numbers to `[records, columns]`, a Series to `[records, 1]`,
+                text to UTF-8. Or a `RandomAccessSource`, such as
+                `TFRecordShards` or `ArrayShards`, for records that are read
+                when drawn.
             sampling_probability: In [2^-60, 1].
             physical_batch_size: At least 1.
             rounds_per_epoch: At least 1.
             microbatches: `RandomMicrobatches`, which protect examples, or
                 `FixedMicrobatches`, which only protect whole microbatches.
+            map: Function of TensorFlow from one record to another, such as a
+                random crop: a tuple `(x, y)` is passed as two arguments, as
+                by `tf.data.Dataset.map`. It is applied to each record each
+                time that it is drawn; see `RecordMap`.
             seed: At least 0. Inside `reproducible()`, where it is noticed when
                 the sampler is made, draws and rows are a function of the seed
                 alone: the first iterators of two equal samplers draw alike, and
@@ -124,7 +140,8 @@ class PoissonBatches:
                 from the operating system. Rounds are `seeded` in both cases.
 
         Raises:
-            TypeError: `data` is, or holds, something else.
+            TypeError: `data` is, or holds, something else; or `map` is not a
+                function.
             ValueError: There are no records, lengths differ, a source returns
                 something else than it was asked for, or a number is out of its
                 range.
@@ -132,6 +149,13 @@ class PoissonBatches:
         _check.probability(sampling_probability=sampling_probability)
         if seed is not None:
             _check.integer_at_least(0, seed=seed)
+        if map is not None and not callable(map):
+            raise TypeError(
+                "`map` must be a function of one record, or None. "
+                f"Received: map={map!r}."
+            )
+        datasets.check_is_none(data)
+        self.map = map
         self._records = Records(data)
         self._whole_size = len(self._records)
         self._positions = range(self._whole_size)
@@ -156,6 +180,61 @@ class PoissonBatches:
         _check_holds_microbatches(physical_batch_size, self._layout.rows)
         self.physical_batch_size = int(physical_batch_size)
         self.rounds_per_epoch = int(rounds_per_epoch)
+
+    @classmethod
+    def from_dataset(
+        cls,
+        dataset: Any,
+        *,
+        sampling_probability: float,
+        batched: bool | None = None,
+        cache_folder: Path | None = None,
+        verbose: bool = True,
+        **options: Any,
+    ) -> Self:
+        """Returns a sampler of the records of a data set, which it stores.
+
+        A data set is read in its own order, and a Poisson sample is not: the
+        records are read once, and stored in memory or in files.
+
+        Args:
+            dataset: Finite `tf.data.Dataset` or `keras.utils.PyDataset`, which
+                yields each record once, all of the same shape. Random changes
+                of the records belong into `map`: here they happen once.
+            sampling_probability: See `PoissonBatches`.
+            batched: Whether an element of the data set is a batch, whose rows
+                are the records. By default what the data set says of itself;
+                where it does not, this must be given.
+            cache_folder: Where to store the records in `.npy` files, which are
+                read when they are drawn. Files of an earlier call are
+                replaced. By default the records are kept in memory.
+            verbose: Whether to print progress, and the size.
+            **options: Others of `PoissonBatches`.
+
+        Raises:
+            TypeError: `dataset` is something else.
+            ValueError: It is infinite, empty or repeated, its records differ in
+                shape, or it does not say whether it is batched.
+
+        >>> import tensorflow as tf
+        >>> x, y = np.zeros([100, 3], "float32"), np.arange(100)
+        >>> dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(32)
+        >>> batches = PoissonBatches.from_dataset(
+        ...     dataset, sampling_probability=0.1, verbose=False)
+        >>> batches.population_size
+        100
+        """
+        data = datasets.stored(
+            dataset, batched=batched, folder=cache_folder, verbose=verbose
+        )
+        return cls(data, sampling_probability=sampling_probability, **options)
+
+    def __len__(self) -> int:
+        """Returns `rounds_per_epoch`, as `len` of a data set does in Keras.
+
+        Iterating does not end there: samples are drawn without end.
+        """
+        return self.rounds_per_epoch
 
     @property
     def population_size(self) -> int:
@@ -288,37 +367,72 @@ class PoissonBatches:
     def __iter__(self) -> Iterator[PhysicalBatch]:
         return self.rounds()
 
-    def rounds(self) -> Iterator[PhysicalBatch]:
+    def rounds(self, change: Change | None = None) -> Iterator[PhysicalBatch]:
         """Returns the physical batches of fresh samples, without end.
 
         Any number of iterators may be alive; no two share a draw.
+
+        Args:
+            change: Applied to the records of each physical batch; it may use
+                the randomness that it is given once.
         """
+        return self._batches(change, *self._words())
+
+    def in_order(self, change: Change | None = None) -> Iterator[Nest]:
+        """Yields the records that are drawn from, all of them once, in order.
+
+        This is no sample: what is computed from it is not private.
+
+        Args:
+            change: See `rounds`.
+
+        Yields:
+            Nest of arrays `[physical_batch_size, ...]`, fewer at the end.
+        """
+        _, _, words = self._words()
+        stop, step = self.positions.stop, self.physical_batch_size
+        for start in range(self.positions.start, stop, step):
+            rows = np.arange(start, min(start + step, stop))
+            records = self._records.in_rows(rows)
+            if change is not None:
+                records = change(records, np.ones(len(rows), np.bool_), words)
+            yield records
+
+    def _words(
+        self,
+    ) -> tuple[random_words.Words, random_words.Words, random_words.Words]:
+        """Returns the randomness of draws, of rows and of changes."""
         if self._seed is None:
             system = random_words.from_operating_system
-            return self._batches(system, system)
+            return system, system, system
         stream = [self._streams]
         self._streams += 1
         if self.shard_index is not None and self.shard_count is not None:
             stream += [self.shard_index, self.shard_count]
-        return self._batches(
-            random_words.from_seed(self._seed, *stream),
-            random_words.from_seed(self._seed, *stream, part=1),
+        seed = self._seed
+        return (
+            random_words.from_seed(seed, *stream),
+            random_words.from_seed(seed, *stream, part=1),
+            random_words.from_seed(seed, *stream, part=2),
         )
 
     def _batches(
-        self, words: random_words.Words, places: random_words.Words
+        self,
+        change: Change | None,
+        draws: random_words.Words,
+        places: random_words.Words,
+        changes: random_words.Words,
     ) -> Iterator[PhysicalBatch]:
         while True:
-            sample = self._layout.draw(self.physical_batch_size, words, places)
+            sample = self._layout.draw(self.physical_batch_size, draws, places)
             for number, rows in enumerate(sample, start=1):
                 mask = rows >= 0
-                yield PhysicalBatch(
-                    records=self._records.in_rows(
-                        np.where(mask, rows + self.positions.start, -1)
-                    ),
-                    mask=mask,
-                    ends_sample=number == len(sample),
+                records = self._records.in_rows(
+                    np.where(mask, rows + self.positions.start, -1)
                 )
+                if change is not None:
+                    records = change(records, mask, changes)
+                yield PhysicalBatch(records, mask, number == len(sample))
 
 
 def _check_holds_microbatches(physical_batch_size: int, rows: int) -> None:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from keras_dp import _nests
 from keras_dp.sampling.aligned import aligned_empty
+from keras_dp.sampling.columns import as_array
 from keras_dp.sampling.nests import Nest, mapped
 from keras_dp.sampling.record_files import RecordFile
 
@@ -21,7 +22,8 @@ class RecordSpec:
 
     Attributes:
         shape: The shape of one record, without the leading axis.
-        dtype: As the source has it, in the byte order of the machine.
+        dtype: As the source has it, in the byte order of the machine. The
+            bytes of a source may be of any length.
     """
 
     shape: tuple[int, ...]
@@ -67,14 +69,14 @@ class Records:
         self._is_mapped = False
         self._arrays: Nest = None
         self._files: list[RecordFile] = []
-        if _is_source(data):
+        if is_source(data):
             self._source = data
             self._size = len(data)
             if self._size:
-                first = _arrays(data[np.arange(1)], "data[indices]")
+                first = as_arrays(data[np.arange(1)], "data[indices]")
                 self._check_leading_axis(first, {1})
         else:
-            first = self._arrays = _arrays(data, "data")
+            first = self._arrays = as_arrays(data, "data")
             self._files = _mapped_files(data)
             self._is_mapped = any(
                 isinstance(leaf, np.memmap) for leaf in _nests.leaves(data)
@@ -116,19 +118,19 @@ class Records:
         if self._source is not None:
             taken = self._answer(self._source, indices)
             places = np.where(rows < 0, rows, np.searchsorted(indices, rows))
-            return mapped(lambda _, leaf: _placed(leaf, places), taken)
+            return mapped(lambda _, leaf: in_places(leaf, places), taken)
         for file in self._files:
             file.check_unchanged()
         if self._is_mapped:
             mapped(lambda _, leaf: _page_in(leaf, indices), self._arrays)
-        placed = mapped(lambda _, leaf: _placed(leaf, rows), self._arrays)
+        placed = mapped(lambda _, leaf: in_places(leaf, rows), self._arrays)
         for file in self._files:
             file.check_unchanged()
         return placed
 
     def _answer(self, source: RandomAccessSource, indices: Indices) -> Nest:
         """Returns what a source answers, if it fits the first record."""
-        taken = _arrays(source[indices], "data[indices]")
+        taken = as_arrays(source[indices], "data[indices]")
         mapped(
             lambda path, *leaves: _check_answer(path, indices, *leaves),
             self.structure,
@@ -152,9 +154,16 @@ def _native(array: npt.NDArray[Any]) -> np.dtype[Any]:
     return array.dtype.newbyteorder("=")
 
 
-def _placed(array: npt.NDArray[Any], rows: Indices) -> npt.NDArray[Any]:
-    """Returns the entry that each row asks for, zeros where that is -1."""
+def in_places(array: npt.NDArray[Any], rows: Indices) -> npt.NDArray[Any]:
+    """Returns the entry that each row asks for, zeros where that is -1.
+
+    Args:
+        array: Shape `[records, ...]`.
+        rows: For each row the index of an entry, or -1.
+    """
     spec = RecordSpec(array.shape[1:], _native(array))
+    if not len(array):
+        return _zeros(len(rows), spec)
     out = aligned_empty((len(rows), *spec.shape), spec.dtype)
     flags = array.flags
     if flags.c_contiguous and flags.aligned and array.dtype.isnative:
@@ -196,7 +205,8 @@ def _mapped_files(data: Nest) -> list[RecordFile]:
     return list(paths.values())
 
 
-def _is_source(data: Any) -> bool:
+def is_source(data: Any) -> bool:
+    """Whether data are a `RandomAccessSource` instead of arrays."""
     return (
         not isinstance(data, (tuple, list, dict, str, bytes))
         and not hasattr(data, "__array__")
@@ -205,8 +215,17 @@ def _is_source(data: Any) -> bool:
     )
 
 
-def _arrays(nest: Nest, name: str) -> Nest:
-    """Returns the nest with numpy arrays as leaves, which it checks."""
+def as_arrays(nest: Nest, name: str = "data") -> Nest:
+    """Returns the nest with numpy arrays as leaves.
+
+    Args:
+        nest: Holds arrays, or columns; see `as_array`.
+        name: How messages call it.
+
+    Raises:
+        TypeError: A leaf is no array, or there is none.
+        ValueError: The entries of an array are not of a fixed size.
+    """
 
     def array(path: str, leaf: Any) -> npt.NDArray[Any]:
         if not hasattr(leaf, "__array__"):
@@ -216,14 +235,7 @@ def _arrays(nest: Nest, name: str) -> Nest:
                 f"Received: {type(leaf).__name__} at {path}. Make lists of "
                 "numbers arrays with np.asarray."
             )
-        values: npt.NDArray[Any] = np.asarray(leaf)
-        if not values.ndim or values.dtype.hasobject:
-            raise ValueError(
-                f"`{name}` must have arrays with a first axis and a dtype of "
-                f"fixed size. Received: shape {values.shape} and dtype "
-                f"{values.dtype} at {path}."
-            )
-        return values
+        return as_array(leaf, name, path)
 
     arrays = mapped(array, nest)
     if not _nests.leaves(arrays):
@@ -239,7 +251,9 @@ def _check_answer(
 ) -> None:
     """Raises unless a source answered what it was asked for."""
     expected = (len(indices), *spec.shape)
-    if taken.shape != expected or _native(taken) != spec.dtype:
+    are_text = taken.dtype.kind == spec.dtype.kind == "S"
+    is_alike = are_text or _native(taken) == spec.dtype
+    if taken.shape != expected or not is_alike:
         raise ValueError(
             "`data[indices]` must have the dtype and trailing shape of the "
             f"first record: {expected} and {spec.dtype} at {path}. Received: "

@@ -1,0 +1,280 @@
+"""Reads a data set once, and stores its records where they can be drawn.
+
+Data sets of TensorFlow and Keras are known by what they have: nothing here
+imports either.
+"""
+
+import re
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from keras_dp import _nests
+from keras_dp.sampling import record_files
+from keras_dp.sampling.array_shards import ArrayShards
+from keras_dp.sampling.nests import Nest, mapped
+from keras_dp.sampling.record_source import as_arrays
+
+# A file is written when the records that wait for it reach this size.
+_SHARD_BYTES = 2**26
+_PREFIX = "keras_dp-"
+# Records that are read at once where a data set yields one after another.
+_AT_ONCE = 256
+_PROGRESS_SECONDS = 2.0
+# The last of these stages of `tf.data` says whether an element is a batch. The
+# stages of `_OPAQUE` call functions of the user that may make batches.
+_BATCHING, _UNBATCHING = ("Batch", "Rebatch"), ("Unbatch",)
+_SINGLE = ("TensorSlice", "TFRecord", "TextLine", "FixedLengthRecord", "Range")
+_OPAQUE = ("FlatMap", "Interleave", "Generator", "Window", "Tensor", "Group")
+
+
+def is_dataset(data: Any) -> bool:
+    """Whether this is a `tf.data.Dataset` or a `keras.utils.PyDataset`."""
+    return _is_tensorflow(data) or _is_keras(data)
+
+
+def check_is_none(data: Any) -> None:
+    """Raises for a data set, whose records cannot be read in any order."""
+    if is_dataset(data):
+        raise TypeError(
+            "`data` must give access to its records in any order. Received: "
+            f"{type(data).__name__}, which yields them in its own. Use "
+            "PoissonBatches.from_dataset(dataset, sampling_probability=...), "
+            "which stores the records."
+        )
+
+
+def stored(
+    dataset: Any,
+    *,
+    batched: bool | None = None,
+    folder: record_files.Path | None = None,
+    verbose: bool = True,
+) -> Nest | ArrayShards:
+    """Returns the records of a data set, in memory or in files.
+
+    Args:
+        dataset: See `PoissonBatches.from_dataset`.
+        batched: Likewise.
+        folder: Likewise.
+        verbose: Likewise.
+
+    Raises:
+        TypeError: `dataset` is no data set.
+        ValueError: It cannot be stored; see `PoissonBatches.from_dataset`.
+    """
+    store = _InMemory() if folder is None else _InFiles(folder)
+    records, size, spoken = 0, 0, time.monotonic()
+    first: Nest = None
+    for element in _batches(dataset, batched):
+        part = as_arrays(element, "dataset")
+        first = part if first is None else first
+        mapped(_check_alike, first, part)
+        lengths = {len(leaf) for leaf in _nests.leaves(part)}
+        if len(lengths) != 1:
+            raise ValueError(
+                "`dataset` must have batches whose arrays are of equal length. "
+                f"Received: lengths {sorted(lengths)!r} in one batch."
+            )
+        store.add(part)
+        records += lengths.pop()
+        size += _bytes_of(part)
+        if verbose and time.monotonic() - spoken > _PROGRESS_SECONDS:
+            sys.stdout.write(f"\rRead {records:,} records, {_shown(size)}")
+            spoken = time.monotonic()
+    if not records:
+        raise ValueError(
+            "`dataset` must hold at least one record. Received: 0 records."
+        )
+    data = store.end()
+    if verbose:
+        place = "in memory" if folder is None else f"in {folder!s}"
+        shapes = ", ".join(
+            f"{leaf.dtype}{list(leaf.shape[1:])}"
+            for leaf in _nests.leaves(first)
+        )
+        sys.stdout.write(
+            f"\rStored {records:,} records of {shapes}: {_shown(size)} "
+            f"{place}.\n"
+        )
+    return data
+
+
+class _InMemory:
+    """Keeps records as arrays."""
+
+    def __init__(self) -> None:
+        self._parts: list[Nest] = []
+
+    def add(self, part: Nest) -> None:
+        self._parts.append(part)
+
+    def end(self) -> Nest:
+        return _joined(self._parts)
+
+
+class _InFiles:
+    """Keeps records in files of about `_SHARD_BYTES`."""
+
+    def __init__(self, folder: record_files.Path) -> None:
+        self._folder = Path(str(folder))
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for old in self._folder.glob(f"{_PREFIX}*.npy"):
+            old.unlink()
+        self._parts: list[Nest] = []
+        self._size = 0
+        self._shards: list[Nest] = []
+
+    def add(self, part: Nest) -> None:
+        if any(leaf.dtype.kind == "S" for leaf in _nests.leaves(part)):
+            raise ValueError(
+                "`cache_folder` must be None for records with text, which is "
+                f"of any length. Received: cache_folder={self._folder!s}."
+            )
+        self._parts.append(part)
+        self._size += _bytes_of(part)
+        if self._size >= _SHARD_BYTES:
+            self._write()
+
+    def end(self) -> ArrayShards:
+        if self._parts:
+            self._write()
+        return ArrayShards(self._shards)
+
+    def _write(self) -> None:
+        records = _joined(self._parts)
+        shard, leaves = len(self._shards), _nests.leaves(records)
+        paths = [
+            str(self._folder / f"{_PREFIX}{shard:05}-{number}.npy")
+            for number in range(len(leaves))
+        ]
+        for path, leaf in zip(paths, leaves, strict=True):
+            np.save(path, leaf)
+        self._shards.append(_nests.join(records, iter(paths)))
+        self._parts, self._size = [], 0
+
+
+def _batches(dataset: Any, batched: bool | None) -> Iterator[Nest]:
+    """Yields the elements of a data set, with a leading axis for records."""
+    if _is_keras(dataset):
+        if batched is False or dataset.num_batches is None:
+            raise ValueError(
+                "`dataset` must be finite, and yield batches, where it is a "
+                f"PyDataset. Received: batched={batched!r}, num_batches="
+                f"{dataset.num_batches!r}."
+            )
+        return (dataset[i] for i in range(dataset.num_batches))
+    if not _is_tensorflow(dataset):
+        raise TypeError(
+            "`dataset` must be a tf.data.Dataset or a keras.utils.PyDataset. "
+            f"Received: {type(dataset).__name__}. PoissonBatches takes arrays."
+        )
+    _check_finite(dataset)
+    specs = _nests.leaves(dataset.element_spec)
+    for spec in specs:
+        if type(spec).__name__ != "TensorSpec" or spec.shape.rank is None:
+            raise ValueError(
+                "`dataset` must yield dense tensors of known rank. Received: "
+                f"{spec!r}. Make ragged tensors dense in a map: "
+                "ragged.to_tensor(shape=...)."
+            )
+    if _is_batched(dataset, batched):
+        elements: Iterator[Nest] = dataset.as_numpy_iterator()
+        return elements
+    if all(spec.shape.is_fully_defined() for spec in specs):
+        at_once: Iterator[Nest] = dataset.batch(_AT_ONCE).as_numpy_iterator()
+        return at_once
+    # Records that differ in shape would not make a batch.
+    return dataset.batch(1).as_numpy_iterator()  # type: ignore[no-any-return]
+
+
+def _check_finite(dataset: Any) -> None:
+    if int(dataset.cardinality()) == -1:
+        raise ValueError(
+            "`dataset` must be finite. Received: an infinite one. Remove "
+            "repeat(), or take(...) as many records as there are."
+        )
+    if any("Repeat" in stage for stage in _stages(dataset)):
+        raise ValueError(
+            "`dataset` must yield each record once. Received: a stage that "
+            "repeats them. Remove repeat(): samples are drawn anew in every "
+            "round."
+        )
+
+
+def _is_batched(dataset: Any, given: bool | None) -> bool:
+    """Returns whether an element is a batch of records.
+
+    Raises:
+        ValueError: That is not known: a wrong guess would protect a part of a
+            record, or a batch of them.
+    """
+    if given is not None:
+        return given
+    for stage in _stages(dataset):
+        name = stage.removeprefix("Parallel").removeprefix("Padded")
+        if name.startswith(_OPAQUE) and not name.startswith(_SINGLE):
+            break
+        if name.startswith(_BATCHING):
+            return True
+        if name.startswith((*_UNBATCHING, *_SINGLE)):
+            return False
+    shapes = [spec.shape for spec in _nests.leaves(dataset.element_spec)]
+    known = {shape[0] for shape in shapes if shape.rank and shape[0]}
+    if any(shape.rank == 0 for shape in shapes) or len(known) > 1:
+        return False
+    raise ValueError(
+        "`batched` must say whether an element of this data set is a batch of "
+        f"records or one record. Received: batched=None, for elements "
+        f"{dataset.element_spec!r}."
+    )
+
+
+def _stages(dataset: Any) -> list[str]:
+    """Returns the stages of a `tf.data.Dataset`, the last one first.
+
+    They are read from its description, in which a stage is a line; there are
+    none for a data set that has no description.
+    """
+    describe = getattr(dataset, "__debug_string__", str)
+    return re.findall(r"<_?(\w+?)(?:Dataset)?(?:V\d)? ", str(describe()))
+
+
+def _is_tensorflow(data: Any) -> bool:
+    return hasattr(data, "as_numpy_iterator") and hasattr(data, "element_spec")
+
+
+def _is_keras(data: Any) -> bool:
+    return any(kind.__name__ == "PyDataset" for kind in type(data).__mro__)
+
+
+def _check_alike(
+    path: str, first: npt.NDArray[Any], other: npt.NDArray[Any]
+) -> None:
+    are_text = first.dtype.kind == other.dtype.kind == "S"
+    is_alike = are_text or first.dtype == other.dtype
+    if first.shape[1:] != other.shape[1:] or not is_alike:
+        raise ValueError(
+            "`dataset` must have records of one shape and dtype. Received: "
+            f"{first.shape[1:]} and {first.dtype}, and then "
+            f"{other.shape[1:]} and {other.dtype}, at {path}. Resize or pad "
+            "them in a map, or with padded_batch(..., padded_shapes=...)."
+        )
+
+
+def _joined(parts: list[Nest]) -> Nest:
+    columns = zip(*map(_nests.leaves, parts), strict=True)
+    return _nests.join(parts[0], map(np.concatenate, columns))
+
+
+def _bytes_of(part: Nest) -> int:
+    return sum(int(leaf.nbytes) for leaf in _nests.leaves(part))
+
+
+def _shown(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"

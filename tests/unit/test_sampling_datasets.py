@@ -1,0 +1,170 @@
+"""A data set is read once, into records that can be drawn in any order."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_dp.sampling import ArrayShards, PoissonBatches, datasets
+
+X = np.arange(60, dtype="float32").reshape(20, 3)
+Y = np.arange(20)
+
+
+def slices(data=(X, Y)):
+    return tf.data.Dataset.from_tensor_slices(data)
+
+
+class Batches(keras.utils.PyDataset):
+    def __init__(self, count=4, **options):
+        super().__init__(**options)
+        self.count = count
+
+    @property
+    def num_batches(self):
+        return self.count
+
+    def __getitem__(self, index):
+        rows = slice(5 * index, 5 * index + 5)
+        return X[rows], Y[rows]
+
+
+def generated(shapes, batch=None):
+    spec = tuple(tf.TensorSpec(shape, tf.float32) for shape in shapes)
+    element = tuple(
+        np.zeros([batch or 2 if size is None else size for size in shape])
+        for shape in shapes
+    )
+    return tf.data.Dataset.from_generator(
+        lambda: iter([element] * 4), output_signature=spec
+    )
+
+
+class TestTheRecords:
+    @pytest.mark.parametrize(
+        "dataset",
+        [
+            slices,
+            lambda: slices().batch(8),
+            lambda: slices().batch(5, drop_remainder=True).prefetch(1),
+            lambda: slices().map(lambda x, y: (x, y)).padded_batch(6).cache(),
+            lambda: slices().batch(8).unbatch(),
+            lambda: slices().batch(7, num_parallel_calls=2),
+            Batches,
+        ],
+    )
+    def test_are_those_of_the_data_set(self, dataset) -> None:
+        x, y = datasets.stored(dataset(), verbose=False)
+
+        np.testing.assert_array_equal(x, X)
+        np.testing.assert_array_equal(y, Y)
+
+    def test_are_drawn(self) -> None:
+        batches = PoissonBatches.from_dataset(
+            slices().batch(8), sampling_probability=1, seed=3, verbose=False
+        )
+
+        (x, y), mask, _ = next(iter(batches))
+        assert batches.population_size == 20
+        np.testing.assert_array_equal(x[mask], X[y[mask]])
+
+    def test_are_in_files_if_asked(self, tmp_path, monkeypatch) -> None:
+        monkeypatch.setattr(datasets, "_SHARD_BYTES", 100)
+        (tmp_path / "keras_dp-00099-0.npy").write_bytes(b"of an earlier call")
+
+        source = datasets.stored(
+            slices().batch(8), folder=tmp_path, verbose=False
+        )
+
+        assert isinstance(source, ArrayShards)
+        assert source.shards == 3
+        x, y = source[np.arange(20)]
+        np.testing.assert_array_equal(x, X)
+        np.testing.assert_array_equal(y, Y)
+        assert len([*tmp_path.iterdir()]) == 6
+
+    def test_may_be_text(self) -> None:
+        words = np.array(["a", "bcd", "é"])
+
+        (stored,) = datasets.stored(slices((words,)).batch(2), verbose=False)
+
+        assert stored.tolist() == [b"a", b"bcd", "é".encode()]
+
+    def test_are_counted_and_weighed(self, capsys) -> None:
+        datasets.stored(slices().batch(8))
+
+        assert (
+            "Stored 20 records of float32[3], int64[]: 0.0 MB in memory."
+            in (capsys.readouterr().out)
+        )
+
+
+class TestTheUnit:
+    @pytest.mark.parametrize(
+        ("dataset", "batched"),
+        [
+            (slices(), False),
+            (slices(X), False),
+            (slices().batch(4), True),
+            (slices().batch(4, drop_remainder=True).shuffle(3), True),
+            (slices().batch(4).unbatch().take(3), False),
+            (generated([[None, 3], []]), False),
+            (generated([[2], [3]]), False),
+        ],
+    )
+    def test_is_read_off_the_data_set(self, dataset, batched) -> None:
+        assert datasets._is_batched(dataset, None) is batched
+
+    @pytest.mark.parametrize(
+        "dataset",
+        [
+            generated([[None, 3], [None]]),  # Sequences of tokens, or batches.
+            generated([[4, 3], [4]]),
+            tf.data.Dataset.from_tensors((X, Y)),
+        ],
+    )
+    def test_is_not_guessed(self, dataset) -> None:
+        with pytest.raises(ValueError, match="`batched` must say"):
+            datasets.stored(dataset)
+
+    def test_is_what_the_caller_says(self) -> None:
+        dataset = generated([[None, 3], [None]])
+
+        as_batches = datasets.stored(dataset, batched=True, verbose=False)
+        as_records = datasets.stored(dataset, batched=False, verbose=False)
+
+        assert as_batches[0].shape == (8, 3)
+        assert as_records[0].shape == (4, 2, 3)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("dataset", "message"),
+        [
+            (slices().repeat(), "must be finite"),
+            (slices().repeat(2), "each record once"),
+            (slices().take(0), "at least one record"),
+            (
+                tf.data.Dataset.range(1, 4).map(lambda n: tf.zeros([n])),
+                "one shape and dtype",
+            ),
+            (slices(tf.ragged.constant([[1.0], [2.0, 3.0]])), "to_tensor"),
+            (Batches(None), "must be finite"),
+        ],
+    )
+    def test_say_what_to_do(self, dataset, message) -> None:
+        with pytest.raises(ValueError, match=message):
+            datasets.stored(dataset, verbose=False)
+
+    def test_of_text_in_files(self, tmp_path) -> None:
+        with pytest.raises(ValueError, match="`cache_folder` must be None"):
+            datasets.stored(slices((np.array(["a"]),)), folder=tmp_path)
+
+    @pytest.mark.parametrize("dataset", [slices(), Batches()])
+    def test_of_a_sampler_name_the_function(self, dataset) -> None:
+        with pytest.raises(TypeError, match=r"PoissonBatches\.from_dataset"):
+            PoissonBatches(dataset, sampling_probability=0.1)
+
+    def test_of_what_is_no_data_set(self) -> None:
+        with pytest.raises(TypeError, match=r"must be a tf.data.Dataset"):
+            PoissonBatches.from_dataset((X, Y), sampling_probability=0.1)
