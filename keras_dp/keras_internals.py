@@ -58,6 +58,15 @@ def seed_generators_of(layer: keras.Layer) -> list[Any]:
     ]
 
 
+def is_seed_state(variable: keras.Variable) -> bool:
+    """Whether the variable is the state of a seed generator.
+
+    `SeedGenerator` names it "seed_generator_state", Keras 3.15. Without it
+    layers that draw random numbers are refused where records are mapped.
+    """
+    return bool(variable.name == "seed_generator_state")
+
+
 def takes_training(layer: keras.Layer) -> bool:
     """Whether the layer's call has the argument `training`.
 

@@ -1,5 +1,6 @@
 """From what `fit` is given to physical batches of one sample."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import keras
@@ -9,7 +10,8 @@ import tensorflow as tf
 from keras_dp.ledger import SamplingEvent, UnverifiedSampling
 from keras_dp.optimizers.record_batch import Grouping
 from keras_dp.sampling import PoissonBatches
-from keras_dp.training.sampled_batches import SampledBatches
+from keras_dp.training.class_weights import with_class_weights
+from keras_dp.training.sampled_batches import SampledBatches, mapped_structure
 
 
 class PhysicalStep(NamedTuple):
@@ -40,10 +42,15 @@ class DataAdapter:
 
     Attributes:
         source: The argument of `fit`.
+        class_weight: The weight of each label, for what a sampler draws; Keras
+            itself weights the rest.
     """
 
-    def __init__(self, source: Any) -> None:
+    def __init__(
+        self, source: Any, class_weight: Mapping[int, float] | None = None
+    ) -> None:
         self.source = source
+        self.class_weight = class_weight if self.is_sampler else None
 
     @property
     def is_sampler(self) -> bool:
@@ -61,6 +68,24 @@ class DataAdapter:
     def unit(self) -> str:
         """The unit that is drawn: "example", or "microbatch"."""
         return str(self.source.unit) if self.is_sampler else "example"
+
+    def check_targets(self) -> None:
+        """Raises for a sampler whose records hold no targets.
+
+        Raises:
+            ValueError: The message says how to give them.
+        """
+        if not self.is_sampler:
+            return
+        structure = mapped_structure(self.source)
+        _, y, _ = keras.utils.unpack_x_y_sample_weight(structure)
+        if y is None:
+            raise ValueError(
+                "`x` must be PoissonBatches of (inputs, targets) or (inputs, "
+                "targets, sample_weight), for the loss is of the targets. "
+                f"Received: records of {structure!r}. An autoencoder takes "
+                "PoissonBatches((x, x), ...), which needs no second copy."
+            )
 
     @property
     def population_size(self) -> int | None:
@@ -98,9 +123,11 @@ class DataAdapter:
             return PhysicalStep(x, y, weight, mask=None, ends_sample=True)
         leaves, mask, ends_sample = data
         records = keras.tree.pack_sequence_as(
-            self.source.record_structure, list(leaves)
+            mapped_structure(self.source), list(leaves)
         )
         x, y, weight = keras.utils.unpack_x_y_sample_weight(records)
+        if self.class_weight is not None:
+            weight = with_class_weights(y, weight, self.class_weight)
         return PhysicalStep(x, y, weight, mask, bool(ends_sample))
 
 
@@ -145,12 +172,19 @@ def example_batch(step: PhysicalStep, examples: int) -> tuple[Any, Any, bool]:
     x = keras.tree.map_structure(moved, step.x)
     first = min(examples, len(rows))
     kinds = {
-        b"".join(leaf[i].numpy().tobytes() for leaf in keras.tree.flatten(x))
+        b"".join(_content(leaf[i]) for leaf in keras.tree.flatten(x))
         for i in range(first)
     }
     floats = any(leaf.dtype.is_floating for leaf in leaves)
     tells = len(kinds) > 1 and (floats or real.sum() > 1)
     return x, keras.tree.map_structure(taken, step.y), tells
+
+
+def _content(entry: tf.Tensor) -> bytes:
+    """Returns bytes that tell an entry from others of its shape and dtype."""
+    if entry.dtype == tf.string:
+        return repr(np.asarray(entry).tolist()).encode()
+    return bytes(np.asarray(entry).tobytes())
 
 
 def _tensors(part: Any) -> Any:

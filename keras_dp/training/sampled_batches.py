@@ -12,7 +12,9 @@ from typing_extensions import override
 from keras_dp.keras_internals import variant_of
 from keras_dp.sampling import PhysicalBatch, PoissonBatches
 from keras_dp.sampling.aligned import ALIGNMENT_BYTES
+from keras_dp.sampling.nests import Nest
 from keras_dp.sampling.prefetch import Prefetched
+from keras_dp.training.record_map import record_map
 
 # One more would only wait: the thread is as fast as the loop on average.
 _AHEAD = 2
@@ -41,18 +43,15 @@ class SampledBatches(tf.data.Dataset):
     """
 
     def __init__(self, sampler: PoissonBatches) -> None:
-        self._sampler = sampler
+        self._sampler, self._change = sampler, record_map(sampler)
         size = sampler.physical_batch_size
         spec = (
-            tuple(
-                tf.TensorSpec((size, *spec.shape), spec.dtype)
-                for spec in keras.tree.flatten(sampler.record_structure)
-            ),
+            _specs(sampler, size),
             tf.TensorSpec((size,), tf.bool),
             tf.TensorSpec((), tf.bool),
         )
         self._plain = tf.data.Dataset.from_generator(
-            lambda: _elements(sampler.rounds(), lambda leaf: leaf),
+            lambda: _elements(sampler.rounds(self._change), lambda leaf: leaf),
             output_signature=spec,
         ).prefetch(_AHEAD)
         super().__init__(variant_of(self._plain))
@@ -72,8 +71,55 @@ class SampledBatches(tf.data.Dataset):
             iterator: Iterator[Any] = super().__iter__()
             return iterator
         # Asked for here, not in the thread: streams of a seed are in order.
-        batches = self._sampler.rounds()
+        batches = self._sampler.rounds(self._change)
         return Prefetched(_elements(batches, as_tensor), ahead=_AHEAD)
+
+
+def mapped_structure(sampler: PoissonBatches) -> Nest:
+    """Returns the nest of `RecordSpec`s of a record as the model takes it."""
+    change = record_map(sampler)
+    return sampler.record_structure if change is None else change.structure
+
+
+def batches_in_order(sampler: PoissonBatches) -> tf.data.Dataset:
+    """Returns the records of a sampler as a finite data set of Keras.
+
+    They come all once, in the order of the data, in batches of the physical
+    size; the last may be shorter. Nothing is sampled.
+    """
+    structure = mapped_structure(sampler)
+
+    def elements() -> Iterator[Any]:
+        for records in sampler.in_order(record_map(sampler)):
+            yield tuple(keras.tree.flatten(records))
+
+    def packed(*leaves: tf.Tensor) -> Any:
+        return _as_tuples(keras.tree.pack_sequence_as(structure, list(leaves)))
+
+    count = -(-len(sampler.positions) // sampler.physical_batch_size)
+    dataset = tf.data.Dataset.from_generator(
+        elements, output_signature=_specs(sampler, None)
+    )
+    dataset = dataset.map(packed).prefetch(_AHEAD)
+    return dataset.apply(tf.data.experimental.assert_cardinality(count))
+
+
+def _as_tuples(nest: Nest) -> Nest:
+    """Makes lists tuples: `tf.data` would stack the tensors of a list."""
+    if isinstance(nest, dict):
+        return {key: _as_tuples(child) for key, child in nest.items()}
+    if isinstance(nest, (list, tuple)):
+        return tuple(map(_as_tuples, nest))
+    return nest
+
+
+def _specs(
+    sampler: PoissonBatches, size: int | None
+) -> tuple[tf.TensorSpec, ...]:
+    return tuple(
+        tf.TensorSpec((size, *spec.shape), spec.dtype)
+        for spec in keras.tree.flatten(mapped_structure(sampler))
+    )
 
 
 def _elements(

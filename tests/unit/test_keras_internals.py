@@ -264,6 +264,10 @@ def _caching_device_after(context):
 
 # How each function is seen to work, on what Keras and TensorFlow hand out.
 WORKS = {
+    "is_seed_state": lambda f: (
+        f(keras.random.SeedGenerator(1).state)
+        and not f(keras.Variable(tf.zeros([2], tf.int64), trainable=False))
+    ),
     "layers_of": lambda f: {each.name for each in f(_model())} >= {"head"},
     "sublayers_of": lambda f: f(_model())[-1].name == "head",
     "own_trainable_variables": lambda f: (

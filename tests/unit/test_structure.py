@@ -97,8 +97,10 @@ WINGS = {
         "checks": {"engine", "layer_calls", "records", "unsupported"},
     },
     "training": {
-        "sampled_batches": set(),
-        "data_adapter": {"sampled_batches"},
+        "record_map": set(),
+        "sampled_batches": {"record_map"},
+        "class_weights": set(),
+        "data_adapter": {"class_weights", "sampled_batches"},
         "devices": {"data_adapter"},
     },
 }

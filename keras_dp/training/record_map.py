@@ -1,0 +1,181 @@
+"""The function of one record that `PoissonBatches(..., map=...)` applies."""
+
+import weakref
+from typing import Any
+
+import keras
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+from typing_extensions import override
+
+from keras_dp import _nests
+from keras_dp.errors import PrivateTrainingError
+from keras_dp.gradients.unsupported import stateful_operations
+from keras_dp.keras_internals import is_seed_state
+from keras_dp.sampling import PoissonBatches, RecordSpec
+from keras_dp.sampling.nests import Nest, mapped
+from keras_dp.sampling.random_words import Words
+from keras_dp.sampling.record_source import as_arrays, in_places
+
+# Seeds of 30 bits leave room to count up.
+_SEED_BITS = 2**30 - 1
+
+_maps: weakref.WeakKeyDictionary[PoissonBatches, "RecordMap"] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def record_map(sampler: PoissonBatches) -> "RecordMap | None":
+    """Returns the compiled map of a sampler, `None` if it has none."""
+    if sampler.map is None:
+        return None
+    if sampler not in _maps:
+        _maps[sampler] = RecordMap(sampler.map, sampler.record_structure)
+    return _maps[sampler]
+
+
+class RecordMap:
+    """Applies a function to each record that was drawn, one at a time.
+
+    Guarantee: what stands in a row is a function of the record that was drawn
+    for it and of random numbers of its own, fresh for each draw. No record can
+    touch the row of another, so that one record still moves the sum by its
+    bound: the function is called on one record (`tf.map_fn`), and refused if
+    it keeps anything from call to call. Whether its random numbers are secret
+    does not matter. Random numbers of Keras, such as those of `RandomFlip`,
+    follow from the operating system's generator, whatever the seed of their
+    layer; inside `reproducible()` from the seed of the sampler.
+
+    Attributes:
+        structure: Nest of `RecordSpec`s of one record as the function returns
+            it.
+    """
+
+    def __init__(self, function: Any, structure: Nest) -> None:
+        """Traces the function.
+
+        Args:
+            function: See `PoissonBatches`.
+            structure: Nest of `RecordSpec`s of one stored record.
+
+        Raises:
+            PrivateTrainingError: It writes, or calls Python.
+            ValueError: Its result has no fixed shape.
+        """
+
+        def of_record(leaves: list[tf.Tensor], seed: tf.Tensor) -> Any:
+            record = _nests.join(structure, iter(leaves))
+            with _FreshSeeds(seed):
+                if isinstance(record, tuple):
+                    return function(*record)
+                return function(record)
+
+        specs = [
+            tf.TensorSpec(spec.shape, spec.dtype)
+            for spec in _nests.leaves(structure)
+        ]
+        seed = tf.TensorSpec([2], tf.int32)
+        one = tf.function(of_record, autograph=False)
+        traced = one.get_concrete_function(specs, seed)
+        returned = traced.structured_outputs
+        self.structure = mapped(_spec_of, returned)
+        _check_keeps_nothing(traced.graph)
+
+        @tf.function(
+            autograph=False,
+            input_signature=[
+                [tf.TensorSpec([None, *s.shape], s.dtype) for s in specs],
+                tf.TensorSpec([None, 2], tf.int32),
+            ],
+        )
+        def of_records(leaves: list[tf.Tensor], seeds: tf.Tensor) -> Any:
+            return tf.map_fn(
+                lambda elements: of_record(*elements),
+                (leaves, seeds),
+                fn_output_signature=keras.tree.map_structure(
+                    lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype),
+                    returned,
+                ),
+            )
+
+        self._of_records = of_records
+
+    def __call__(
+        self, records: Nest, mask: npt.NDArray[np.bool_], words: Words
+    ) -> Nest:
+        """Returns a physical batch whose rows were mapped, zeros elsewhere.
+
+        Args:
+            records: Nest of arrays `[rows, ...]`.
+            mask: Which rows hold a record. The function is called on no other.
+            words: Where the randomness comes from.
+        """
+        rows = np.flatnonzero(mask)
+        seeds = words(len(rows)).view(np.int32).reshape(-1, 2)
+        leaves = [leaf[rows] for leaf in _nests.leaves(records)]
+        with tf.device("CPU:0"):
+            changed = self._of_records(leaves, seeds)
+        places = np.where(mask, np.cumsum(mask) - 1, -1)
+        return mapped(
+            lambda _, leaf: in_places(leaf, places), as_arrays(changed, "map")
+        )
+
+
+class _FreshSeeds(keras.StatelessScope):
+    """Gives the seed generators that are used inside states of its own."""
+
+    def __init__(self, seed: tf.Tensor) -> None:
+        super().__init__()
+        self._seed = seed
+        self._states: dict[int, Any] = {}
+
+    @override
+    def get_current_value(self, variable: keras.Variable) -> Any:
+        if not is_seed_state(variable):
+            return None
+        if id(variable) not in self._states:
+            # Keras counts draws up in the second word, which has room for it.
+            state = (self._seed & _SEED_BITS) + [len(self._states), 0]
+            self._states[id(variable)] = tf.cast(state, variable.dtype)
+        return self._states[id(variable)]
+
+    @override
+    def add_update(self, update: Any) -> None:
+        variable, value = update
+        if not is_seed_state(variable):
+            raise _refusal(f"a write to the variable {variable.path!r}")
+        self._states[id(variable)] = value
+
+
+def _spec_of(path: str, leaf: Any) -> RecordSpec:
+    if not isinstance(leaf, tf.Tensor) or not leaf.shape.is_fully_defined():
+        raise ValueError(
+            "`map` must return tensors of a fixed shape, by which records are "
+            f"put into one batch. Received: {leaf!r} at {path}. Set it with "
+            "tf.ensure_shape(tensor, shape)."
+        )
+    dtype = np.dtype("S1")
+    if leaf.dtype != tf.string:
+        dtype = np.dtype(leaf.dtype.as_numpy_dtype)
+    return RecordSpec(tuple(leaf.shape), dtype)
+
+
+def _check_keeps_nothing(graph: tf.Graph) -> None:
+    definition = graph.as_graph_def()
+    bodies = {
+        function.signature.name: function.node_def
+        for function in definition.library.function
+    }
+    bodies["map"] = definition.node
+    forbidden = stateful_operations.forbidden_in(["map"], bodies.__getitem__)
+    if forbidden:
+        raise _refusal(f"the operation {forbidden!r}")
+
+
+def _refusal(what: str) -> PrivateTrainingError:
+    return PrivateTrainingError(
+        "`map` must keep nothing from one record to the next, and call no "
+        "Python, or records could touch each other. Received: a function with "
+        f"{what}. Do this once, before training, for all records."
+    )
