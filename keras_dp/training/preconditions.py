@@ -24,27 +24,29 @@ _UNSUPPORTED = (
 )
 
 
+# The remedy for each option of `fit` that a sampler leaves no room for.
+_INSTEAD = {
+    "y": "Pass PoissonBatches((x, y), ...).",
+    "batch_size": "Pass PoissonBatches(..., sampling_probability=...).",
+    "sample_weight": "Pass PoissonBatches((x, y, sample_weight), ...).",
+    "validation_split": "Pass make_private(..., validation_split=...), or "
+    "hold records back and pass validation_data=(x, y).",
+}
+
+
 def check_no_batching(**options: Any) -> None:
     """Raises for options of `fit` that a sampler leaves no room for."""
-    given = {
-        name: value
-        for name, value in options.items()
-        if name
-        in {
-            "y",
-            "batch_size",
-            "sample_weight",
-            "class_weight",
-            "validation_split",
-        }
-        and value is not None
-        and not (name == "validation_split" and value == 0)
-    }
+    given = [
+        name
+        for name in _INSTEAD
+        if options.get(name) is not None
+        and not (name == "validation_split" and options[name] == 0)
+    ]
     if given:
         raise ValueError(
-            f"`{next(iter(given))}` must not be given with PoissonBatches, "
+            f"`{given[0]}` must not be given with PoissonBatches, "
             "whose records hold the inputs, targets and sample weights, and "
-            f"whose sizes are drawn. Received: {sorted(given)!r}."
+            f"whose sizes are drawn. Received: {given!r}. {_INSTEAD[given[0]]}"
         )
 
 
@@ -159,6 +161,17 @@ def check_one_worker(workers: int) -> None:
             "`target_epsilon` must be None with several workers, of which only "
             f"the chief knows the ledger. Received: {workers} workers. Choose "
             "the noise and the epochs with calibrate_noise."
+        )
+
+
+def check_compiled_steps(options: dict[str, Any]) -> None:
+    """Raises unless `steps_per_execution` is a number of rounds."""
+    count = options.get("steps_per_execution", 1)
+    if not isinstance(count, int) or count < 1:
+        raise ValueError(
+            "`steps_per_execution` must be an integer >= 1: rounds are "
+            "recorded one by one, and nothing is gained by finding a best "
+            f"number. Received: steps_per_execution={count!r}. Leave it out."
         )
 
 

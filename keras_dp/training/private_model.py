@@ -20,6 +20,7 @@ from keras_dp.keras_internals import (
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.sampling import PoissonBatches
 from keras_dp.training.batch_computation import BatchKind
+from keras_dp.training.class_weights import with_class_weights
 from keras_dp.training.data_adapter import DataAdapter, PhysicalStep
 from keras_dp.training.devices.cluster import ClusterModel
 from keras_dp.training.devices.replicas import Replicas
@@ -39,6 +40,7 @@ from keras_dp.training.outside_the_ledger import (
     warn_of_other_ledgers,
 )
 from keras_dp.training.preconditions import (
+    check_compiled_steps,
     check_executions,
     check_no_batching,
     check_no_jit,
@@ -50,6 +52,7 @@ from keras_dp.training.preconditions import (
     resolved_loss_scale,
 )
 from keras_dp.training.private_metrics import PrivateMetric
+from keras_dp.training.sampled_batches import batches_in_order
 from keras_dp.training.settings_advice import advise_delta
 from keras_dp.training.side_queries import SideQueries
 from keras_dp.training.step import TrainingStep
@@ -76,6 +79,8 @@ class PrivateModel(ClusterModel):
             is compared with brute force on before training, eagerly; 0 turns
             the check off. It costs one backward pass per example.
         samples: The data of `fit` without `x`; set by `make_private`.
+        validation_data: The `validation_data` of `fit` without `x`; set by
+            `make_private(..., validation_split=...)`.
         target: The most that the ledger may spend: `fit` and `train_on_batch`
             end before a round would exceed it. Set by `make_private` or you.
 
@@ -122,6 +127,7 @@ class PrivateModel(ClusterModel):
         self._side_queries = SideQueries(None, None)
         self._loop: TrainingLoop | None = None
         self.samples: PoissonBatches | None = None
+        self.validation_data: Any = None
         self.target: PrivacyTarget | None = None
         self._loss_scale: float | None = None
 
@@ -224,6 +230,7 @@ class PrivateModel(ClusterModel):
             )
         side_queries = SideQueries(private_metrics, batch_statistics)
         optimizer.check_side_queries(side_queries.queries)
+        check_compiled_steps(options)
         options.pop("auto_scale_loss", None)
         if Replicas(self.distribute_strategy).are_many:
             check_no_jit(options)
@@ -297,14 +304,19 @@ class PrivateModel(ClusterModel):
             delta: In (0, 1), for the target and for what is shown. By default
                 that of `make_private`, else `N^-1.1` for N records, else 1e-5.
             **options: As in Keras. With `PoissonBatches`, `steps_per_epoch`
-                is a number of rounds.
+                is a number of rounds, and `validation_data` may be
+                `PoissonBatches`, which are evaluated as by `evaluate`.
 
         Raises:
             BudgetExceededError: The target leaves no room for a single round.
+            ValueError: An option does not go with `PoissonBatches`, or their
+                records hold no targets.
         """
         if x is None and self.samples is not None:
             x = self.samples
-        adapter, replicas = self._ready(x)
+            options.setdefault("validation_data", self.validation_data)
+        adapter, replicas = self._ready(x, options.get("class_weight"))
+        adapter.check_targets()
         delta = self._delta(delta, adapter)
         advise_delta(delta, adapter.population_size)
         limit = self._limit(target_epsilon, delta, replicas)
@@ -316,12 +328,17 @@ class PrivateModel(ClusterModel):
                 options["steps_per_epoch"], self.steps_per_execution
             )
             options["shuffle"] = False  # The draws are random already.
+        held_out = options.get("validation_data")
+        if isinstance(held_out, PoissonBatches):
+            options["validation_data"] = batches_in_order(held_out)
         terms = FitTerms(epochs, options, self.steps_per_execution)
         with self._running(adapter, replicas, terms, limit) as loop:
             if replicas.are_many and adapter.is_sampler:
                 x = replicas.nothing()
             elif adapter.is_sampler:
                 x = adapter.dataset()
+            if adapter.is_sampler:
+                options["class_weight"] = None  # The adapter has them.
             return super().fit(
                 x,
                 y,
@@ -349,11 +366,7 @@ class PrivateModel(ClusterModel):
     ) -> Any:
         """Runs one round on a batch, recorded as an unverified sample."""
         if class_weight is not None:
-            raise ValueError(
-                "`class_weight` must be None: pass the weights of the examples "
-                "as `sample_weight`. "
-                f"Received: class_weight={class_weight!r}."
-            )
+            sample_weight = with_class_weights(y, sample_weight, class_weight)
         adapter, replicas = self._ready(x)
         if adapter.is_sampler:
             raise TypeError(
@@ -366,6 +379,56 @@ class PrivateModel(ClusterModel):
             logs = loop.run(iter([(x, y, sample_weight)]), rounds=1)
         logs = {name: float(value) for name, value in logs.items()}
         return logs if return_dict else metrics_in_order(self, logs)
+
+    @override
+    def evaluate(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        verbose: Any = "auto",
+        sample_weight: Any = None,
+        **options: Any,
+    ) -> Any:
+        """Evaluates as `keras.Model.evaluate` does.
+
+        Not private: losses and metrics are computed without noise, and no
+        ledger counts them. On the training data they tell of its records.
+
+        Args:
+            x: As in Keras; or `PoissonBatches`, whose records are all
+                evaluated once, in order, in physical batches. Nothing is
+                sampled.
+            y: As in Keras.
+            batch_size: As in Keras.
+            verbose: As in Keras.
+            sample_weight: As in Keras.
+            **options: As in Keras.
+        """
+        if isinstance(x, PoissonBatches):
+            check_no_batching(
+                y=y, batch_size=batch_size, sample_weight=sample_weight
+            )
+            x = batches_in_order(x)
+        return super().evaluate(
+            x, y, batch_size, verbose, sample_weight, **options
+        )
+
+    @override
+    def predict(
+        self, x: Any, batch_size: int | None = None, **options: Any
+    ) -> Any:
+        """Predicts as `keras.Model.predict` does, one row a record.
+
+        Args:
+            x: As in Keras; or `PoissonBatches`, as in `evaluate`.
+            batch_size: As in Keras.
+            **options: As in Keras.
+        """
+        if isinstance(x, PoissonBatches):
+            check_no_batching(batch_size=batch_size)
+            x = batches_in_order(x)
+        return super().predict(x, batch_size, **options)
 
     @override
     def train_step(self, data: Any) -> Any:
@@ -446,7 +509,9 @@ class PrivateModel(ClusterModel):
         if isinstance(self.optimizer, DPOptimizer) and self.built:
             self.optimizer.build_round(self.model, self._side_queries.queries)
 
-    def _ready(self, x: Any) -> tuple[DataAdapter, Replicas]:
+    def _ready(
+        self, x: Any, class_weight: Any = None
+    ) -> tuple[DataAdapter, Replicas]:
         """Returns what trains on what, unless it must not."""
         check_compiled(self, "fit")
         optimizer = self.optimizer
@@ -457,7 +522,8 @@ class PrivateModel(ClusterModel):
             )
         if self._step is not None:
             self._step.check_unchanged(self.model, optimizer)
-        adapter, replicas = DataAdapter(x), Replicas(self.distribute_strategy)
+        adapter = DataAdapter(x, class_weight)
+        replicas = Replicas(self.distribute_strategy)
         check_precision()
         check_strategies(self.model, optimizer, replicas.strategy)
         ledger = optimizer.required_ledger()

@@ -519,7 +519,6 @@ class TestRefusals:
         [
             {"y": np.zeros(3)},
             {"batch_size": 4},
-            {"class_weight": {0: 1.0}},
             {"validation_split": 0.2},
             {"sample_weight": np.ones(3)},
         ],

@@ -1,0 +1,192 @@
+"""Data as users of Keras have it trains, or is refused with the remedy."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+import keras_dp
+from keras_dp.sampling import PoissonBatches
+
+LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+RECORDS = 60
+
+
+def data():
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(RECORDS, 4)).astype("float32")
+    return x, generator.integers(0, 3, size=RECORDS)
+
+
+def compiled(model=None, stddev=0.0, loss=LOSS, **options):
+    if model is None:
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input((4,)), layers.Dense(3)])
+    private = keras_dp.PrivateModel(model)
+    private.compile(
+        keras_dp.optimizers.DPSGD(
+            0.5,
+            query=keras_dp.GaussianAverageQuery(1.0, stddev, 10),
+            ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
+        ),
+        loss=loss,
+        **options,
+    )
+    return private
+
+
+def samples(records, probability=1.0, **options):
+    return PoissonBatches(records, sampling_probability=probability, **options)
+
+
+class TestText:
+    @pytest.mark.parametrize("dtype", ["U", "S", object])
+    def test_reaches_a_lookup(self, dtype) -> None:
+        words = np.array(["red", "green", "blue"] * 20, dtype)[:, None]
+        text = keras.Input((1,), dtype="string")
+        ids = layers.StringLookup(vocabulary=["red", "green"])(text)
+        embedded = layers.Flatten()(layers.Embedding(3, 2)(ids))
+        private = compiled(keras.Model(text, layers.Dense(3)(embedded)))
+
+        before = private.model.get_weights()[0]
+        private.fit(samples((words, data()[1])), verbose=0)
+
+        moved = (private.model.get_weights()[0] != before).any(axis=1)
+        assert moved.all()  # Each of the two words, and the one not known.
+
+    @pytest.mark.full
+    def test_is_prepared_by_a_map(self) -> None:
+        words = np.array(["red green", "green", "blue red"] * 20)
+        vectorize = layers.TextVectorization(
+            vocabulary=["red", "green"], output_sequence_length=3
+        )
+        private = compiled(
+            keras.Sequential(
+                [layers.Embedding(4, 2), layers.Flatten(), layers.Dense(3)]
+            )
+        )
+        records = samples(
+            (words, data()[1]), map=lambda text, y: (vectorize(text), y)
+        )
+
+        private.fit(records, verbose=0)
+
+        np.testing.assert_array_equal(
+            private.predict(records, verbose=0),
+            private.predict(vectorize(words), verbose=0),
+        )
+
+
+class TestWeights:
+    def test_of_classes_are_those_of_examples(self) -> None:
+        x, y = data()
+        by_class, by_example = compiled(), compiled()
+        weights = np.where(y == 2, 3.0, np.where(y == 1, 0.0, 1.0))
+
+        by_class.fit(samples((x, y)), verbose=0, class_weight={1: 0.0, 2: 3.0})
+        by_example.fit(samples((x, y, weights)), verbose=0)
+
+        for one, other in zip(
+            by_class.model.get_weights(),
+            by_example.model.get_weights(),
+            strict=True,
+        ):
+            # float32 rounding of weights of order 1.
+            np.testing.assert_allclose(one, other, atol=2e-6)
+
+    @pytest.mark.parametrize(
+        ("as_given", "loss"),
+        [
+            (lambda y: y, LOSS),
+            (lambda y: y[:, None], LOSS),
+            (lambda y: np.eye(3)[y], "mse"),
+        ],
+        ids=["labels", "column", "one-hot"],
+    )
+    def test_of_classes_on_a_batch_are_those_of_keras(
+        self, as_given, loss
+    ) -> None:
+        x, y = data()
+        own, plain = compiled(loss=loss), compiled().model
+        plain.compile("sgd", loss)
+
+        found, expected = (
+            each.train_on_batch(x, as_given(y), class_weight={2: 3.0})
+            for each in (own, plain)
+        )
+
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+    def test_of_classes_and_of_examples_are_one_too_many(self) -> None:
+        x, y = data()
+
+        with pytest.raises(ValueError, match="`class_weight` must be None"):
+            compiled().fit(
+                samples((x, y, np.ones(RECORDS))),
+                verbose=0,
+                class_weight={1: 2.0},
+            )
+
+
+class TestEvaluation:
+    @pytest.mark.parametrize("physical", [7, 64])
+    def test_takes_each_record_once_in_order(self, physical) -> None:
+        x, y = data()
+        private = compiled(metrics=["accuracy"])
+        batches = samples((x, y), 0.1, physical_batch_size=physical)
+
+        # float32 rounding of sums over other batches.
+        np.testing.assert_allclose(
+            private.evaluate(batches, verbose=0),
+            private.evaluate(x, y, verbose=0),
+            rtol=1e-5,
+        )
+        np.testing.assert_allclose(
+            private.predict(batches, verbose=0),
+            private.predict(x, verbose=0),
+            rtol=1e-5,
+        )
+        assert len(private.optimizer.ledger) == 0
+
+    def test_of_validation_data_is_the_same(self) -> None:
+        x, y = data()
+        private = compiled()
+
+        history = private.fit(
+            samples((x, y)), validation_data=samples((x, y)), verbose=0
+        ).history
+
+        loss = private.evaluate(x, y, verbose=0)
+        np.testing.assert_allclose(history["val_loss"][0], loss, rtol=1e-5)
+
+    def test_refuses_what_the_records_hold(self) -> None:
+        x, y = data()
+
+        with pytest.raises(ValueError, match="`y` must not be given"):
+            compiled().evaluate(samples((x, y)), y)
+
+
+class TestTheSampler:
+    def test_has_the_length_of_an_epoch(self) -> None:
+        assert len(samples(data(), 0.1)) == 10
+        assert len(samples(data(), 0.1, rounds_per_epoch=3)) == 3
+
+    def test_trains_an_autoencoder(self) -> None:
+        x, _ = data()
+        private = compiled(
+            keras.Sequential([keras.Input((4,)), layers.Dense(4)]), loss="mse"
+        )
+
+        private.fit(samples((x, x)), epochs=3, verbose=0)
+
+        assert len(private.optimizer.ledger) == 3
+
+    @pytest.mark.parametrize("records", [data()[0], {"x": data()[0]}])
+    def test_says_where_targets_are_missing(self, records) -> None:
+        with pytest.raises(ValueError, match=r"PoissonBatches\(\(x, x\)"):
+            compiled().fit(samples(records), verbose=0)
+
+
+def test_steps_per_execution_is_a_number() -> None:
+    with pytest.raises(ValueError, match="`steps_per_execution` must be an"):
+        compiled(steps_per_execution="auto")
