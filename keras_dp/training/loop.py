@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import keras
 from absl import logging
 
 from keras_dp.errors import PrivateTrainingError
@@ -47,6 +48,7 @@ class TrainingLoop:
         terms: FitTerms,
         limit: EpsilonLimit | None = None,
         stop: Callable[[], None] = lambda: None,
+        begin: Callable[[Round, int], None] = lambda planned, records: None,
     ) -> None:
         """Starts with nothing recorded.
 
@@ -59,7 +61,10 @@ class TrainingLoop:
             terms: The arguments that all workers must agree on.
             limit: How many rounds may run; `None` for any number.
             stop: Called after the last round that the limit leaves room for.
+            begin: Called before the first round, with the round that the
+                ledger covers and the number of rows of its first batch.
         """
+        self._begin = begin
         self._stop, self._rounds_run = stop, 0
         self._adapter, self._optimizer = adapter, optimizer
         self._built_step, self._replicas = built_step, replicas
@@ -179,6 +184,9 @@ class TrainingLoop:
         if self._optimizer.round.adapts:
             self._planned = None
         self.recorder.cover()
+        if not self._rounds_run:
+            rows = keras.tree.flatten(batch.x)[0].shape[0]
+            self._begin(self._planned_round(), rows)
         planned = self._plan()
         kind = self._kind(step, batch, first=True)
         logs, event = step.run(batch, kind, planned)

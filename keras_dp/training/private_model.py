@@ -1,7 +1,7 @@
 """A Keras model whose training is private, around the user's own."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
 import keras
@@ -17,6 +17,7 @@ from keras_dp.keras_internals import (
     metrics_in_order,
     takes_training,
 )
+from keras_dp.ledger import Round
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.sampling import PoissonBatches
 from keras_dp.training.batch_computation import BatchKind
@@ -57,6 +58,7 @@ from keras_dp.training.settings_advice import advise_delta
 from keras_dp.training.side_queries import SideQueries
 from keras_dp.training.step import TrainingStep
 from keras_dp.training.step_parts import StepOptions, StepParts
+from keras_dp.training.unsampled import warn_of_unsampled_batches
 
 
 @keras.saving.register_keras_serializable(package="keras_dp")
@@ -332,7 +334,14 @@ class PrivateModel(ClusterModel):
         if isinstance(held_out, PoissonBatches):
             options["validation_data"] = batches_in_order(held_out)
         terms = FitTerms(epochs, options, self.steps_per_execution)
-        with self._running(adapter, replicas, terms, limit) as loop:
+
+        def begin(planned: Round, rows: int) -> None:
+            if not adapter.is_sampler:
+                warn_of_unsampled_batches(
+                    self.model, adapter, planned, rows, delta
+                )
+
+        with self._running(adapter, replicas, terms, limit, begin) as loop:
             if replicas.are_many and adapter.is_sampler:
                 x = replicas.nothing()
             elif adapter.is_sampler:
@@ -566,6 +575,7 @@ class PrivateModel(ClusterModel):
         replicas: Replicas,
         terms: FitTerms,
         limit: EpsilonLimit | None,
+        begin: Callable[[Round, int], None] = lambda planned, rows: None,
     ) -> Iterator[TrainingLoop]:
         """Records the rounds run inside, and settles them at the end."""
         if self._loop is not None:
@@ -579,6 +589,7 @@ class PrivateModel(ClusterModel):
             terms,
             limit,
             self._stop,
+            begin,
         )
         with loop.recording():
             self._loop = loop

@@ -3,9 +3,13 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import layers
 
 import keras_dp
+from keras_dp import accountants
+from keras_dp.accountants.claim import rounded_up
+from keras_dp.ledger import PoissonSampling
 from keras_dp.sampling import PoissonBatches
 
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -37,6 +41,10 @@ def compiled(model=None, stddev=0.0, loss=LOSS, **options):
 
 def samples(records, probability=1.0, **options):
     return PoissonBatches(records, sampling_probability=probability, **options)
+
+
+def messages(caplog, part):
+    return [r.message for r in caplog.records if part in r.message]
 
 
 class TestText:
@@ -190,3 +198,48 @@ class TestTheSampler:
 def test_steps_per_execution_is_a_number() -> None:
     with pytest.raises(ValueError, match="`steps_per_execution` must be an"):
         compiled(steps_per_execution="auto")
+
+
+class TestBatchesThatNobodyDrew:
+    @pytest.mark.parametrize("kind", ["arrays", "dataset"])
+    def test_are_compared_with_those_of_the_library(self, kind, caplog) -> None:
+        private = compiled(stddev=2.0)
+        given = data()
+        if kind == "dataset":
+            given = (tf.data.Dataset.from_tensor_slices(given).batch(10),)
+
+        with caplog.at_level("WARNING", logger="absl"):
+            for _ in range(2):
+                private.fit(*given, shuffle=False, verbose=0)
+
+        (message,) = messages(caplog, "did not draw")
+        size = 32 if kind == "arrays" else 10
+        ledger = private.optimizer.ledger
+        (first, count), *_ = ledger.rounds
+        delta = 0.011 if kind == "arrays" else 1e-5  # 60^-1.1 = 0.01107.
+        rounds = -(-RECORDS // size)
+        assert count >= rounds
+        found = accountants.AnalyticGaussian().epsilon(
+            [(first, rounds)], delta=delta
+        )
+        drawn = accountants.Fourier().epsilon(
+            [
+                (
+                    keras_dp.ledger.Round(
+                        PoissonSampling(size / RECORDS), first.queries
+                    ),
+                    rounds,
+                )
+            ],
+            delta=delta,
+        )
+        for epsilon in (found, drawn):
+            assert f"epsilon <= {rounded_up(epsilon)}" in message
+        assert f"sampling_probability={size} / {RECORDS}" in message
+
+    def test_are_not_where_no_record_is_left_out(self, caplog) -> None:
+        with caplog.at_level("WARNING", logger="absl"):
+            compiled(stddev=2.0).fit(*data(), batch_size=RECORDS, verbose=0)
+            compiled(stddev=2.0).train_on_batch(*data())
+
+        assert not messages(caplog, "did not draw")
