@@ -1,5 +1,6 @@
 """From a Keras model, data and a privacy target to a private training."""
 
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +21,9 @@ from keras_dp.ledger import (
 from keras_dp.optimizers import DPOptimizer
 from keras_dp.planning import calibrate_scale, plan
 from keras_dp.planning.calibration import check_target
-from keras_dp.sampling import PoissonBatches
+from keras_dp.sampling import PoissonBatches, datasets
+from keras_dp.sampling.nests import mapped
+from keras_dp.sampling.record_source import Records, as_arrays, is_source
 from keras_dp.sampling.units import capped_rows
 from keras_dp.training import PrivacyTarget, PrivateModel
 from keras_dp.training.epsilon_limit import default_delta
@@ -43,6 +46,7 @@ def make_private(
     epochs: int,
     batch_size: int | None = None,
     delta: float | None = None,
+    validation_split: float = 0.0,
     l2_norm_clip: float = _CLIP,
     optimizer: Any = None,
     loss: Any = None,
@@ -71,7 +75,9 @@ def make_private(
         model: Any Keras model; where it is compiled, its optimizer, loss and
             metrics are taken over.
         data: `(x, y)` or `(x, y, sample_weight)`, arrays or nests of arrays
-            of equal length, or a `PoissonBatches`.
+            of equal length; a finite `tf.data.Dataset` or `PyDataset`, which
+            is read into memory (see `PoissonBatches.from_dataset`); or a
+            `PoissonBatches`.
         ledger: The ledger of the data set, or the path of its file, which is
             created if there is none.
         target_epsilon: For all rounds of the ledger, > 0.
@@ -79,6 +85,10 @@ def make_private(
         batch_size: Expected number of records in a sample. By default the
             smallest with nearly the best signal; see `plan`.
         delta: In (0, 1), by default `N^-1.1` for N records.
+        validation_split: Share of the records, the last ones, that are held
+            back before anything is sampled, in [0, 1); `fit` evaluates them
+            after each epoch. That is not private, as for all
+            `validation_data`. N counts the others.
         l2_norm_clip: Bound on the norm of an example's gradient, > 0.
         optimizer: Name, or Keras optimizer; by default that of the compiled
             model, else "adam". Its learning rate is kept.
@@ -120,12 +130,16 @@ def make_private(
     )
     if delta is not None:
         check_target(target_epsilon, delta)
+    _check_split(data, validation_split)
+    held_back = None
     if isinstance(data, PoissonBatches):
         samples, size = data, round(data.expected_sample_size)
         _check_no_more(batch_size=batch_size, unit_ids=unit_ids)
     else:
-        data, units = _capped(data, unit_ids, rows_per_unit)
-        population = len(keras.tree.flatten(data)[0])
+        data, units = _capped(_stored(data), unit_ids, rows_per_unit)
+        if validation_split:
+            data, held_back = _divided(data, validation_split)
+        population = len(Records(data))
         if delta is None:
             delta = default_delta(units)
         if batch_size is None:
@@ -151,6 +165,7 @@ def make_private(
         **_compiled(model, loss, metrics, options),
     )
     private.samples, private.target = samples, target
+    private.validation_data = held_back
     if verbose:
         print_line(
             f"Private training of {model.name!r}: "
@@ -161,6 +176,47 @@ def make_private(
             f"all rounds of the ledger, {len(own):,} of which it holds."
         )
     return private
+
+
+def _check_split(data: Any, validation_split: float) -> None:
+    if not 0 <= validation_split < 1:
+        raise ValueError(
+            "`validation_split` must be in [0, 1). "
+            f"Received: validation_split={validation_split!r}."
+        )
+    if validation_split and (
+        isinstance(data, PoissonBatches) or is_source(data)
+    ):
+        raise TypeError(
+            "`validation_split` must be 0 for data other than arrays and data "
+            f"sets. Received: {type(data).__name__}. Make two of it, and pass "
+            "the second as fit(validation_data=...)."
+        )
+
+
+def _stored(data: Any) -> Any:
+    """Returns data as arrays, or as the source that they are."""
+    if datasets.is_dataset(data):
+        return datasets.stored(data)
+    return data if is_source(data) else as_arrays(data)
+
+
+def _divided(arrays: Any, validation_split: float) -> tuple[Any, Any]:
+    """Returns the records to sample from, and those that are held back.
+
+    Raises:
+        ValueError: The share leaves no record to sample from.
+    """
+    kept = math.floor(len(Records(arrays)) * (1 - validation_split))
+    if not kept:
+        raise ValueError(
+            "`validation_split` must leave at least one record. "
+            f"Received: validation_split={validation_split!r}."
+        )
+    return (
+        mapped(lambda _, leaf: leaf[:kept], arrays),
+        mapped(lambda _, leaf: leaf[kept:], arrays),
+    )
 
 
 def _size_for(

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import keras_dp
 from keras_dp import accountants
@@ -192,6 +193,56 @@ class TestWhatItTakesOver:
 
         assert private.samples is samples
         assert private.optimizer.query.denominator == 40
+
+
+class TestTheData:
+    @pytest.mark.parametrize(
+        "given",
+        [
+            lambda: data(),
+            lambda: tf.data.Dataset.from_tensor_slices(data()).batch(64),
+        ],
+        ids=["arrays", "data set"],
+    )
+    def test_is_held_back_before_it_is_sampled(self, given) -> None:
+        x, y = data()
+
+        private = keras_dp.make_private(
+            model(),
+            given(),
+            ledger=ledger(),
+            target_epsilon=2.0,
+            epochs=1,
+            batch_size=60,
+            validation_split=0.25,
+            loss="mse",
+            verbose=False,
+        )
+        history = private.fit(verbose=0).history
+
+        assert private.samples.population_size == 600
+        assert private.samples.sampling_probability == 0.1
+        loss = private.evaluate(x[600:], y[600:], verbose=0)
+        # float32 rounding of sums over other batches.
+        np.testing.assert_allclose(history["val_loss"], [loss], rtol=1e-5)
+
+    @pytest.mark.parametrize("share", [-0.1, 1.0, 0.9999])
+    def test_is_not_all_held_back(self, share) -> None:
+        with pytest.raises(ValueError, match="`validation_split` must"):
+            made(validation_split=share)
+
+    def test_of_a_sampler_is_not_held_back(self) -> None:
+        samples = keras_dp.PoissonBatches(data(), sampling_probability=0.05)
+
+        with pytest.raises(TypeError, match="`validation_split` must be 0"):
+            keras_dp.make_private(
+                model(),
+                samples,
+                ledger=ledger(),
+                target_epsilon=2.0,
+                epochs=1,
+                validation_split=0.1,
+            )
 
 
 class TestMistakes:
