@@ -49,9 +49,9 @@ WARM_UP = 5
 class Ready(PoissonBatches):
     """Draws a single sample, and has it ready ever after."""
 
-    def rounds(self) -> Iterator[PhysicalBatch]:
+    def rounds(self, change: Any = None) -> Iterator[PhysicalBatch]:
         """Returns the first batch of the first sample, again and again."""
-        batch = next(super().rounds())
+        batch = next(super().rounds(change))
         return itertools.repeat(batch._replace(ends_sample=True))
 
 

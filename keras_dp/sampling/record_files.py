@@ -95,15 +95,12 @@ class RecordFile:
         Raises:
             OSError: The file changed, or cannot be read.
         """
-        parts = []
+        asked = list(zip(starts.tolist(), sizes.tolist(), strict=True))
         with _Opened(self) as descriptor:
-            for start, size in zip(
-                starts.tolist(), sizes.tolist(), strict=True
-            ):
-                part = os.pread(descriptor, size, start)
-                if len(part) != size:
-                    part = self._rest(descriptor, part, start, size)
-                parts.append(part)
+            parts = [os.pread(descriptor, size, start) for start, size in asked]
+            for i, (start, size) in enumerate(asked):
+                if len(parts[i]) != size:
+                    parts[i] = self._rest(descriptor, parts[i], start, size)
         return parts
 
     def read_into(self, rows: Sequence[memoryview], starts: Integers) -> None:
