@@ -12,6 +12,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.models import functional
 from keras.src.utils import io_utils
 from typing_extensions import override
 
@@ -101,6 +102,17 @@ def is_rematerialized(layer: keras.Layer) -> bool:
     tensors of another graph.
     """
     return layer._remat_mode is not None
+
+
+def passes_training_on(layer: keras.Layer) -> bool:
+    """Whether the layer is a model that trains all of its layers.
+
+    `Functional.call` and `Sequential.call`, Keras 3.15: they pass their own
+    argument `training` on, whatever the layers were called with. Without it
+    batch normalization is refused only once the model is called.
+    """
+    kinds = functional.Functional, keras.Sequential
+    return type(layer).call in [kind.call for kind in kinds]
 
 
 def attributes_of(layer: keras.Layer) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from keras_dp.gradients.records.scaled_records import ScaledRecords
 from keras_dp.gradients.rules.batch_normalization import (
     ExampleStatistics,
     normalizing_by_released,
+    refusing_training_mode,
     trained_layers,
 )
 from keras_dp.gradients.unsupported import layers as unsupported_layers
@@ -88,8 +89,9 @@ class GradientEngine:
         model: The model. Its `trainable` flags are read at construction.
         jit_compile: Whether the step is compiled by XLA.
         static_shapes: Whether no tensor has a shape that depends on data.
-        normalized: Layers of batch normalization, which normalize by the
-            statistics released so far, and never by those of a batch.
+        trained_normalizations: Layers of batch normalization that are trained.
+        normalized: Those of them that normalize by the statistics released so
+            far, and never by those of a batch; none if none are released.
     """
 
     def __init__(
@@ -112,7 +114,10 @@ class GradientEngine:
         self.static_shapes = jit_compile or _has_accelerator()
         self.releases_statistics = releases_statistics
         self.check_layers()
-        self.normalized = trained_layers(model) if releases_statistics else []
+        self.trained_normalizations = trained_layers(model)
+        self.normalized = (
+            self.trained_normalizations if releases_statistics else []
+        )
         self.variables = list(model.trainable_variables)
         self.hooks: list[Hook] = find_hooks(model)
 
@@ -170,9 +175,7 @@ class GradientEngine:
             training: Whether the model is called as in training.
         """
         tape = tf.GradientTape(watch_accessed_variables=False)
-        with normalizing_by_released(
-            self.normalized, collects=True
-        ) as statistics:
+        with self._normalizing(collects=True, training=training) as statistics:
             with tape, hooked(self.hooks, tape, batch) as calls:
                 outputs = _called(self.model, inputs, training)
                 losses = losses_of(outputs)
@@ -189,8 +192,30 @@ class GradientEngine:
 
     def call(self, inputs: Any, *, training: bool = True) -> Any:
         """Returns the outputs of the model, as in training or not."""
-        with normalizing_by_released(self.normalized):
+        with self._normalizing(training=training):
             return _called(self.model, inputs, training)
+
+    @contextlib.contextmanager
+    def _normalizing(
+        self, *, training: bool, collects: bool = False
+    ) -> Iterator[Callable[[], list[ExampleStatistics]]]:
+        """Keeps batch normalization from the statistics of a batch.
+
+        Args:
+            training: Whether the model is called as in training.
+            collects: As in `normalizing_by_released`.
+
+        Raises:
+            UnsupportedLayerError: A layer would use them.
+        """
+        if self.releases_statistics:
+            with normalizing_by_released(
+                self.normalized, collects=collects, must_train=training
+            ) as statistics:
+                yield statistics
+            return
+        with refusing_training_mode(self.trained_normalizations):
+            yield list
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
@@ -223,7 +248,7 @@ class GradientEngine:
             )
 
     def _vectorized(self, call: registry.LayerCall) -> registry.Gradients:
-        with normalizing_by_released(self.normalized):
+        with self._normalizing(training=False):
             return vectorized(call, jit_compile=self.jit_compile)
 
     def records(

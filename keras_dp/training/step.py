@@ -1,6 +1,6 @@
 """The compiled functions of a model: one for each kind of physical batch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
@@ -61,15 +61,17 @@ class TrainingStep:
             UnsupportedLayerError: A layer of the model is refused by now.
         """
         parts, engine = self._parts, self._computation.engine
-        trained = [id(v) for v in engine.variables]
+        engine.check_layers()
+        trained = _ids(engine.variables)
         if (
             optimizer is not parts.optimizer
             or model is not engine.model
             or optimizer.inner is not self._inner
             or learning_rate_of(self._inner) is not self._learning_rate
-            or [id(v) for v in model.trainable_variables] != trained
-            or [id(v) for v in trainable_variables_of(optimizer)] != trained
-            or self._normalized() != [id(x) for x in engine.normalized]
+            or _ids(model.trainable_variables) != trained
+            or _ids(trainable_variables_of(optimizer)) != trained
+            or _ids(trained_normalizations(model))
+            != _ids(engine.trained_normalizations)
         ):
             raise PrivateTrainingError(
                 "The optimizer, its schedule, the model and what is trainable "
@@ -82,12 +84,6 @@ class TrainingStep:
                 "compiled with: the ledger would say one thing, and the step "
                 "do another. Call compile() again, with a new optimizer."
             )
-        engine.check_layers()
-
-    def _normalized(self) -> list[int]:
-        if self._parts.side_queries.statistics is None:
-            return []
-        return [id(layer) for layer in trained_normalizations(self.model)]
 
     @property
     def model(self) -> keras.Model:
@@ -229,3 +225,7 @@ class TrainingStep:
         if self._parts.side_queries.metrics is not None:
             return {**self._parts.side_queries.logs(), **public}
         return {**self._parts.metrics.result(), **public}
+
+
+def _ids(objects: Iterable[Any]) -> list[int]:
+    return [id(each) for each in objects]

@@ -347,6 +347,25 @@ class TestTraining:
         with pytest.raises(UnsupportedLayerError, match="plain"):
             GradientEngine(model, releases_statistics=True)
 
+    def test_refuses_a_layer_that_is_called_without_training(self) -> None:
+        """Its statistics would move, which they do not in Keras."""
+
+        class Transferring(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.norm = layers.BatchNormalization(name="still")
+                self.head = layers.Dense(2)
+
+            def call(self, inputs):
+                return self.head(self.norm(inputs, training=False))
+
+        model = Transferring()
+        model(tf.ones([2, 3]))
+        engine = GradientEngine(model, releases_statistics=True)
+
+        with pytest.raises(UnsupportedLayerError, match=r"still.*Freeze"):
+            engine.call(tf.ones([2, 3]))
+
     def test_refuses_a_loop(self) -> None:
         """Statistics of a step of a loop cannot be kept."""
 

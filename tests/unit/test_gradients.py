@@ -1,5 +1,7 @@
 """What the gradient engine refuses, and what its self-check finds."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -31,6 +33,21 @@ def _model(*stack, shape=(4,), dtype=None):
     return keras.Sequential([keras.Input(shape, dtype=dtype), *stack])
 
 
+class Transferring(keras.Model):
+    """Calls two layers of batch normalization as it is told."""
+
+    def __init__(self, base_trains=False, kind=layers.BatchNormalization):
+        super().__init__()
+        self.base_trains = base_trains
+        self.norms = [kind(name=name) for name in ("first", "second")]
+        self.head = layers.Dense(2)
+
+    def call(self, inputs):
+        for norm in self.norms:
+            inputs = norm(inputs, training=self.base_trains)
+        return self.head(inputs)
+
+
 def _data(*shape):
     return tf.constant(np.random.default_rng(0).normal(size=shape), tf.float32)
 
@@ -53,6 +70,82 @@ class TestRefusals:
         engine = GradientEngine(model)
 
         assert self_check(engine, x, _squares, 4)
+
+    def test_batch_normalization_called_without_training_is_fine(self) -> None:
+        model = Transferring()
+        x = 3 * _data(4, 4) + 1
+        model(x)
+        engine = GradientEngine(model)
+
+        assert self_check(engine, x, _squares, 4)
+
+        before = [v.numpy() for v in model.non_trainable_variables]
+        engine.gradients(x, _squares, 4)
+        for old, new in zip(before, model.non_trainable_variables, strict=True):
+            np.testing.assert_array_equal(old, new)
+
+    @pytest.mark.parametrize("compiled", [False, True])
+    def test_batch_normalization_that_a_call_puts_into_training(
+        self, compiled
+    ) -> None:
+        model = Transferring(base_trains=True)
+        x = 3 * _data(4, 4) + 1
+        model(x)
+        before = [v.numpy() for v in model.non_trainable_variables]
+        engine = GradientEngine(model)
+
+        def gradients():
+            return engine.gradients(x, _squares, 4).losses
+
+        with pytest.raises(UnsupportedLayerError, match=r"first', .*second'"):
+            (tf.function(gradients) if compiled else gradients)()
+
+        for old, new in zip(before, model.non_trainable_variables, strict=True):
+            np.testing.assert_array_equal(old, new)
+
+    def test_a_functional_model_trains_what_was_called_without(self) -> None:
+        """As Keras does: the argument of its own call comes first."""
+        norm = layers.BatchNormalization(name="bn", momentum=0.0)
+        base = _model(layers.Dense(3), norm)
+        inputs = keras.Input((4,))
+        model = keras.Model(
+            inputs, layers.Dense(2)(base(inputs, training=False))
+        )
+        model(_data(4, 4), training=True)
+
+        assert np.abs(norm.moving_mean).max() > 0
+        with pytest.raises(UnsupportedLayerError, match=r"bn.*functional"):
+            GradientEngine(model)
+        base.trainable = False
+        assert GradientEngine(model).trained_normalizations == []
+
+    def test_all_layers_at_once(self) -> None:
+        model = _model(
+            layers.Dense(3, activity_regularizer="l2", name="act"),
+            layers.BatchNormalization(name="one"),
+            _model(layers.BatchNormalization(name="two"), shape=(3,)),
+            layers.CutMix(name="mix"),
+        )
+
+        with pytest.raises(UnsupportedLayerError) as caught:
+            GradientEngine(model)
+
+        _, *lines = str(caught.value).split("\n")
+        names = [re.findall(r"/(\w+)'", line) for line in lines]
+        assert names == [["act"], ["one", "two"], ["mix"]]
+
+    def test_a_batch_normalization_with_a_call_of_its_own(self) -> None:
+        """Nothing is known of what it does with the argument."""
+
+        class Own(layers.BatchNormalization):
+            def call(self, inputs, **options):
+                return super().call(inputs, training=True)
+
+        model = Transferring(kind=Own)
+        model(_data(4, 4))
+
+        with pytest.raises(UnsupportedLayerError, match="first"):
+            GradientEngine(model)
 
     def test_activity_regularizer(self) -> None:
         model = _model(layers.Dense(3, activity_regularizer="l2", name="act"))

@@ -286,6 +286,9 @@ WORKS = {
     "is_rematerialized": lambda f: (
         f(_rematerialized()) and not f(keras.layers.Flatten())
     ),
+    "passes_training_on": lambda f: (
+        f(_model()) and not f(keras.Model()) and not f(keras.layers.Flatten())
+    ),
     "attributes_of": lambda f: (
         f(keras.layers.Dense(3))["units"] == 3
         and not f(keras.Model())

@@ -91,7 +91,7 @@ WINGS = {
         "layer_calls": set(),
         "unsupported": set(),
         "registry": {"layer_calls", "records"},
-        "rules": {"layer_calls", "records", "registry"},
+        "rules": {"layer_calls", "records", "registry", "unsupported"},
         "capture": {"layer_calls", "records", "registry"},
         "engine": {"capture", "records", "registry", "rules", "unsupported"},
         "checks": {"engine", "layer_calls", "records", "unsupported"},

@@ -19,6 +19,10 @@ from keras_dp.gradients.records.records import (
     MaterializedRecords,
     in_float,
 )
+from keras_dp.gradients.unsupported.layers import (
+    NORMALIZES_BY_BATCH,
+    check_none_refused,
+)
 from keras_dp.keras_internals import layers_of
 
 # A round may change a variance by this factor at most, so that noise can
@@ -53,14 +57,51 @@ def trained_layers(model: keras.Model) -> list[keras.Layer]:
 
 
 @contextlib.contextmanager
+def refusing_training_mode(layers: list[keras.Layer]) -> Iterator[None]:
+    """Raises at the end if layers would have normalized by the batch.
+
+    Whether one does shows in its call: with `training=False` it normalizes by
+    its moving statistics. Here all of them do, so that nothing is kept.
+
+    Args:
+        layers: From `trained_layers`.
+
+    Raises:
+        UnsupportedLayerError: The message has all layers in training mode.
+    """
+    refused: list[tuple[keras.Layer, str]] = []
+
+    def observed(layer: keras.Layer) -> Callable[..., Any]:
+        original = layer.call
+
+        def call(inputs: Any, training: Any = None, mask: Any = None) -> Any:
+            if training is not None and training is not False:
+                refused.append((layer, NORMALIZES_BY_BATCH))
+            return original(inputs, training=False, mask=mask)
+
+        return call
+
+    with contextlib.ExitStack() as patches:
+        for layer in layers:
+            patches.enter_context(replaced_call(layer, observed(layer)))
+        yield
+    check_none_refused(refused)
+
+
+@contextlib.contextmanager
 def normalizing_by_released(
-    layers: list[keras.Layer], *, collects: bool = False
+    layers: list[keras.Layer],
+    *,
+    collects: bool = False,
+    must_train: bool = False,
 ) -> Iterator[Callable[[], list[ExampleStatistics]]]:
     """Makes layers normalize by their moving statistics, and change nothing.
 
     Args:
         layers: From `trained_layers`.
         collects: Whether to keep what the examples add to the statistics.
+        must_train: Whether to refuse layers called with `training=False`,
+            whose statistics stay as they are in Keras.
 
     Yields:
         A function that returns what the examples added to each layer's
@@ -78,19 +119,27 @@ def normalizing_by_released(
 
     with contextlib.ExitStack() as patches:
         for layer in layers:
-            call = _inference_call(layer, seen)
+            call = _inference_call(layer, seen, must_train=must_train)
             patches.enter_context(replaced_call(layer, call))
         yield statistics
 
 
 def _inference_call(
-    layer: keras.Layer, seen: dict[int, list[ExampleStatistics]]
+    layer: keras.Layer,
+    seen: dict[int, list[ExampleStatistics]],
+    *,
+    must_train: bool,
 ) -> Callable[..., Any]:
     original = layer.call
     home = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
     def call(inputs: Any, training: Any = None, mask: Any = None) -> Any:
-        del training
+        if must_train and not training:
+            raise UnsupportedLayerError(
+                f"Layer {layer.path!r} is called with training=False, where "
+                "its statistics must not change, and `batch_statistics` are "
+                "released. Freeze it with layer.trainable = False."
+            )
         if mask is not None:
             raise UnsupportedLayerError(
                 f"Layer {layer.path!r} must be called without a mask to "
