@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     )
     from keras_dp.recipes import (
         make_private,
+        replace_batch_normalization,
     )
     from keras_dp.sampling import (
         PoissonBatches,
@@ -138,6 +139,7 @@ _HOMES = {
     "make_private": "recipes",
     "mean_gradient_norms": "training",
     "plan_groups": "optimizers",
+    "replace_batch_normalization": "recipes",
 }
 
 __all__ = [
@@ -194,6 +196,7 @@ __all__ = [
     "plan_groups",
     "planning",
     "recipes",
+    "replace_batch_normalization",
     "reporting",
     "sampling",
     "training",

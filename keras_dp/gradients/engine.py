@@ -90,8 +90,8 @@ class GradientEngine:
         jit_compile: Whether the step is compiled by XLA.
         static_shapes: Whether no tensor has a shape that depends on data.
         trained_normalizations: Layers of batch normalization that are trained.
-        normalized: Those of them that normalize by the statistics released so
-            far, and never by those of a batch; none if none are released.
+        normalized: The same layers if their statistics are released, else
+            none. They never normalize by the statistics of a batch.
     """
 
     def __init__(

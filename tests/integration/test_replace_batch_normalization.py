@@ -1,0 +1,153 @@
+"""A model without batch normalization is the same in all else, and trains."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+import keras_dp
+from keras_dp.errors import UnsupportedLayerError
+
+NORM = layers.BatchNormalization
+
+
+def images(records=12):
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(records, 6, 6, 3)).astype("float32")
+    return x, generator.integers(0, 2, size=records)
+
+
+def sequential():
+    return keras.Sequential(
+        [
+            keras.Input((6, 6, 3)),
+            layers.Conv2D(32, 3, name="conv"),
+            NORM(name="norm", epsilon=0.01, scale=False),
+            layers.Flatten(),
+            layers.Dense(2, name="head"),
+        ]
+    )
+
+
+def nested():
+    """A shared layer, a residual connection, a model inside."""
+    inputs = keras.Input((6, 6, 3))
+    block = keras.Sequential(
+        [keras.Input((6, 6, 8)), layers.Conv2D(8, 1), NORM(name="inner")]
+    )
+    conv = layers.Conv2D(8, 3, padding="same", name="shared")
+    narrow = layers.Conv2D(3, 1)
+    x = NORM(name="outer")(conv(inputs))
+    x = layers.ReLU()(x + block(x))
+    pool = layers.GlobalAveragePooling2D()
+    return keras.Model(inputs, layers.Dense(2)(pool(conv(narrow(x)))))
+
+
+def all_layers(model):
+    for layer in model.layers:
+        yield layer
+        if isinstance(layer, keras.Model):
+            yield from all_layers(layer)
+
+
+@pytest.mark.parametrize("make", [sequential, nested])
+@pytest.mark.parametrize("by", ["group", "layer"])
+def test_trains_privately_with_all_other_weights(make, by) -> None:
+    model = make()
+    for weights in model.weights:
+        weights.assign(np.random.default_rng(1).normal(size=weights.shape))
+
+    replaced = keras_dp.replace_batch_normalization(model, by)
+
+    kind = {"group": "GroupNormalization", "layer": "LayerNormalization"}[by]
+    for old, new in zip(all_layers(model), all_layers(replaced), strict=True):
+        if not isinstance(old, layers.InputLayer):
+            assert old.name == new.name
+        if isinstance(old, NORM):
+            assert type(new).__name__ == kind
+            assert new.epsilon == old.epsilon
+            np.testing.assert_array_equal(new.beta, old.beta)
+        elif not isinstance(old, keras.Model):
+            assert type(new) is type(old)
+            for one, two in zip(old.weights, new.weights, strict=True):
+                assert one is not two
+                np.testing.assert_array_equal(one, two)
+    private = keras_dp.PrivateModel(replaced)
+    private.compile(
+        keras_dp.optimizers.DPSGD(
+            0.1,
+            query=keras_dp.GaussianAverageQuery(1.0, 1.0, denominator=6),
+            ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
+        ),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
+    assert len(replaced.trainable_variables) == len(model.trainable_variables)
+    before = model.get_weights()
+    private.train_on_batch(*images())
+    for one, two in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.parametrize(
+    ("channels", "least", "groups"),
+    [(64, 16, 4), (48, 16, 3), (30, 16, 1), (30, 10, 3), (5, 16, 1), (8, 1, 8)],
+)
+def test_groups_divide_the_channels(channels, least, groups) -> None:
+    model = keras.Sequential([keras.Input((channels,)), NORM()])
+
+    replaced = keras_dp.replace_batch_normalization(model, group_channels=least)
+
+    assert replaced.layers[0].groups == groups
+
+
+def test_frozen_layers_stay() -> None:
+    model = nested()
+    model.get_layer("outer").trainable = False
+    model.get_layer("outer").moving_mean.assign(np.ones(8))
+
+    replaced = keras_dp.replace_batch_normalization(model)
+
+    kept = replaced.get_layer("outer")
+    assert isinstance(kept, NORM)
+    assert not kept.trainable
+    np.testing.assert_array_equal(kept.moving_mean, np.ones(8))
+
+
+class Block(layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.norm = NORM(name="hidden")
+
+    def call(self, inputs):
+        return self.norm(inputs)
+
+
+class Subclassed(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.norm = NORM()
+
+    def call(self, inputs):
+        return self.norm(inputs)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "match"),
+    [
+        (Subclassed, TypeError, "GroupNormalization"),
+        (lambda: keras.Sequential([NORM()]), ValueError, "built"),
+        (
+            lambda: keras.Sequential([keras.Input((3,)), Block()]),
+            UnsupportedLayerError,
+            r"hidden.*GroupNormalization",
+        ),
+    ],
+)
+def test_what_cannot_be_reached_is_refused(make, error, match) -> None:
+    with pytest.raises(error, match=match):
+        keras_dp.replace_batch_normalization(make())
+
+
+def test_refuses_another_kind() -> None:
+    with pytest.raises(ValueError, match="`by` must be"):
+        keras_dp.replace_batch_normalization(sequential(), "batch")
