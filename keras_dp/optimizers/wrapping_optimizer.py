@@ -10,12 +10,35 @@ from keras_dp.keras_internals import own_variables_of
 from keras_dp.optimizers.inner_optimizer import close
 
 
+def _of_inner(name: str) -> Any:
+    """Returns an option of Keras's optimizers that is read and set inside."""
+
+    def read(self: Any) -> Any:
+        return getattr(self.inner, name)
+
+    def write(self: Any, value: Any) -> None:
+        # The constructor of Keras sets its defaults before there is an inner.
+        if "_inner" in vars(self):
+            setattr(self.inner, name, value)
+
+    return property(read, write, doc="The inner optimizer's.")
+
+
 class WrappingOptimizer(keras.optimizers.Optimizer):
     """Holds a Keras optimizer, and refuses ordinary gradients.
 
-    The learning rate, the iterations and what is saved are those of the inner
-    optimizer. Subclasses say what is applied to it.
+    The options, the iterations and what is saved are those of the inner
+    optimizer: it weighs, clips and averages noised answers. Subclasses say
+    what is applied to it.
     """
+
+    weight_decay = _of_inner("weight_decay")
+    clipnorm = _of_inner("clipnorm")
+    clipvalue = _of_inner("clipvalue")
+    global_clipnorm = _of_inner("global_clipnorm")
+    use_ema = _of_inner("use_ema")
+    ema_momentum = _of_inner("ema_momentum")
+    ema_overwrite_frequency = _of_inner("ema_overwrite_frequency")
 
     def _wrap(self, inner: keras.optimizers.Optimizer, name: str) -> None:
         """Stands for the constructor, which loading does not call."""
@@ -27,6 +50,24 @@ class WrappingOptimizer(keras.optimizers.Optimizer):
     def inner(self) -> keras.optimizers.Optimizer:
         """The Keras optimizer that applies the noised answers."""
         return self._inner
+
+    @property
+    def inner_optimizer(self) -> keras.optimizers.Optimizer:
+        """The same, by the name that Keras's callbacks look for."""
+        return self._inner
+
+    @override
+    def add_optimizer_variables(
+        self, *arguments: Any, **options: Any
+    ) -> list[Any]:
+        """Returns nothing: the inner optimizer has a slot for each variable."""
+        return []
+
+    @override
+    def exclude_from_weight_decay(
+        self, var_list: Any = None, var_names: Any = None
+    ) -> None:
+        self.inner.exclude_from_weight_decay(var_list, var_names)
 
     @override
     def apply(self, grads: Any, trainable_variables: Any = None) -> NoReturn:

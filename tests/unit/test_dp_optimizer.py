@@ -1,8 +1,10 @@
 """What a private optimizer holds, and what nobody can change in it."""
 
 import dataclasses
+import inspect
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -84,6 +86,139 @@ class TestTheInnerOptimizer:
         assert type(loaded.inner) is keras.optimizers.SGD
         with pytest.raises(PrivateTrainingError, match="inner optimizer"):
             loaded.inner.apply([tf.zeros([1])], [keras.Variable([1.0])])
+
+
+OPTIONS = {
+    "learning_rate": (0.25, 0.5),
+    "weight_decay": (0.125, 0.25),
+    "clipnorm": (2.0, 3.0),
+    "clipvalue": (2.0, 3.0),
+    "global_clipnorm": (2.0, 3.0),
+    "use_ema": (True, False),
+    "ema_momentum": (0.5, 0.75),
+    "ema_overwrite_frequency": (3, 4),
+}
+
+
+class TestOptionsOfKeras:
+    """What is read, set and called outside is that of the inner optimizer."""
+
+    @pytest.mark.parametrize("name", OPTIONS)
+    def test_are_read_and_set_on_the_inner_one(self, name) -> None:
+        first, second = OPTIONS[name]
+        outer = DPOptimizer(
+            keras.optimizers.SGD(**{name: first}),
+            query=query(),
+            ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
+        )
+
+        assert getattr(outer, name) == getattr(outer.inner, name) == first
+        setattr(outer, name, second)
+        assert getattr(outer, name) == getattr(outer.inner, name) == second
+        loaded = DPOptimizer.from_config(outer.get_config())
+        assert getattr(loaded, name) == second
+
+    def test_are_not_forgotten(self) -> None:
+        """All that optimizers of Keras have in common, but for two."""
+        taken = inspect.signature(keras.optimizers.SGD).parameters
+        refused = {"loss_scale_factor", "gradient_accumulation_steps"}
+        others = {"momentum", "nesterov", "name", "kwargs"}
+
+        assert {*taken} - others == refused | {*OPTIONS}
+
+    def test_make_no_variables_of_their_own(self) -> None:
+        plain = keras.optimizers.SGD(use_ema=True)
+        outer = optimizer(use_ema=True)
+        variables = [keras.Variable([1.0, 2.0])]
+        for each in (plain, outer):
+            each.build(variables)
+
+        # One more for the iterations and one for the rate outside.
+        assert len(outer.variables) == len(plain.variables) + 2
+
+    def test_exclude_variables_from_weight_decay(self) -> None:
+        private = keras_dp.PrivateModel(model(), self_check_examples=0)
+        outer = DPSGD(
+            1.0,
+            weight_decay=0.5,
+            query=keras_dp.GaussianAverageQuery(0.0, 0.0, denominator=8),
+            ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
+        )
+        outer.exclude_from_weight_decay(var_names=["bias"])
+        private.compile(outer, loss="mse")
+        kernel, bias = private.model.trainable_variables
+        bias.assign([2.0])
+        before = kernel.numpy()
+
+        private.train_on_batch(*DATA)
+
+        np.testing.assert_allclose(kernel, before / 2, rtol=1e-6)
+        assert float(bias[0]) == 2.0
+
+    def test_count_rounds(self) -> None:
+        private = private_model()
+        private.train_on_batch(*DATA)
+
+        assert int(private.optimizer.iterations) == 1
+
+    @pytest.mark.parametrize("swap_on_epoch", [False, True])
+    def test_let_averages_be_swapped_in(self, swap_on_epoch) -> None:
+        """`SwapEMAWeights` looks for the averages of the inner optimizer."""
+        private = keras_dp.PrivateModel(model(), self_check_examples=0)
+        private.compile(optimizer(use_ema=True, ema_momentum=0.5), loss="mse")
+        seen = []
+
+        class Sees(keras.callbacks.Callback):
+            def on_test_begin(self, logs=None):
+                seen.append(private.model.get_weights())
+
+            def on_epoch_end(self, epoch, logs=None):
+                seen.append(private.model.get_weights())
+
+            def on_train_batch_end(self, batch, logs=None):
+                seen.append(private.model.get_weights())
+
+        callbacks = [keras.callbacks.SwapEMAWeights(swap_on_epoch), Sees()]
+        private.fit(
+            *DATA,
+            batch_size=2,
+            validation_data=DATA,
+            callbacks=callbacks,
+            verbose=0,
+        )
+
+        first, trained, tested, ended = (each[0] for each in seen)
+        np.testing.assert_allclose(tested, (first + trained) / 2, rtol=1e-5)
+        assert (tested != trained).all()
+        assert ((ended == tested) == swap_on_epoch).all()
+
+    def test_follow_a_schedule(self) -> None:
+        """Also where the query has a state of its own that follows rates."""
+        rates = keras.optimizers.schedules.PiecewiseConstantDecay(
+            [1, 2], [1.0, 0.5, 0.25]
+        )
+        private = keras_dp.PrivateModel(model(), self_check_examples=0)
+        adaptive = keras_dp.QuantileAdaptiveClipSumQuery(
+            initial_l2_norm_clip=1.0,
+            noise_multiplier=1.0,
+            target_unclipped_quantile=0.5,
+            learning_rate=0.2,
+            clipped_count_stddev=1.0,
+            expected_num_records=4,
+        )
+        outer = DPSGD(
+            rates,
+            query=keras_dp.NormalizedQuery(adaptive, denominator=4),
+            ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
+        )
+        private.compile(outer, loss="mse")
+        seen = []
+        for _ in range(3):
+            seen.append(float(outer.learning_rate))
+            private.train_on_batch(*DATA)
+
+        assert seen == [1.0, 1.0, 0.5]
+        assert len(outer.ledger) == 3
 
 
 class TestTheRound:
