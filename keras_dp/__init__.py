@@ -1,10 +1,12 @@
 """Differentially private training for Keras 3, recorded and replayable.
 
 The names below are imported when they are first used: reading a ledger and
-replaying it never loads TensorFlow.
+replaying it never loads TensorFlow. Where Keras runs on TensorFlow already,
+what trains is imported at once, so that Keras can load saved private models.
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from keras_dp._version import __version__
@@ -78,6 +80,7 @@ if TYPE_CHECKING:
         PrivateLoss,
         PrivateMean,
         PrivateModel,
+        SaveModel,
         mean_gradient_norms,
     )
 
@@ -132,6 +135,7 @@ _HOMES = {
     "QuantizedSumQuery": "dp_queries",
     "RestartIndicator": "dp_queries",
     "RestartQuery": "dp_queries",
+    "SaveModel": "training",
     "TreeCumulativeSumQuery": "dp_queries",
     "TreeResidualSumQuery": "dp_queries",
     "VariableGroups": "optimizers",
@@ -181,6 +185,7 @@ __all__ = [
     "QuantizedSumQuery",
     "RestartIndicator",
     "RestartQuery",
+    "SaveModel",
     "TreeCumulativeSumQuery",
     "TreeResidualSumQuery",
     "VariableGroups",
@@ -216,3 +221,7 @@ if not TYPE_CHECKING:  # Else every misspelt name would pass as `Any`.
 
 def __dir__() -> list[str]:
     return list(__all__)
+
+
+if {"keras", "tensorflow"} <= sys.modules.keys():
+    importlib.import_module("keras_dp.training")  # Registers its classes.

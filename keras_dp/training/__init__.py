@@ -1,5 +1,6 @@
 """The private model, and the loop that feeds its records to queries."""
 
+from keras_dp.training.checkpoints import SaveModel
 from keras_dp.training.devices.workers import open_ledger
 from keras_dp.training.epsilon_limit import PrivacyTarget
 from keras_dp.training.epsilon_progress import EpsilonProgress
@@ -24,6 +25,7 @@ __all__ = [
     "PrivateMean",
     "PrivateMetric",
     "PrivateModel",
+    "SaveModel",
     "mean_gradient_norms",
     "open_ledger",
 ]

@@ -21,6 +21,10 @@ from keras_dp.ledger import Round
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.sampling import PoissonBatches
 from keras_dp.training.batch_computation import BatchKind
+from keras_dp.training.checkpoints import (
+    holds_plain_weights,
+    mark_as_private,
+)
 from keras_dp.training.class_weights import with_class_weights
 from keras_dp.training.data_adapter import DataAdapter, PhysicalStep
 from keras_dp.training.devices.cluster import ClusterModel
@@ -144,6 +148,36 @@ class PrivateModel(ClusterModel):
     @override
     def build(self, input_shape: Any) -> None:
         self.built = True  # There is nothing to build but the model itself.
+
+    @override
+    def save_own_variables(self, store: Any) -> None:
+        mark_as_private(store)  # All variables are the model's.
+
+    @override
+    def load_own_variables(self, store: Any) -> None:
+        pass
+
+    @override
+    def load_weights(
+        self, filepath: Any, skip_mismatch: bool = False, **options: Any
+    ) -> None:
+        """Loads weights, those of the private model or of the one inside.
+
+        Args:
+            filepath: Written by `save_weights` or `save` of either model. The
+                first kind replaces the state of the query too.
+            skip_mismatch: As in Keras.
+            **options: As in Keras.
+        """
+        if holds_plain_weights(filepath):
+            self.model.load_weights(filepath, skip_mismatch, **options)
+            return
+        super().load_weights(filepath, skip_mismatch, **options)
+
+    @override
+    def export(self, filepath: Any, *args: Any, **options: Any) -> None:
+        """Exports the model inside as `keras.Model.export` does."""
+        self.model.export(filepath, *args, **options)
 
     @override
     def summary(self, *args: Any, **kwargs: Any) -> None:

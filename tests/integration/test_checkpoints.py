@@ -1,0 +1,217 @@
+"""What is saved of a private training can be loaded where it is needed."""
+
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+import keras_dp
+from keras_dp.errors import PrivateTrainingError
+from tests.imports import ROOT
+
+X = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
+Y = np.ones((8, 1), "float32")
+
+
+class Subclassed(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.model = keras.Sequential([layers.Dense(1)])
+
+    def call(self, inputs):
+        return self.model(inputs)
+
+
+def sequential():
+    return keras.Sequential([keras.Input((3,)), layers.Dense(1)])
+
+
+def nested():
+    """Its file looks like that of a private model around what it holds."""
+    return keras.Sequential([keras.Input((3,)), sequential()])
+
+
+def functional():
+    inputs = keras.Input((3,))
+    return keras.Model(inputs, layers.Dense(1)(inputs))
+
+
+MODELS = [sequential, nested, functional, Subclassed]
+
+
+def private_model(model, stddev=1.0):
+    private = keras_dp.PrivateModel(model, self_check_examples=0)
+    private.compile(
+        keras_dp.optimizers.DPAdam(
+            0.1,
+            query=keras_dp.GaussianAverageQuery(1.0, stddev, denominator=8),
+            ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
+        ),
+        loss="mse",
+    )
+    private.train_on_batch(X, Y)
+    return private
+
+
+def run(source, *arguments):
+    return subprocess.run(
+        [sys.executable, "-c", source, *map(str, arguments)],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+
+
+class TestInANewProcess:
+    @pytest.mark.parametrize("first", ["keras", "keras_dp"])
+    def test_a_private_model_loads_after_import_keras_dp(
+        self, first, tmp_path
+    ) -> None:
+        private_model(sequential()).save(tmp_path / "private.keras")
+        imports = "import keras, keras_dp\n"
+        if first == "keras_dp":  # Then a name of what trains must be used.
+            imports = "import keras_dp, keras\nkeras_dp.PrivateModel\n"
+
+        done = run(
+            "import sys\n" + imports + "private = keras.saving.load_model("
+            "sys.argv[1])\nprint(type(private).__name__, "
+            "type(private.optimizer).__name__, "
+            "int(private.optimizer.iterations))",
+            tmp_path / "private.keras",
+        )
+
+        assert done.stdout.split()[-3:] == ["PrivateModel", "DPAdam", "1"]
+
+    def test_the_control_without_the_package_does_not(self, tmp_path) -> None:
+        private_model(sequential()).save(tmp_path / "private.keras")
+
+        done = run(
+            "import sys, keras\nkeras.saving.load_model(sys.argv[1])",
+            tmp_path / "private.keras",
+        )
+
+        assert "Could not locate class 'PrivateModel'" in done.stderr
+
+    @pytest.mark.parametrize("suffix", [".keras", ".weights.h5"])
+    def test_the_model_inside_loads_without_the_package(
+        self, suffix, tmp_path
+    ) -> None:
+        private = private_model(sequential())
+        path = tmp_path / ("model-{epoch}" + suffix)
+        saves = keras_dp.SaveModel(
+            path, save_weights_only=suffix == ".weights.h5"
+        )
+
+        private.fit(X, Y, epochs=2, callbacks=[saves], verbose=0)
+
+        done = run(
+            "import sys, keras\n"
+            "if sys.argv[1].endswith('.keras'):\n"
+            "    model = keras.saving.load_model(sys.argv[1])\n"
+            "else:\n"
+            "    model = keras.Sequential([keras.Input((3,)), "
+            "keras.layers.Dense(1)])\n"
+            "    model.load_weights(sys.argv[1])\n"
+            "print('keras_dp' in sys.modules, *model.get_weights()[0].ravel())",
+            str(path).format(epoch=2),
+        )
+
+        loaded, *weights = done.stdout.split()[-4:]
+        assert loaded == "False", done.stderr
+        np.testing.assert_allclose(
+            np.array(weights, float), private.get_weights()[0].ravel(), 1e-6
+        )
+
+
+class TestWeights:
+    @pytest.mark.parametrize("make", MODELS)
+    @pytest.mark.parametrize("suffix", [".keras", ".weights.h5"])
+    def test_of_the_plain_model_load_into_the_private_one(
+        self, make, suffix, tmp_path
+    ) -> None:
+        plain = make()
+        plain(X)
+        path = tmp_path / f"plain{suffix}"
+        (plain.save if suffix == ".keras" else plain.save_weights)(path)
+        private = private_model(make())
+        state = [v.numpy() for v in private.optimizer.variables]
+
+        private.load_weights(path)
+
+        for one, two in zip(
+            plain.get_weights(), private.get_weights(), strict=True
+        ):
+            np.testing.assert_array_equal(one, two)
+        for one, two in zip(state, private.optimizer.variables, strict=True):
+            np.testing.assert_array_equal(one, two)
+        private.train_on_batch(X, Y)
+
+    @pytest.mark.parametrize("make", MODELS)
+    def test_of_the_private_model_load_with_its_state(
+        self, make, tmp_path
+    ) -> None:
+        path = tmp_path / "private.weights.h5"
+        saved = private_model(make())
+        saved.save_weights(path)
+        private = private_model(make())
+
+        private.load_weights(path)
+
+        for one, two in zip(
+            saved.get_weights(), private.get_weights(), strict=True
+        ):
+            np.testing.assert_array_equal(one, two)
+        momenta = saved.optimizer.inner.variables
+        for one, two in zip(
+            momenta, private.optimizer.inner.variables, strict=True
+        ):
+            np.testing.assert_array_equal(one, two)
+
+    def test_are_those_of_the_model_inside(self) -> None:
+        plain = sequential()
+        private = private_model(sequential())
+
+        private.set_weights(plain.get_weights())
+
+        for one, two in zip(
+            plain.get_weights(), private.model.get_weights(), strict=True
+        ):
+            np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.parametrize("make", [sequential, Subclassed])
+def test_the_trained_model_is_exported(make, tmp_path) -> None:
+    private = private_model(make())
+
+    private.export(tmp_path / "served", verbose=False)
+
+    served = layers.TFSMLayer(tmp_path / "served", call_endpoint="serve")
+    np.testing.assert_allclose(served(X), private.model(X), rtol=1e-6)
+
+
+def test_training_goes_on_from_a_checkpoint_of_keras(tmp_path) -> None:
+    """`BackupAndRestore` and `ModelCheckpoint`, with the ledger set again."""
+    private = private_model(sequential())
+    path = tmp_path / "run.keras"
+    private.fit(
+        X,
+        Y,
+        callbacks=[
+            keras.callbacks.ModelCheckpoint(path),
+            keras.callbacks.BackupAndRestore(tmp_path / "backup"),
+        ],
+        verbose=0,
+    )
+
+    loaded = keras.saving.load_model(path)
+
+    with pytest.raises(PrivateTrainingError, match="given its ledger"):
+        loaded.fit(X, Y, verbose=0)
+    loaded.optimizer.ledger = private.optimizer.ledger
+    loaded.fit(X, Y, verbose=0)
+    assert int(loaded.optimizer.iterations) == 3
+    assert len(private.optimizer.ledger) == 3
