@@ -23,6 +23,15 @@ _UNSUPPORTED = (
     tf.distribute.experimental.CentralStorageStrategy,
 )
 
+# The private model does not run these methods: the remedy for each.
+_INSTEAD_OF_METHODS = {
+    "train_step": "Give its loss to compile(loss=...) and its metrics to "
+    "compile(metrics=...), even where it only calls super().train_step.",
+    "compute_loss": "Give the loss to compile(loss=...); return what it needs "
+    "besides the outputs as one more output of the model.",
+    "compute_metrics": "Give the metrics to compile(metrics=...).",
+}
+
 
 # The remedy for each option of `fit` that a sampler leaves no room for.
 _INSTEAD = {
@@ -216,12 +225,58 @@ def check_wrapped(model: Any) -> None:
         raise TypeError(
             f"`model` must be a keras.Model. Received: model={model!r}."
         )
-    for method in ("train_step", "compute_loss"):
-        if getattr(type(model), method) is not getattr(keras.Model, method):
-            raise PrivateTrainingError(
-                f"`model` must not override {method}: the private model runs "
-                "its own, which keeps examples apart. Received: class "
-                f"{type(model).__name__}. Give its loss to compile() instead."
+    overridden = {
+        method: instead
+        for method, instead in _INSTEAD_OF_METHODS.items()
+        if getattr(type(model), method) is not getattr(keras.Model, method)
+    }
+    if overridden:
+        raise PrivateTrainingError(
+            f"`model` must not override {', '.join(overridden)}: the private "
+            "model runs its own, which keeps examples apart, and would leave "
+            f"out what is done there. Received: class {type(model).__name__}. "
+            + " ".join(overridden.values())
+        )
+
+
+def check_trained(model: keras.Model) -> None:
+    """Raises for a model that is frozen as a whole."""
+    if not model.trainable_variables:
+        raise PrivateTrainingError(
+            "`model` must have variables to train. Received: model "
+            f"{model.name!r}, all of whose layers are frozen or own no "
+            "weights. Set layer.trainable = True, or add a layer."
+        )
+
+
+def check_loss(loss: Any) -> None:
+    """Raises for losses of Keras that are not a mean or sum over examples.
+
+    Others are left to the self-check.
+
+    Args:
+        loss: As it is given to `compile`.
+    """
+    for each in keras.tree.flatten(loss):
+        found = keras.losses.get(each) if isinstance(each, str) else each
+        if found is keras.losses.circle or isinstance(
+            found, keras.losses.Circle
+        ):
+            raise ValueError(
+                "`loss` must be a mean or sum over examples. Received: "
+                f"loss={each!r}, which compares the examples of a batch with "
+                "each other. Use a loss of single examples, such as "
+                "CategoricalCrossentropy."
+            )
+        whole = (keras.losses.Dice, keras.losses.Tversky)
+        if found in (keras.losses.dice, keras.losses.tversky) or (
+            isinstance(found, whole) and found.axis is None
+        ):
+            raise ValueError(
+                "`loss` must be a mean or sum over examples. Received: "
+                f"loss={each!r} with axis=None, a ratio of sums over the whole "
+                "batch. Give it the axes of one example: for images, "
+                "keras.losses.Dice(axis=(1, 2, 3))."
             )
 
 

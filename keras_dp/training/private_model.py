@@ -47,11 +47,13 @@ from keras_dp.training.outside_the_ledger import (
 from keras_dp.training.preconditions import (
     check_compiled_steps,
     check_executions,
+    check_loss,
     check_no_batching,
     check_no_jit,
     check_one_worker,
     check_precision,
     check_strategies,
+    check_trained,
     check_unit,
     check_wrapped,
     resolved_loss_scale,
@@ -264,6 +266,7 @@ class PrivateModel(ClusterModel):
                 "`loss` must be given: losses added inside the model couple "
                 "examples. Received: loss=None."
             )
+        check_loss(loss)
         side_queries = SideQueries(private_metrics, batch_statistics)
         optimizer.check_side_queries(side_queries.queries)
         check_compiled_steps(options)
@@ -512,6 +515,7 @@ class PrivateModel(ClusterModel):
         if self._step is None:
             with self.distribute_strategy.scope():
                 build_from_batch(self, batch.data)
+                check_trained(self.model)
                 self._build_round()
                 self._step = TrainingStep(self.step_parts())
             if self._loop is not None:

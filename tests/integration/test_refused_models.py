@@ -1,0 +1,113 @@
+"""Models and losses that cannot be made private say what to do instead."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers, losses
+
+import keras_dp
+from keras_dp.errors import PrivateTrainingError
+
+IMAGES = np.random.default_rng(0).random((6, 4, 4, 2)).astype("float32")
+
+
+def private_model(model, loss="mse"):
+    private = keras_dp.PrivateModel(model)
+    private.compile(
+        keras_dp.optimizers.DPSGD(
+            0.1,
+            query=keras_dp.GaussianAverageQuery(1.0, 1.0, denominator=6),
+            ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
+        ),
+        loss=loss,
+    )
+    return private
+
+
+def segmenting():
+    return keras.Sequential(
+        [
+            keras.Input((4, 4, 2)),
+            layers.Conv2D(2, 1, activation="softmax"),
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "remedy"),
+    [
+        ("train_step", r"compile\(loss=\.\.\.\).*compile\(metrics"),
+        ("compute_loss", r"compile\(loss"),
+        ("compute_metrics", r"compile\(metrics"),
+    ],
+)
+def test_a_method_that_would_not_run_is_refused(method, remedy) -> None:
+    class Own(keras.Model):
+        pass
+
+    def only_calls_super(self, *args, **kwargs):
+        return getattr(super(Own, self), method)(*args, **kwargs)
+
+    setattr(Own, method, only_calls_super)
+
+    with pytest.raises(PrivateTrainingError, match=f"{method}.*{remedy}"):
+        keras_dp.PrivateModel(Own())
+
+
+def test_all_methods_are_named_at_once() -> None:
+    class Own(keras.Model):
+        def train_step(self, data):
+            return {}
+
+        def compute_loss(self, **kwargs):
+            return 0.0
+
+    with pytest.raises(
+        PrivateTrainingError, match="override train_step, compute_loss:"
+    ):
+        keras_dp.PrivateModel(Own())
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_model_without_anything_to_train_is_refused(frozen) -> None:
+    layer = layers.Dense(1) if frozen else layers.Flatten()
+    model = keras.Sequential([keras.Input((1,)), layer])
+    layer.trainable = False
+    private = private_model(model)
+
+    with pytest.raises(PrivateTrainingError, match="trainable = True"):
+        private.fit(np.ones((4, 1)), np.ones((4, 1)), verbose=0)
+
+    assert len(private.optimizer.ledger) == 0
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "dice",
+        "tversky",
+        losses.dice,
+        losses.Dice(),
+        losses.Tversky(alpha=0.3),
+        [losses.Dice()],
+        {"conv2d": "Dice"},
+    ],
+)
+def test_a_ratio_over_the_batch_is_refused_at_compile(loss) -> None:
+    with pytest.raises(ValueError, match=r"axis=\(1, 2, 3\)"):
+        private_model(segmenting(), loss)
+
+
+@pytest.mark.parametrize("loss", ["circle", losses.Circle()])
+def test_a_loss_of_pairs_is_refused_at_compile(loss) -> None:
+    with pytest.raises(ValueError, match="with each other"):
+        private_model(segmenting(), loss)
+
+
+@pytest.mark.parametrize("kind", [losses.Dice, losses.Tversky])
+def test_a_ratio_over_each_example_trains(kind) -> None:
+    private = private_model(segmenting(), kind(axis=(1, 2, 3)))
+
+    private.train_on_batch(IMAGES, np.round(IMAGES))
+
+    assert len(private.optimizer.ledger) == 1
