@@ -215,14 +215,6 @@ class PoissonBatches:
             TypeError: `dataset` is something else.
             ValueError: It is infinite, empty or repeated, its records differ in
                 shape, or it does not say whether it is batched.
-
-        >>> import tensorflow as tf
-        >>> x, y = np.zeros([100, 3], "float32"), np.arange(100)
-        >>> dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(32)
-        >>> batches = PoissonBatches.from_dataset(
-        ...     dataset, sampling_probability=0.1, verbose=False)
-        >>> batches.population_size
-        100
         """
         data = datasets.stored(
             dataset, batched=batched, folder=cache_folder, verbose=verbose
