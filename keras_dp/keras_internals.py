@@ -226,7 +226,7 @@ def print_line(text: str) -> None:
     """Prints a line where Keras prints its progress.
 
     `io_utils.print_msg`, Keras 3.15: `keras.utils.disable_interactive_logging`
-    turns it into a log entry.
+    turns it into a log entry. Without it that switch has no effect on the line.
     """
     io_utils.print_msg(text)
 

@@ -313,6 +313,8 @@ WORKS = {
     "learning_rate_of": lambda f: float(f(_model().optimizer)) > 0,
     "own_variables_of": lambda f: len(f(_model().optimizer)) == 2,
     "trainable_variables_of": lambda f: len(f(_model().optimizer)) == 2,
+    "compile_arguments_of": lambda f: f(_model())["loss"] == "mse",
+    "print_line": lambda f: f("A line.") is None,
     "gradient_reduction": lambda f: callable(getattr(_model().optimizer, f())),
     "counting_one_replica": lambda f: _counts_one(f),
     "keeping_variable_scope": lambda f: _keeps_scope(f),
