@@ -40,10 +40,6 @@ OPTIMIZER = {
     "expected_batch_size": "`query=GaussianAverageQuery(denominator=...)`",
     "batch_size": "`query=GaussianAverageQuery(denominator=...)`",
     "epochs": "`epochs` of fit",
-    "gradient_accumulation_steps": (
-        "`PoissonBatches(physical_batch_size=)`: samples are summed over "
-        "physical batches by themselves"
-    ),
 }
 RECIPE = {
     "max_grad_norm": "`l2_norm_clip`",
