@@ -421,9 +421,10 @@ class PrivateModel(ClusterModel):
             )
         terms = FitTerms(1, {}, self.steps_per_execution)
         limit = self._limit(None, self._delta(None, adapter), replicas)
+        self.reset_metrics()  # As Keras does.
         with self._running(adapter, replicas, terms, limit) as loop:
             logs = loop.run(iter([(x, y, sample_weight)]), rounds=1)
-        logs = {name: float(value) for name, value in logs.items()}
+        logs = {name: float(value) for name, value in sorted(logs.items())}
         return logs if return_dict else metrics_in_order(self, logs)
 
     @override

@@ -1,0 +1,217 @@
+"""A private model is a trainer of Keras: each test runs with and without.
+
+Without noise, with a clip that nothing reaches and the size of the batch as
+the denominator, it computes what Keras does, so that logs can be compared.
+"""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+import keras_dp
+
+RECORDS, BATCH = 24, 8
+GENERATOR = np.random.default_rng(0)
+X = GENERATOR.normal(size=(RECORDS, 5)).astype("float32")
+Y = GENERATOR.normal(size=(RECORDS, 1)).astype("float32")
+WEIGHTS = GENERATOR.uniform(0.5, 2, size=RECORDS).astype("float32")
+TWO = {"a": Y, "b": 2 * Y}
+# Sums of 24 float32 numbers, in another order.
+CLOSE = {"rtol": 2e-5}
+
+
+def one_output():
+    keras.utils.set_random_seed(1)
+    return keras.Sequential([keras.Input((5,)), layers.Dense(1)])
+
+
+def two_outputs():
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input((5,))
+    outputs = {name: layers.Dense(1, name=name)(inputs) for name in "ab"}
+    return keras.Model(inputs, outputs)
+
+
+def compiled(kind, model, **options):
+    options.setdefault("loss", "mse")
+    if kind == "keras":
+        model.compile(keras.optimizers.SGD(0.1), **options)
+        return model
+    private = keras_dp.PrivateModel(model, self_check_examples=2)
+    query = keras_dp.GaussianAverageQuery(1e6, 0.0, denominator=BATCH)
+    ledger = keras_dp.PrivacyLedger.in_memory(dataset="test")
+    private.compile(
+        keras_dp.optimizers.DPSGD(0.1, query=query, ledger=ledger), **options
+    )
+    return private
+
+
+def weights_of(trainer):
+    return getattr(trainer, "model", trainer).get_weights()
+
+
+KINDS = ["keras", "private"]
+EAGER = pytest.mark.parametrize("run_eagerly", [False, True])
+
+
+class TestLogs:
+    """Their names, their order and their values are those of Keras."""
+
+    @EAGER
+    @pytest.mark.parametrize("weights", [None, WEIGHTS[:BATCH]])
+    @pytest.mark.parametrize(
+        ("make", "y", "options"),
+        [
+            (one_output, Y, {"metrics": ["mae", "mse"]}),
+            (one_output, Y, {"weighted_metrics": ["mae"], "metrics": ["mse"]}),
+            (one_output, Y, {"loss": keras.losses.Huber(name="own")}),
+            (
+                two_outputs,
+                TWO,
+                {
+                    "loss": {"a": "mse", "b": "mae"},
+                    "loss_weights": {"a": 1.0, "b": 0.5},
+                    "metrics": {"b": ["mse"]},
+                    "weighted_metrics": {"a": ["mae"]},
+                },
+            ),
+        ],
+        ids=["metrics", "weighted", "named", "two outputs"],
+    )
+    def test_of_a_batch(self, make, y, options, weights, run_eagerly) -> None:
+        y = keras.tree.map_structure(lambda leaf: leaf[:BATCH], y)
+        seen = {}
+        for kind in KINDS:
+            trainer = compiled(kind, make(), run_eagerly=run_eagerly, **options)
+            seen[kind] = [
+                trainer.train_on_batch(X[:BATCH], y, weights, return_dict=True),
+                trainer.test_on_batch(X[:BATCH], y, weights, return_dict=True),
+                trainer.train_on_batch(X[:BATCH], y, weights),
+                trainer.test_on_batch(X[:BATCH], y, weights),
+            ]
+
+        for plain, private in zip(*seen.values(), strict=True):
+            if isinstance(plain, dict):
+                assert [*private] == [*plain]
+                plain, private = [*plain.values()], [*private.values()]
+            np.testing.assert_allclose(private, plain, **CLOSE)
+
+    @EAGER
+    def test_of_fit_with_validation(self, run_eagerly) -> None:
+        histories = [
+            compiled(
+                kind, one_output(), metrics=["mae"], run_eagerly=run_eagerly
+            ).fit(
+                X,
+                Y,
+                batch_size=BATCH,
+                epochs=2,
+                shuffle=False,
+                sample_weight=WEIGHTS,
+                validation_data=(X, Y),
+                verbose=0,
+            )
+            for kind in KINDS
+        ]
+
+        plain, private = (each.history for each in histories)
+        assert [k for k in private if k != "epsilon"] == [*plain]
+        for name, values in plain.items():
+            np.testing.assert_allclose(private[name], values, **CLOSE)
+
+    @pytest.mark.parametrize("weights", [None, WEIGHTS[:BATCH]])
+    @pytest.mark.parametrize(
+        "reduction", ["sum_over_batch_size", "mean", "sum"]
+    )
+    def test_of_each_reduction(self, reduction, weights) -> None:
+        """A sum over the batch is `BATCH` times as large, in the update too."""
+        loss = keras.losses.MeanSquaredError(reduction=reduction)
+        shown, after = {}, {}
+        for kind in KINDS:
+            trainer = compiled(kind, one_output(), loss=loss)
+            if kind == "keras" and reduction == "sum":
+                trainer.optimizer.learning_rate = 0.1 / BATCH
+            shown[kind] = trainer.train_on_batch(X[:BATCH], Y[:BATCH], weights)
+            after[kind] = weights_of(trainer)
+
+        factor = BATCH if reduction == "sum" else 1
+        np.testing.assert_allclose(
+            factor * shown["private"], shown["keras"], **CLOSE
+        )
+        for one, two in zip(*after.values(), strict=True):
+            np.testing.assert_allclose(one, two, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+class TestBothKinds:
+    def test_stop_where_a_callback_says_so(self, kind) -> None:
+        class Stops(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None):
+                rounds.append(batch)
+                if batch == 1:
+                    self.model.stop_training = True
+
+        rounds = []
+        trainer = compiled(kind, one_output())
+
+        history = trainer.fit(
+            X, Y, batch_size=4, epochs=5, callbacks=[Stops()], verbose=0
+        )
+
+        assert history.epoch == [0]
+        assert int(trainer.optimizer.iterations) == len(rounds)
+        if kind == "private":
+            assert len(trainer.optimizer.ledger) == len(rounds)
+
+    def test_start_at_an_epoch(self, kind) -> None:
+        trainer = compiled(kind, one_output())
+
+        history = trainer.fit(
+            X, Y, batch_size=BATCH, epochs=5, initial_epoch=3, verbose=0
+        )
+
+        assert history.epoch == [3, 4]
+        assert int(trainer.optimizer.iterations) == 2 * RECORDS // BATCH
+
+    def test_give_callbacks_a_model_with_its_history(self, kind) -> None:
+        trainer = compiled(kind, one_output())
+
+        history = trainer.fit(X, Y, verbose=0)
+
+        assert history is trainer.history
+        assert history.model is trainer
+
+    def test_forget_metrics_before_each_batch(self, kind) -> None:
+        trainer = compiled(kind, one_output(), metrics=["mae"])
+        trainer.optimizer.learning_rate = 0.0
+        trainer.train_on_batch(X[:4], Y[:4])
+        after = trainer.train_on_batch(X[4:8], Y[4:8])
+        trainer.reset_metrics()
+        alone = trainer.train_on_batch(X[4:8], Y[4:8])
+
+        np.testing.assert_array_equal(after, alone)
+        assert trainer.get_metrics_result()["loss"] == after[0]
+        trainer.reset_metrics()
+        assert trainer.get_metrics_result()["loss"] == 0
+
+    def test_name_their_metrics(self, kind) -> None:
+        trainer = compiled(kind, two_outputs(), metrics={"a": ["mae"]})
+        trainer.train_on_batch(X, TWO)
+
+        assert trainer.metrics_names[0] == "loss"
+        assert {each.name for each in trainer.metrics} >= {"loss"}
+
+    @pytest.mark.parametrize("steps", [1, 3])
+    def test_call_back_once_an_execution(self, kind, steps) -> None:
+        class Counts(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None):
+                seen.append((batch, [*logs]))
+
+        seen = []
+        trainer = compiled(kind, one_output(), steps_per_execution=steps)
+
+        trainer.fit(X, Y, batch_size=4, callbacks=[Counts()], verbose=0)
+
+        assert [batch for batch, _ in seen] == [*range(steps - 1, 6, steps)]
+        assert all(names[0] == "loss" for _, names in seen)
