@@ -268,6 +268,13 @@ def check_loss(loss: Any) -> None:
                 "each other. Use a loss of single examples, such as "
                 "CategoricalCrossentropy."
             )
+        if getattr(found, "reduction", None) == "mean_with_sample_weight":
+            raise ValueError(
+                "`loss` must be a mean or sum over examples. Received: "
+                f"loss={each!r} with reduction='mean_with_sample_weight', "
+                "which divides by the weights of the whole batch. Use "
+                "reduction='sum_over_batch_size'."
+            )
         whole = (keras.losses.Dice, keras.losses.Tversky)
         if found in (keras.losses.dice, keras.losses.tversky) or (
             isinstance(found, whole) and found.axis is None

@@ -104,6 +104,14 @@ def test_a_loss_of_pairs_is_refused_at_compile(loss) -> None:
         private_model(segmenting(), loss)
 
 
+def test_a_mean_by_the_weights_of_the_batch_is_refused_at_compile() -> None:
+    """The weight of an example would cancel in its batch of one."""
+    loss = losses.MeanSquaredError(reduction="mean_with_sample_weight")
+
+    with pytest.raises(ValueError, match="sum_over_batch_size"):
+        private_model(segmenting(), loss)
+
+
 @pytest.mark.parametrize("kind", [losses.Dice, losses.Tversky])
 def test_a_ratio_over_each_example_trains(kind) -> None:
     private = private_model(segmenting(), kind(axis=(1, 2, 3)))
