@@ -46,7 +46,7 @@ class PlannedTraining:
         noise_multiplier: Stddev of the noise on the sum over the bound on one
             record.
         epsilon: Epsilon of the whole training; at most the target.
-        physical_batch_size: Rows of a padded batch that holds at least 97.5 %
+        physical_batch_size: Rows of a padded batch that holds at least 99.99 %
             of the samples, as `PoissonBatches` chooses it.
         gradient_bytes: Size of one gradient, and of a sum; None if the
             number of parameters is not given.

@@ -1,7 +1,6 @@
 """Draws samples, and says which record stands in which row of a batch."""
 
 import abc
-import math
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +16,10 @@ Integers = npt.NDArray[np.int64]
 # Chance that a sample has a microbatch too full for its rows. The examples
 # left out concern that microbatch alone, so privacy does not depend on it.
 _OVERFLOW = 1e-6
+# Chance that a sample takes a second physical batch where the size of the
+# batch is not chosen. The steps of such samples are compiled when the first
+# one comes, which takes seconds: it should not happen in most trainings.
+_SECOND_BATCH = 1e-4
 # Accelerators like batches of a multiple of this.
 _MULTIPLE = 8
 
@@ -83,7 +86,8 @@ class Groups(Layout):
         self.most_rows = (
             default_physical_batch_size(population, probability)
             if rows == 1
-            else rows * _holding_most_samples(population // rows, probability)
+            else rows
+            * _exceeded_with(_SECOND_BATCH, population // rows, probability)
         )
 
     @override
@@ -145,8 +149,7 @@ def default_physical_batch_size(
 ) -> int:
     """Returns how many rows a physical batch has by default.
 
-    At most one sample of forty exceeds them, and takes two batches. With room
-    for a sample of a thousand, all others would compute on more padding.
+    At most one sample of ten thousand exceeds them, and takes two batches.
 
     Args:
         population_size: Number of records that are drawn from, at least 1.
@@ -155,19 +158,10 @@ def default_physical_batch_size(
     >>> default_physical_batch_size(1000, 0.01)
     24
     """
-    most = _holding_most_samples(population_size, sampling_probability)
+    most = _exceeded_with(
+        _SECOND_BATCH, population_size, sampling_probability
+    )
     return -(-most // _MULTIPLE) * _MULTIPLE
-
-
-def _holding_most_samples(size: int, probability: float) -> int:
-    """Returns a number that at most one sample of forty exceeds.
-
-    The size of a sample is binomial. Its 97.5 % quantile lies 1.96 standard
-    deviations and, for its skewness and for being whole, at most 0.48 + 0.5
-    above the mean.
-    """
-    deviation = math.sqrt(size * probability * (1 - probability))
-    return min(size, math.ceil(size * probability + 2 * deviation + 1))
 
 
 def _exceeded_with(chance: float, trials: int, probability: float) -> int:
@@ -175,7 +169,9 @@ def _exceeded_with(chance: float, trials: int, probability: float) -> int:
     low, high = 0, trials
     while high - low > 1:
         middle = (low + high) // 2
-        if special.bdtrc(middle, trials, probability) <= chance:
+        # As special.bdtrc, whose number of trials must fit 32 bits.
+        exceeded = special.betainc(middle + 1, trials - middle, probability)
+        if exceeded <= chance:
             high = middle
         else:
             low = middle

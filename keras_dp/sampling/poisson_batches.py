@@ -71,7 +71,7 @@ class PoissonBatches:
         population_size: Number of records, those of other shards included.
         sampling_probability: Chance of each record to take part in a round.
         physical_batch_size: Length of the leading axis of every batch. The
-            default holds more than 97 % of the samples in one batch, which
+            default holds at least 99.99 % of the samples in one batch, which
             is fastest. Smaller ones need less memory; much larger ones compute
             on padding.
         rounds_per_epoch: Rounds that `fit` calls an epoch, by default `1 /
@@ -288,8 +288,8 @@ class PoissonBatches:
 
         `population_size`, `expected_sample_size`, `rounds_per_epoch` and
         `sampling_event` remain those of the whole. `physical_batch_size` is
-        that of one shard, the same for all: by default it holds more than
-        97 % of its samples in one batch, else a part of the given one.
+        that of one shard, the same for all: by default it holds at
+        least 99.99 % of its samples in one batch, else a part of the given one.
 
         Args:
             index: Which shard, in [0, count).
@@ -303,12 +303,12 @@ class PoissonBatches:
 
         >>> batches = PoissonBatches(np.arange(1000), sampling_probability=0.1)
         >>> batches.physical_batch_size
-        120
+        144
         >>> shards = [batches.shard(i, 3) for i in range(3)]
         >>> [shard.positions for shard in shards]
         [range(0, 333), range(333, 666), range(666, 1000)]
         >>> {shard.physical_batch_size for shard in shards}
-        {48}
+        {56}
         """
         self._check_shard(index, count)
         rows = self._layout.rows
