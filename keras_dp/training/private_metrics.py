@@ -262,10 +262,10 @@ def check_private_metrics(metrics: Any) -> dict[str, PrivateMetric]:
     Raises:
         TypeError: They are not a mapping of names to `PrivateMetric`s.
     """
-    if not isinstance(metrics, Mapping) or not metrics:
+    if not isinstance(metrics, Mapping):
         raise TypeError(
-            "`private_metrics` must be a dict of names to PrivateMetrics, at "
-            f"least one. Received: private_metrics={metrics!r}."
+            "`private_metrics` must be a dict of names to PrivateMetrics. "
+            f"Received: private_metrics={metrics!r}."
         )
     for name, metric in metrics.items():
         _check.non_empty_text(private_metrics=name)

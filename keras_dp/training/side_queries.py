@@ -24,7 +24,8 @@ class SideQueries:
     """The private metrics, and the statistics of batch normalization.
 
     Attributes:
-        metrics: By name; `None` if metrics are not private.
+        metrics: By name, empty if none are shown; `None` if metrics are not
+            private.
         statistics: The query of the statistics, or `None`.
     """
 
@@ -97,7 +98,7 @@ class SideQueries:
     def queries(self) -> dict[str, DPQuery]:
         """The queries, by the names that they have in the ledger."""
         queries: dict[str, DPQuery] = {}
-        if self.metrics is not None:
+        if self.metrics:
             queries[_METRICS] = NestedQuery(
                 {name: metric.query for name, metric in self.metrics.items()}
             )
@@ -112,7 +113,7 @@ class SideQueries:
             layers: The layers whose batch statistics are asked for.
         """
         templates: dict[str, Any] = {}
-        if self.metrics is not None:
+        if self.metrics:
             templates[_METRICS] = {
                 name: tf.TensorSpec(metric.record_shape, tf.float32)
                 for name, metric in self.metrics.items()
@@ -137,7 +138,7 @@ class SideQueries:
     ) -> dict[str, RecordBatch]:
         """Returns the records of a physical batch, one per example."""
         batches: dict[str, RecordBatch] = {}
-        if self.metrics is not None:
+        if self.metrics:
             records = {
                 name: tf.cast(
                     metric.records_of_norms(records_lib.norms(gradients))

@@ -201,6 +201,17 @@ class TestTheirValues:
 
 
 class TestNothingRaw:
+    def test_nor_anything_else_is_shown_where_no_metric_is_asked_for(
+        self,
+    ) -> None:
+        private = trained_by(metrics={})
+
+        history = private.fit(*data(), epochs=1, verbose=0).history
+
+        assert set(history) == {"epsilon"}
+        ((round_, _),) = private.optimizer.ledger.rounds
+        assert [each.name for each in round_.queries] == ["gradients"]
+
     def test_is_in_the_logs_of_any_callback(self) -> None:
         """With a clip of 0 and no noise all that leaves is 0."""
         x, y = data()
@@ -303,7 +314,7 @@ class TestSaving:
 
 
 class TestArguments:
-    @pytest.mark.parametrize("wrong", [{}, [], {"loss": averaged()}, {1: None}])
+    @pytest.mark.parametrize("wrong", [[], {"loss": averaged()}, {1: None}])
     def test_must_be_named_private_metrics(self, wrong) -> None:
         with pytest.raises(TypeError, match="private_metrics"):
             trained_by(metrics=wrong)
