@@ -158,9 +158,7 @@ def default_physical_batch_size(
     >>> default_physical_batch_size(1000, 0.01)
     24
     """
-    most = _exceeded_with(
-        _SECOND_BATCH, population_size, sampling_probability
-    )
+    most = _exceeded_with(_SECOND_BATCH, population_size, sampling_probability)
     return -(-most // _MULTIPLE) * _MULTIPLE
 
 

@@ -5,6 +5,7 @@ from keras_dp.training.devices.workers import open_ledger
 from keras_dp.training.epsilon_limit import PrivacyTarget
 from keras_dp.training.epsilon_progress import EpsilonProgress
 from keras_dp.training.gradient_norms import mean_gradient_norms
+from keras_dp.training.private_gradients import PrivateGradients
 from keras_dp.training.private_metrics import (
     PrivateClassCounts,
     PrivateClippedShare,
@@ -21,6 +22,7 @@ __all__ = [
     "PrivateClassCounts",
     "PrivateClippedShare",
     "PrivateGradientNorm",
+    "PrivateGradients",
     "PrivateLoss",
     "PrivateMean",
     "PrivateMetric",

@@ -103,23 +103,20 @@ class TrainingLoop:
                 self.recorder.settle()
             finally:
                 # A model saved now says nothing of the seeds that were used.
-                self._renew_seeds()
+                self.renew_seeds()
 
     def advise(self, batch: PhysicalStep) -> None:
         """Warns of settings that are seldom meant, by the first batch."""
         query = self._optimizer.query
         advise(self._planned_round(), query, self._adapter, batch)
 
-    def begin_epoch(self) -> None:
-        """Draws new seeds of layers: a checkpoint may hold the old ones."""
-        self._renew_seeds()
-
     def end_epoch(self) -> None:
         """Settles the ledger and draws new seeds, before callbacks save."""
         self.recorder.settle()
-        self._renew_seeds()
+        self.renew_seeds()
 
-    def _renew_seeds(self) -> None:
+    def renew_seeds(self) -> None:
+        """Draws new seeds of layers: a checkpoint may hold the old ones."""
         self._seeds.renew(self._optimizer.rounds_released)
 
     def _plan(self) -> Any:
@@ -220,7 +217,7 @@ class TrainingLoop:
         check_lengths(batch.data)
         step = self._built_step(batch)
         if not self._seeds_are_new:  # Building may have made generators.
-            self._renew_seeds()
+            self.renew_seeds()
             self._seeds_are_new = True
         with (
             counting_one_replica()

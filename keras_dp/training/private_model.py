@@ -1,7 +1,7 @@
 """A Keras model whose training is private, around the user's own."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, Self
 
 import keras
@@ -236,7 +236,8 @@ class PrivateModel(ClusterModel):
                 batch of one.
             private_metrics: Name to metric. What `fit` shows and passes on is
                 then these alone, averaged over the rounds of an epoch: no raw
-                metric of the training data leaves the model.
+                metric of the training data leaves the model. An empty dict
+                shows none.
             batch_statistics: Query that releases the statistics of
                 BatchNormalization layers, which are refused without it. A
                 record is a list, one entry a layer, of the mean and variance of
@@ -393,13 +394,49 @@ class PrivateModel(ClusterModel):
                 verbose=verbose,
                 callbacks=fit_callbacks(
                     callbacks,
-                    loop.begin_epoch,
+                    loop.renew_seeds,
                     loop.end_epoch,
                     self.optimizer.ledger,
                     delta,
                 ),
                 **options,
             )
+
+    def each_round(
+        self,
+        samples: PoissonBatches,
+        rounds: int,
+        *,
+        target_epsilon: float | None = None,
+        delta: float | None = None,
+    ) -> Generator[None, None, None]:
+        """Runs rounds as `fit` does, and hands over after each of them.
+
+        `PrivateGradients` is made of it. Whoever has control meanwhile may
+        save the model: the seeds of its layers are replaced before.
+
+        Args:
+            samples: The data.
+            rounds: How many, unless the target ends them.
+            target_epsilon: As in `fit`.
+            delta: As in `fit`, for the target.
+
+        Yields:
+            Nothing, after each release.
+        """
+        adapter, replicas = self._ready(samples)
+        delta = self._delta(delta, adapter)
+        advise_delta(delta, adapter.population_size)
+        limit = self._limit(target_epsilon, delta, replicas)
+        terms = FitTerms(1, {"steps_per_epoch": rounds}, 1)
+        with self._running(adapter, replicas, terms, limit) as loop:
+            batches = iter(adapter.dataset())
+            for _ in range(rounds):
+                loop.run(batches, rounds=1)
+                loop.renew_seeds()
+                yield
+                if loop.recorder.is_exhausted:
+                    break
 
     @override
     def train_on_batch(

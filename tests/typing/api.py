@@ -95,6 +95,21 @@ def replay_a_ledger() -> dict[str, float]:
         return costs
 
 
+def write_a_loop(model: Any, samples: keras_dp.PoissonBatches) -> None:
+    """Applies private gradients by an ordinary optimizer."""
+    gradients = keras_dp.PrivateGradients(
+        model,
+        "mse",
+        query=keras_dp.GaussianAverageQuery(
+            1.0, noise_multiplier=1.1, denominator=256
+        ),
+        ledger=keras_dp.PrivacyLedger.in_memory(dataset="clinic-2026"),
+    )
+    optimizer = keras.optimizers.Adam(1e-3)
+    for answer in gradients.over(samples, rounds=10, target_epsilon=3.0):
+        optimizer.apply(answer, model.trainable_variables)
+
+
 def compose_groups(model: Any) -> keras_dp.DPOptimizer:
     """Gives heterogeneous layers their own clip and noise."""
     groups = keras_dp.group_variables(

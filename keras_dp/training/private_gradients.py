@@ -1,0 +1,152 @@
+"""Private gradients for training loops of the user's own."""
+
+import contextlib
+from collections.abc import Generator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_dp import _check
+from keras_dp.dp_queries import DPQuery
+from keras_dp.errors import PrivateTrainingError
+from keras_dp.ledger import PrivacyLedger
+from keras_dp.optimizers.dp_optimizer import DPOptimizer
+from keras_dp.optimizers.groups import Patterns, VariableGroups
+from keras_dp.optimizers.kept_answers import KeptAnswers
+from keras_dp.sampling import PoissonBatches
+from keras_dp.training.private_model import PrivateModel
+
+
+class PrivateGradients:
+    """Hands out noised gradients, which the caller applies as he likes.
+
+    For loops that `fit` cannot run: two models, two optimizers, gradients of
+    other losses beside the private ones. `over` draws a sample, computes a
+    round as `PrivateModel.fit` does, and hands over its answer instead of
+    applying it. The weights are the caller's to change, between two rounds.
+
+    Guarantee: the answers are noised, and the ledger covered each of them
+    before it was computed. What the caller makes of them and of public data is
+    post-processing. What he computes from the private records himself is in no
+    ledger: see "Own loops" in docs/guarantees.md.
+
+    Attributes:
+        model: Sequential, functional or subclassed, built or not.
+
+    >>> import keras_dp, numpy as np
+    >>> x, y = np.zeros([64, 3], "float32"), np.zeros([64, 1], "float32")
+    >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    >>> ledger = keras_dp.PrivacyLedger.in_memory(dataset="doc")
+    >>> gradients = PrivateGradients(
+    ...     model, "mse", ledger=ledger,
+    ...     query=keras_dp.GaussianAverageQuery(1.0, 1.1, denominator=16))
+    >>> samples = keras_dp.PoissonBatches((x, y), sampling_probability=0.25)
+    >>> optimizer = keras.optimizers.SGD(0.1)
+    >>> for answer in gradients.over(samples, rounds=8):
+    ...     optimizer.apply(answer, model.trainable_variables)
+    >>> len(ledger)
+    8
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        loss: Any,
+        *,
+        query: DPQuery,
+        ledger: PrivacyLedger,
+        groups: Patterns | VariableGroups | None = None,
+        self_check_examples: int = 4,
+        seed: int | None = None,
+    ) -> None:
+        """Runs nothing yet.
+
+        Args:
+            model: As in `PrivateModel`.
+            loss: Any Keras loss; it is evaluated per example, as that of a
+                batch of one.
+            query: The mechanism, as in `DPOptimizer`.
+            ledger: Where every round is recorded.
+            groups: As in `DPOptimizer`.
+            self_check_examples: As in `PrivateModel`.
+            seed: As in `DPOptimizer`: for tests.
+
+        Raises:
+            PrivateTrainingError: The model has a training step of its own, or
+                a strategy is in scope.
+        """
+        self.model = model
+        self._kept = KeptAnswers()
+        self._optimizer = DPOptimizer(
+            self._kept, query=query, ledger=ledger, groups=groups, seed=seed
+        )
+        self._private = PrivateModel(
+            model, self_check_examples=self_check_examples
+        )
+        if tf.distribute.has_strategy():
+            raise PrivateTrainingError(
+                "Private gradients must be computed without a strategy. "
+                f"Received: {type(tf.distribute.get_strategy()).__name__}. "
+                "Train on several devices with PrivateModel."
+            )
+        # Nothing is shown of the data but the answers.
+        self._private.compile(self._optimizer, loss, private_metrics={})
+
+    def over(
+        self,
+        samples: PoissonBatches,
+        rounds: int | None = None,
+        *,
+        target_epsilon: float | None = None,
+        delta: float | None = None,
+    ) -> Generator[list[tf.Tensor], None, None]:
+        """Runs rounds, and yields the answer of each.
+
+        A round runs when its answer is asked for: weights that were changed
+        since the last one count. The ledger is settled when a `for` over it
+        ends, also by `break` or an exception. Where the generator is kept in a
+        variable, `close()` it: until then its block counts in full.
+
+        Args:
+            samples: Records are as `fit` takes them: `(x, y)` or `(x, y,
+                sample_weight)`. Samples are drawn afresh for this iteration.
+            rounds: At least 1; by default `samples.rounds_per_epoch`.
+            target_epsilon: > 0. The iteration ends before a round would take
+                the ledger above it, rounds of other models included.
+            delta: In (0, 1), for the target; by default `N^-1.1` for N
+                records.
+
+        Yields:
+            The noised answer for each of `model.trainable_variables`, in
+            their order and shapes: an average if the query answers averages.
+            Gradients of weight penalties, which depend on no data, are added.
+
+        Raises:
+            BudgetExceededError: The target leaves no room for a single round.
+            PrivateTrainingError: An earlier iteration has not ended; or the
+                layers, what is trainable, or the query changed.
+        """
+        if not isinstance(samples, PoissonBatches):
+            raise TypeError(
+                "`samples` must be a keras_dp.PoissonBatches, which draws the "
+                f"records. Received: samples={samples!r}."
+            )
+        if rounds is None:
+            rounds = samples.rounds_per_epoch
+        _check.integer_at_least(1, rounds=rounds)
+        return self._answers(samples, rounds, target_epsilon, delta)
+
+    def _answers(
+        self,
+        samples: PoissonBatches,
+        rounds: int,
+        target_epsilon: float | None,
+        delta: float | None,
+    ) -> Generator[list[tf.Tensor], None, None]:
+        run = self._private.each_round(
+            samples, rounds, target_epsilon=target_epsilon, delta=delta
+        )
+        with contextlib.closing(run):
+            for _ in run:
+                yield self._kept.read()

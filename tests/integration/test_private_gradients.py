@@ -1,0 +1,337 @@
+"""Own loops get what `fit` would apply, and the ledger covers all of it."""
+
+import contextlib
+import signal
+import subprocess
+import sys
+import textwrap
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import keras_dp
+from keras_dp import _reproducible
+from keras_dp.accountants import Fourier
+from keras_dp.errors import (
+    BudgetExceededError,
+    LedgerWriteError,
+    PrivateTrainingError,
+    UnsupportedLayerError,
+)
+from keras_dp.keras_internals import seed_generators_of
+from keras_dp.optimizers import DPSGD
+
+RECORDS, FEATURES, RATE = 60, 5, 0.5
+LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def data():
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(RECORDS, FEATURES)).astype("float32")
+    return x, generator.integers(0, 3, size=RECORDS)
+
+
+def samples(**options):
+    return keras_dp.PoissonBatches(
+        data(), sampling_probability=0.5, seed=5, **options
+    )
+
+
+def new_model(*hidden):
+    keras.utils.set_random_seed(3)
+    return keras.Sequential(
+        [
+            keras.Input((FEATURES,)),
+            layers.Dense(4, activation="tanh", kernel_regularizer="l2"),
+            *hidden,
+            layers.Dense(3),
+        ]
+    )
+
+
+def new_ledger():
+    return keras_dp.PrivacyLedger.in_memory(dataset="test")
+
+
+def average(noise_multiplier=0.0):
+    return keras_dp.GaussianAverageQuery(
+        1.0, noise_multiplier=noise_multiplier, denominator=30
+    )
+
+
+def adaptive():
+    return keras_dp.QuantileAdaptiveClipSumQuery(
+        initial_l2_norm_clip=1.0,
+        noise_multiplier=1.0,
+        target_unclipped_quantile=0.5,
+        learning_rate=0.2,
+        clipped_count_stddev=2.0,
+        expected_num_records=30,
+    )
+
+
+def gradients_of(model, ledger=None, query=None, **options):
+    return keras_dp.PrivateGradients(
+        model,
+        LOSS,
+        query=query or average(),
+        ledger=ledger or new_ledger(),
+        **options,
+    )
+
+
+class TestTheAnswers:
+    @pytest.mark.parametrize(
+        ("query", "options"),
+        [
+            (average, {}),
+            (average, {"physical_batch_size": 8}),
+            (lambda: average(1.0), {}),
+            (adaptive, {}),
+        ],
+        ids=["noiseless", "parts", "noise", "adaptive"],
+    )
+    def test_are_what_fit_applies_and_records(self, query, options) -> None:
+        fitted, fit_ledger = new_model(), new_ledger()
+        private = keras_dp.PrivateModel(fitted)
+        private.compile(
+            DPSGD(RATE, query=query(), ledger=fit_ledger, seed=7), loss=LOSS
+        )
+        own, own_ledger = new_model(), new_ledger()
+        optimizer = keras.optimizers.SGD(RATE)
+
+        private.fit(samples(**options), steps_per_epoch=4, verbose=0)
+        gradients = gradients_of(own, own_ledger, query(), seed=7)
+        for answer in gradients.over(samples(**options), rounds=4):
+            optimizer.apply(answer, own.trainable_variables)
+
+        for ours, theirs in zip(
+            own.get_weights(), fitted.get_weights(), strict=True
+        ):
+            # A few roundings in float32 of numbers of order 1.
+            np.testing.assert_allclose(ours, theirs, atol=2e-6)
+        assert own_ledger.rounds == fit_ledger.rounds
+        assert own_ledger.unsettled == 0
+
+    def test_do_not_move_the_weights_and_stay_as_they_were(self) -> None:
+        model = new_model()
+        before = model.get_weights()
+
+        first, second = gradients_of(model).over(samples(), rounds=2)
+
+        for old, new in zip(before, model.get_weights(), strict=True):
+            np.testing.assert_array_equal(old, new)
+        assert [a.shape for a in first] == [
+            v.shape for v in model.trainable_variables
+        ]
+        assert not np.array_equal(first[0], second[0])  # Other samples.
+
+    def test_are_of_the_weights_at_the_time(self) -> None:
+        """A bias that the caller moves moves the next answer."""
+        model = new_model()
+        every = keras_dp.PoissonBatches(data(), sampling_probability=1.0)
+        answers = gradients_of(model).over(every, rounds=3)
+
+        first, second = next(answers), next(answers)
+        model.layers[-1].bias.assign([5.0, 0.0, 0.0])
+        third = next(answers)
+
+        np.testing.assert_allclose(first[-1], second[-1], atol=1e-6)
+        assert np.abs(third[-1] - second[-1]).max() > 0.1
+
+    def test_come_once_an_epoch_of_the_sampler_by_default(self) -> None:
+        answers = gradients_of(new_model()).over(samples(rounds_per_epoch=3))
+
+        assert len(list(answers)) == 3
+
+
+class TestTheLedger:
+    def test_covers_each_answer_that_is_out(self) -> None:
+        ledger = new_ledger()
+
+        for number, _ in enumerate(
+            gradients_of(new_model(), ledger).over(samples(), rounds=6), 1
+        ):
+            assert len(ledger) >= number
+
+    @pytest.mark.parametrize("leave", ["break", "exception"])
+    def test_is_settled_when_the_loop_is_left(self, leave) -> None:
+        ledger = new_ledger()
+        gradients = gradients_of(new_model(), ledger)
+        answers = gradients.over(samples(), rounds=50)
+
+        with contextlib.suppress(ZeroDivisionError):
+            for number, _ in enumerate(gradients.over(samples(), rounds=50)):
+                if number == 4 and leave == "exception":
+                    raise ZeroDivisionError
+                if number == 4:
+                    break
+        assert (len(ledger), ledger.unsettled) == (5, 0)
+        next(answers)
+        answers.close()
+
+        assert (len(ledger), ledger.unsettled) == (6, 0)
+
+    def test_holds_two_models_together(self) -> None:
+        """Their rounds take turns, and the report is for both."""
+        ledger = new_ledger()
+        query = average(2.0)
+        one, two = (gradients_of(new_model(), ledger, query) for _ in range(2))
+
+        for _ in zip(
+            one.over(samples(), rounds=5),
+            two.over(samples(), rounds=5),
+            strict=True,
+        ):
+            pass
+
+        ((_, count),) = ledger.rounds
+        assert (count, ledger.unsettled) == (10, 0)
+        alone = new_ledger()
+        list(gradients_of(new_model(), alone, query).over(samples(), rounds=10))
+        assert Fourier().epsilon(ledger, delta=1e-5) == Fourier().epsilon(
+            alone, delta=1e-5
+        )
+
+    def test_stays_below_a_target_with_two_models(self) -> None:
+        ledger = new_ledger()
+        one, two = (
+            gradients_of(new_model(), ledger, average(4.0)) for _ in range(2)
+        )
+        terms = {"rounds": 1000, "target_epsilon": 2.0, "delta": 1e-5}
+
+        turns = zip(
+            one.over(samples(), **terms),
+            two.over(samples(), **terms),
+            strict=False,
+        )
+        assert 2 < len(list(turns)) < 1000
+        del turns
+
+        assert ledger.unsettled == 0
+        assert Fourier().epsilon(ledger, delta=1e-5) <= 2.0
+        terms["target_epsilon"] = 0.5
+        with pytest.raises(BudgetExceededError):
+            next(one.over(samples(), **terms))
+
+    def test_that_cannot_be_written_ends_the_answers(self, tmp_path) -> None:
+        ledger = keras_dp.PrivacyLedger.open(tmp_path / "l", dataset="test")
+        # Adapts, so that each round is a block of its own.
+        gradients = gradients_of(new_model(), ledger, adaptive())
+        answers = gradients.over(samples(), rounds=9)
+        next(answers)
+
+        ledger.close()
+
+        with pytest.raises(LedgerWriteError):
+            next(answers)
+
+    def test_counts_a_round_that_was_killed_before_its_release(
+        self, tmp_path
+    ) -> None:
+        script = """
+            import os, signal, sys
+            import numpy as np, keras, keras_dp
+            from keras_dp.training.step import TrainingStep
+
+            run, calls = TrainingStep.run, []
+
+            def killed(*arguments):
+                calls.append(None)
+                if len(calls) == 3:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return run(*arguments)
+
+            TrainingStep.run = killed
+            gradients = keras_dp.PrivateGradients(
+                keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]),
+                "mse",
+                query=keras_dp.GaussianAverageQuery(1.0, 1.0, denominator=4),
+                ledger=keras_dp.PrivacyLedger.open(sys.argv[1], dataset="d"),
+                self_check_examples=0,
+            )
+            data = np.zeros([8, 2], "float32"), np.zeros([8, 1], "float32")
+            samples = keras_dp.PoissonBatches(
+                data, sampling_probability=0.5, physical_batch_size=8
+            )
+            for _ in gradients.over(samples, rounds=9):
+                print("answer", flush=True)
+        """
+        path = tmp_path / "killed.ledger"
+
+        ended = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(script), str(path)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+        assert ended.returncode == -signal.SIGKILL, ended.stderr
+        assert ended.stdout.split() == ["answer"] * 2
+        with keras_dp.PrivacyLedger.open(path, mode="r") as ledger:
+            assert len(ledger) >= 3
+            assert ledger.unsettled >= 1
+
+
+class TestRefused:
+    def test_are_two_iterations_at_once(self) -> None:
+        gradients = gradients_of(new_model())
+        first, second = (gradients.over(samples()) for _ in range(2))
+        next(first)
+
+        with pytest.raises(PrivateTrainingError, match="inside another"):
+            next(second)
+
+    def test_is_another_choice_of_what_is_trained(self) -> None:
+        """As where a GAN freezes the discriminator the usual way."""
+        model, ledger = new_model(), new_ledger()
+        answers = gradients_of(model, ledger).over(samples(), rounds=9)
+        next(answers)
+
+        model.trainable = False
+
+        with pytest.raises(PrivateTrainingError, match="what is trainable"):
+            next(answers)
+        assert (len(ledger), ledger.unsettled) == (1, 0)
+
+    def test_are_batches_that_the_library_did_not_draw(self) -> None:
+        with pytest.raises(TypeError, match="`samples` must be"):
+            gradients_of(new_model()).over(data())
+
+    def test_is_no_round(self) -> None:
+        with pytest.raises(ValueError, match="`rounds` must be"):
+            gradients_of(new_model()).over(samples(), rounds=0)
+
+    def test_are_layers_in_which_examples_interact(self) -> None:
+        ledger = new_ledger()
+        gradients = gradients_of(new_model(layers.BatchNormalization()), ledger)
+
+        with pytest.raises(UnsupportedLayerError):
+            next(gradients.over(samples()))
+        assert len(ledger) == 0
+
+    def test_is_a_strategy(self) -> None:
+        with (
+            tf.distribute.MirroredStrategy(["CPU:0"]).scope(),
+            pytest.raises(PrivateTrainingError, match="without a strategy"),
+        ):
+            gradients_of(new_model())
+
+
+def test_no_answer_is_out_before_the_seeds_of_layers_are_replaced() -> None:
+    """A model that the loop saves tells nothing of the rows' randomness."""
+    model = new_model(layers.Dropout(0.5, seed=3))
+    (generator,) = seed_generators_of(model)
+    used = []
+
+    token = _reproducible._is_on.set(False)  # As in a user's program.
+    try:
+        for _ in gradients_of(model).over(samples(), rounds=3):
+            used.append(int(generator.state.numpy()[0]))
+    finally:
+        _reproducible._is_on.reset(token)
+
+    assert len(set(used)) == 3
