@@ -114,7 +114,7 @@ def finished(tmp_path_factory):
     """Returns all tutorials, run at the same time."""
     folders = {
         name: tmp_path_factory.mktemp(name)
-        for name in ("adult", "mnist", "mechanisms")
+        for name in ("adult", "mnist", "mechanisms", "gan")
     }
     data = synthetic_mnist(folders["mnist"] / "tiny.npz")
     processes = {
@@ -133,6 +133,11 @@ def finished(tmp_path_factory):
             folders["mechanisms"],
             *("--data", str(data), "--epochs", "1", "--batch", "16"),
             *("--only", "groups,adaptive,corrected"),
+        ),
+        "gan": started(
+            "gan.py",
+            folders["gan"],
+            *("--rounds", "12", "--out", str(folders["gan"] / "out_gan")),
         ),
     }
     try:
@@ -157,11 +162,13 @@ def finished(tmp_path_factory):
 
 pytestmark = pytest.mark.full
 BOTH = pytest.mark.parametrize("name", ["adult", "mnist"])
+WITH_LEDGER = pytest.mark.parametrize("name", ["adult", "mnist", "gan"])
 CLAIM = re.compile(r"^epsilon <= (\S+) at delta = (\S+),", re.MULTILINE)
-ROUNDS = {"adult": 32, "mnist": 6}  # ceil(records / expected batch).
+# ceil(records / expected batch), or as many as asked for.
+ROUNDS = {"adult": 32, "mnist": 6, "gan": 12}
 
 
-@pytest.mark.parametrize("name", ["adult", "mnist", "mechanisms"])
+@pytest.mark.parametrize("name", ["adult", "mnist", "mechanisms", "gan"])
 def test_a_tutorial_succeeds(finished, name) -> None:
     assert finished[name].code == 0, finished[name].error
 
@@ -180,7 +187,7 @@ def test_the_tutorial_of_mechanisms_has_a_line_for_each(finished) -> None:
     }
 
 
-@BOTH
+@WITH_LEDGER
 def test_its_ledger_replays_to_the_epsilon_it_printed(finished, name) -> None:
     text = finished[name].text
     path = Path(re.search(r"^Ledger: +(.+)$", text, re.MULTILINE)[1])
@@ -197,7 +204,7 @@ def test_its_ledger_replays_to_the_epsilon_it_printed(finished, name) -> None:
     assert not round_.seeded
     assert (count, unsettled) == (ROUNDS[name], 0)
     assert epsilon <= printed < epsilon + 1.1e-4  # Printed rounded up.
-    assert epsilon <= 2.9  # What both are calibrated to.
+    assert epsilon <= 2.9  # What all are calibrated to.
 
 
 @BOTH
@@ -218,7 +225,7 @@ def test_the_census_tutorial_draws_its_plot(finished) -> None:
     assert path.is_relative_to(finished["adult"].folder / "out_adult")
 
 
-@BOTH
+@WITH_LEDGER
 def test_it_writes_nothing_outside_its_folder(finished, name) -> None:
     folder = finished[name].folder.resolve()
     files = [p for p in finished[name].written if not p.startswith(NOT_FILES)]
