@@ -83,6 +83,7 @@ if TYPE_CHECKING:
         PrivateModel,
         SaveModel,
         mean_gradient_norms,
+        plan_batch_statistics,
     )
 
 _MODULES = (
@@ -144,6 +145,7 @@ _HOMES = {
     "group_variables": "optimizers",
     "make_private": "recipes",
     "mean_gradient_norms": "training",
+    "plan_batch_statistics": "training",
     "plan_groups": "optimizers",
     "replace_batch_normalization": "recipes",
 }
@@ -201,6 +203,7 @@ __all__ = [
     "make_private",
     "mean_gradient_norms",
     "optimizers",
+    "plan_batch_statistics",
     "plan_groups",
     "planning",
     "recipes",

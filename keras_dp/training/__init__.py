@@ -1,5 +1,9 @@
 """The private model, and the loop that feeds its records to queries."""
 
+from keras_dp.training.batch_statistics import (
+    BatchStatisticsPlan,
+    plan_batch_statistics,
+)
 from keras_dp.training.checkpoints import SaveModel
 from keras_dp.training.devices.workers import open_ledger
 from keras_dp.training.epsilon_limit import PrivacyTarget
@@ -17,6 +21,7 @@ from keras_dp.training.private_metrics import (
 from keras_dp.training.private_model import PrivateModel
 
 __all__ = [
+    "BatchStatisticsPlan",
     "EpsilonProgress",
     "PrivacyTarget",
     "PrivateClassCounts",
@@ -30,4 +35,5 @@ __all__ = [
     "SaveModel",
     "mean_gradient_norms",
     "open_ledger",
+    "plan_batch_statistics",
 ]

@@ -1,0 +1,78 @@
+"""The noise of one round, divided between gradients and batch statistics."""
+
+import math
+from typing import NamedTuple
+
+import keras
+
+from keras_dp import _check
+from keras_dp.dp_queries import GaussianAverageQuery
+from keras_dp.errors import PrivateTrainingError
+from keras_dp.gradients import trained_normalizations
+
+
+class BatchStatisticsPlan(NamedTuple):
+    """Two Gaussian sums that together cost what one did.
+
+    Attributes:
+        noise_multiplier: The noise of the gradients, divided by their clip.
+        query: For `PrivateModel.compile(..., batch_statistics=query)`.
+    """
+
+    noise_multiplier: float
+    query: GaussianAverageQuery
+
+
+def plan_batch_statistics(
+    model: keras.Model,
+    *,
+    noise_multiplier: float,
+    denominator: float,
+    share: float = 0.1,
+) -> BatchStatisticsPlan:
+    """Divides the budget of a round between gradients and batch statistics.
+
+    Gaussian sums over one sample with noise multipliers a and b cost what one
+    with z does, `1 / z^2 = 1 / a^2 + 1 / b^2`. The statistics get `share` of
+    that, with the norm that an ordinary example has as their clip: the root of
+    two for each channel of `BatchNormalization`.
+
+    Args:
+        model: Built; its trained layers of batch normalization count.
+        noise_multiplier: z, of the gradients alone, such as from
+            `calibrate_noise`; > 0.
+        denominator: The expected number of records in a sample, > 0.
+        share: In (0, 1). By default gradients get 5 % more noise.
+
+    Raises:
+        PrivateTrainingError: `model` is not built, or has no such layer.
+        ValueError: An argument is out of its range.
+
+    >>> model = keras.Sequential([
+    ...     keras.Input((8,)), keras.layers.BatchNormalization()])
+    >>> plan = plan_batch_statistics(
+    ...     model, noise_multiplier=1.0, denominator=100)
+    >>> round(plan.noise_multiplier, 3), plan.query.l2_norm_clip
+    (1.054, 4.0)
+    """
+    _check.finite_positive(
+        noise_multiplier=noise_multiplier, denominator=denominator
+    )
+    if not 0 < share < 1:
+        raise ValueError(
+            f"`share` must be in (0, 1). Received: share={share!r}."
+        )
+    layers = trained_normalizations(model)
+    if not layers or not all(layer.built for layer in layers):
+        raise PrivateTrainingError(
+            "`model` must be built and train BatchNormalization. Received: "
+            f"{len(layers)} such layers in {model.name!r}. Without any, "
+            "`batch_statistics` must be None."
+        )
+    channels = sum(layer.moving_mean.shape[0] for layer in layers)
+    clip = math.sqrt(2 * channels)
+    stddev = clip * noise_multiplier / math.sqrt(share)
+    return BatchStatisticsPlan(
+        noise_multiplier / math.sqrt(1 - share),
+        GaussianAverageQuery(clip, stddev, denominator),
+    )
