@@ -1,7 +1,10 @@
 """Validators of arguments, so that every message has one form."""
 
+import difflib
+import inspect
 import math
 import numbers
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
@@ -78,6 +81,21 @@ def kind(expected: type[Any], **named: Any) -> None:
             raise TypeError(
                 f"`{name}` must be a {expected.__name__}. "
                 f"Received: {name}={value!r}."
+            )
+
+
+def arguments_of(
+    function: Callable[..., Any], given: Mapping[str, Any]
+) -> None:
+    """Raises unless every name is that of an argument of a function."""
+    known = list(inspect.signature(function).parameters)
+    for name, value in given.items():
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            remedy = f" Did you mean `{close[0]}`?" if close else ""
+            raise TypeError(
+                f"`{name}` must be an argument of {function.__name__}. "
+                f"Received: {name}={value!r}.{remedy}"
             )
 
 

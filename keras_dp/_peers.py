@@ -1,4 +1,4 @@
-"""Names that other libraries use for arguments, and ours for them."""
+"""Arguments that are missing, or have the names of another library."""
 
 import functools
 import inspect
@@ -54,7 +54,10 @@ RECIPE = {
 
 
 def explains(names: Mapping[str, str]) -> Callable[[_Callable], _Callable]:
-    """Returns a decorator that tells users of other libraries our names.
+    """Returns a decorator that says which arguments to give instead.
+
+    Its messages name the class that the caller made, where Python names the
+    function that was decorated, perhaps that of a class above.
 
     Args:
         names: From a name that is not ours to what to say instead.
@@ -66,10 +69,16 @@ def explains(names: Mapping[str, str]) -> Callable[[_Callable], _Callable]:
     Traceback (most recent call last):
     ...
     TypeError: `max_grad_norm` must be given as `l2_norm_clip`...
+    >>> clipped()
+    Traceback (most recent call last):
+    ...
+    TypeError: `l2_norm_clip` must be given to clipped. Received: nothing...
     """
 
     def decorate(function: _Callable) -> _Callable:
-        own = inspect.signature(function).parameters
+        signature = inspect.signature(function)
+        own = signature.parameters
+        required = [n for n, p in own.items() if _is_required(p)]
 
         @functools.wraps(function)
         def explained(*args: Any, **named: Any) -> Any:
@@ -79,8 +88,28 @@ def explains(names: Mapping[str, str]) -> Callable[[_Callable], _Callable]:
                         f"`{name}` must be given as {names[name]}. "
                         f"Received: {name}={named[name]!r}."
                     )
+            is_method = function.__name__ == "__init__"
+            caller = type(args[0]).__name__ if is_method else function.__name__
+            try:
+                given = signature.bind_partial(*args, **named).arguments
+            except TypeError as error:
+                raise TypeError(f"{caller}: {error}.") from None
+            for name in required:
+                if name not in given:
+                    raise TypeError(
+                        f"`{name}` must be given to {caller}. Received: "
+                        f"nothing. Pass {name}=..."
+                    )
             return function(*args, **named)
 
         return explained  # type: ignore[return-value]
 
     return decorate
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    any_number = (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    return (
+        parameter.default is parameter.empty
+        and parameter.kind not in any_number
+    )

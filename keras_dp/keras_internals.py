@@ -16,6 +16,13 @@ from keras.src.models import functional
 from keras.src.utils import io_utils
 from typing_extensions import override
 
+if keras.backend.backend() != "tensorflow":
+    raise ImportError(
+        "Keras must run on TensorFlow to train with keras_dp. Received: "
+        f"backend {keras.backend.backend()!r}. Set the environment variable "
+        "KERAS_BACKEND=tensorflow before Keras is imported."
+    )
+
 # Layers.
 
 

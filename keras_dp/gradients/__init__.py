@@ -1,5 +1,6 @@
 """Per-example gradients as records: capture, rules, fallback, self-check."""
 
+from keras_dp.gradients.capture.hooks import layers_without_rule
 from keras_dp.gradients.capture.losses import (
     ExampleLosses,
     batch_losses,
@@ -34,6 +35,7 @@ __all__ = [
     "batch_losses",
     "check_loss_splits",
     "example_losses",
+    "layers_without_rule",
     "self_check",
     "trained_normalizations",
     "update_statistics",

@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 from typing_extensions import override
 
-from keras_dp import _peers
+from keras_dp import _check, _peers
 from keras_dp import ledger as ledger_lib
 from keras_dp.dp_queries import DPQuery
 from keras_dp.errors import PrivateTrainingError
@@ -94,11 +94,23 @@ class DPOptimizer(WrappingOptimizer):
     ) -> None:
         check_inner(inner)
         if isinstance(inner, DPOptimizer):
-            raise TypeError("`inner` must not be private already.")
+            raise TypeError(
+                "`inner` must not be private already. "
+                f"Received: inner={inner!r}. Pass a Keras optimizer."
+            )
         if not isinstance(query, DPQuery):
             raise TypeError(
-                f"`query` must be a DPQuery. Received: query={query!r}."
+                f"`query` must be a DPQuery. Received: query={query!r}. Take "
+                "GaussianAverageQuery(l2_norm_clip, noise_multiplier=..., "
+                "denominator=...), for instance."
             )
+        if not isinstance(groups, Mapping | VariableGroups | None):
+            raise TypeError(
+                "`groups` must be a dict from names to patterns, "
+                f"VariableGroups or None. Received: groups={groups!r}."
+            )
+        if seed is not None:
+            _check.integer_at_least(0, seed=seed)
         self._wrap(inner, name or f"dp_{inner.name}")
         self._query = query
         resolved = groups if isinstance(groups, VariableGroups) else None
@@ -139,6 +151,18 @@ class DPOptimizer(WrappingOptimizer):
         if self._state is not None:
             self._state.bind(ledger.header)
         self._ledger = ledger
+
+    @override
+    def __repr__(self) -> str:
+        seed = "" if self._seed is None else f", seed={self._seed!r}"
+        groups = "" if self._groups is None else f", groups={self._groups!r}"
+        noise = getattr(self._query, "noise_multiplier", None)
+        noise = "" if noise is None else f", noise_multiplier={noise:.4g}"
+        return (
+            f"<{type(self).__name__} {type(self._inner).__name__}, "
+            f"query={self._query!r}{noise}{groups}{seed}, "
+            f"ledger={self._ledger!r}>"
+        )
 
     def required_ledger(self) -> ledger_lib.PrivacyLedger | LedgerOfChief:
         """Returns the ledger.
@@ -190,12 +214,19 @@ class DPOptimizer(WrappingOptimizer):
             side_queries: The queries next to that of the gradients.
 
         Raises:
-            PrivateTrainingError: It was built for other queries.
+            PrivateTrainingError: It was built for other queries, or the model
+                has no weights to train.
             ValueError: `groups` do not match the variables.
         """
         self.check_side_queries(side_queries)
         if self._round is not None:
             return
+        if not model.trainable_variables:
+            raise PrivateTrainingError(
+                "The model must have weights to train. Received: "
+                f"{model.name!r}, which has none that are trainable. Add "
+                "layers with weights, or set trainable=True."
+            )
         self.build(model.trainable_variables)
         if self.groups is not None and self._matched is None:
             self._matched = group_variables(model, self.groups)

@@ -261,6 +261,10 @@ def _capped(
     Raises:
         ValueError: There are ids without a cap, or not one for each record.
     """
+    if data is None:
+        raise TypeError(
+            "`data` must be (x, y), or a PoissonBatches. Received: data=None."
+        )
     records = len(keras.tree.flatten(data)[0])
     if unit_ids is None:
         return data, max(1, records // (rows_per_unit or 1))
@@ -297,6 +301,11 @@ def _opened(
             dataset = path.stem
         return PrivacyLedger.open(
             path, dataset=dataset, unit=unit, rows_per_unit=rows_per_unit
+        )
+    if not isinstance(ledger, PrivacyLedger):
+        raise TypeError(
+            "`ledger` must be a PrivacyLedger or the path of its file. "
+            f'Received: ledger={ledger!r}. Pass a path such as "run.ledger".'
         )
     own = ledger.header.rows_per_unit
     if rows_per_unit not in (None, own):

@@ -356,6 +356,20 @@ class PoissonBatches:
     def _layout_of(self, population_size: int) -> Layout:
         return layout_of(self._kind, population_size, self.sampling_probability)
 
+    def __repr__(self) -> str:
+        shard = (
+            ""
+            if self.shard_index is None
+            else f", shard {self.shard_index} of {self.shard_count}"
+        )
+        groups = "" if self._kind is None else f", microbatches={self._kind!r}"
+        return (
+            f"<PoissonBatches of {self.population_size:,} records, "
+            f"sampling_probability={self.sampling_probability:.6g}, "
+            f"{self.expected_sample_size:.6g} expected in a sample, "
+            f"physical_batch_size={self.physical_batch_size}{groups}{shard}>"
+        )
+
     def __iter__(self) -> Iterator[PhysicalBatch]:
         return self.rounds()
 

@@ -215,6 +215,13 @@ class TrainingLoop:
     def _prepared(self, batch: PhysicalStep) -> TrainingStep:
         """Returns the steps for a batch, once the engine is checked on it."""
         check_lengths(batch.data)
+        if batch.y is None:
+            raise ValueError(
+                "`y` must be given: the loss compares outputs with targets. "
+                "Received: y=None. Put targets beside the inputs, such as "
+                "PoissonBatches((x, y), ...); those of an autoencoder are the "
+                "inputs."
+            )
         step = self._built_step(batch)
         if not self._seeds_are_new:  # Building may have made generators.
             self.renew_seeds()

@@ -7,14 +7,17 @@ from typing import Any, Self
 import keras
 from typing_extensions import override
 
+from keras_dp import _check
 from keras_dp.dp_queries import DPQuery
 from keras_dp.errors import PrivateTrainingError
+from keras_dp.gradients import layers_without_rule
 from keras_dp.keras_internals import (
     build_from_batch,
     check_compiled,
     compiled_loss_of,
     loss_tracker_of,
     metrics_in_order,
+    print_line,
     takes_training,
 )
 from keras_dp.ledger import Round
@@ -115,13 +118,14 @@ class PrivateModel(ClusterModel):
         name: str | None = None,
         **kwargs: Any,
     ) -> None:
-        check_wrapped(model)
         if isinstance(model, PrivateModel):
             raise TypeError(
                 "`model` must not be private already. "
                 f"Received: model={model!r}."
             )
-        if self_check_examples != 0 and self_check_examples < 2:
+        check_wrapped(model)
+        _check.integer_at_least(0, self_check_examples=self_check_examples)
+        if self_check_examples == 1:
             raise ValueError(
                 "`self_check_examples` must be 0 or >= 2. "
                 f"Received: self_check_examples={self_check_examples!r}."
@@ -182,8 +186,49 @@ class PrivateModel(ClusterModel):
         self.model.export(filepath, *args, **options)
 
     @override
-    def summary(self, *args: Any, **kwargs: Any) -> None:
-        self.model.summary(*args, **kwargs)
+    def summary(
+        self,
+        line_length: int | None = None,
+        positions: Any = None,
+        print_fn: Any = None,
+        **options: Any,
+    ) -> None:
+        """Prints the model's own summary, then how it is trained privately."""
+        self.model.summary(line_length, positions, print_fn, **options)
+        for line in self._described():
+            (print_fn or print_line)(line)
+
+    def _described(self) -> Iterator[str]:
+        """Yields lines on the privacy of the training."""
+        optimizer = getattr(self, "optimizer", None)
+        if isinstance(optimizer, DPOptimizer):
+            noise = getattr(optimizer.query, "noise_multiplier", None)
+            yield f"Query of the gradients: {optimizer.query!r}"
+            if noise is not None:
+                yield f"Noise multiplier: {noise:.4g}"
+            if optimizer.groups is not None:
+                yield f"Groups: {dict(optimizer.groups)!r}"
+            yield f"Ledger: {optimizer.ledger!r}"
+        else:
+            yield "Not compiled with a private optimizer."
+        if self.target is not None:
+            yield (
+                f"Target: epsilon {self.target.epsilon:g} at delta = "
+                f"{self.target.delta:.3g}"
+            )
+        slow = layers_without_rule(self.model) if self.model.built else []
+        if slow:
+            names = ", ".join(f"{x.name} ({type(x).__name__})" for x in slow)
+            yield f"Layers without a rule, which take longer: {names}"
+
+    def __repr__(self) -> str:
+        # May be asked for by an error in the constructor.
+        model, optimizer, target = (
+            getattr(self, name, None)
+            for name in ("model", "optimizer", "target")
+        )
+        end = "" if target is None else f", target={target!r}"
+        return f"<PrivateModel of {model!r}, optimizer={optimizer!r}{end}>"
 
     def __getattr__(self, name: str) -> Any:
         if name == "output_names" and "model" in self.__dict__:
@@ -268,6 +313,7 @@ class PrivateModel(ClusterModel):
                 "examples. Received: loss=None."
             )
         check_loss(loss)
+        _check.arguments_of(keras.Model.compile, options)
         side_queries = SideQueries(private_metrics, batch_statistics)
         optimizer.check_side_queries(side_queries.queries)
         check_compiled_steps(options)
@@ -336,7 +382,7 @@ class PrivateModel(ClusterModel):
                 the samples of `make_private`.
             y: As in Keras.
             batch_size: As in Keras.
-            epochs: As in Keras.
+            epochs: As in Keras, >= 1.
             verbose: As in Keras.
             callbacks: At the end of an epoch they find the ledger settled.
                 `EpsilonProgress` is added unless there is one.
@@ -355,6 +401,8 @@ class PrivateModel(ClusterModel):
         if x is None and self.samples is not None:
             x = self.samples
             options.setdefault("validation_data", self.validation_data)
+        _check.integer_at_least(1, epochs=epochs)
+        _check.arguments_of(keras.Model.fit, options)
         adapter, replicas = self._ready(x, options.get("class_weight"))
         adapter.check_targets()
         delta = self._delta(delta, adapter)
@@ -380,6 +428,8 @@ class PrivateModel(ClusterModel):
                 )
 
         with self._running(adapter, replicas, terms, limit, begin) as loop:
+            if verbose and self._step is None and not self.run_eagerly:
+                print_line("Compiling the private step in the first round ...")
             if replicas.are_many and adapter.is_sampler:
                 x = replicas.nothing()
             elif adapter.is_sampler:
@@ -598,6 +648,11 @@ class PrivateModel(ClusterModel):
         self, x: Any, class_weight: Any = None
     ) -> tuple[DataAdapter, Replicas]:
         """Returns what trains on what, unless it must not."""
+        if x is None:
+            raise ValueError(
+                "`x` must be given: a PoissonBatches, or what Keras takes. "
+                "Received: x=None. Only a model of make_private has samples."
+            )
         check_compiled(self, "fit")
         optimizer = self.optimizer
         if not isinstance(optimizer, DPOptimizer):

@@ -87,6 +87,15 @@ def find_hooks(model: keras.Model) -> list[Hook]:
     return found
 
 
+def layers_without_rule(model: keras.Model) -> list[keras.Layer]:
+    """Returns the layers of a built model that take the vectorized fallback.
+
+    Raises:
+        UnsupportedLayerError: A trainable variable is outside any layer.
+    """
+    return [hook.layer for hook in find_hooks(model) if hook.rule is None]
+
+
 def _check_coverage(model: keras.Model, hooks: list[Hook]) -> None:
     covered = {
         id(variable)

@@ -1,0 +1,136 @@
+"""What models, optimizers and samplers say of themselves."""
+
+import keras
+import numpy as np
+
+from keras_dp import (
+    DPAdam,
+    GaussianAverageQuery,
+    NestedQuery,
+    PoissonBatches,
+    PrivacyLedger,
+    PrivacyTarget,
+    PrivateModel,
+)
+from keras_dp.sampling import FixedMicrobatches
+
+DATA = np.zeros([1000, 3], "float32"), np.zeros([1000, 1], "float32")
+
+
+def query(clip=0.5):
+    return GaussianAverageQuery(clip, noise_multiplier=1.25, denominator=50)
+
+
+def optimizer(**changes):
+    own = PrivacyLedger.in_memory(dataset="clinic")
+    return DPAdam(1e-3, **({"query": query(), "ledger": own} | changes))
+
+
+class OwnWeights(keras.layers.Layer):
+    def build(self, shape):
+        self.scale = self.add_weight(shape=shape[1:])
+
+    def call(self, inputs):
+        return inputs * self.scale
+
+
+def private(*layers):
+    model = keras.Sequential(
+        [keras.Input((3,)), *layers, keras.layers.Dense(1)], name="net"
+    )
+    return PrivateModel(model)
+
+
+def summary_of(model) -> list[str]:
+    lines: list[str] = []
+    model.summary(print_fn=lines.append)
+    return lines
+
+
+class TestReprs:
+    def test_of_an_optimizer(self) -> None:
+        assert repr(optimizer(seed=3)) == (
+            "<DPAdam Adam, query=GaussianAverageQuery(l2_norm_clip=0.5, "
+            "sum_stddev=0.625, denominator=50.0), noise_multiplier=1.25, "
+            "seed=3, ledger=<PrivacyLedger in memory, dataset='clinic', "
+            "unit='example'>>"
+        )
+
+    def test_of_a_sampler(self) -> None:
+        batches = PoissonBatches(DATA, sampling_probability=0.05)
+
+        assert repr(batches) == (
+            "<PoissonBatches of 1,000 records, sampling_probability=0.05, "
+            f"50 expected in a sample, physical_batch_size="
+            f"{batches.physical_batch_size}>"
+        )
+        assert repr(batches.shard(1, 2)).endswith(", shard 1 of 2>")
+        grouped = PoissonBatches(
+            DATA, sampling_probability=0.05, microbatches=FixedMicrobatches(4)
+        )
+        assert "microbatches=FixedMicrobatches(4)>" in (
+            repr(grouped).replace("size=", "")
+        )
+
+    def test_of_a_model(self) -> None:
+        model = private()
+        assert repr(model) == (
+            "<PrivateModel of <Sequential name=net, built=True>, "
+            "optimizer=None>"
+        )
+
+        model.compile(optimizer(), loss="mse")
+        model.target = PrivacyTarget(3.0, 1e-5)
+
+        assert "optimizer=<DPAdam Adam, query=Gauss" in repr(model)
+        assert "target=PrivacyTarget(epsilon=3.0, delta=1e-05" in repr(model)
+
+
+class TestSummary:
+    def test_ends_with_the_privacy(self) -> None:
+        model = private()
+        model.compile(optimizer(), loss="mse")
+        model.target = PrivacyTarget(3.0, 1e-5)
+
+        table, *lines = summary_of(model)
+
+        assert 'Model: "net"' in table
+        assert lines == [
+            f"Query of the gradients: {query()!r}",
+            "Noise multiplier: 1.25",
+            f"Ledger: {model.optimizer.ledger!r}",
+            "Target: epsilon 3 at delta = 1e-05",
+        ]
+
+    def test_names_groups_and_slow_layers(self) -> None:
+        model = private(OwnWeights(name="own"))
+        groups = {"own": "own", "rest": ...}
+        nested = NestedQuery({"own": query(0.5), "rest": query(1.0)})
+        model.compile(optimizer(groups=groups, query=nested), loss="mse")
+
+        lines = summary_of(model)
+
+        assert f"Groups: {groups!r}" in lines
+        assert lines[-1] == (
+            "Layers without a rule, which take longer: own (OwnWeights)"
+        )
+
+    def test_of_a_model_that_is_neither_built_nor_compiled(self) -> None:
+        lines = summary_of(PrivateModel(keras.Sequential([OwnWeights()])))
+
+        assert lines[1:] == ["Not compiled with a private optimizer."]
+
+
+class TestCompiling:
+    def test_is_announced_once(self, capsys) -> None:
+        model = private()
+        model.compile(optimizer(), loss="mse")
+        batches = PoissonBatches(DATA, sampling_probability=0.05)
+
+        model.fit(batches, steps_per_epoch=1, verbose=0)
+        assert "Compiling" not in capsys.readouterr().out
+        model.compile(optimizer(), loss="mse")
+        model.fit(batches, steps_per_epoch=1, verbose=2)
+        assert capsys.readouterr().out.count("Compiling the private step") == 1
+        model.fit(batches, steps_per_epoch=1, verbose=2)
+        assert "Compiling" not in capsys.readouterr().out

@@ -1,0 +1,463 @@
+"""Mistakes of users get one sentence that names the argument and the remedy."""
+
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import keras_dp
+from keras_dp import (
+    DPSGD,
+    DPAdam,
+    DPOptimizer,
+    EpsilonProgress,
+    GaussianAverageQuery,
+    PoissonBatches,
+    PrivacyLedger,
+    PrivateModel,
+)
+from keras_dp.errors import (
+    BudgetExceededError,
+    LedgerError,
+    PrivateTrainingError,
+    UnsupportedLayerError,
+)
+
+X = np.random.default_rng(0).normal(size=[40, 3]).astype("float32")
+Y = np.ones([40, 1], "float32")
+
+
+def net(*layers):
+    return keras.Sequential(
+        [keras.Input((3,)), *(layers or [keras.layers.Dense(1)])]
+    )
+
+
+def ledger(**changes):
+    return PrivacyLedger.in_memory(**({"dataset": "d"} | changes))
+
+
+def query(**changes):
+    given = {"l2_norm_clip": 1.0, "sum_stddev": 1.1, "denominator": 8}
+    return GaussianAverageQuery(**(given | changes))
+
+
+def optimizer(**changes):
+    return DPSGD(0.1, **({"query": query(), "ledger": ledger()} | changes))
+
+
+def private(model=None, own=None, **changes):
+    found = PrivateModel(model or net(), self_check_examples=0)
+    found.compile(own or optimizer(), **({"loss": "mse"} | changes))
+    return found
+
+
+def samples(data=(X, Y), **changes):
+    return PoissonBatches(data, **({"sampling_probability": 0.2} | changes))
+
+
+def fit(model, *data, **changes):
+    options = {"verbose": 0, "steps_per_epoch": 1} | changes
+    return model.fit(*(data or (samples(),)), **options)
+
+
+def made(model=None, data=(X, Y), **changes):
+    given = {
+        "ledger": None,
+        "target_epsilon": 2.0,
+        "epochs": 1,
+        "batch_size": 8,
+        "loss": "mse",
+        "verbose": False,
+    } | changes
+    if "ledger" not in changes:
+        given["ledger"] = ledger()
+    return keras_dp.make_private(model or net(), data, **given)
+
+
+def closed():
+    own = ledger()
+    own.close()
+    return own
+
+
+def trained_by_keras():
+    model = net()
+    model.compile(optimizer(), loss="mse")
+    model.fit(X, Y, verbose=0)
+
+
+def with_progress_of_keras():
+    model = net()
+    model.compile("sgd", "mse")
+    model.fit(X, Y, verbose=0, callbacks=[EpsilonProgress()])
+
+
+def with_own_train_step():
+    class Own(keras.Model):
+        def train_step(self, data):
+            return {}
+
+    return PrivateModel(Own())
+
+
+class Calls(keras.callbacks.Callback):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.function(self.model)
+
+
+def frozen():
+    layer = keras.layers.Dense(1, trainable=False)
+    return fit(private(net(layer)))
+
+
+# What is done, the type of the error, and the words that its message must have.
+OPTIMIZERS = [
+    (lambda: DPAdam(1e-3), TypeError, "`query` must be given to DPAdam"),
+    (
+        lambda: DPAdam(1e-3, query=query()),
+        TypeError,
+        "`ledger` must be given to DPAdam",
+    ),
+    (lambda: DPAdam(1e-3, query(), ledger()), TypeError, "DPAdam: too many"),
+    (
+        lambda: DPAdam(1e-3, l2_norm_clip=1.0),
+        TypeError,
+        "`l2_norm_clip` must .*query=GaussianAverageQuery",
+    ),
+    (
+        lambda: DPAdam(1e-3, noise_multiplier=1.0),
+        TypeError,
+        "`noise_multiplier` must .*query=GaussianAverageQuery",
+    ),
+    (lambda: optimizer(foo=1), ValueError, "foo"),
+    (lambda: optimizer(ledger=None), TypeError, "`ledger` must .*=None.*open"),
+    (lambda: optimizer(ledger="a"), TypeError, "`ledger` must .*'a'.*open"),
+    (lambda: optimizer(query=None), TypeError, "`query` must .*=None"),
+    (lambda: optimizer(query=1.1), TypeError, "`query` must .*GaussianAverage"),
+    (lambda: optimizer(seed="a"), TypeError, "`seed` must be an integer"),
+    (lambda: optimizer(seed=-1), ValueError, "`seed` must be an integer >= 0"),
+    (lambda: optimizer(groups=["a"]), TypeError, "`groups` must be a dict"),
+    (
+        lambda: fit(private(own=optimizer(groups={"a": "none"}))),
+        ValueError,
+        "take each variable.*'sequential",
+    ),
+    (
+        lambda: DPSGD("fast", query=query(), ledger=ledger()),
+        ValueError,
+        "`learning_rate`.*fast",
+    ),
+    (
+        lambda: DPOptimizer("adam", query=query(), ledger=ledger()),
+        TypeError,
+        "`inner` must be a keras.optimizers.Optimizer",
+    ),
+    (
+        lambda: DPOptimizer(optimizer(), query=query(), ledger=ledger()),
+        TypeError,
+        "`inner` must not be private already.*DPSGD",
+    ),
+    (
+        lambda: DPSGD(
+            0.1, query=query(), ledger=ledger(), gradient_accumulation_steps=2
+        ),
+        TypeError,
+        "`gradient_accumulation_steps` must .*physical_batch_size",
+    ),
+    (trained_by_keras, PrivateTrainingError, "Wrap the model"),
+]
+QUERIES = [
+    (lambda: query(l2_norm_clip=-1.0), ValueError, "`l2_norm_clip` must"),
+    (lambda: query(l2_norm_clip="1"), TypeError, "`l2_norm_clip` must"),
+    (lambda: query(l2_norm_clip=None), TypeError, "`l2_norm_clip` must"),
+    (lambda: query(max_grad_norm=1.0), TypeError, "given as `l2_norm_clip`"),
+    (lambda: query(sum_stddev=-1.0), ValueError, "`sum_stddev` must"),
+    (lambda: query(sum_stddev=None), TypeError, "`noise_multiplier` must"),
+    (
+        lambda: query(noise_multiplier=1.0),
+        TypeError,
+        "`sum_stddev`.*`noise_multiplier`",
+    ),
+    (
+        lambda: query(sum_stddev=None, noise_multiplier=-1.0),
+        ValueError,
+        "`noise_multiplier` must",
+    ),
+    (lambda: query(denominator=None), TypeError, "`denominator` must be given"),
+    (lambda: query(denominator=0), ValueError, "`denominator` must"),
+    (lambda: query(foo=1), TypeError, "GaussianAverageQuery: .*'foo'"),
+    (
+        lambda: GaussianAverageQuery(noise_multiplier=1.0, denominator=8),
+        TypeError,
+        "`l2_norm_clip` must be given to GaussianAverageQuery",
+    ),
+]
+SAMPLERS = [
+    (
+        lambda: samples(sampling_probability=0),
+        ValueError,
+        r"`sampling_probability` must be in \(0, 1\]",
+    ),
+    (
+        lambda: samples(sampling_probability=1.5),
+        ValueError,
+        r"`sampling_probability` must be in \(0, 1\].*1.5",
+    ),
+    (
+        lambda: samples(sampling_probability=float("nan")),
+        ValueError,
+        "`sampling_probability` must.*nan",
+    ),
+    (
+        lambda: samples(sampling_probability="a"),
+        TypeError,
+        "`sampling_probability` must be a number",
+    ),
+    (
+        lambda: PoissonBatches((X, Y)),
+        TypeError,
+        "`sampling_probability` must be given to PoissonBatches",
+    ),
+    (
+        lambda: PoissonBatches((X, Y), batch_size=8),
+        TypeError,
+        "`batch_size` must be given as `sampling_probability`, batch_size / N",
+    ),
+    (lambda: samples(physical_batch_size=0), ValueError, "`physical_batch_siz"),
+    (lambda: samples(rounds_per_epoch=0), ValueError, "`rounds_per_epoch` mu"),
+    (lambda: samples(seed="a"), TypeError, "`seed` must be an integer"),
+    (
+        lambda: samples(microbatches=4),
+        TypeError,
+        "`microbatches` must be Rando",
+    ),
+    (lambda: samples((X, Y[:-1])), ValueError, "`data` must .*equal length"),
+    (lambda: samples(None), TypeError, "`data` must be"),
+    (lambda: samples((X, None)), TypeError, "`data` must be .*at /1"),
+    (lambda: samples((X[:0], Y[:0])), ValueError, "`data` must hold at least"),
+    (lambda: samples(1.0), TypeError, "`data` must be .*float"),
+    (lambda: samples(zip(X, Y, strict=True)), TypeError, "`data` must be"),
+    (lambda: samples().shard(3, 2), ValueError, "`index` must be less"),
+]
+MODELS = [
+    (lambda: PrivateModel(None), TypeError, "`model` must be a keras.Model"),
+    (lambda: PrivateModel(net), TypeError, "`model` must be a keras.Model"),
+    (
+        lambda: PrivateModel(PrivateModel(net())),
+        TypeError,
+        "`model` must not be private already",
+    ),
+    (with_own_train_step, PrivateTrainingError, "`model` must not override"),
+    (
+        lambda: PrivateModel(net(), self_check_examples=1),
+        ValueError,
+        "`self_check_examples` must be 0 or >= 2",
+    ),
+    (
+        lambda: PrivateModel(net(), self_check_examples="a"),
+        TypeError,
+        "`self_check_examples` must be an integer",
+    ),
+    (
+        lambda: PrivateModel(net()).compile("adam", loss="mse"),
+        TypeError,
+        "`optimizer` must be .*such as DPAdam.*'adam'",
+    ),
+    (
+        lambda: PrivateModel(net()).compile(keras.optimizers.Adam(), "mse"),
+        TypeError,
+        "`optimizer` must be .*such as DPAdam",
+    ),
+    (lambda: private(loss=None), ValueError, "`loss` must be given"),
+    (lambda: fit(private(loss="msee")), ValueError, "msee"),
+    (lambda: fit(private(metrics=["acuracy"])), ValueError, "acuracy"),
+    (
+        lambda: private(metric=["mse"]),
+        TypeError,
+        "`metric` must be an argument of compile.*`metrics`",
+    ),
+    (lambda: private(private_metrics=["a"]), TypeError, "`private_metrics`"),
+    (lambda: private(batch_statistics=True), TypeError, "`batch_statistics` m"),
+    (
+        lambda: fit(private(batch_statistics=query())),
+        ValueError,
+        "`batch_statistics` must be None",
+    ),
+    (lambda: fit(private(loss_scale=3.0)), ValueError, "`loss_scale` must"),
+    (lambda: private().train_step((X, Y)), PrivateTrainingError, "Use fit"),
+    (
+        lambda: PrivateModel(net()).fit(samples()),
+        ValueError,
+        r"call `compile\(\)`",
+    ),
+    (lambda: PrivateModel(net()).evaluate(X, Y), ValueError, r"`compile\(\)`"),
+    (
+        lambda: fit(private(net(keras.layers.Flatten()))),
+        PrivateTrainingError,
+        "must have weights to train",
+    ),
+    (frozen, PrivateTrainingError, "must have weights to train.*trainable"),
+    (
+        lambda: fit(
+            private(
+                net(keras.layers.BatchNormalization(), keras.layers.Dense(1))
+            )
+        ),
+        UnsupportedLayerError,
+        "batch_normalization",
+    ),
+]
+FITS = [
+    (lambda: private().fit(), ValueError, "`x` must be given"),
+    (lambda: fit(private(), samples(X)), ValueError, "`y` must be given"),
+    (lambda: fit(private(), X), ValueError, "`y` must be given"),
+    (lambda: fit(private(), X, Y[:-1]), ValueError, "same number of samples"),
+    (
+        lambda: fit(private(), samples((X[:, :2], Y))),
+        ValueError,
+        r"expected axis -1 .*value 3, .*\(24, 2\)",
+    ),
+    (lambda: fit(private(), samples(), Y), ValueError, "`y` must not be given"),
+    (
+        lambda: fit(private(), batch_size=8),
+        ValueError,
+        "`batch_size` must not be given with PoissonBatches",
+    ),
+    (
+        lambda: fit(private(), validation_split=0.1),
+        ValueError,
+        "`validation_split` must not be given",
+    ),
+    (lambda: fit(private(), epochs=0), ValueError, "`epochs` must"),
+    (lambda: fit(private(), epochs=-1), ValueError, "`epochs` must"),
+    (lambda: fit(private(), epochs="a"), TypeError, "`epochs` must be an int"),
+    (lambda: fit(private(), epochs=1.5), TypeError, "`epochs` must be an int"),
+    (
+        lambda: fit(private(), epoch=3),
+        TypeError,
+        "`epoch` must be an argument of fit.*Did you mean `epochs`",
+    ),
+    (
+        lambda: fit(private(), target_epsilon=0),
+        ValueError,
+        "`target_epsilon` must",
+    ),
+    (lambda: fit(private(), delta=2.0), ValueError, "`delta` must"),
+    (
+        lambda: fit(private(), target_epsilon=1e-9, delta=1e-5),
+        BudgetExceededError,
+        "target",
+    ),
+    (
+        lambda: fit(private(steps_per_execution=2), steps_per_epoch=3),
+        ValueError,
+        "`steps_per_execution` must divide",
+    ),
+    (
+        lambda: private().train_on_batch(X, Y, class_weight={0: 1.0}),
+        ValueError,
+        "`class_weight` must be None.*sample_weight",
+    ),
+    (lambda: private().train_on_batch(samples()), TypeError, "which fit takes"),
+    (lambda: private().train_on_batch(X), ValueError, "`y` must be given"),
+    (lambda: private().train_on_batch(None), ValueError, "`x` must be given"),
+    (
+        lambda: private().train_on_batch(X, Y[:3]),
+        ValueError,
+        "the same number of them",
+    ),
+    (
+        lambda: fit(private(own=optimizer(ledger=closed()))),
+        LedgerError,
+        "closed",
+    ),
+    (
+        lambda: fit(private(own=optimizer(ledger=ledger(unit="microbatch")))),
+        PrivateTrainingError,
+        "unit 'microbatch' and samples of unit 'example'",
+    ),
+    (
+        lambda: fit(private(), callbacks=[Calls(fit)]),
+        PrivateTrainingError,
+        "must not be started inside another",
+    ),
+    (
+        lambda: fit(
+            private(),
+            callbacks=[Calls(lambda m: m.compile(optimizer(), "mse"))],
+        ),
+        PrivateTrainingError,
+        "must not be compiled while it trains",
+    ),
+    (
+        lambda: fit(private(), callbacks=[EpsilonProgress(ledger())]),
+        PrivateTrainingError,
+        "`ledger` must be the one",
+    ),
+    (with_progress_of_keras, PrivateTrainingError, "fit of a PrivateModel"),
+]
+RECIPES = [
+    (lambda: made(data=None), TypeError, r"`data` must be \(x, y\)"),
+    (lambda: made(data=(X, Y[:-1])), ValueError, "`data` must have"),
+    (lambda: made(ledger=None), TypeError, "`ledger` must be"),
+    (lambda: made(optimizer="adamm"), ValueError, "adamm"),
+    (lambda: made(batch_size=100), ValueError, "`batch_size` must be at most"),
+    (
+        lambda: made(lossweights=1),
+        TypeError,
+        "`lossweights` must be an argument of compile.*`loss_weights`",
+    ),
+    (lambda: made(PrivateModel(net())), TypeError, "not be private already"),
+    (
+        lambda: made(noise_multiplier=1.0),
+        TypeError,
+        "`noise_multiplier` must be given as `target_epsilon`",
+    ),
+    (
+        lambda: keras_dp.make_private(
+            net(), (X, Y), target_epsilon=1, epochs=1
+        ),
+        TypeError,
+        "`ledger` must be given to make_private",
+    ),
+]
+LEDGERS = [
+    (lambda: PrivacyLedger.open(None, dataset="a"), LedgerError, "`path` must"),
+    (lambda: PrivacyLedger.open("no.ledger"), ValueError, "`dataset` must be"),
+]
+ALL = OPTIMIZERS + QUERIES + SAMPLERS + MODELS + FITS + RECIPES + LEDGERS
+
+
+@pytest.mark.parametrize(
+    ("mistake", "error", "words"),
+    [pytest.param(*case, id=f"{case[2]} {i}") for i, case in enumerate(ALL)],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_a_mistake_is_explained(mistake, error, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # No ledger is left behind.
+
+    with pytest.raises(error, match=f"(?s){words}"):
+        mistake()
+
+
+def test_another_backend_is_refused_in_one_sentence() -> None:
+    code = (
+        "import keras; keras.backend.backend = lambda: 'jax'; "
+        "import keras_dp; keras_dp.PrivateModel"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert "ImportError: Keras must run on TensorFlow" in ran.stderr
+    assert "KERAS_BACKEND=tensorflow" in ran.stderr
