@@ -54,6 +54,12 @@ def private(model=None, own=None, **changes):
     return found
 
 
+def checked(model):
+    found = PrivateModel(model)  # The self-check runs eagerly.
+    found.compile(optimizer(), loss="mse")
+    return found
+
+
 def samples(data=(X, Y), **changes):
     return PoissonBatches(data, **({"sampling_probability": 0.2} | changes))
 
@@ -110,6 +116,22 @@ class Calls(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch, logs=None):
         self.function(self.model)
+
+
+class OwnDropout(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.dropout = keras.layers.Dropout(0.3)
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=shape[1:])
+
+    def call(self, inputs, training=None):
+        return self.dropout(inputs * self.scale, training=training)
+
+
+def misspelt(y_true, y_pred):
+    raise ValueError("`misspelt` fails.")
 
 
 def frozen():
@@ -303,6 +325,12 @@ MODELS = [
         PrivateTrainingError,
         "must have weights to train",
     ),
+    (
+        lambda: fit(checked(net(OwnDropout(), keras.layers.Dense(1)))),
+        UnsupportedLayerError,
+        "^(?!in user code).*own_dropout",
+    ),
+    (lambda: fit(private(loss=misspelt)), ValueError, "^`misspelt` fails"),
     (frozen, PrivateTrainingError, "must have weights to train.*trainable"),
     (
         lambda: fit(

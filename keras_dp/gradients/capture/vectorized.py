@@ -121,7 +121,17 @@ def _all_at_once(
     function: Callable[..., Any], rows: Any, variables: list[keras.Variable]
 ) -> list[tf.Tensor]:
     del variables
-    return tf.vectorized_map(function, rows)
+    if not tf.executing_eagerly():
+        return tf.vectorized_map(function, rows)
+
+    # A vectorized map that runs eagerly is made a function with autograph,
+    # which writes a stack of frames into the message of every error.
+    @tf.function(autograph=False)
+    def mapped() -> Any:
+        return tf.vectorized_map(function, rows)
+
+    gradients: list[tf.Tensor] = mapped()
+    return gradients
 
 
 def _one_by_one(
