@@ -1,0 +1,79 @@
+"""Every example trains privately, for as few changed lines as it says."""
+
+import contextlib
+import io
+import re
+import runpy
+import tempfile
+from pathlib import Path
+
+import keras
+import pytest
+
+from keras_dp.accountants import Fourier
+from keras_dp.ledger import PoissonSampling
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+COMPARE = runpy.run_path(str(EXAMPLES / "compare.py"))
+NAMES = COMPARE["NAMES"]
+RESULT = re.compile(r"^(accuracy|auc|error) \d+\.\d+$")
+
+pytestmark = pytest.mark.full
+
+
+@pytest.fixture
+def quick(tmp_path, monkeypatch):
+    """Runs scripts in this process, with few synthetic records."""
+    monkeypatch.setenv("KERAS_DP_QUICK", "1")
+    monkeypatch.delenv("KERAS_DP_DATA", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    yield
+    keras.backend.clear_session()
+
+
+def ran(path):
+    """Returns the variables that a script ends with, and what it printed."""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        variables = runpy.run_path(str(path), run_name="__main__")
+    return variables, out.getvalue()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_private_example_keeps_its_target(name, quick, tmp_path) -> None:
+    variables, text = ran(EXAMPLES / name / "private.py")
+
+    private = variables["private"]
+    ledger, target = private.optimizer.ledger, private.target
+    ((round_, count),) = ledger.rounds
+    assert isinstance(round_.sampling, PoissonSampling)
+    assert count == private.samples.rounds_per_epoch
+    epsilon = Fourier().epsilon(ledger, delta=target.delta)
+    assert 0.99 * target.epsilon < epsilon <= target.epsilon == 3
+    assert "epsilon <= 3.0000 at delta" in text
+    assert RESULT.match(text.splitlines()[-1])
+    assert Path(ledger.path).is_relative_to(tmp_path)
+
+
+def test_both_versions_of_an_example_make_a_row(quick) -> None:
+    row = COMPARE["row"]("text")
+
+    cells = row.strip("| ").split(" | ")
+    assert cells[:3] == ["[text](text/private.py)", "5", "3.0000"]
+    assert re.fullmatch(r"accuracy 0\.\d{3}", cells[3])
+    assert re.fullmatch(r"0\.\d{3}", cells[4])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_table_says_how_many_lines_change(name) -> None:
+    table = (EXAMPLES / "README.md").read_text("utf-8")
+    stated = re.search(
+        rf"^\| \[{name}\]\({name}/private.py\) \| (\d+) \|", table, re.M
+    )
+
+    assert 0 < COMPARE["changed_lines"](name) <= int(stated[1])
+
+
+def test_and_every_folder_is_in_the_table() -> None:
+    folders = {path.parent.name for path in EXAMPLES.glob("*/private.py")}
+
+    assert folders == set(NAMES)
