@@ -10,7 +10,6 @@ from typing_extensions import override
 from keras_dp import _check
 from keras_dp.dp_queries import DPQuery
 from keras_dp.errors import PrivateTrainingError
-from keras_dp.gradients import layers_without_rule
 from keras_dp.keras_internals import (
     build_from_batch,
     check_compiled,
@@ -18,19 +17,14 @@ from keras_dp.keras_internals import (
     loss_tracker_of,
     metrics_in_order,
     print_line,
-    takes_training,
 )
 from keras_dp.ledger import Round
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.sampling import PoissonBatches
 from keras_dp.training.batch_computation import BatchKind
-from keras_dp.training.checkpoints import (
-    holds_plain_weights,
-    mark_as_private,
-)
 from keras_dp.training.class_weights import with_class_weights
 from keras_dp.training.data_adapter import DataAdapter, PhysicalStep
-from keras_dp.training.devices.cluster import ClusterModel
+from keras_dp.training.description import description_of
 from keras_dp.training.devices.replicas import Replicas
 from keras_dp.training.devices.workers import FitTerms, check_worker
 from keras_dp.training.epsilon_limit import (
@@ -40,6 +34,7 @@ from keras_dp.training.epsilon_limit import (
 )
 from keras_dp.training.example_metrics import ExampleMetrics
 from keras_dp.training.fit_callbacks import fit_callbacks
+from keras_dp.training.held_model import HeldModel
 from keras_dp.training.layer_seeds import LayerSeeds
 from keras_dp.training.loop import TrainingLoop, nested_training
 from keras_dp.training.outside_the_ledger import (
@@ -71,7 +66,7 @@ from keras_dp.training.unsampled import warn_of_unsampled_batches
 
 
 @keras.saving.register_keras_serializable(package="keras_dp")
-class PrivateModel(ClusterModel):
+class PrivateModel(HeldModel):
     """Trains a Keras model privately; everything else is the model's own.
 
     The model is held, not changed: it keeps its class, its saving and its
@@ -130,11 +125,8 @@ class PrivateModel(ClusterModel):
                 "`self_check_examples` must be 0 or >= 2. "
                 f"Received: self_check_examples={self_check_examples!r}."
             )
-        super().__init__(name=name or f"private_{model.name}", **kwargs)
-        self.model = model
+        super().__init__(model, name=name or f"private_{model.name}", **kwargs)
         self.self_check_examples = self_check_examples
-        self.built = model.built
-        self.supports_masking = True
         self._step: TrainingStep | None = None
         self._side_queries = SideQueries(None, None)
         self._loop: TrainingLoop | None = None
@@ -143,47 +135,7 @@ class PrivateModel(ClusterModel):
         self.target: PrivacyTarget | None = None
         self._loss_scale: float | None = None
 
-    # The model's own business.
-
-    @override
-    def call(self, inputs: Any, training: bool | None = None) -> Any:
-        if takes_training(self.model):
-            return self.model(inputs, training=training)
-        return self.model(inputs)
-
-    @override
-    def build(self, input_shape: Any) -> None:
-        self.built = True  # There is nothing to build but the model itself.
-
-    @override
-    def save_own_variables(self, store: Any) -> None:
-        mark_as_private(store)  # All variables are the model's.
-
-    @override
-    def load_own_variables(self, store: Any) -> None:
-        pass
-
-    @override
-    def load_weights(
-        self, filepath: Any, skip_mismatch: bool = False, **options: Any
-    ) -> None:
-        """Loads weights, those of the private model or of the one inside.
-
-        Args:
-            filepath: Written by `save_weights` or `save` of either model. The
-                first kind replaces the state of the query too.
-            skip_mismatch: As in Keras.
-            **options: As in Keras.
-        """
-        if holds_plain_weights(filepath):
-            self.model.load_weights(filepath, skip_mismatch, **options)
-            return
-        super().load_weights(filepath, skip_mismatch, **options)
-
-    @override
-    def export(self, filepath: Any, *args: Any, **options: Any) -> None:
-        """Exports the model inside as `keras.Model.export` does."""
-        self.model.export(filepath, *args, **options)
+    # Its own description.
 
     @override
     def summary(
@@ -195,31 +147,9 @@ class PrivateModel(ClusterModel):
     ) -> None:
         """Prints the model's own summary, then how it is trained privately."""
         self.model.summary(line_length, positions, print_fn, **options)
-        for line in self._described():
-            (print_fn or print_line)(line)
-
-    def _described(self) -> Iterator[str]:
-        """Yields lines on the privacy of the training."""
         optimizer = getattr(self, "optimizer", None)
-        if isinstance(optimizer, DPOptimizer):
-            noise = getattr(optimizer.query, "noise_multiplier", None)
-            yield f"Query of the gradients: {optimizer.query!r}"
-            if noise is not None:
-                yield f"Noise multiplier: {noise:.4g}"
-            if optimizer.groups is not None:
-                yield f"Groups: {dict(optimizer.groups)!r}"
-            yield f"Ledger: {optimizer.ledger!r}"
-        else:
-            yield "Not compiled with a private optimizer."
-        if self.target is not None:
-            yield (
-                f"Target: epsilon {self.target.epsilon:g} at delta = "
-                f"{self.target.delta:.3g}"
-            )
-        slow = layers_without_rule(self.model) if self.model.built else []
-        if slow:
-            names = ", ".join(f"{x.name} ({type(x).__name__})" for x in slow)
-            yield f"Layers without a rule, which take longer: {names}"
+        for line in description_of(self.model, optimizer, self.target):
+            (print_fn or print_line)(line)
 
     def __repr__(self) -> str:
         # May be asked for by an error in the constructor.
@@ -229,13 +159,6 @@ class PrivateModel(ClusterModel):
         )
         end = "" if target is None else f", target={target!r}"
         return f"<PrivateModel of {model!r}, optimizer={optimizer!r}{end}>"
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "output_names" and "model" in self.__dict__:
-            return self.model.output_names
-        raise AttributeError(
-            f"{type(self).__name__!r} object has no attribute {name!r}"
-        )
 
     @override
     def get_config(self) -> dict[str, Any]:

@@ -190,8 +190,8 @@ OPTIMIZERS = [
         lambda: DPSGD(
             0.1, query=query(), ledger=ledger(), gradient_accumulation_steps=2
         ),
-        TypeError,
-        "`gradient_accumulation_steps` must .*physical_batch_size",
+        ValueError,
+        "`gradient_accumulation_steps` of .*must .*physical_batch_size",
     ),
     (trained_by_keras, PrivateTrainingError, "Wrap the model"),
 ]

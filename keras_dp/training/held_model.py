@@ -1,0 +1,74 @@
+"""A model around the user's own, which calls, saves and exports that one."""
+
+from typing import Any
+
+import keras
+from typing_extensions import override
+
+from keras_dp.keras_internals import takes_training
+from keras_dp.training.checkpoints import (
+    holds_plain_weights,
+    mark_as_private,
+)
+from keras_dp.training.devices.cluster import ClusterModel
+
+
+class HeldModel(ClusterModel):
+    """Holds a model, whose variables are its only ones.
+
+    Attributes:
+        model: The user's.
+    """
+
+    def __init__(self, model: keras.Model, *, name: str, **kwargs: Any) -> None:
+        super().__init__(name=name, **kwargs)
+        self.model = model
+        self.built = model.built
+        self.supports_masking = True
+
+    @override
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        if takes_training(self.model):
+            return self.model(inputs, training=training)
+        return self.model(inputs)
+
+    @override
+    def build(self, input_shape: Any) -> None:
+        self.built = True  # There is nothing to build but the model itself.
+
+    @override
+    def save_own_variables(self, store: Any) -> None:
+        mark_as_private(store)  # All variables are the model's.
+
+    @override
+    def load_own_variables(self, store: Any) -> None:
+        pass
+
+    @override
+    def load_weights(
+        self, filepath: Any, skip_mismatch: bool = False, **options: Any
+    ) -> None:
+        """Loads weights, those of the private model or of the one inside.
+
+        Args:
+            filepath: Written by `save_weights` or `save` of either model. The
+                first kind replaces the state of the query too.
+            skip_mismatch: As in Keras.
+            **options: As in Keras.
+        """
+        if holds_plain_weights(filepath):
+            self.model.load_weights(filepath, skip_mismatch, **options)
+            return
+        super().load_weights(filepath, skip_mismatch, **options)
+
+    @override
+    def export(self, filepath: Any, *args: Any, **options: Any) -> None:
+        """Exports the model inside as `keras.Model.export` does."""
+        self.model.export(filepath, *args, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "output_names" and "model" in self.__dict__:
+            return self.model.output_names
+        raise AttributeError(
+            f"{type(self).__name__!r} object has no attribute {name!r}"
+        )
