@@ -214,19 +214,12 @@ class DPOptimizer(WrappingOptimizer):
             side_queries: The queries next to that of the gradients.
 
         Raises:
-            PrivateTrainingError: It was built for other queries, or the model
-                has no weights to train.
+            PrivateTrainingError: It was built for other queries.
             ValueError: `groups` do not match the variables.
         """
         self.check_side_queries(side_queries)
         if self._round is not None:
             return
-        if not model.trainable_variables:
-            raise PrivateTrainingError(
-                "The model must have weights to train. Received: "
-                f"{model.name!r}, which has none that are trainable. Add "
-                "layers with weights, or set trainable=True."
-            )
         self.build(model.trainable_variables)
         if self.groups is not None and self._matched is None:
             self._matched = group_variables(model, self.groups)
