@@ -58,6 +58,7 @@ EAGER = pytest.mark.parametrize("run_eagerly", [False, True])
 class TestLogs:
     """Their names, their order and their values are those of Keras."""
 
+    @pytest.mark.full
     @EAGER
     @pytest.mark.parametrize("weights", [None, WEIGHTS[:BATCH]])
     @pytest.mark.parametrize(
@@ -97,6 +98,7 @@ class TestLogs:
                 plain, private = [*plain.values()], [*private.values()]
             np.testing.assert_allclose(private, plain, **CLOSE)
 
+    @pytest.mark.full
     @EAGER
     def test_of_fit_with_validation(self, run_eagerly) -> None:
         histories = [
@@ -120,6 +122,7 @@ class TestLogs:
         for name, values in plain.items():
             np.testing.assert_allclose(private[name], values, **CLOSE)
 
+    @pytest.mark.full
     @pytest.mark.parametrize("weights", [None, WEIGHTS[:BATCH]])
     @pytest.mark.parametrize(
         "reduction", ["sum_over_batch_size", "mean", "sum"]
@@ -195,6 +198,7 @@ class TestBothKinds:
         trainer.reset_metrics()
         assert trainer.get_metrics_result()["loss"] == 0
 
+    @pytest.mark.full
     def test_name_their_metrics(self, kind) -> None:
         trainer = compiled(kind, two_outputs(), metrics={"a": ["mae"]})
         trainer.train_on_batch(X, TWO)

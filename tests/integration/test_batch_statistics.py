@@ -137,6 +137,7 @@ def disturb(model) -> None:
 
 @pytest.mark.parametrize("make", MODELS)
 class TestGradients:
+    @pytest.mark.full
     @pytest.mark.parametrize("mode", ["eager", "jit"])
     def test_are_those_of_each_example_alone(self, make, mode) -> None:
         model = make()
@@ -168,6 +169,7 @@ class TestGradients:
 
 
 class TestStatistics:
+    @pytest.mark.full
     def test_without_noise_move_as_those_of_the_batch(self) -> None:
         """As Keras's own, but for the order: noised sums come afterwards."""
         x, y = images()
@@ -186,6 +188,7 @@ class TestStatistics:
             first.moving_variance, 0.9 + 0.1 * grown, rtol=2e-3
         )
 
+    @pytest.mark.full
     @pytest.mark.parametrize("make", MODELS)
     def test_converge_to_those_of_the_data(self, make) -> None:
         x, y = images()
@@ -211,6 +214,7 @@ class TestStatistics:
             found = np.mean(variance, axis=0) + 1
             np.testing.assert_allclose(found, at_rest, atol=1e-2)
 
+    @pytest.mark.full
     def test_of_the_first_layer_converge_to_moments_of_the_data(self) -> None:
         x, y = images()
         model = convolutional(momentum=0.5)
@@ -256,6 +260,7 @@ class TestStatistics:
             if one.dtype.kind == "f":  # States of seeds differ.
                 np.testing.assert_array_equal(one, two)
 
+    @pytest.mark.full
     def test_stay_positive_under_any_noise(self) -> None:
         x, y = images()
         model = convolutional(momentum=0.0)
@@ -306,6 +311,7 @@ class TestTraining:
             GaussianSum("statistics", 3.0, 2.0),
         )
 
+    @pytest.mark.full
     def test_survives_saving(self, tmp_path) -> None:
         x, y = images()
         private = private_model(convolutional())
@@ -394,6 +400,7 @@ class TestTraining:
         with pytest.raises(UnsupportedLayerError, match="inside a loop"):
             gradients(tf.ones([2, 4, 3]))
 
+    @pytest.mark.full
     @pytest.mark.parametrize("eager", [False, True])
     def test_notices_layers_that_are_frozen_or_thawed(self, eager) -> None:
         x, y = images()

@@ -67,6 +67,7 @@ def run(source, *arguments):
 
 
 class TestInANewProcess:
+    @pytest.mark.full
     @pytest.mark.parametrize("first", ["keras", "keras_dp"])
     def test_a_private_model_loads_after_import_keras_dp(
         self, first, tmp_path
@@ -86,6 +87,7 @@ class TestInANewProcess:
 
         assert done.stdout.split()[-3:] == ["PrivateModel", "DPAdam", "1"]
 
+    @pytest.mark.full
     def test_the_control_without_the_package_does_not(self, tmp_path) -> None:
         private_model(sequential()).save(tmp_path / "private.keras")
 
@@ -96,6 +98,7 @@ class TestInANewProcess:
 
         assert "Could not locate class 'PrivateModel'" in done.stderr
 
+    @pytest.mark.full
     @pytest.mark.parametrize("suffix", [".keras", ".weights.h5"])
     def test_the_model_inside_loads_without_the_package(
         self, suffix, tmp_path
@@ -150,6 +153,7 @@ class TestWeights:
             np.testing.assert_array_equal(one, two)
         private.train_on_batch(X, Y)
 
+    @pytest.mark.full
     @pytest.mark.parametrize("make", MODELS)
     def test_of_the_private_model_load_with_its_state(
         self, make, tmp_path

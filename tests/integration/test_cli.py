@@ -142,6 +142,7 @@ def test_a_file_that_cannot_be_used_is_one_line_of_stderr(
     assert before == (path.read_bytes() if path.is_file() else None)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("program", [[str(SCRIPT)], MODULE], ids=["sh", "-m"])
 @pytest.mark.parametrize(
     ("make", "code"),
@@ -285,6 +286,7 @@ class TestAReaderOfThePipeWhoLeaves:
         # More than a pipe holds.
         return written(tmp_path / "large.ledger", count=1, rows=700)
 
+    @pytest.mark.full
     def test_after_the_first_line_sees_no_traceback(self, large) -> None:
         process = subprocess.Popen(
             [SCRIPT, *REPORT, str(large)],
@@ -301,6 +303,7 @@ class TestAReaderOfThePipeWhoLeaves:
         assert err == b""
         assert process.returncode == 0
 
+    @pytest.mark.full
     @COMMANDS
     def test_before_the_first_line_sees_no_traceback(
         self, command, ledger_file
@@ -320,6 +323,7 @@ class TestAReaderOfThePipeWhoLeaves:
         assert process.returncode == 0
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux only")
 def test_an_answer_that_cannot_be_written_is_1(ledger_file) -> None:
     with open("/dev/full", "w") as full:
@@ -336,6 +340,7 @@ def test_an_answer_that_cannot_be_written_is_1(ledger_file) -> None:
     assert re.fullmatch(r"keras-dp: [^\n]*space[^\n]*\n", process.stderr)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("closed", [[1], [2], [1, 2]], ids=str)
 @pytest.mark.parametrize("make", [written, tampered])
 def test_a_closed_stream_is_no_traceback(make, closed, tmp_path) -> None:
@@ -366,6 +371,7 @@ def test_a_name_that_no_file_can_have_is_3(name, tmp_path, capsys) -> None:
     assert re.fullmatch(r"keras-dp: `path` must [^\n]+Received[^\n]+\n", err)
 
 
+@pytest.mark.full
 def test_a_terminal_without_unicode_is_answered(tmp_path) -> None:
     path = tmp_path / "a.ledger"
     PrivacyLedger.open(path, dataset="clinique-été").close()

@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+import pytest
 
 from keras_dp import (
     DPAdam,
@@ -122,6 +123,7 @@ class TestSummary:
 
 
 class TestCompiling:
+    @pytest.mark.full
     def test_is_announced_once(self, capsys) -> None:
         model = private()
         model.compile(optimizer(), loss="mse")

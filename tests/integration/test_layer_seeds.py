@@ -122,6 +122,7 @@ def states_of(private):
 
 
 class TestNewSeeds:
+    @pytest.mark.full
     def test_reach_every_generator_and_are_wide(self) -> None:
         private = private_model(every_kind())
         x, y = np.zeros([8, 4, 2, 2], "float32"), np.zeros([8, 1], "float32")

@@ -165,6 +165,7 @@ def trained(request):
 
 
 class TestTraining:
+    @pytest.mark.full
     def test_ends_in_a_ledger_that_replays(self, trained) -> None:
         """Adaptive queries release something else in every round."""
         name, private = trained
@@ -182,6 +183,7 @@ class TestTraining:
         differ = [one.queries != two.queries for one, two in pairs]
         assert any(differ) == (name in ADAPTIVE)
 
+    @pytest.mark.full
     def test_survives_saving(self, trained, tmp_path) -> None:
         name, private = trained
         private.save(tmp_path / "private.keras")
@@ -198,6 +200,7 @@ class TestTraining:
         assert len(ledger) == 4
         available_accountants(ledger)[0].epsilon(ledger, delta=1e-5)
 
+    @pytest.mark.full
     @pytest.mark.parametrize("name", SEVERAL)
     def test_runs_in_several_physical_batches(self, name) -> None:
         ledger = new_ledger()
@@ -232,6 +235,7 @@ class TestAdaptiveClips:
         assert seen[:-1] == pytest.approx(recorded[1:], rel=1e-6)
         assert history["clip"] == pytest.approx([seen[3], seen[7]])
 
+    @pytest.mark.full
     @pytest.mark.parametrize("name", ["adaptive", "quantile"])
     def test_go_on_where_they_were_saved(self, name, tmp_path) -> None:
         private = private_model(QUERIES[name], new_ledger())
@@ -245,6 +249,7 @@ class TestAdaptiveClips:
         bound = ledger.rounds[0].round.queries[0].l2_norm_bound
         assert bound == pytest.approx(last, rel=1e-6)
 
+    @pytest.mark.full
     def test_follow_the_norms_of_the_gradients(self) -> None:
         """From far too large to about the median, without noise."""
         query = QuantileAdaptiveClipSumQuery(100.0, 0.0, 0.5, 0.5, 0.0, RECORDS)
@@ -271,6 +276,7 @@ class TestAdaptiveClips:
 
 
 class TestEncodedRecords:
+    @pytest.mark.full
     def test_cost_more_under_heavier_tails_of_the_same_scale(self) -> None:
         """Student-t of scale 1 has more variance than the Gaussian."""
         costs = {}

@@ -77,6 +77,7 @@ def flat(model):
 
 
 class TestFixedMicrobatches:
+    @pytest.mark.full
     @pytest.mark.parametrize("physical", [None, 8])
     @pytest.mark.parametrize("jit_compile", [False, True])
     def test_step_by_the_clipped_means_of_neighbours(
@@ -151,6 +152,7 @@ class TestFixedMicrobatches:
         with pytest.raises(PrivateTrainingError, match="unit"):
             private_model("microbatch").train_on_batch(*data())
 
+    @pytest.mark.full
     @pytest.mark.parametrize("name", ["norms", "bits"])
     def test_padding_is_no_microbatch(self, name) -> None:
         """A group of padding would count as one of norm 0."""
@@ -375,6 +377,7 @@ class TestArguments:
                 physical_batch_size=6,
             )
 
+    @pytest.mark.full
     def test_a_size_of_one_is_an_example(self) -> None:
         """Up to the label: the means are those of single examples."""
         x, y = data()

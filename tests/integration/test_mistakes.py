@@ -474,6 +474,7 @@ def test_a_mistake_is_explained(mistake, error, words, tmp_path, monkeypatch):
         mistake()
 
 
+@pytest.mark.full
 def test_another_backend_is_refused_in_one_sentence() -> None:
     code = (
         "import keras; keras.backend.backend = lambda: 'jax'; "

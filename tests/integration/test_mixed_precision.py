@@ -123,6 +123,7 @@ class TestTheLossScale:
         # Half precision has 11 bits.
         np.testing.assert_allclose(norms(1024.0), expected_norms, rtol=1e-2)
 
+    @pytest.mark.full
     def test_an_example_that_overflows_counts_as_zero(self) -> None:
         """And it alone: the others' update is what it would be without."""
         x, y = classified(0)

@@ -67,6 +67,7 @@ class TestSeveralLedgers:
 
         assert len(messages(caplog, "another ledger")) == 1
 
+    @pytest.mark.full
     def test_are_not_where_nothing_is_missed(self, caplog) -> None:
         shared = ledger()
         model = network()

@@ -22,6 +22,7 @@ def model():
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("share", [0.1, 0.5])
 def test_two_queries_cost_what_one_did(share) -> None:
     x = np.random.default_rng(0).normal(size=(40, 5)).astype("float32")

@@ -84,6 +84,7 @@ def gradients_of(model, ledger=None, query=None, **options):
 
 
 class TestTheAnswers:
+    @pytest.mark.full
     @pytest.mark.parametrize(
         ("query", "options"),
         [
@@ -149,6 +150,7 @@ class TestTheAnswers:
 
 
 class TestTheLedger:
+    @pytest.mark.full
     def test_covers_each_answer_that_is_out(self) -> None:
         ledger = new_ledger()
 
@@ -157,6 +159,7 @@ class TestTheLedger:
         ):
             assert len(ledger) >= number
 
+    @pytest.mark.full
     @pytest.mark.parametrize("leave", ["break", "exception"])
     def test_is_settled_when_the_loop_is_left(self, leave) -> None:
         ledger = new_ledger()
@@ -175,6 +178,7 @@ class TestTheLedger:
 
         assert (len(ledger), ledger.unsettled) == (6, 0)
 
+    @pytest.mark.full
     def test_holds_two_models_together(self) -> None:
         """Their rounds take turns, and the report is for both."""
         ledger = new_ledger()
@@ -196,6 +200,7 @@ class TestTheLedger:
             alone, delta=1e-5
         )
 
+    @pytest.mark.full
     def test_stays_below_a_target_with_two_models(self) -> None:
         ledger = new_ledger()
         one, two = (
@@ -229,6 +234,7 @@ class TestTheLedger:
         with pytest.raises(LedgerWriteError):
             next(answers)
 
+    @pytest.mark.full
     def test_counts_a_round_that_was_killed_before_its_release(
         self, tmp_path
     ) -> None:

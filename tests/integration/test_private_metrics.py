@@ -69,6 +69,7 @@ def gradient_norms(model, x, y):
 
 
 class TestGradientMetrics:
+    @pytest.mark.full
     @pytest.mark.parametrize("mode", ["eager", "jit"])
     def test_are_of_the_norms_before_the_clip(self, mode) -> None:
         """The query of the gradients clips at 1, where some are longer."""
@@ -102,6 +103,7 @@ class TestGradientMetrics:
 
 
 class TestTheirValues:
+    @pytest.mark.full
     @pytest.mark.parametrize("mode", ["eager", "graph", "jit"])
     def test_without_noise_are_the_true_ones(self, mode) -> None:
         x, y = data()
@@ -117,6 +119,7 @@ class TestTheirValues:
         counts = [logs[f"count_{index}"] for index in range(CLASSES)]
         assert counts == np.bincount(y, minlength=CLASSES).tolist()
 
+    @pytest.mark.full
     @pytest.mark.parametrize("size", [7, 64])
     def test_do_not_depend_on_physical_batches(self, size) -> None:
         """Nor on padding: with probability 1 every record takes part."""
@@ -256,6 +259,7 @@ class TestNothingRaw:
 
         assert history["loss"][0] > 0
 
+    @pytest.mark.full
     def test_validation_does_not_bring_them_back(self) -> None:
         x, y = data()
 
@@ -297,6 +301,7 @@ class TestTheLedger:
 
 
 class TestSaving:
+    @pytest.mark.full
     def test_keeps_them_and_the_state_of_their_queries(self, tmp_path) -> None:
         x, y = data()
         private = trained_by()

@@ -115,6 +115,7 @@ class TestTheUpdate:
             # float32 rounding of weights of order 1.
             np.testing.assert_allclose(new, old - 0.5 * step, atol=2e-6)
 
+    @pytest.mark.full
     @pytest.mark.parametrize("size", [7, 16, 64])
     def test_does_not_depend_on_the_physical_batch(self, size) -> None:
         x, y = _data()
@@ -137,6 +138,7 @@ class TestTheUpdate:
         for one, other in zip(*weights, strict=True):
             np.testing.assert_allclose(one, other, atol=2e-6)
 
+    @pytest.mark.full
     def test_has_the_stated_noise_once_per_sample(self) -> None:
         """Zero gradients leave the noise: KS at false-alarm 1e-6."""
         x = np.zeros((RECORDS, 4000), "float32")
@@ -247,6 +249,7 @@ class TestTheLedger:
         assert round_.queries == (GaussianSum("gradients", 1.0, 1.1),)
         assert not round_.seeded
 
+    @pytest.mark.full
     def test_says_unverified_for_batches_the_caller_brings(self) -> None:
         x, y = _data()
         ledger = _ledger()
@@ -264,6 +267,7 @@ class TestTheLedger:
         assert round_.sampling == UnverifiedSampling()
         assert count == 2 * 4 + 3 + 1
 
+    @pytest.mark.full
     def test_names_the_groups_of_a_nested_query(self) -> None:
         hidden = layers.Dense(4, name="hidden")
         ledger = _ledger()
@@ -370,6 +374,7 @@ class TestTheLedger:
         assert len(ledger) == 3
         assert ledger.unsettled == 0
 
+    @pytest.mark.full
     @pytest.mark.parametrize("mode", ["graph", "jit", "eager", "killed"])
     def test_withholds_what_a_state_that_a_callback_loads_would_release(
         self, mode, monkeypatch, tmp_path
@@ -650,6 +655,7 @@ class TestRefusals:
 
 
 class TestKerasHabits:
+    @pytest.mark.full
     def test_callbacks_validation_and_early_stopping(self) -> None:
         x, y = _data()
         private = _private(query=_query(0.1))
@@ -692,6 +698,7 @@ class TestKerasHabits:
         want = np.log(1 + 2 * np.exp(-1)) + 1
         np.testing.assert_allclose(logs["loss"], [want], rtol=1e-5)
 
+    @pytest.mark.full
     def test_several_outputs_report_each_loss(self) -> None:
         inputs = keras.Input((FEATURES,))
         outputs = {
@@ -715,6 +722,7 @@ class TestKerasHabits:
         np.testing.assert_allclose(logs["b_loss"], [b], rtol=1e-5)
         np.testing.assert_allclose(logs["loss"], [a + 2 * b], rtol=1e-5)
 
+    @pytest.mark.full
     def test_poisson_sizes_do_not_retrace(self) -> None:
         traces = []
 
@@ -749,6 +757,7 @@ class TestKerasHabits:
 
         assert len(ledger) == 10
 
+    @pytest.mark.full
     @pytest.mark.parametrize("kind", ["subclassed", "sequential"])
     def test_unbuilt_models_train_and_are_saved(self, kind, tmp_path) -> None:
         model = (
@@ -793,6 +802,7 @@ class TestKerasHabits:
 
         assert np.isfinite(history.history["loss"]).all()
 
+    @pytest.mark.full
     @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
     def test_half_precision_updates_are_those_of_float32(self, policy) -> None:
         """To the precision of the half type, relative to the update."""
@@ -833,6 +843,7 @@ class TestKerasHabits:
 
         assert "Total params: 18" in capsys.readouterr().out
 
+    @pytest.mark.full
     def test_the_warning_of_public_metrics_comes_once(self, caplog) -> None:
         private = _private(query=_query(1.0))
 
@@ -880,6 +891,7 @@ class TestSaving:
             private.predict(x, verbose=0), loaded.predict(x, verbose=0)
         )
 
+    @pytest.mark.full
     def test_a_loaded_model_trains_only_with_a_ledger(self, tmp_path) -> None:
         path = tmp_path / "private.keras"
         self._trained(_ledger()).save(path)
@@ -923,6 +935,7 @@ class TestSaving:
                 for word in seed:
                     assert word.tobytes() not in content, file
 
+    @pytest.mark.full
     def test_groups_survive(self, tmp_path) -> None:
         query = keras_dp.NestedQuery({"b": _query(1.0), "k": _query(2.0)})
         optimizer = DPSGD(

@@ -112,6 +112,7 @@ def test_a_mean_by_the_weights_of_the_batch_is_refused_at_compile() -> None:
         private_model(segmenting(), loss)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", [losses.Dice, losses.Tversky])
 def test_a_ratio_over_each_example_trains(kind) -> None:
     private = private_model(segmenting(), kind(axis=(1, 2, 3)))

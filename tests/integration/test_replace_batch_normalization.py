@@ -50,6 +50,7 @@ def all_layers(model):
             yield from all_layers(layer)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("make", [sequential, nested])
 @pytest.mark.parametrize("by", ["group", "layer"])
 def test_trains_privately_with_all_other_weights(make, by) -> None:

@@ -56,6 +56,7 @@ def batches(physical_batch_size, rounds=20):
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("physical_batch_size", "kinds"),
     [
@@ -77,6 +78,7 @@ def test_samples_of_any_size_are_traced_once_a_kind(
     assert private.trace_count == after_one == kinds
 
 
+@pytest.mark.full
 def test_the_count_above_can_grow() -> None:
     """Control: another length of the last batch is another trace."""
     private = private_model()
@@ -88,6 +90,7 @@ def test_the_count_above_can_grow() -> None:
     assert private.trace_count == 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("jit_compile", [True, False, "auto"])
 def test_every_setting_of_xla_trains_alike(jit_compile) -> None:
     """XLA adds up in another order: a few units of rounding a round."""
@@ -103,6 +106,7 @@ def test_every_setting_of_xla_trains_alike(jit_compile) -> None:
     assert private.jit_compile is (jit_compile is True)
 
 
+@pytest.mark.full
 def test_xla_compiles_the_step_that_says_so() -> None:
     """Else the test above would compare one thing with itself."""
     private = private_model(True)
@@ -131,6 +135,7 @@ def _undefined_shapes(function, *arguments) -> list[str]:
     ]
 
 
+@pytest.mark.full
 @KINDS
 def test_what_xla_compiles_has_static_shapes(first, last) -> None:
     """As accelerators that compile everything need it."""
@@ -160,6 +165,7 @@ def test_the_check_above_can_fail() -> None:
     assert _undefined_shapes(picked, tf.ones([4]), tf.ones([4], tf.bool))
 
 
+@pytest.mark.full
 def test_every_kind_of_batch_compiles() -> None:
     """XLA refuses what it cannot compile."""
     private = private_model(True)

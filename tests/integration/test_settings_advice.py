@@ -36,6 +36,7 @@ def average(noise_multiplier=1.0, denominator=200):
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("query", "options", "words"),
     [
@@ -68,6 +69,7 @@ def test_inner_denominators_are_found(caplog) -> None:
     assert "The denominator is 20, where samples have 200" in caplog.text
 
 
+@pytest.mark.full
 def test_they_are_warned_of_once(caplog) -> None:
     training(average(0.2), fits=3)
 

@@ -48,6 +48,7 @@ def messages(caplog, part):
 
 
 class TestText:
+    @pytest.mark.full
     @pytest.mark.parametrize("dtype", ["U", "S", object])
     def test_reaches_a_lookup(self, dtype) -> None:
         words = np.array(["red", "green", "blue"] * 20, dtype)[:, None]
@@ -86,6 +87,7 @@ class TestText:
 
 
 class TestWeights:
+    @pytest.mark.full
     def test_of_classes_are_those_of_examples(self) -> None:
         x, y = data()
         by_class, by_example = compiled(), compiled()
@@ -156,6 +158,7 @@ class TestEvaluation:
         )
         assert len(private.optimizer.ledger) == 0
 
+    @pytest.mark.full
     def test_of_validation_data_is_the_same(self) -> None:
         x, y = data()
         private = compiled()
@@ -201,6 +204,7 @@ def test_steps_per_execution_is_a_number() -> None:
 
 
 class TestBatchesThatNobodyDrew:
+    @pytest.mark.full
     @pytest.mark.parametrize("kind", ["arrays", "dataset"])
     def test_are_compared_with_those_of_the_library(self, kind, caplog) -> None:
         private = compiled(stddev=2.0)
@@ -237,6 +241,7 @@ class TestBatchesThatNobodyDrew:
             assert f"epsilon <= {rounded_up(epsilon)}" in message
         assert f"sampling_probability={size} / {RECORDS}" in message
 
+    @pytest.mark.full
     def test_are_not_where_no_record_is_left_out(self, caplog) -> None:
         with caplog.at_level("WARNING", logger="absl"):
             compiled(stddev=2.0).fit(*data(), batch_size=RECORDS, verbose=0)

@@ -30,6 +30,7 @@ def _private(model=None, learning_rate=0.1, **options):
     return private
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("jit_compile", [True, False])
 def test_the_loss_is_that_of_the_weights_before_the_update(jit_compile):
     """As Keras shows it: the penalty too."""

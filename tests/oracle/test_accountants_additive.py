@@ -81,6 +81,7 @@ def _shifted():
             )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("law", "density", "shift", "order"), [*_shifted()])
 def test_moments_of_a_shift(law, density, shift, order) -> None:
     """Never below, and above by the 1e-6 that is added, within a tenth."""
@@ -142,6 +143,7 @@ TABLE = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("law", "second", "last"), TABLE)
 def test_the_table_of_families(law, second, last) -> None:
     """To a unit of the last digit printed, and the 2e-6 rounded up."""
@@ -231,6 +233,7 @@ SHARP = LaplaceNoise(0.6)
 @pytest.mark.parametrize("shifts", [(0.8,), (0.8, 0.3), (0.5, 0.3, 0.1)])
 @pytest.mark.parametrize("probability", [0.02, 0.3])
 class TestSampledDivergence:
+    @pytest.mark.full
     def test_at_integer_orders(self, law, shifts, probability) -> None:
         """Equal in the larger direction, and not above in the other."""
         mechanism = additive([shifts], [1] * len(shifts), law, probability)
@@ -245,6 +248,7 @@ class TestSampledDivergence:
             assert forward <= stated * (1 + 1e-9)
             assert back < forward
 
+    @pytest.mark.full
     def test_at_other_orders_the_chord_is_above(
         self, law, shifts, probability
     ) -> None:
@@ -267,6 +271,7 @@ def test_the_prefactor_of_the_paper_would_be_too_small() -> None:
     assert stated < 0.7 * sampled_divergences([0.8], [HEAVY], 0.3, 3.0)[0]
 
 
+@pytest.mark.full
 def test_smaller_vectors_in_any_order_are_covered() -> None:
     rng = np.random.default_rng(20261121)
     bounds = np.array([0.9, 0.4, 0.2])

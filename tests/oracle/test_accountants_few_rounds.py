@@ -93,6 +93,7 @@ def composed_by_quadrature(law, count, epsilon, fineness):
     return float(masses @ np.array(inner))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("is_added", [False, True])
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize(
@@ -116,6 +117,7 @@ def test_bounds_hold_what_nested_quadrature_gives(
     assert upper - lower <= 2e-7
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("law", "epsilon"),
     [

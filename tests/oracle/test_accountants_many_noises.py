@@ -56,6 +56,7 @@ class TestSums:
         assert np.all(np.abs(total - true) <= errors + 1e-14 * np.abs(true))
         assert np.all(errors <= 1e-9 * np.maximum(1, np.abs(true)))
 
+    @pytest.mark.full
     def test_on_a_line(self, name, tilt) -> None:
         losses = LOSSES[name]
         counts = np.ones(len(losses))
@@ -98,6 +99,7 @@ def test_a_polynomial_of_too_wide_an_interval_is_told_by_its_error() -> None:
     assert abs(total - true)[0] <= error[0]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("sampling", "neighbours"),
     [

@@ -83,6 +83,7 @@ def test_every_model_agrees_with_the_loop(case: ModelCase, mode: str) -> None:
     _assert_agrees(case, mode)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", MODELS[:6], ids=lambda case: case.name)
 def test_sample_weights_are_those_of_a_batch_of_one(case: ModelCase) -> None:
     weight = np.array([0.5, 2, 0, 3], "float32")

@@ -60,6 +60,7 @@ def hockey_stick(weights, means, stddev, epsilon, *, is_reversed=False):
     )[0]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("is_reversed", [False, True])
 @pytest.mark.parametrize("epsilon", [0.0, 0.2, 1.0])
 def test_equal_records_are_the_worst_group_of_a_sample(

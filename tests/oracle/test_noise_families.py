@@ -119,6 +119,7 @@ class TestMoments:
         expected = float(2 * integral(noise, 1))
         assert noise.mean_absolute_value == pytest.approx(expected, rel=1e-12)
 
+    @pytest.mark.full
     @each_noise
     def test_fisher_information(self, noise):
         """To the difference quotient of the quadrature."""
@@ -170,6 +171,7 @@ class TestMoments:
 
 
 class TestDistribution:
+    @pytest.mark.full
     @pytest.mark.parametrize("x", [0.05, 0.7, 2.5, 25.0])
     @each_noise
     def test_is_the_integral_of_the_density(self, noise, x):

@@ -36,6 +36,7 @@ def moment(noise, order, t):
     return np.exp(np.where(np.isfinite(logs), logs, -np.inf)) @ weights
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("order", ORDERS)
 @each_noise
 def test_moments_rise_with_the_distance(noise, order):

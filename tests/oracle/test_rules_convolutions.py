@@ -128,6 +128,7 @@ def _has_float64(case):
     return not (limited and "Transpose" in layer_class.__name__)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", CASES, ids=_name)
 def test_gradients_agree_with_the_loop(case) -> None:
     dtype = "float64" if _has_float64(case) else "float32"
@@ -137,6 +138,7 @@ def test_gradients_agree_with_the_loop(case) -> None:
 
 
 # XLA takes about two seconds to compile each.
+@pytest.mark.full
 @pytest.mark.parametrize(
     "case",
     [
@@ -200,6 +202,7 @@ def test_layers_with_weights_in_their_activation_have_no_rule() -> None:
     assert rule_for(layer) is None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("layer_class", "options", "shape"),
     [

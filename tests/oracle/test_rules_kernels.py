@@ -77,6 +77,7 @@ PAIRS = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("case", "channels", "way"), PAIRS)
 def test_kernels_agree_with_the_loop(case, channels, way, monkeypatch) -> None:
     monkeypatch.setattr(cost_model, "instantiates", lambda *_: WAYS[way])
@@ -85,6 +86,7 @@ def test_kernels_agree_with_the_loop(case, channels, way, monkeypatch) -> None:
     assert_rule_agrees(layer, inputs, cotangent, "eager")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("mode", ["graph", "jit"])
 @pytest.mark.parametrize("case", CASES[::3], ids=_shown)
 def test_compiled_kernels_agree_with_the_loop(case, mode) -> None:

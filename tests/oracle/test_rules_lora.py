@@ -76,6 +76,7 @@ def _adapted(make, shape, dtype="float32"):
 COMPILED = ["dense_of_sequences", "einsum_merge", "conv1d_causal", "conv3d"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "mode"),
     [*((name, "graph") for name in ADAPTED), *((n, "jit") for n in COMPILED)],
@@ -88,6 +89,7 @@ def test_adapted_layers_agree_with_the_loop(name, mode) -> None:
     assert_model_agrees(model, [normal(*shape)], mode)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("mode", ["eager", "graph", "jit"])
 def test_an_adapted_embedding_agrees_with_the_loop(mode) -> None:
     layer = layers.Embedding(7, 4)
@@ -124,6 +126,7 @@ QUANTIZED = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "rank", "mode"),
     [
@@ -148,6 +151,7 @@ def test_quantized_layers_agree_with_the_loop(name, rank, mode) -> None:
     assert_model_agrees(model, [normal(*shape)], mode)
 
 
+@pytest.mark.full
 def test_the_frozen_kernel_costs_nothing() -> None:
     """No operation of the step has a result of the size of the kernel."""
     layer = layers.Dense(53, use_bias=False)

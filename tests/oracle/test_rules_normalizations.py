@@ -90,6 +90,7 @@ def _name(case):
     return f"{layer_class.__name__}-{said}-{'x'.join(map(str, shape))}"
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:You passed `rms_scaling=True`")
 @pytest.mark.parametrize(
     ("case", "mode", "dtype"),

@@ -73,6 +73,7 @@ def _shown(case):
     return "-".join([*list(case.values())[:3], *chosen])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", CASES, ids=_shown)
 def test_every_two_options_agree_with_the_loop(case) -> None:
     keras.utils.set_random_seed(2)
@@ -88,6 +89,7 @@ def test_every_two_options_agree_with_the_loop(case) -> None:
     assert_model_agrees(model, data, case["mode"], dtype)
 
 
+@pytest.mark.full
 def test_outputs_that_keras_zeroes_elsewhere_fall_back() -> None:
     options = ("return_sequences", "go_backwards", "unroll")
     layer = layers.GRU(
@@ -102,6 +104,7 @@ def test_outputs_that_keras_zeroes_elsewhere_fall_back() -> None:
     assert_model_agrees(model, [normal(STEPS, WIDTH), mask], "graph")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "mode"),
     [
@@ -161,6 +164,7 @@ class Halving(layers.Layer):
         return new, [new]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("mode", ["graph", "jit"])
 def test_other_cells_fall_back(mode) -> None:
     layer = layers.RNN(Halving())
@@ -170,6 +174,7 @@ def test_other_cells_fall_back(mode) -> None:
     assert_model_agrees(model, [normal(STEPS, WIDTH)], mode)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "merge_mode"),
     [
@@ -205,6 +210,7 @@ DISTRIBUTED = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "mode"),
     [*zip(DISTRIBUTED, itertools.cycle(["graph", "jit"]))],

@@ -55,6 +55,7 @@ ACCOUNTANTS = [
 
 @pytest.mark.parametrize(("accountant", "sampling", "neighbours"), ACCOUNTANTS)
 class TestAccountant:
+    @pytest.mark.full
     def test_composing(self, accountant, sampling, neighbours) -> None:
         """More rounds never cost less."""
 

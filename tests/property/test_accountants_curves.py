@@ -29,6 +29,7 @@ noises = st.floats(0.3, 50.0)
 probabilities = st.floats(1e-6, 0.999)
 
 
+@pytest.mark.full
 @LAW
 @given(probabilities, noises)
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ def rounds(draw):
 ledgers = st.lists(rounds(), min_size=2, max_size=3)
 
 
+@pytest.mark.full
 @LAW
 @given(ledgers, relations)
 def test_composing(ledger, neighbours) -> None:

@@ -79,6 +79,7 @@ def epsilon(accountant, ledger) -> float:
 
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
 class TestMixed:
+    @pytest.mark.full
     def test_composing(self, accountant) -> None:
         """More rounds never cost less, whatever tree or epoch they join."""
 
@@ -92,6 +93,7 @@ class TestMixed:
 
         law()
 
+    @pytest.mark.full
     def test_order(self, accountant) -> None:
         """The order of the rounds, and of the queries, is irrelevant."""
 

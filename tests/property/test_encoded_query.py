@@ -7,6 +7,7 @@ encoded ones hold in the floats themselves.
 import math
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -56,6 +57,7 @@ def falling(vectors):
     return -np.sort(-np.abs(vectors), axis=-1)
 
 
+@pytest.mark.full
 @law
 @given(records_and_vectors())
 def test_a_contribution_is_below_one_of_the_vectors_exactly(case):
@@ -75,6 +77,7 @@ def test_a_contribution_is_below_one_of_the_vectors_exactly(case):
         assert (added <= repeated).all(axis=1).any()
 
 
+@pytest.mark.full
 @law
 @given(records_and_vectors())
 def test_a_contribution_never_exceeds_or_turns_the_record(case):
@@ -93,6 +96,7 @@ def test_a_contribution_never_exceeds_or_turns_the_record(case):
         assert (added * np.sign(record) >= 0).all()
 
 
+@pytest.mark.full
 @law
 @given(records_and_vectors())
 def test_records_below_all_vectors_are_not_changed(case):
@@ -118,6 +122,7 @@ def test_records_below_all_vectors_are_not_changed(case):
         np.testing.assert_array_equal(contribution(query, record), record)
 
 
+@pytest.mark.full
 @law
 @given(records_and_vectors(), st.integers(-20, 20))
 def test_the_scale_of_a_record_does_not_change_its_match(case, exponent):
@@ -139,6 +144,7 @@ def test_the_scale_of_a_record_does_not_change_its_match(case, exponent):
             np.testing.assert_array_equal(one, two)
 
 
+@pytest.mark.full
 @law
 @given(
     hnp.arrays(np.float32, st.integers(1, 12), elements=st.one_of(ANY, TIED)),

@@ -5,6 +5,7 @@ import sqlite3
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -153,6 +154,7 @@ VALUE = st.one_of(
 )
 
 
+@pytest.mark.full
 @settings(derandomize=True, deadline=None, max_examples=500)
 @given(field=st.sampled_from(FIELDS), row=st.integers(0, 4), value=VALUE)
 def test_verify_finds_any_edited_field(

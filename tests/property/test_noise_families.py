@@ -5,6 +5,7 @@ import math
 
 import mpmath as mp
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +19,7 @@ SIZES = st.floats(0, 1e300)
 SCALES = st.floats(1e-30, 1e30)
 
 
+@pytest.mark.full
 @law
 @given(NOISES, SCALES, SIZES)
 def test_the_density_is_symmetric(noise, scale, x):

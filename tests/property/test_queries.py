@@ -5,6 +5,7 @@ to n ulp of the sum of their sizes.
 """
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -66,6 +67,7 @@ def test_no_record_exceeds_its_clip(records, clip):
     assert np.linalg.norm(contribution) <= clip * (1 + 4 * ULP) + TINY
 
 
+@pytest.mark.full
 @law
 @given(batches(), CLIPS)
 def test_adding_a_record_moves_the_sum_by_at_most_the_clip(records, clip):
@@ -73,6 +75,7 @@ def test_adding_a_record_moves_the_sum_by_at_most_the_clip(records, clip):
     assert moved(clip, records, records[:-1]) <= clip + slack(clip, records)
 
 
+@pytest.mark.full
 @law
 @given(batches(least=2), CLIPS)
 def test_replacing_a_record_moves_the_sum_by_at_most_two_clips(records, clip):
@@ -82,6 +85,7 @@ def test_replacing_a_record_moves_the_sum_by_at_most_two_clips(records, clip):
     assert moved(clip, one, two) <= 2 * clip + slack(clip, records)
 
 
+@pytest.mark.full
 @law
 @given(batches(), CLIPS)
 def test_zeroing_a_record_moves_the_sum_by_at_most_the_clip(records, clip):
@@ -120,6 +124,7 @@ def test_clipping_keeps_the_direction(records, clip):
     )
 
 
+@pytest.mark.full
 @law
 @given(batches(), batches(), CLIPS, CLIPS)
 def test_each_group_of_a_nest_keeps_its_own_bound(one, two, clip_1, clip_2):
@@ -152,6 +157,7 @@ def test_each_group_of_a_nest_keeps_its_own_bound(one, two, clip_1, clip_2):
     )
 
 
+@pytest.mark.full
 @law
 @given(batches(), CLIPS, st.lists(st.booleans(), min_size=6, max_size=6))
 def test_a_mask_selects_records(records, clip, mask):
@@ -171,6 +177,7 @@ def test_a_mask_selects_records(records, clip, mask):
     assert np.linalg.norm(difference) <= slack(clip, records)
 
 
+@pytest.mark.full
 @law
 @given(batches(), batches(), CLIPS)
 def test_a_joint_clip_bounds_the_joint_norm(one, two, clip):

@@ -3,6 +3,7 @@
 import itertools
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -73,6 +74,7 @@ def test_leaves_stay_together_and_padding_is_zero(size, q, physical, seed):
         )
 
 
+@pytest.mark.full
 @law
 @given(SIZES, PROBABILITIES, PHYSICAL, PHYSICAL, SEEDS)
 def test_physical_batches_do_not_change_samples(size, q, one, two, seed):

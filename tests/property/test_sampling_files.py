@@ -77,6 +77,7 @@ def test_the_records_of_these_tests_are_those_of_tensorflow(path):
     assert records_of(path) == RECORDS
 
 
+@pytest.mark.full
 def test_every_flipped_bit_is_found(path):
     for bit in range(8 * len(SOUND)):
         content = bytearray(SOUND)

@@ -3,6 +3,7 @@
 from fractions import Fraction
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -44,6 +45,7 @@ def sample_of(query, records, state=None):
     )
 
 
+@pytest.mark.full
 @law
 @given(BATCHES, CLIPS)
 def test_adding_a_record_moves_both_sums_by_at_most_their_bounds(records, clip):
@@ -68,6 +70,7 @@ def test_adding_a_record_moves_both_sums_by_at_most_their_bounds(records, clip):
         assert beside <= bounds[1] * (1 + len(records) * 2.0**-50)
 
 
+@pytest.mark.full
 @law
 @given(BATCHES, CLIPS, st.integers(0, 2**32))
 def test_a_clip_is_positive_and_follows_from_what_was_released(
@@ -108,6 +111,7 @@ def test_integer_records_are_bounded_in_exact_arithmetic(record, bound):
         np.testing.assert_array_equal(got, record)
 
 
+@pytest.mark.full
 @settings(law, max_examples=40)
 @given(BATCHES, CLIPS, st.integers(1, 6))
 def test_a_record_moves_each_later_prefix_by_at_most_the_clip(

@@ -77,6 +77,7 @@ def p_value(sample, scale):
     ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("way", ["eager", "xla"])
 @pytest.mark.parametrize("scale", SCALES)
 def test_draws_have_the_exact_law(scale, way):
@@ -97,6 +98,7 @@ def test_the_check_sees_a_rounded_normal(scale):
     assert p_value(rounded.astype(int), scale) < FALSE_ALARM
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("factor", [0.8, 1.25])
 def test_the_check_sees_another_scale_where_all_but_nine_are_zero(factor):
     """Control: at 0.2 one draw in 134 000 is not zero."""
@@ -147,6 +149,7 @@ def test_a_scale_of_zero_draws_zeros():
     assert not draws(0.0).any()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("scale", [0.7, 5.0])
 def test_the_query_adds_noise_of_its_event(scale):
     query = DiscreteGaussianSumQuery(1.0, scale)

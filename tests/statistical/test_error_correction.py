@@ -73,6 +73,7 @@ def test_posteriors_are_frequencies(name):
     assert p_value(kind, y, posteriors(y, *SETTINGS[name])) > FALSE_ALARM
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("wrong", ["stddev", "threshold", "tail", "prior"])
 def test_the_check_can_fail(name, wrong):

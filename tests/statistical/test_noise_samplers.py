@@ -102,6 +102,7 @@ def test_draws_are_of_scipys_law(noise, cdf):
     assert p_value(draws(noise), cdf) > FALSE_ALARM
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("factor", [0.95, 1.05])
 @each_noise
 def test_a_scale_wrong_by_five_percent_would_be_seen(noise, factor):
@@ -109,6 +110,7 @@ def test_a_scale_wrong_by_five_percent_would_be_seen(noise, factor):
     assert p_value(draws(noise), noise.scaled(factor).cdf) < FALSE_ALARM
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("wrong", [6.0, 20.0])
 def test_wrong_degrees_of_freedom_would_be_seen(wrong):
     """Control."""
@@ -123,6 +125,7 @@ def test_a_wrong_shape_would_be_seen(wrong):
     assert p_value(draws(NOISES[7]), law.cdf) < FALSE_ALARM
 
 
+@pytest.mark.full
 @each_noise
 def test_another_family_of_the_same_variance_would_be_seen(noise):
     """Control; where there is no variance, of the same quartiles."""
@@ -162,12 +165,14 @@ def beyond(noise, probabilities, limit=np.inf):
 TAILS = (1e-2, 1e-4, 1e-6)
 
 
+@pytest.mark.full
 @each_noise
 def test_the_tails_are_neither_thin_nor_thick(noise):
     for count, p in zip(beyond(noise, TAILS), TAILS, strict=True):
         assert stats.binomtest(count, MANY, p).pvalue > FALSE_ALARM
 
 
+@pytest.mark.full
 @each_noise
 def test_a_cut_tail_would_be_seen(noise):
     """Control: noise that stops where only one in 500,000 draws is larger."""
@@ -191,6 +196,7 @@ def test_a_thick_or_thin_tail_would_be_seen(noise, factor):
     assert stats.binomtest(count, MANY, wrong).pvalue < FALSE_ALARM
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("lag", [1, 2, SIZE // 2, SIZE // 2 + 1])
 @each_noise
 def test_coordinates_are_independent(noise, lag):
@@ -204,6 +210,7 @@ def test_coordinates_are_independent(noise, lag):
     assert crossed.pvalue > FALSE_ALARM
 
 
+@pytest.mark.full
 @each_noise
 def test_seeds_are_independent(noise):
     one, two = (noise.cdf(draws(noise, number=n)) for n in (3, 4))

@@ -206,6 +206,7 @@ def test_every_word_becomes_a_finite_number_that_is_not_zero():
 
 
 class TestFloat64:
+    @pytest.mark.full
     def test_the_law_is_normal(self):
         with seeds.drawing_with("chacha20"):
             seed = seeds.fresh(5)

@@ -127,6 +127,7 @@ def correlation_p_value(one, two):
     return stats.pearsonr(one, two).pvalue
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("kind", "way"), CASES)
 def test_noise_on_the_sum_is_normal_with_the_stated_stddev(kind, way):
     for leaves in noise(kind, way):

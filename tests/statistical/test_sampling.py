@@ -202,6 +202,7 @@ def test_samples_are_independent_and_of_the_stated_probability(check, size, q):
     assert check(library(size, q), q) > FALSE_ALARM
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("check", [sizes, total, frequencies, neighbours])
 def test_samples_of_many_passes_are_no_different(check, monkeypatch):
     """Gaps drawn three at a time: nothing happens where a pass ends."""
@@ -255,11 +256,13 @@ def test_what_all_shards_draw_together_is_a_poisson_sample(check, size, q):
     assert check(shards(size, q), q) > FALSE_ALARM
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("check", [sizes, total, frequencies])
 def test_shards_of_unequal_size_draw_a_poisson_sample_too(check):
     assert check(shards(40, 0.3), 0.3) > FALSE_ALARM
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("size", "q"), SHARDED)
 @pytest.mark.parametrize(
     ("check", "wrong"),

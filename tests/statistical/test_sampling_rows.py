@@ -174,10 +174,12 @@ def told_apart(in_order):
     ).pvalue
 
 
+@pytest.mark.full
 def test_a_record_is_not_seen_in_the_sum_of_the_others():
     assert told_apart(in_order=False) > FALSE_ALARM
 
 
+@pytest.mark.full
 def test_in_the_order_of_the_data_it_is():
     """Control: with known numbers by row, the sums of neighbours differ."""
     assert told_apart(in_order=True) < FALSE_ALARM

@@ -125,6 +125,7 @@ def seems_right(rows, covariance):
 EACH = pytest.mark.parametrize("is_efficient", [False, True])
 
 
+@pytest.mark.full
 @EACH
 @pytest.mark.parametrize("way", ["tf", "xla"])
 def test_prefixes_have_the_covariance_of_their_nodes(is_efficient, way):
@@ -133,6 +134,7 @@ def test_prefixes_have_the_covariance_of_their_nodes(is_efficient, way):
     assert seems_right(rows, prefix_covariance(is_efficient))
 
 
+@pytest.mark.full
 @EACH
 @pytest.mark.parametrize("way", ["tf", "xla"])
 def test_residuals_have_the_covariance_of_their_differences(is_efficient, way):
@@ -144,6 +146,7 @@ def test_residuals_have_the_covariance_of_their_differences(is_efficient, way):
     assert seems_right(rows, differences @ covariance @ differences.T)
 
 
+@pytest.mark.full
 @EACH
 def test_restarted_trees_are_independent(is_efficient):
     rows = releases(TreeCumulativeSumQuery, is_efficient, period=4)
@@ -153,6 +156,7 @@ def test_restarted_trees_are_independent(is_efficient):
     assert not seems_right(rows, prefix_covariance(is_efficient))
 
 
+@pytest.mark.full
 @EACH
 def test_the_check_can_fail(is_efficient):
     """Controls: the other algorithm, 3 % of the noise, no shared nodes."""

@@ -187,6 +187,7 @@ class TestContract:
 class TestSupported:
     """What holds for every ledger that an accountant can replay."""
 
+    @pytest.mark.full
     @pytest.mark.standard
     def test_epsilon_and_delta_are_inverse(
         self, accountant, ledger, neighbours
@@ -202,6 +203,7 @@ class TestSupported:
         is_exact = accountant != Fourier() or ledger in (POISSON, FULL)
         assert delta == pytest.approx(1e-6, rel=1e-7 if is_exact else 1e-3)
 
+    @pytest.mark.full
     @pytest.mark.standard
     def test_less_delta_needs_more_epsilon(
         self, accountant, ledger, neighbours
@@ -214,6 +216,7 @@ class TestSupported:
         assert epsilons == sorted(epsilons)
         assert epsilons[-1] < math.inf
 
+    @pytest.mark.full
     @pytest.mark.standard
     def test_a_ledger_object_is_read_by_its_rounds(
         self, accountant, ledger, neighbours

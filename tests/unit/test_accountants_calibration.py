@@ -179,6 +179,7 @@ def test_a_target_that_is_met_anyway_takes_the_least_noise() -> None:
     ) == pytest.approx(1e-4)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("target_epsilon", "sampling_probability", "rounds", "delta"),
     [

@@ -50,6 +50,7 @@ UNSAMPLED = [AnalyticGaussian, Fourier, RDP, Moments, StrongComposition, GDP]
 
 
 class TestAvailableAccountants:
+    @pytest.mark.full
     @pytest.mark.parametrize(
         ("ledger", "neighbours", "kinds"),
         [

@@ -128,6 +128,7 @@ class TestEncoded:
         for neighbours in RELATIONS:
             assert normalize([over(FullDataset(), query)], neighbours) == ()
 
+    @pytest.mark.full
     @pytest.mark.standard
     def test_a_law_that_cannot_be_integrated_is_refused(
         self, monkeypatch
@@ -182,6 +183,7 @@ class TestEncoded:
 
         assert normalize(ledger, "zero_out") == normalize(once, "zero_out")
 
+    @pytest.mark.full
     @pytest.mark.standard
     def test_tiny_and_huge_levels_have_a_price(self) -> None:
         """From 1e-12 to 1e3 in one vector, and in noise far from 1."""
@@ -262,6 +264,7 @@ class TestAccountants:
 
         assert [type(each) for each in found] == [RDP, Moments]
 
+    @pytest.mark.full
     @pytest.mark.parametrize(
         "query_for",
         [

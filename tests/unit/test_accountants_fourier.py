@@ -272,6 +272,7 @@ class TestRounds:
 class TestManyRounds:
     """More kinds of rounds than are looked at one by one."""
 
+    @pytest.mark.full
     @pytest.mark.parametrize(
         ("least", "most", "kinds", "count"),
         [(0.9, 1.4, 90, 20), (0.6, 12.0, 300, 10)],
@@ -407,6 +408,7 @@ def test_the_largest_loss_keeps_the_digits_of_a_small_probability() -> None:
 NEARLY_EQUAL = schedule(1e-4, np.linspace(1, 1.02, 80).tolist())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("delta", [1e-10, 1e-8])
 def test_noises_that_are_nearly_equal_are_narrow(delta) -> None:
     lower, upper = Fourier().epsilon_bounds(NEARLY_EQUAL, delta=delta)
@@ -430,6 +432,7 @@ def test_deltas_out_of_reach_are_answered_by_moments(
     assert bounds.method == "Rényi divergence"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("ledger", CORNERS)
 def test_few_rounds_that_hardly_sample_are_narrow(ledger) -> None:
     """A share of 1e-6, where delta is dominated by a few large losses."""

@@ -21,6 +21,7 @@ class TestNoisesThatAreNearlyEqual:
             for z in noises.tolist()
         ]
 
+    @pytest.mark.full
     @pytest.mark.standard
     def test_delta(self) -> None:
         found = Fourier().delta_bounds(

@@ -142,6 +142,7 @@ def test_the_reference_is_that_of_the_rfc(key, nonce, counter, stream):
     assert struct.pack("<16I", *words) == stream
 
 
+@pytest.mark.full
 @each_way
 @each_vector
 def test_the_first_block_is_that_of_the_rfc(way, key, nonce, counter, stream):

@@ -155,6 +155,7 @@ def test_the_norm_is_joint_over_all_parts():
         np.testing.assert_allclose(leaf, 1 / 3, rtol=2**-23)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("batch", [0, 5])
 def test_compiled_sums_are_the_eager_ones(batch):
     query = DiscretizedSumQuery(THRESHOLD, CLIP, 0.0, chunk_bytes=100)

@@ -296,6 +296,7 @@ class TestTheNoise:
 
         np.testing.assert_array_equal(one, two)
 
+    @pytest.mark.full
     @pytest.mark.parametrize(
         "query",
         [

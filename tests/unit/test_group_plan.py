@@ -69,6 +69,7 @@ class TestEveryPlan:
         assert {g: q.l2_norm_clip for g, q in queries.items()} == CLIPS
         assert {q.denominator for q in queries.values()} == {50.0}
 
+    @pytest.mark.full
     def test_trains_and_ends_in_a_ledger_of_its_groups(self, strategy) -> None:
         model = network()
         own = plan_groups(

@@ -61,6 +61,7 @@ def statistic(values, noise=GaussianNoise(1.0)):  # noqa: B008
 
 
 class TestDistance:
+    @pytest.mark.full
     @each_way
     @pytest.mark.parametrize("shift", [0.0, 0.1, 3.0])
     @pytest.mark.parametrize("noise", STANDARD, ids=name_of)
@@ -123,6 +124,7 @@ class TestDistance:
 
 
 class TestValue:
+    @pytest.mark.full
     @each_way
     @pytest.mark.parametrize("dtype", ["float32", "float64"])
     @pytest.mark.parametrize("signal", [0.0, 0.2, 100.0])
@@ -227,6 +229,7 @@ class TestValue:
 
         np.testing.assert_allclose(one, two, rtol=1e-12, atol=1e-12)
 
+    @pytest.mark.full
     @each_way
     def test_an_answer_without_noise_is_itself(self, way):
         query = KSDenoisedQuery(GaussianSumQuery(1.0, 0.0))
@@ -236,6 +239,7 @@ class TestValue:
 
         np.testing.assert_array_equal(got, total)
 
+    @pytest.mark.full
     @each_way
     @pytest.mark.parametrize("scope", ["group", "global"])
     def test_no_noise_in_one_leaf_is_no_noise_in_its_vector(self, scope, way):
@@ -251,6 +255,7 @@ class TestValue:
         same = np.allclose(got[1], plain[1])
         assert same == (scope == "global")
 
+    @pytest.mark.full
     @each_way
     def test_leaves_may_be_empty(self, way):
         query = KSDenoisedQuery(GaussianSumQuery(1.0, 2.0))
@@ -262,6 +267,7 @@ class TestValue:
         assert np.isfinite(both[1]).all()
         assert np.any(both[1])
 
+    @pytest.mark.full
     def test_an_answer_of_an_unknown_shape_is_denoised(self):
         query = KSDenoisedQuery(GaussianSumQuery(1.0, 2.0))
         state = query.initial_global_state(1)

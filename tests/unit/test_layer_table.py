@@ -180,6 +180,7 @@ class Several(layers.Layer):
 class TestFallback:
     """It must be right for what others write."""
 
+    @pytest.mark.full
     @pytest.mark.parametrize("mode", ["graph", "jit"])
     def test_a_loop_inside_of_a_layer(self, mode) -> None:
         assert_model_agrees(model_of(Repeats(), (3,)), [normal(3)], mode)
@@ -206,6 +207,7 @@ class TestFallback:
 
         assert_model_agrees(model, [normal(3, 4)], "graph")
 
+    @pytest.mark.full
     def test_masks_that_keras_hands_on(self) -> None:
         ids = keras.Input((3,), dtype="int32")
         x = layers.Embedding(7, 4, mask_zero=True)(ids)

@@ -358,6 +358,7 @@ def test_an_open_reader_sees_later_rows(ledger) -> None:
         assert len(reader) == 6
 
 
+@pytest.mark.full
 def test_forgotten_ledgers_are_closed_without_a_warning(tmp_path) -> None:
     """Python 3.13 warns of connections that nobody closed."""
     gc.collect()  # Closes what other tests forgot.
@@ -371,6 +372,7 @@ def test_forgotten_ledgers_are_closed_without_a_warning(tmp_path) -> None:
     assert open_connections() == before
 
 
+@pytest.mark.full
 def test_refused_files_leave_no_connection(tmp_path) -> None:
     before = open_connections()
     (tmp_path / "text").write_text("text" * 999)

@@ -81,6 +81,7 @@ class TestSample:
 
         np.testing.assert_allclose(two, 3 * one, rtol=1e-15)
 
+    @pytest.mark.full
     @each_noise
     def test_takes_a_shape_that_is_known_late(self, noise):
         @tf.function(input_signature=[tf.TensorSpec([None, 3])])
@@ -102,6 +103,7 @@ class TestSample:
             atol=1e-5,
         )
 
+    @pytest.mark.full
     @each_noise
     def test_is_the_same_compiled(self, noise):
         """Up to the rounding of elementary functions."""
@@ -208,6 +210,7 @@ class TestCdf:
         np.linspace(-40, 40, 4001), -1e280, 1e280, -1e9, 1e9, 0, -1e-9, 1e-9
     ]
 
+    @pytest.mark.full
     @pytest.mark.parametrize("way", WAYS)
     @pytest.mark.parametrize("scale", [1e-20, 0.7, 1e20])
     @each_noise

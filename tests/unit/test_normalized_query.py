@@ -20,6 +20,7 @@ from tests.query_table import accumulated, assert_equal, total
 RECORDS = tf.constant([[-6.0, 8.0], [4.0, -3.0]])  # The first is clipped.
 
 
+@pytest.mark.full
 def test_the_answer_is_divided():
     query = NormalizedQuery(GaussianSumQuery(5.0, 0.0), denominator=2.0)
 

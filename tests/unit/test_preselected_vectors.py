@@ -61,6 +61,7 @@ class TestVectors:
         assert (norms <= 1.5 * (1 + 2**-23)).all()
         assert recipe.bounds().count_array().size <= levels
 
+    @pytest.mark.full
     @pytest.mark.parametrize("law", FAMILIES, ids=repr)
     def test_with_a_level_each_are_draws_of_the_law(self, law):
         """Magnitudes lost their scale: their ratios are compared.
@@ -85,6 +86,7 @@ class TestVectors:
 
         assert stats.ks_2samp(one, two).pvalue < FALSE_ALARM
 
+    @pytest.mark.full
     @pytest.mark.parametrize("law", FAMILIES[:3], ids=repr)
     def test_in_blocks_have_the_shape_of_draws(self, law):
         """The mean over vectors, at each rank, is that of sorted draws.

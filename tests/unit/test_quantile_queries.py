@@ -87,6 +87,7 @@ def test_clips_move_as_by_hand(vector):
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("geometric", [False, True])
 @pytest.mark.parametrize("initial", [1.0, 10.0])
 @pytest.mark.parametrize("kind", ["fixed", "exact", "clip"])
@@ -107,6 +108,7 @@ def test_estimates_find_the_median(kind, initial, geometric):
     assert abs(estimator_state.current_estimate - 5.0) <= 0.25
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("geometric", [False, True])
 def test_the_rate_may_decay_in_the_state(geometric):
     query = adaptive(1.0, 0.5, 1.0, geometric, expected_num_records=20)

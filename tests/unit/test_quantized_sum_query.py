@@ -28,6 +28,7 @@ def steps_of(record, query=QUERY):
     return query.preprocess_record(params, record).numpy()
 
 
+@pytest.mark.full
 @settings(deadline=None)  # TensorFlow compiles in the first example.
 @given(record=st.lists(VALUES, min_size=1, max_size=8))
 def test_no_record_exceeds_the_bound_of_the_event(record) -> None:

@@ -169,6 +169,7 @@ ADVERSARIES = {
 CLIPS = [0.0, 1e-35, 1e-6, 1.0, 1e30]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("clip", CLIPS)
 @pytest.mark.parametrize("name", ADVERSARIES)
 @pytest.mark.parametrize("jit_compile", [False, True])

@@ -68,6 +68,7 @@ SEEDED = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seeded", SEEDED.values(), ids=SEEDED)
 def test_two_runs_with_one_seed_do_not_have_the_same_noise(seeded) -> None:
     """Their difference would be what the data adds, without noise."""

@@ -182,6 +182,7 @@ class TestFit:
         assert len(ledger) == 5
         assert threads_when_settled(0) == 0
 
+    @pytest.mark.full
     def test_leaves_no_thread_behind(self):
         private, _ = private_model()
         data = np.ones([500, 3], np.float32), np.ones([500])
@@ -195,6 +196,7 @@ class TestFit:
         assert set(seen) == {1}  # Control: there was one.
         assert threads_when_settled(0) == 0
 
+    @pytest.mark.full
     def test_that_is_interrupted_leaves_no_thread_behind(self):
         private, _ = private_model()
         data = np.ones([500, 3], np.float32), np.ones([500])
@@ -210,6 +212,7 @@ class TestFit:
 
         assert threads_when_settled(0) == 0
 
+    @pytest.mark.full
     def test_is_reproducible_with_seeds_and_continues_over_epochs(self):
         generator = np.random.default_rng(5)
         x = generator.normal(size=[500, 3]).astype(np.float32)

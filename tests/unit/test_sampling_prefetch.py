@@ -97,6 +97,7 @@ def test_what_ends_stays_at_its_end():
     assert list(prefetched) == []
 
 
+@pytest.mark.full
 def test_the_thread_ends_with_the_last_reference():
     prefetched, thread = started(Endless())
     next(prefetched)
@@ -143,6 +144,7 @@ def test_the_thread_ends_with_the_iterator_and_with_an_exception():
         assert next(prefetched) == 1
 
 
+@pytest.mark.full
 def test_the_thread_does_not_keep_the_iterator_of_a_closed_one():
     class Held(Endless):
         pass
@@ -156,6 +158,7 @@ def test_the_thread_does_not_keep_the_iterator_of_a_closed_one():
     assert not [each for each in gc.get_objects() if type(each) is Held]
 
 
+@pytest.mark.full
 def test_many_in_a_row_leave_nothing_behind():
     before = len(threads())
     for _ in range(50):

@@ -211,6 +211,7 @@ def test_partial_sums_without_noise(clip, expected):
     np.testing.assert_array_equal(answers, expected)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize("use_efficient", [False, True])
 def test_residuals_add_up_to_prefixes(use_efficient, restarts):
@@ -237,6 +238,7 @@ def test_residuals_add_up_to_prefixes(use_efficient, restarts):
     assert np.abs(sums - run(bare, values)[0]).min() > 1e-4  # There is noise.
 
 
+@pytest.mark.full
 @BOTH
 def test_xla_and_graphs_make_the_same_tree(query_class):
     """Integers of a seed are the same under XLA, its normals are not."""
