@@ -177,6 +177,7 @@ class TestBothKinds:
         assert history.epoch == [3, 4]
         assert int(trainer.optimizer.iterations) == 2 * RECORDS // BATCH
 
+    @pytest.mark.full
     def test_give_callbacks_a_model_with_its_history(self, kind) -> None:
         trainer = compiled(kind, one_output())
 

@@ -197,6 +197,7 @@ def test_the_trained_model_is_exported(make, tmp_path) -> None:
     np.testing.assert_allclose(served(X), private.model(X), rtol=1e-6)
 
 
+@pytest.mark.full
 def test_training_goes_on_from_a_checkpoint_of_keras(tmp_path) -> None:
     """`BackupAndRestore` and `ModelCheckpoint`, with the ledger set again."""
     private = private_model(sequential())

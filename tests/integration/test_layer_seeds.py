@@ -173,6 +173,7 @@ class TestNewSeeds:
 
         assert len(set(states)) == 2
 
+    @pytest.mark.full
     def test_follow_from_the_seed_of_the_optimizer_in_tests(self) -> None:
         x, y = records(), np.zeros([40, 1], "float32")
         weights = []

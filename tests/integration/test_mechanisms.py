@@ -292,6 +292,7 @@ class TestEncodedRecords:
 
 
 class TestQuantilesAsMetrics:
+    @pytest.mark.full
     def test_a_private_median_of_the_losses(self) -> None:
         ledger = new_ledger()
         median = QuantileEstimatorQuery(5.0, 0.5, 0.5, 1.0, BATCH)

@@ -117,6 +117,7 @@ class TestTheAnswers:
         assert own_ledger.rounds == fit_ledger.rounds
         assert own_ledger.unsettled == 0
 
+    @pytest.mark.full
     def test_do_not_move_the_weights_and_stay_as_they_were(self) -> None:
         model = new_model()
         before = model.get_weights()
@@ -130,6 +131,7 @@ class TestTheAnswers:
         ]
         assert not np.array_equal(first[0], second[0])  # Other samples.
 
+    @pytest.mark.full
     def test_are_of_the_weights_at_the_time(self) -> None:
         """A bias that the caller moves moves the next answer."""
         model = new_model()
@@ -143,6 +145,7 @@ class TestTheAnswers:
         np.testing.assert_allclose(first[-1], second[-1], atol=1e-6)
         assert np.abs(third[-1] - second[-1]).max() > 0.1
 
+    @pytest.mark.full
     def test_come_once_an_epoch_of_the_sampler_by_default(self) -> None:
         answers = gradients_of(new_model()).over(samples(rounds_per_epoch=3))
 
@@ -222,6 +225,7 @@ class TestTheLedger:
         with pytest.raises(BudgetExceededError):
             next(one.over(samples(), **terms))
 
+    @pytest.mark.full
     def test_that_cannot_be_written_ends_the_answers(self, tmp_path) -> None:
         ledger = keras_dp.PrivacyLedger.open(tmp_path / "l", dataset="test")
         # Adapts, so that each round is a block of its own.
@@ -283,6 +287,7 @@ class TestTheLedger:
 
 
 class TestRefused:
+    @pytest.mark.full
     def test_are_two_iterations_at_once(self) -> None:
         gradients = gradients_of(new_model())
         first, second = (gradients.over(samples()) for _ in range(2))

@@ -136,6 +136,7 @@ class TestTheirValues:
         assert logs["accuracy"][0] == pytest.approx(true["accuracy"], rel=1e-5)
         assert logs["count_1"][0] == pytest.approx((y == 1).sum())
 
+    @pytest.mark.full
     def test_are_averaged_over_the_rounds_of_an_epoch(self) -> None:
         x, y = data()
         batches = PoissonBatches((x, y), sampling_probability=0.5, seed=1)
@@ -204,6 +205,7 @@ class TestTheirValues:
 
 
 class TestNothingRaw:
+    @pytest.mark.full
     def test_nor_anything_else_is_shown_where_no_metric_is_asked_for(
         self,
     ) -> None:
@@ -246,6 +248,7 @@ class TestNothingRaw:
             assert set(logs) <= names
             assert not any(float(value) for value in logs.values())
 
+    @pytest.mark.full
     def test_control_without_private_metrics_raw_ones_do_leave(self) -> None:
         x, y = data()
         model = keras.Sequential(
@@ -274,6 +277,7 @@ class TestNothingRaw:
 
 
 class TestTheLedger:
+    @pytest.mark.full
     def test_has_one_round_with_all_queries(self) -> None:
         ledger = keras_dp.PrivacyLedger.in_memory(dataset="test")
         private = trained_by(ledger, all_metrics(stddev=9.0, clip=2.0))

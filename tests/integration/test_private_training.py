@@ -324,6 +324,7 @@ class TestTheLedger:
 
         assert ledger.rounds[0].round.seeded
 
+    @pytest.mark.full
     def test_covers_a_round_before_it_runs(self, monkeypatch) -> None:
         seen = []
         ledger = _ledger()
@@ -540,6 +541,7 @@ class TestRefusals:
         with pytest.raises(ValueError, match="l2_norm_clip"):
             private.train_on_batch(*_data())
 
+    @pytest.mark.full
     @pytest.mark.parametrize("what", ["optimizer", "model"])
     def test_parts_that_were_exchanged_after_compile(self, what) -> None:
         ledger = _ledger()
@@ -746,6 +748,7 @@ class TestKerasHabits:
 
         assert len(traces) == before
 
+    @pytest.mark.full
     @pytest.mark.parametrize("steps", [1, 3])
     def test_steps_per_execution_counts_every_round(self, steps) -> None:
         ledger = _ledger()

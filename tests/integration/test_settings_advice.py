@@ -76,6 +76,7 @@ def test_they_are_warned_of_once(caplog) -> None:
     assert caplog.text.count("times its clip") == 1
 
 
+@pytest.mark.full
 def test_good_settings_are_not_warned_of(caplog) -> None:
     """But of metrics, which are not private."""
     training(average())

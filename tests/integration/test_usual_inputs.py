@@ -104,6 +104,7 @@ class TestWeights:
             # float32 rounding of weights of order 1.
             np.testing.assert_allclose(one, other, atol=2e-6)
 
+    @pytest.mark.full
     @pytest.mark.parametrize(
         ("as_given", "loss"),
         [

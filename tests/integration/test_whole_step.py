@@ -99,6 +99,7 @@ def test_an_error_that_keras_takes_for_the_end_surfaces() -> None:
         _private().fit(batches, steps_per_epoch=8, verbose=0)
 
 
+@pytest.mark.full
 def test_the_same_batches_in_another_nest_are_traced_again() -> None:
     first = keras.Input((4,), name="first")
     second = keras.Input((4,), name="second")

@@ -110,6 +110,7 @@ def test_factors_keep_their_float32_inside_a_layer_of_float64(name) -> None:
     assert_model_agrees(model, [normal(*shape, dtype="float64")], "graph")
 
 
+@pytest.mark.full
 def test_an_adapted_convolution_in_groups_has_no_rule() -> None:
     layer = layers.Conv2D(4, 2, groups=2)
     model = model_of(layer, (4, 4, 2))

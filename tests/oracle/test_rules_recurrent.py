@@ -129,6 +129,7 @@ def test_a_decoder_begins_with_the_state_of_an_encoder(kind, mode) -> None:
     assert_model_agrees(model, [normal(STEPS, WIDTH)], mode)
 
 
+@pytest.mark.full
 def test_a_layer_that_is_called_twice() -> None:
     layer = layers.LSTM(WIDTH, return_sequences=True)
     model = model_of(

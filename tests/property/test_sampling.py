@@ -62,6 +62,7 @@ def test_a_sample_takes_as_few_batches_as_hold_it(size, q, physical, seed):
             assert batch.mask.shape == (physical,)
 
 
+@pytest.mark.full
 @law
 @given(SIZES, PROBABILITIES, PHYSICAL, SEEDS)
 def test_leaves_stay_together_and_padding_is_zero(size, q, physical, seed):

@@ -190,6 +190,7 @@ def test_any_offsets_give_records_of_the_file_once_or_damage(path, offsets):
         assert sound == RECORDS
 
 
+@pytest.mark.full
 @law
 @given(
     hnp.arrays(

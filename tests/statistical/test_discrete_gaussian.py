@@ -84,6 +84,7 @@ def test_draws_have_the_exact_law(scale, way):
     assert p_value(draws(scale, way), scale) > FALSE_ALARM
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("factor", [0.95, 1.05])
 @pytest.mark.parametrize("scale", SCALES[1:])
 def test_the_check_sees_five_percent_of_the_scale(scale, factor):

@@ -220,6 +220,7 @@ def test_records_further_apart_are_independent(size, q, lag):
     assert neighbours(library(size, q), q, lag) > FALSE_ALARM
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("size", "q"), CASES)
 @pytest.mark.parametrize(
     ("check", "wrong"),

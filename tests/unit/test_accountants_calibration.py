@@ -65,6 +65,7 @@ def spent(accountant, noise: float, case: dict, neighbours: str) -> float:
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("accountant", "neighbours", "changes"),
     [

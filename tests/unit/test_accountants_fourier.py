@@ -112,6 +112,7 @@ class TestEdges:
             with pytest.raises(ValueError, match="`relative_width` must"):
                 bounds()
 
+    @pytest.mark.full
     @pytest.mark.parametrize(
         ("probability", "noise", "count", "delta"),
         [
@@ -199,6 +200,7 @@ class TestRounds:
 
         assert with_replacement == pytest.approx(without, rel=1e-5)
 
+    @pytest.mark.full
     @pytest.mark.standard
     def test_drawing_repeatedly_costs_more(self) -> None:
         without, with_replacement = (
@@ -297,6 +299,7 @@ class TestManyRounds:
             epsilon = Fourier().epsilon(same, delta=1e-5)
             assert epsilon > bound if noise == least else epsilon < -bound
 
+    @pytest.mark.full
     def test_agree_with_the_same_rounds_one_by_one(self) -> None:
         """Rounds of next to no loss change nothing."""
         noises = np.linspace(0.8, 1.3, 79).tolist()

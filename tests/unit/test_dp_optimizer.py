@@ -161,6 +161,7 @@ class TestOptionsOfKeras:
 
         assert int(private.optimizer.iterations) == 1
 
+    @pytest.mark.full
     @pytest.mark.parametrize("swap_on_epoch", [False, True])
     def test_let_averages_be_swapped_in(self, swap_on_epoch) -> None:
         """`SwapEMAWeights` looks for the averages of the inner optimizer."""

@@ -319,6 +319,7 @@ with PrivacyLedger.open(path, mode=mode) as ledger:
 """
 
 
+@pytest.mark.full
 @pytest.mark.skipif(os.getuid() != 0, reason="becomes another user")
 @pytest.mark.parametrize(
     ("is_cut", "mode", "expected"),

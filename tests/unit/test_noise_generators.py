@@ -199,6 +199,7 @@ def _generator(private):
 
 
 class TestOptimizers:
+    @pytest.mark.full
     @each_generator
     def test_draw_with_what_the_ledger_says(self, generator):
         private = _private(_ledger(generator))

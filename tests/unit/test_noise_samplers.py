@@ -49,6 +49,7 @@ class Own(Untested):
 
 
 class TestSample:
+    @pytest.mark.full
     @pytest.mark.parametrize("dtype", ["float32", "float64"])
     @pytest.mark.parametrize("shape", [[], [0], [1], [7], [2, 0, 3], [3, 5]])
     @each_noise

@@ -41,6 +41,7 @@ def hard_to_read(source):
     )
 
 
+@pytest.mark.full
 def test_sentences_have_a_subject_and_a_verb() -> None:
     found = [
         f"{path.relative_to(ROOT).as_posix()}:{line}"

@@ -41,6 +41,7 @@ def test_no_record_exceeds_the_bound_of_the_event(record) -> None:
     assert sum(step * step for step in steps) <= event.l2_norm_bound**2
 
 
+@pytest.mark.full
 @given(record=st.lists(st.floats(-1.0, 1.0, width=32), max_size=8, min_size=1))
 def test_records_within_the_clip_are_rounded_towards_zero(record) -> None:
     """1 in each of 8 coordinates has a norm below 3."""
@@ -80,6 +81,7 @@ class TestTheNoise:
         law = stats.norm(scale=stddev)
         return float(stats.kstest(smoothed, law.cdf).pvalue)
 
+    @pytest.mark.full
     def test_lies_on_the_grid(self) -> None:
         steps = self.draws() / 0.125
 

@@ -58,6 +58,7 @@ def test_a_prefix_has_a_node_for_each_binary_digit(value):
     assert got == [value * (i + 1).bit_count() for i in range(40)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("rounds", "expected", "value"),
     [
