@@ -112,7 +112,9 @@ def train_privately(
         **loss_and_metrics(),
     )
     start = time.perf_counter()
-    history = private.fit(epochs=epochs, validation_data=test).history
+    history = private.fit(
+        epochs=epochs, validation_data=test, validation_batch_size=4096
+    ).history
     seconds = time.perf_counter() - start
     history["final"] = private.evaluate(*test, batch_size=4096, verbose=0)
     return Trained(history, private.target.delta, seconds)
