@@ -20,7 +20,8 @@ def with_class_weights(
         y: Shape `[batch]` or `[batch, 1]`, labels; or `[batch, classes]`, of
             which the largest names the label.
         sample_weight: Must be `None`.
-        class_weight: Label to weight; other labels have the weight 1.
+        class_weight: Label to weight; other labels have the weight 1. So have
+            those that are not finite: an error would tell of a record.
 
     Returns:
         Shape `[batch]`.
@@ -30,6 +31,8 @@ def with_class_weights(
 
     >>> with_class_weights(np.array([0, 2, 1]), None, {2: 5.0}).numpy()
     array([1., 5., 1.], dtype=float32)
+    >>> with_class_weights(np.array([2.0, np.nan]), None, {2: 5.0}).numpy()
+    array([5., 1.], dtype=float32)
     """
     if sample_weight is not None:
         raise ValueError(
@@ -49,5 +52,8 @@ def with_class_weights(
         is_column = labels.shape[1] == 1
         labels = labels[:, 0] if is_column else labels.argmax(axis=1)
     found, places = np.unique(np.round(labels), return_inverse=True)
-    weights = [class_weight.get(int(label), 1.0) for label in found]
+    weights = [
+        class_weight.get(int(label), 1.0) if np.isfinite(label) else 1.0
+        for label in found
+    ]
     return tf.constant(np.array(weights, keras.config.floatx())[places])
