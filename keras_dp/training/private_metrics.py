@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import keras
 import tensorflow as tf
@@ -11,6 +11,23 @@ from typing_extensions import override
 
 from keras_dp import _check
 from keras_dp.dp_queries import DPQuery
+from keras_dp.dp_queries import records as records_lib
+
+
+class Examples(NamedTuple):
+    """The examples of a physical batch, as metrics see them.
+
+    Attributes:
+        targets: Nest with leaves `[batch, ...]`.
+        outputs: The outputs of the model, leaves `[batch, ...]`.
+        losses: The losses, sample weights included, `[batch]`.
+        gradients: Lazy records of each variable, before the clip.
+    """
+
+    targets: Any
+    outputs: Any
+    losses: tf.Tensor
+    gradients: list[Any]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,15 +55,11 @@ class PrivateMetric(abc.ABC):
         return ()
 
     @abc.abstractmethod
-    def records(
-        self, targets: Any, outputs: Any, losses: tf.Tensor
-    ) -> tf.Tensor:
+    def records(self, examples: Examples) -> tf.Tensor:
         """Returns the record of each example, `[batch, *record_shape]`.
 
         Args:
-            targets: Nest with leaves `[batch, ...]`.
-            outputs: The model's outputs, leaves `[batch, ...]`.
-            losses: The examples' losses, sample weights included, `[batch]`.
+            examples: Those of a physical batch.
         """
 
     def get_config(self) -> dict[str, Any]:
@@ -80,10 +93,8 @@ class PrivateLoss(PrivateMetric):
     """
 
     @override
-    def records(
-        self, targets: Any, outputs: Any, losses: tf.Tensor
-    ) -> tf.Tensor:
-        return losses
+    def records(self, examples: Examples) -> tf.Tensor:
+        return examples.losses
 
 
 @keras.saving.register_keras_serializable(package="keras_dp")
@@ -117,9 +128,7 @@ class PrivateMean(PrivateMetric):
             )
 
     @override
-    def records(
-        self, targets: Any, outputs: Any, losses: tf.Tensor
-    ) -> tf.Tensor:
+    def records(self, examples: Examples) -> tf.Tensor:
         def one_example(rows: Any) -> tf.Tensor:
             own = keras.tree.map_structure(lambda row: row[tf.newaxis], rows)
             value = tf.cast(self.measure(*own), tf.float32)
@@ -131,7 +140,7 @@ class PrivateMean(PrivateMetric):
             return tf.reshape(value, [])
 
         rows = keras.tree.map_structure(
-            tf.convert_to_tensor, (targets, outputs)
+            tf.convert_to_tensor, (examples.targets, examples.outputs)
         )
         return tf.vectorized_map(one_example, rows)
 
@@ -144,10 +153,8 @@ class PrivateGradientMetric(PrivateMetric):
     """
 
     @override
-    def records(
-        self, targets: Any, outputs: Any, losses: tf.Tensor
-    ) -> tf.Tensor:
-        raise NotImplementedError("`records_of_norms` is asked instead.")
+    def records(self, examples: Examples) -> tf.Tensor:
+        return self.records_of_norms(records_lib.norms(examples.gradients))
 
     @abc.abstractmethod
     def records_of_norms(self, norms: tf.Tensor) -> tf.Tensor:
@@ -237,10 +244,8 @@ class PrivateClassCounts(PrivateMetric):
         return (self.classes,)
 
     @override
-    def records(
-        self, targets: Any, outputs: Any, losses: tf.Tensor
-    ) -> tf.Tensor:
-        targets = tf.convert_to_tensor(targets)
+    def records(self, examples: Examples) -> tf.Tensor:
+        targets = tf.convert_to_tensor(examples.targets)
         size = targets.shape[1:].num_elements()
         if size == self.classes:
             flat = tf.reshape(targets, [-1, self.classes])

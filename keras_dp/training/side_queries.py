@@ -8,11 +8,10 @@ import tensorflow as tf
 from absl import logging
 
 from keras_dp.dp_queries import DPQuery, NestedQuery
-from keras_dp.dp_queries import records as records_lib
 from keras_dp.gradients import ExampleStatistics, update_statistics
 from keras_dp.optimizers.record_batch import RecordBatch
 from keras_dp.training.private_metrics import (
-    PrivateGradientMetric,
+    Examples,
     PrivateMetric,
     check_private_metrics,
 )
@@ -139,13 +138,9 @@ class SideQueries:
         """Returns the records of a physical batch, one per example."""
         batches: dict[str, RecordBatch] = {}
         if self.metrics:
+            examples = Examples(targets, outputs, losses, gradients)
             records = {
-                name: tf.cast(
-                    metric.records_of_norms(records_lib.norms(gradients))
-                    if isinstance(metric, PrivateGradientMetric)
-                    else metric.records(targets, outputs, losses),
-                    tf.float32,
-                )
+                name: tf.cast(metric.records(examples), tf.float32)
                 for name, metric in self.metrics.items()
             }
             batches[_METRICS] = RecordBatch(records, mask)

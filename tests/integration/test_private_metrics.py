@@ -15,6 +15,7 @@ from keras_dp.ledger import GaussianSum, PoissonSampling
 from keras_dp.optimizers import DPSGD
 from keras_dp.sampling import PoissonBatches
 from keras_dp.training import PrivateClassCounts, PrivateLoss, PrivateMean
+from keras_dp.training.private_metrics import Examples
 
 RECORDS, FEATURES, CLASSES = 60, 5, 3
 ACCURACY = keras.metrics.sparse_categorical_accuracy
@@ -54,6 +55,11 @@ def trained_by(ledger=None, metrics=None, learning_rate=0.0, **options):
         **options,
     )
     return private
+
+
+def examples(targets, outputs=None):
+    """Returns a batch without losses and gradients."""
+    return Examples(targets, outputs, None, [])
 
 
 def gradient_norms(model, x, y):
@@ -183,8 +189,8 @@ class TestTheirValues:
     def test_count_one_hot_targets_and_ignore_unknown_labels(self) -> None:
         metric = PrivateClassCounts(GaussianSumQuery(1.0, 0.0), CLASSES)
 
-        one_hot = metric.records(np.eye(CLASSES)[[2, 0]], None, None)
-        unknown = metric.records(np.array([[1], [-1], [7]]), None, None)
+        one_hot = metric.records(examples(np.eye(CLASSES)[[2, 0]]))
+        unknown = metric.records(examples(np.array([[1], [-1], [7]])))
 
         np.testing.assert_array_equal(one_hot, [[0, 0, 1], [1, 0, 0]])
         np.testing.assert_array_equal(unknown, [[0, 1, 0], [0] * 3, [0] * 3])
@@ -199,7 +205,7 @@ class TestTheirValues:
         metric = PrivateMean(averaged(), standardized)
         outputs = np.arange(6, dtype="float32").reshape(2, 3)
 
-        records = metric.records(np.zeros([2]), outputs, None)
+        records = metric.records(examples(np.zeros([2]), outputs))
 
         np.testing.assert_array_equal(records, [0.0, 0.0])
 
@@ -379,9 +385,10 @@ class TestArguments:
 
     def test_a_measure_of_several_numbers_is_refused(self) -> None:
         metric = PrivateMean(averaged(), lambda y, outputs: outputs)
+        several = examples(np.zeros([2]), np.zeros([2, 3], "float32"))
 
         with pytest.raises(ValueError, match="one number per example"):
-            metric.records(np.zeros([2]), np.zeros([2, 3], "float32"), None)
+            metric.records(several)
 
     def test_an_optimizer_cannot_be_asked_for_something_else(self) -> None:
         private = trained_by()
