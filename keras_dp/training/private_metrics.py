@@ -59,7 +59,7 @@ class PrivateMetric(abc.ABC):
         """Returns the record of each example, `[batch, *record_shape]`.
 
         Args:
-            examples: Those of a physical batch.
+            examples: The examples of a physical batch.
         """
 
     def get_config(self) -> dict[str, Any]:
