@@ -4,7 +4,7 @@ import difflib
 import inspect
 import math
 import numbers
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 
@@ -62,6 +62,16 @@ def non_empty_text(**named: str) -> None:
         if not value.strip():
             raise ValueError(
                 f"`{name}` must not be empty. Received: {name}={value!r}."
+            )
+
+
+def one_of(allowed: Collection[str], **named: str) -> None:
+    """Refuses a text that is not one of those allowed."""
+    for name, value in named.items():
+        if not isinstance(value, str) or value not in allowed:
+            raise ValueError(
+                f"`{name}` must be one of {sorted(allowed)!r}. "
+                f"Received: {name}={value!r}."
             )
 
 

@@ -1,5 +1,7 @@
 """Events, rounds and the durable ledger that holds them. No TensorFlow."""
 
+from keras_dp.ledger.author import Author
+from keras_dp.ledger.charges import Balance, Charge
 from keras_dp.ledger.coordinate_bounds import CoordinateBounds
 from keras_dp.ledger.events import (
     DiscreteGaussianSum,
@@ -28,15 +30,23 @@ from keras_dp.ledger.noise_families import (
     StudentTNoise,
 )
 from keras_dp.ledger.privacy_ledger import (
-    CountedRound,
+    AccountRecord,
     PrivacyLedger,
+    SealRecord,
     Verification,
 )
 from keras_dp.ledger.reservation import Reservation
+from keras_dp.ledger.runs import Run, RunRecord
+from keras_dp.ledger.statements import Account, CountedRound
 from keras_dp.ledger.variance_gamma_noise import VarianceGammaNoise
 
 __all__ = [
+    "Account",
+    "AccountRecord",
+    "Author",
+    "Balance",
     "CauchyNoise",
+    "Charge",
     "CoordinateBounds",
     "CountedRound",
     "DiscreteGaussianSum",
@@ -57,7 +67,10 @@ __all__ = [
     "PrivacyLedger",
     "Reservation",
     "Round",
+    "Run",
+    "RunRecord",
     "SamplingEvent",
+    "SealRecord",
     "StudentTNoise",
     "SumQueryEvent",
     "TreeSum",

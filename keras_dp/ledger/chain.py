@@ -1,10 +1,10 @@
 """The chain of hashes over the rows of a ledger.
 
 Each row holds the SHA-256 of its content and of the hash of the row before.
-The table `meta` holds the numbers of rows and of rounds, and the *head*: the
-hash over the last row's hash and those numbers. So an edited, inserted,
-exchanged or removed row is found, and the rows at the end cannot be removed by
-copying a hash that stands in the file.
+The table `meta` holds the numbers of rows and of rounds, what the accounts have
+spent, and the *head*: the hash over the last row's hash and those numbers. So
+an edited, inserted, exchanged or removed row is found, and the rows at the end
+cannot be removed by copying a hash that stands in the file.
 
 The chain has no key. It does not show that someone computed the hashes anew, or
 brought back an old copy of the file. Keep the head elsewhere to notice that.
@@ -12,9 +12,20 @@ brought back an old copy of the file. Keep the head elsewhere to notice that.
 
 import hashlib
 
-from keras_dp.errors import LedgerIntegrityError
-from keras_dp.ledger.codec import canonical
-from keras_dp.ledger.rows import LARGEST_COUNT, Row, counted
+from keras_dp.errors import (
+    BudgetExceededError,
+    LedgerFormatError,
+    LedgerIntegrityError,
+)
+from keras_dp.ledger import statements
+from keras_dp.ledger.canonical import canonical
+from keras_dp.ledger.charges import (
+    Balance,
+    Charge,
+    opened,
+    text_from_balances,
+)
+from keras_dp.ledger.rows import KINDS_OF_ROUNDS, LARGEST_COUNT, Row, counted
 
 _UNFIT = "its hash does not fit its content"
 
@@ -22,19 +33,18 @@ _UNFIT = "its hash does not fit its content"
 def first_meta(header: str) -> dict[str, str]:
     """Returns the content of `meta` in a ledger without rows."""
     meta = {"header": header, "rows": "0", "total": "0", "writer": ""}
+    meta["balances"] = text_from_balances({})
     return {**meta, "head": head(meta, None)}
 
 
-def hash_of(
-    previous: str,
-    seq: int,
-    kind: str,
-    body: str,
-    count: int,
-    target: int | None,
-) -> str:
-    """Returns the hash of a row that follows the one with hash `previous`."""
-    return _digest([previous, seq, kind, body, count, target])
+def hash_of(previous: str, *content: object) -> str:
+    """Returns the hash of a row that follows the one with hash `previous`.
+
+    Args:
+        previous: As `hash_before` returns it.
+        *content: The fields of the row, without its hash.
+    """
+    return _digest([previous, *content])
 
 
 def hash_before(meta: dict[str, str], row: Row | None) -> str:
@@ -53,10 +63,11 @@ def head(meta: dict[str, str], last: Row | None) -> str:
     """Returns the hash over the end of a ledger.
 
     Args:
-        meta: Holds the numbers of rows and rounds, and the writer.
+        meta: Holds the numbers of rows and rounds, what the accounts have
+            spent, and the writer.
         last: The last row, `None` if there is none.
     """
-    end = [meta.get(key) for key in ("rows", "total", "writer")]
+    end = [meta.get(key) for key in ("rows", "total", "balances", "writer")]
     return _digest([hash_before(meta, last), *end])
 
 
@@ -68,17 +79,57 @@ def verify(all_rows: list[Row], meta: dict[str, str]) -> None:
     """
     previous = None
     reserved: dict[int, Row] = {}
+    runs: dict[int, bool] = {}
     for position, row in enumerate(all_rows, start=1):
         _check_types(row)
         if row.seq != position:
             raise contradiction(position, "it is missing")
         _check_hash(row, hash_before(meta, previous))
-        _check_kind(row, reserved)
+        if row.kind in KINDS_OF_ROUNDS:
+            _check_rounds(row, reserved)
+        else:
+            _check_statement(row)
+        _check_run(row, runs)
         previous = row
     total = sum(amount.count for amount in counted(all_rows))
     _check_meta(meta, previous)
     if meta["total"] != str(total) or total > LARGEST_COUNT:
         raise _wrong_end(f"{total} rounds")
+    if meta["balances"] != text_from_balances(balances(all_rows)):
+        raise _wrong_end("accounts that have spent something else")
+
+
+def balances(all_rows: list[Row]) -> dict[int, Balance]:
+    """Returns what each account has spent, by the row that opened it.
+
+    Raises:
+        LedgerIntegrityError: An account has spent more than its capacity, or
+            is charged before it is opened.
+    """
+    found: dict[int, Balance] = {}
+    used = {row.target: row.count for row in all_rows if row.kind == "settle"}
+    for row in all_rows:
+        # An account that is a share of another is charged to that one once.
+        count = 1 if row.kind == "account" else used.get(row.seq, row.count)
+        if row.kind != "settle" and row.charge is not None:
+            try:
+                charge = Charge.from_text(row.charge)
+                spent = found[charge.account].after(charge, count)
+            except (
+                KeyError,
+                IndexError,
+                BudgetExceededError,
+                LedgerFormatError,
+            ) as error:
+                raise contradiction(
+                    row.seq, "its account cannot be charged so"
+                ) from error
+            found[charge.account] = spent
+        if row.kind == "account":
+            found[row.seq] = opened(
+                statements.account_from_text(row.body).capacities
+            )
+    return found
 
 
 def check_end(
@@ -111,40 +162,80 @@ def contradiction(seq: int, reason: str) -> LedgerIntegrityError:
 
 def _check_types(row: Row) -> None:
     """Refuses values that the columns do not let in, but a forged file may."""
-    numbers = (row.seq, row.count, 0 if row.target is None else row.target)
+    given = (row.target, row.run)
+    numbers = [number for number in given if number is not None]
+    numbers += [row.seq, row.count, row.time]
     if any(type(number) is not int for number in numbers):
         raise contradiction(row.seq, "a number in it is not an integer")
-    if any(type(text) is not str for text in (row.kind, row.body, row.hash)):
+    texts = [row.kind, row.body, row.hash]
+    if row.charge is not None:
+        texts.append(row.charge)
+    if any(type(text) is not str for text in texts):
         raise contradiction(row.seq, "a text in it is missing")
 
 
 def _check_hash(row: Row, previous: str) -> None:
-    if row.hash != hash_of(previous, *row[:5]):
+    if row.hash != hash_of(previous, *row[:-1]):
         raise contradiction(row.seq, _UNFIT)
 
 
-def _check_kind(row: Row, reserved: dict[int, Row]) -> None:
-    if row.kind == "reserve":
-        reserved[row.seq] = row
-    elif row.kind == "settle":
+def _check_rounds(row: Row, reserved: dict[int, Row]) -> None:
+    if row.kind == "settle":
         reservation = reserved.pop(row.target or 0, None)
         if (
             reservation is None
             or reservation.body != row.body
+            or reservation.run != row.run
+            or reservation.charge != row.charge
             or not 0 <= row.count <= reservation.count
         ):
             raise contradiction(row.seq, "it settles no open reservation")
         return
-    elif row.kind != "record":
-        raise contradiction(row.seq, f"its kind is {row.kind!r}")
+    if row.kind == "reserve":
+        reserved[row.seq] = row
     if row.count < 1 or row.target is not None:
         raise contradiction(row.seq, "its count or target cannot be")
+
+
+def _check_statement(row: Row) -> None:
+    if row.kind not in statements.KINDS:
+        raise contradiction(row.seq, f"its kind is {row.kind!r}")
+    if row.count or row.target is not None:
+        raise contradiction(row.seq, "its count or target cannot be")
+    if row.charge is not None and row.kind != "account":
+        raise contradiction(row.seq, "it cannot be charged")
+
+
+def _check_run(row: Row, runs: dict[int, bool]) -> None:
+    """Raises unless the row belongs to a run that may have it.
+
+    Args:
+        row: The next one.
+        runs: Whether each run has ended, by its row; updated.
+    """
+    if row.kind == "run":
+        runs[row.seq] = False
+    if row.kind in ("run", "account", "seal"):
+        if row.run is not None:
+            raise contradiction(row.seq, "it belongs to no run")
+        return
+    if row.run is None:
+        if row.kind in ("plan", "end"):
+            raise contradiction(row.seq, "its run is missing")
+        return
+    if row.run not in runs or (runs[row.run] and row.kind != "settle"):
+        raise contradiction(row.seq, "its run never began, or has ended")
+    if row.kind == "end":
+        runs[row.run] = True
 
 
 def _check_meta(meta: dict[str, str], last: Row | None) -> None:
     row_count = 0 if last is None else last.seq
     expected = {
-        **{key: meta.get(key) for key in ("header", "total", "writer")},
+        **{
+            key: meta.get(key)
+            for key in ("header", "total", "balances", "writer")
+        },
         "rows": str(row_count),
         "head": head(meta, last),
     }

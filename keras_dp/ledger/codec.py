@@ -5,11 +5,12 @@ never change their meaning; what is not known is refused, not skipped.
 """
 
 import dataclasses
-import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from keras_dp.errors import LedgerFormatError
 from keras_dp.ledger import events, noise_families
+from keras_dp.ledger.canonical import canonical, parsed
 from keras_dp.ledger.coordinate_bounds import CoordinateBounds
 
 _KINDS: dict[str, type[Any]] = {
@@ -30,15 +31,8 @@ _KINDS: dict[str, type[Any]] = {
         f"{family}_noise": noise for family, noise in noise_families.ALL.items()
     },
 }
+_T = TypeVar("_T")
 _NAMES = {kind: name for name, kind in _KINDS.items()}
-_ENCODER = json.JSONEncoder(
-    sort_keys=True, separators=(",", ":"), allow_nan=False
-)
-
-
-def canonical(content: Any) -> str:
-    """Returns JSON with sorted keys and no spaces; floats are exact."""
-    return _ENCODER.encode(content)
 
 
 def text_from_round(round_: events.Round) -> str:
@@ -48,12 +42,16 @@ def text_from_round(round_: events.Round) -> str:
     ...     events.FullDataset(), (events.NonPrivateSum("loss"),)))
     '{"queries":[{"kind":"non_private_sum","name":"loss"}],"sampling":...}'
     """
-    content = {
+    return canonical(content_from_round(round_))
+
+
+def content_from_round(round_: events.Round) -> dict[str, Any]:
+    """Returns a round as what JSON has: objects, lists, texts and numbers."""
+    return {
         "sampling": _content(round_.sampling),
         "queries": [_content(query) for query in round_.queries],
         "seeded": round_.seeded,
     }
-    return canonical(content)
 
 
 def round_from_text(text: str) -> events.Round:
@@ -63,23 +61,22 @@ def round_from_text(text: str) -> events.Round:
         LedgerFormatError: It is not canonical JSON, or has a kind or a field
             that this version does not know, or a value that no event can have.
     """
+    return round_from_content(_reading(parsed, text))
+
+
+def round_from_content(content: Any) -> events.Round:
+    """Inverts `content_from_round`.
+
+    Raises:
+        LedgerFormatError: As `round_from_text`.
+    """
+    return _reading(_round, content)
+
+
+def _reading(read: Callable[[Any], _T], content: Any) -> _T:
+    """Calls `read`, whose errors say that the ledger cannot be read."""
     try:
-        content = json.loads(text, object_pairs_hook=_without_repeats)
-        if canonical(content) != text:
-            raise LedgerFormatError(
-                "A round must be canonical JSON: sorted keys, no spaces, and "
-                "numbers as Python writes them."
-            )
-        if set(content) != {"sampling", "queries", "seeded"}:
-            raise LedgerFormatError(
-                "A round must have the fields sampling, queries and seeded. "
-                f"Received: {sorted(content)!r}."
-            )
-        return events.Round(
-            _event(content["sampling"]),
-            tuple(_event(query) for query in content["queries"]),
-            content["seeded"],
-        )
+        return read(content)
     except (
         TypeError,
         ValueError,
@@ -93,15 +90,17 @@ def round_from_text(text: str) -> events.Round:
         ) from error
 
 
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns the object, which must not say one thing and mean another."""
-    content = dict(pairs)
-    if len(content) < len(pairs):
+def _round(content: Any) -> events.Round:
+    if set(content) != {"sampling", "queries", "seeded"}:
         raise LedgerFormatError(
-            "An object must have each field once. "
-            f"Received: {[name for name, _ in pairs]!r}."
+            "A round must have the fields sampling, queries and seeded. "
+            f"Received: {sorted(content)!r}."
         )
-    return content
+    return events.Round(
+        _event(content["sampling"]),
+        tuple(_event(query) for query in content["queries"]),
+        content["seeded"],
+    )
 
 
 def _content(event: Any) -> dict[str, Any]:

@@ -111,7 +111,7 @@ class Handle:
                 with _rollback_on_error(connection):
                     log.begin(connection)
                     yield connection
-                    log.seal(connection, self._writer)
+                    log.finish(connection, self._writer)
                     self._commit(connection)
             except sqlite3.Error as error:
                 raise self._unwritten(error) from error

@@ -7,9 +7,9 @@ from typing import Any
 from keras_dp import _check
 from keras_dp._version import __version__
 from keras_dp.errors import LedgerFormatError
-from keras_dp.ledger.codec import canonical
+from keras_dp.ledger.canonical import canonical
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 # Random generators for the noise; the first is the default.
 GENERATORS = ("chacha20", "philox")

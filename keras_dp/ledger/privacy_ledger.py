@@ -3,24 +3,66 @@
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self, cast
 
-from keras_dp import _check
 from keras_dp.errors import LedgerFormatError
 from keras_dp.ledger import chain, connections, creation, log, schema, storage
+from keras_dp.ledger.author import this_process
+from keras_dp.ledger.charges import Balance, Charge, balances_from_text
 from keras_dp.ledger.codec import round_from_text, text_from_round
 from keras_dp.ledger.events import Round, SamplingEvent, SumQueryEvent
 from keras_dp.ledger.handle import Handle
 from keras_dp.ledger.header import GENERATORS, Header
 from keras_dp.ledger.reservation import Reservation
-from keras_dp.ledger.rows import Row, counted
+from keras_dp.ledger.rows import KINDS_OF_ROUNDS, Row, counted
+from keras_dp.ledger.runs import (
+    Run,
+    RunRecord,
+    append_record,
+    append_reservation,
+    merged,
+    runs_of,
+)
+from keras_dp.ledger.statements import (
+    Account,
+    CountedRound,
+    RunStart,
+    Seal,
+    account_from_text,
+    statement_from_text,
+)
 
 
-class CountedRound(NamedTuple):
-    """Equal rounds that happened one after the other."""
+class AccountRecord(NamedTuple):
+    """An account as it stands in the ledger.
 
-    round: Round
-    count: int  # type: ignore[assignment]  # Hides tuple.count, unneeded.
+    Attributes:
+        number: The row that opened it.
+        account: Its name, capacities and terms.
+        balance: Its capacity, and the amount it has spent.
+        opened: Seconds since 1970 (UTC).
+    """
+
+    number: int
+    account: Account
+    balance: Balance
+    opened: int
+
+
+class SealRecord(NamedTuple):
+    """A seal as it stands in the ledger.
+
+    Attributes:
+        number: Its row. No row before it is changed any more.
+        hash: The hash over that row and all before it.
+        time: Seconds since 1970 (UTC).
+        note: The text that was written with it.
+    """
+
+    number: int
+    hash: str
+    time: int
+    note: str
 
 
 class Verification(NamedTuple):
@@ -196,14 +238,67 @@ class PrivacyLedger:
 
         Rounds that are reserved and not settled are among them.
         """
-        merged: list[tuple[str, int]] = []
-        for body, count, _ in counted(self._rows()):
-            if merged and merged[-1][0] == body:
-                merged[-1] = body, merged[-1][1] + count
-            else:
-                merged.append((body, count))
-        bodies = {body: round_from_text(body) for body, _ in merged}
-        return tuple(CountedRound(bodies[body], n) for body, n in merged)
+        return merged((part.body, part.count) for part in counted(self._rows()))
+
+    @property
+    def runs(self) -> tuple[RunRecord, ...]:
+        """All runs in the order of their start.
+
+        Rounds that were recorded without a run stand first, as run 0.
+        """
+        return runs_of(self._rows())
+
+    def rounds_of(self, *runs: int | str) -> tuple[CountedRound, ...]:
+        """Returns the rounds of some runs, for accountants to replay.
+
+        Args:
+            *runs: Names or numbers; a name stands for all runs that have it.
+
+        Raises:
+            ValueError: No run has this name or number.
+        """
+        found = self.runs
+        known = {each.number for each in found} | {each.name for each in found}
+        for run in runs:
+            if run not in known:
+                raise ValueError(
+                    "`runs` must be names or numbers of runs in the ledger. "
+                    f"Received: {run!r}. It has "
+                    f"{[(each.number, each.name) for each in found]!r}."
+                )
+        chosen = [
+            each for each in found if each.number in runs or each.name in runs
+        ]
+        return tuple(pair for each in chosen for pair in each.rounds)
+
+    @property
+    def accounts(self) -> tuple[AccountRecord, ...]:
+        """All accounts in the order of their opening."""
+        with self._handle.reading() as connection:
+            rows = log.rows(connection)
+            balances = balances_from_text(log.meta(connection)["balances"])
+        found = []
+        for row in rows:
+            if row.kind == Account.kind:
+                found.append(
+                    AccountRecord(
+                        row.seq,
+                        account_from_text(row.body),
+                        balances[row.seq],
+                        row.time,
+                    )
+                )
+        return tuple(found)
+
+    @property
+    def seals(self) -> tuple[SealRecord, ...]:
+        """All seals in the order of their writing."""
+        found = []
+        for row in self._rows():
+            if row.kind == Seal.kind:
+                seal = cast(Seal, statement_from_text(row.kind, row.body))
+                found.append(SealRecord(row.seq, row.hash, row.time, seal.note))
+        return tuple(found)
 
     def __bool__(self) -> bool:
         """True: a ledger without rounds is a ledger, `ledger or ...` too."""
@@ -214,7 +309,7 @@ class PrivacyLedger:
 
     def __len__(self) -> int:
         """The number of rounds, reserved ones included."""
-        return sum(count for _, count, _ in counted(self._rows()))
+        return sum(part.count for part in counted(self._rows()))
 
     @property
     def unsettled(self) -> int:
@@ -246,10 +341,9 @@ class PrivacyLedger:
             OverflowError: The count would not fit 64 bits. The rounds are not
                 recorded.
         """
-        body = text_from_round(Round(sampling, tuple(queries), seeded))
-        _check.integer_at_least(1, count=count)
-        with self._handle.transaction() as connection:
-            log.append_record(connection, body, int(count))
+        round_ = Round(sampling, tuple(queries), seeded)
+        rounds = log.Rounds(text_from_round(round_))
+        append_record(self._handle.transaction, rounds, count)
 
     def reserve(
         self,
@@ -274,13 +368,94 @@ class PrivacyLedger:
                 unless the commit itself failed: then the rounds may count.
         """
         round_ = Round(sampling, tuple(queries), seeded)
-        body = text_from_round(round_)
-        _check.integer_at_least(1, count=count)
-        with self._handle.transaction() as connection:
-            row = log.append_reservation(connection, body, int(count))
-        return Reservation(
-            self._handle.transaction, row, body, round_, int(count)
+        rounds = log.Rounds(text_from_round(round_))
+        return append_reservation(
+            self._handle.transaction, rounds, round_, count
         )
+
+    def start_run(
+        self,
+        name: str,
+        *,
+        purpose: str = "training",
+        description: str = "",
+        account: str | None = None,
+        model: str = "",
+    ) -> Run:
+        """Begins a run, to which rounds then belong.
+
+        The ledger notes who begins it, when and where: the user, the machine,
+        the process, the program with its hash, and the versions of the
+        libraries that are loaded.
+
+        Args:
+            name: People call it so.
+            purpose: "training", "trial", "preprocessing", "statistics",
+                "audit" or "other".
+            description: Free text. Nothing secret.
+            account: The account that pays for its rounds, if any.
+            model: SHA-256 of the model's summary, if there is a model.
+
+        Raises:
+            LedgerWriteError: The run has not begun.
+            ValueError: The ledger has no such account.
+        """
+        start = RunStart(
+            name, purpose, description, account, model, this_process()
+        )
+        names = [each.account.name for each in self.accounts]
+        if account is not None and account not in names:
+            raise ValueError(
+                f"`account` must be one of {names!r}, which the ledger has. "
+                f"Received: account={account!r}."
+            )
+        with self._handle.transaction() as connection:
+            number = log.append_statement(connection, start)
+        return Run(self._handle.transaction, number, start)
+
+    def open_account(
+        self, account: Account, charge: Charge | None = None
+    ) -> AccountRecord:
+        """Opens an account. From then on, every round is paid by one.
+
+        `keras_dp.budgets` opens accounts with capacities that keep a promise.
+
+        Args:
+            account: Its name, which no other account has, and its capacities.
+            charge: Its cost to the account of which it is a share, if any.
+
+        Raises:
+            BudgetExceededError: The other account has no room for it.
+            LedgerWriteError: It is not opened.
+            ValueError: An account has this name.
+        """
+        with self._handle.transaction() as connection:
+            rows = [r for r in log.rows(connection) if r.kind == Account.kind]
+            if any(
+                account.name == account_from_text(row.body).name for row in rows
+            ):
+                raise ValueError(
+                    "`account` must have a name that no account of the ledger "
+                    f"has. Received: {account.name!r}."
+                )
+            number = log.append_statement(connection, account, charge=charge)
+        return next(each for each in self.accounts if each.number == number)
+
+    def seal(self, note: str = "") -> SealRecord:
+        """Writes a seal: no row before it is ever changed.
+
+        A certificate that names the seal can be checked later, against this
+        ledger or a copy that has grown.
+
+        Args:
+            note: Free text. Nothing secret.
+
+        Raises:
+            LedgerWriteError: The seal is not written.
+        """
+        with self._handle.transaction() as connection:
+            number = log.append_statement(connection, Seal(note))
+        return next(each for each in self.seals if each.number == number)
 
     def verify(self) -> Verification:
         """Checks that every row is as it was written, and can be read.
@@ -295,9 +470,12 @@ class PrivacyLedger:
             rows = log.rows(connection)
             meta = log.meta(connection)
         chain.verify(rows, meta)
-        for body in {row.body for row in rows}:
+        for body in {r.body for r in rows if r.kind in KINDS_OF_ROUNDS}:
             round_from_text(body)
-        total = sum(count for _, count, _ in counted(rows))
+        for row in rows:
+            if row.kind not in KINDS_OF_ROUNDS:
+                statement_from_text(row.kind, row.body)
+        total = sum(part.count for part in counted(rows))
         return Verification(len(rows), total, meta["head"])
 
     def close(self) -> None:

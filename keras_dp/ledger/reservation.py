@@ -2,19 +2,17 @@
 
 import contextlib
 import os
-import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 
 from keras_dp import _check
 from keras_dp.errors import LedgerError, LedgerWriteError
 from keras_dp.ledger import log
+from keras_dp.ledger.charges import Charge
 from keras_dp.ledger.codec import text_from_round
 from keras_dp.ledger.events import Round
 
-Transaction = Callable[
-    [], contextlib.AbstractContextManager[sqlite3.Connection]
-]
+Transaction = Callable[[], contextlib.AbstractContextManager[log.Database]]
 
 
 class Reservation:
@@ -42,11 +40,11 @@ class Reservation:
         self,
         transaction: Transaction,
         row: int,
-        body: str,
+        rounds: log.Rounds,
         round_: Round,
         count: int,
     ) -> None:
-        self._transaction, self._row, self._body = transaction, row, body
+        self._transaction, self._row, self._rounds = transaction, row, rounds
         self.round, self.count = round_, count
         self._process = os.getpid()
         self._is_open = True
@@ -84,7 +82,11 @@ class Reservation:
             self._settle(connection, used)
 
     def renew(
-        self, used: int, count: int, round_: Round | None = None
+        self,
+        used: int,
+        count: int,
+        round_: Round | None = None,
+        charge: Charge | None = None,
     ) -> "Reservation":
         """Settles this block and reserves the next one, in one transaction.
 
@@ -92,26 +94,30 @@ class Reservation:
             used: In `[0, self.count]`.
             count: Rounds of the next block, at least 1.
             round_: The sample and the releases of each; by default the same.
+            charge: The cost of each `round_` to the account of the run, if it
+                has one and the round is another.
 
         Raises:
+            BudgetExceededError: The account has no room for the next block.
+                This one still counts in full.
             LedgerError: The reservation is settled already.
             LedgerWriteError: This block still counts in full, and the next one
                 is not reserved. Only if the commit itself failed, and the
                 message says so, may both have happened. Release nothing.
         """
         _check.integer_at_least(1, count=count)
-        body = self._body
+        rounds = self._rounds
         if round_ is None or round_ == self.round:
             round_ = self.round
         else:
-            body = text_from_round(round_)
+            rounds = log.Rounds(text_from_round(round_), rounds.run, charge)
         with self._closing(used) as connection:
             self._settle(connection, used)
-            row = log.append_reservation(connection, body, int(count))
-        return Reservation(self._transaction, row, body, round_, int(count))
+            row = log.append_reservation(connection, rounds, int(count))
+        return Reservation(self._transaction, row, rounds, round_, int(count))
 
     @contextlib.contextmanager
-    def _closing(self, used: int) -> Iterator[sqlite3.Connection]:
+    def _closing(self, used: int) -> Iterator[log.Database]:
         """Runs a transaction that settles the block, at most once."""
         _check.integer_at_least(0, used=used)
         if used > self.count:
@@ -132,5 +138,5 @@ class Reservation:
                 self._is_open = True
                 raise
 
-    def _settle(self, connection: sqlite3.Connection, used: int) -> None:
-        log.settle(connection, self._row, self._body, self.count, int(used))
+    def _settle(self, connection: log.Database, used: int) -> None:
+        log.settle(connection, self._row, self._rounds, self.count, int(used))

@@ -93,7 +93,7 @@ def scribbled(folder):
 
 def newer(folder):
     path = written(folder / "newer.ledger")
-    return edited(path, "PRAGMA user_version = 4")
+    return edited(path, "PRAGMA user_version = 5")
 
 
 def tampered(folder):

@@ -182,7 +182,7 @@ def test_a_settle_that_lost_its_block_writes_nothing(ledger, handle) -> None:
     block = ledger.reserve(SAMPLING, OTHER, count=2)
     ledger.record(SAMPLING, QUERIES)
     block.settle(used=1)
-    body = codec.text_from_round(block.round)
+    rounds = ledger_log.Rounds(codec.text_from_round(block.round))
     before = ledger.verify()
 
     for seq, count in ((1, 5), (2, 2), (2, 3), (3, 1), (9, 1)):
@@ -190,7 +190,7 @@ def test_a_settle_that_lost_its_block_writes_nothing(ledger, handle) -> None:
             pytest.raises(LedgerIntegrityError),
             handle.transaction() as connection,
         ):
-            ledger_log.settle(connection, seq, body, count, 0)
+            ledger_log.settle(connection, seq, rounds, count, 0)
     assert ledger.verify() == before
 
 
@@ -292,7 +292,7 @@ def test_a_failed_body_inside_a_transaction_leaves_no_trace(
 
     def fail() -> None:
         with handle.transaction() as connection:
-            ledger_log.append_record(connection, BODY, 1)
+            ledger_log.append_record(connection, ledger_log.Rounds(BODY), 1)
             raise sqlite3.OperationalError("disk I/O error")
 
     with pytest.raises(LedgerWriteError, match="could not be written"):
@@ -306,7 +306,7 @@ def test_a_nested_transaction_fails_and_spares_the_outer_one(
 ) -> None:
     """As when a signal handler records while a record is being made."""
     with handle.transaction() as connection:
-        ledger_log.append_record(connection, BODY, 1)
+        ledger_log.append_record(connection, ledger_log.Rounds(BODY), 1)
         with pytest.raises(LedgerWriteError):
             ledger.record(SAMPLING, QUERIES)
 

@@ -109,7 +109,7 @@ def test_a_folder_is_refused(tmp_path, mode: str) -> None:
 @pytest.mark.parametrize(
     ("version", "error"),
     [
-        (4, LedgerVersionError),
+        (5, LedgerVersionError),
         (2**31 - 1, LedgerVersionError),
         (2, LedgerVersionError),
         (1, LedgerVersionError),
@@ -393,7 +393,7 @@ def test_large_ledgers_verify(tmp_path) -> None:
     handle = Handle(connection, path, writable=True)
     with handle.transaction() as connection:
         for row in range(10_000):
-            log.append_record(connection, bodies[row % 2], 1)
+            log.append_record(connection, log.Rounds(bodies[row % 2]), 1)
     handle.close()
 
     with PrivacyLedger.open(path, mode="r") as ledger:

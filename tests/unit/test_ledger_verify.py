@@ -49,10 +49,15 @@ EDITS = [
     "DELETE FROM log WHERE seq = 3",
     "DELETE FROM log WHERE seq = 5",
     "DELETE FROM log",
-    "INSERT INTO log VALUES (6, 'record', 1, 1, NULL, '')",
-    "INSERT INTO log VALUES (0, 'record', 1, 1, NULL, '')",
-    "INSERT INTO log SELECT 6, kind, body, count, target, hash FROM log"
-    " WHERE seq = 5",
+    "INSERT INTO log VALUES (6, 'record', NULL, 1, 1, NULL, NULL, 0, '')",
+    "INSERT INTO log VALUES (0, 'record', NULL, 1, 1, NULL, NULL, 0, '')",
+    "INSERT INTO log SELECT 6, kind, run, body, count, target, charge, time, "
+    "hash FROM log WHERE seq = 5",
+    "UPDATE log SET run = 1 WHERE seq = 4",
+    "UPDATE log SET charge = '[1,[[0,1]]]' WHERE seq = 4",
+    "UPDATE log SET time = time - 1 WHERE seq = 4",
+    "UPDATE meta SET value = '{\"1\":[[1],[0]]}' WHERE key = 'balances'",
+    "DELETE FROM meta WHERE key = 'balances'",
     "UPDATE bodies SET body = replace(body, '4.0', '8.0')",
     "UPDATE bodies SET body = body || ' ' WHERE id = 1",
     "UPDATE bodies SET id = 99 WHERE id = 1",
@@ -190,7 +195,7 @@ def test_someone_who_computes_the_hashes_is_not_found(path) -> None:
         head = log.meta(connection)["head"]
         connection.execute("DELETE FROM log WHERE seq > 3")
         connection.execute("UPDATE meta SET value = '8' WHERE key = 'total'")
-        log.seal(connection, "")
+        log.finish(connection, "")
 
     with PrivacyLedger.open(path) as ledger:
         assert ledger.verify().rounds == 8
@@ -224,8 +229,8 @@ ENDLESS = (
 )
 LOOSE = (
     "CREATE TABLE log (seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, "
-    "body INTEGER NOT NULL, count REAL NOT NULL, target INTEGER, "
-    "hash TEXT NOT NULL)"
+    "run INTEGER, body INTEGER NOT NULL, count REAL NOT NULL, "
+    "target INTEGER, charge TEXT, time INTEGER NOT NULL, hash TEXT NOT NULL)"
 )
 OTHER_TABLES = {
     "trigger": "CREATE TRIGGER forget AFTER INSERT ON log BEGIN "
@@ -238,7 +243,7 @@ OTHER_TABLES = {
     "renamed": "ALTER TABLE log RENAME TO other",
     "endless view": f"DROP TABLE log; {ENDLESS}",
     "loose table": f"DROP TABLE log; {LOOSE}; "
-    "INSERT INTO log VALUES (1, 'record', 1, 5.5, NULL, '')",
+    "INSERT INTO log VALUES (1, 'record', NULL, 1, 5.5, NULL, NULL, 0, '')",
 }
 
 
@@ -271,8 +276,8 @@ def forge(path: Path, header: str, *bodies: str) -> None:
     connection = schema.new_database(header)
     for body in bodies:
         log.begin(connection)
-        log.append_record(connection, body, 1)
-        log.seal(connection, "")
+        log.append_record(connection, log.Rounds(body), 1)
+        log.finish(connection, "")
     path.write_bytes(connection.serialize())
     connection.close()
 
@@ -321,8 +326,8 @@ def test_rows_that_nobody_can_have_written_are_errors(tmp_path, body) -> None:
         "[" * 100_000,
         '{"metadata":' * 100_000,
         HEADER.replace(":", ": "),
-        HEADER.replace('"format_version":3', '"format_version":2'),
-        HEADER.replace('"format_version":3', '"format_version":3.0'),
+        HEADER.replace('"format_version":4', '"format_version":3'),
+        HEADER.replace('"format_version":4', '"format_version":4.0'),
         HEADER.replace('"generator":"chacha20",', ""),
         HEADER.replace('"unit":"example"', '"unit":5.5'),
         HEADER.replace('"unit"', '"unit":"users","unit"'),
@@ -341,13 +346,21 @@ def test_headers_that_nobody_can_have_written_are_errors(
 
 
 @pytest.mark.parametrize(
-    "change", [{"count": 5.5}, {"count": True}, {"seq": 1.0}, {"target": 0.0}]
+    "change",
+    [
+        {"count": 5.5},
+        {"count": True},
+        {"seq": 1.0},
+        {"target": 0.0},
+        {"run": 0.0},
+        {"time": 0.0},
+    ],
 )
 def test_numbers_that_are_no_integers_are_found(change) -> None:
     """The columns let none in, but the bytes of a file may hold them."""
-    row = Row(1, "record", BODY, 5, None, "")._replace(**change)
+    row = Row(1, "record", None, BODY, 5, None, None, 0, "")._replace(**change)
     meta = chain.first_meta(HEADER)
-    digest = chain.hash_of(chain.hash_before(meta, None), *row[:5])
+    digest = chain.hash_of(chain.hash_before(meta, None), *row[:-1])
 
     with pytest.raises(LedgerIntegrityError, match="not an integer"):
         chain.verify([row._replace(hash=digest)], meta)

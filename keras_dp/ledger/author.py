@@ -1,0 +1,133 @@
+"""Who writes into a ledger: the user, the machine, the process, the program.
+
+The ledger keeps it for ever. It says who spent privacy, so that somebody can be
+asked. It proves nothing: a process can write any name.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import getpass
+import hashlib
+import os
+import platform
+import socket
+import sys
+from pathlib import Path
+
+from keras_dp import _check
+
+# Whose versions decide what was released, if they are loaded.
+_LIBRARIES = ("keras_dp", "keras", "tensorflow", "numpy", "scipy")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Author:
+    """The process that started a run.
+
+    Attributes:
+        user: The name under which it ran.
+        host: The name of its machine.
+        machine: Tells machines, and starts of one machine, apart.
+        process: Its number there.
+        process_start: When it started, in the machine's own count; empty if
+            the system does not tell.
+        program: The file that was run.
+        program_hash: SHA-256 of that file; empty if it cannot be read.
+        versions: Pairs of a library that was loaded and its version.
+    """
+
+    user: str
+    host: str
+    machine: str
+    process: int
+    process_start: str
+    program: str
+    program_hash: str
+    versions: tuple[tuple[str, str], ...]
+
+    def __post_init__(self) -> None:
+        _check.kind(int, process=self.process)
+        for field in dataclasses.fields(self):
+            if field.name not in ("process", "versions"):
+                _check.kind(str, **{field.name: getattr(self, field.name)})
+        for name, version in self.versions:
+            _check.kind(str, versions=name)
+            _check.kind(str, versions=version)
+
+    def is_running(self) -> bool | None:
+        """Returns whether the process still runs.
+
+        `None` if this cannot be known from here: on another machine.
+        """
+        if self.machine != _machine():
+            # A machine with this name was started anew, or is another one.
+            return None if self.host != socket.gethostname() else False
+        if self.process == os.getpid():
+            return self.process_start == _start_of(self.process)
+        try:
+            os.kill(self.process, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass  # It runs, as another user's.
+        return self.process_start == _start_of(self.process)
+
+
+def this_process() -> Author:
+    """Returns the process at hand."""
+    program = sys.argv[0] if sys.argv and sys.argv[0] else "python"
+    versions = {"python": platform.python_version()}
+    for name in _LIBRARIES:
+        version = getattr(sys.modules.get(name), "__version__", None)
+        if version is not None:
+            versions[name] = str(version)
+    return Author(
+        user=_user(),
+        host=socket.gethostname(),
+        machine=_machine(),
+        process=os.getpid(),
+        process_start=_start_of(os.getpid()),
+        program=os.path.basename(program),
+        program_hash=_hash_of(program),
+        versions=tuple(sorted(versions.items())),
+    )
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):  # A number without a name.
+        return str(os.getuid()) if hasattr(os, "getuid") else ""
+
+
+@functools.cache
+def _machine() -> str:
+    """Returns a short hash that another machine, or another start, changes."""
+    found = [socket.gethostname()]
+    with contextlib.suppress(OSError):  # Only Linux has both.
+        found.append(Path("/proc/sys/kernel/random/boot_id").read_text())
+        found.append(os.readlink("/proc/self/ns/pid"))
+    return hashlib.sha256("\n".join(found).encode()).hexdigest()[:16]
+
+
+def _start_of(process: int) -> str:
+    """Returns when a process started, empty if the system does not tell.
+
+    A number of a process is given anew when the process has ended; with its
+    start it names one process.
+    """
+    try:
+        text = Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return ""
+    # The name, in parentheses, may hold anything; field 22 is the start.
+    fields = text[text.rindex(")") + 2 :].split()
+    return "" if fields[0] in "ZX" else fields[19]
+
+
+def _hash_of(program: str) -> str:
+    try:
+        return hashlib.sha256(Path(program).read_bytes()).hexdigest()
+    except OSError:
+        return ""

@@ -1,0 +1,42 @@
+"""JSON with one text for each value: texts can be compared and hashed."""
+
+import json
+from typing import Any
+
+from keras_dp.errors import LedgerFormatError
+
+_ENCODER = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), allow_nan=False
+)
+
+
+def canonical(content: Any) -> str:
+    """Returns JSON with sorted keys and no spaces; floats are exact."""
+    return _ENCODER.encode(content)
+
+
+def parsed(text: str) -> Any:
+    """Returns the value of a canonical text.
+
+    Raises:
+        LedgerFormatError: The text is not canonical.
+        ValueError: It is not JSON.
+    """
+    content = json.loads(text, object_pairs_hook=_without_repeats)
+    if canonical(content) != text:
+        raise LedgerFormatError(
+            "A text of the ledger must be canonical JSON: sorted keys, no "
+            "spaces, and numbers as Python writes them."
+        )
+    return content
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns the object, which must not say one thing and mean another."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        raise LedgerFormatError(
+            "An object must have each field once. "
+            f"Received: {[name for name, _ in pairs]!r}."
+        )
+    return content
