@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Literal, Self
+from typing import Literal, Self, cast
 
 from keras_dp import _check
 from keras_dp.ledger import log
@@ -10,7 +10,12 @@ from keras_dp.ledger.charges import Charge
 from keras_dp.ledger.codec import round_from_text, text_from_round
 from keras_dp.ledger.events import Round, SamplingEvent, SumQueryEvent
 from keras_dp.ledger.reservation import Reservation, Transaction
-from keras_dp.ledger.rows import Row, counted
+from keras_dp.ledger.rows import (
+    KINDS_OF_ROUNDS,
+    CountedBody,
+    Row,
+    counted,
+)
 from keras_dp.ledger.statements import (
     Account,
     CountedRound,
@@ -18,6 +23,7 @@ from keras_dp.ledger.statements import (
     Plan,
     RunEnd,
     RunStart,
+    Seal,
     Statement,
     statement_from_text,
 )
@@ -157,10 +163,14 @@ class RunRecord:
         started: Seconds since 1970 (UTC); 0 for number 0.
         updated: When its last row was written, in the same unit.
         plan: The most that it said it would do; `None` without a plan.
+        plan_row: The last row of the plan; 0 without a plan.
+        first_row: The row of its first rounds; 0 without rounds.
         outcome: How it ended; `None` if it has not.
         rounds: All rounds in order, equal neighbours counted together;
             reserved ones are among them.
         unsettled: Rounds that are reserved and not settled.
+        charges: The kinds of rounds that an account paid for, with the price
+            of each.
     """
 
     number: int
@@ -168,9 +178,12 @@ class RunRecord:
     started: int
     updated: int
     plan: tuple[CountedRound, ...] | None
+    plan_row: int
+    first_row: int
     outcome: Outcome | None
     rounds: tuple[CountedRound, ...]
     unsettled: int
+    charges: tuple[tuple[Round, Charge], ...] = ()
 
     @property
     def name(self) -> str:
@@ -211,10 +224,15 @@ def runs_of(rows: list[Row]) -> tuple[RunRecord, ...]:
     Raises:
         LedgerFormatError: A row cannot be read.
     """
-    reader = _Reader(rows)
-    if 0 not in reader.bodies:
-        del reader.starts[0]
-    return tuple(reader.record(number) for number in reader.starts)
+    drafts = {0: _Draft(0)}
+    for row in rows:
+        number = row.seq if row.kind == RunStart.kind else row.run or 0
+        drafts.setdefault(number, _Draft(number)).read(row)
+    for amount in counted(rows):
+        drafts[amount.run or 0].add(amount)
+    if not drafts[0].bodies:
+        del drafts[0]
+    return tuple(draft.record() for draft in drafts.values())
 
 
 def merged(bodies: Iterable[tuple[str, int]]) -> tuple[CountedRound, ...]:
@@ -229,50 +247,61 @@ def merged(bodies: Iterable[tuple[str, int]]) -> tuple[CountedRound, ...]:
     return tuple(CountedRound(rounds[body], n) for body, n in joined)
 
 
-class _Reader:
-    """Sorts rows by the run to which they belong."""
+@dataclasses.dataclass(slots=True)
+class _Draft:
+    """A run of which some rows have been read; see `RunRecord`."""
 
-    def __init__(self, rows: list[Row]) -> None:
-        self.starts: dict[int, RunStart | None] = {0: None}
-        self.bodies: dict[int, list[tuple[str, int]]] = {}
-        self._started = {0: 0}
-        self._updated: dict[int, int] = {}
-        self._unsettled: dict[int, int] = {}
-        self._plans: dict[int, tuple[CountedRound, ...]] = {}
-        self._outcomes: dict[int, Outcome] = {}
-        for row in rows:
-            self._read(row)
-        for amount in counted(rows):
-            run = amount.run or 0
-            self.bodies.setdefault(run, []).append((amount.body, amount.count))
-            self._unsettled[run] = (
-                self._unsettled.get(run, 0) + amount.unsettled
-            )
+    number: int
+    start: RunStart | None = None
+    started: int = 0
+    updated: int = 0
+    plan: tuple[CountedRound, ...] | None = None
+    plan_row: int = 0
+    first_row: int = 0
+    outcome: Outcome | None = None
+    unsettled: int = 0
+    bodies: list[tuple[str, int]] = dataclasses.field(default_factory=list)
+    paid: dict[tuple[str, str], None] = dataclasses.field(default_factory=dict)
 
-    def record(self, number: int) -> RunRecord:
-        return RunRecord(
-            number,
-            self.starts[number],
-            self._started[number],
-            self._updated[number],
-            self._plans.get(number),
-            self._outcomes.get(number),
-            merged(self.bodies.get(number, [])),
-            self._unsettled.get(number, 0),
-        )
-
-    def _read(self, row: Row) -> None:
-        run = row.seq if row.kind == RunStart.kind else row.run or 0
-        if row.kind in (Account.kind, "seal"):
+    def read(self, row: Row) -> None:
+        """Takes what the row says, but for the number of its rounds."""
+        if row.kind in (Account.kind, Seal.kind):
             return
-        self._updated[run] = row.time
-        if row.kind not in (RunStart.kind, Plan.kind, RunEnd.kind):
+        self.updated = row.time
+        if row.kind in KINDS_OF_ROUNDS:
+            self.first_row = self.first_row or row.seq
             return
         statement = statement_from_text(row.kind, row.body)
         if isinstance(statement, RunStart):
-            self.starts[run], self._started[run] = statement, row.time
+            self.start, self.started = statement, row.time
         elif isinstance(statement, Plan):
-            # A run that is continued may plan more.
-            self._plans[run] = (*self._plans.get(run, ()), *statement.rounds)
+            # A run that goes on may plan more.
+            self.plan = (*(self.plan or ()), *statement.rounds)
+            self.plan_row = row.seq
         elif isinstance(statement, RunEnd):
-            self._outcomes[run] = statement.outcome  # type: ignore[assignment]
+            self.outcome = cast(Outcome, statement.outcome)
+
+    def add(self, amount: CountedBody) -> None:
+        """Adds rounds that count."""
+        self.bodies.append((amount.body, amount.count))
+        self.unsettled += amount.unsettled
+        if amount.charge is not None:
+            self.paid[amount.body, amount.charge] = None
+
+    def record(self) -> RunRecord:
+        return RunRecord(
+            number=self.number,
+            start=self.start,
+            started=self.started,
+            updated=self.updated,
+            plan=self.plan,
+            plan_row=self.plan_row,
+            first_row=self.first_row,
+            outcome=self.outcome,
+            rounds=merged(self.bodies),
+            unsettled=self.unsettled,
+            charges=tuple(
+                (round_from_text(body), Charge.from_text(charge))
+                for body, charge in self.paid
+            ),
+        )

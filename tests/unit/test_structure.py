@@ -21,7 +21,8 @@ ALLOWED = {
     "ledger": set(),
     "accountants": {"ledger"},
     "planning": {"accountants", "ledger", "sampling"},
-    "reporting": {"accountants", "ledger", "planning"},
+    "budgets": {"accountants", "ledger", "planning"},
+    "reporting": {"accountants", "budgets", "ledger", "planning"},
     "noise": {"keras_internals", "ledger"},
     "dp_queries": {"ledger", "noise"},
     "sampling": {"ledger"},
@@ -29,6 +30,7 @@ ALLOWED = {
     "optimizers": {"dp_queries", "keras_internals", "ledger", "noise"},
     "training": {
         "accountants",
+        "budgets",
         "dp_queries",
         "gradients",
         "keras_internals",

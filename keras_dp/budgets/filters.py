@@ -1,0 +1,345 @@
+"""Pay as you go: filters that stay valid when every round is chosen anew.
+
+A filter fixes a number in advance and adds up what rounds cost. A round that
+would exceed the number does not run. The rounds may be chosen by anybody who
+has seen all answers before: their noise, their sampling, their number.
+
+Composing privacy loss distributions until a target is reached is no filter: the
+bound holds for parameters that are fixed in advance only (arXiv:2602.06756).
+"""
+
+import abc
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from scipy import optimize
+from typing_extensions import override
+
+from keras_dp.accountants import AnalyticGaussian
+from keras_dp.accountants.loss.log_moments import conversion
+from keras_dp.accountants.normalize.adjacency import Neighbours
+from keras_dp.accountants.normalize.mechanisms import (
+    CountedMechanism,
+    Gaussian,
+)
+from keras_dp.accountants.normalize.normalize import normalize
+from keras_dp.accountants.renyi.divergences import rdp
+from keras_dp.budgets.budget import UNITS, Budget, units
+from keras_dp.errors import (
+    BudgetExceededError,
+    CalibrationError,
+    UnsupportedEventError,
+)
+from keras_dp.ledger import CountedRound, Round, TreeSum
+from keras_dp.planning.calibration import check_target
+
+# More than the rounding errors of a divergence and of the capacity.
+_ROUND_UP = 1 + 1e-12
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Filter(Budget):
+    """A budget whose rounds are paid out of one number.
+
+    Attributes:
+        held: Units that rounds took which the ledger held before.
+    """
+
+    held: int = 0
+
+    @property
+    @abc.abstractmethod
+    def size(self) -> float:
+        """The number that is spent, in units of its own."""
+
+    @abc.abstractmethod
+    def cost(self, mechanisms: Sequence[CountedMechanism]) -> float:
+        """Returns what mechanisms take from `size`.
+
+        Raises:
+            UnsupportedEventError: One has no price.
+        """
+
+    @property
+    @override
+    def capacities(self) -> tuple[int, ...]:
+        return (UNITS - self.held,)
+
+    @override
+    def prices(self, round_: Round) -> tuple[tuple[int, int], ...]:
+        return _prices(self, round_)
+
+    @override
+    def share(self, budget: Budget) -> tuple[tuple[int, int], ...]:
+        raise ValueError(
+            f"`parent` must be an account with a plan, or one that is divided. "
+            f"Received: one with a {self.kind}. Its runs pay from it directly."
+        )
+
+    @override
+    def check_held(self, held: Iterable[CountedRound]) -> Self:
+        total = sum(
+            count * price
+            for round_, count in held
+            for _, price in self.prices(round_)
+        )
+        if total >= UNITS:
+            raise BudgetExceededError(
+                "`budget` must have room for the rounds that the ledger holds "
+                f"already. Received: budget={self!r}. Open it with a larger "
+                "epsilon."
+            )
+        return dataclasses.replace(self, held=total)
+
+    @override
+    def terms(self) -> dict[str, Any]:
+        # The dataclass fields, in words that JSON has.
+        return {"kind": self.kind, **dataclasses.asdict(self)}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RenyiFilter(Filter):
+    """Adds up Rényi divergences of one order, fixed when it is opened.
+
+    Guarantee: rounds may be chosen in any way, each after those before it. With
+    `R` their divergences of order `a`, the account is closed before their sum
+    exceeds `epsilon - log((a-1)/a) + (log(delta) + log(a)) / (a-1)`; all its
+    answers together are `(epsilon, delta)`-private.
+
+    The best order at the end of a run is not covered: it depends on the rounds.
+
+    Attributes:
+        order: > 1. By default the one with the most room for rounds whose
+            divergence grows in proportion to the order; `suited_to` finds it
+            for others.
+
+    Source: Feldman and Zrnic (2021), arXiv:2008.11193 (the filter, here for
+    all individuals alike); Lécuyer (2021), arXiv:2103.01379; interleaved by
+    several processes: Haney et al. (2023), arXiv:2309.05901.
+
+    >>> from keras_dp.ledger import GaussianSum, PoissonSampling
+    >>> budget = RenyiFilter(3.0, 1e-5)
+    >>> round(budget.order, 2)
+    7.51
+    >>> step = Round(PoissonSampling(0.01), (GaussianSum("all", 1.0, 1.0),))
+    >>> ((_, price),) = budget.prices(step)
+    >>> UNITS // price
+    2124
+    >>> RenyiFilter.suited_to(step, 1.0, 1e-5).order
+    9.608
+    """
+
+    kind: ClassVar[str] = "Rényi filter"
+    theorem: ClassVar[str] = (
+        "a Rényi filter (arXiv:2008.11193, arXiv:2309.05901): every round may "
+        "depend on all answers before it"
+    )
+
+    order: float = 0.0
+
+    def __init__(
+        self,
+        epsilon: float,
+        delta: float,
+        order: float | None = None,
+        neighbours: Any = "add_or_remove_one",
+        held: int = 0,
+    ) -> None:
+        check_target(epsilon, delta)
+        if order is None:
+            order = _best_order(epsilon, delta, lambda order: order)
+        _set(self, epsilon, delta, neighbours, held)
+        object.__setattr__(self, "order", float(order))
+        if not 1 < self.order < math.inf or not self.size > 0:
+            raise CalibrationError(
+                "`order` must be > 1 and large enough for the target. "
+                f"Received: order={order!r}, epsilon={epsilon!r}, "
+                f"delta={delta!r}. Leave it out for the best one."
+            )
+
+    @classmethod
+    def suited_to(
+        cls,
+        round_: Round,
+        epsilon: float,
+        delta: float,
+        neighbours: Neighbours = "add_or_remove_one",
+    ) -> Self:
+        """Returns the filter with room for the most rounds of one kind.
+
+        Small samples with little noise need a lower order than others. Other
+        rounds may be paid for as well; there is just less room for them.
+
+        Args:
+            round_: A round that will typically run.
+            epsilon: > 0.
+            delta: In (0, 1).
+            neighbours: The adjacency relation of the promise.
+        """
+        mechanisms = normalize([(round_, 1)], neighbours)
+        order = _best_order(
+            epsilon, delta, lambda order: _divergence(mechanisms, order)
+        )
+        return cls(epsilon, delta, order, neighbours)
+
+    @property
+    @override
+    def size(self) -> float:
+        return _renyi_size(self.epsilon, self.delta, self.order)
+
+    @override
+    def promise(self, delta: float) -> float:
+        # The size is `epsilon` less what the order and delta add to it.
+        added = _renyi_size(0.0, delta, self.order) * _ROUND_UP
+        return self.size * _ROUND_UP - added
+
+    @override
+    def cost(self, mechanisms: Sequence[CountedMechanism]) -> float:
+        return _divergence(mechanisms, self.order)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GaussianFilter(Filter):
+    """Adds up the squared sensitivities of Gaussian sums without sampling.
+
+    Guarantee: rounds may be chosen in any way, each after those before it.
+    The account is closed before the sum of `1 / z^2` exceeds `mu^2`, where
+    `mu`-GDP is `(epsilon, delta)`-privacy exactly. Nothing is lost against a
+    plan that was fixed in advance. Rounds that sampling amplifies are refused:
+    they have no such filter.
+
+    Source: Smith and Thakurta (2022), arXiv:2210.17520.
+
+    >>> from keras_dp.ledger import FullDataset, GaussianSum
+    >>> budget = GaussianFilter(1.0, 1e-5)
+    >>> mean = Round(FullDataset(), (GaussianSum("mean", 1.0, 20.0),))
+    >>> ((_, price),) = budget.prices(mean)
+    >>> UNITS // price
+    28
+    """
+
+    kind: ClassVar[str] = "Gaussian filter"
+    theorem: ClassVar[str] = (
+        "a Gaussian filter (arXiv:2210.17520): every round may depend on all "
+        "answers before it"
+    )
+
+    def __init__(
+        self,
+        epsilon: float,
+        delta: float,
+        neighbours: Any = "add_or_remove_one",
+        held: int = 0,
+    ) -> None:
+        check_target(epsilon, delta)
+        _set(self, epsilon, delta, neighbours, held)
+
+    @property
+    @override
+    def size(self) -> float:
+        return _gaussian_size(self.epsilon, self.delta)
+
+    @override
+    def promise(self, delta: float) -> float:
+        multiplier = 1 / math.sqrt(self.size * _ROUND_UP)
+        mechanism = CountedMechanism(Gaussian(multiplier), 1)
+        return AnalyticGaussian().epsilon_of((mechanism,), delta)
+
+    @override
+    def cost(self, mechanisms: Sequence[CountedMechanism]) -> float:
+        for mechanism, _ in mechanisms:
+            if not isinstance(mechanism, Gaussian):
+                raise UnsupportedEventError(
+                    "A Gaussian filter must pay for Gaussian sums without "
+                    f"amplification. Received: {mechanism!r}. Take a "
+                    "RenyiFilter."
+                )
+        return math.fsum(
+            count / mechanism.noise_multiplier**2
+            for mechanism, count in mechanisms
+            if isinstance(mechanism, Gaussian)
+        )
+
+
+def _set(
+    budget: Filter, epsilon: float, delta: float, neighbours: Any, held: int
+) -> None:
+    for name, value in (
+        ("epsilon", float(epsilon)),
+        ("delta", float(delta)),
+        ("neighbours", neighbours),
+        ("held", held),
+    ):
+        object.__setattr__(budget, name, value)
+
+
+@functools.lru_cache(maxsize=4096)
+def _prices(budget: Filter, round_: Round) -> tuple[tuple[int, int], ...]:
+    """Returns the price of a round; the same is asked for again and again."""
+    if any(isinstance(query, TreeSum) for query in round_.queries):
+        raise UnsupportedEventError(
+            "A filter must pay for rounds that are private one by one. "
+            "Received: a round of a tree, whose rounds are private together. "
+            "Open an account with a FixedPlan."
+        )
+    mechanisms = normalize([(round_, 1)], budget.neighbours)
+    cost = budget.cost(mechanisms) * _ROUND_UP
+    return ((0, units(cost, budget.size)),) if cost else ()
+
+
+def _renyi_size(epsilon: float, delta: float, order: float) -> float:
+    excess = np.array([order - 1])
+    added = float((conversion(excess) / excess)[0])
+    return (epsilon + math.log(delta) / (order - 1) - added) / _ROUND_UP
+
+
+def _divergence(mechanisms: Sequence[CountedMechanism], order: float) -> float:
+    # Without noise it is infinite, which `units` refuses.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return sum(
+            count * float(rdp(mechanism, np.array([order]))[0])
+            for mechanism, count in mechanisms
+        )
+
+
+def _best_order(
+    epsilon: float, delta: float, cost: Callable[[float], float]
+) -> float:
+    """Returns the order with the most room for rounds of some cost.
+
+    Args:
+        epsilon: > 0.
+        delta: In (0, 1).
+        cost: From the order to the divergence of a round, but for a factor.
+    """
+
+    def cost_over_size(log_excess: float) -> float:
+        order = 1 + math.exp(log_excess)
+        size = _renyi_size(epsilon, delta, order)
+        return math.log(cost(order) / size) if size > 0 else 1e9 - log_excess
+
+    found = optimize.minimize_scalar(
+        cost_over_size, bounds=(-10.0, 20.0), method="bounded"
+    )
+    return float(f"{1 + math.exp(found.x):.4g}")
+
+
+@functools.lru_cache(maxsize=64)
+def _gaussian_size(epsilon: float, delta: float) -> float:
+    """Returns the largest `mu^2` whose epsilon at delta is not above."""
+
+    def excess(log_mu: float) -> float:
+        mechanism = CountedMechanism(Gaussian(math.exp(-log_mu)), 1)
+        return AnalyticGaussian().epsilon_of((mechanism,), delta) - epsilon
+
+    low, high = -30.0, 30.0
+    for _ in range(200):
+        middle = (low + high) / 2
+        if middle in (low, high):
+            break
+        low, high = (middle, high) if excess(middle) <= 0 else (low, middle)
+    return math.exp(2 * low) / _ROUND_UP

@@ -1,0 +1,187 @@
+"""A plan that is fixed when its account is opened, composed exactly."""
+
+import dataclasses
+import functools
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, ClassVar, Self
+
+from typing_extensions import override
+
+from keras_dp.accountants.claim import claim
+from keras_dp.accountants.normalize.adjacency import Neighbours
+from keras_dp.accountants.normalize.mechanisms import CountedMechanism
+from keras_dp.accountants.normalize.normalize import normalize
+from keras_dp.budgets.budget import Budget
+from keras_dp.errors import BudgetExceededError
+from keras_dp.ledger import CountedRound, DisjointBatches, Round, TreeSum
+from keras_dp.ledger.codec import content_from_round, round_from_content
+from keras_dp.planning.calibration import check_target
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FixedPlan(Budget):
+    """All rounds that an account may ever pay for, fixed in advance.
+
+    Guarantee: the rounds run in any order, interleaved by any number of
+    processes, each of them as often as planned or less; which of them run may
+    depend on answers. All together are `(epsilon, delta)`-private, by the
+    tightest accountant. A round that was not planned does not run.
+
+    Attributes:
+        rounds: Rounds with how often they happen at most. A round that only
+            differs in names, or in a clip that keeps the noise multiplier,
+            counts as the same.
+        group_size: How many records the promise protects together.
+        held: Rounds that the ledger held before, which count as well.
+
+    Source: Vadhan and Zhang (2023), arXiv:2207.08335, and Haney et al. (2023),
+    arXiv:2309.05901: concurrent composition is no worse than that of the
+    dominating pairs in advance.
+
+    >>> from keras_dp.ledger import GaussianSum, PoissonSampling
+    >>> step = Round(PoissonSampling(0.01), (GaussianSum("all", 1.0, 1.0),))
+    >>> plan = FixedPlan([(step, 1000)], epsilon=2.5, delta=1e-5)
+    >>> plan.capacities, plan.prices(step)
+    ((1000,), ((0, 1),))
+    >>> plan.cost < 2.5
+    True
+    """
+
+    kind: ClassVar[str] = "plan"
+    theorem: ClassVar[str] = (
+        "composition of a plan fixed in advance (arXiv:2207.08335): which of "
+        "its rounds run, and when, may depend on answers"
+    )
+
+    rounds: tuple[CountedRound, ...] = ()
+    group_size: int = 1
+    held: tuple[CountedRound, ...] = ()
+
+    def __init__(
+        self,
+        rounds: Iterable[tuple[Round, int]],
+        epsilon: float,
+        delta: float,
+        neighbours: Neighbours = "add_or_remove_one",
+        group_size: int = 1,
+        held: Iterable[tuple[Round, int]] = (),
+    ) -> None:
+        check_target(epsilon, delta)
+        for name, value in (
+            ("epsilon", float(epsilon)),
+            ("delta", float(delta)),
+            ("neighbours", neighbours),
+            ("rounds", _merged(rounds)),
+            ("group_size", group_size),
+            ("held", _merged(held)),
+        ):
+            object.__setattr__(self, name, value)
+        if self.cost > self.epsilon:
+            raise BudgetExceededError(
+                "`rounds` must cost at most `epsilon`, together with those "
+                f"that the ledger holds. Received: rounds that cost "
+                f"{self.cost:.6g} at delta={delta!r}, for epsilon={epsilon!r}. "
+                "Plan fewer, or more noise."
+            )
+
+    @property
+    def cost(self) -> float:
+        """The certified epsilon of the plan, with all that was held."""
+        return self.promise(self.delta)
+
+    @override
+    def promise(self, delta: float) -> float:
+        return _cost(self, delta)
+
+    @property
+    @override
+    def capacities(self) -> tuple[int, ...]:
+        return tuple(count for _, count in self.rounds)
+
+    @override
+    def prices(self, round_: Round) -> tuple[tuple[int, int], ...]:
+        for slot, (planned, _) in enumerate(self.rounds):
+            if planned == round_:
+                return ((slot, 1),)
+        mechanism = _alone(round_, self.neighbours)
+        for slot, (planned, _) in enumerate(self.rounds):
+            if mechanism and mechanism == _alone(planned, self.neighbours):
+                return ((slot, 1),)
+        raise BudgetExceededError(
+            "A round must be one of those in the plan of its account. Received:"
+            f" {round_!r}. It does not run. The plan has "
+            f"{[each for each, _ in self.rounds]!r}."
+        )
+
+    @override
+    def share(self, budget: Budget) -> tuple[tuple[int, int], ...]:
+        if not isinstance(budget, FixedPlan):
+            raise ValueError(
+                "`budget` must be a FixedPlan to be a share of a plan. "
+                f"Received: a {budget.kind}."
+            )
+        amounts: Counter[int] = Counter()
+        for round_, count in budget.rounds:
+            for slot, price in self.prices(round_):
+                amounts[slot] += price * count
+        return tuple(sorted(amounts.items()))
+
+    @override
+    def check_held(self, held: Iterable[CountedRound]) -> Self:
+        return dataclasses.replace(self, held=_merged(held))
+
+    @override
+    def terms(self) -> dict[str, Any]:
+        def content(rounds: tuple[CountedRound, ...]) -> list[Any]:
+            return [[content_from_round(each), count] for each, count in rounds]
+
+        return {
+            "kind": self.kind,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "neighbours": self.neighbours,
+            "group_size": self.group_size,
+            "rounds": content(self.rounds),
+            "held": content(self.held),
+        }
+
+    @classmethod
+    def from_terms(cls, terms: dict[str, Any]) -> Self:
+        """Inverts `terms`, whose kind is taken off."""
+        rounds, held = (
+            [(round_from_content(each), count) for each, count in terms[name]]
+            for name in ("rounds", "held")
+        )
+        return cls(**{**terms, "rounds": rounds, "held": held})
+
+
+def _merged(
+    rounds: Iterable[tuple[Round, int]],
+) -> tuple[CountedRound, ...]:
+    counts: Counter[Round] = Counter()
+    for round_, count in rounds:
+        counts[round_] += int(count)
+    return tuple(CountedRound(*pair) for pair in counts.items())
+
+
+@functools.lru_cache(maxsize=64)
+def _cost(plan: FixedPlan, delta: float) -> float:
+    return claim(
+        (*plan.held, *plan.rounds),
+        delta=delta,
+        neighbours=plan.neighbours,
+        group_size=plan.group_size,
+    ).epsilon
+
+
+@functools.lru_cache(maxsize=4096)
+def _alone(
+    round_: Round, neighbours: Neighbours
+) -> tuple[CountedMechanism, ...]:
+    """Returns a round as mechanisms; none if it is not private by itself."""
+    if isinstance(round_.sampling, DisjointBatches) or any(
+        isinstance(query, TreeSum) for query in round_.queries
+    ):
+        return ()
+    return normalize([(round_, 1)], neighbours)

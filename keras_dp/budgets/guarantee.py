@@ -1,0 +1,209 @@
+"""The epsilon of a ledger, and the theorem that covers it.
+
+Composition theorems hold for mechanisms that were fixed in advance. A run that
+was planned before its first round may stop at any time, for any reason: what it
+releases is a part of what was planned, and the cost of the plan is a guarantee.
+The cost of the rounds that ran is not, if the stop may have depended on
+answers: it describes this course of events only, *ex post*. Several runs of
+which the later ones were planned after answers of the earlier ones are covered
+by budgets that were opened before. Without those, their composition takes for
+granted that no plan depended on an answer.
+"""
+
+import dataclasses
+import math
+from collections import Counter
+from typing import Literal
+
+from keras_dp.accountants.accountant import Accountant
+from keras_dp.accountants.claim import Claim, claim
+from keras_dp.accountants.normalize.adjacency import Neighbours
+from keras_dp.accountants.normalize.normalize import normalize
+from keras_dp.budgets.accounts import budget_of
+from keras_dp.errors import UnsupportedEventError
+from keras_dp.ledger import (
+    AccountRecord,
+    CountedRound,
+    PrivacyLedger,
+    Round,
+    RunRecord,
+)
+
+Basis = Literal["account", "plan", "plans", "as if fixed"]
+
+_PLAN = (
+    "composition of rounds that were planned before the first of them ran; the "
+    "guarantee holds whenever and why ever training stopped"
+)
+_PLANS = (
+    "composition of plans that were all written before the first round of any"
+)
+_AS_IF_FIXED = (
+    "composed as if fixed in advance: it takes for granted that no answer "
+    "decided which other rounds ran, how many, or with how much noise"
+)
+_EX_POST = "the rounds that ran, known after the fact (ex post); no guarantee"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Guarantee:
+    """The line to publish, with the theorem that covers it.
+
+    Attributes:
+        claim: Epsilon, delta, relation and accountant.
+        basis: "account" if accounts paid for all rounds; "plan" if one run was
+            planned in advance; "plans" if several were, all of them before the
+            first round of any; "as if fixed" else.
+        theorem: A phrase for people.
+        ex_post: The claim of the rounds that ran, if it is another; it is no
+            guarantee.
+    """
+
+    claim: Claim
+    basis: Basis
+    theorem: str
+    ex_post: Claim | None
+
+    @property
+    def is_unconditional(self) -> bool:
+        """Whether the theorem takes nothing for granted."""
+        return self.basis != "as if fixed"
+
+    def sentences(self, unit: str) -> tuple[str, ...]:
+        """Returns lines for people: the claim, its theorem, and the ex post.
+
+        Args:
+            unit: The privacy unit, such as "patient".
+        """
+        lines = [self.claim.sentence(unit), f"Theorem: {self.theorem}"]
+        if self.ex_post is not None:
+            lines.append(f"Ran: {self.ex_post.sentence(unit)}: {_EX_POST}")
+        return tuple(lines)
+
+
+def guarantee(
+    ledger: PrivacyLedger,
+    *,
+    delta: float,
+    accountant: Accountant | None = None,
+    neighbours: Neighbours | None = None,
+    group_size: int | None = None,
+) -> Guarantee:
+    """Returns the epsilon of a ledger with the theorem that covers it.
+
+    Args:
+        ledger: With its runs, plans and accounts.
+        delta: In (0, 1).
+        accountant: The tightest that can replay the ledger by default.
+        neighbours: The adjacency relation; by default the strongest that all
+            rounds support. Accounts have their own.
+        group_size: How many records are protected together; `rows_per_unit`
+            of the ledger by default.
+
+    >>> from keras_dp.ledger import GaussianSum, PoissonSampling, Round
+    >>> ledger = PrivacyLedger.in_memory(dataset="doc")
+    >>> step = Round(PoissonSampling(0.01), (GaussianSum("all", 1.0, 4.0),))
+    >>> with ledger.start_run("training") as run:
+    ...     run.plan([(step, 10_000)])
+    ...     run.record(step.sampling, step.queries, 4_000)
+    >>> found = guarantee(ledger, delta=1e-5)
+    >>> round(found.claim.epsilon, 3), round(found.ex_post.epsilon, 3)
+    (0.947, 0.575)
+    """
+    if group_size is None:
+        group_size = ledger.header.rows_per_unit
+
+    def cost(rounds: tuple[CountedRound, ...]) -> Claim:
+        return claim(
+            rounds,
+            delta=delta,
+            accountant=accountant,
+            neighbours=neighbours,
+            group_size=group_size,
+        )
+
+    runs = tuple(run for run in ledger.runs if len(run) or run.plan)
+    ran = cost(tuple(pair for run in runs for pair in run.rounds))
+    accounts = ledger.accounts
+    if accounts and group_size == ledger.header.rows_per_unit:
+        return _of_accounts(accounts, ran, delta)
+    planned = tuple(pair for run in runs for pair in _most(run, neighbours))
+    most = cost(planned)
+    basis, theorem = _basis(runs, neighbours)
+    differs = planned != tuple(pair for run in runs for pair in run.rounds)
+    ex_post = ran if differs and ran.epsilon != most.epsilon else None
+    return Guarantee(most, basis, theorem, ex_post)
+
+
+def keeps_to_plan(run: RunRecord, neighbours: Neighbours | None) -> bool:
+    """Returns whether all rounds of a run were planned before the first."""
+    if run.plan is None or (run.first_row and run.plan_row > run.first_row):
+        return False
+    left: Counter[Round] = Counter()
+    for round_, count in run.plan:
+        left[round_] += count
+    others: list[tuple[Round, int]] = []
+    for round_, count in run.rounds:
+        if left[round_] >= count:
+            left[round_] -= count
+        else:
+            others.append((round_, count))
+    # Rounds may differ in names, or in a clip that keeps the multiplier.
+    try:
+        needed = dict(normalize(others, neighbours)) if others else {}
+        room = dict(normalize((+left).items(), neighbours)) if needed else {}
+    except UnsupportedEventError:
+        return False
+    return all(room.get(each, 0) >= count for each, count in needed.items())
+
+
+def _most(
+    run: RunRecord, neighbours: Neighbours | None
+) -> tuple[CountedRound, ...]:
+    """Returns the rounds whose cost is a guarantee for a run."""
+    if run.plan is not None and keeps_to_plan(run, neighbours):
+        return run.plan
+    return run.rounds
+
+
+def _basis(
+    runs: tuple[RunRecord, ...], neighbours: Neighbours | None
+) -> tuple[Basis, str]:
+    if not all(keeps_to_plan(run, neighbours) for run in runs):
+        return "as if fixed", _AS_IF_FIXED
+    if len(runs) == 1:
+        return "plan", _PLAN
+    first = min((run.first_row for run in runs if run.first_row), default=0)
+    if first and any(run.plan_row > first for run in runs):
+        return "as if fixed", _AS_IF_FIXED
+    return "plans", _PLANS
+
+
+def _of_accounts(
+    accounts: tuple[AccountRecord, ...], ran: Claim, delta: float
+) -> Guarantee:
+    """Returns the promise of the accounts that are no shares of others."""
+    whole = [
+        budget_of(each.account)
+        for each in accounts
+        if each.account.parent is None
+    ]
+    share = delta / len(whole)
+    one_relation = len({budget.neighbours for budget in whole}) == 1
+    total = Claim(
+        sum(budget.promise(share) for budget in whole)
+        if one_relation
+        else math.inf,
+        delta,
+        whole[0].neighbours if one_relation else None,
+        "the accounts",
+        group_size=ran.group_size,
+    )
+    theorem = whole[0].theorem
+    if len(whole) > 1:
+        theorem = (
+            "the promises of the accounts added up (arXiv:2309.05901), each at "
+            f"delta = {share!r}"
+        )
+    ex_post = ran if ran.epsilon < total.epsilon else None
+    return Guarantee(total, "account", theorem, ex_post)
