@@ -14,6 +14,7 @@ from keras_dp._version import __version__
 if TYPE_CHECKING:
     from keras_dp import (
         accountants,
+        budgets,
         dp_queries,
         errors,
         ledger,
@@ -88,6 +89,7 @@ if TYPE_CHECKING:
 
 _MODULES = (
     "accountants",
+    "budgets",
     "dp_queries",
     "errors",
     "ledger",
