@@ -46,17 +46,27 @@ class Finished(NamedTuple):
     seconds: float
 
 
-def changed_lines(name: str) -> int:
-    """Returns how many lines of `private.py` are not in `plain.py`.
+def programs(name: str) -> tuple[str, str]:
+    """Returns the texts of `plain.py` and `private.py`."""
+    folder = ROOT / name
+    return (folder / "plain.py").read_text("utf-8"), (
+        folder / "private.py"
+    ).read_text("utf-8")
+
+
+def changed_lines(plain: str, private: str) -> int:
+    """Returns how many lines were added or replaced, or else removed.
 
     Empty lines do not count.
     """
-    plain, private = (
-        (ROOT / name / f"{each}.py").read_text("utf-8").splitlines()
-        for each in ("plain", "private")
+    changes = [
+        line
+        for line in difflib.ndiff(plain.splitlines(), private.splitlines())
+        if line[2:]
+    ]
+    return max(
+        sum(line.startswith(mark) for line in changes) for mark in ("+ ", "- ")
     )
-    changes = difflib.ndiff(plain, private)
-    return sum(line.startswith("+ ") and line[2:] != "" for line in changes)
 
 
 def run(path: Path) -> Finished:
@@ -87,7 +97,8 @@ def row(name: str) -> str:
         run(ROOT / name / f"{each}.py") for each in ("plain", "private")
     )
     return (
-        f"| [{name}]({name}/private.py) | {changed_lines(name)} "
+        f"| [{name}]({name}/private.py) "
+        f"| {changed_lines(*programs(name))} "
         f"| {private.epsilon} | {plain.quantity} {plain.value} "
         f"| {private.value} | {plain.seconds:.0f}, {private.seconds:.0f} |"
     )

@@ -48,10 +48,10 @@ def squared_error(images, outputs):
     return keras.ops.sum(keras.ops.square(images - outputs), axis=1)
 
 
-folder = tempfile.mkdtemp()
 (x, _), (x_test, _) = load()
 x = x[:RECORDS].reshape(-1, 784).astype("float32")
 x_test = x_test.reshape(-1, 784).astype("float32")
+os.chdir(tempfile.mkdtemp())  # Files are written there.
 
 model = keras.Sequential(
     [
@@ -65,6 +65,6 @@ model = keras.Sequential(
 model.compile(keras.optimizers.Adam(3e-3), loss=squared_error, metrics=["mse"])
 model.fit(x, x, batch_size=256, epochs=EPOCHS)
 
-model.save(f"{folder}/model.keras")
+model.save("model.keras")
 _, error = model.evaluate(x_test, x_test, batch_size=500, verbose=0)
 print(f"error {error:.4f}")

@@ -50,10 +50,10 @@ def squared_error(images, outputs):
     return keras.ops.sum(keras.ops.square(images - outputs), axis=1)
 
 
-folder = tempfile.mkdtemp()
 (x, _), (x_test, _) = load()
 x = x[:RECORDS].reshape(-1, 784).astype("float32")
 x_test = x_test.reshape(-1, 784).astype("float32")
+os.chdir(tempfile.mkdtemp())  # Files are written there.
 
 model = keras.Sequential(
     [
@@ -65,11 +65,9 @@ model = keras.Sequential(
     ]
 )
 model.compile(keras.optimizers.Adam(3e-3), loss=squared_error, metrics=["mse"])
-private = keras_dp.make_private(
-    model, (x, x), ledger=f"{folder}/ledger", target_epsilon=3, epochs=EPOCHS
-)
-private.fit(epochs=EPOCHS)
+private = keras_dp.make_private(model, (x, x), target_epsilon=3, epochs=EPOCHS)
+private.fit()
 
-model.save(f"{folder}/model.keras")
+model.save("model.keras")
 _, error = model.evaluate(x_test, x_test, batch_size=500, verbose=0)
 print(f"error {error:.4f}")

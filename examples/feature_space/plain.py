@@ -63,11 +63,11 @@ def make_feature_space():
     return space
 
 
-folder = tempfile.mkdtemp()
 encode = make_feature_space()
 train, y = keras.tree.map_structure(lambda leaf: leaf[:RECORDS], load("train"))
 test, y_test = load("test")
 x, x_test = np.asarray(encode(train)), np.asarray(encode(test))
+os.chdir(tempfile.mkdtemp())  # Files are written there.
 
 model = keras.Sequential(
     [
@@ -83,6 +83,6 @@ model.compile(
 )
 model.fit(x, y, batch_size=1024, epochs=EPOCHS)
 
-model.save(f"{folder}/model.keras")
+model.save("model.keras")
 _, accuracy = model.evaluate(x_test, y_test, batch_size=4096, verbose=0)
 print(f"accuracy {accuracy:.3f}")

@@ -65,11 +65,11 @@ def make_feature_space():
     return space
 
 
-folder = tempfile.mkdtemp()
 encode = make_feature_space()
 train, y = keras.tree.map_structure(lambda leaf: leaf[:RECORDS], load("train"))
 test, y_test = load("test")
 x, x_test = np.asarray(encode(train)), np.asarray(encode(test))
+os.chdir(tempfile.mkdtemp())  # Files are written there.
 
 model = keras.Sequential(
     [
@@ -83,11 +83,9 @@ model.compile(
     loss=keras.losses.BinaryCrossentropy(from_logits=True),
     metrics=[keras.metrics.BinaryAccuracy("accuracy", threshold=0.0)],
 )
-private = keras_dp.make_private(
-    model, (x, y), ledger=f"{folder}/ledger", target_epsilon=3, epochs=EPOCHS
-)
-private.fit(epochs=EPOCHS)
+private = keras_dp.make_private(model, (x, y), target_epsilon=3, epochs=EPOCHS)
+private.fit()
 
-model.save(f"{folder}/model.keras")
+model.save("model.keras")
 _, accuracy = model.evaluate(x_test, y_test, batch_size=4096, verbose=0)
 print(f"accuracy {accuracy:.3f}")

@@ -61,13 +61,13 @@ def pretrained(images, labels):
     return model
 
 
-folder = tempfile.mkdtemp()
 (x, y), (x_test, y_test) = load()
 x = x.reshape(-1, 784).astype("float32")
 x_test = x_test.reshape(-1, 784).astype("float32")
 model = pretrained(x[y < 5][:RECORDS], y[y < 5][:RECORDS])
 x, y = x[y >= 5][:RECORDS], y[y >= 5][:RECORDS]
 x_test, y_test = x_test[y_test >= 5], y_test[y_test >= 5]
+os.chdir(tempfile.mkdtemp())  # Files are written there.
 
 for layer in model.layers:
     layer.enable_lora(rank=4)
@@ -78,6 +78,6 @@ model.compile(
 )
 model.fit(x, y, batch_size=256, epochs=EPOCHS)
 
-model.save(f"{folder}/model.keras")
+model.save("model.keras")
 _, accuracy = model.evaluate(x_test, y_test, batch_size=500, verbose=0)
 print(f"accuracy {accuracy:.3f}")

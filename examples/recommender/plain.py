@@ -28,10 +28,10 @@ def load():
     return users, films, ratings + generator.normal(0, 0.3, ratings.shape)
 
 
-folder = tempfile.mkdtemp()
 users, films, ratings = load()
 x, y = (users[:RECORDS], films[:RECORDS]), ratings[:RECORDS]
 x_test, y_test = (users[RECORDS:], films[RECORDS:]), ratings[RECORDS:]
+os.chdir(tempfile.mkdtemp())  # Files are written there.
 
 user = keras.Input((), dtype="int32")
 film = keras.Input((), dtype="int32")
@@ -41,6 +41,6 @@ model = keras.Model((user, film), layers.Dot(axes=1)([taste, style]))
 model.compile(keras.optimizers.Adam(2e-2), loss="mse")
 model.fit(x, y, batch_size=1024, epochs=EPOCHS)
 
-model.save(f"{folder}/model.keras")
+model.save("model.keras")
 error = model.evaluate(x_test, y_test, batch_size=500, verbose=0)
 print(f"error {error:.3f}")

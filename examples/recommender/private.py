@@ -30,10 +30,10 @@ def load():
     return users, films, ratings + generator.normal(0, 0.3, ratings.shape)
 
 
-folder = tempfile.mkdtemp()
 users, films, ratings = load()
 x, y = (users[:RECORDS], films[:RECORDS]), ratings[:RECORDS]
 x_test, y_test = (users[RECORDS:], films[RECORDS:]), ratings[RECORDS:]
+os.chdir(tempfile.mkdtemp())  # Files are written there.
 
 user = keras.Input((), dtype="int32")
 film = keras.Input((), dtype="int32")
@@ -41,11 +41,9 @@ taste = layers.Embedding(USERS, WIDTH, "random_normal")(user)
 style = layers.Embedding(FILMS, WIDTH, "random_normal")(film)
 model = keras.Model((user, film), layers.Dot(axes=1)([taste, style]))
 model.compile(keras.optimizers.Adam(2e-2), loss="mse")
-private = keras_dp.make_private(
-    model, (x, y), ledger=f"{folder}/ledger", target_epsilon=3, epochs=EPOCHS
-)
-private.fit(epochs=EPOCHS)
+private = keras_dp.make_private(model, (x, y), target_epsilon=3, epochs=EPOCHS)
+private.fit()
 
-model.save(f"{folder}/model.keras")
+model.save("model.keras")
 error = model.evaluate(x_test, y_test, batch_size=500, verbose=0)
 print(f"error {error:.3f}")

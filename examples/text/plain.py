@@ -55,7 +55,6 @@ def load():
     return np.array([row["text"] for row in rows]), np.array(labels, "int32")
 
 
-folder = tempfile.mkdtemp()
 texts, labels = load()
 bag_of_words = layers.TextVectorization(
     vocabulary=f"{SPAM} {HAM}".split(), output_mode="multi_hot"
@@ -63,6 +62,7 @@ bag_of_words = layers.TextVectorization(
 x = np.asarray(bag_of_words(texts[:RECORDS]), "float32")
 x_test = np.asarray(bag_of_words(texts[4_500:]), "float32")
 y, y_test = labels[:RECORDS], labels[4_500:]
+os.chdir(tempfile.mkdtemp())  # Files are written there.
 
 model = keras.Sequential([keras.Input((x.shape[1],)), layers.Dense(1)])
 model.compile(
@@ -72,6 +72,6 @@ model.compile(
 )
 model.fit(x, y, batch_size=256, epochs=EPOCHS)
 
-model.save(f"{folder}/model.keras")
+model.save("model.keras")
 _, accuracy = model.evaluate(x_test, y_test, verbose=0)
 print(f"accuracy {accuracy:.3f}")

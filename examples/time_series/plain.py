@@ -23,9 +23,9 @@ def draw(count, seed):
     return waves[:, :-1, np.newaxis].astype("float32"), waves[:, -1:]
 
 
-folder = tempfile.mkdtemp()
 x, y = draw(RECORDS, seed=1)
 x_test, y_test = draw(2_000, seed=2)
+os.chdir(tempfile.mkdtemp())  # Files are written there.
 
 model = keras.Sequential(
     [keras.Input((24, 1)), layers.LSTM(16), layers.Dense(1)]
@@ -33,6 +33,6 @@ model = keras.Sequential(
 model.compile(keras.optimizers.Adam(1e-2), loss="mse")
 model.fit(x, y, batch_size=128, epochs=EPOCHS)
 
-model.save(f"{folder}/model.keras")
+model.save("model.keras")
 error = model.evaluate(x_test, y_test, batch_size=500, verbose=0)
 print(f"error {error:.4f}")

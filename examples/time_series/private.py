@@ -25,19 +25,17 @@ def draw(count, seed):
     return waves[:, :-1, np.newaxis].astype("float32"), waves[:, -1:]
 
 
-folder = tempfile.mkdtemp()
 x, y = draw(RECORDS, seed=1)
 x_test, y_test = draw(2_000, seed=2)
+os.chdir(tempfile.mkdtemp())  # Files are written there.
 
 model = keras.Sequential(
     [keras.Input((24, 1)), layers.LSTM(16), layers.Dense(1)]
 )
 model.compile(keras.optimizers.Adam(1e-2), loss="mse")
-private = keras_dp.make_private(
-    model, (x, y), ledger=f"{folder}/ledger", target_epsilon=3, epochs=EPOCHS
-)
-private.fit(epochs=EPOCHS)
+private = keras_dp.make_private(model, (x, y), target_epsilon=3, epochs=EPOCHS)
+private.fit()
 
-model.save(f"{folder}/model.keras")
+model.save("model.keras")
 error = model.evaluate(x_test, y_test, batch_size=500, verbose=0)
 print(f"error {error:.4f}")

@@ -67,7 +67,6 @@ def pretrained_base(images, labels):
     return base
 
 
-folder = tempfile.mkdtemp()
 (x, y), (x_test, y_test) = load()
 x = x[..., np.newaxis].astype("float32")
 x_test = x_test[..., np.newaxis].astype("float32")
@@ -75,6 +74,7 @@ base = pretrained_base(x[y < 5][:RECORDS], y[y < 5][:RECORDS])
 base.trainable = False
 x, y = x[y >= 5][:RECORDS], y[y >= 5][:RECORDS] - 5
 x_test, y_test = x_test[y_test >= 5], y_test[y_test >= 5] - 5
+os.chdir(tempfile.mkdtemp())  # Files are written there.
 
 images = keras.Input((28, 28, 1))
 logits = layers.Dense(5)(base(images, training=False))
@@ -86,6 +86,6 @@ model.compile(
 )
 model.fit(x, y, batch_size=256, epochs=EPOCHS)
 
-model.save(f"{folder}/model.keras")
+model.save("model.keras")
 _, accuracy = model.evaluate(x_test, y_test, batch_size=500, verbose=0)
 print(f"accuracy {accuracy:.3f}")

@@ -39,9 +39,9 @@ def make_model():
     return keras.Model(words, layers.Dense(1)(x))
 
 
-folder = tempfile.mkdtemp()
 x, y = draw(RECORDS, seed=1)
 x_test, y_test = draw(2_000, seed=2)
+os.chdir(tempfile.mkdtemp())  # Files are written there.
 
 model = make_model()
 model.compile(
@@ -51,6 +51,6 @@ model.compile(
 )
 model.fit(x, y, batch_size=128, epochs=EPOCHS)
 
-model.save(f"{folder}/model.keras")
+model.save("model.keras")
 _, accuracy = model.evaluate(x_test, y_test, batch_size=500, verbose=0)
 print(f"accuracy {accuracy:.3f}")

@@ -41,9 +41,9 @@ def make_model():
     return keras.Model(words, layers.Dense(1)(x))
 
 
-folder = tempfile.mkdtemp()
 x, y = draw(RECORDS, seed=1)
 x_test, y_test = draw(2_000, seed=2)
+os.chdir(tempfile.mkdtemp())  # Files are written there.
 
 model = make_model()
 model.compile(
@@ -51,11 +51,9 @@ model.compile(
     loss=keras.losses.BinaryCrossentropy(from_logits=True),
     metrics=[keras.metrics.BinaryAccuracy("accuracy", threshold=0.0)],
 )
-private = keras_dp.make_private(
-    model, (x, y), ledger=f"{folder}/ledger", target_epsilon=3, epochs=EPOCHS
-)
-private.fit(epochs=EPOCHS)
+private = keras_dp.make_private(model, (x, y), target_epsilon=3, epochs=EPOCHS)
+private.fit()
 
-model.save(f"{folder}/model.keras")
+model.save("model.keras")
 _, accuracy = model.evaluate(x_test, y_test, batch_size=500, verbose=0)
 print(f"accuracy {accuracy:.3f}")

@@ -73,10 +73,10 @@ def negative_elbo(images, outputs):
     return error + ops.sum(excess, axis=1) / 2
 
 
-folder = tempfile.mkdtemp()
 (x, _), (x_test, _) = load()
 x = x[:RECORDS].reshape(-1, 784).astype("float32")
 x_test = x_test.reshape(-1, 784).astype("float32")
+os.chdir(tempfile.mkdtemp())  # Files are written there.
 
 images = keras.Input((784,))
 hidden = layers.Dense(128, activation="tanh")(images)
@@ -88,6 +88,6 @@ model = keras.Model(images, outputs)
 model.compile(keras.optimizers.Adam(3e-3), loss=negative_elbo)
 model.fit(x, x, batch_size=256, epochs=EPOCHS)
 
-model.save(f"{folder}/model.keras")
+model.save("model.keras")
 error = model.evaluate(x_test, x_test, batch_size=500, verbose=0)
 print(f"error {error:.1f}")

@@ -75,10 +75,10 @@ def negative_elbo(images, outputs):
     return error + ops.sum(excess, axis=1) / 2
 
 
-folder = tempfile.mkdtemp()
 (x, _), (x_test, _) = load()
 x = x[:RECORDS].reshape(-1, 784).astype("float32")
 x_test = x_test.reshape(-1, 784).astype("float32")
+os.chdir(tempfile.mkdtemp())  # Files are written there.
 
 images = keras.Input((784,))
 hidden = layers.Dense(128, activation="tanh")(images)
@@ -88,11 +88,9 @@ pixels = layers.Dense(784)(hidden)
 outputs = layers.Concatenate()([pixels, mean, log_variance])
 model = keras.Model(images, outputs)
 model.compile(keras.optimizers.Adam(3e-3), loss=negative_elbo)
-private = keras_dp.make_private(
-    model, (x, x), ledger=f"{folder}/ledger", target_epsilon=3, epochs=EPOCHS
-)
-private.fit(epochs=EPOCHS)
+private = keras_dp.make_private(model, (x, x), target_epsilon=3, epochs=EPOCHS)
+private.fit()
 
-model.save(f"{folder}/model.keras")
+model.save("model.keras")
 error = model.evaluate(x_test, x_test, batch_size=500, verbose=0)
 print(f"error {error:.1f}")

@@ -40,10 +40,10 @@ def load():
         )
 
 
-folder = tempfile.mkdtemp()
 (x, y), (x_test, y_test) = load()
 x, y = x[:RECORDS, ..., np.newaxis].astype("float32"), y[:RECORDS]
 x_test = x_test[..., np.newaxis].astype("float32")
+os.chdir(tempfile.mkdtemp())  # Files are written there.
 
 model = keras.Sequential(
     [
@@ -64,6 +64,6 @@ model.compile(
 )
 model.fit(x, y, batch_size=256, epochs=EPOCHS)
 
-model.save(f"{folder}/model.keras")
+model.save("model.keras")
 _, accuracy = model.evaluate(x_test, y_test, batch_size=500, verbose=0)
 print(f"accuracy {accuracy:.3f}")

@@ -42,10 +42,10 @@ def load():
         )
 
 
-folder = tempfile.mkdtemp()
 (x, y), (x_test, y_test) = load()
 x, y = x[:RECORDS, ..., np.newaxis].astype("float32"), y[:RECORDS]
 x_test = x_test[..., np.newaxis].astype("float32")
+os.chdir(tempfile.mkdtemp())  # Files are written there.
 
 model = keras.Sequential(
     [
@@ -64,11 +64,9 @@ model.compile(
     loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     metrics=["accuracy"],
 )
-private = keras_dp.make_private(
-    model, (x, y), ledger=f"{folder}/ledger", target_epsilon=3, epochs=EPOCHS
-)
-private.fit(epochs=EPOCHS)
+private = keras_dp.make_private(model, (x, y), target_epsilon=3, epochs=EPOCHS)
+private.fit()
 
-model.save(f"{folder}/model.keras")
+model.save("model.keras")
 _, accuracy = model.evaluate(x_test, y_test, batch_size=500, verbose=0)
 print(f"accuracy {accuracy:.3f}")

@@ -45,11 +45,11 @@ def make_model(sizes):
     return keras.Model({"numbers": numbers, "codes": codes}, logits)
 
 
-folder = tempfile.mkdtemp()
 x, y = keras.tree.map_structure(lambda leaf: leaf[:RECORDS], load("train"))
 x_test, y_test = load("test")
 with np.load(DATA) as file:
     model = make_model(file["cat_sizes"].tolist())
+os.chdir(tempfile.mkdtemp())  # Files are written there.
 
 model.compile(
     keras.optimizers.Adam(5e-3),
@@ -58,6 +58,6 @@ model.compile(
 )
 model.fit(x, y, batch_size=1024, epochs=EPOCHS)
 
-model.save(f"{folder}/model.keras")
+model.save("model.keras")
 _, accuracy = model.evaluate(x_test, y_test, batch_size=4096, verbose=0)
 print(f"accuracy {accuracy:.3f}")

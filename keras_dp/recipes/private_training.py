@@ -11,6 +11,7 @@ import numpy as np
 
 from keras_dp import _check, _peers
 from keras_dp.dp_queries import DPQuery, GaussianAverageQuery
+from keras_dp.errors import CalibrationError
 from keras_dp.keras_internals import compile_arguments_of, print_line
 from keras_dp.ledger import (
     GaussianSum,
@@ -41,9 +42,9 @@ def make_private(
     model: keras.Model,
     data: Any,
     *,
-    ledger: PrivacyLedger | str | os.PathLike[str],
     target_epsilon: float,
     epochs: int,
+    ledger: PrivacyLedger | str | os.PathLike[str] = "privacy.ledger",
     batch_size: int | None = None,
     delta: float | None = None,
     validation_split: float = 0.0,
@@ -66,10 +67,9 @@ def make_private(
     from `batch_size`, the noise from the target and from what the ledger holds
     already. The model is held, not copied: it is trained by `fit`.
 
-    Guarantee: after `epochs` epochs of `fit()` the whole ledger is
-    `(target_epsilon, delta)`-private for one record more or less, certified;
-    `fit` ends before a round would exceed that. The number of records becomes
-    public.
+    Guarantee: after `fit()` the whole ledger is `(target_epsilon, delta)`-
+    private for one record more or less, certified; `fit` ends before a round
+    would exceed that. The number of records becomes public.
 
     Args:
         model: Any Keras model; where it is compiled, its optimizer, loss and
@@ -78,10 +78,11 @@ def make_private(
             of equal length; a finite `tf.data.Dataset` or `PyDataset`, which
             is read into memory (see `PoissonBatches.from_dataset`); or a
             `PoissonBatches`.
-        ledger: The ledger of the data set, or the path of its file, which is
-            created if there is none.
         target_epsilon: For all rounds of the ledger, > 0.
-        epochs: How many `fit` will run at most, >= 1.
+        epochs: How many `fit()` will run, >= 1.
+        ledger: The ledger of the data set, or the path of its file, which is
+            created if there is none. By default all trainings in one folder
+            count together; name the file where they are on several data sets.
         batch_size: Expected number of records in a sample. By default the
             smallest with nearly the best signal; see `plan`.
         delta: In (0, 1), by default `N^-1.1` for N records.
@@ -108,8 +109,8 @@ def make_private(
             noise, and count towards the target.
 
     Raises:
-        CalibrationError: The rounds that the ledger holds leave too little of
-            the target.
+        CalibrationError: The rounds that the ledger holds leave so little of
+            the target that noise would hide all that is learned.
         ValueError: An argument is out of its range, or there is no loss.
 
     >>> import numpy as np
@@ -120,7 +121,7 @@ def make_private(
     >>> private = make_private(model, (x, y), ledger=ledger, batch_size=64,
     ...                        target_epsilon=3.0, epochs=2)
     Private training of 'sequential...': 640 records, samples of 64 expected...
-    >>> history = private.fit(epochs=2, verbose=0)
+    >>> history = private.fit(verbose=0)
     >>> 2.99 < history.history["epsilon"][-1] <= 3
     True
     """
@@ -156,6 +157,7 @@ def make_private(
         options.get("private_metrics"), options.get("batch_statistics")
     )
     noise_multiplier = _noise_for(own, samples, target, rounds, side.queries)
+    _check_signal(noise_multiplier / size, rounds, target_epsilon, own)
     query = GaussianAverageQuery(
         l2_norm_clip, noise_multiplier * l2_norm_clip, denominator=size
     )
@@ -165,6 +167,7 @@ def make_private(
         **_compiled(model, loss, metrics, options),
     )
     private.samples, private.target = samples, target
+    private.epochs = epochs
     private.validation_data = held_back
     if verbose:
         print_line(
@@ -173,7 +176,8 @@ def make_private(
             f"expected, {rounds:,} rounds in {epochs:,} epochs, clip "
             f"{l2_norm_clip:g}, noise multiplier {noise_multiplier:.4g}. "
             f"Target: epsilon {target_epsilon:g} at delta = {delta:.3g}, for "
-            f"all rounds of the ledger, {len(own):,} of which it holds."
+            f"all rounds of the ledger {_place_of(own)}, which holds "
+            f"{len(own):,} so far."
         )
     return private
 
@@ -316,6 +320,10 @@ def _opened(
     return ledger
 
 
+def _place_of(ledger: PrivacyLedger) -> str:
+    return "in memory" if ledger.path is None else str(ledger.path)
+
+
 def _noise_for(
     ledger: PrivacyLedger,
     samples: PoissonBatches,
@@ -345,6 +353,27 @@ def _noise_for(
         neighbours=target.neighbours,
         group_size=ledger.header.rows_per_unit,
     )
+
+
+def _check_signal(
+    noise_per_example: float,
+    rounds: int,
+    target_epsilon: float,
+    ledger: PrivacyLedger,
+) -> None:
+    """Raises where noise hides all rounds together.
+
+    A sum of averages of norm 1, all in one direction, is then shorter than the
+    noise in that direction.
+    """
+    if math.sqrt(rounds) < noise_per_example:
+        raise CalibrationError(
+            "`target_epsilon` must leave room to learn something. Received: "
+            f"target_epsilon={target_epsilon!r}, for a ledger "
+            f"{_place_of(ledger)} that holds {len(ledger):,} rounds: the noise "
+            "would hide all that more rounds say. Raise the target, or name "
+            "another ledger if these rounds were of other data."
+        )
 
 
 def _inner(model: keras.Model, optimizer: Any) -> keras.optimizers.Optimizer:

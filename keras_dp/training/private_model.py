@@ -85,6 +85,7 @@ class PrivateModel(HeldModel):
             is compared with brute force on before training, eagerly; 0 turns
             the check off. It costs one backward pass per example.
         samples: The data of `fit` without `x`; set by `make_private`.
+        epochs: How many `fit` without `x` runs; set by `make_private`.
         validation_data: The `validation_data` of `fit` without `x`; set by
             `make_private(..., validation_split=...)`.
         target: The most that the ledger may spend: `fit` and `train_on_batch`
@@ -131,6 +132,7 @@ class PrivateModel(HeldModel):
         self._side_queries = SideQueries(None, None)
         self._loop: TrainingLoop | None = None
         self.samples: PoissonBatches | None = None
+        self.epochs = 1
         self.validation_data: Any = None
         self.target: PrivacyTarget | None = None
         self._loss_scale: float | None = None
@@ -286,7 +288,7 @@ class PrivateModel(HeldModel):
         x: Any = None,
         y: Any = None,
         batch_size: int | None = None,
-        epochs: int = 1,
+        epochs: int | None = None,
         verbose: Any = "auto",
         callbacks: Any = None,
         *,
@@ -305,7 +307,8 @@ class PrivateModel(HeldModel):
                 the samples of `make_private`.
             y: As in Keras.
             batch_size: As in Keras.
-            epochs: As in Keras, >= 1.
+            epochs: As in Keras, >= 1. With the samples of `make_private` its
+                epochs are the default.
             verbose: As in Keras.
             callbacks: At the end of an epoch they find the ledger settled.
                 `EpsilonProgress` is added unless there is one.
@@ -324,6 +327,8 @@ class PrivateModel(HeldModel):
         if x is None and self.samples is not None:
             x = self.samples
             options.setdefault("validation_data", self.validation_data)
+            epochs = self.epochs if epochs is None else epochs
+        epochs = 1 if epochs is None else epochs
         _check.integer_at_least(1, epochs=epochs)
         _check.arguments_of(keras.Model.fit, options)
         adapter, replicas = self._ready(x, options.get("class_weight"))

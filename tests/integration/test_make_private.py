@@ -79,6 +79,36 @@ class TestWhatItMakes:
         assert len(own) == 30
         own.close()
 
+    def test_fits_the_planned_epochs_into_the_ledger_of_the_folder(
+        self, tmp_path, monkeypatch, capsys
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        given = model(optimizer="adam", loss="mse")
+
+        private = keras_dp.make_private(
+            given, data(), target_epsilon=2.0, epochs=3
+        )
+        history = private.fit(verbose=0).history
+
+        own = private.optimizer.ledger
+        assert own.path == tmp_path / "privacy.ledger"
+        assert str(own.path) in capsys.readouterr().out
+        assert own.header.dataset == "privacy"
+        assert len(history["epsilon"]) == 3
+        assert 2 * (1 - 1e-6) <= history["epsilon"][-1] <= 2
+        private.target = None
+        assert len(private.fit(private.samples, verbose=0).epoch) == 1
+        own.close()
+
+    def test_does_not_train_on_noise_where_the_target_is_spent(self) -> None:
+        own = ledger()
+        made(ledger=own).fit(verbose=0)
+
+        with pytest.raises(CalibrationError, match="holds 20 rounds: .*hide"):
+            made(ledger=own)
+
+        made(ledger=own, target_epsilon=2.5)
+
     def test_leaves_private_metrics_their_share(self) -> None:
         query = keras_dp.GaussianAverageQuery(
             1.0, noise_multiplier=6.0, denominator=80

@@ -449,10 +449,10 @@ RECIPES = [
     ),
     (
         lambda: keras_dp.make_private(
-            net(), (X, Y), target_epsilon=1, epochs=1
+            net(), (X, Y), ledger="a.ledger", epochs=1
         ),
         TypeError,
-        "`ledger` must be given to make_private",
+        "`target_epsilon` must be given to make_private",
     ),
 ]
 LEDGERS = [

@@ -30,6 +30,7 @@ def test_the_code_of_the_readme_runs(tmp_path) -> None:
     assert run.returncode == 0, run.stderr
     assert "RDP" in run.stdout
     assert (tmp_path / "model.keras").exists()
+    assert (tmp_path / "privacy.ledger").exists()
     assert (tmp_path / "clinic.ledger").exists()
 
 
