@@ -23,6 +23,11 @@ class BatchStatisticsPlan(NamedTuple):
     query: GaussianAverageQuery
 
 
+def trains_normalization(model: keras.Model) -> bool:
+    """Whether layers of batch normalization are trained."""
+    return bool(trained_normalizations(model))
+
+
 def plan_batch_statistics(
     model: keras.Model,
     *,
@@ -67,7 +72,8 @@ def plan_batch_statistics(
         raise PrivateTrainingError(
             "`model` must be built and train BatchNormalization. Received: "
             f"{len(layers)} such layers in {model.name!r}. Without any, "
-            "`batch_statistics` must be None."
+            "`batch_statistics` must be None; a model is built by a "
+            "keras.Input, or a call on a batch."
         )
     channels = sum(layer.moving_mean.shape[0] for layer in layers)
     clip = math.sqrt(2 * channels)

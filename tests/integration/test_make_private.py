@@ -7,8 +7,18 @@ import tensorflow as tf
 
 import keras_dp
 from keras_dp import accountants
-from keras_dp.errors import BudgetExceededError, CalibrationError
+from keras_dp.errors import (
+    BudgetExceededError,
+    CalibrationError,
+    PrivateTrainingError,
+    UnsupportedLayerError,
+)
 from keras_dp.ledger import GaussianSum, PoissonSampling, PrivacyLedger
+from keras_dp.sampling import (
+    ArrayShards,
+    FixedMicrobatches,
+    RandomMicrobatches,
+)
 
 TIGHT = accountants.Fourier()
 
@@ -104,7 +114,9 @@ class TestWhatItMakes:
         own = ledger()
         made(ledger=own).fit(verbose=0)
 
-        with pytest.raises(CalibrationError, match="holds 20 rounds: .*hide"):
+        with pytest.raises(
+            CalibrationError, match="holds 20 rounds: the noise would"
+        ):
             made(ledger=own)
 
         made(ledger=own, target_epsilon=2.5)
@@ -294,6 +306,123 @@ class TestMistakes:
             made(**changes)
 
 
+class TestBatchNormalization:
+    def network(self):
+        return keras.Sequential(
+            [
+                keras.Input((5,)),
+                keras.layers.BatchNormalization(),
+                keras.layers.Dense(1),
+            ]
+        )
+
+    def test_shares_the_noise_of_the_target(self, capsys) -> None:
+        given = self.network()
+
+        private = made(given, batch_statistics="auto", verbose=True)
+        private.fit(verbose=0)
+
+        own = private.optimizer.ledger
+        ((round_, count),) = own.rounds
+        assert [each.name for each in round_.queries] == [
+            "gradients",
+            "statistics",
+        ]
+        assert count == 20
+        assert 2 * (1 - 1e-6) <= TIGHT.epsilon(own, delta=1e-4) <= 2
+        assert np.any(given.layers[0].moving_mean != 0)
+        assert "of batch statistics" in capsys.readouterr().out
+
+    def test_is_refused_by_default_with_both_remedies(self) -> None:
+        private = made(self.network())
+
+        with pytest.raises(UnsupportedLayerError) as caught:
+            private.fit(verbose=0)
+
+        assert 'make_private(..., batch_statistics="auto")' in str(caught.value)
+        assert "replace_batch_normalization(model)" in str(caught.value)
+
+    def test_is_not_asked_for_where_there_is_none(self) -> None:
+        private = made(batch_statistics="auto")
+
+        assert (
+            private.optimizer.query.noise_multiplier
+            == made().optimizer.query.noise_multiplier
+        )
+
+    def test_of_a_model_that_is_not_built_has_no_channels(self) -> None:
+        given = keras.Sequential(
+            [keras.layers.BatchNormalization(), keras.layers.Dense(1)]
+        )
+
+        with pytest.raises(PrivateTrainingError, match=r"built by a keras\.In"):
+            made(given, batch_statistics="auto")
+
+    def test_takes_no_other_word(self) -> None:
+        with pytest.raises(TypeError, match="`batch_statistics` must"):
+            made(batch_statistics="all")
+
+
+class TestMicrobatches:
+    def drawn(self, kind, own=None):
+        samples = keras_dp.PoissonBatches(
+            data(), sampling_probability=0.1, microbatches=kind
+        )
+        return keras_dp.make_private(
+            model(),
+            samples,
+            ledger=own or ledger(),
+            target_epsilon=2.0,
+            epochs=2,
+            delta=1e-4,
+            loss="mse",
+            verbose=False,
+        )
+
+    def test_at_random_are_calibrated_for_twice_the_clip(self) -> None:
+        private = self.drawn(RandomMicrobatches(4))
+
+        private.fit(verbose=0)
+
+        own = private.optimizer.ledger
+        ((round_, count),) = own.rounds
+        assert count == 20
+        assert round_.queries[0].l2_norm_bound == 2.0
+        assert 2 * (1 - 1e-6) <= TIGHT.epsilon(own, delta=1e-4) <= 2
+
+    @pytest.mark.parametrize("kind", [RandomMicrobatches, FixedMicrobatches])
+    def test_are_what_the_denominator_counts(self, kind, tmp_path) -> None:
+        private = self.drawn(kind(4), tmp_path / "a.ledger")
+
+        private.fit(epochs=1, verbose=0)
+
+        own = private.optimizer.ledger
+        assert private.optimizer.query.denominator == 20
+        fixed = kind is FixedMicrobatches
+        assert own.header.unit == ("microbatch" if fixed else "example")
+        own.close()
+
+    def test_of_fixed_records_are_the_units_of_delta(self, tmp_path) -> None:
+        samples = keras_dp.PoissonBatches(
+            data(),
+            sampling_probability=0.1,
+            microbatches=FixedMicrobatches(4),
+        )
+
+        private = keras_dp.make_private(
+            model(),
+            samples,
+            ledger=tmp_path / "a.ledger",
+            target_epsilon=2.0,
+            epochs=2,
+            loss="mse",
+            verbose=False,
+        )
+
+        assert private.target.delta == 0.0029  # 200^-1.1, two digits.
+        private.optimizer.ledger.close()
+
+
 class TestUnitsOfSeveralRows:
     def test_meet_the_target_together(self) -> None:
         own = PrivacyLedger.in_memory(
@@ -324,6 +453,66 @@ class TestUnitsOfSeveralRows:
         assert private.target.delta == 0.0063  # 100^-1.1, two digits.
         assert private.optimizer.ledger.header.rows_per_unit == 7
         private.optimizer.ledger.close()
+
+    def test_choose_the_batch_size_with_what_is_held(self) -> None:
+        own = PrivacyLedger.in_memory(
+            dataset="d", unit="patient", rows_per_unit=3
+        )
+        own.record(PoissonSampling(0.1), [GaussianSum("a", 1.0, 4.0)], 20)
+
+        private = made(ledger=own, batch_size=None, epochs=10)
+
+        rows = accountants.plan(
+            800,
+            target_epsilon=2.0,
+            delta=1e-4,
+            epochs=10,
+            batch_sizes=[32, 64, 128],
+            ledger=own,
+            group_size=3,
+        )
+        size = private.samples.expected_sample_size
+        assert size == rows.recommended.batch_size
+        assert rows.recommended.noise_multiplier == pytest.approx(
+            private.optimizer.query.noise_multiplier, rel=1e-6
+        )
+
+    def test_take_the_cap_of_the_ledger_for_delta(self) -> None:
+        own = PrivacyLedger.in_memory(dataset="d", rows_per_unit=4)
+
+        assert made(ledger=own, delta=None).target.delta == 0.0029  # 200^-1.1.
+
+    def test_are_those_that_are_not_held_back(self, tmp_path) -> None:
+        private = made(
+            ledger=tmp_path / "a.ledger",
+            delta=None,
+            unit_ids=np.arange(800),
+            rows_per_unit=1,
+            validation_split=0.5,
+        )
+
+        assert private.target.delta == 0.0013  # 400^-1.1, two digits.
+        private.optimizer.ledger.close()
+
+    def test_cannot_be_capped_in_files(self, tmp_path) -> None:
+        x, y = data()
+        for name, array in (("x", x), ("y", y)):
+            np.save(tmp_path / f"{name}.npy", array)
+        files = ArrayShards([(tmp_path / "x.npy", tmp_path / "y.npy")])
+
+        with pytest.raises(TypeError, match=r"`unit_ids` must .*capped_rows"):
+            keras_dp.make_private(
+                model(),
+                files,
+                ledger=tmp_path / "a.ledger",
+                target_epsilon=2.0,
+                epochs=2,
+                loss="mse",
+                unit_ids=np.arange(800),
+                rows_per_unit=2,
+            )
+
+        assert not (tmp_path / "a.ledger").exists()
 
     @pytest.mark.parametrize(
         ("changes", "message"),

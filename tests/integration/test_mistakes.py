@@ -431,7 +431,7 @@ FITS = [
     (with_progress_of_keras, PrivateTrainingError, "fit of a PrivateModel"),
 ]
 RECIPES = [
-    (lambda: made(data=None), TypeError, "`data` must be an array"),
+    (lambda: made(data=None), TypeError, "`data` must be .x, y."),
     (lambda: made(data=(X, Y[:-1])), ValueError, "`data` must have"),
     (lambda: made(ledger=None), TypeError, "`ledger` must be"),
     (lambda: made(optimizer="adamm"), ValueError, "adamm"),

@@ -18,7 +18,8 @@ _MIXING = (keras.layers.MixUp, keras.layers.CutMix, keras.layers.Equalization)
 NORMALIZES_BY_BATCH = (
     "BatchNormalization in training mode: it normalizes each example by the "
     "others, and keeps averages of the data without noise. Release its "
-    "statistics with compile(..., batch_statistics=...), replace it by "
+    'statistics with make_private(..., batch_statistics="auto") or '
+    "compile(..., batch_statistics=...), replace it by "
     "GroupNormalization with keras_dp.replace_batch_normalization(model), or "
     "freeze it with layer.trainable = False. A functional model of Keras 3 "
     "trains it even where it was called with training=False."

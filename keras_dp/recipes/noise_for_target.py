@@ -1,0 +1,138 @@
+"""The noise of a training that meets a target on top of what a ledger holds."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import keras
+
+from keras_dp.dp_queries import DPQuery, GaussianAverageQuery
+from keras_dp.errors import CalibrationError
+from keras_dp.ledger import PrivacyLedger, Round
+from keras_dp.optimizers.private_round import PrivateRound
+from keras_dp.planning import calibrate_scale
+from keras_dp.recipes.training_data import summed_records
+from keras_dp.sampling import PoissonBatches
+from keras_dp.training import (
+    PrivacyTarget,
+    PrivateMetric,
+    plan_batch_statistics,
+)
+from keras_dp.training.batch_statistics import trains_normalization
+from keras_dp.training.side_queries import SideQueries
+
+
+class RoundQueries(NamedTuple):
+    """The queries of every round.
+
+    Attributes:
+        gradients: For the optimizer.
+        batch_statistics: For `compile`, `None` if none are released.
+    """
+
+    gradients: GaussianAverageQuery
+    batch_statistics: DPQuery | None
+
+
+def queries_for(
+    target: PrivacyTarget,
+    model: keras.Model,
+    samples: PoissonBatches,
+    epochs: int,
+    ledger: PrivacyLedger,
+    *,
+    l2_norm_clip: float,
+    private_metrics: Mapping[str, PrivateMetric] | None,
+    batch_statistics: DPQuery | str | None,
+) -> RoundQueries:
+    """Returns queries with the least noise that meets a target.
+
+    The noise is found for the events that the ledger would record.
+    Private metrics and a query of batch statistics keep their own noise; with
+    "auto" the statistics get their share of the noise that is found.
+
+    Args:
+        target: For all rounds of the ledger.
+        model: Built, where batch statistics are "auto".
+        samples: How samples are drawn.
+        epochs: >= 1.
+        ledger: Rounds that are spent already.
+        l2_norm_clip: Bound on a record, > 0.
+        private_metrics: As in `PrivateModel.compile`.
+        batch_statistics: As in `make_private`.
+
+    Raises:
+        CalibrationError: No noise meets the target, or it would hide all that
+            is learned.
+        PrivateTrainingError: The batch statistics need a model that is built.
+    """
+    rounds = epochs * samples.rounds_per_epoch
+    denominator = summed_records(samples)
+    microbatches = samples.microbatches
+    factor = 1 if microbatches is None else microbatches.bound_factor
+    automatic = batch_statistics == "auto" and trains_normalization(model)
+
+    def queries(scale: float) -> RoundQueries:
+        statistics: Any = batch_statistics
+        if batch_statistics == "auto":
+            statistics = None
+        if automatic:
+            scale, statistics = plan_batch_statistics(
+                model,
+                noise_multiplier=scale,
+                denominator=samples.expected_sample_size,
+            )
+        stddev = scale * factor * l2_norm_clip
+        return RoundQueries(
+            GaussianAverageQuery(l2_norm_clip, stddev, denominator), statistics
+        )
+
+    def planned(scale: float) -> Any:
+        gradients, statistics = queries(scale)
+        side = SideQueries(private_metrics, statistics)
+        round_ = PrivateRound.of(gradients, side.queries)
+        events = round_.ledger_events(
+            round_.plan(round_.initial_state(None)), factor
+        )
+        return [*held, (Round(samples.sampling_event, events), rounds)]
+
+    held = ledger.rounds
+    found = queries(
+        calibrate_scale(
+            planned,
+            target_epsilon=target.epsilon,
+            delta=target.delta,
+            accountant=target.accountant,
+            neighbours=target.neighbours,
+            group_size=ledger.header.rows_per_unit,
+        )
+    )
+    _check_signal(found.gradients, rounds, target, ledger)
+    return found
+
+
+def _check_signal(
+    query: GaussianAverageQuery,
+    rounds: int,
+    target: PrivacyTarget,
+    ledger: PrivacyLedger,
+) -> None:
+    """Raises where noise hides all rounds together.
+
+    A sum of averages, all of the norm of the clip and in one direction, is then
+    shorter than the noise in that direction.
+    """
+    noise = query.noise_multiplier / query.denominator
+    if math.sqrt(rounds) < noise:
+        raise CalibrationError(
+            "`target_epsilon` must leave room to learn something. Received: "
+            f"target_epsilon={target.epsilon!r}, for a ledger "
+            f"{place_of(ledger)} that holds {len(ledger):,} rounds: the noise "
+            "would hide all that more rounds say. Raise the target, or name "
+            "another ledger if these rounds were of other data."
+        )
+
+
+def place_of(ledger: PrivacyLedger) -> str:
+    """Returns where a ledger is kept, for a person."""
+    return "in memory" if ledger.path is None else str(ledger.path)

@@ -1,0 +1,235 @@
+"""The records of a training: read, capped, and divided before any sampling."""
+
+import math
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+
+from keras_dp.ledger import PrivacyLedger
+from keras_dp.planning import plan
+from keras_dp.sampling import PoissonBatches, datasets
+from keras_dp.sampling.nests import mapped
+from keras_dp.sampling.record_source import Records, as_arrays, is_source
+from keras_dp.sampling.units import capped_rows
+from keras_dp.training import PrivacyTarget
+
+# Sizes that a batch size is chosen from, as shares of the data.
+_LARGEST_SHARE, _SMALLEST_BATCH = 0.25, 32
+
+
+class TrainingData(NamedTuple):
+    """Records to sample from.
+
+    Attributes:
+        records: Nest of arrays, a `RandomAccessSource`, or a `PoissonBatches`.
+        held_back: Nest of arrays that are never sampled, or `None`.
+        population: Number of records to sample from.
+        units: Number of units that they belong to, `None` without ids.
+        batch_size: Expected number of records in a sample, `None` if nobody
+            chose it yet.
+    """
+
+    records: Any
+    held_back: Any
+    population: int
+    units: int | None
+    batch_size: int | None
+
+    @property
+    def draws_microbatches(self) -> bool:
+        """Whether whole microbatches are drawn, and protected."""
+        return _draws_microbatches(self.records)
+
+    def units_of(self, rows_per_unit: int) -> int:
+        """Returns the number of units, by their rows if it is not known."""
+        if self.units is not None:
+            return self.units
+        if self.draws_microbatches:
+            rows_per_unit *= self.records.microbatches.rows
+        return max(1, self.population // rows_per_unit)
+
+    def samples(
+        self, target: PrivacyTarget, epochs: int, ledger: PrivacyLedger
+    ) -> PoissonBatches:
+        """Returns what draws the samples of a training.
+
+        Args:
+            target: For which `plan` recommends a batch size, if there is none.
+            epochs: How long the training will be.
+            ledger: Rounds that are spent already.
+        """
+        if isinstance(self.records, PoissonBatches):
+            return self.records
+        size = self.batch_size
+        if size is None:
+            size = _recommended_size(self.population, target, epochs, ledger)
+        return PoissonBatches(
+            self.records, sampling_probability=size / self.population
+        )
+
+
+def training_data(
+    data: Any,
+    *,
+    batch_size: int | None,
+    unit_ids: Any,
+    rows_per_unit: int | None,
+    validation_split: float,
+) -> TrainingData:
+    """Returns the records of `make_private`, whose arguments these are.
+
+    Raises:
+        TypeError: `data` is of another kind, or cannot be divided or capped.
+        ValueError: An argument is out of its range.
+    """
+    if data is None:
+        raise TypeError(
+            "`data` must be (x, y), or a PoissonBatches. Received: data=None."
+        )
+    _check_split(data, validation_split)
+    if isinstance(data, PoissonBatches):
+        _check_no_more(batch_size=batch_size, unit_ids=unit_ids)
+        return TrainingData(data, None, data.population_size, None, None)
+    _check_ids(data, unit_ids, rows_per_unit)
+    records = _stored(data)
+    ids = None
+    if unit_ids is not None:
+        records, ids = _capped(records, unit_ids, rows_per_unit)
+    held_back = None
+    if validation_split:
+        records, held_back = _divided(records, validation_split)
+    population = len(Records(records))
+    units = None if ids is None else len(np.unique(ids[:population]))
+    if batch_size is not None and batch_size > population:
+        raise ValueError(
+            f"`batch_size` must be at most {population}, the number of "
+            f"records. Received: batch_size={batch_size!r}."
+        )
+    return TrainingData(records, held_back, population, units, batch_size)
+
+
+def summed_records(samples: PoissonBatches) -> float:
+    """Returns how many records a sum has on average: the denominator.
+
+    A microbatch is one record.
+    """
+    microbatches = samples.microbatches
+    size = 1 if microbatches is None else microbatches.size
+    # Rounded to what a person would have typed.
+    return round(samples.expected_sample_size / size, 6)
+
+
+def _recommended_size(
+    population: int, target: PrivacyTarget, epochs: int, ledger: PrivacyLedger
+) -> int:
+    most = max(1, int(population * _LARGEST_SHARE))
+    sizes = [2**k for k in range(most.bit_length()) if 2**k <= most]
+    found = plan(
+        population,
+        target_epsilon=target.epsilon,
+        delta=target.delta,
+        epochs=epochs,
+        batch_sizes=[x for x in sizes if x >= _SMALLEST_BATCH] or [most],
+        ledger=ledger,
+        group_size=ledger.header.rows_per_unit,
+    )
+    return found.recommended.batch_size
+
+
+def _draws_microbatches(records: Any) -> bool:
+    is_sampler = isinstance(records, PoissonBatches)
+    return is_sampler and records.unit == "microbatch"
+
+
+def _check_split(data: Any, validation_split: float) -> None:
+    if not 0 <= validation_split < 1:
+        raise ValueError(
+            "`validation_split` must be in [0, 1). "
+            f"Received: validation_split={validation_split!r}."
+        )
+    if validation_split and (
+        isinstance(data, PoissonBatches) or _is_in_files(data)
+    ):
+        raise TypeError(
+            "`validation_split` must be 0 for data other than arrays and data "
+            f"sets. Received: {type(data).__name__}. Make two of it, and pass "
+            "the second as fit(validation_data=...)."
+        )
+
+
+def _check_no_more(**given: Any) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(
+                f"`{name}` must be None with PoissonBatches, which have their "
+                f"records and their probability. Received: {name}={value!r}."
+            )
+
+
+def _check_ids(data: Any, unit_ids: Any, rows_per_unit: int | None) -> None:
+    """Raises for ids without a cap, and where rows cannot be left out."""
+    if unit_ids is None:
+        return
+    if rows_per_unit is None:
+        raise ValueError(
+            "`rows_per_unit` must be given with `unit_ids`: the most records "
+            "of one unit that are kept. Received: rows_per_unit=None. A cap "
+            "near the number that most units have costs little."
+        )
+    if _is_in_files(data):
+        raise TypeError(
+            "`unit_ids` must be None for records that are read when drawn, of "
+            f"which none can be left out. Received: {type(data).__name__}. "
+            "Write files of the rows keras_dp.sampling.units.capped_rows("
+            f"unit_ids, {rows_per_unit!r}), and pass these with "
+            f"rows_per_unit={rows_per_unit!r} alone."
+        )
+
+
+def _is_in_files(data: Any) -> bool:
+    return is_source(data) and not datasets.is_dataset(data)
+
+
+def _stored(data: Any) -> Any:
+    """Returns data as arrays, or as the source that they are."""
+    if datasets.is_dataset(data):
+        return datasets.stored(data)
+    return data if is_source(data) else as_arrays(data)
+
+
+def _capped(
+    arrays: Any, unit_ids: Any, rows_per_unit: Any
+) -> tuple[Any, np.ndarray]:
+    """Returns records with capped units, and the id of each of them.
+
+    Raises:
+        ValueError: There is not one id for each record.
+    """
+    records = len(Records(arrays))
+    if len(unit_ids) != records:
+        raise ValueError(
+            f"`unit_ids` must have one entry for each of {records} records. "
+            f"Received: {len(unit_ids)} entries."
+        )
+    rows = capped_rows(unit_ids, rows_per_unit)
+    kept = keras.tree.map_structure(lambda leaf: leaf[rows], arrays)
+    return kept, np.asarray(unit_ids)[rows]
+
+
+def _divided(arrays: Any, validation_split: float) -> tuple[Any, Any]:
+    """Returns the records to sample from, and those that are held back.
+
+    Raises:
+        ValueError: The share leaves no record to sample from.
+    """
+    kept = math.floor(len(Records(arrays)) * (1 - validation_split))
+    if not kept:
+        raise ValueError(
+            "`validation_split` must leave at least one record. "
+            f"Received: validation_split={validation_split!r}."
+        )
+    return (
+        mapped(lambda _, leaf: leaf[:kept], arrays),
+        mapped(lambda _, leaf: leaf[kept:], arrays),
+    )
