@@ -15,6 +15,10 @@ from keras_dp.training.data_adapter import DataAdapter, PhysicalStep
 _LEAST_MULTIPLIER = 0.3
 # A sample of fewer records is mostly noise at any useful epsilon.
 _SMALL_SAMPLE = 100
+_WEIGHTS = (
+    "Weights scale gradients before the clip, and the noise follows the clip: "
+    "small ones drown in it."
+)
 # A share that the denominator may differ from the expected sample by.
 _ABOUT = 0.05
 
@@ -33,7 +37,7 @@ def advise(
     for text in (
         *_about_noise(round_),
         *_about_samples(query, adapter),
-        *_about_weights(batch),
+        *_about_weights(adapter, batch),
     ):
         logging.warning(text)
 
@@ -76,15 +80,16 @@ def _about_samples(query: DPQuery, adapter: DataAdapter) -> Iterator[str]:
     if not adapter.is_sampler:
         return
     expected = adapter.source.expected_sample_size
-    if adapter.unit == "microbatch":
-        expected /= adapter.source.microbatches.rows
+    if adapter.grouping is not None:  # A microbatch is one record.
+        expected /= adapter.grouping.size
     for denominator in sorted(set(_denominators(query))):
         if abs(denominator - expected) > _ABOUT * expected:
             yield (
                 f"The denominator is {denominator:g}, where samples have "
                 f"{expected:g} records on average: steps are "
                 f"{expected / denominator:.3g} times those of an average. Take "
-                "denominator=expected_sample_size of the PoissonBatches."
+                f"denominator={expected:g}: expected_sample_size of the "
+                "PoissonBatches, over the size of a microbatch if there is one."
             )
     if expected < _SMALL_SAMPLE:
         yield (
@@ -94,17 +99,19 @@ def _about_samples(query: DPQuery, adapter: DataAdapter) -> Iterator[str]:
         )
 
 
-def _about_weights(batch: PhysicalStep) -> Iterator[str]:
-    if batch.sample_weight is None:
-        return
-    weights = np.abs(np.asarray(batch.sample_weight, float))
-    if batch.mask is not None:
-        weights = weights[np.asarray(batch.mask)]
-    if len(weights) and not 0.1 <= np.median(weights) <= 10:
+def _about_weights(adapter: DataAdapter, batch: PhysicalStep) -> Iterator[str]:
+    """Yields advice that does not depend on the weights of any example."""
+    if adapter.class_weight is not None:
+        weights = np.abs([*adapter.class_weight.values()])
+        if len(weights) and not 0.1 <= np.median(weights) <= 10:
+            yield (
+                f"`class_weight` has weights far from 1. {_WEIGHTS} Scale them "
+                "to about 1."
+            )
+    elif batch.sample_weight is not None:
         yield (
-            "Most example weights are far from 1. They scale gradients before "
-            "the clip, and the noise follows the clip: small weights drown in "
-            "it. Scale them to about 1, such as 1/count by the mean count."
+            f"Examples have weights. {_WEIGHTS} Scale them to about 1, such as "
+            "1/count by the mean count. They are not looked at."
         )
 
 

@@ -5,10 +5,18 @@ import numpy as np
 import pytest
 
 import keras_dp
+from keras_dp.sampling import FixedMicrobatches, RandomMicrobatches
 
 
 def training(
-    query, *, size=1000, probability=0.2, fits=1, weight=None, **options
+    query,
+    *,
+    size=1000,
+    probability=0.2,
+    fits=1,
+    weight=None,
+    microbatches=None,
+    **options,
 ):
     """Runs a tiny private training."""
     x = np.zeros([size, 3], "float32")
@@ -16,7 +24,10 @@ def training(
         keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]),
         self_check_examples=0,
     )
-    ledger = keras_dp.PrivacyLedger.in_memory(dataset="d")
+    fixed = isinstance(microbatches, FixedMicrobatches)
+    ledger = keras_dp.PrivacyLedger.in_memory(
+        dataset="d", unit="microbatch" if fixed else "example"
+    )
     private.compile(
         keras_dp.DPSGD(0.1, query=query, ledger=ledger),
         loss="mse",
@@ -25,7 +36,9 @@ def training(
     records = (x, x[:, :1])
     if weight is not None:
         records = (*records, np.full(len(x), weight, "float32"))
-    samples = keras_dp.PoissonBatches(records, sampling_probability=probability)
+    samples = keras_dp.PoissonBatches(
+        records, sampling_probability=probability, microbatches=microbatches
+    )
     for _ in range(fits):
         private.fit(samples, steps_per_epoch=1, verbose=0, **options)
 
@@ -55,10 +68,29 @@ def test_each_is_warned_of(query, options, words, caplog) -> None:
 
 
 @pytest.mark.parametrize("weight", [1e-4, 1.5])
-def test_weights_far_from_one_are_warned_of(weight, caplog) -> None:
+def test_weights_are_warned_of_without_a_look(weight, caplog) -> None:
     training(average(), weight=weight)
 
-    assert ("weights are far from 1" in caplog.text) == (weight == 1e-4)
+    assert caplog.text.count("Examples have weights") == 1
+
+
+@pytest.mark.parametrize("weight", [1e-4, 1.5])
+def test_class_weights_far_from_one_are_warned_of(weight, caplog) -> None:
+    training(average(), class_weight={0: weight})
+
+    assert ("weights far from 1" in caplog.text) == (weight == 1e-4)
+    assert "Examples have weights" not in caplog.text
+
+
+@pytest.mark.parametrize("kind", [RandomMicrobatches, FixedMicrobatches])
+def test_denominators_count_microbatches(kind, caplog) -> None:
+    options = {"size": 4000, "microbatches": kind(4)}
+
+    training(average(denominator=200), **options)
+    assert "The denominator" not in caplog.text
+
+    training(average(denominator=800), **options)
+    assert "The denominator is 800, where samples have 200" in caplog.text
 
 
 def test_inner_denominators_are_found(caplog) -> None:
