@@ -13,6 +13,7 @@ what they are used for. A piece has at most `2^32` blocks.
 import functools
 import os
 from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from absl import logging
@@ -41,8 +42,9 @@ _WORDS = chacha20.WORDS_OF_BLOCK
 _PAIRS = _WORDS // box_muller.WORDS_OF_PAIR
 _NORMALS = 2 * _PAIRS
 
-# Few different sizes, so that little is compiled; 2^14 blocks take 0.5 ms.
-_SIZES = (16, 256, 1024, 4096, 16384)
+# Few different sizes, so that little is compiled; 2^14 blocks take 0.5 ms. A
+# single block makes two new seeds.
+_SIZES = (1, 16, 256, 1024, 4096, 16384)
 _ALIGNMENT = 64
 
 # A relative error: compiled operations are contracted and reordered.
@@ -100,12 +102,10 @@ def normals(
             return _compiled(_philox_piece, lanes)(start, stddev)
 
     else:
-        starts, is_fused = tf.range, _is_trusted(_normal_piece, 1.0, tf.float32)
+        starts = tf.range
 
         def draw(lanes: int, start: tf.Tensor) -> tf.Tensor:
-            return _compiled(_normal_piece, lanes, is_fused)(
-                seed, start, stddev
-            )
+            return _drawn(_NORMAL_PIECE, lanes, seed, start, stddev)
 
     return _in_pieces(draw, starts, count, _NORMALS, tf.float32)
 
@@ -121,12 +121,8 @@ def _halves(count: int | tf.Tensor, seed: tf.Tensor, use: int) -> tf.Tensor:
     """Returns words of 32 bits as uint32 `[count, 2]`."""
 
     def draw(lanes: int, start: tf.Tensor) -> tf.Tensor:
-        # For few blocks, compiling would take longer than all that is drawn.
-        is_fused = lanes > _SIZES[0] and _is_trusted(
-            _word_piece, FOR_WORDS, tf.uint32
-        )
-        return _compiled(_word_piece, lanes, is_fused)(
-            seed, start, tf.constant(use, tf.uint32)
+        return _drawn(
+            _WORD_PIECE, lanes, seed, start, tf.constant(use, tf.uint32)
         )
 
     drawn = _in_pieces(draw, tf.range, 2 * count, _WORDS, tf.uint32)
@@ -170,50 +166,97 @@ def _in_pieces(
 
 @functools.cache
 def _compiled(
-    piece: Callable[..., tf.Tensor], *configuration: int
+    piece: Callable[..., tf.Tensor], *configuration: Any
 ) -> Callable[..., tf.Tensor]:
-    return tf.function(
+    """Returns a piece that XLA compiles once for all graphs that draw it.
+
+    XLA compiles a function that is called eagerly apart from one that is called
+    in a graph: so there is always a graph around it.
+    """
+    core = tf.function(
         functools.partial(piece, *configuration),
         jit_compile=True,
         autograph=False,
     )
 
+    def in_graph(*arguments: tf.Tensor) -> tf.Tensor:
+        return core(*arguments)
 
-def _word_piece(
+    return tf.function(in_graph, autograph=False)
+
+
+class _Piece(NamedTuple):
+    """How a piece of ChaCha20 is drawn: by a kernel, or portably.
+
+    Attributes:
+        scalars: Returns what all lanes of the kernel share, of the seed, the
+            number of the piece, and the last argument.
+        body: The formula of the kernel.
+        portable: Draws `[lanes * each]` values with ordinary operations.
+        dtype: The dtype of the values.
+        last: An argument that the kernel is tried with.
+    """
+
+    scalars: Callable[..., Sequence[tf.Tensor]]
+    body: kernels.Body
+    portable: Callable[..., tf.Tensor]
+    dtype: tf.DType
+    last: float
+
+
+def _drawn(
+    piece: _Piece,
     lanes: int,
-    fused: bool,
     seed: tf.Tensor,
     start: tf.Tensor,
-    use: tf.Tensor,
+    last: tf.Tensor,
 ) -> tf.Tensor:
-    state = _state(seed, start, use)
-    if fused:
-        blocks = kernels.run(_word_body, lanes, state)
-    else:
-        blocks = tf.stack(_portable_block(lanes, state))
-    return tf.reshape(blocks, [-1])
+    if not _is_trusted(piece, lanes):
+        return _compiled(piece.portable, lanes)(seed, start, last)
+    return _by_kernel(piece, lanes, seed, start, last)
 
 
-def _normal_piece(
+def _by_kernel(
+    piece: _Piece,
     lanes: int,
-    fused: bool,
     seed: tf.Tensor,
     start: tf.Tensor,
-    stddev: tf.Tensor,
+    last: tf.Tensor,
 ) -> tf.Tensor:
-    if fused:
-        shared = [
-            *_words_of_seed(seed),
-            tf.cast(start, tf.uint32),
-            tf.bitcast(stddev, tf.uint32),
-        ]
-        bits = kernels.run(_normal_body, lanes, shared)
-        drawn = tf.bitcast(bits, tf.float32)
-    else:
-        state = _state(seed, start, FOR_NORMALS)
-        block = _portable_block(lanes, state)
-        drawn = tf.stack(_normals_of(_TENSORS, block)) * stddev
+    # Scalars are made outside: XLA compiles a loop for each that it slices out
+    # of a tensor, which takes as long as the kernel.
+    scalars = piece.scalars(seed, start, last)
+    bits = _compiled(_kernel, piece.body, lanes)(*scalars)
+    return tf.bitcast(tf.reshape(bits, [-1]), piece.dtype)
+
+
+def _kernel(body: kernels.Body, lanes: int, *scalars: tf.Tensor) -> tf.Tensor:
+    return kernels.run(body, lanes, scalars)
+
+
+def _portable_words(
+    lanes: int, seed: tf.Tensor, start: tf.Tensor, use: tf.Tensor
+) -> tf.Tensor:
+    block = _portable_block(lanes, _state(seed, start, use))
+    return tf.reshape(tf.stack(block), [-1])
+
+
+def _portable_normals(
+    lanes: int, seed: tf.Tensor, start: tf.Tensor, stddev: tf.Tensor
+) -> tf.Tensor:
+    block = _portable_block(lanes, _state(seed, start, FOR_NORMALS))
+    drawn = tf.stack(_normals_of(_TENSORS, block)) * stddev
     return tf.reshape(drawn, [-1])
+
+
+def _scalars_of_normals(
+    seed: tf.Tensor, start: tf.Tensor, stddev: tf.Tensor
+) -> list[tf.Tensor]:
+    return [
+        *_words_of_seed(seed),
+        tf.cast(start, tf.uint32),
+        tf.bitcast(stddev, tf.uint32),
+    ]
 
 
 def _philox_piece(lanes: int, seed: tf.Tensor, stddev: tf.Tensor) -> tf.Tensor:
@@ -298,34 +341,37 @@ def _portable_block(lanes: int, state: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     return tf.unstack(drawn)
 
 
+_WORD_PIECE = _Piece(_state, _word_body, _portable_words, tf.uint32, FOR_WORDS)
+_NORMAL_PIECE = _Piece(
+    _scalars_of_normals, _normal_body, _portable_normals, tf.float32, 1.0
+)
+
+
 @functools.cache
 @tf.autograph.experimental.do_not_convert
-def _is_trusted(
-    piece: Callable[..., tf.Tensor], last: float, dtype: tf.DType
-) -> bool:
-    """Returns whether a kernel of lanes computes here what it should.
+def _is_trusted(piece: _Piece, lanes: int) -> bool:
+    """Returns whether a kernel of so many lanes computes what it should.
 
-    Once a process, a kernel computes a piece that ordinary operations compute
-    too. If it cannot be run, or the two differ, a warning is logged, and the
-    ordinary operations draw everything. On a machine with an accelerator they
-    do so anyway.
+    Once a process, and before it draws anything, a kernel computes a piece that
+    ordinary operations compute too. If it cannot be run, or the two differ, a
+    warning is logged, and the ordinary operations draw everything. On a machine
+    with an accelerator they do so anyway.
     """
     if any(d.device_type != "CPU" for d in tf.config.list_physical_devices()):
         return False
-    lanes = _SIZES[0]
     with tf.init_scope(), tf.device("CPU"):
         seed, start = tf.constant([1, -2, 3, 2**62], tf.int64), tf.constant(5)
-        argument = tf.constant(last, dtype)
+        last = tf.constant(piece.last, piece.dtype)
         try:
-            found = _compiled(piece, lanes, True)(seed, start, argument)
+            found = _by_kernel(piece, lanes, seed, start, last)
         except _NO_KERNEL as error:
             logging.warning(
                 _SLOW, f"cannot be run: {type(error).__name__}: {error}"
             )
             return False
         # Compiling this too would take a second.
-        expected = piece(lanes, False, seed, start, argument)
-        if expected.dtype == tf.uint32:
+        expected = piece.portable(lanes, seed, start, last)
+        if piece.dtype == tf.uint32:
             agree = tf.reduce_all(found == expected)
         else:
             most = _MOST_APART * tf.abs(expected)

@@ -205,7 +205,7 @@ class TestStreams:
         np.testing.assert_array_equal(found, whole.view(np.int64)[:count])
 
     def test_new_seeds_are_another_part_of_it(self):
-        whole = stream_of(SEED, 0, streams.FOR_SEEDS, streams._SIZES[0])
+        whole = stream_of(SEED, 0, streams.FOR_SEEDS, 16)
 
         found = tf.stack(seeds.split(SEED, 3))
 
@@ -234,21 +234,24 @@ class TestStreams:
         """On machines with CPUs only, which is what the speed needs."""
         if len(tf.config.list_physical_devices()) > 1:
             pytest.skip("Has an accelerator.")
-        assert streams._is_trusted(streams._word_piece, 1, tf.uint32)
-        assert streams._is_trusted(streams._normal_piece, 1.0, tf.float32)
+        assert streams._is_trusted(streams._WORD_PIECE, 16)
+        assert streams._is_trusted(streams._NORMAL_PIECE, 16)
 
     def test_a_kernel_that_computes_something_else_is_not_trusted(self, caplog):
-        def piece(lanes, fused, *arguments):
-            words = streams._word_piece(lanes, False, *arguments)
-            return words + tf.cast(fused, tf.uint32)
+        def portable(*arguments):
+            return streams._portable_words(*arguments) + tf.one_hot(
+                7, 256, dtype=tf.uint32
+            )
 
-        assert not streams._is_trusted(piece, 1, tf.uint32)
+        piece = streams._WORD_PIECE._replace(portable=portable)
+
+        assert not streams._is_trusted(piece, 16)
         assert "computes something else" in caplog.text
 
     def test_a_kernel_that_cannot_be_compiled_is_not_trusted(self):
-        def piece(lanes, fused, *arguments):
-            if fused:
-                raise ValueError("No such operation.")
-            return streams._word_piece(lanes, False, *arguments)
+        def body(*_):
+            raise ValueError("No such operation.")
 
-        assert not streams._is_trusted(piece, 1, tf.uint32)
+        piece = streams._WORD_PIECE._replace(body=body)
+
+        assert not streams._is_trusted(piece, 16)
