@@ -1,7 +1,7 @@
 """Private gradients for training loops of the user's own."""
 
 import contextlib
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from typing import Any
 
 import keras
@@ -15,6 +15,7 @@ from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.optimizers.groups import Patterns, VariableGroups
 from keras_dp.optimizers.kept_answers import KeptAnswers
 from keras_dp.sampling import PoissonBatches
+from keras_dp.training.private_metrics import PrivateMetric
 from keras_dp.training.private_model import PrivateModel
 
 
@@ -33,6 +34,8 @@ class PrivateGradients:
 
     Attributes:
         model: Sequential, functional or subclassed, built or not.
+        metrics: The private metrics of the last round, and the public scalars
+            of the query, by name; empty before the first round.
 
     >>> import keras_dp, numpy as np
     >>> x, y = np.zeros([64, 3], "float32"), np.zeros([64, 1], "float32")
@@ -57,6 +60,8 @@ class PrivateGradients:
         query: DPQuery,
         ledger: PrivacyLedger,
         groups: Patterns | VariableGroups | None = None,
+        private_metrics: Mapping[str, PrivateMetric] | None = None,
+        batch_statistics: DPQuery | None = None,
         self_check_examples: int = 4,
         seed: int | None = None,
     ) -> None:
@@ -69,6 +74,9 @@ class PrivateGradients:
             query: The mechanism, as in `DPOptimizer`.
             ledger: Where every round is recorded.
             groups: As in `DPOptimizer`.
+            private_metrics: As in `PrivateModel.compile`; by default none.
+            batch_statistics: As in `PrivateModel.compile`. The statistics of
+                the layers are updated with each answer.
             self_check_examples: As in `PrivateModel`.
             seed: As in `DPOptimizer`: for tests.
 
@@ -77,6 +85,7 @@ class PrivateGradients:
                 a strategy is in scope.
         """
         self.model = model
+        self.metrics: dict[str, float] = {}
         self._kept = KeptAnswers()
         self._optimizer = DPOptimizer(
             self._kept, query=query, ledger=ledger, groups=groups, seed=seed
@@ -90,8 +99,13 @@ class PrivateGradients:
                 f"Received: {type(tf.distribute.get_strategy()).__name__}. "
                 "Train on several devices with PrivateModel."
             )
-        # Nothing is shown of the data but the answers.
-        self._private.compile(self._optimizer, loss, private_metrics={})
+        # Nothing is shown of the data but private answers.
+        self._private.compile(
+            self._optimizer,
+            loss,
+            private_metrics=private_metrics or {},
+            batch_statistics=batch_statistics,
+        )
 
     def over(
         self,
@@ -148,5 +162,6 @@ class PrivateGradients:
             samples, rounds, target_epsilon=target_epsilon, delta=delta
         )
         with contextlib.closing(run):
-            for _ in run:
+            for metrics in run:
+                self.metrics = {k: float(v) for k, v in metrics.items()}
                 yield self._kept.read()

@@ -387,7 +387,7 @@ class PrivateModel(HeldModel):
         *,
         target_epsilon: float | None = None,
         delta: float | None = None,
-    ) -> Generator[None, None, None]:
+    ) -> Generator[Mapping[str, Any], None, None]:
         """Runs rounds as `fit` does, and hands over after each of them.
 
         `PrivateGradients` is made of it. Whoever has control meanwhile may
@@ -400,7 +400,7 @@ class PrivateModel(HeldModel):
             delta: As in `fit`, for the target.
 
         Yields:
-            Nothing, after each release.
+            The metrics of each round, after its release.
         """
         adapter, replicas = self._ready(samples)
         delta = self._delta(delta, adapter)
@@ -410,9 +410,10 @@ class PrivateModel(HeldModel):
         with self._running(adapter, replicas, terms, limit) as loop:
             batches = iter(adapter.dataset())
             for _ in range(rounds):
-                loop.run(batches, rounds=1)
+                self.reset_metrics()
+                logs = loop.run(batches, rounds=1)
                 loop.renew_seeds()
-                yield
+                yield logs
                 if loop.recorder.is_exhausted:
                     break
 

@@ -75,14 +75,16 @@ class TrainingStep:
         ):
             raise PrivateTrainingError(
                 "The optimizer, its schedule, the model and what is trainable "
-                "must be those that were compiled. Call compile() again, with "
-                "a new optimizer if other variables are trained."
+                "must be those that the step was built for. Call compile() "
+                "again, with a new optimizer if other variables are trained. "
+                "For a loop of your own, make new PrivateGradients."
             )
         if optimizer.round.fingerprint() != self._asked:
             raise PrivateTrainingError(
                 "The queries and groups must be those that the step was "
                 "compiled with: the ledger would say one thing, and the step "
-                "do another. Call compile() again, with a new optimizer."
+                "do another. Call compile() again, with a new optimizer, or "
+                "make new PrivateGradients."
             )
 
     @property

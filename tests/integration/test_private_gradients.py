@@ -1,6 +1,7 @@
 """Own loops get what `fit` would apply, and the ledger covers all of it."""
 
 import contextlib
+import itertools
 import signal
 import subprocess
 import sys
@@ -286,6 +287,48 @@ class TestTheLedger:
             assert ledger.unsettled >= 1
 
 
+class TestSideQueries:
+    def test_metrics_are_those_of_each_round_alone(self) -> None:
+        """A count of all records of a sample, with no noise."""
+        classes = keras_dp.PrivateClassCounts(
+            keras_dp.GaussianSumQuery(1.0, 0.0), 3
+        )
+        ledger = new_ledger()
+        gradients = gradients_of(
+            new_model(), ledger, private_metrics={"labels": classes}
+        )
+        assert gradients.metrics == {}
+
+        counts = []
+        for _ in gradients.over(samples(), rounds=3):
+            assert sorted(gradients.metrics) == [f"labels_{i}" for i in "012"]
+            counts.append(sum(gradients.metrics.values()))
+
+        sizes = [int(batch.mask.sum()) for batch in _first(samples(), 3)]
+        assert counts == sizes
+        (round_,) = ledger.rounds
+        names = [query.name for query in round_[0].queries]
+        assert names == ["gradients", "metrics/labels"]
+
+    def test_batch_statistics_are_released_with_the_gradients(self) -> None:
+        layer = layers.BatchNormalization()
+        gradients = gradients_of(
+            new_model(layer),
+            batch_statistics=keras_dp.GaussianAverageQuery(
+                3.0, 0.0, denominator=30
+            ),
+        )
+
+        answers = list(gradients.over(samples(), rounds=2))
+
+        assert len(answers) == 2
+        assert (layer.moving_mean.numpy() != 0).all()
+
+
+def _first(sampler, rounds):
+    return itertools.islice(sampler.rounds(), rounds)
+
+
 class TestRefused:
     @pytest.mark.full
     def test_are_two_iterations_at_once(self) -> None:
@@ -304,8 +347,11 @@ class TestRefused:
 
         model.trainable = False
 
-        with pytest.raises(PrivateTrainingError, match="what is trainable"):
+        with pytest.raises(PrivateTrainingError, match="what is trainable") as (
+            error
+        ):
             next(answers)
+        assert "make new PrivateGradients" in str(error.value)
         assert (len(ledger), ledger.unsettled) == (1, 0)
 
     def test_are_batches_that_the_library_did_not_draw(self) -> None:
