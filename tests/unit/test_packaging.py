@@ -120,7 +120,11 @@ class TestTheDependencies:
 
         assert "numpy" in imported
         # Those of the extras.
-        assert imported - required == {"tensorflow", "matplotlib"}
+        assert imported - required == {
+            "dp-accounting",
+            "matplotlib",
+            "tensorflow",
+        }
 
 
 class TestThePins:

@@ -20,6 +20,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 ALLOWED = {
     "ledger": set(),
     "accountants": {"ledger"},
+    "interchange": {"accountants", "ledger"},
     "planning": {"accountants", "ledger", "sampling"},
     "budgets": {"accountants", "ledger", "planning"},
     "reporting": {"accountants", "budgets", "ledger", "planning"},
@@ -338,6 +339,7 @@ STATEMENTS = [
     "import keras_dp",
     "import keras_dp.ledger, keras_dp.accountants",
     "import keras_dp.sampling",
+    "import keras_dp.interchange",
     "import keras_dp.reporting",
     "keras_dp.PrivacyLedger, keras_dp.accountants.RDP",
     "dir(keras_dp), keras_dp.__version__",

@@ -1,0 +1,20 @@
+"""The rounds of a ledger in the forms of other programs. No TensorFlow."""
+
+from keras_dp.interchange.csv_rounds import write_csv
+from keras_dp.interchange.dp_events import from_dp_event, to_dp_event
+from keras_dp.interchange.formatted_ledgers import (
+    GaussianSumQueryEntry,
+    SampleEntry,
+    from_formatted_ledger,
+    to_formatted_ledger,
+)
+
+__all__ = [
+    "GaussianSumQueryEntry",
+    "SampleEntry",
+    "from_dp_event",
+    "from_formatted_ledger",
+    "to_dp_event",
+    "to_formatted_ledger",
+    "write_csv",
+]

@@ -1,0 +1,98 @@
+"""The rounds of a ledger as a table for spreadsheets."""
+
+import csv
+from typing import Any, TextIO
+
+from keras_dp.accountants.normalize.rounds import LedgerLike, counted_rounds
+from keras_dp.ledger import (
+    DisjointBatches,
+    FixedSizeWithoutReplacement,
+    FixedSizeWithReplacement,
+    FullDataset,
+    GaussianSum,
+    PoissonSampling,
+    Round,
+    SamplingEvent,
+)
+
+COLUMNS = (
+    "first_round",
+    "count",
+    "sampling",
+    "sampling_probability",
+    "sample_size",
+    "population_size",
+    "epoch_id",
+    "drawn_by_library",
+    "seeded",
+    "queries",
+    "l2_norm_bound",
+    "noise_stddev",
+    "events",
+)
+# A spreadsheet would run a cell that begins with one of them.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def write_csv(ledger: LedgerLike, file: TextIO) -> None:
+    """Writes the rounds of a ledger as CSV, a line for equal rounds in a row.
+
+    The first line names the columns. `first_round` counts from 1. A cell is
+    empty where a sampling has no such number, and so are `l2_norm_bound` and
+    `noise_stddev` where a round is not one Gaussian sum; `events` has all
+    releases of a round in full. Text that a spreadsheet would take for a
+    formula begins with an apostrophe.
+
+    Args:
+        ledger: An object with `rounds`, or the pairs (Round, count).
+        file: A text file, opened with `newline=""`.
+
+    >>> import sys
+    >>> step = Round(PoissonSampling(0.01), (GaussianSum("all", 1.0, 4.0),))
+    >>> write_csv([(step, 10_000)], sys.stdout)
+    first_round,count,sampling,sampling_probability,...
+    1,10000,PoissonSampling,0.01,,,,False,False,all,1.0,4.0,...
+    """
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    first = 1
+    for each, count in counted_rounds(ledger):
+        cells = {"first_round": first, "count": count, **_cells(each)}
+        writer.writerow([_safe(cells.get(name, "")) for name in COLUMNS])
+        first += count
+
+
+def _cells(each: Round) -> dict[str, Any]:
+    cells = {
+        "sampling": type(each.sampling).__name__,
+        "drawn_by_library": getattr(each.sampling, "drawn_by_library", False),
+        "seeded": each.seeded,
+        "queries": "; ".join(query.name for query in each.queries),
+        "events": "; ".join(map(repr, each.queries)),
+        **_sampling(each.sampling),
+    }
+    if len(each.queries) == 1 and isinstance(each.queries[0], GaussianSum):
+        cells["l2_norm_bound"] = each.queries[0].l2_norm_bound
+        cells["noise_stddev"] = each.queries[0].noise_stddev
+    return cells
+
+
+def _sampling(sampling: SamplingEvent) -> dict[str, Any]:
+    match sampling:
+        case PoissonSampling():
+            return {"sampling_probability": sampling.probability}
+        case FullDataset():
+            return {"sampling_probability": 1.0}
+        case DisjointBatches():
+            return {"epoch_id": sampling.epoch_id}
+        case FixedSizeWithoutReplacement() | FixedSizeWithReplacement():
+            return {
+                "sample_size": sampling.sample_size,
+                "population_size": sampling.population_size,
+            }
+    return {}
+
+
+def _safe(cell: Any) -> Any:
+    is_formula = isinstance(cell, str) and cell.startswith(_FORMULA)
+    return f"'{cell}" if is_formula else cell

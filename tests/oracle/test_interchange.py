@@ -1,0 +1,278 @@
+"""Ledgers that are replayed by both libraries: neither says too little.
+
+A bound of dp_accounting on an exported ledger must not be below what an attack
+can reach, which the lower bounds of `Fourier` are.
+"""
+
+import dp_accounting as dp
+import pytest
+from dp_accounting import NeighboringRelation
+
+from keras_dp.accountants import RDP, Fourier
+from keras_dp.interchange import (
+    from_dp_event,
+    from_formatted_ledger,
+    to_dp_event,
+    to_formatted_ledger,
+)
+from keras_dp.ledger import (
+    CoordinateBounds,
+    DiscreteGaussianSum,
+    DisjointBatches,
+    EncodedSum,
+    FixedSizeWithoutReplacement,
+    FullDataset,
+    GaussianSum,
+    LaplaceNoise,
+    PoissonSampling,
+    Round,
+    TreeSum,
+    UnverifiedSampling,
+)
+
+DELTA = 1e-5
+THEIRS = {
+    "add_or_remove_one": NeighboringRelation.ADD_OR_REMOVE_ONE,
+    "replace_one": NeighboringRelation.REPLACE_ONE,
+    "zero_out": NeighboringRelation.REPLACE_SPECIAL,
+}
+SUM = GaussianSum("gradients", 3.0, 6.0)
+PAIR = SUM, GaussianSum("norms", 0.5, 2.0)
+LEDGERS = {
+    "full": [(Round(FullDataset(), (SUM,)), 4)],
+    "poisson": [(Round(PoissonSampling(0.02), PAIR), 500)],
+    "mixed": [
+        (Round(PoissonSampling(0.02), (SUM,)), 300),
+        (Round(FullDataset(), PAIR), 2),
+        (Round(PoissonSampling(0.05), PAIR), 40),
+    ],
+    "unverified": [(Round(UnverifiedSampling(), (SUM,)), 4)],
+    "epochs": [
+        (Round(DisjointBatches("1"), (SUM,)), 100),
+        (Round(DisjointBatches("2"), PAIR), 100),
+    ],
+    "fixed size": [
+        (Round(FixedSizeWithoutReplacement(100, 10_000), (SUM,)), 1000),
+        (Round(FullDataset(), (SUM,)), 1),
+    ],
+}
+RELATIONS = {
+    "full": [*THEIRS],
+    "poisson": [*THEIRS],
+    "mixed": [*THEIRS],
+    "unverified": ["replace_one", "zero_out"],
+    "epochs": ["replace_one", "zero_out"],
+    "fixed size": ["replace_one"],
+}
+CASES = [(name, each) for name in LEDGERS for each in RELATIONS[name]]
+
+
+def their_epsilon(kind, event, neighbours):
+    """Returns what an accountant says; None if it does not know the event."""
+    accountant = kind(neighboring_relation=THEIRS[neighbours])
+    if not accountant.supports(event):
+        return None
+    return accountant.compose(event).get_epsilon(DELTA)
+
+
+@pytest.mark.parametrize(("name", "neighbours"), CASES)
+def test_their_bounds_are_bounds(name, neighbours) -> None:
+    ledger = LEDGERS[name]
+    truth = Fourier().epsilon_bounds(ledger, delta=DELTA, neighbours=neighbours)
+
+    event = to_dp_event(ledger, neighbours=neighbours)
+
+    found = [
+        their_epsilon(dp.rdp.RdpAccountant, event, neighbours),
+        their_epsilon(dp.pld.PLDAccountant, event, neighbours),
+    ]
+    assert any(found)
+    assert min(each for each in found if each) >= truth.lower * (1 - 1e-6)
+
+
+@pytest.mark.parametrize(("name", "neighbours"), CASES)
+def test_their_renyi_bounds_are_ours(name, neighbours) -> None:
+    ledger = LEDGERS[name]
+    event = to_dp_event(ledger, neighbours=neighbours)
+    theirs = their_epsilon(dp.rdp.RdpAccountant, event, neighbours)
+    if theirs is None:  # Poisson samples of which a record is replaced.
+        assert neighbours == "replace_one"
+        return
+
+    ours = RDP().epsilon(ledger, delta=DELTA, neighbours=neighbours)
+
+    # They have other orders, and a looser divergence at a fixed size.
+    assert ours <= theirs * (1 + 1e-9)
+    assert ours >= (0.5 if name == "fixed size" else 0.98) * theirs
+
+
+@pytest.mark.parametrize(
+    ("name", "neighbours"),
+    [
+        ("full", "add_or_remove_one"),
+        ("poisson", "add_or_remove_one"),
+        ("poisson", "replace_one"),
+        ("poisson", "zero_out"),
+        ("mixed", "add_or_remove_one"),
+        ("epochs", "zero_out"),
+    ],
+)
+def test_their_distributions_are_ours(name, neighbours) -> None:
+    ledger = LEDGERS[name]
+    event = to_dp_event(ledger, neighbours=neighbours)
+
+    theirs = their_epsilon(dp.pld.PLDAccountant, event, neighbours)
+
+    ours = Fourier().epsilon(ledger, delta=DELTA, neighbours=neighbours)
+    assert theirs == pytest.approx(ours, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("naive", "neighbours"),
+    [
+        (
+            dp.SampledWithoutReplacementDpEvent(
+                10_000, 100, dp.GaussianDpEvent(2.0)
+            ),
+            "fixed size",
+        ),
+        (dp.GaussianDpEvent(2.0), "unverified"),
+    ],
+    ids=["fixed size", "unverified"],
+)
+def test_and_a_naive_event_would_be_found(naive, neighbours) -> None:
+    """Control: stddev over one bound, where a record is replaced."""
+    ledger = LEDGERS[neighbours][:1]
+    truth = Fourier().epsilon_bounds(
+        ledger, delta=DELTA, neighbours="replace_one"
+    )
+    accountant = dp.rdp.RdpAccountant(
+        neighboring_relation=NeighboringRelation.REPLACE_ONE
+    )
+
+    theirs = accountant.compose(naive, ledger[0][1]).get_epsilon(DELTA)
+
+    assert theirs < truth.lower
+
+
+def test_discrete_sums_agree() -> None:
+    query = DiscreteGaussianSum("counts", 5.0, 20.0)
+    ledger = [(Round(FullDataset(), (query,)), 3)]
+
+    theirs = their_epsilon(
+        dp.rdp.RdpAccountant, to_dp_event(ledger), "add_or_remove_one"
+    )
+
+    assert RDP().epsilon(ledger, delta=DELTA) == pytest.approx(theirs, rel=0.01)
+
+
+@pytest.mark.parametrize("probability", [1.0, 0.1])
+def test_laplace_sums_agree(probability) -> None:
+    """One coordinate, where the L1 norm is all there is."""
+    bounds = CoordinateBounds.from_arrays([[1.0]], [1])
+    query = EncodedSum("encoded", bounds, LaplaceNoise(3.0))
+    ledger = [(Round(PoissonSampling(probability), (query,)), 10)]
+    event = to_dp_event(ledger)
+
+    exact = their_epsilon(dp.pld.PLDAccountant, event, "add_or_remove_one")
+
+    ours = RDP().epsilon(ledger, delta=DELTA)
+    assert 0.8 * ours < exact < ours
+    if probability == 1:
+        renyi = their_epsilon(dp.rdp.RdpAccountant, event, "add_or_remove_one")
+        assert ours == pytest.approx(renyi, rel=0.01)
+
+
+def test_many_coordinates_cost_no_more_than_their_l1_norm() -> None:
+    bounds = CoordinateBounds.from_arrays([[0.25, 0.125]], [2, 4])
+    query = EncodedSum("encoded", bounds, LaplaceNoise(3.0))
+    ledger = [(Round(FullDataset(), (query,)), 30)]
+
+    theirs = their_epsilon(
+        dp.rdp.RdpAccountant, to_dp_event(ledger), "add_or_remove_one"
+    )
+
+    assert RDP().epsilon(ledger, delta=DELTA) <= theirs * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("leaves", [1, 7, 8, 1000])
+def test_trees_agree(leaves) -> None:
+    event = dp.SelfComposedDpEvent(
+        dp.SingleEpochTreeAggregationDpEvent(5.0, leaves), 3
+    )
+    theirs = their_epsilon(dp.rdp.RdpAccountant, event, "zero_out")
+
+    rounds = from_dp_event(event)
+
+    ours = RDP().epsilon(rounds, delta=DELTA, neighbours="zero_out")
+    assert ours == pytest.approx(theirs, rel=0.01)
+    back = to_dp_event(rounds, neighbours="zero_out")
+    again = their_epsilon(dp.rdp.RdpAccountant, back, "zero_out")
+    assert again == pytest.approx(theirs, rel=1e-9)
+
+
+def test_a_ledger_with_a_tree_is_exported() -> None:
+    node = TreeSum("prefix", 1.0, 5.0, "c0ffee")
+    ledger = [(Round(PoissonSampling(0.1), (node, SUM)), 5)]
+    truth = Fourier().epsilon_bounds(ledger, delta=DELTA)
+
+    theirs = their_epsilon(
+        dp.pld.PLDAccountant, to_dp_event(ledger), "add_or_remove_one"
+    )
+
+    assert theirs == pytest.approx(truth.upper, rel=1e-3)
+    assert theirs >= truth.lower
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        dp.SelfComposedDpEvent(
+            dp.PoissonSampledDpEvent(
+                0.02,
+                dp.ComposedDpEvent(
+                    [
+                        dp.SelfComposedDpEvent(dp.GaussianDpEvent(9.0), 3),
+                        dp.GaussianDpEvent(4.0),
+                    ]
+                ),
+            ),
+            200,
+        ),
+        dp.ComposedDpEvent(
+            [
+                dp.GaussianDpEvent(9.0),
+                dp.SelfComposedDpEvent(
+                    dp.ComposedDpEvent(
+                        [
+                            dp.GaussianDpEvent(40.0),
+                            dp.PoissonSampledDpEvent(
+                                0.01, dp.GaussianDpEvent(2.0)
+                            ),
+                        ]
+                    ),
+                    50,
+                ),
+            ]
+        ),
+    ],
+    ids=["sample", "nested"],
+)
+def test_their_events_cost_as_much_here(event) -> None:
+    theirs = their_epsilon(dp.rdp.RdpAccountant, event, "add_or_remove_one")
+
+    ours = RDP().epsilon(from_dp_event(event), delta=DELTA)
+
+    assert theirs * 0.98 <= ours <= theirs * (1 + 1e-9)
+
+
+def test_formatted_ledgers_cost_the_same() -> None:
+    ledger = LEDGERS["mixed"]
+
+    entries = to_formatted_ledger(ledger, population_size=10_000)
+
+    assert len(entries) == 342
+    rounds = from_formatted_ledger(entries)
+    assert RDP().epsilon(rounds, delta=DELTA) == pytest.approx(
+        RDP().epsilon(ledger, delta=DELTA), rel=1e-14
+    )
