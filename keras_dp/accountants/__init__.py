@@ -14,6 +14,7 @@ from keras_dp.accountants.attacks.group_privacy import (
     group_delta,
     group_epsilon,
 )
+from keras_dp.accountants.attacks.precision import precision_at_recall
 from keras_dp.accountants.attacks.trade_off import (
     TradeOff,
     advantage,
@@ -64,6 +65,7 @@ __all__ = [
     "group_delta",
     "group_epsilon",
     "plan",
+    "precision_at_recall",
     "rounds_left",
     "strongest_neighbours",
     "trade_off",

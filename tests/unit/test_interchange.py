@@ -342,7 +342,9 @@ class TestFromADpEvent:
             dp.dp_event.DiscreteLaplaceDpEvent(1.0, 1),
             dp.ZCDpEvent(0.5),
             dp.RandomizedResponseDpEvent(0.5, 2),
-            dp.dp_event.RepeatAndSelectDpEvent(dp.GaussianDpEvent(1.0), 2.0, 1.0),
+            dp.dp_event.RepeatAndSelectDpEvent(
+                dp.GaussianDpEvent(1.0), 2.0, 1.0
+            ),
             dp.dp_event.MixtureOfGaussiansDpEvent(1.0, [0.0, 1.0], [0.5, 0.5]),
             dp.TruncatedSubsampledGaussianDpEvent(100, 0.1, 20, 1.0),
             dp.PoissonSampledDpEvent(0.1, dp.LaplaceDpEvent(1.0)),

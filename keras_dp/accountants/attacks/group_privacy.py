@@ -98,14 +98,10 @@ def group_epsilon(
     """
     _check.integer_at_least(1, group_size=group_size)
     check_delta(delta)
-    accountant, relation, rounds = replayed(ledger, accountant, neighbours)
-    pair = k_fold(rounds, group_size)
-    is_pair = pair is not None and accountant.supports(pair)
-    if is_pair and pair is not None:
-        found = accountant.epsilon_of(pair, delta)
-    else:
-        found = _textbook_epsilon(accountant, rounds, group_size, float(delta))
-    return GroupPrivacy(found, float(delta), is_pair, relation)
+    group = Group(*replayed(ledger, accountant, neighbours), group_size)
+    return GroupPrivacy(
+        group.epsilon_of(delta), float(delta), group.is_pair, group.neighbours
+    )
 
 
 def group_delta(
@@ -133,16 +129,58 @@ def group_delta(
     """
     _check.integer_at_least(1, group_size=group_size)
     _check.finite_non_negative(epsilon=epsilon)
-    accountant, relation, rounds = replayed(ledger, accountant, neighbours)
-    pair = k_fold(rounds, group_size)
-    is_pair = pair is not None and accountant.supports(pair)
-    if is_pair and pair is not None:
-        found = accountant.delta_of(pair, epsilon)
-    else:
-        share = float(epsilon) / group_size
-        log_delta = _log_delta(accountant, rounds, group_size, share)
-        found = min(1.0, max(math.exp(min(log_delta, 0.0)), _LEAST))
-    return GroupPrivacy(float(epsilon), found, is_pair, relation)
+    group = Group(*replayed(ledger, accountant, neighbours), group_size)
+    return GroupPrivacy(
+        float(epsilon),
+        group.delta_of(epsilon),
+        group.is_pair,
+        group.neighbours,
+    )
+
+
+class Group:
+    """A ledger for a group of records, replayed once for many questions.
+
+    Attributes:
+        neighbours: The adjacency relation of one record.
+        is_pair: Whether answers are of the dominating pair of the group; if
+            not, they are the textbook bound.
+    """
+
+    def __init__(
+        self,
+        accountant: Accountant,
+        neighbours: Neighbours,
+        rounds: tuple[CountedMechanism, ...],
+        group_size: int,
+    ) -> None:
+        """Takes what `replayed` returns, and the size of the group, >= 1."""
+        _check.integer_at_least(1, group_size=group_size)
+        self.neighbours = neighbours
+        self._accountant, self._rounds = accountant, rounds
+        self._size = group_size
+        pair = k_fold(rounds, group_size)
+        self.is_pair = pair is not None and accountant.supports(pair)
+        if self.is_pair and pair is not None:
+            self._rounds = pair
+
+    def epsilon_of(self, delta: float) -> float:
+        """Returns the epsilon of the group, as `group_epsilon` does."""
+        if self.is_pair:
+            return self._accountant.epsilon_of(self._rounds, delta)
+        return _textbook_epsilon(
+            self._accountant, self._rounds, self._size, float(delta)
+        )
+
+    def delta_of(self, epsilon: float) -> float:
+        """Returns the delta of the group, as `group_delta` does."""
+        if self.is_pair:
+            return self._accountant.delta_of(self._rounds, epsilon)
+        share = float(epsilon) / self._size
+        log_delta = _log_delta(
+            self._accountant, self._rounds, self._size, share
+        )
+        return min(1.0, max(math.exp(min(log_delta, 0.0)), _LEAST))
 
 
 def k_fold(

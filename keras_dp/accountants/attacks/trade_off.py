@@ -9,13 +9,13 @@ import numpy.typing as npt
 from keras_dp import _check
 from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.arrays import Array
+from keras_dp.accountants.attacks.group_privacy import Group
 from keras_dp.accountants.attacks.supporting_lines import (
     Line,
     corners,
     supporting_lines,
 )
 from keras_dp.accountants.normalize.adjacency import Neighbours
-from keras_dp.accountants.normalize.mechanisms import CountedMechanism
 from keras_dp.accountants.normalize.rounds import LedgerLike
 from keras_dp.accountants.replay import replayed
 
@@ -142,6 +142,7 @@ def trade_off(
     lines: int = 100,
     accountant: Accountant | None = None,
     neighbours: Neighbours | None = None,
+    group_size: int = 1,
 ) -> TradeOff:
     """Returns a bound on the errors of every attack on a ledger.
 
@@ -157,6 +158,7 @@ def trade_off(
         accountant: The tightest that can replay the ledger by default.
         neighbours: The adjacency relation; by default the strongest that
             all rounds support.
+        group_size: How many records the attack asks about together, >= 1.
 
     Raises:
         UnsupportedEventError: The accountant has no bound for a round.
@@ -171,13 +173,17 @@ def trade_off(
     array([0.018, 0.389])
     """
     _check.integer_at_least(2, lines=lines)
-    accountant, _, rounds = replayed(ledger, accountant, neighbours)
-    return curve_of(
-        accountant,
-        rounds,
+    group = Group(*replayed(ledger, accountant, neighbours), group_size)
+    found = supporting_lines(
+        group.delta_of,
+        largest_epsilon=group.epsilon_of(_LEAST_RATE),
         lines=lines,
         least_rate=_LEAST_RATE,
         tail_weight=_TAIL_WEIGHT,
+    )
+    return TradeOff(
+        tuple(line.epsilon for line in found),
+        tuple(line.delta for line in found),
     )
 
 
@@ -211,6 +217,7 @@ def bayes_risk(
     prior: float,
     accountant: Accountant | None = None,
     neighbours: Neighbours | None = None,
+    group_size: int = 1,
 ) -> float:
     """Returns the least chance of an attack to be wrong, for a given prior.
 
@@ -227,6 +234,7 @@ def bayes_risk(
         accountant: The tightest that can replay the ledger by default.
         neighbours: The adjacency relation; by default the strongest that
             all rounds support.
+        group_size: How many records the attack asks about together, >= 1.
 
     Raises:
         UnsupportedEventError: The accountant has no bound for a round.
@@ -245,33 +253,11 @@ def bayes_risk(
         raise ValueError(
             f"`prior` must be in [0, 1]. Received: prior={prior!r}."
         )
-    accountant, _, rounds = replayed(ledger, accountant, neighbours)
+    group = Group(*replayed(ledger, accountant, neighbours), group_size)
     less = min(prior, 1 - prior)
     if less == 0:
         return 0.0
     epsilon = math.log1p(-less) - math.log(less)
     epsilon = max(0.0, epsilon - _ROUND_UP * (1 + epsilon))
-    risk = less * (1 - accountant.delta_of(rounds, epsilon))
+    risk = less * (1 - group.delta_of(epsilon))
     return max(0.0, risk * (1 - _ROUND_UP))
-
-
-def curve_of(
-    accountant: Accountant,
-    rounds: tuple[CountedMechanism, ...],
-    *,
-    lines: int,
-    least_rate: float,
-    tail_weight: float,
-) -> TradeOff:
-    """Returns a curve from `lines` evaluations of delta."""
-    found = supporting_lines(
-        lambda epsilon: accountant.delta_of(rounds, epsilon),
-        largest_epsilon=accountant.epsilon_of(rounds, least_rate),
-        lines=lines,
-        least_rate=least_rate,
-        tail_weight=tail_weight,
-    )
-    return TradeOff(
-        tuple(line.epsilon for line in found),
-        tuple(line.delta for line in found),
-    )

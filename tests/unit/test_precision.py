@@ -1,0 +1,147 @@
+"""The precision of an attack, against that of the best one on a Gaussian."""
+
+import math
+import re
+
+import pytest
+from scipy.stats import norm
+
+from keras_dp.accountants import (
+    RDP,
+    AnalyticGaussian,
+    TradeOff,
+    bayes_risk,
+    group_delta,
+    precision_at_recall,
+    trade_off,
+)
+from keras_dp.ledger import (
+    FixedSizeWithoutReplacement,
+    FullDataset,
+    GaussianSum,
+    NonPrivateSum,
+    PoissonSampling,
+    Round,
+)
+
+MESSAGE = re.compile(r"`\w+` must .* Received: .*", re.DOTALL)
+
+
+def gaussian(noise):
+    return [(Round(FullDataset(), (GaussianSum("sum", 1.0, noise),)), 1)]
+
+
+@pytest.mark.parametrize("noise", [0.5, 1.0, 4.0])
+@pytest.mark.parametrize("prior", [0.01, 0.5])
+@pytest.mark.parametrize("recall", [1e-6, 0.01, 0.5, 0.9])
+def test_is_that_of_the_best_attack_on_a_gaussian(noise, prior, recall) -> None:
+    """`x = Phi(Phi^-1(recall) - 1 / z)` false positives are the fewest."""
+    curve = trade_off(gaussian(noise), accountant=AnalyticGaussian())
+    wrong = norm.sf(norm.isf(recall) + 1 / noise)
+    exact = prior * recall / (prior * recall + (1 - prior) * wrong)
+
+    found = precision_at_recall(curve, prior=prior, recall=recall)
+
+    assert found >= exact
+    # Of 100 lines; below slope 1 there are none.
+    assert 1 - found >= (1 - exact) * (0.95 if recall < 0.6 else 0.6)
+
+
+@pytest.mark.parametrize("noise", [0.5, 1.0, 4.0])
+@pytest.mark.parametrize("chance", [1e-4, 0.01, 0.3])
+def test_an_attack_is_seldom_surer(noise, chance) -> None:
+    """The loss on a Gaussian is `N(1 / (2 z^2), 1 / z^2)`."""
+    curve = trade_off(gaussian(noise), accountant=AnalyticGaussian())
+    growth = norm.isf(chance, loc=0.5 / noise**2, scale=1 / noise)
+
+    found = precision_at_recall(curve, prior=0.2, recall=chance)
+
+    assert found >= 1 / (1 + 4 * math.exp(-growth))
+
+
+def test_of_nothing_is_the_prior() -> None:
+    found = precision_at_recall(trade_off([]), prior=0.2, recall=0.01)
+
+    assert found == pytest.approx(0.2, rel=1e-9)
+
+
+def test_of_a_bare_sum_is_1() -> None:
+    bare = [(Round(FullDataset(), (NonPrivateSum("loss"),)), 1)]
+
+    assert precision_at_recall(trade_off(bare), prior=0.2, recall=0.01) == 1
+
+
+def test_of_a_pure_guarantee_grows_the_odds_by_it() -> None:
+    curve = TradeOff((1.0,), (0.0,))
+
+    for recall in (1e-9, 0.5, 1.0):
+        found = precision_at_recall(curve, prior=0.5, recall=recall)
+        assert found == pytest.approx(math.e / (1 + math.e), rel=1e-12)
+
+
+def test_fewer_hits_than_delta_may_all_be_right() -> None:
+    curve = TradeOff((1.0,), (0.1,))
+
+    assert precision_at_recall(curve, prior=0.5, recall=0.1) == 1
+    assert precision_at_recall(curve, prior=0.5, recall=0.2) < 0.9
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"prior": 0.0},
+        {"prior": 1.0},
+        {"prior": math.nan},
+        {"recall": 0.0},
+        {"recall": 1.5},
+    ],
+    ids=repr,
+)
+def test_refuses_what_is_no_chance(arguments) -> None:
+    arguments = {"prior": 0.5, "recall": 0.5, **arguments}
+
+    with pytest.raises(ValueError, match=MESSAGE):
+        precision_at_recall(TradeOff((0.0,), (0.0,)), **arguments)
+
+
+class TestGroups:
+    def test_move_a_sum_as_far_as_a_record_with_less_noise(self) -> None:
+        accountant = AnalyticGaussian()
+        options = {"accountant": accountant, "lines": 20}
+
+        together = trade_off(gaussian(4.0), group_size=4, **options)
+
+        alone = trade_off(gaussian(1.0), **options)
+        assert together.advantage == pytest.approx(alone.advantage, rel=1e-10)
+        assert together.largest_true_positive_rate(0.01) == pytest.approx(
+            alone.largest_true_positive_rate(0.01), rel=1e-10
+        )
+        risk = bayes_risk(
+            gaussian(4.0), prior=0.2, group_size=4, accountant=accountant
+        )
+        assert risk == pytest.approx(
+            bayes_risk(gaussian(1.0), prior=0.2, accountant=accountant),
+            rel=1e-10,
+        )
+
+    @pytest.mark.parametrize(
+        "sampling",
+        [PoissonSampling(0.1), FixedSizeWithoutReplacement(10, 100)],
+        ids=["pair", "textbook"],
+    )
+    def test_have_lines_of_group_delta(self, sampling) -> None:
+        ledger = [(Round(sampling, (GaussianSum("sum", 1.0, 4.0),)), 20)]
+
+        curve = trade_off(ledger, group_size=3, lines=4, accountant=RDP())
+
+        for epsilon, delta in zip(curve.epsilons, curve.deltas, strict=True):
+            assert (
+                delta
+                == group_delta(
+                    ledger, group_size=3, epsilon=epsilon, accountant=RDP()
+                ).delta
+            )
+
+    def test_of_no_size_are_refused(self) -> None:
+        with pytest.raises(ValueError, match=MESSAGE):
+            trade_off(gaussian(1.0), group_size=0)
