@@ -63,6 +63,10 @@ class DamagedRecordsError(OSError):
     """A file of records is damaged, or changed while it was in use."""
 
 
+class OutputError(Exception):
+    """The command line could not write its answer. Never leaves the package."""
+
+
 class TooSlowError(Exception):
     """A numerical method would take too long; another one takes over.
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from keras_dp import _check
 from keras_dp.accountants import Accountant, available_accountants
 from keras_dp.accountants.attacks.group_privacy import group_epsilon
 from keras_dp.accountants.claim import Claim, rounded_up
@@ -17,14 +18,10 @@ from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
     CoordinateBounds,
     CountedRound,
-    DiscreteGaussianSum,
-    EncodedSum,
-    GaussianSum,
     NoiseDistribution,
     PrivacyLedger,
-    SumQueryEvent,
-    TreeSum,
 )
+from keras_dp.reporting.wording import described, on_one_line
 
 # Adaptive clipping makes every round of a run another one.
 _MOST_SHOWN = 10
@@ -64,6 +61,7 @@ class Report:
             relation is supported by all rounds.
         costs: By every accountant that can replay the rounds, in the order of
             `available_accountants`; empty if none can.
+        group_size: How many units every epsilon protects together.
     """
 
     dataset: str
@@ -74,11 +72,17 @@ class Report:
     delta: float
     neighbours: Neighbours | None
     costs: tuple[Cost, ...]
+    group_size: int = 1
 
     @property
     def total_rounds(self) -> int:
         """Number of rounds, unsettled ones included."""
         return sum(count for _, count in self.rounds)
+
+    @property
+    def records_together(self) -> int:
+        """How many records every epsilon protects together."""
+        return self.rows_per_unit * self.group_size
 
     @property
     def seeded_rounds(self) -> int:
@@ -91,6 +95,7 @@ class Report:
             "dataset": self.dataset,
             "unit": self.unit,
             "rows_per_unit": self.rows_per_unit,
+            "group_size": self.group_size,
             "total_rounds": self.total_rounds,
             "unsettled_rounds": self.unsettled,
             "seeded_rounds": self.seeded_rounds,
@@ -122,7 +127,7 @@ class Report:
             self.delta,
             self.neighbours,
             least.accountant,
-            group_size=self.rows_per_unit,
+            group_size=self.records_together,
         )
 
     def as_text(self, *, every_accountant: bool = False) -> str:
@@ -137,9 +142,12 @@ class Report:
         return "\n".join(lines)
 
     def _summary(self) -> Iterator[str]:
-        yield self.claim.sentence(_on_one_line(self.unit))
+        unit = on_one_line(self.unit)
+        if self.group_size > 1:
+            unit = f"group of {self.group_size:,}, each one {unit},"
+        yield self.claim.sentence(unit)
         yield (
-            f"Data set {_on_one_line(self.dataset)}, privacy unit: "
+            f"Data set {on_one_line(self.dataset)}, privacy unit: "
             f"{self._unit()}"
         )
         yield f"{self.total_rounds:,} rounds"
@@ -156,7 +164,7 @@ class Report:
 
     def _unit(self) -> str:
         """Returns the unit, and what is taken for granted of it."""
-        unit = _on_one_line(self.unit)
+        unit = on_one_line(self.unit)
         if self.unit in _UNITS_OF_ROWS:
             return unit
         rows = (
@@ -179,7 +187,7 @@ class Report:
                 )
             yield f"  {count:,} x {round_.sampling!r}"
             for query in round_.queries:
-                yield f"      {_described(query)}"
+                yield f"      {described(query)}"
 
     def _epsilons(self) -> Iterator[str]:
         yield f"Epsilon at delta = {self.delta!r}:"
@@ -187,8 +195,8 @@ class Report:
             yield "  none: no adjacency relation is supported by all rounds"
             return
         relation = self.neighbours.replace("_", " ")
-        if self.rows_per_unit > 1:
-            relation += f", {self.rows_per_unit:,} records together"
+        if self.records_together > 1:
+            relation += f", {self.records_together:,} records together"
         if not self.costs:
             yield (
                 "  none: no accountant has a sound bound for these rounds "
@@ -211,6 +219,7 @@ def make_report(
     delta: float,
     neighbours: Neighbours | None = None,
     accountants: tuple[Accountant, ...] | None = None,
+    group_size: int = 1,
 ) -> Report:
     """Returns the report of a ledger.
 
@@ -220,12 +229,13 @@ def make_report(
         neighbours: The adjacency relation; by default the strongest that
             all rounds support.
         accountants: Which to ask; by default all that can replay the ledger.
+        group_size: How many units epsilon protects together, >= 1.
 
     Raises:
         UnsupportedEventError: One of the given accountants has no bound for a
             round. Without given ones, the report says that there is none.
 
-    >>> from keras_dp.ledger import PoissonSampling
+    >>> from keras_dp.ledger import GaussianSum, PoissonSampling
     >>> ledger = PrivacyLedger.in_memory(dataset="paper")
     >>> ledger.record(PoissonSampling(0.01),
     ...               [GaussianSum("gradients", 1.0, 4.0)], count=10_000)
@@ -236,6 +246,7 @@ def make_report(
       10,000 x PoissonSampling(probability=0.01, drawn_by_library=False)
           gradients: Gaussian sum, bound 1, noise stddev 4 (multiplier 4)
     """
+    _check.integer_at_least(1, group_size=group_size)
     rounds = ledger.rounds
     relation = _relation(rounds, neighbours)
     if accountants is None:
@@ -255,7 +266,7 @@ def make_report(
                 each.name,
                 group_epsilon(
                     rounds,
-                    group_size=ledger.header.rows_per_unit,
+                    group_size=ledger.header.rows_per_unit * group_size,
                     delta=delta,
                     accountant=each,
                     neighbours=relation,
@@ -264,6 +275,7 @@ def make_report(
             )
             for each in accountants
         ),
+        group_size=int(group_size),
     )
 
 
@@ -275,36 +287,6 @@ def _relation(
         return chosen_neighbours(rounds, neighbours)
     except UnsupportedEventError:
         return None
-
-
-def _described(query: SumQueryEvent) -> str:
-    known = GaussianSum | DiscreteGaussianSum | TreeSum | EncodedSum
-    if not isinstance(query, known):
-        return repr(query)
-    name = _on_one_line(query.name)
-    if isinstance(query, EncodedSum):
-        return f"{name}: encoded sum, {query.bounds!r}, {query.noise!r}"
-    if isinstance(query, DiscreteGaussianSum):
-        kind, what = "discrete Gaussian sum", "scale"
-        noise = query.noise_scale
-    else:
-        kind, what = "Gaussian sum", "stddev"
-        noise = query.noise_stddev
-    if isinstance(query, TreeSum):
-        tree = _on_one_line(query.tree_id)
-        kind = f"Gaussian nodes of tree {tree}"
-    ratio = math.inf
-    if query.l2_norm_bound > 0:
-        ratio = noise / query.l2_norm_bound
-    return (
-        f"{name}: {kind}, bound {query.l2_norm_bound:g}, noise {what} "
-        f"{noise:g} (multiplier {ratio:.4g})"
-    )
-
-
-def _on_one_line(text: str) -> str:
-    """Escapes what could pass for a line of the report, or move the cursor."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def _json_number(value: float) -> float | str:

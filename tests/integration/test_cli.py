@@ -179,6 +179,8 @@ def test_a_shell_gets_the_exit_code(program, make, code, tmp_path) -> None:
         ["report", "FILE", "FILE", "--delta", "1e-5"],
         ["verify"],
         ["verify", "FILE", "--json"],
+        ["report", "FILE", "--delta", "1e-5", "--group-size", "0"],
+        ["report", "FILE", "--delta", "1e-5", "--group-size", "two"],
     ],
     ids=" ".join,
 )
@@ -255,6 +257,35 @@ def test_verify_prints_ok_and_the_head(tmp_path, capsys) -> None:
     assert (code, err) == (0, "")
     assert out.startswith(f"OK: 3 rows, 300 rounds, head {head}\n")
     assert re.fullmatch("[0-9a-f]{64}", head)
+
+
+def test_verify_knows_the_head_it_is_told(tmp_path, capsys) -> None:
+    path = written(tmp_path / "a.ledger", rows=3)
+    with PrivacyLedger.open(path, mode="r") as ledger:
+        head = ledger.verify().head
+
+    same = main(["verify", str(path), "--head", f"{head.upper()} "])
+    written(path)
+    grown = main(["verify", str(path), "--head", head])
+
+    out, err = capsys.readouterr()
+    assert (same, grown) == (0, 4)
+    assert "nothing changed" in out
+    assert re.fullmatch(r"keras-dp: `--head` must [^\n]+Received[^\n]+\n", err)
+    assert head in err
+
+
+def test_report_protects_groups(ledger_file, capsys) -> None:
+    code = main([*REPORT, str(ledger_file), "--group-size", "3", "--all"])
+
+    out, _ = capsys.readouterr()
+    with PrivacyLedger.open(ledger_file, mode="r") as ledger:
+        together = accountants.group_epsilon(ledger, group_size=3, delta=1e-5)
+    assert code == 0
+    shown = float(re.match(r"epsilon <= (\S+) at", out)[1])
+    assert together.epsilon <= shown < together.epsilon + 1.1e-4
+    assert "one group of 3, each one patient, of at most 3 records" in out
+    assert "(add or remove one, 3 records together)" in out
 
 
 @COMMANDS

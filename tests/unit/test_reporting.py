@@ -160,6 +160,24 @@ class TestTheText:
         assert second.endswith("(at most 4 rows each: declared, not checked)")
         assert json.loads(report.as_json())["rows_per_unit"] == 4
 
+    def test_a_group_of_units_has_all_their_rows(self) -> None:
+        ledger = PrivacyLedger.in_memory(
+            dataset="d", unit="patient", rows_per_unit=4
+        )
+        ledger.record(PoissonSampling(0.01), STEP, count=100)
+
+        report = make_report(ledger, delta=DELTA, group_size=2)
+
+        together = accountants.group_epsilon(ledger, group_size=8, delta=DELTA)
+        assert report.claim.epsilon == together.epsilon
+        assert (
+            "one group of 2, each one patient, of at most 8 records"
+            in report.as_text()
+        )
+        assert json.loads(report.as_json())["group_size"] == 2
+        with pytest.raises(ValueError, match="`group_size` must"):
+            make_report(ledger, delta=DELTA, group_size=0)
+
     def test_names_each_leaf_of_nested_groups(self) -> None:
         text = make_report(heterogeneous(), delta=DELTA).as_text(**ALL)
 
@@ -336,6 +354,7 @@ class TestTheJson:
             "dataset": "clinic",
             "unit": "patient",
             "rows_per_unit": 1,
+            "group_size": 1,
             "total_rounds": 1033,
             "unsettled_rounds": 0,
             "seeded_rounds": 2,

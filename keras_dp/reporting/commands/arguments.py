@@ -1,0 +1,82 @@
+"""Arguments that several commands have, checked as they are read."""
+
+import argparse
+import math
+from typing import get_args
+
+from keras_dp.accountants.normalize.adjacency import Neighbours
+
+
+def add_file(parser: argparse.ArgumentParser, name: str = "file") -> None:
+    """Adds the ledger that a command reads."""
+    parser.add_argument(name, help="a ledger file")
+
+
+def add_delta(parser: argparse.ArgumentParser) -> None:
+    """Adds the delta of a guarantee."""
+    parser.add_argument(
+        "--delta", type=_delta, required=True, help="in (0, 1), such as 1e-5"
+    )
+
+
+def add_epsilon(parser: argparse.ArgumentParser) -> None:
+    """Adds the epsilon of a target."""
+    parser.add_argument(
+        "--epsilon", type=_positive, required=True, help="the target"
+    )
+
+
+def add_neighbours(parser: argparse.ArgumentParser) -> None:
+    """Adds the adjacency relation."""
+    parser.add_argument(
+        "--neighbours",
+        choices=get_args(Neighbours),
+        help="the adjacency relation (default: the strongest that all rounds "
+        "support)",
+    )
+
+
+def add_group_size(parser: argparse.ArgumentParser) -> None:
+    """Adds the number of units that a guarantee protects together."""
+    parser.add_argument(
+        "--group-size",
+        type=count,
+        default=1,
+        help="how many units are protected together (default: 1)",
+    )
+
+
+def count(text: str) -> int:
+    """Returns a whole number >= 1."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(
+            f"must be a whole number >= 1, not {text!r}"
+        )
+    return number
+
+
+def _positive(text: str) -> float:
+    number = _number(text)
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a number > 0, not {text!r}")
+    return number
+
+
+def _delta(text: str) -> float:
+    delta = _number(text)
+    if not 0 < delta < 1:
+        raise argparse.ArgumentTypeError(
+            f"must be a number in (0, 1), not {text!r}"
+        )
+    return delta
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

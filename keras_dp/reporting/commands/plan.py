@@ -1,0 +1,56 @@
+"""`keras-dp plan`: the noise that a privacy target needs."""
+
+import argparse
+
+from keras_dp.accountants import plan
+from keras_dp.errors import OutputError
+from keras_dp.reporting.commands import arguments
+from keras_dp.reporting.plan_report import plot_plans
+
+HELP = "print the noise that a privacy target needs"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what the command is told."""
+    parser.add_argument(
+        "--records", type=int, required=True, help="records in the data set"
+    )
+    arguments.add_epsilon(parser)
+    arguments.add_delta(parser)
+    parser.add_argument("--epochs", type=int, required=True)
+    parser.add_argument(
+        "--batch-sizes",
+        type=int,
+        nargs="+",
+        required=True,
+        help="expected sizes of a sample",
+    )
+    parser.add_argument(
+        "--parameters", type=int, help="trainable ones of the model"
+    )
+    parser.add_argument("--plot", help="a file for the plot, such as plan.svg")
+    arguments.add_neighbours(parser)
+
+
+def answer(options: argparse.Namespace) -> str:
+    """Returns the plan as a table, and writes its plot.
+
+    Raises:
+        CalibrationError: No noise meets the target.
+        OutputError: The plot could not be written.
+    """
+    found = plan(
+        options.records,
+        target_epsilon=options.epsilon,
+        delta=options.delta,
+        epochs=options.epochs,
+        batch_sizes=options.batch_sizes,
+        parameters=options.parameters,
+        neighbours=options.neighbours,
+    )
+    if options.plot:
+        try:
+            plot_plans([found]).savefig(options.plot)
+        except (ImportError, OSError, ValueError) as error:
+            raise OutputError(str(error)) from error
+    return found.as_text()

@@ -1,0 +1,60 @@
+"""Rounds and numbers in words, for reports."""
+
+import decimal
+import math
+
+from keras_dp.ledger import (
+    DiscreteGaussianSum,
+    EncodedSum,
+    GaussianSum,
+    SumQueryEvent,
+    TreeSum,
+)
+
+
+def described(query: SumQueryEvent) -> str:
+    """Returns a release as one line."""
+    known = GaussianSum | DiscreteGaussianSum | TreeSum | EncodedSum
+    if not isinstance(query, known):
+        return repr(query)
+    name = on_one_line(query.name)
+    if isinstance(query, EncodedSum):
+        return f"{name}: encoded sum, {query.bounds!r}, {query.noise!r}"
+    if isinstance(query, DiscreteGaussianSum):
+        kind, what = "discrete Gaussian sum", "scale"
+        noise = query.noise_scale
+    else:
+        kind, what = "Gaussian sum", "stddev"
+        noise = query.noise_stddev
+    if isinstance(query, TreeSum):
+        tree = on_one_line(query.tree_id)
+        kind = f"Gaussian nodes of tree {tree}"
+    ratio = math.inf
+    if query.l2_norm_bound > 0:
+        ratio = noise / query.l2_norm_bound
+    return (
+        f"{name}: {kind}, bound {query.l2_norm_bound:g}, noise {what} "
+        f"{noise:g} (multiplier {ratio:.4g})"
+    )
+
+
+def on_one_line(text: str) -> str:
+    """Escapes what could pass for a line of the report, or move the cursor."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def percent(share: float) -> str:
+    """Returns a chance in percent, rounded up.
+
+    With one decimal, or two digits of what is there or missing to 100 %.
+
+    >>> percent(0.58312), percent(3.21e-7), percent(0.99991), percent(0.0)
+    ('58.4 %', '0.000033 %', '99.991 %', '0 %')
+    """
+    exact = decimal.Decimal(min(max(share, 0.0), 1.0)) * 100
+    missing = min(exact, 100 - exact)
+    if not missing:
+        return f"{exact.normalize():f} %"
+    digits = decimal.Decimal(1).scaleb(min(-1, missing.adjusted() - 1))
+    rounded = exact.quantize(digits, rounding=decimal.ROUND_CEILING)
+    return f"{rounded.normalize():f} %"
