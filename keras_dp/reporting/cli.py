@@ -21,11 +21,16 @@ from keras_dp.errors import (
     OutputError,
     UnsupportedEventError,
 )
-from keras_dp.reporting.commands import plan, report, verify
+from keras_dp.reporting.commands import afford, plan, report, verify
 
 OK, UNWRITTEN, USAGE, UNREADABLE, INCONSISTENT = 0, 1, 2, 3, 4
 
-_COMMANDS = {"report": report, "verify": verify, "plan": plan}
+_COMMANDS = {
+    "report": report,
+    "afford": afford,
+    "verify": verify,
+    "plan": plan,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

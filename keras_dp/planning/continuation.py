@@ -1,0 +1,129 @@
+"""More rounds like the last one of a ledger, with its noise or with another."""
+
+import dataclasses
+import decimal
+from typing import NamedTuple
+
+from keras_dp.accountants.normalize.rounds import LedgerLike, counted_rounds
+from keras_dp.errors import UnsupportedEventError
+from keras_dp.ledger import (
+    DiscreteGaussianSum,
+    DisjointBatches,
+    EncodedSum,
+    FixedSizeWithoutReplacement,
+    FixedSizeWithReplacement,
+    FullDataset,
+    GaussianSum,
+    PoissonSampling,
+    Round,
+    SamplingEvent,
+    SumQueryEvent,
+    TreeSum,
+    UnverifiedSampling,
+)
+
+# Noise is rounded up to so many digits, so that what is printed is enough.
+_DIGITS = decimal.Context(prec=4, rounding=decimal.ROUND_CEILING)
+
+
+class Continuation(NamedTuple):
+    """Rounds that would continue a ledger.
+
+    Attributes:
+        round: One of them. An epoch of disjoint batches is one round, in which
+            every record takes part once.
+        rounds_per_epoch: How many are one pass over the data, on average; None
+            if that is not known.
+        is_epoch: Whether `round` stands for an epoch of disjoint batches.
+    """
+
+    round: Round
+    rounds_per_epoch: int | None
+    is_epoch: bool
+
+
+def continuation(ledger: LedgerLike) -> Continuation:
+    """Returns more rounds like the last one of a ledger.
+
+    Args:
+        ledger: An object with `rounds`, or the pairs (Round, count).
+
+    Raises:
+        ValueError: The ledger holds no round.
+        UnsupportedEventError: The last round is a step of a tree, whose cost
+            depends on when the tree is restarted.
+
+    >>> step = Round(PoissonSampling(0.01), (GaussianSum("all", 1.0, 4.0),))
+    >>> continuation([(step, 500)]).rounds_per_epoch
+    100
+    """
+    pairs = tuple(counted_rounds(ledger))
+    if not pairs:
+        raise ValueError(
+            "`ledger` must hold a round to ask for more like it. Received: a "
+            "ledger without rounds. `keras-dp plan` plans a first training."
+        )
+    last, _ = pairs[-1]
+    if any(isinstance(query, TreeSum) for query in last.queries):
+        raise UnsupportedEventError(
+            "`ledger` must not end with a tree: what its next round costs "
+            "depends on when the tree is restarted. "
+            f"Received: {last.queries!r} in the last round."
+        )
+    if isinstance(last.sampling, DisjointBatches):
+        last = dataclasses.replace(last, sampling=UnverifiedSampling())
+        return Continuation(last, 1, is_epoch=True)
+    return Continuation(last, _per_epoch(last.sampling), is_epoch=False)
+
+
+def with_noise(event: Round, factor: float) -> Round:
+    """Returns a round whose noise is `factor` times as large.
+
+    Noises are rounded up to four digits.
+
+    Args:
+        event: The round.
+        factor: > 0.
+
+    Raises:
+        UnsupportedEventError: A release has no noise of its own.
+
+    >>> step = Round(PoissonSampling(0.01), (GaussianSum("all", 1.0, 4.0),))
+    >>> with_noise(step, 1.23456).queries[0].noise_stddev
+    4.939
+    """
+    queries = tuple(_with_noise(query, factor) for query in event.queries)
+    return dataclasses.replace(event, queries=queries)
+
+
+def _per_epoch(sampling: SamplingEvent) -> int | None:
+    match sampling:
+        case FullDataset():
+            return 1
+        case PoissonSampling():
+            return max(1, round(1 / sampling.probability))
+        case FixedSizeWithoutReplacement() | FixedSizeWithReplacement():
+            share = sampling.population_size / sampling.sample_size
+            return max(1, round(share))
+    return None
+
+
+def _with_noise(query: SumQueryEvent, factor: float) -> SumQueryEvent:
+    match query:
+        case GaussianSum():
+            stddev = _rounded_up(query.noise_stddev * factor)
+            return dataclasses.replace(query, noise_stddev=stddev)
+        case DiscreteGaussianSum():
+            scale = _rounded_up(query.noise_scale * factor)
+            return dataclasses.replace(query, noise_scale=scale)
+        case EncodedSum():
+            scale = _rounded_up(query.noise.scale * factor)
+            noise = dataclasses.replace(query.noise, scale=scale)
+            return dataclasses.replace(query, noise=noise)
+    raise UnsupportedEventError(
+        f"`event` must hold sums with noise that can grow. Received: {query!r}."
+    )
+
+
+def _rounded_up(noise: float) -> float:
+    return float(_DIGITS.create_decimal_from_float(noise))
