@@ -19,6 +19,7 @@ from keras_dp.training.private_metrics import (
     PrivateMetric,
 )
 from keras_dp.training.private_model import PrivateModel
+from keras_dp.training.run import RunDetails
 
 __all__ = [
     "BatchStatisticsPlan",
@@ -32,6 +33,7 @@ __all__ = [
     "PrivateMean",
     "PrivateMetric",
     "PrivateModel",
+    "RunDetails",
     "SaveModel",
     "mean_gradient_norms",
     "open_ledger",

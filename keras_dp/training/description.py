@@ -1,5 +1,6 @@
 """How a model is trained privately, in lines for a person."""
 
+import hashlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,6 +9,15 @@ import keras
 from keras_dp.gradients import layers_without_rule
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.training.epsilon_limit import PrivacyTarget
+
+
+def summary_hash(model: keras.Model) -> str:
+    """Returns SHA-256 of a model's summary, which says what was trained."""
+    lines: list[str] = []
+    model.summary(
+        line_length=120, print_fn=lambda text, **_: lines.append(text)
+    )
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def description_of(

@@ -9,7 +9,7 @@ from absl import logging
 
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.keras_internals import counting_one_replica
-from keras_dp.ledger import PrivacyLedger, Round
+from keras_dp.ledger import Round
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.training.batch_computation import BatchKind
 from keras_dp.training.data_adapter import DataAdapter, PhysicalStep
@@ -19,10 +19,10 @@ from keras_dp.training.devices.workers import (
     check_agreement,
     refusal_of,
 )
-from keras_dp.training.epsilon_limit import EpsilonLimit
 from keras_dp.training.layer_seeds import LayerSeeds
 from keras_dp.training.preconditions import check_lengths
 from keras_dp.training.recording import RoundRecorder, UnrecordedRounds
+from keras_dp.training.run import TrainingRun
 from keras_dp.training.settings_advice import advise
 from keras_dp.training.step import TrainingStep
 
@@ -46,9 +46,10 @@ class TrainingLoop:
         seeds: LayerSeeds,
         replicas: Replicas,
         terms: FitTerms,
-        limit: EpsilonLimit | None = None,
+        run: TrainingRun | None,
         stop: Callable[[], None] = lambda: None,
         begin: Callable[[Round, int], None] = lambda planned, records: None,
+        ends_run: bool = True,
     ) -> None:
         """Starts with nothing recorded.
 
@@ -59,11 +60,14 @@ class TrainingLoop:
             seeds: The seeds of the model's layers.
             replicas: The replicas of the model.
             terms: The arguments that all workers must agree on.
-            limit: How many rounds may run; `None` for any number.
-            stop: Called after the last round that the limit leaves room for.
+            run: Reserves rounds in the ledger; `None` where another worker
+                does.
+            stop: Called after the last round that there is room for.
             begin: Called before the first round, with the round that the
                 ledger covers and the number of rows of its first batch.
+            ends_run: Whether the run ends with the loop.
         """
+        self._ends_run = ends_run
         self._begin = begin
         self._stop, self._rounds_run = stop, 0
         self._adapter, self._optimizer = adapter, optimizer
@@ -76,18 +80,17 @@ class TrainingLoop:
         self.recorder = UnrecordedRounds()
         ledger = optimizer.required_ledger()
         self._refusal = refusal_of(ledger, adapter, replicas)
-        if isinstance(ledger, PrivacyLedger) and self._refusal is None:
+        if run is not None and self._refusal is None:
             self.recorder = RoundRecorder(
-                ledger,
+                run,
                 plan=self._planned_round,
                 events_of=self._events_of,
                 adapts=lambda: optimizer.round.adapts,
-                limit=limit,
             )
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
-        """Marks the optimizer as busy, and settles the rounds at the end.
+        """Marks the optimizer as busy, and ends the run at the end.
 
         Raises:
             PrivateTrainingError: The optimizer is training already.
@@ -95,12 +98,20 @@ class TrainingLoop:
         if self._optimizer.is_recording:
             raise nested_training()
         self._optimizer.is_recording = True
+        failed = True
         try:
             yield
+            failed = False
+        except (KeyboardInterrupt, GeneratorExit):
+            failed = False  # Somebody stopped it.
+            raise
         finally:
             self._optimizer.is_recording = False
             try:
-                self.recorder.settle()
+                if self._ends_run:
+                    self.recorder.end(failed=failed)
+                else:
+                    self.recorder.settle()
             finally:
                 # A model saved now says nothing of the seeds that were used.
                 self.renew_seeds()
@@ -169,7 +180,7 @@ class TrainingLoop:
             if self._rounds_run != self._terms.rounds:
                 logging.warning(
                     "Training ends after %d rounds: one more would exceed the "
-                    "target epsilon.",
+                    "target epsilon, or the account.",
                     self._rounds_run,
                 )
         return logs

@@ -17,6 +17,7 @@ from keras_dp.optimizers.kept_answers import KeptAnswers
 from keras_dp.sampling import PoissonBatches
 from keras_dp.training.private_metrics import PrivateMetric
 from keras_dp.training.private_model import PrivateModel
+from keras_dp.training.run import RunDetails
 
 
 class PrivateGradients:
@@ -114,6 +115,7 @@ class PrivateGradients:
         *,
         target_epsilon: float | None = None,
         delta: float | None = None,
+        run: RunDetails | str | None = None,
     ) -> Generator[list[tf.Tensor], None, None]:
         """Runs rounds, and yields the answer of each.
 
@@ -130,6 +132,7 @@ class PrivateGradients:
                 the ledger above it, rounds of other models included.
             delta: In (0, 1), for the target; by default `N^-1.1` for N
                 records.
+            run: As in `PrivateModel.fit`.
 
         Yields:
             The noised answer for each of `model.trainable_variables`, in
@@ -149,18 +152,19 @@ class PrivateGradients:
         if rounds is None:
             rounds = samples.rounds_per_epoch
         _check.integer_at_least(1, rounds=rounds)
-        return self._answers(samples, rounds, target_epsilon, delta)
+        return self._answers(
+            self._private.each_round(
+                samples,
+                rounds,
+                target_epsilon=target_epsilon,
+                delta=delta,
+                run=run,
+            )
+        )
 
     def _answers(
-        self,
-        samples: PoissonBatches,
-        rounds: int,
-        target_epsilon: float | None,
-        delta: float | None,
+        self, run: Generator[Mapping[str, Any], None, None]
     ) -> Generator[list[tf.Tensor], None, None]:
-        run = self._private.each_round(
-            samples, rounds, target_epsilon=target_epsilon, delta=delta
-        )
         with contextlib.closing(run):
             for metrics in run:
                 self.metrics = {k: float(v) for k, v in metrics.items()}

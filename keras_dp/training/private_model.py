@@ -1,6 +1,7 @@
 """A Keras model whose training is private, around the user's own."""
 
 import contextlib
+import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, Self
 
@@ -18,13 +19,13 @@ from keras_dp.keras_internals import (
     metrics_in_order,
     print_line,
 )
-from keras_dp.ledger import Round
+from keras_dp.ledger import PrivacyLedger, Round
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.sampling import PoissonBatches
 from keras_dp.training.batch_computation import BatchKind
 from keras_dp.training.class_weights import with_class_weights
 from keras_dp.training.data_adapter import DataAdapter, PhysicalStep
-from keras_dp.training.description import description_of
+from keras_dp.training.description import description_of, summary_hash
 from keras_dp.training.devices.replicas import Replicas
 from keras_dp.training.devices.workers import FitTerms, check_worker
 from keras_dp.training.epsilon_limit import (
@@ -57,6 +58,7 @@ from keras_dp.training.preconditions import (
     resolved_loss_scale,
 )
 from keras_dp.training.private_metrics import PrivateMetric
+from keras_dp.training.run import RunDetails, TrainingRun
 from keras_dp.training.sampled_batches import batches_in_order
 from keras_dp.training.settings_advice import advise_delta
 from keras_dp.training.side_queries import SideQueries
@@ -131,6 +133,7 @@ class PrivateModel(HeldModel):
         self._step: TrainingStep | None = None
         self._side_queries = SideQueries(None, None)
         self._loop: TrainingLoop | None = None
+        self._batches_run: TrainingRun | None = None
         self.samples: PoissonBatches | None = None
         self.epochs = 1
         self.validation_data: Any = None
@@ -250,6 +253,10 @@ class PrivateModel(HeldModel):
         self._side_queries = side_queries
         self._loss_scale = loss_scale
         self._step = None
+        batches_run = getattr(self, "_batches_run", None)
+        if batches_run is not None:
+            batches_run.abandon()
+        self._batches_run = None
 
     @override
     def get_compile_config(self) -> Any:
@@ -294,6 +301,7 @@ class PrivateModel(HeldModel):
         *,
         target_epsilon: float | None = None,
         delta: float | None = None,
+        run: RunDetails | str | None = None,
         **options: Any,
     ) -> keras.callbacks.History:
         """Trains as `keras.Model.fit` does, and records every round.
@@ -315,14 +323,19 @@ class PrivateModel(HeldModel):
             target_epsilon: > 0; by default that of `make_private`, if any.
             delta: In (0, 1), for the target and for what is shown. By default
                 that of `make_private`, else `N^-1.1` for N records, else 1e-5.
+            run: A name, or `RunDetails`: how the training stands in the ledger,
+                and which of its accounts pays. Before its first round it writes
+                there what it will do at most.
             **options: As in Keras. With `PoissonBatches`, `steps_per_epoch`
                 is a number of rounds, and `validation_data` may be
                 `PoissonBatches`, which are evaluated as by `evaluate`.
 
         Raises:
-            BudgetExceededError: The target leaves no room for a single round.
+            BudgetExceededError: The target, or the account, leaves no room for
+                a single round.
             ValueError: An option does not go with `PoissonBatches`, or their
-                records hold no targets.
+                records hold no targets; or the ledger has several accounts, of
+                which `run` names none.
         """
         if x is None and self.samples is not None:
             x = self.samples
@@ -355,7 +368,10 @@ class PrivateModel(HeldModel):
                     self.model, adapter, planned, rows, delta
                 )
 
-        with self._running(adapter, replicas, terms, limit, begin) as loop:
+        recorded = self._new_run(run, limit, terms.rounds)
+        with self._running(
+            adapter, replicas, terms, recorded, begin=begin
+        ) as loop:
             if verbose and self._step is None and not self.run_eagerly:
                 print_line("Compiling the private step in the first round ...")
             if replicas.are_many and adapter.is_sampler:
@@ -387,6 +403,7 @@ class PrivateModel(HeldModel):
         *,
         target_epsilon: float | None = None,
         delta: float | None = None,
+        run: RunDetails | str | None = None,
     ) -> Generator[Mapping[str, Any], None, None]:
         """Runs rounds as `fit` does, and hands over after each of them.
 
@@ -398,6 +415,7 @@ class PrivateModel(HeldModel):
             rounds: How many, unless the target ends them.
             target_epsilon: As in `fit`.
             delta: As in `fit`, for the target.
+            run: As in `fit`.
 
         Yields:
             The metrics of each round, after its release.
@@ -407,7 +425,8 @@ class PrivateModel(HeldModel):
         advise_delta(delta, adapter.population_size)
         limit = self._limit(target_epsilon, delta, replicas)
         terms = FitTerms(1, {"steps_per_epoch": rounds}, 1)
-        with self._running(adapter, replicas, terms, limit) as loop:
+        recorded = self._new_run(run, limit, rounds)
+        with self._running(adapter, replicas, terms, recorded) as loop:
             batches = iter(adapter.dataset())
             for _ in range(rounds):
                 self.reset_metrics()
@@ -425,8 +444,14 @@ class PrivateModel(HeldModel):
         sample_weight: Any = None,
         class_weight: Any = None,
         return_dict: bool = False,
+        *,
+        run: RunDetails | str | None = None,
     ) -> Any:
-        """Runs one round on a batch, recorded as an unverified sample."""
+        """Runs one round on a batch, recorded as an unverified sample.
+
+        All batches until `compile` are one run of the ledger, with the details
+        that came with the first of them.
+        """
         if class_weight is not None:
             sample_weight = with_class_weights(y, sample_weight, class_weight)
         adapter, replicas = self._ready(x)
@@ -436,9 +461,16 @@ class PrivateModel(HeldModel):
                 "which fit takes."
             )
         terms = FitTerms(1, {}, self.steps_per_execution)
-        limit = self._limit(None, self._delta(None, adapter), replicas)
+        if self._batches_run is None:
+            limit = self._limit(None, self._delta(None, adapter), replicas)
+            self._batches_run = self._new_run(run, limit, None)
+            if self._batches_run is not None:
+                # Batches have no end but that of the model.
+                weakref.finalize(self, self._batches_run.abandon)
         self.reset_metrics()  # As Keras does.
-        with self._running(adapter, replicas, terms, limit) as loop:
+        with self._running(
+            adapter, replicas, terms, self._batches_run, ends_run=False
+        ) as loop:
             logs = loop.run(iter([(x, y, sample_weight)]), rounds=1)
         logs = {name: float(value) for name, value in sorted(logs.items())}
         return logs if return_dict else metrics_in_order(self, logs)
@@ -624,6 +656,31 @@ class PrivateModel(HeldModel):
         check_one_worker(replicas.workers)
         return EpsilonLimit(target, self.optimizer.required_ledger())
 
+    def _new_run(
+        self,
+        details: RunDetails | str | None,
+        limit: EpsilonLimit | None,
+        most: int | None,
+    ) -> TrainingRun | None:
+        """Returns a run of the ledger, which begins with its first round.
+
+        Args:
+            details: As they were given to `fit`.
+            limit: How many rounds a target leaves room for.
+            most: The most rounds that will run; `None` if the data decides.
+        """
+        ledger = self.optimizer.required_ledger()
+        if not isinstance(ledger, PrivacyLedger):
+            return None  # The chief of a cluster records.
+        return TrainingRun(
+            ledger,
+            RunDetails.of(details),
+            name=self.model.name,
+            model=summary_hash(self.model),
+            most=most,
+            limit=limit,
+        )
+
     def _stop(self) -> None:
         """Ends `fit` as a callback would."""
         self.stop_training = True
@@ -634,8 +691,10 @@ class PrivateModel(HeldModel):
         adapter: DataAdapter,
         replicas: Replicas,
         terms: FitTerms,
-        limit: EpsilonLimit | None,
+        run: TrainingRun | None,
+        *,
         begin: Callable[[Round, int], None] = lambda planned, rows: None,
+        ends_run: bool = True,
     ) -> Iterator[TrainingLoop]:
         """Records the rounds run inside, and settles them at the end."""
         if self._loop is not None:
@@ -647,9 +706,10 @@ class PrivateModel(HeldModel):
             LayerSeeds(self.model, self.optimizer.seed),
             replicas,
             terms,
-            limit,
+            run,
             self._stop,
             begin,
+            ends_run,
         )
         with loop.recording():
             self._loop = loop

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_dp.errors import PrivateTrainingError
-from keras_dp.ledger import PrivacyLedger, Reservation, Round, SumQueryEvent
-from keras_dp.training.epsilon_limit import EpsilonLimit
+from keras_dp.ledger import Reservation, Round, SumQueryEvent
+from keras_dp.training.run import TrainingRun
 
 BLOCK_SECONDS = 1.0
 LARGEST_BLOCK = 4096
@@ -25,38 +25,38 @@ EventsOf = Callable[[Any], tuple[SumQueryEvent, ...]]
 class RoundRecorder:
     """Reserves, counts and settles the rounds of one training loop.
 
-    >>> from keras_dp.ledger import FullDataset, GaussianSum
+    >>> from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger
     >>> ledger = PrivacyLedger.in_memory(dataset="doc")
     >>> events = (GaussianSum("gradients", 1.0, 4.0),)
-    >>> recorder = RoundRecorder(ledger, lambda: Round(FullDataset(), events),
-    ...                          events_of=lambda event: events)
+    >>> recorder = RoundRecorder(
+    ...     TrainingRun(ledger, most=3),
+    ...     lambda: Round(FullDataset(), events),
+    ...     events_of=lambda event: events,
+    ... )
     >>> for _ in range(3):
     ...     recorder.cover()
     ...     recorder.released(None)
-    >>> recorder.settle()
-    >>> len(ledger)
-    3
+    >>> recorder.end()
+    >>> [(run.name, run.outcome, len(run)) for run in ledger.runs]
+    [('training', 'finished', 3)]
     """
 
     def __init__(
         self,
-        ledger: PrivacyLedger,
+        run: TrainingRun,
         plan: Plan,
         events_of: EventsOf,
         adapts: Callable[[], bool] = lambda: False,
-        limit: EpsilonLimit | None = None,
     ) -> None:
         """Starts with nothing reserved.
 
         Args:
-            ledger: Where rounds are recorded.
+            run: Reserves rounds in the ledger.
             plan: Says what the coming rounds will release; asked once a block.
             events_of: Turns what a round did release into ledger events.
             adapts: Whether the plan may differ from one round to the next.
-            limit: How many rounds may be reserved; `None` for any number.
         """
-        self.ledger = ledger
-        self._limit, self._settled = limit, 0
+        self._run = run
         self._plan, self._events_of = plan, events_of
         self._adapts = adapts
         self._reservation: Reservation | None = None
@@ -71,7 +71,7 @@ class RoundRecorder:
         From then on the round counts, whether it ends or not.
 
         Raises:
-            BudgetExceededError: The round would exceed the limit.
+            BudgetExceededError: The round would exceed the target or account.
             LedgerWriteError: The ledger could not be written, or this process
                 was forked from the one that reserved the round. Nothing may be
                 released.
@@ -103,37 +103,42 @@ class RoundRecorder:
         used, self._used, self._reserved = self._used, 0, 0
         if reservation is not None:
             reservation.settle(used)
-            self._settled += used
+            self._run.settled(unused=reservation.count - used)
         self._compare()
+
+    def end(self, *, failed: bool = False) -> None:
+        """Settles, and ends the run.
+
+        Args:
+            failed: Whether an exception ends it.
+
+        Raises:
+            PrivateTrainingError: As `settle`.
+        """
+        try:
+            self.settle()
+        except BaseException:
+            failed = True
+            raise
+        finally:
+            exhausted = not failed and self.is_exhausted
+            self._run.finish(failed=failed, exhausted=exhausted)
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the limit leaves no room for a round more."""
-        if self._limit is None or self._used < self._reserved:
+        """Whether there is no room for a round more."""
+        if self._used < self._reserved or not self._run.has_limit:
             return False
-        return self._room(self._limit, self._plan(), 1) == 0
-
-    def _room(self, limit: EpsilonLimit, planned: Round, count: int) -> int:
-        return limit.allowed(planned, count, self._settled + self._reserved)
+        return self._run.room(self._plan(), 1) == 0
 
     def _reserve(self) -> None:
         self._compare()
-        planned, count = self._plan(), self._next_block()
-        if self._limit is not None:
-            count = self._room(self._limit, planned, count)
-            if count == 0:
-                raise self._limit.exceeded()
-        if self._reservation is not None:
-            self._settled += self._used
-            self._reservation = self._reservation.renew(
-                self._used, count, planned
-            )
-        else:
-            self._reservation = self.ledger.reserve(
-                planned.sampling, planned.queries, count, seeded=planned.seeded
-            )
+        planned = self._plan()
+        self._reservation = self._run.reserve(
+            planned, self._next_block(), self._reservation
+        )
         self._planned = planned
-        self._reserved, self._used = count, 0
+        self._reserved, self._used = self._reservation.count, 0
         self._block_started = time.monotonic()
 
     def _next_block(self) -> int:
@@ -152,7 +157,7 @@ class RoundRecorder:
         actual = [self._events_of(event) for event in events]
         others = [queries for queries in actual if queries != planned.queries]
         for queries in others:
-            self.ledger.record(planned.sampling, queries, seeded=planned.seeded)
+            self._run.record(Round(planned.sampling, queries, planned.seeded))
         if others:
             raise PrivateTrainingError(
                 f"{len(others)} rounds released {others[0]!r} where "
@@ -179,3 +184,6 @@ class UnrecordedRounds:
 
     def settle(self) -> None:
         """Does nothing."""
+
+    def end(self, *, failed: bool = False) -> None:
+        """Does nothing: the chief ends the run."""

@@ -3,6 +3,7 @@
 from keras_dp.errors import LedgerWriteError
 from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger, Round
 from keras_dp.training import recording
+from keras_dp.training.run import TrainingRun
 from tests.ledger_faults import in_a_fork
 
 QUERIES = (GaussianSum("gradients", 1.0, 4.0),)
@@ -14,7 +15,7 @@ def test_a_forked_process_does_not_use_the_rounds_of_its_parent(
     monkeypatch.setattr(recording, "LARGEST_BLOCK", 4)
     with PrivacyLedger.open(tmp_path / "l.db", dataset="d") as ledger:
         recorder = recording.RoundRecorder(
-            ledger,
+            TrainingRun(ledger),
             lambda: Round(FullDataset(), QUERIES),
             events_of=lambda event: event,
         )

@@ -27,6 +27,7 @@ from keras_dp.ledger import (
 from keras_dp.optimizers import DPSGD, DPAdam
 from keras_dp.sampling import PoissonBatches
 from keras_dp.training import recording
+from keras_dp.training.run import TrainingRun
 
 RECORDS, FEATURES = 60, 5
 
@@ -440,7 +441,7 @@ class TestTheLedger:
             (GaussianSum("gradients", 1.0, noise),) for noise in (1.0, 0.1)
         )
         recorder = recording.RoundRecorder(
-            ledger,
+            TrainingRun(ledger),
             lambda: Round(UnverifiedSampling(), planned),
             events_of=lambda event: event,
         )

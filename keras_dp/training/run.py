@@ -1,0 +1,250 @@
+"""A run of the ledger, as one training keeps it."""
+
+import contextlib
+import dataclasses
+
+from keras_dp import _check
+from keras_dp.budgets import charge_of, chosen_account
+from keras_dp.errors import BudgetExceededError, LedgerError
+from keras_dp.ledger import (
+    AccountRecord,
+    Charge,
+    PrivacyLedger,
+    Reservation,
+    Round,
+    Run,
+)
+from keras_dp.ledger.statements import PURPOSES
+from keras_dp.training.epsilon_limit import EpsilonLimit
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RunDetails:
+    """The words with which a training stands in the ledger.
+
+    Attributes:
+        name: The name of the model by default.
+        purpose: "training", "trial" (its result only guides others),
+            "preprocessing", "statistics", "audit" or "other".
+        description: Free text. Nothing secret.
+        account: The account that pays; the only one of the ledger by default.
+
+    >>> RunDetails("learning rate 0.1", purpose="trial").account is None
+    True
+    """
+
+    name: str | None = None
+    purpose: str = "training"
+    description: str = ""
+    account: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.name is not None:
+            _check.non_empty_text(name=self.name)
+        _check.one_of(PURPOSES, purpose=self.purpose)
+        _check.kind(str, description=self.description)
+
+    @classmethod
+    def of(cls, given: "RunDetails | str | None") -> "RunDetails":
+        """Returns details; a text is the name.
+
+        Raises:
+            TypeError: Something else was given.
+        """
+        if isinstance(given, RunDetails):
+            return given
+        if given is not None and not isinstance(given, str):
+            raise TypeError(
+                f"`run` must be a name or RunDetails. Received: run={given!r}."
+            )
+        return cls(given)
+
+
+class TrainingRun:
+    """Begins a run of the ledger with its first rounds, and ends it.
+
+    Where the ledger has accounts, it charges the one of the run, and reserves
+    no more rounds than that one has room for.
+
+    Attributes:
+        ledger: Where rounds are recorded.
+    """
+
+    def __init__(
+        self,
+        ledger: PrivacyLedger,
+        details: RunDetails | None = None,
+        *,
+        name: str = "training",
+        model: str = "",
+        most: int | None = None,
+        limit: EpsilonLimit | None = None,
+    ) -> None:
+        """Starts without a row in the ledger.
+
+        Args:
+            ledger: Where rounds are recorded.
+            details: Its name, purpose and account.
+            name: The name by default.
+            model: SHA-256 of the model's summary.
+            most: The most rounds that will run; `None` if nobody knows.
+            limit: How many rounds a target leaves room for.
+
+        Raises:
+            ValueError: The ledger has no such account, or several of which
+                none was named.
+        """
+        self.ledger, self._limit = ledger, limit
+        self._details = RunDetails() if details is None else details
+        self._name, self._model, self._most = name, model, most
+        self._account = chosen_account(ledger, self._details.account)
+        self._run: Run | None = None
+        self._own = 0
+
+    @property
+    def has_limit(self) -> bool:
+        """Whether a target or an account may end it."""
+        return self._limit is not None or self._account is not None
+
+    def room(self, planned: Round, count: int) -> int:
+        """Returns how many of `count` rounds the target and account allow.
+
+        Args:
+            planned: One of the rounds.
+            count: >= 1.
+        """
+        if self._limit is not None:
+            count = self._limit.allowed(planned, count, self._own)
+        account, charge = self._account_now(), self._charge(planned)
+        if account is not None and charge is not None:
+            count = account.balance.room(charge, count)
+        return count
+
+    def reserve(
+        self, planned: Round, count: int, block: Reservation | None
+    ) -> Reservation:
+        """Reserves the next block of rounds, as many as there is room for.
+
+        Args:
+            planned: One of the rounds.
+            count: How many, at most.
+            block: The block before, all of whose rounds ran, if there is one.
+
+        Raises:
+            BudgetExceededError: There is no room for a single round.
+            LedgerWriteError: The ledger cannot be written.
+        """
+        while True:
+            allowed = self.room(planned, count)
+            if not allowed:
+                raise self._exceeded(planned)
+            try:
+                reserved = self._reserve(planned, allowed, block)
+            except BudgetExceededError:
+                continue  # Another process was faster: there is less room.
+            self._own += allowed
+            return reserved
+
+    def settled(self, unused: int) -> None:
+        """Notes that rounds of the last block did not run."""
+        self._own -= unused
+
+    def record(self, planned: Round) -> None:
+        """Adds one round that was released and not covered.
+
+        Raises:
+            BudgetExceededError: Its account has no room for it.
+        """
+        self._started(planned).record(
+            planned.sampling,
+            planned.queries,
+            seeded=planned.seeded,
+            charge=self._charge(planned),
+        )
+
+    def finish(self, *, failed: bool, exhausted: bool) -> None:
+        """Ends the run, if it has begun.
+
+        Args:
+            failed: Whether an exception ended it.
+            exhausted: Whether there is no room for a round more.
+        """
+        run, self._run = self._run, None
+        if run is None:
+            return
+        if failed:
+            run.finish("failed")
+        elif self._most is not None and self._own >= self._most:
+            run.finish("finished")
+        elif exhausted:
+            run.finish("budget")
+        else:
+            run.finish("finished" if self._most is None else "stopped")
+
+    def abandon(self) -> None:
+        """Ends the run if it is still open, when nothing more can come.
+
+        Where the ledger was closed before, it shows later that the process is
+        gone.
+        """
+        with contextlib.suppress(LedgerError):
+            self.finish(failed=False, exhausted=False)
+
+    def _reserve(
+        self, planned: Round, count: int, block: Reservation | None
+    ) -> Reservation:
+        charge = self._charge(planned)
+        if block is not None:
+            return block.renew(block.count, count, planned, charge)
+        return self._started(planned).reserve(
+            planned.sampling,
+            planned.queries,
+            count,
+            seeded=planned.seeded,
+            charge=charge,
+        )
+
+    def _started(self, planned: Round) -> Run:
+        """Returns the run; begun and planned before its first round."""
+        if self._run is None:
+            most = self._most
+            if most is not None:
+                most = self.room(planned, most)
+            self._run = self.ledger.start_run(
+                self._details.name or self._name,
+                purpose=self._details.purpose,
+                description=self._details.description,
+                account=None
+                if self._account is None
+                else self._account.account.name,
+                model=self._model,
+            )
+            if most:
+                self._run.plan([(planned, most)])
+        return self._run
+
+    def _account_now(self) -> AccountRecord | None:
+        if self._account is None:
+            return None
+        return next(
+            each
+            for each in self.ledger.accounts
+            if each.number == self._account.number
+        )
+
+    def _charge(self, planned: Round) -> Charge | None:
+        if self._account is None:
+            return None
+        return charge_of(self._account, planned)
+
+    def _exceeded(self, planned: Round) -> BudgetExceededError:
+        limit, account = self._limit, self._account_now()
+        if limit is not None and not limit.allowed(planned, 1, self._own):
+            return limit.exceeded()
+        name = None if account is None else account.account.name
+        return BudgetExceededError(
+            "The account must have room for one more round. Received: the "
+            f"account {name!r}, which has none for {planned!r}. No round ran. "
+            "Train with more noise or smaller samples, or with another account "
+            "(`run=RunDetails(account=...)`)."
+        )

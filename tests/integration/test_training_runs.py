@@ -1,0 +1,291 @@
+"""Each training stands in the ledger as a run, with its plan and its end."""
+
+import gc
+
+import keras
+import numpy as np
+import pytest
+
+import keras_dp
+from keras_dp import budgets
+from keras_dp.errors import BudgetExceededError
+from keras_dp.ledger import PrivacyLedger, Round
+
+DELTA = 1e-4
+
+
+@pytest.fixture
+def ledger() -> PrivacyLedger:
+    return PrivacyLedger.in_memory(dataset="d")
+
+
+def private_model(ledger, noise: float = 2.0, **query) -> keras_dp.PrivateModel:
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential(
+        [keras.Input((3,)), keras.layers.Dense(1)], name="linear"
+    )
+    private = keras_dp.PrivateModel(model)
+    private.compile(
+        keras_dp.DPSGD(
+            0.1,
+            query=keras_dp.GaussianAverageQuery(
+                1.0, noise, denominator=16, **query
+            ),
+            ledger=ledger,
+        ),
+        loss="mse",
+    )
+    return private
+
+
+def batches() -> keras_dp.PoissonBatches:
+    x = np.random.default_rng(0).normal(size=(64, 3)).astype("float32")
+    return keras_dp.PoissonBatches(
+        (x, x.sum(axis=1)), sampling_probability=0.25
+    )
+
+
+def fit(private, epochs=2, **options):
+    return private.fit(batches(), epochs=epochs, verbose=0, **options)
+
+
+class StopsAfter(keras.callbacks.Callback):
+    """Does something once, after some rounds."""
+
+    def __init__(self, rounds: int, act) -> None:
+        super().__init__()
+        self.rounds, self.act = rounds, act
+
+    def on_train_batch_end(self, batch, logs=None) -> None:
+        self.rounds -= 1
+        if not self.rounds:
+            self.act(self.model)
+
+
+def stop(model) -> None:
+    model.stop_training = True
+
+
+def fail(model) -> None:
+    raise ValueError("on purpose")
+
+
+def interrupt(model) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_fit_is_a_run_with_a_plan(ledger) -> None:
+    fit(private_model(ledger))
+
+    (run,) = ledger.runs
+    assert (run.name, run.state, run.outcome) == (
+        "linear",
+        "finished",
+        "finished",
+    )
+    assert sum(count for _, count in run.plan) == len(run) == 8
+    assert len(run.start.model) == 64
+    assert "keras" in dict(run.start.author.versions)
+    found = budgets.guarantee(ledger, delta=DELTA)
+    assert (found.basis, found.ex_post) == ("plan", None)
+
+
+def test_each_fit_is_one(ledger) -> None:
+    private = private_model(ledger)
+    for name in ("first", "second"):
+        fit(private, run=name)
+
+    assert [(run.name, len(run)) for run in ledger.runs] == [
+        ("first", 8),
+        ("second", 8),
+    ]
+
+
+def test_details_are_written(ledger) -> None:
+    details = keras_dp.RunDetails(
+        "rate 0.1", purpose="trial", description="the first of three"
+    )
+    fit(private_model(ledger), run=details)
+
+    start = ledger.runs[0].start
+    assert (start.name, start.purpose) == ("rate 0.1", "trial")
+    assert start.description == "the first of three"
+
+
+@pytest.mark.parametrize(
+    ("act", "error", "outcome"),
+    [
+        (stop, None, "stopped"),
+        (fail, ValueError, "failed"),
+        (interrupt, KeyboardInterrupt, "stopped"),
+    ],
+)
+def test_a_fit_that_ends_early_costs_its_plan(
+    ledger, act, error, outcome
+) -> None:
+    private = private_model(ledger)
+    callback = StopsAfter(3, act)
+    if error is None:
+        fit(private, callbacks=[callback])
+    else:
+        with pytest.raises(error):
+            fit(private, callbacks=[callback])
+
+    (run,) = ledger.runs
+    assert run.outcome == outcome
+    assert sum(count for _, count in run.plan) == 8
+    assert len(run) == 3
+    found = budgets.guarantee(ledger, delta=DELTA)
+    assert found.basis == "plan"
+    assert found.ex_post.epsilon < found.claim.epsilon
+
+
+def test_a_target_shortens_the_plan(ledger) -> None:
+    query = private_model(ledger)
+    with pytest.raises(BudgetExceededError):
+        fit(query, target_epsilon=1e-3)
+    assert ledger.runs == ()
+
+    fit(query, epochs=1000, target_epsilon=4.0, delta=DELTA)
+    (run,) = ledger.runs
+    assert run.outcome == "budget"
+    assert sum(count for _, count in run.plan) == len(run) < 4000
+    found = budgets.guarantee(ledger, delta=DELTA)
+    assert (found.basis, found.ex_post) == ("plan", None)
+    assert found.claim.epsilon <= 4.0
+
+
+def test_batches_are_one_run_until_the_model_is_gone(ledger) -> None:
+    private = private_model(ledger)
+    for _ in range(5):
+        private.train_on_batch(np.ones((4, 3)), np.ones(4), run="by hand")
+
+    assert [(run.name, len(run), run.state) for run in ledger.runs] == [
+        ("by hand", 5, "running")
+    ]
+    del private
+    gc.collect()
+    assert ledger.runs[0].outcome == "finished"
+    assert budgets.guarantee(ledger, delta=DELTA).basis == "as if fixed"
+
+
+def test_own_loops_are_runs(ledger) -> None:
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    gradients = keras_dp.PrivateGradients(
+        model,
+        "mse",
+        query=keras_dp.GaussianAverageQuery(1.0, 2.0, denominator=16),
+        ledger=ledger,
+    )
+    for _ in gradients.over(batches(), rounds=3, run="three"):
+        pass
+    for _ in gradients.over(batches(), rounds=3, run="left"):
+        break
+
+    assert [(run.name, len(run), run.outcome) for run in ledger.runs] == [
+        ("three", 3, "finished"),
+        ("left", 1, "stopped"),
+    ]
+
+
+def test_a_clip_that_adapts_keeps_to_its_plan(ledger) -> None:
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    private = keras_dp.PrivateModel(model)
+    query = keras_dp.NormalizedQuery(
+        keras_dp.QuantileAdaptiveClipSumQuery(
+            initial_l2_norm_clip=1.0,
+            noise_multiplier=2.0,
+            target_unclipped_quantile=0.5,
+            learning_rate=0.2,
+            clipped_count_stddev=2.0,
+            expected_num_records=16,
+        ),
+        16,
+    )
+    private.compile(keras_dp.DPSGD(0.1, query=query, ledger=ledger), loss="mse")
+    fit(private)
+
+    assert len({round_ for round_, _ in ledger.rounds}) > 2
+    found = budgets.guarantee(ledger, delta=DELTA)
+    assert (found.basis, found.ex_post) == ("plan", None)
+
+
+class TestAccounts:
+    def planned(self, ledger) -> Round:
+        other = PrivacyLedger.in_memory(dataset="d")
+        fit(private_model(other), epochs=1)
+        return other.rounds[0].round
+
+    def test_the_only_one_pays_and_ends_fit(self, ledger, caplog) -> None:
+        budget = budgets.RenyiFilter.suited_to(self.planned(ledger), 3.0, DELTA)
+        budgets.open_account(ledger, "all", budget)
+        private = private_model(ledger)
+        fit(private, epochs=1000)
+
+        (run,) = ledger.runs
+        assert run.start.account == "all"
+        assert 0 < len(run) < 4000
+        assert (
+            ledger.accounts[0].balance.room(
+                budgets.charge_of(ledger.accounts[0], self.planned(ledger)), 9
+            )
+        ) == 0
+        budgets.verify_prices(ledger)
+        found = budgets.guarantee(ledger, delta=DELTA)
+        assert found.basis == "account"
+        assert found.claim.epsilon == pytest.approx(3.0)
+        weights = private.get_weights()
+        with pytest.raises(BudgetExceededError, match="'all'"):
+            fit(private)
+        np.testing.assert_array_equal(private.get_weights()[0], weights[0])
+
+    def test_a_plan_refuses_other_rounds(self, ledger) -> None:
+        budgets.open_account(
+            ledger,
+            "all",
+            budgets.FixedPlan([(self.planned(ledger), 5)], 10.0, DELTA),
+        )
+        with pytest.raises(BudgetExceededError, match="in the plan"):
+            fit(private_model(ledger, noise=1.0))
+        fit(private_model(ledger))
+
+        assert len(ledger) == 5
+
+    def test_one_of_several_must_be_named(self, ledger) -> None:
+        for name in "ab":
+            budgets.open_account(ledger, name, budgets.RenyiFilter(20.0, DELTA))
+        private = private_model(ledger)
+        with pytest.raises(ValueError, match=r"\['a', 'b'\]"):
+            fit(private)
+        fit(private, run=keras_dp.RunDetails(account="b"))
+
+        a, b = ledger.accounts
+        assert not any(a.balance.spent)
+        assert any(b.balance.spent)
+
+    def test_a_run_takes_turns_with_another(self, ledger) -> None:
+        """Neither overspends, and the one that comes too late stops."""
+        planned = self.planned(ledger)
+        budgets.open_account(
+            ledger, "all", budgets.FixedPlan([(planned, 10)], 10.0, DELTA)
+        )
+        other = ledger.start_run("other", account="all")
+
+        def spends(model) -> None:
+            other.record(
+                planned.sampling,
+                planned.queries,
+                3,
+                seeded=planned.seeded,
+                charge=budgets.charge_of(ledger.accounts[0], planned),
+            )
+
+        fit(
+            private_model(ledger),
+            epochs=10,
+            callbacks=[StopsAfter(1, spends)],
+        )
+
+        assert len(ledger) == 10
+        own = next(run for run in ledger.runs if run.name == "linear")
+        assert own.outcome == "budget"
