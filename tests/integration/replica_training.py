@@ -192,9 +192,40 @@ SCENARIOS = {
             0.01, use_ema=True, ema_momentum=0.9
         ),
     ).fit(),
+    "mapped": lambda on: Training(on).fit(16, map=blurred()),
+    "evaluated": lambda on: evaluated(on),
     "arrays": lambda on: arrays(on),
     "noise_alone": lambda on: noise_alone(on),
 }
+
+
+def blurred():
+    """Returns a map that draws, as augmentation of images does."""
+    noise = layers.GaussianNoise(0.5)
+    return lambda x, y: (noise(x, training=True), y)
+
+
+def evaluated(strategy):
+    """Records in order, of which the last batch is not full."""
+    training = Training(strategy)
+    batches = PoissonBatches(
+        tuple(part[:221] for part in data()),
+        sampling_probability=0.125,
+        physical_batch_size=40,
+        seed=5,
+        map=lambda x, y: (2 * x, y),
+    )
+    training.history = training.private.fit(
+        batches, validation_data=batches, epochs=2, verbose=0
+    )
+    logs = training.private.evaluate(batches, return_dict=True, verbose=0)
+    outputs = training.private.predict(batches, verbose=0)
+    assert outputs.shape == (221, 1)
+    training.history.history |= {
+        "last": [logs["loss"], logs["accuracy"]],
+        "outputs": list(outputs),
+    }
+    return training.results()
 
 
 def arrays(strategy):

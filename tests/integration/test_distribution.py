@@ -37,6 +37,8 @@ COMPARED = [
     "beside",
     "microbatches",
     "decayed",
+    "mapped",
+    "evaluated",
     "arrays",
 ]
 
