@@ -1,10 +1,11 @@
 """Random access to the records of TFRecord files."""
 
 import array
+import itertools
 import os
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import google_crc32c
 import numpy as np
@@ -123,15 +124,27 @@ class TFRecordShards:
             ValueError: `indices` do not increase, or are out of range.
         """
         indices = checked_indices(indices, len(self))
-        frames: list[bytes] = []
-        places: list[tuple[RecordFile, int]] = []
+        parts = []
         for shard, _, found in self._shards.parts(indices):
             starts = self._offsets[shard][found]
             sizes = self._offsets[shard][found + 1] - starts
-            file = self._files[shard]
-            frames += _frames(file, starts, sizes)
-            places += [(file, start) for start in starts.tolist()]
-        return _records(frames, places)
+            _check_long(self._files[shard], starts, sizes)
+            parts.append(_Part(self._files[shard], starts, sizes))
+        return _records(parts)
+
+
+class _Part(NamedTuple):
+    """Some records of one file.
+
+    Attributes:
+        file: That holds them.
+        starts: Offset of each record.
+        sizes: Bytes up to the next record, at least `_FRAME_BYTES`.
+    """
+
+    file: RecordFile
+    starts: Integers
+    sizes: Integers
 
 
 def _files(paths: Sequence[Path] | Path) -> list[RecordFile]:
@@ -150,18 +163,14 @@ def _files(paths: Sequence[Path] | Path) -> list[RecordFile]:
     return [RecordFile(path) for path in listed]
 
 
-def _frames(file: RecordFile, starts: Integers, sizes: Integers) -> list[bytes]:
-    """Returns records of a file with their lengths and checksums.
+def _check_long(file: RecordFile, starts: Integers, sizes: Integers) -> None:
+    """Reads the lengths of long records before the records themselves.
 
-    Args:
-        file: That holds them.
-        starts: Offset of each record.
-        sizes: Bytes up to the next record, at least `_FRAME_BYTES`.
+    Wrong offsets must not make a reader allocate the whole file.
 
     Raises:
         DamagedRecordsError: The length of a record is not its size.
     """
-    # Wrong offsets must not make a reader allocate the whole file.
     long = sizes > _SCAN_BYTES
     if long.any():
         headers = file.read(starts[long], np.full(long.sum(), _HEADER_BYTES))
@@ -169,41 +178,69 @@ def _frames(file: RecordFile, starts: Integers, sizes: Integers) -> list[bytes]:
             headers, starts[long].tolist(), sizes[long].tolist(), strict=True
         ):
             _check_length(file, start, header, size)
-    return file.read(starts, sizes)
 
 
-def _records(
-    frames: list[bytes], places: list[tuple[RecordFile, int]]
-) -> list[bytes]:
+def _records(parts: list[_Part]) -> list[bytes]:
     """Returns the data of records whose length and checksums are right.
-
-    Args:
-        frames: Each record, from its length to its last checksum.
-        places: The file and the offset of each record.
 
     Raises:
         DamagedRecordsError: One of them is not.
     """
-    records = [frame[_HEADER_BYTES : -_CRC.size] for frame in frames]
+    if not parts:
+        return []
+    sizes = np.concatenate([part.sizes for part in parts])
+    ends = np.cumsum(sizes)
+    begins = ends - sizes
+    # One buffer for all: memory of a thread is handed back when it is freed,
+    # and costs a page fault each time.
+    frames = np.empty(ends[-1], np.uint8)
+    view = frames.data
+    bounds = list(zip(begins.tolist(), ends.tolist(), strict=True))
+    rows = iter([view[begin:end] for begin, end in bounds])
+    for file, starts, _ in parts:
+        file.read_into(list(itertools.islice(rows, len(starts))), starts)
+    records = [
+        bytes(view[begin + _HEADER_BYTES : end - _CRC.size])
+        for begin, end in bounds
+    ]
     # All at once: in Python, a comparison takes longer than a checksum.
-    heads = np.frombuffer(
-        b"".join([frame[:_HEADER_BYTES] for frame in frames]), _HEADER
-    )
-    tails = np.frombuffer(
-        b"".join([frame[-_CRC.size :] for frame in frames]), "<u4"
-    )
-    lengths = np.array([len(record) for record in records], np.uint64)
+    heads = _at(frames, begins, _HEADER)
+    tails = _at(frames, ends - _CRC.size, np.dtype("<u4"))
+    lengths, which = np.unique(sizes - _FRAME_BYTES, return_inverse=True)
+    checksums = _masked([_LENGTH.pack(length) for length in lengths.tolist()])
     is_sound = (
-        (heads["length"] == lengths)
-        & (heads["crc"] == _masked([f[: _LENGTH.size] for f in frames]))
+        (heads["length"] == lengths[which].astype(np.uint64))
+        & (heads["crc"] == checksums[which])
         & (tails == _masked(records))
     )
     if not is_sound.all():
         first = int(is_sound.argmin())
-        file, start = places[first]
-        _check_length(file, start, frames[first], len(frames[first]))
-        raise _damaged(file, start, "does not match its checksum")
+        begin, end = bounds[first]
+        raise _fault(parts, first, bytes(view[begin:end]))
     return records
+
+
+def _at(
+    frames: npt.NDArray[np.uint8], places: Integers, dtype: np.dtype[Any]
+) -> npt.NDArray[Any]:
+    """Returns the value that stands at each place."""
+    each = frames[places[:, np.newaxis] + np.arange(dtype.itemsize)]
+    values: npt.NDArray[Any] = each.view(dtype)[:, 0]
+    return values
+
+
+def _fault(parts: list[_Part], index: int, frame: bytes) -> DamagedRecordsError:
+    """Returns what is wrong with a record."""
+    for file, starts, _ in parts:
+        if index < len(starts):
+            start = int(starts[index])
+            try:
+                _check_length(file, start, frame, len(frame))
+            except DamagedRecordsError as error:
+                return error
+            return _damaged(file, start, "does not match its checksum")
+        index -= len(starts)
+    raise IndexError(index)
 
 
 def _masked(parts: list[bytes]) -> npt.NDArray[np.uint32]:
