@@ -34,7 +34,7 @@ $(VENV)/.installed: $(REQUIREMENTS)
 	@touch $@
 
 demo: env  ## Train a private income classifier on census data.
-	$(BIN)/python tutorials/adult_income.py
+	TF_CPP_MIN_LOG_LEVEL=1 $(BIN)/python tutorials/adult_income.py
 
 quick: env  ## Run the unit tests that need no TensorFlow, within a minute.
 	$(PYTEST) --tier quick keras_dp tests/unit
