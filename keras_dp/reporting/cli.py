@@ -21,13 +21,22 @@ from keras_dp.errors import (
     OutputError,
     UnsupportedEventError,
 )
-from keras_dp.reporting.commands import afford, plan, report, verify
+from keras_dp.reporting.commands import (
+    afford,
+    diff,
+    explain,
+    plan,
+    report,
+    verify,
+)
 
 OK, UNWRITTEN, USAGE, UNREADABLE, INCONSISTENT = 0, 1, 2, 3, 4
 
 _COMMANDS = {
     "report": report,
+    "explain": explain,
     "afford": afford,
+    "diff": diff,
     "verify": verify,
     "plan": plan,
 }

@@ -21,12 +21,15 @@ from keras_dp.ledger import (
     NoiseDistribution,
     PrivacyLedger,
 )
-from keras_dp.reporting.wording import described, on_one_line
+from keras_dp.reporting.wording import (
+    UNITS_OF_ROWS,
+    counted,
+    described,
+    on_one_line,
+)
 
 # Adaptive clipping makes every round of a run another one.
 _MOST_SHOWN = 10
-# Units that are rows by themselves, or made of rows by the library.
-_UNITS_OF_ROWS = frozenset({"example", "record", "row", "microbatch"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -150,7 +153,7 @@ class Report:
             f"Data set {on_one_line(self.dataset)}, privacy unit: "
             f"{self._unit()}"
         )
-        yield f"{self.total_rounds:,} rounds"
+        yield counted(self.total_rounds, "round")
         if self.unsettled:
             yield (
                 f"  {self.unsettled:,} of them reserved and not settled: a "
@@ -165,7 +168,7 @@ class Report:
     def _unit(self) -> str:
         """Returns the unit, and what is taken for granted of it."""
         unit = on_one_line(self.unit)
-        if self.unit in _UNITS_OF_ROWS:
+        if self.unit in UNITS_OF_ROWS:
             return unit
         rows = (
             "one row"

@@ -11,6 +11,12 @@ from keras_dp.ledger import (
     TreeSum,
 )
 
+# Units that are rows by themselves, or made of rows by the library.
+UNITS_OF_ROWS = frozenset({"example", "record", "row", "microbatch"})
+
+# Binary fractions of round numbers are a little more, or a little less.
+_TOLERANCE = decimal.Decimal("1e-12")
+
 
 def described(query: SumQueryEvent) -> str:
     """Returns a release as one line."""
@@ -43,18 +49,31 @@ def on_one_line(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
+def counted(number: int, noun: str) -> str:
+    """Returns a number of things.
+
+    >>> counted(1, "round"), counted(1200, "round")
+    ('1 round', '1,200 rounds')
+    """
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def percent(share: float) -> str:
-    """Returns a chance in percent, rounded up.
+    """Returns a chance in percent, rounded up, but for a share of 1e-12.
 
     With one decimal, or two digits of what is there or missing to 100 %.
 
     >>> percent(0.58312), percent(3.21e-7), percent(0.99991), percent(0.0)
     ('58.4 %', '0.000033 %', '99.991 %', '0 %')
+    >>> percent(0.01), percent(0.5 + 1e-16)
+    ('1 %', '50 %')
     """
     exact = decimal.Decimal(min(max(share, 0.0), 1.0)) * 100
     missing = min(exact, 100 - exact)
     if not missing:
         return f"{exact.normalize():f} %"
     digits = decimal.Decimal(1).scaleb(min(-1, missing.adjusted() - 1))
-    rounded = exact.quantize(digits, rounding=decimal.ROUND_CEILING)
+    rounded = (exact * (1 - _TOLERANCE)).quantize(
+        digits, rounding=decimal.ROUND_CEILING
+    )
     return f"{rounded.normalize():f} %"

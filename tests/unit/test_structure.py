@@ -356,7 +356,14 @@ class TestWhatIsLoaded:
         assert not modules & imports.FRAMEWORKS
 
     @pytest.mark.parametrize(
-        "command", [["report", "--delta", "1e-5"], ["verify"]], ids=" ".join
+        "command",
+        [
+            ["report", "--delta", "1e-5"],
+            ["explain", "--delta", "1e-5"],
+            ["afford", "--delta", "1e-5", "--epsilon", "1"],
+            ["verify"],
+        ],
+        ids=" ".join,
     )
     def test_by_the_command_line_is_no_tensorflow(
         self, command, tmp_path

@@ -13,7 +13,7 @@ from keras_dp.planning.continuation import (
 )
 from keras_dp.planning.rounds_left import rounds_left
 from keras_dp.reporting.commands import arguments
-from keras_dp.reporting.wording import described, on_one_line
+from keras_dp.reporting.wording import counted, described, on_one_line
 
 HELP = "print how many more rounds a privacy target leaves room for"
 
@@ -83,7 +83,7 @@ class _Question:
             yield from _listed(more.round, more)
             return
         at_least = "at least " if count == MOST_ROUNDS else ""
-        yield f"Left: {at_least}{_counted(count, more)} like the last one"
+        yield f"Left: {at_least}{_how_many(count, more)} like the last one"
         yield from _listed(more.round, more)
         yield f"Then: {self._claim([(more.round, count)])}"
 
@@ -111,7 +111,7 @@ class _Question:
         )
         found = with_noise(more.round, factor)
         yield from self._target()
-        yield f"Asked: {_counted(count, more)} like the last one"
+        yield f"Asked: {_how_many(count, more)} like the last one"
         yield from _listed(more.round, more)
         yield f"Noise: {factor:.4g} times as much as there"
         yield from _listed(found, more)
@@ -136,10 +136,10 @@ class _Question:
         ).sentence(unit)
 
 
-def _counted(count: int, more: Continuation) -> str:
+def _how_many(count: int, more: Continuation) -> str:
     if more.is_epoch:
-        return f"{count:,} epochs of disjoint batches"
-    text = f"{count:,} rounds"
+        return f"{counted(count, 'epoch')} of disjoint batches"
+    text = counted(count, "round")
     if more.rounds_per_epoch is not None:
         epochs = count / more.rounds_per_epoch
         text += f", {epochs:,.4g} epochs of {more.rounds_per_epoch:,},"

@@ -1,0 +1,269 @@
+"""Says in sentences what the epsilon of a ledger means for one person."""
+
+import dataclasses
+import math
+import textwrap
+from typing import NamedTuple
+
+from keras_dp import _check
+from keras_dp.accountants.attacks.group_privacy import group_epsilon
+from keras_dp.accountants.attacks.precision import precision_at_recall
+from keras_dp.accountants.attacks.trade_off import TradeOff, trade_off
+from keras_dp.accountants.claim import Claim, claim, rounded_up
+from keras_dp.accountants.normalize.adjacency import Neighbours
+from keras_dp.ledger import CountedRound, PrivacyLedger, UnverifiedSampling
+from keras_dp.reporting.wording import (
+    UNITS_OF_ROWS,
+    counted,
+    on_one_line,
+    percent,
+)
+
+# Suspicions before the attack, and the share of cases in which they may end
+# higher than is said.
+_PRIORS, _EXCEPT = (0.5, 0.01), 0.01
+# The false alarms of an attack that accuses many.
+_FALSE_ALARMS = 0.001
+_GROUPS = (2, 5, 10)
+_WIDTH = 79
+# An attacker tells two data sets apart: how they differ by each relation.
+_QUESTIONS = {
+    "add_or_remove_one": (
+        "whether the data of one {unit} are in the data set at all"
+    ),
+    "replace_one": (
+        "whether the data of one {unit} are in the data set, or other data, "
+        "whatever they are, in their place"
+    ),
+    "zero_out": (
+        "whether the data of one {unit} counted, or counted as zero in every "
+        "sum"
+    ),
+}
+
+
+class Paragraph(NamedTuple):
+    """Sentences under a title.
+
+    Attributes:
+        title: A question or a topic.
+        sentences: Each of them stands alone.
+    """
+
+    title: str
+    sentences: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Explanation:
+    """The meaning of the epsilon of a ledger.
+
+    Attributes:
+        sentence: The line to publish.
+        claim: The guarantee it says.
+        curve: The limit of every attack; None without a bound.
+        paragraphs: The meaning, for people who know no differential privacy.
+    """
+
+    sentence: str
+    claim: Claim
+    curve: TradeOff | None
+    paragraphs: tuple[Paragraph, ...]
+
+    def as_text(self) -> str:
+        """Returns lines that fit a terminal."""
+        lines = _wrapped(self.sentence, "", "    ")
+        for title, sentences in self.paragraphs:
+            lines += ["", title]
+            for sentence in sentences:
+                lines += _wrapped(sentence, "  - ", "    ")
+        return "\n".join(lines)
+
+
+def explain(
+    ledger: PrivacyLedger,
+    *,
+    delta: float,
+    neighbours: Neighbours | None = None,
+    group_size: int = 1,
+) -> Explanation:
+    """Returns what the epsilon of a ledger means for one privacy unit.
+
+    Guarantee: every number is a bound on all attacks on what the ledger's
+    rounds released, by the accountant that the line to publish names, rounded
+    in the attack's favour.
+
+    Args:
+        ledger: To be replayed.
+        delta: In (0, 1).
+        neighbours: The adjacency relation; by default the strongest that
+            all rounds support.
+        group_size: How many units are asked about together, >= 1.
+
+    >>> from keras_dp.ledger import FullDataset, GaussianSum
+    >>> ledger = PrivacyLedger.in_memory(dataset="clinic", unit="patient")
+    >>> ledger.record(FullDataset(), [GaussianSum("counts", 1.0, 4.0)])
+    >>> found = explain(ledger, delta=1e-5)
+    >>> print(found.paragraphs[1].sentences[0])
+    Who has to guess between the two without the releases is right 50 % ...
+    """
+    _check.integer_at_least(1, group_size=group_size)
+    header, rounds = ledger.header, ledger.rounds
+    unit = on_one_line(header.unit)
+    if group_size > 1:
+        unit = f"group of {group_size:,}, each one {unit},"
+    found = claim(
+        rounds,
+        delta=delta,
+        neighbours=neighbours,
+        group_size=header.rows_per_unit * group_size,
+    )
+    subject = _Subject(
+        unit,
+        on_one_line(header.unit),
+        on_one_line(header.dataset),
+        sum(count for _, count in rounds),
+        rounds,
+        header.rows_per_unit,
+    )
+    curve = None
+    paragraphs = [_nothing(found)]
+    if found.is_bound and math.isfinite(found.epsilon):
+        curve = trade_off(
+            rounds,
+            neighbours=found.neighbours,
+            group_size=found.group_size,
+        )
+        paragraphs = [
+            subject.attacker(found),
+            _attack(curve, found),
+            subject.groups(found, group_size),
+        ]
+    return Explanation(
+        found.sentence(unit),
+        found,
+        curve,
+        (*paragraphs, Paragraph("What this does not say", subject.limits())),
+    )
+
+
+class _Subject(NamedTuple):
+    """Who is protected, and what was released."""
+
+    asked: str
+    unit: str
+    dataset: str
+    total: int
+    rounds: tuple[CountedRound, ...]
+    rows_per_unit: int
+
+    def attacker(self, found: Claim) -> Paragraph:
+        """Returns who attacks, and what they want to know."""
+        asked = _QUESTIONS[str(found.neighbours)].format(unit=self.asked)
+        if found.group_size > 1:
+            asked += f" (at most {found.group_size:,} records together)"
+        return Paragraph(
+            "Against whom",
+            (
+                f"The attacker knows every other record of {self.dataset}, the "
+                "program and all its settings, sees everything that the "
+                f"{counted(self.total, 'round')} of this ledger released, and "
+                "has any computer and any amount of time.",
+                f"The attacker wants to know {asked}.",
+            ),
+        )
+
+    def groups(self, found: Claim, group_size: int) -> Paragraph:
+        """Returns how the guarantee weakens for several units together."""
+        sentences = []
+        for size in _GROUPS:
+            epsilon = group_epsilon(
+                self.rounds,
+                group_size=found.group_size * size,
+                delta=found.delta,
+                neighbours=found.neighbours,
+            ).epsilon
+            what = f"{size * group_size:,} units together"
+            sentences.append(
+                f"{what}: epsilon <= {rounded_up(epsilon)} at the same delta."
+                if math.isfinite(epsilon)
+                else f"{what}: no protection at this delta."
+            )
+        return Paragraph(
+            "What is known of several, such as a family", tuple(sentences)
+        )
+
+    def limits(self) -> tuple[str, ...]:
+        """Returns what the numbers leave open."""
+        declared = sum(
+            count
+            for each, count in self.rounds
+            if not getattr(each.sampling, "drawn_by_library", False)
+            and not isinstance(each.sampling, UnverifiedSampling)
+        )
+        seeded = sum(count for each, count in self.rounds if each.seeded)
+        sentences = [
+            "What the releases teach about people in general can affect a "
+            "person whose data were never used.",
+            "Releases of the same data that are not in this ledger come on "
+            "top.",
+        ]
+        if self.unit not in UNITS_OF_ROWS:
+            rows = counted(self.rows_per_unit, "row")
+            sentences.append(
+                f"That each {self.unit} has at most {rows} of the data was "
+                "declared, and not checked."
+            )
+        if declared:
+            sentences.append(
+                f"It is taken on trust how the samples of "
+                f"{counted(declared, 'round')} were drawn: no sampler of this "
+                "library drew them."
+            )
+        if seeded:
+            sentences.append(
+                f"The seed of {counted(seeded, 'round')} was chosen by the "
+                "caller. Nothing protects them against anyone who can know it."
+            )
+        return tuple(sentences)
+
+
+def _nothing(found: Claim) -> Paragraph:
+    reason = "epsilon is infinite: something was released without enough noise"
+    if found.accountant is None:
+        reason = "no accountant has a bound for all rounds"
+    return Paragraph(
+        "What an attacker can find out",
+        (f"Everything, as far as this ledger can tell: {reason}.",),
+    )
+
+
+def _attack(curve: TradeOff, found: Claim) -> Paragraph:
+    right = 0.5 + 0.5 * curve.advantage
+    cases = round(1 / _EXCEPT)
+    ends = ", and one of ".join(
+        f"{percent(prior)} at "
+        f"{percent(precision_at_recall(curve, prior=prior, recall=_EXCEPT))}"
+        for prior in _PRIORS
+    )
+    hits = float(curve.largest_true_positive_rate(_FALSE_ALARMS))
+    alarms = f"{round(1 / _FALSE_ALARMS):,}"
+    return Paragraph(
+        "What the attacker can find out at most",
+        (
+            "Who has to guess between the two without the releases is right "
+            f"50 % of the time; with them, at most {percent(right)}.",
+            f"In {cases - 1} of {cases} cases, a suspicion that is true ends "
+            f"at most like this: one of {ends}.",
+            "An attacker who asks about many, and wrongly accuses 1 in "
+            f"{alarms} of those who are not what it looks for, finds at most "
+            f"{percent(hits)} of those who are; by guessing, "
+            f"{percent(_FALSE_ALARMS)}.",
+        ),
+    )
+
+
+def _wrapped(text: str, first: str, later: str) -> list[str]:
+    return textwrap.wrap(
+        text, _WIDTH, initial_indent=first, subsequent_indent=later
+    )

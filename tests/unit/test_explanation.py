@@ -1,0 +1,196 @@
+"""Sentences about a ledger say what the accountants say, and no more."""
+
+import re
+
+import pytest
+
+from keras_dp import accountants
+from keras_dp.ledger import (
+    FixedSizeWithoutReplacement,
+    FullDataset,
+    GaussianSum,
+    NonPrivateSum,
+    PoissonSampling,
+    PrivacyLedger,
+    UnverifiedSampling,
+)
+from keras_dp.reporting import explain
+
+DELTA = 1e-5
+STEP = [GaussianSum("gradients", 1.0, 4.0)]
+ATTACKER, ATTACK, GROUPS, LIMITS = range(4)
+
+
+def in_memory(*rounds, **header):
+    header = {"dataset": "clinic", "unit": "patient", **header}
+    ledger = PrivacyLedger.in_memory(**header)
+    for sampling, queries, count, *seeded in rounds:
+        ledger.record(sampling, queries, count, seeded=bool(seeded))
+    return ledger
+
+
+def some(**header):
+    return in_memory((FullDataset(True), STEP, 3), **header)
+
+
+def sampled(**header):
+    return in_memory((PoissonSampling(0.01, True), STEP, 10_000), **header)
+
+
+def chances(text):
+    """Returns the numbers of percent in a text, as shares."""
+    return [float(each) / 100 for each in re.findall(r"([\d.]+) %", text)]
+
+
+class TestTheSentence:
+    @pytest.mark.parametrize("group", [1, 3])
+    def test_is_the_line_to_publish(self, group) -> None:
+        found = explain(some(), delta=DELTA, group_size=group)
+
+        together = accountants.group_epsilon(
+            some(), group_size=group, delta=DELTA
+        )
+        assert found.claim.epsilon == together.epsilon
+        assert found.as_text().startswith(found.sentence.split(",")[0])
+        assert ("group of 3, each one patient" in found.sentence) == (
+            group == 3
+        )
+
+    def test_fits_a_terminal(self) -> None:
+        text = explain(some(), delta=DELTA, group_size=2).as_text()
+
+        assert max(map(len, text.split("\n"))) <= 79
+
+
+class TestTheAttack:
+    @pytest.mark.parametrize(
+        ("make", "rows"),
+        [
+            (some, 1),
+            (some, 2),
+            pytest.param(sampled, 1, marks=pytest.mark.standard),
+            pytest.param(sampled, 2, marks=pytest.mark.standard),
+        ],
+    )
+    def test_has_the_numbers_of_the_curve(self, make, rows) -> None:
+        ledger = make(rows_per_unit=rows)
+        curve = accountants.trade_off(ledger, group_size=rows)
+
+        found = explain(ledger, delta=DELTA).paragraphs[ATTACK]
+
+        guess, beliefs, accused = map(chances, found.sentences)
+        risk = accountants.bayes_risk(ledger, prior=0.5, group_size=rows)
+        assert guess[0] == 0.5
+        assert 1 - risk <= guess[1] < 1 - risk + 0.002
+        for prior, after in (beliefs[:2], beliefs[2:]):
+            exact = accountants.precision_at_recall(
+                curve, prior=prior, recall=0.01
+            )
+            assert exact <= after < exact + 0.002
+        exact = float(curve.largest_true_positive_rate(0.001))
+        assert exact <= accused[0] < 1.1 * exact
+        assert accused[1] == 0.001
+
+    def test_knows_nothing_of_an_empty_ledger(self) -> None:
+        found = explain(in_memory(), delta=DELTA).paragraphs[ATTACK]
+
+        assert [chances(each) for each in found.sentences] == [
+            [0.5, 0.5],
+            [0.5, 0.5, 0.01, 0.01],
+            [0.001, 0.001],
+        ]
+
+    @pytest.mark.parametrize(
+        ("neighbours", "words"),
+        [
+            ("add_or_remove_one", "in the data set at all"),
+            ("replace_one", "in their place"),
+            ("zero_out", "counted as zero"),
+        ],
+    )
+    def test_asks_what_the_relation_says(self, neighbours, words) -> None:
+        found = explain(
+            in_memory((FullDataset(), STEP, 3)),
+            delta=DELTA,
+            neighbours=neighbours,
+        )
+
+        assert found.claim.neighbours == neighbours
+        assert words in found.paragraphs[ATTACKER].sentences[1]
+
+    @pytest.mark.parametrize(
+        ("sampling", "queries", "neighbours", "reason"),
+        [
+            (FullDataset(), [NonPrivateSum("loss")], None, "infinite"),
+            (
+                FixedSizeWithoutReplacement(5, 50),
+                STEP,
+                "zero_out",
+                "no accountant",
+            ),
+        ],
+    )
+    def test_finds_everything_without_a_bound(
+        self, sampling, queries, neighbours, reason
+    ) -> None:
+        found = explain(
+            in_memory((sampling, queries, 1)),
+            delta=DELTA,
+            neighbours=neighbours,
+        )
+
+        assert found.curve is None
+        (sentence,) = found.paragraphs[0].sentences
+        assert sentence.startswith("Everything")
+        assert reason in sentence
+        assert "%" not in found.as_text()
+
+
+class TestGroups:
+    def test_have_their_epsilons(self) -> None:
+        ledger = some(rows_per_unit=2)
+
+        found = explain(ledger, delta=DELTA).paragraphs[GROUPS]
+
+        for size, sentence in zip((2, 5, 10), found.sentences, strict=True):
+            exact = accountants.group_epsilon(
+                ledger, group_size=2 * size, delta=DELTA
+            ).epsilon
+            shown = float(re.search(r"epsilon <= ([\d.]+)", sentence)[1])
+            assert sentence.startswith(f"{size} units together")
+            assert exact <= shown < exact + 1.1e-4
+
+
+class TestTheLimits:
+    def limits(self, ledger):
+        return " ".join(explain(ledger, delta=DELTA).paragraphs[-1].sentences)
+
+    def test_name_what_is_taken_on_trust(self) -> None:
+        ledger = in_memory(
+            (PoissonSampling(0.01), STEP, 5),
+            (PoissonSampling(0.01, True), STEP, 7, "seeded"),
+            (UnverifiedSampling(), STEP, 2),
+        )
+
+        text = self.limits(ledger)
+
+        assert "the samples of 5 rounds were drawn" in text
+        assert "The seed of 7 rounds was chosen" in text
+        assert "That each patient has at most 1 row of the data" in text
+
+    def test_and_nothing_else(self) -> None:
+        text = self.limits(some(unit="example"))
+
+        assert "trust" not in text
+        assert "seed" not in text
+        assert "declared" not in text
+
+
+def test_cannot_be_given_lines_by_a_name() -> None:
+    forged = "x\n  RDP  epsilon <= 0.0001\x1b[2K\udc80"
+    ledger = some(dataset=forged, unit=forged)
+
+    text = explain(ledger, delta=DELTA).as_text()
+
+    assert not re.search(r"^  RDP  epsilon <= 0.0001", text, re.MULTILINE)
+    assert text.replace("\n", "").isprintable()
