@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from keras_dp import _check
 from keras_dp.accountants.accountant import Accountant, check_delta
 from keras_dp.accountants.arrays import Array
+from keras_dp.accountants.attacks.group_privacy import Group
 from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
@@ -52,6 +53,7 @@ def epsilon_curve(
     spacing: Literal["even", "geometric"] = "even",
     accountant: Accountant | None = None,
     neighbours: Neighbours | None = None,
+    group_size: int = 1,
 ) -> EpsilonCurve:
     """Returns epsilon after some numbers of rounds, in the ledger's order.
 
@@ -59,7 +61,7 @@ def epsilon_curve(
     `(epsilons[i], delta)`-private, if `accountant.is_bound`. Later releases
     never make earlier ones more private: where the accountant reports less
     after more rounds, the lower number holds for the fewer rounds too. The
-    last value is what `accountant.epsilon` says of the whole ledger. Epochs of
+    last value is what `group_epsilon` says of the whole ledger. Epochs of
     disjoint batches and trees count with the rounds that have taken place.
 
     The ledger is read once, and each round is normalized once, however many
@@ -75,6 +77,7 @@ def epsilon_curve(
         accountant: The tightest that can replay the ledger by default.
         neighbours: The adjacency relation; by default the strongest that
             all rounds support.
+        group_size: How many records epsilon protects together, >= 1.
 
     Returns:
         Fewer points if there are fewer rounds; none for an empty ledger.
@@ -111,7 +114,8 @@ def epsilon_curve(
         if index < ends.size - 1 and len(rounds) > _MOST_MECHANISMS:
             rounds = _merged(rounds)
         accountant.check_supported(rounds)
-        epsilons[index] = accountant.epsilon_of(rounds, delta)
+        group = Group(accountant, relation, rounds, group_size)
+        epsilons[index] = group.epsilon_of(delta)
     # A bound for more rounds bounds the rounds before.
     nondecreasing = np.minimum.accumulate(epsilons[::-1])[::-1]
     return EpsilonCurve(ends, nondecreasing, relation)

@@ -2,7 +2,14 @@
 
 from keras_dp.reporting.difference import Difference, difference
 from keras_dp.reporting.explanation import Explanation, Paragraph, explain
+from keras_dp.reporting.pictures import (
+    epsilon_picture,
+    explanation_block,
+    query_picture,
+    trade_off_picture,
+)
 from keras_dp.reporting.plan_report import plot_plans
+from keras_dp.reporting.query_costs import QueryCost, query_costs
 from keras_dp.reporting.report import Cost, Report, make_report
 
 __all__ = [
@@ -10,9 +17,15 @@ __all__ = [
     "Difference",
     "Explanation",
     "Paragraph",
+    "QueryCost",
     "Report",
     "difference",
+    "epsilon_picture",
     "explain",
+    "explanation_block",
     "make_report",
     "plot_plans",
+    "query_costs",
+    "query_picture",
+    "trade_off_picture",
 ]

@@ -1,0 +1,71 @@
+"""Epsilon against the number of rounds, by accountant."""
+
+import math
+from collections.abc import Mapping
+
+from keras_dp.accountants.claim import rounded_up
+from keras_dp.planning.epsilon_curve import EpsilonCurve
+from keras_dp.reporting.pictures.axis import Axis
+from keras_dp.reporting.pictures.svg import KINDS, Chart
+
+# The share of the axis above the highest curve, where the legend is.
+_HEADROOM = 1.3
+
+
+def epsilon_picture(
+    curves: Mapping[str, EpsilonCurve],
+    *,
+    delta: float,
+    target_epsilon: float | None = None,
+) -> str:
+    """Returns an SVG picture of epsilon as it grew.
+
+    Args:
+        curves: By accountant, at most four; each from `epsilon_curve`.
+        delta: All curves are at it.
+        target_epsilon: Drawn as a dashed line.
+
+    Returns:
+        An `<svg>` element that is complete by itself. Infinite epsilons are
+        left out.
+
+    Raises:
+        ValueError: There are more than four curves.
+    """
+    if len(curves) > KINDS:
+        raise ValueError(
+            f"`curves` must be at most {KINDS}, to be told apart. "
+            f"Received: {[*curves]!r}."
+        )
+    lines = {
+        name: [
+            (float(rounds), float(epsilon))
+            for rounds, epsilon in zip(
+                curve.rounds, curve.epsilons, strict=True
+            )
+            if math.isfinite(epsilon)
+        ]
+        for name, curve in curves.items()
+    }
+    points = [point for line in lines.values() for point in line]
+    highest = max((epsilon for _, epsilon in points), default=0.0)
+    highest = max(highest, target_epsilon or 0.0)
+    x = Axis("rounds", 0.0, max((n for n, _ in points), default=0.0) or 1.0)
+    y = Axis(f"epsilon at delta = {delta:g}", 0.0, _HEADROOM * highest or 1.0)
+    chart = Chart(x, y)
+    if target_epsilon is not None:
+        ends = [(x.low, target_epsilon), (x.high, target_epsilon)]
+        chart.line(ends, "guess")
+        chart.note(0.99 * x.high, 1.02 * target_epsilon, "target", "end")
+    for index, line in enumerate(lines.values()):
+        chart.line(line, f"k{index}")
+    chart.legend([*lines])
+    last = "; ".join(
+        f"{name}: {rounded_up(float(curve.epsilons[-1]))}"
+        for name, curve in curves.items()
+        if curve.epsilons.size
+    )
+    return chart.svg(
+        f"Epsilon at delta = {delta:g} against the number of rounds. After "
+        f"all rounds: {last or '0'}."
+    )

@@ -1,0 +1,101 @@
+"""Prices each query of a ledger as if it were alone."""
+
+import math
+from collections import defaultdict
+from typing import NamedTuple
+
+from keras_dp.accountants.claim import claim
+from keras_dp.accountants.normalize.adjacency import (
+    Neighbours,
+    chosen_neighbours,
+)
+from keras_dp.accountants.normalize.rounds import LedgerLike, counted_rounds
+from keras_dp.errors import UnsupportedEventError
+from keras_dp.ledger import Round
+
+# Names beyond this number are summed up by what precedes their first slash.
+_MOST_NAMES = 8
+TOGETHER, OTHERS = "all together", "all others"
+
+
+class QueryCost(NamedTuple):
+    """The cost of one query, or of several.
+
+    Attributes:
+        name: The query; several are named by the beginning of their names.
+        epsilon: An upper bound; `inf` if there is none.
+        is_total: Whether it is that of all queries together.
+    """
+
+    name: str
+    epsilon: float
+    is_total: bool = False
+
+
+def query_costs(
+    ledger: LedgerLike,
+    *,
+    delta: float,
+    neighbours: Neighbours | None = None,
+    group_size: int = 1,
+) -> tuple[QueryCost, ...]:
+    """Returns the epsilon of each query as if nothing else had been released.
+
+    These are bounds for whoever sees this query alone. They do not add up to
+    the last one, which is of all queries together.
+
+    Args:
+        ledger: An object with `rounds`, or the pairs (Round, count).
+        delta: In [0, 1].
+        neighbours: The adjacency relation; by default the strongest that
+            all rounds support.
+        group_size: How many records epsilon protects together, >= 1.
+
+    Returns:
+        The dearest first; then that of all together. Where there are many
+        names, those with the same text before the first slash are one, and
+        the cheapest are one.
+
+    >>> from keras_dp.ledger import FullDataset, GaussianSum
+    >>> sums = GaussianSum("gradients", 1.0, 4.0), GaussianSum("loss", 1.0, 20.)
+    >>> costs = query_costs([(Round(FullDataset(), sums), 1)], delta=1e-5)
+    >>> [(each.name, round(each.epsilon, 3)) for each in costs]
+    [('gradients', 0.926), ('loss', 0.16), ('all together', 0.946)]
+    """
+    pairs = tuple(counted_rounds(ledger))
+    names = {query.name for each, _ in pairs for query in each.queries}
+    try:
+        relation = chosen_neighbours(pairs, neighbours)
+    except UnsupportedEventError:
+        return (QueryCost(TOGETHER, math.inf, is_total=True),)
+
+    def cost(members: set[str]) -> float:
+        alone = []
+        for each, count in pairs:
+            queries = tuple(q for q in each.queries if q.name in members)
+            if queries:
+                alone.append((Round(each.sampling, queries), count))
+        found = claim(
+            alone, delta=delta, neighbours=relation, group_size=group_size
+        )
+        return found.epsilon if found.is_bound else math.inf
+
+    groups = _groups(names)
+    found = [QueryCost(name, cost(members)) for name, members in groups.items()]
+    found.sort(key=lambda each: (-each.epsilon, each.name))
+    if len(found) > _MOST_NAMES:
+        kept = found[: _MOST_NAMES - 1]
+        left = names - {name for each in kept for name in groups[each.name]}
+        found = [*kept, QueryCost(OTHERS, cost(left))]
+    return (*found, QueryCost(TOGETHER, cost(names), is_total=True))
+
+
+def _groups(names: set[str]) -> dict[str, set[str]]:
+    """Returns names by what they are shown as."""
+    if len(names) <= _MOST_NAMES:
+        return {name: {name} for name in names}
+    groups = defaultdict(set)
+    for name in names:
+        top, slash, _ = name.partition("/")
+        groups[f"{top}/..." if slash else name].add(name)
+    return groups
