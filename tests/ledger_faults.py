@@ -15,7 +15,7 @@ from keras_dp.ledger import (
     connections,
     storage,
 )
-from keras_dp.ledger.handle import Handle
+from keras_dp.ledger.file_handle import FileHandle
 
 # Rounds of the commit that is cut short, and a text that needs new pages.
 CUT = 7
@@ -103,4 +103,4 @@ def open_faulty(path: Path) -> tuple[PrivacyLedger, FaultyConnection]:
     """Returns a ledger of an existing file, and what makes it fail."""
     faulty = FaultyConnection(storage.connect_writing(path))
     connections.adopt(faulty)
-    return PrivacyLedger(Handle(faulty, path, writable=True)), faulty
+    return PrivacyLedger(FileHandle(faulty, path, writable=True)), faulty

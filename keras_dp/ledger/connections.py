@@ -1,4 +1,4 @@
-"""Connections to ledger files: opened, owned by one process, closed.
+"""Connections to ledgers: opened, owned by one process, closed.
 
 POSIX drops every lock that a process has on a file as soon as it closes any
 descriptor of that file, and a forked child believes that it has the locks of
@@ -8,18 +8,21 @@ from being lost so:
 * a ledger file is opened through SQLite only, which knows its own locks;
 * a connection is used, and closed, by the process that opened it only, and no
   file is opened that a parent process had open when it forked.
+
+The connection to a server is owned likewise: a forked child that closed it
+would end the session of its parent.
 """
 
 import contextlib
 import os
 import sqlite3
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from keras_dp.errors import LedgerError
 
 # How long one process waits for another one's transaction.
-_BUSY_SECONDS = 30.0
+BUSY_SECONDS = 30.0
 
 _Identity = tuple[int, int] | None
 
@@ -29,8 +32,14 @@ class _Owner(NamedTuple):
     file: _Identity
 
 
+class _Connection(Protocol):
+    def close(self) -> None: ...
+
+    def __hash__(self) -> int: ...
+
+
 # Also holds what was inherited through fork, which must never be closed.
-_open: dict[sqlite3.Connection, _Owner] = {}
+_open: dict[_Connection, _Owner] = {}
 
 
 def connect(path: Path, parameters: str) -> sqlite3.Connection:
@@ -56,7 +65,7 @@ def connect(path: Path, parameters: str) -> sqlite3.Connection:
     connection = sqlite3.connect(
         f"{path.as_uri()}?{parameters}",
         uri=True,
-        timeout=_BUSY_SECONDS,
+        timeout=BUSY_SECONDS,
         isolation_level=None,
         check_same_thread=False,
     )
@@ -64,12 +73,12 @@ def connect(path: Path, parameters: str) -> sqlite3.Connection:
     return connection
 
 
-def adopt(connection: sqlite3.Connection, file: _Identity = None) -> None:
-    """Notes that this process owns a connection, one in memory by default."""
+def adopt(connection: _Connection, file: _Identity = None) -> None:
+    """Notes that this process owns a connection, to no file by default."""
     _open[connection] = _Owner(os.getpid(), file)
 
 
-def close(connection: sqlite3.Connection) -> None:
+def close(connection: _Connection) -> None:
     """Closes a connection, unless another process owns it."""
     owner = _open.get(connection)
     if owner is not None and owner.process == os.getpid():
@@ -87,6 +96,6 @@ def identity(path: Path) -> _Identity:
     return status.st_dev, status.st_ino
 
 
-def code_of(error: sqlite3.Error) -> int:
+def code_of(error: Exception) -> int:
     """Returns SQLite's code, 0 if the error is Python's."""
     return int(getattr(error, "sqlite_errorcode", 0))

@@ -1,19 +1,26 @@
-"""A connection with the rules by which one process may use it."""
+"""The rules by which one process uses a ledger, wherever it is stored."""
 
+import abc
 import contextlib
 import os
-import sqlite3
 import threading
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 from keras_dp.errors import LedgerError, LedgerWriteError
-from keras_dp.ledger import connections, journal, log, storage
+from keras_dp.ledger import log
+
+_CLOSED = "The ledger is closed. Open it again."
 
 _FORKED = (
     "The ledger was opened before this process was forked. Close it before the "
     "fork and open it in each process, or start processes with 'spawn'."
+)
+
+_NESTED = (
+    "The ledger is in the middle of another call of this thread, which a "
+    "signal may have interrupted. Nothing was changed. Call it later."
 )
 
 _DOUBTFUL = (
@@ -22,53 +29,59 @@ _DOUBTFUL = (
     "it, and covers what was released in either case."
 )
 
-_UNCHANGED = (
-    "It holds what it held before. Check the disk, the folder and its "
-    "permissions."
-)
 
-
-class Handle:
+class Handle(abc.ABC):
     """Reads and writes a ledger, from any thread of one process.
 
+    A subclass knows one kind of storage. It begins, commits and undoes
+    transactions, of which this class sees that each is whole and alone.
+
     Attributes:
-        path: The file, `None` for a ledger in memory.
+        path: The file, `None` if the ledger is in none.
+        name: The place of the ledger, without a password; `None` in memory.
     """
+
+    # The errors of the storage, which become those of ledgers.
+    errors: ClassVar[tuple[type[Exception], ...]]
 
     def __init__(
         self,
-        connection: sqlite3.Connection,
         path: Path | None,
+        name: str | None,
         *,
         writable: bool,
+        writer: str,
     ) -> None:
-        """Takes over a connection."""
-        self.path = path
-        self._connection: sqlite3.Connection | None = connection
-        self._writable = writable
-        self._has_failed = False
-        self._file = connections.identity(path) if path else None
-        self._writer = journal.writer(path)
+        """Starts outside of any transaction.
+
+        Args:
+            path: As the attribute.
+            name: As the attribute.
+            writable: Whether `transaction` may be called.
+            writer: Written by each commit; see `ledger.journal`.
+        """
+        self.path, self.name = path, name
+        self._writable, self._writer = writable, writer
+        self._is_closed = self._is_inside = self._has_failed = False
         self._process = os.getpid()
         self._lock = threading.RLock()
-        weakref.finalize(self, connections.close, connection)
 
     @property
     def is_closed(self) -> bool:
         """Whether `close` was called."""
-        return self._connection is None
+        return self._is_closed
 
     def close(self) -> None:
-        """Lets go of the file."""
+        """Lets go of the ledger."""
         if self._process != os.getpid():
             return  # The connection belongs to the parent process.
         with self._lock:
-            connection, self._connection = self._connection, None
-            if connection is not None:
-                connections.close(connection)
+            if not self._is_closed:
+                self._is_closed = True
+                self._disconnect()
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
+    def reading(self) -> Iterator[log.Database]:
         """Lets several reads see one state, whatever others write.
 
         Raises:
@@ -79,19 +92,19 @@ class Handle:
         if self._process != os.getpid():
             raise LedgerError(_FORKED)
         with self._lock:
-            if self._connection is None:
-                raise LedgerError("The ledger is closed. Open it again.")
+            if self._is_closed:
+                raise LedgerError(_CLOSED)
+            if self._is_inside:
+                raise LedgerError(_NESTED)
             try:
-                self._check_journal()
-                self._connection.execute("BEGIN")
-                with _rollback_on_error(self._connection):
-                    yield self._connection
-                    self._connection.execute("COMMIT")
-            except (sqlite3.Error, UnicodeDecodeError) as error:
-                raise storage.unreadable(self.path, error) from error
+                with self._inside(writing=False) as database:
+                    yield database
+                    self._end_reading()
+            except self.errors as error:
+                raise self._unreadable(error) from error
 
     @contextlib.contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
+    def transaction(self) -> Iterator[log.Database]:
         """Runs one transaction: durable at the end, or without a trace.
 
         Raises:
@@ -103,66 +116,98 @@ class Handle:
         if self._process != os.getpid():
             raise LedgerWriteError(_FORKED)
         with self._lock:
-            connection = self._writable_connection()
+            self._check_writable()
             try:
-                self._check_journal()
-                # Outside the block that rolls back: a nested call fails here.
-                connection.execute("BEGIN IMMEDIATE")
-                with _rollback_on_error(connection):
-                    log.begin(connection)
-                    yield connection
-                    log.finish(connection, self._writer)
-                    self._commit(connection)
-            except sqlite3.Error as error:
+                with self._inside(writing=True) as database:
+                    log.begin(database)
+                    yield database
+                    log.finish(database, self._writer)
+                    self._commit_or_fail()
+            except self.errors as error:
                 raise self._unwritten(error) from error
-            self._check_place()
 
-    def _writable_connection(self) -> sqlite3.Connection:
-        if self._connection is None:
-            raise LedgerWriteError("The ledger is closed. Open it again.")
+    @abc.abstractmethod
+    def check_tables(self, database: log.Database) -> None:
+        """Raises unless the ledger has its tables and no others.
+
+        Args:
+            database: Given by `reading`.
+
+        Raises:
+            LedgerFormatError: Another table, a view, a trigger, or a table
+                that was changed.
+        """
+
+    @abc.abstractmethod
+    def _begin(self, *, writing: bool) -> log.Database:
+        """Begins a transaction; while one is writing, no other process is."""
+
+    @abc.abstractmethod
+    def _end_reading(self) -> None:
+        """Ends a transaction that has changed nothing."""
+
+    @abc.abstractmethod
+    def _commit(self) -> None:
+        """Returns when what was written is durable, in its place.
+
+        Raises:
+            LedgerWriteError: The ledger was moved away meanwhile.
+        """
+
+    @abc.abstractmethod
+    def _may_have_committed(self, error: Exception) -> bool:
+        """Returns whether an error of `_commit` leaves open what happened."""
+
+    @abc.abstractmethod
+    def _rollback(self) -> None:
+        """Undoes the transaction, if one is open. Does not raise."""
+
+    @abc.abstractmethod
+    def _disconnect(self) -> None:
+        """Closes the connection."""
+
+    @abc.abstractmethod
+    def _unreadable(self, error: Exception) -> LedgerError:
+        """Returns the error of a ledger for one of `errors`."""
+
+    @abc.abstractmethod
+    def _remedy(self) -> str:
+        """Returns what to do about a write that failed."""
+
+    def _check_writable(self) -> None:
+        if self._is_closed:
+            raise LedgerWriteError(_CLOSED)
         if not self._writable:
             raise LedgerWriteError(
                 "The ledger was opened for reading. Open it with mode='a'."
             )
         if self._has_failed:
             raise LedgerWriteError(_DOUBTFUL)
-        return self._connection
+        if self._is_inside:
+            raise LedgerWriteError(_NESTED)
 
-    def _commit(self, connection: sqlite3.Connection) -> None:
+    @contextlib.contextmanager
+    def _inside(self, *, writing: bool) -> Iterator[log.Database]:
+        self._is_inside = True
         try:
-            connection.execute("COMMIT")
-        except sqlite3.Error as error:
-            # A reader held the file too long: the transaction is still open.
-            busy = connections.code_of(error) & 0xFF == sqlite3.SQLITE_BUSY
-            self._has_failed = not busy
+            yield self._begin(writing=writing)
+        except BaseException:
+            self._rollback()
+            raise
+        finally:
+            self._is_inside = False
+
+    def _commit_or_fail(self) -> None:
+        try:
+            self._commit()
+        except self.errors as error:
+            self._has_failed = self._may_have_committed(error)
             raise
 
-    def _unwritten(self, error: sqlite3.Error) -> LedgerWriteError:
-        state = _DOUBTFUL if self._has_failed else _UNCHANGED
+    def _unwritten(self, error: Exception) -> LedgerWriteError:
+        state = f"It holds what it held before. {self._remedy()}"
         return LedgerWriteError(
-            f"The ledger {str(self.path)!r} could not be written: {error}. "
-            f"Nothing may be released that it does not cover. {state}"
+            f"The ledger {self.name!r} could not be written: "
+            f"{' '.join(str(error).split())}. Nothing may be released that it "
+            f"does not cover. {_DOUBTFUL if self._has_failed else state}"
         )
-
-    def _check_journal(self) -> None:
-        if self.path and self._writable:
-            journal.check(self.path)
-
-    def _check_place(self) -> None:
-        if self.path and connections.identity(self.path) != self._file:
-            raise LedgerWriteError(
-                f"The ledger {str(self.path)!r} was moved, removed or replaced "
-                "while it was open. Nothing may be released that it does not "
-                "cover. Put the file back, and open it again."
-            )
-
-
-@contextlib.contextmanager
-def _rollback_on_error(connection: sqlite3.Connection) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        with contextlib.suppress(sqlite3.Error):
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-        raise

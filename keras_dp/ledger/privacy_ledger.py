@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, cast
 
 from keras_dp.errors import LedgerFormatError
-from keras_dp.ledger import chain, connections, creation, log, schema, storage
+from keras_dp.ledger import chain, connections, log, schema
 from keras_dp.ledger.author import this_process
 from keras_dp.ledger.charges import Balance, Charge, balances_from_text
 from keras_dp.ledger.codec import round_from_text, text_from_round
 from keras_dp.ledger.events import Round, SamplingEvent, SumQueryEvent
+from keras_dp.ledger.file_handle import FileHandle
 from keras_dp.ledger.handle import Handle
 from keras_dp.ledger.header import GENERATORS, Header
+from keras_dp.ledger.places import Place, place_of
 from keras_dp.ledger.reservation import Reservation
 from keras_dp.ledger.rows import KINDS_OF_ROUNDS, Row, counted
 from keras_dp.ledger.runs import (
@@ -134,7 +136,7 @@ class PrivacyLedger:
         header = _new_header(dataset, unit, metadata, generator, rows_per_unit)
         connection = schema.new_database(header.as_text())
         connections.adopt(connection)
-        return cls(Handle(connection, None, writable=True))
+        return cls(FileHandle(connection, None, writable=True))
 
     @classmethod
     def open(
@@ -180,19 +182,19 @@ class PrivacyLedger:
             raise ValueError(
                 f"`mode` must be 'a' or 'r'. Received: mode={mode!r}."
             )
-        path = storage.absolute(path)
-        if mode == "a" and not storage.exists(path):
+        place = place_of(path)
+        if mode == "a" and not place.exists():
             if dataset is None:
                 raise ValueError(
                     "`dataset` must be given to create a ledger. Received: "
-                    f"dataset=None, and there is no file {str(path)!r}."
+                    f"dataset=None, and there is no ledger {place.name!r}."
                 )
             header = _new_header(
                 dataset, unit, metadata, generator, rows_per_unit
             )
-            creation.create(path, header.as_text())
+            place.create(header.as_text())
         # Everything is checked before a connection that may write.
-        ledger = cls._take(path, writable=False)
+        ledger = cls._take(place, writable=False)
         try:
             ledger.verify()
             _check_same(
@@ -208,14 +210,11 @@ class PrivacyLedger:
         if mode == "r":
             return ledger
         ledger.close()
-        return cls._take(path, writable=True)
+        return cls._take(place, writable=True)
 
     @classmethod
-    def _take(cls, path: Path, *, writable: bool) -> Self:
-        connect = (
-            storage.connect_writing if writable else storage.connect_reading
-        )
-        handle = Handle(connect(path), path, writable=writable)
+    def _take(cls, place: Place, *, writable: bool) -> Self:
+        handle = place.open(writable=writable)
         try:
             return cls(handle)
         except BaseException:
@@ -224,8 +223,13 @@ class PrivacyLedger:
 
     @property
     def path(self) -> Path | None:
-        """The file, `None` for a ledger in memory."""
+        """The file, `None` for a ledger in memory or on a server."""
         return self._handle.path
+
+    @property
+    def name(self) -> str | None:
+        """The file, or the URL without a password; `None` in memory."""
+        return self._handle.name
 
     @property
     def header(self) -> Header:
@@ -466,7 +470,7 @@ class PrivacyLedger:
                 round that this version can read.
         """
         with self._handle.reading() as connection:
-            schema.check_tables(connection, repr(str(self.path)))
+            self._handle.check_tables(connection)
             rows = log.rows(connection)
             meta = log.meta(connection)
         chain.verify(rows, meta)
@@ -489,7 +493,7 @@ class PrivacyLedger:
         self.close()
 
     def __repr__(self) -> str:
-        place = "in memory" if self.path is None else repr(str(self.path))
+        place = "in memory" if self.name is None else repr(self.name)
         state = ", closed" if self._handle.is_closed else ""
         return (
             f"<PrivacyLedger {place}, dataset={self._header.dataset!r}, "

@@ -135,4 +135,4 @@ def _check_signal(
 
 def place_of(ledger: PrivacyLedger) -> str:
     """Returns where a ledger is kept, for a person."""
-    return "in memory" if ledger.path is None else str(ledger.path)
+    return ledger.name or "in memory"

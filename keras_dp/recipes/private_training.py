@@ -1,7 +1,6 @@
 """From a Keras model, data and a privacy target to a private training."""
 
 import os
-from pathlib import Path
 from typing import Any, Literal
 
 import keras
@@ -9,7 +8,7 @@ import keras
 from keras_dp import _check, _peers
 from keras_dp.dp_queries import DPQuery, GaussianAverageQuery
 from keras_dp.keras_internals import compile_arguments_of, print_line
-from keras_dp.ledger import PrivacyLedger
+from keras_dp.ledger import PrivacyLedger, places
 from keras_dp.optimizers import DPOptimizer
 from keras_dp.planning.calibration import check_target
 from keras_dp.recipes.noise_for_target import (
@@ -210,11 +209,11 @@ def _opened(
         ValueError: The ledger is open, and has another `rows_per_unit`.
     """
     if isinstance(ledger, (str, os.PathLike)):
-        path = Path(ledger)
-        if dataset is None and not path.exists():
-            dataset = path.stem
+        place = places.place_of(ledger)
+        if dataset is None and not place.exists():
+            dataset = place.short_name
         return PrivacyLedger.open(
-            path, dataset=dataset, unit=unit, rows_per_unit=rows_per_unit
+            ledger, dataset=dataset, unit=unit, rows_per_unit=rows_per_unit
         )
     if not isinstance(ledger, PrivacyLedger):
         raise TypeError(

@@ -47,9 +47,7 @@ def warn_of_other_ledgers(model: keras.Model, ledger: Any) -> None:
     """
     if not isinstance(ledger, PrivacyLedger):
         return
-    name = f"in memory, {id(ledger)}"
-    if ledger.path is not None:
-        name = str(ledger.path.resolve())
+    name = ledger.name or f"in memory, {id(ledger)}"
     seen = _ledgers_of.setdefault(model, {})
     names = seen.setdefault(ledger.header.dataset, set())
     if names and name not in names:

@@ -24,7 +24,7 @@ from keras_dp.ledger import (
     connections,
     schema,
 )
-from keras_dp.ledger.handle import Handle
+from keras_dp.ledger.file_handle import FileHandle
 
 BODIES = [GaussianSum("g", 1.0, float(stddev)) for stddev in range(3)]
 BODY = st.sampled_from(range(3))
@@ -164,7 +164,7 @@ def test_verify_finds_any_edited_field(
     table, column = field
     connection = schema.new_database(Header("d").as_text())
     connections.adopt(connection)
-    with PrivacyLedger(Handle(connection, None, writable=True)) as ledger:
+    with PrivacyLedger(FileHandle(connection, None, writable=True)) as ledger:
         ledger.record(FullDataset(), [BODIES[0]], count=2)
         block = ledger.reserve(FullDataset(), [BODIES[1]], count=3)
         ledger.reserve(FullDataset(), [BODIES[1]], count=3)

@@ -20,7 +20,7 @@ from keras_dp.ledger import (
     storage,
 )
 from keras_dp.ledger import log as ledger_log
-from keras_dp.ledger.handle import Handle
+from keras_dp.ledger.file_handle import FileHandle
 
 LARGEST = 2**63 - 1
 SAMPLING = PoissonSampling(0.01)
@@ -37,10 +37,10 @@ def handle(request, tmp_path):
     if request.param == "memory":
         connection = schema.new_database(Header("d").as_text())
         connections.adopt(connection)
-        return Handle(connection, None, writable=True)
+        return FileHandle(connection, None, writable=True)
     path = tmp_path / "l.db"
     PrivacyLedger.open(path, dataset="d").close()
-    return Handle(storage.connect_writing(path), path, writable=True)
+    return FileHandle(storage.connect_writing(path), path, writable=True)
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from keras_dp.ledger import (
     storage,
 )
 from keras_dp.ledger.codec import text_from_round
-from keras_dp.ledger.handle import Handle
+from keras_dp.ledger.file_handle import FileHandle
 from tests.ledger_faults import die_in_commit, make
 
 MODES = ["a", "r"]
@@ -390,7 +390,7 @@ def test_large_ledgers_verify(tmp_path) -> None:
         text_from_round(Round(FullDataset(), (GaussianSum("g", 1.0, stddev),)))
         for stddev in (0.0, 1.0)
     ]
-    handle = Handle(connection, path, writable=True)
+    handle = FileHandle(connection, path, writable=True)
     with handle.transaction() as connection:
         for row in range(10_000):
             log.append_record(connection, log.Rounds(bodies[row % 2]), 1)

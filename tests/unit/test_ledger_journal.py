@@ -18,7 +18,7 @@ from keras_dp.ledger import (
     journal,
     storage,
 )
-from keras_dp.ledger.handle import Handle
+from keras_dp.ledger.file_handle import FileHandle
 from tests.ledger_faults import (
     CUT,
     CUT_QUERIES,
@@ -231,7 +231,7 @@ class TestAFileWithTwoNames:
         self, path, other
     ) -> None:
         connection = storage.connect_writing(path)
-        writer = PrivacyLedger(Handle(connection, path, writable=True))
+        writer = PrivacyLedger(FileHandle(connection, path, writable=True))
         before = die_in_another_process(path)
         with path.open("r+b") as file:
             file.write(before)

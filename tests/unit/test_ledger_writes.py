@@ -19,7 +19,7 @@ from keras_dp.ledger import (
     connections,
     storage,
 )
-from keras_dp.ledger.handle import Handle
+from keras_dp.ledger.file_handle import FileHandle
 from tests.ledger_faults import in_a_fork, open_faulty
 
 QUERIES = [GaussianSum("gradients", 1.0, 4.0)]
@@ -130,7 +130,7 @@ def test_a_commit_that_failed_may_have_happened(path) -> None:
 def test_a_commit_that_readers_held_up_did_not_happen(path) -> None:
     connection = storage.connect_writing(path)
     connection.execute("PRAGMA busy_timeout=0")
-    ledger = PrivacyLedger(Handle(connection, path, writable=True))
+    ledger = PrivacyLedger(FileHandle(connection, path, writable=True))
     block = ledger.reserve(FullDataset(), QUERIES, count=3)
     reader = sqlite3.connect(path, isolation_level=None)
     reader.execute("BEGIN")
@@ -149,7 +149,7 @@ def test_a_commit_that_readers_held_up_did_not_happen(path) -> None:
 
 def test_a_full_disk_reserves_nothing(path) -> None:
     connection = storage.connect_writing(path)
-    ledger = PrivacyLedger(Handle(connection, path, writable=True))
+    ledger = PrivacyLedger(FileHandle(connection, path, writable=True))
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     connection.execute(f"PRAGMA max_page_count={pages}")
     before = ledger.verify()
@@ -163,7 +163,7 @@ def test_a_full_disk_reserves_nothing(path) -> None:
 
 
 def test_a_locked_ledger_reserves_nothing(path, monkeypatch) -> None:
-    monkeypatch.setattr(connections, "_BUSY_SECONDS", 0.0)
+    monkeypatch.setattr(connections, "BUSY_SECONDS", 0.0)
     ledger = PrivacyLedger.open(path)
     other = sqlite3.connect(ledger.path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -177,7 +177,7 @@ def test_a_locked_ledger_reserves_nothing(path, monkeypatch) -> None:
 
 
 def test_a_locked_ledger_is_not_opened_for_writing(ledger, monkeypatch) -> None:
-    monkeypatch.setattr(connections, "_BUSY_SECONDS", 0.0)
+    monkeypatch.setattr(connections, "BUSY_SECONDS", 0.0)
     other = sqlite3.connect(ledger.path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
 
@@ -221,7 +221,7 @@ def test_a_handle_in_memory_is_not_inherited() -> None:
 def test_a_fork_does_not_wait_for_threads_of_its_parent(path) -> None:
     """A thread holds the handle while another one forks."""
     inside, leave = threading.Event(), threading.Event()
-    handle = Handle(storage.connect_writing(path), path, writable=True)
+    handle = FileHandle(storage.connect_writing(path), path, writable=True)
     ledger = PrivacyLedger(handle)
 
     def hold() -> None:
@@ -283,7 +283,7 @@ def test_dropping_a_handle_in_a_fork_does_not_close_it(path) -> None:
 
 def test_opening_a_ledger_twice_keeps_its_locks(path) -> None:
     """POSIX drops them if the process closes any descriptor of the file."""
-    handle = Handle(storage.connect_writing(path), path, writable=True)
+    handle = FileHandle(storage.connect_writing(path), path, writable=True)
 
     def is_locked() -> bool:
         with contextlib.closing(sqlite3.connect(path, timeout=0)) as other:
