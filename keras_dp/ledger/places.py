@@ -1,12 +1,15 @@
-"""The places where ledgers are stored."""
+"""The places where ledgers are stored: files, and servers by their URL."""
 
 import os
 from pathlib import Path
 from typing import Protocol
 
+from keras_dp.errors import LedgerError
 from keras_dp.ledger import creation, storage
 from keras_dp.ledger.file_handle import FileHandle
 from keras_dp.ledger.handle import Handle
+
+_SCHEMES = ("postgresql://", "postgres://")
 
 
 class Place(Protocol):
@@ -77,9 +80,19 @@ class FilePlace:
 
 
 def place_of(path: str | os.PathLike[str]) -> Place:
-    """Returns the place that a path names.
+    """Returns the place that a path or a URL names.
 
     Raises:
-        LedgerError: No ledger can stand there.
+        LedgerError: No ledger can stand there; or it is the URL of a server,
+            and the library that speaks with it is missing.
     """
-    return FilePlace(path)
+    if not isinstance(path, str) or not path.startswith(_SCHEMES):
+        return FilePlace(path)
+    try:
+        from keras_dp.ledger.postgres import Schema
+    except ImportError as error:
+        raise LedgerError(
+            "`path` must be a file where psycopg 3 is not installed. Received: "
+            f"the URL of a server ({error}). Install keras_dp[postgres]."
+        ) from error
+    return Schema(path)

@@ -86,14 +86,15 @@ class PrivacyLedger:
     """Records what was released from one data set, and survives crashes.
 
     Guarantee: when `record` or `reserve` returns, the rounds are on disk, in
-    the file itself (SQLite, rollback journal, `synchronous=EXTRA`), and every
-    later reader counts them. A reservation counts in full until it is settled,
-    so that a process that dies at any moment leaves a ledger that covers all it
-    released.
+    the file itself (SQLite, rollback journal, `synchronous=EXTRA`) or in the
+    log of the server (PostgreSQL), and every later reader counts them. A
+    reservation counts in full until it is settled, so that a process that dies
+    at any moment leaves a ledger that covers all it released.
 
-    Several processes may write to one file at the same time. A handle belongs
-    to the process that opened it, and may be used by all of its threads; a
-    forked process cannot open what its parent has open.
+    Several processes may write to one ledger at the same time, on several
+    machines if it is on a server. A handle belongs to the process that opened
+    it, and may be used by all of its threads; a forked process cannot open a
+    file that its parent has open.
 
     >>> from keras_dp.ledger import GaussianSum, PoissonSampling
     >>> ledger = PrivacyLedger.in_memory(dataset="paper", unit="example")
@@ -150,33 +151,39 @@ class PrivacyLedger:
         rows_per_unit: int | None = None,
         mode: Literal["a", "r"] = "a",
     ) -> Self:
-        """Opens a ledger file, or creates it.
+        """Opens a ledger, or creates it.
 
         Args:
-            path: The file. Its folder must exist.
-            dataset: Id of the data set; needed for a new file, and compared
+            path: The file, whose folder must exist. Or the URL of a schema of a
+                PostgreSQL database, whose database must exist:
+                `postgresql://user@host/database?schema=clinic`; see
+                `docs/guarantees.md`.
+            dataset: Id of the data set; needed for a new ledger, and compared
                 with that of an existing one if given.
-            unit: The privacy unit, "example" for a new file by default; alike.
-            metadata: Free text by key, for a new file only. Nothing secret.
-            generator: Draws the noise: "chacha20" for a new file by default,
+            unit: The privacy unit, "example" for a new ledger by default;
+                alike.
+            metadata: Free text by key, for a new ledger only. Nothing secret.
+            generator: Draws the noise: "chacha20" for a new ledger by default,
                 or "philox"; compared with that of an existing one if given.
             rows_per_unit: How many records one unit has at most, 1 for a new
-                file by default; compared with that of an existing one if given.
-            mode: "a" to append, creating the file if there is none; "r" to
-                read an existing file. Both undo a commit that was cut short;
-                "r" changes nothing else.
+                ledger by default; compared with that of an existing one if
+                given.
+            mode: "a" to append, creating the ledger if there is none; "r" to
+                read an existing one. Both undo a commit to a file that was cut
+                short; "r" changes nothing else.
 
         Raises:
-            FileNotFoundError: `mode` is "r", and there is no file.
-            LedgerFormatError: Another kind of file, or truncated or corrupt.
+            FileNotFoundError: `mode` is "r", and there is no ledger.
+            LedgerFormatError: Something else stands there, or it is truncated
+                or corrupt.
             LedgerVersionError: Written in another version of the format.
             LedgerIntegrityError: The rows are not those that were written.
-            LedgerWriteError: The file cannot be written.
-            LedgerError: No file can have this path; or it cannot be read from
-                here; or the parent process had it open when it forked; or a
-                commit was cut short that this process may not undo.
+            LedgerWriteError: The ledger cannot be written.
+            LedgerError: No ledger can have this path; or it cannot be read from
+                here; or the parent process had the file open when it forked; or
+                a commit was cut short that this process may not undo.
             ValueError: `dataset`, `unit`, `generator` or `rows_per_unit` is not
-                the one in the file.
+                the one in the ledger.
         """
         if mode not in ("a", "r"):
             raise ValueError(

@@ -70,9 +70,10 @@ def make_private(
             `PoissonBatches`, such as one with microbatches.
         target_epsilon: For all rounds of the ledger, > 0.
         epochs: How many `fit()` will run, >= 1.
-        ledger: The ledger of the data set, or the path of its file, which is
-            created if there is none. By default all trainings in one folder
-            count together; name the file where they are on several data sets.
+        ledger: The ledger of the data set, or its path or URL as
+            `PrivacyLedger.open` takes it; it is created if there is none. By
+            default all trainings in one folder count together; name the file
+            where they are on several data sets.
         batch_size: Expected number of records in a sample. By default the
             smallest with nearly the best signal for what the ledger leaves;
             see `plan`.

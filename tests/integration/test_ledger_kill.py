@@ -22,9 +22,9 @@ class _UncoveredError(Exception):
     """A release is not in the ledger."""
 
 
-def cover_first(path: Path, releases: int) -> None:
+def cover_first(address: str, releases: int) -> None:
     """Releases rounds, each after the ledger covers it."""
-    ledger = PrivacyLedger.open(path, dataset="d")
+    ledger = PrivacyLedger.open(address, dataset="d")
     block = ledger.reserve(FullDataset(), QUERIES, count=BLOCK)
     while True:
         for _ in range(BLOCK):
@@ -32,9 +32,9 @@ def cover_first(path: Path, releases: int) -> None:
         block = block.renew(used=BLOCK, count=BLOCK)
 
 
-def release_first(path: Path, releases: int) -> None:
+def release_first(address: str, releases: int) -> None:
     """Releases rounds, each before the ledger covers it."""
-    ledger = PrivacyLedger.open(path, dataset="d")
+    ledger = PrivacyLedger.open(address, dataset="d")
     while True:
         for _ in range(BLOCK):
             os.write(releases, b".")
@@ -42,8 +42,8 @@ def release_first(path: Path, releases: int) -> None:
 
 
 def _run_and_kill(
-    act: Callable[[Path, int], None],
-    path: Path,
+    act: Callable[[str, int], None],
+    address: str,
     side: Path,
     chosen: random.Random,
 ) -> bool:
@@ -54,7 +54,7 @@ def _run_and_kill(
     """
     enough = side.stat().st_size + BLOCK * chosen.randrange(1, 4)
     releases = os.open(side, os.O_WRONLY | os.O_APPEND)
-    child = start_fork(lambda: act(path, releases))
+    child = start_fork(lambda: act(address, releases))
     os.close(releases)
     while side.stat().st_size < enough:
         if os.waitpid(child, os.WNOHANG) != (0, 0):
@@ -65,12 +65,13 @@ def _run_and_kill(
     return os.waitpid(child, 0)[1] == signal.SIGKILL
 
 
-def _check(path: Path, side: Path, kills: int) -> int:
+def _check(address: str, side: Path, kills: int) -> int:
     """Returns by how much the ledger over-counts, if it covers all."""
     released = side.stat().st_size
-    with PrivacyLedger.open(path, mode="r") as ledger:
+    with PrivacyLedger.open(address, mode="r") as ledger:
         covered = ledger.verify().rounds
-        assert covered == len(ledger)
+        # A server may end the last commit of a process that is gone.
+        assert covered <= len(ledger) <= ledger.verify().rounds
         assert ledger.unsettled <= kills * BLOCK
     if covered < released:
         raise _UncoveredError(
@@ -80,49 +81,49 @@ def _check(path: Path, side: Path, kills: int) -> int:
 
 
 @pytest.fixture
-def files(tmp_path) -> tuple[Path, Path]:
-    """A ledger, and a file that grows by a byte with each release."""
-    path, side = tmp_path / "l.db", tmp_path / "releases"
-    PrivacyLedger.open(path, dataset="d").close()
+def side(tmp_path) -> Path:
+    """A file that grows by a byte with each release."""
+    side = tmp_path / "releases"
     side.touch()
-    return path, side
+    return side
 
 
-def test_every_release_of_a_killed_process_is_covered(files) -> None:
-    path, side = files
+def test_every_release_of_a_killed_process_is_covered(address, side) -> None:
+    PrivacyLedger.open(address, dataset="d").close()
     chosen = random.Random(11)
 
     for kills in range(1, KILLS + 1):
-        assert _run_and_kill(cover_first, path, side, chosen)
+        assert _run_and_kill(cover_first, address, side, chosen)
 
-        assert _check(path, side, kills) <= kills * BLOCK
+        assert _check(address, side, kills) <= kills * BLOCK
 
 
-def test_names_may_change_from_kill_to_kill(files) -> None:
+def test_names_may_change_from_kill_to_kill(tmp_path, side) -> None:
     """A journal that is left under one name hides no round of the other."""
-    path, side = files
+    path = tmp_path / "l.db"
+    PrivacyLedger.open(path, dataset="d").close()
     other = path.with_name("other.db")
     os.link(path, other)
     chosen = random.Random(14)
 
     for kills in range(1, KILLS + 1):
         name, second = chosen.sample([path, other], 2)
-        if not _run_and_kill(cover_first, name, side, chosen):
+        if not _run_and_kill(cover_first, str(name), side, chosen):
             # Its journal was outlived, or the other one's is needed.
             journal.path_beside(name).unlink(missing_ok=True)
             name = second
-        assert _check(name, side, kills) <= kills * BLOCK
+        assert _check(str(name), side, kills) <= kills * BLOCK
 
 
-def test_the_check_above_can_fail(files) -> None:
+def test_the_check_above_can_fail(address, side) -> None:
     """Control: a process that releases before it covers is caught."""
-    path, side = files
+    PrivacyLedger.open(address, dataset="d").close()
     chosen = random.Random(12)
 
     def kill_often() -> None:
         for kills in range(1, KILLS + 1):
-            assert _run_and_kill(release_first, path, side, chosen)
-            _check(path, side, kills)
+            assert _run_and_kill(release_first, address, side, chosen)
+            _check(address, side, kills)
 
     with pytest.raises(_UncoveredError):
         kill_often()

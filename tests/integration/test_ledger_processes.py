@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger
 from tests.ledger_faults import start_fork
@@ -11,13 +10,13 @@ PROCESSES = 4
 STEPS = 15
 
 
-def append(path: Path, number: int) -> None:
+def append(address: str, number: int) -> None:
     """Records rounds that all have in common, and settles its own blocks."""
     own, shared = (
         GaussianSum(str(number), 1.0, 4.0),
         GaussianSum("all", 1.0, 4.0),
     )
-    with PrivacyLedger.open(path, dataset="d") as ledger:
+    with PrivacyLedger.open(address, dataset="d") as ledger:
         block = ledger.reserve(FullDataset(), [own], count=3)
         for _ in range(STEPS):
             ledger.record(FullDataset(), [shared])
@@ -25,21 +24,21 @@ def append(path: Path, number: int) -> None:
         block.settle(used=0)
 
 
-def create(path: Path, number: int) -> None:
+def create(address: str, number: int) -> None:
     """Creates ledgers, or finds them, and records a round in each."""
     for step in range(STEPS):
-        with PrivacyLedger.open(f"{path}.{step}", dataset="d") as ledger:
+        with PrivacyLedger.open(f"{address}.{step}", dataset="d") as ledger:
             ledger.record(FullDataset(), [GaussianSum(str(number), 1.0, 4.0)])
 
 
-def _race(act: Callable[[Path, int], None], path: Path) -> None:
+def _race(act: Callable[[str, int], None], address: str) -> None:
     """Starts the processes at one moment, and waits for them."""
     gate, opener = os.pipe()
 
     def start_together(number: int) -> bool:
         os.close(opener)
         os.read(gate, 1)
-        act(path, number)
+        act(address, number)
         return True
 
     children = [
@@ -51,10 +50,10 @@ def _race(act: Callable[[Path, int], None], path: Path) -> None:
     os.close(gate)
 
 
-def test_several_processes_append_at_once(tmp_path) -> None:
-    _race(append, tmp_path / "l.db")
+def test_several_processes_append_at_once(address) -> None:
+    _race(append, address)
 
-    with PrivacyLedger.open(tmp_path / "l.db", mode="r") as ledger:
+    with PrivacyLedger.open(address, mode="r") as ledger:
         totals: dict[str, int] = {}
         for round_, count in ledger:
             name = round_.queries[0].name
@@ -67,14 +66,19 @@ def test_several_processes_append_at_once(tmp_path) -> None:
     }
 
 
-def test_several_processes_create_one_ledger(tmp_path) -> None:
-    _race(create, tmp_path / "l.db")
+def test_several_processes_create_one_ledger(address) -> None:
+    _race(create, address)
+
+    for step in range(STEPS):
+        with PrivacyLedger.open(f"{address}.{step}", mode="r") as ledger:
+            names = {part.round.queries[0].name for part in ledger}
+            assert names == {str(number) for number in range(PROCESSES)}
+            assert len(ledger) == PROCESSES
+
+
+def test_creating_one_file_leaves_no_other(tmp_path) -> None:
+    _race(create, str(tmp_path / "l.db"))
 
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
         f"l.db.{step}" for step in range(STEPS)
     )
-    for path in tmp_path.iterdir():
-        with PrivacyLedger.open(path, mode="r") as ledger:
-            names = {part.round.queries[0].name for part in ledger}
-            assert names == {str(number) for number in range(PROCESSES)}
-            assert len(ledger) == PROCESSES

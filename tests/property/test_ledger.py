@@ -1,9 +1,6 @@
 """Laws of the ledger."""
 
-import contextlib
 import sqlite3
-import tempfile
-from pathlib import Path
 
 import pytest
 from hypothesis import assume, given, settings
@@ -13,6 +10,7 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
+    run_state_machine_as_test,
 )
 
 from keras_dp.errors import LedgerIntegrityError
@@ -57,21 +55,18 @@ class Model:
 class LedgerMachine(RuleBasedStateMachine):
     """Any sequence of acts, by two handles, counts as the model does."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: str) -> None:
         super().__init__()
-        self.stack = contextlib.ExitStack()
-        folder = self.stack.enter_context(tempfile.TemporaryDirectory())
-        self.path = Path(folder, "l.db")
+        self.address = address
         self.memory = PrivacyLedger.in_memory(dataset="d")
-        self.disk = [PrivacyLedger.open(self.path, dataset="d")]
-        self.disk.append(PrivacyLedger.open(self.path))
+        self.disk = [PrivacyLedger.open(address, dataset="d")]
+        self.disk.append(PrivacyLedger.open(address))
         self.model = Model()
         self.blocks: list[tuple] = []
 
     def teardown(self) -> None:
         for ledger in (self.memory, *self.disk):
             ledger.close()
-        self.stack.close()
 
     @rule(body=BODY, count=COUNT, writer=st.integers(0, 1))
     def record(self, body: int, count: int, writer: int) -> None:
@@ -111,7 +106,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def reopen(self, writer: int) -> None:
         """What was reserved by the closed handle stays reserved."""
         self.disk[writer].close()
-        self.disk[writer] = PrivacyLedger.open(self.path, dataset="d")
+        self.disk[writer] = PrivacyLedger.open(self.address, dataset="d")
         self.blocks = []
 
     @invariant()
@@ -130,10 +125,19 @@ class LedgerMachine(RuleBasedStateMachine):
         return data.draw(st.integers(0, len(self.blocks) - 1))
 
 
-TestLedgerMachine = LedgerMachine.TestCase
-TestLedgerMachine.settings = settings(
-    derandomize=True, deadline=None, max_examples=40, stateful_step_count=15
-)
+def test_every_ledger_counts_as_the_model(new_address) -> None:
+    # A server answers a thousand questions in the time of ten thousand.
+    is_server = new_address().startswith("postgresql:")
+    run_state_machine_as_test(
+        lambda: LedgerMachine(new_address()),
+        settings=settings(
+            derandomize=True,
+            deadline=None,
+            max_examples=8 if is_server else 40,
+            stateful_step_count=15,
+        ),
+    )
+
 
 FIELDS = [
     *(("log", name) for name in ("seq", "kind", "body", "count", "target")),

@@ -1,6 +1,5 @@
 """What a ledger counts, in memory and on disk."""
 
-import sqlite3
 import threading
 
 import numpy as np
@@ -17,10 +16,10 @@ from keras_dp.ledger import (
     codec,
     connections,
     schema,
-    storage,
 )
 from keras_dp.ledger import log as ledger_log
 from keras_dp.ledger.file_handle import FileHandle
+from keras_dp.ledger.places import place_of
 
 LARGEST = 2**63 - 1
 SAMPLING = PoissonSampling(0.01)
@@ -31,16 +30,20 @@ OTHER = [GaussianSum("gradients", 1.0, 5.0)]
 BODY = codec.text_from_round(Round(SAMPLING, tuple(QUERIES)))
 
 
-@pytest.fixture(params=["memory", "disk"])
+@pytest.fixture(
+    params=["memory", "file", pytest.param("server", marks=pytest.mark.full)]
+)
 def handle(request, tmp_path):
     """Reads and writes the ledger below."""
     if request.param == "memory":
         connection = schema.new_database(Header("d").as_text())
         connections.adopt(connection)
         return FileHandle(connection, None, writable=True)
-    path = tmp_path / "l.db"
-    PrivacyLedger.open(path, dataset="d").close()
-    return FileHandle(storage.connect_writing(path), path, writable=True)
+    place = place_of(tmp_path / "l.db")
+    if request.param == "server":
+        place = place_of(request.getfixturevalue("server").new_url())
+    place.create(Header("d").as_text())
+    return place.open(writable=True)
 
 
 @pytest.fixture
@@ -271,15 +274,14 @@ def test_a_closed_ledger_neither_reads_nor_writes(ledger) -> None:
     assert "closed" in repr(ledger)
 
 
-def test_the_ledger_says_what_it_is(tmp_path) -> None:
-    path = tmp_path / "l.db"
+def test_the_ledger_says_what_it_is(address) -> None:
     with PrivacyLedger.open(
-        path, dataset="d", unit="user", metadata={"b": "2", "a": "1"}
+        address, dataset="d", unit="user", metadata={"b": "2", "a": "1"}
     ) as ledger:
-        assert ledger.path == path
-        assert repr(str(path)) in repr(ledger)
+        assert ledger.name == address
+        assert repr(address) in repr(ledger)
 
-    with PrivacyLedger.open(path, mode="r") as again:
+    with PrivacyLedger.open(address, mode="r") as again:
         header = again.header
     assert (header.dataset, header.unit) == ("d", "user")
     assert dict(header.metadata) == {"a": "1", "b": "2"}
@@ -293,7 +295,7 @@ def test_a_failed_body_inside_a_transaction_leaves_no_trace(
     def fail() -> None:
         with handle.transaction() as connection:
             ledger_log.append_record(connection, ledger_log.Rounds(BODY), 1)
-            raise sqlite3.OperationalError("disk I/O error")
+            raise handle.errors[0]("disk I/O error")
 
     with pytest.raises(LedgerWriteError, match="could not be written"):
         fail()

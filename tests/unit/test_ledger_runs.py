@@ -31,12 +31,17 @@ QUERIES = (GaussianSum("gradients", 1.0, 4.0),)
 OTHERS = (GaussianSum("counts", 1.0, 8.0),)
 
 
-@pytest.fixture(params=["memory", "disk"])
+@pytest.fixture(
+    params=["memory", "file", pytest.param("server", marks=pytest.mark.full)]
+)
 def ledger(request, tmp_path):
     if request.param == "memory":
         opened = PrivacyLedger.in_memory(dataset="d")
-    else:
+    elif request.param == "file":
         opened = PrivacyLedger.open(tmp_path / "l.db", dataset="d")
+    else:
+        url = request.getfixturevalue("server").new_url()
+        opened = PrivacyLedger.open(url, dataset="d")
     with opened:
         yield opened
 
@@ -190,18 +195,16 @@ class TestStates:
         assert len(ledger) == 3
 
     @pytest.mark.parametrize("reserved", [False, True])
-    def test_a_process_that_is_gone_died(self, tmp_path, reserved) -> None:
-        path = tmp_path / "l.db"
-
+    def test_a_process_that_is_gone_died(self, address, reserved) -> None:
         def dies() -> bool:
-            ledger = PrivacyLedger.open(path, dataset="d")
+            ledger = PrivacyLedger.open(address, dataset="d")
             run = ledger.start_run("a")
             if reserved:
                 run.reserve(SAMPLING, QUERIES, 10)
             return True
 
         assert in_a_fork(dies) == 0
-        with PrivacyLedger.open(path, mode="r") as ledger:
+        with PrivacyLedger.open(address, mode="r") as ledger:
             assert ledger.runs[0].state == "died"
             assert len(ledger) == ledger.unsettled == 10 * reserved
 
@@ -286,15 +289,14 @@ class TestAccounts:
         with pytest.raises(ValueError, match="`capacities`"):
             account("a", capacity)
 
-    def test_threads_never_overspend_together(self, tmp_path) -> None:
-        path = tmp_path / "l.db"
-        with PrivacyLedger.open(path, dataset="d") as ledger:
+    def test_threads_never_overspend_together(self, address) -> None:
+        with PrivacyLedger.open(address, dataset="d") as ledger:
             number = ledger.open_account(account("all", 100)).number
         charge = Charge(number, ((0, 1),))
         granted = []
 
         def spend() -> None:
-            with PrivacyLedger.open(path) as ledger:
+            with PrivacyLedger.open(address) as ledger:
                 run = ledger.start_run("a", account="all")
                 for _ in range(40):
                     try:
@@ -310,7 +312,7 @@ class TestAccounts:
             thread.join()
 
         assert len(granted) == 100
-        with PrivacyLedger.open(path, mode="r") as ledger:
+        with PrivacyLedger.open(address, mode="r") as ledger:
             assert ledger.accounts[0].balance.spent == (100,)
 
 

@@ -123,6 +123,7 @@ class TestTheDependencies:
         assert imported - required == {
             "dp-accounting",
             "matplotlib",
+            "psycopg",
             "tensorflow",
         }
 

@@ -36,7 +36,7 @@ def open_ledger(
 
     Args:
         strategy: The strategy of the model.
-        path: The file, on the chief's machine.
+        path: The file on the chief's machine, or the URL of a server.
         dataset: As in `PrivacyLedger.open`.
         unit: As in `PrivacyLedger.open`.
         metadata: As in `PrivacyLedger.open`.
