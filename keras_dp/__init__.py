@@ -1,14 +1,15 @@
 """Differentially private training for Keras 3, recorded and replayable.
 
 The names below are imported when they are first used: reading a ledger and
-replaying it never loads TensorFlow. Where Keras runs on TensorFlow already,
-what trains is imported at once, so that Keras can load saved private models.
+replaying it never loads TensorFlow. Where Keras runs on TensorFlow, what trains
+is imported as soon as both are, so that Keras can load saved private models.
 """
 
 import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+from keras_dp import _after_imports
 from keras_dp._version import __version__
 
 if TYPE_CHECKING:
@@ -238,5 +239,10 @@ def __dir__() -> list[str]:
     return list(__all__)
 
 
-if {"keras", "tensorflow"} <= sys.modules.keys():
-    importlib.import_module("keras_dp.training")  # Registers its classes.
+def _register() -> None:
+    """Lets Keras load what it saved of private models."""
+    if sys.modules["keras"].backend.backend() == "tensorflow":
+        importlib.import_module("keras_dp.training")
+
+
+_after_imports.call(_register, {"keras", "tensorflow"})

@@ -1,8 +1,10 @@
 """The part of a private optimizer that its inner Keras optimizer does."""
 
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import keras
+import numpy as np
 from typing_extensions import override
 
 from keras_dp.errors import PrivateTrainingError
@@ -89,6 +91,28 @@ class WrappingOptimizer(keras.optimizers.Optimizer):
     def variables(self) -> list[keras.Variable]:
         """All that is saved: the query's public state, and the inner's."""
         return own_variables_of(self) + self.inner.variables
+
+    @override
+    def set_weights(self, weights: Sequence[Any]) -> None:
+        """Sets `variables` to values, such as those of an equal optimizer.
+
+        Args:
+            weights: Arrays or variables, in the order of `variables`.
+
+        Raises:
+            ValueError: The optimizer is not built, or they do not fit.
+        """
+        own = self.variables if self.built else []
+        shapes = [tuple(each.shape) for each in own]
+        given = [tuple(np.shape(each)) for each in weights]
+        if not own or given != shapes:
+            raise ValueError(
+                "`weights` must have a value for each of `variables`, of its "
+                f"shape. Received: shapes {given!r}, where the optimizer has "
+                f"{shapes!r}. It is built when its model trains, or is loaded."
+            )
+        for variable, value in zip(own, weights, strict=True):
+            variable.assign(value)
 
     @property
     def learning_rate(self) -> Any:

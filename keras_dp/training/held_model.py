@@ -33,6 +33,10 @@ class HeldModel(ClusterModel):
         return self.model(inputs)
 
     @override
+    def predict_step(self, data: Any) -> Any:
+        return self.model.predict_step(data)  # Which may be the user's own.
+
+    @override
     def build(self, input_shape: Any) -> None:
         self.built = True  # There is nothing to build but the model itself.
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from absl import logging
 
 from keras_dp import _check
 from keras_dp.errors import PrivateTrainingError
@@ -236,6 +237,19 @@ def check_wrapped(model: Any) -> None:
             "model runs its own, which keeps examples apart, and would leave "
             f"out what is done there. Received: class {type(model).__name__}. "
             + " ".join(overridden.values())
+        )
+
+
+def warn_of_test_step(model: keras.Model) -> None:
+    """Says that a method of the user's own is not run."""
+    if type(model).test_step is not keras.Model.test_step:
+        logging.warning(
+            "`test_step` of class %s is not run by the private model: its "
+            "evaluate computes the loss and the metrics of its own compile. "
+            "For yours, compile %r itself after training, and call its "
+            "evaluate.",
+            type(model).__name__,
+            model.name,
         )
 
 

@@ -56,6 +56,7 @@ from keras_dp.training.preconditions import (
     check_unit,
     check_wrapped,
     resolved_loss_scale,
+    warn_of_test_step,
 )
 from keras_dp.training.private_metrics import PrivateMetric
 from keras_dp.training.run import RunDetails, TrainingRun
@@ -122,6 +123,7 @@ class PrivateModel(HeldModel):
                 f"Received: model={model!r}."
             )
         check_wrapped(model)
+        warn_of_test_step(model)
         _check.integer_at_least(0, self_check_examples=self_check_examples)
         if self_check_examples == 1:
             raise ValueError(

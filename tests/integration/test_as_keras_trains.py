@@ -55,6 +55,33 @@ KINDS = ["keras", "private"]
 EAGER = pytest.mark.parametrize("run_eagerly", [False, True])
 
 
+class TestStepsOfTheUser:
+    """A model may predict and test in a way of its own."""
+
+    def test_prediction_is_the_users(self) -> None:
+        class Positive(keras.Sequential):
+            def predict_step(self, data):
+                return keras.ops.abs(super().predict_step(data))
+
+        private = compiled(
+            "private", Positive([keras.Input((5,)), layers.Dense(1)])
+        )
+
+        assert (private.predict(X, verbose=0) >= 0).all()
+        assert (private.model(X) < 0).numpy().any()
+
+    def test_a_test_step_that_is_not_run_is_named(self, caplog) -> None:
+        class Tests(keras.Sequential):
+            def test_step(self, data):
+                return {"loss": 0.0}
+
+        compiled("private", Tests([keras.Input((5,)), layers.Dense(1)]))
+        compiled("private", one_output())
+
+        (record,) = [x for x in caplog.records if "test_step" in x.message]
+        assert "of class Tests is not run" in record.message
+
+
 class TestLogs:
     """Their names, their order and their values are those of Keras."""
 

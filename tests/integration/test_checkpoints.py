@@ -68,17 +68,23 @@ def run(source, *arguments):
 
 class TestInANewProcess:
     @pytest.mark.full
-    @pytest.mark.parametrize("first", ["keras", "keras_dp"])
+    @pytest.mark.parametrize(
+        "order",
+        [
+            "keras, keras_dp",
+            "keras_dp, keras",
+            "tensorflow, keras_dp, keras",
+            "keras_dp, tensorflow, keras",
+            "keras_dp.dp_queries, keras",
+        ],
+    )
     def test_a_private_model_loads_after_import_keras_dp(
-        self, first, tmp_path
+        self, order, tmp_path
     ) -> None:
         private_model(sequential()).save(tmp_path / "private.keras")
-        imports = "import keras, keras_dp\n"
-        if first == "keras_dp":  # Then a name of what trains must be used.
-            imports = "import keras_dp, keras\nkeras_dp.PrivateModel\n"
 
         done = run(
-            "import sys\n" + imports + "private = keras.saving.load_model("
+            f"import sys, {order}\nprivate = keras.saving.load_model("
             "sys.argv[1])\nprint(type(private).__name__, "
             "type(private.optimizer).__name__, "
             "int(private.optimizer.iterations))",
@@ -131,6 +137,28 @@ class TestInANewProcess:
 
 
 class TestWeights:
+    @pytest.mark.parametrize("make", [sequential, Subclassed])
+    def test_in_several_files_load_of_either_model(
+        self, make, tmp_path
+    ) -> None:
+        """Shards of 50 bytes: a private model's mark is in the first."""
+        plain, other = make(), private_model(make())
+        plain(X)
+        options = {"max_shard_size": 50 / 1024**3}
+        plain.save_weights(tmp_path / "plain.weights.json", **options)
+        other.save_weights(tmp_path / "other.weights.json", **options)
+        private = private_model(make())
+
+        for saved, name in ((plain, "plain"), (other, "other")):
+            private.load_weights(tmp_path / f"{name}.weights.json")
+            for one, two in zip(
+                saved.get_weights(), private.get_weights(), strict=True
+            ):
+                np.testing.assert_array_equal(one, two)
+        own = private.optimizer.variables
+        for one, two in zip(other.optimizer.variables, own, strict=True):
+            np.testing.assert_array_equal(one, two)
+
     @pytest.mark.parametrize("make", MODELS)
     @pytest.mark.parametrize("suffix", [".keras", ".weights.h5"])
     def test_of_the_plain_model_load_into_the_private_one(

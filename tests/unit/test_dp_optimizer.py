@@ -155,6 +155,29 @@ class TestOptionsOfKeras:
         np.testing.assert_allclose(kernel, before / 2, rtol=1e-6)
         assert float(bias[0]) == 2.0
 
+    def test_are_set_with_the_weights(self) -> None:
+        trained, other = (private_model() for _ in range(2))
+        trained.train_on_batch(*DATA)
+        trained.train_on_batch(*DATA)
+        other.train_on_batch(*DATA)
+
+        other.optimizer.set_weights(trained.optimizer.variables)
+
+        assert int(other.optimizer.iterations) == 2
+        for one, two in zip(
+            trained.optimizer.variables, other.optimizer.variables, strict=True
+        ):
+            np.testing.assert_array_equal(one, two)
+
+    @pytest.mark.parametrize("is_built", [False, True])
+    def test_are_not_set_with_others(self, is_built) -> None:
+        private = private_model()
+        if is_built:
+            private.train_on_batch(*DATA)
+
+        with pytest.raises(ValueError, match="`weights` must have a value"):
+            private.optimizer.set_weights([np.ones([])])
+
     def test_count_rounds(self) -> None:
         private = private_model()
         private.train_on_batch(*DATA)

@@ -113,6 +113,21 @@ class TestExamplesThatInteract:
         with pytest.raises(GradientCheckError, match=r"couples' of class Does"):
             _check(layers.Dense(4), couples, layers.Dense(2))
 
+    def test_are_named_where_keras_knows_no_path(self) -> None:
+        class Holds(layers.Layer):
+            def __init__(self):
+                super().__init__()
+                self.inside = Does(lambda x: tf.sort(x, axis=0), name="inside")
+
+            def build(self, shape):
+                self.built = True
+
+            def call(self, x):
+                return self.inside.call(x)
+
+        with pytest.raises(GradientCheckError, match=r"'inside' of class Does"):
+            _check(layers.Dense(4), Holds(), layers.Dense(2))
+
     def test_are_found_in_what_a_layer_is_told_beside(self) -> None:
         """The second argument has no axis of the batch."""
 

@@ -39,7 +39,8 @@ def differing_layer(
     for (layer, one), (_, two) in zip(first, second, strict=False):
         if _has_as_many_leaves(one, two) and trial.differ(one, two, kept, rows):
             return (
-                f" The first layer to do so is {layer.path!r} of class "
+                " The first layer to do so is "
+                f"{layer.path or layer.name!r} of class "
                 f"{type(layer).__name__}."
             )
     return ""
