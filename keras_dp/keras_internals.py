@@ -163,6 +163,60 @@ def set_mask(tensor: Any, mask: Any) -> None:
     tensor._keras_mask = mask
 
 
+@contextlib.contextmanager
+def moved_draws(rows: Sequence[int]) -> Iterator[None]:
+    """Gives each row the random numbers that another row would have got.
+
+    The functions of `keras.src.backend.random`, Keras 3.15, through which
+    layers and `keras.random` draw. Without it layers that draw whether or not
+    they train cannot be told from layers that compute with the row number.
+
+    Args:
+        rows: The row whose numbers each row gets, a permutation. Draws of
+            another length stay. Inputs and parameters stay in their rows.
+    """
+    source = keras.src.backend.random
+    back = [list(rows).index(row) for row in range(len(rows))]
+
+    def moved(values: Any, order: Sequence[int]) -> Any:
+        is_batch = tf.is_tensor(values) and values.shape[:1] == [len(rows)]
+        return tf.gather(values, order) if is_batch else values
+
+    def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
+        def draw(*args: Any, **options: Any) -> Any:
+            given = [unmoved(each) for each in args]
+            named = {name: unmoved(each) for name, each in options.items()}
+            return moved(original(*given, **named), rows)
+
+        return draw
+
+    def unmoved(given: Any) -> Any:
+        """Returns inputs or parameters as the rows were: not shapes, seeds."""
+        is_float = tf.is_tensor(given) and given.dtype.is_floating
+        return moved(given, back) if is_float else given
+
+    originals = {name: getattr(source, name) for name in _DRAWS}
+    try:
+        for name, original in originals.items():
+            setattr(source, name, wrapped(original))
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(source, name, original)
+
+
+_DRAWS = (
+    "beta",
+    "binomial",
+    "categorical",
+    "dropout",
+    "gamma",
+    "normal",
+    "randint",
+    "truncated_normal",
+    "uniform",
+)
+
 # Models.
 
 

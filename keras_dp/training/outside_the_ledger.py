@@ -5,7 +5,9 @@ computed on the data before, of rounds in another ledger, or of a record that
 stands in a batch twice.
 """
 
+import functools
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -59,6 +61,38 @@ def warn_of_other_ledgers(model: keras.Model, ledger: Any) -> None:
             ledger.header.dataset,
         )
     names.add(name)
+
+
+def warn_of_plain_training(model: keras.Model) -> None:
+    """Has the model say so when it is trained again without privacy.
+
+    Its own `fit` and `train_on_batch` are hidden by attributes of the instance
+    that log a warning, once, and go on. Models that are loaded have none.
+
+    Args:
+        model: The user's model, whose private training is about to start.
+    """
+    warned: list[str] = []
+
+    def warning(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def trains(*args: Any, **options: Any) -> Any:
+            if not warned:
+                warned.append(model.name)
+                logging.warning(
+                    "Model %r was trained privately, and is now trained "
+                    "without privacy: no ledger covers that, and its weights "
+                    "tell of the data from now on. Call fit of its "
+                    "PrivateModel, unless this data is public.",
+                    model.name,
+                )
+            return method(*args, **options)
+
+        return trains
+
+    for name in ("fit", "train_on_batch"):
+        if name not in vars(model):
+            vars(model)[name] = warning(getattr(model, name))
 
 
 def check_repeats(data: Any) -> bool:

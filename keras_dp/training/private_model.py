@@ -42,6 +42,7 @@ from keras_dp.training.outside_the_ledger import (
     check_repeats,
     warn_of_adapted_layers,
     warn_of_other_ledgers,
+    warn_of_plain_training,
 )
 from keras_dp.training.preconditions import (
     check_compiled_steps,
@@ -634,6 +635,7 @@ class PrivateModel(HeldModel):
         check_unit(ledger.header.unit, adapter.unit, self._side_queries.queries)
         self._side_queries.warn_of_metrics()
         warn_of_other_ledgers(self.model, ledger)
+        warn_of_plain_training(self.model)
         if not adapter.is_sampler:
             check_repeats(x)
         return adapter, replicas

@@ -1,5 +1,7 @@
 """What no ledger sees is said, and refused where it is known."""
 
+import copy
+
 import keras
 import numpy as np
 import pytest
@@ -53,6 +55,48 @@ class TestAdaptedLayers:
             compiled(model, ledger())
 
         assert not messages(caplog, "without noise")
+
+
+class TestTrainingWithoutPrivacy:
+    @pytest.mark.parametrize("method", ["fit", "train_on_batch"])
+    def test_of_a_model_that_was_private_is_said_once(
+        self, method, caplog
+    ) -> None:
+        private = compiled(network(), ledger())
+        private.train_on_batch(X, Y)
+        private.fit(X, Y, verbose=0)
+        assert messages(caplog, "without privacy") == []
+
+        private.model.compile("sgd", "mse")
+        before = private.model.get_weights()[0]
+        for _ in range(2):
+            getattr(private.model, method)(X, Y)
+
+        (said,) = messages(caplog, "without privacy")
+        assert "Call fit of its PrivateModel" in said
+        assert (private.model.get_weights()[0] != before).any()
+
+    def test_of_any_other_model_is_not(self, caplog) -> None:
+        private, other = (compiled(network(), ledger()) for _ in range(2))
+        private.train_on_batch(X, Y)
+
+        other.model.compile("sgd", "mse")
+        other.model.fit(X, Y, verbose=0)
+        private.evaluate(X, Y, verbose=0)
+
+        assert messages(caplog, "without privacy") == []
+
+    def test_leaves_the_model_to_be_saved_and_copied(self, tmp_path) -> None:
+        private = compiled(network(), ledger())
+        private.train_on_batch(X, Y)
+
+        private.model.save(tmp_path / "model.keras")
+        for other in (
+            keras.saving.load_model(tmp_path / "model.keras"),
+            keras.models.clone_model(private.model),
+            copy.deepcopy(private.model),
+        ):
+            assert "fit" not in vars(other)
 
 
 class TestSeveralLedgers:

@@ -63,6 +63,31 @@ class TestText:
         moved = (private.model.get_weights()[0] != before).any(axis=1)
         assert moved.all()  # Each of the two words, and the one not known.
 
+    def test_may_be_split_inside_the_model(self) -> None:
+        """The length of the batch is unknown after `TextVectorization`."""
+        words = np.array([["red green"], ["green"], ["blue red"]] * 20)
+        vectorize = layers.TextVectorization(
+            vocabulary=["red", "green"], output_mode="multi_hot"
+        )
+        inside, before = (
+            compiled(keras.Sequential([*first, layers.Dense(3)]))
+            for first in (
+                [keras.Input((1,), dtype="string"), vectorize],
+                [keras.Input((3,))],
+            )
+        )
+        before.set_weights(inside.get_weights())
+        ids = vectorize(words).numpy().astype("float32")
+
+        inside.fit(samples((words, data()[1])), verbose=0)
+        before.fit(samples((ids, data()[1])), verbose=0)
+
+        for one, two in zip(
+            inside.get_weights(), before.get_weights(), strict=True
+        ):
+            # float32 rounding of weights of order 1.
+            np.testing.assert_allclose(one, two, atol=2e-6)
+
     @pytest.mark.full
     def test_is_prepared_by_a_map(self) -> None:
         words = np.array(["red green", "green", "blue red"] * 20)

@@ -31,6 +31,20 @@ class Does(layers.Layer):
         return self.function(x)
 
 
+class Draws(layers.Layer):
+    """Adds random numbers, in training or not, such as a VAE."""
+
+    def __init__(self, added=lambda x: 0.0):
+        super().__init__()
+        self.added = added
+        self.seeds = keras.random.SeedGenerator()
+
+    def call(self, x):
+        mean, log_scale = keras.ops.split(x, 2, axis=-1)
+        drawn = keras.random.normal(keras.ops.shape(mean), seed=self.seeds)
+        return mean + keras.ops.exp(log_scale) * drawn + self.added(mean)
+
+
 class Attends(layers.Layer):
     """Attends to itself."""
 
@@ -226,6 +240,21 @@ class TestTheRow:
     )
     def test_may_have_random_numbers_of_its_own(self, layer) -> None:
         assert _check(layers.Dense(4), layer, layers.Dense(2))
+
+    def test_may_have_some_that_do_not_depend_on_training(self) -> None:
+        assert _check(layers.Dense(4), Draws(), layers.Dense(2))
+
+    @pytest.mark.parametrize(
+        ("added", "words"),
+        [
+            (_row_numbers, "row in the batch"),
+            (lambda x: tf.sort(x, axis=0), "that example only"),
+        ],
+        ids=["row", "others"],
+    )
+    def test_do_not_hide_what_matters_beside_them(self, added, words) -> None:
+        with pytest.raises(GradientCheckError, match=words):
+            _check(layers.Dense(4), Draws(added), layers.Dense(2))
 
     def test_may_be_told_of_positions_within_an_example(self) -> None:
         steps = tf.constant(np.arange(3.0), tf.float32)

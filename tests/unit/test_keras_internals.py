@@ -6,6 +6,7 @@ import inspect
 from pathlib import Path
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -316,6 +317,7 @@ WORKS = {
     "compile_arguments_of": lambda f: f(_model())["loss"] == "mse",
     "print_line": lambda f: f("A line.") is None,
     "gradient_reduction": lambda f: callable(getattr(_model().optimizer, f())),
+    "moved_draws": lambda f: _moves_draws(f),
     "counting_one_replica": lambda f: _counts_one(f),
     "keeping_variable_scope": lambda f: _keeps_scope(f),
     "eager_operations": lambda f: "Mul" in _seen_by(f),
@@ -328,6 +330,28 @@ WORKS = {
     "variant_of": lambda f: f(tf.data.Dataset.range(3)).dtype == tf.variant,
     "xla_call_module": lambda f: callable(f()),
 }
+
+
+def _moves_draws(moved):
+    """Draws, dropped entries and classes of rows follow an order."""
+
+    def drawn():
+        seeds = iter(range(3))
+        ones, logits = tf.ones([4, 50]), tf.zeros([4, 50])
+        return [
+            keras.random.normal([4, 3], seed=next(seeds)).numpy(),
+            keras.random.dropout(ones, 0.5, seed=next(seeds)).numpy(),
+            keras.random.categorical(logits, 5, seed=next(seeds)).numpy(),
+        ]
+
+    order = [2, 0, 3, 1]
+    before = drawn()
+    with moved(order):
+        inside = drawn()
+    return all(
+        np.array_equal(one[order], two) and np.array_equal(one, three)
+        for one, two, three in zip(before, inside, drawn(), strict=True)
+    )
 
 
 def _penalized():

@@ -169,6 +169,9 @@ def _hooked_call(
             whole.pop()
 
     def noted(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = keras.tree.map_structure(
+            lambda leaf: _of_length(leaf, batch), (args, kwargs)
+        )
         observed = _observed(hook, original, args, kwargs, tape.watch)
         outputs, watched, kept = observed
         _check_call(layer, args, kwargs, float_outputs(outputs), batch)
@@ -177,6 +180,18 @@ def _hooked_call(
         return outputs
 
     return call
+
+
+def _of_length(leaf: Any, batch: int) -> Any:
+    """Returns a tensor of unknown length with that of the batch, checked.
+
+    Such is the text that `TextVectorization` has split.
+    """
+    if not tf.is_tensor(leaf) or not leaf.shape.rank:
+        return leaf
+    if leaf.shape[0] is not None:
+        return leaf
+    return tf.ensure_shape(leaf, [batch, *leaf.shape[1:]])
 
 
 def _observed(

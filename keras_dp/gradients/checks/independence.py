@@ -31,6 +31,7 @@ from keras_dp.gradients.layer_calls import (
 )
 from keras_dp.keras_internals import (
     layers_of,
+    moved_draws,
     seed_generators_of,
     sublayers_of,
     takes_training,
@@ -102,8 +103,10 @@ def check_rows(trial: Trial, *, is_random: bool) -> None:
     Args:
         trial: The model and its batch.
         is_random: Whether rows have random numbers of their own in training.
-            Then the model is compared as it is used without training, and its
-            outputs also in training, but for the layers that draw.
+            Then these are moved along with the examples. Where that does not
+            make them equal, the model is compared as it is used without
+            training, and its outputs also in training, but for the layers that
+            draw.
 
     Raises:
         GradientCheckError: The row changed the result.
@@ -111,6 +114,8 @@ def check_rows(trial: Trial, *, is_random: bool) -> None:
     rows = np.roll(np.arange(trial.batch), 1)
     moved = rows_of(trial.inputs, rows)
     everywhere = np.ones(trial.batch, bool)
+    if is_random and _moves_with_its_draws(trial, moved, rows):
+        return
     training = not is_random
     first, second = (
         trial.hooked_pass(inputs, _squares, training=training)
@@ -131,12 +136,22 @@ def check_rows(trial: Trial, *, is_random: bool) -> None:
             raise _depends_on_row("the outputs of the model", layer)
 
 
+def _moves_with_its_draws(trial: Trial, moved: Any, rows: np.ndarray) -> bool:
+    """Whether examples add the same where their random numbers move along."""
+    first = trial.hooked_pass(trial.inputs, _squares)
+    with moved_draws(rows.tolist()):
+        second = trial.hooked_pass(moved, _squares)
+    everywhere = np.ones(trial.batch, bool)
+    return _difference(trial, first, second, everywhere, rows) is None
+
+
 def _depends_on_row(place: str, layer: str) -> GradientCheckError:
     return GradientCheckError(
         "What an example adds must not depend on its row in the batch. "
         f"Moving all examples by one row changed {place}.{layer} Remove "
-        "what computes with the number of a row. Random numbers of a "
-        "keras.random.SeedGenerator may differ between rows."
+        "what computes with the number of a row. Draw random numbers by "
+        "keras.random, with a keras.random.SeedGenerator of the layer: they "
+        "may differ between rows, and are moved with them."
     )
 
 
