@@ -20,12 +20,14 @@ from keras_dp.recipes.training_data import training_data
 from keras_dp.sampling import PoissonBatches
 from keras_dp.training import PrivacyTarget, PrivateModel
 from keras_dp.training.epsilon_limit import default_delta
+from keras_dp.training.tracebacks import concise
 
 _CLIP = 1.0
 # Arguments that are taken over from the `compile` of the user's model.
 _KEPT = ("loss", "loss_weights", "metrics", "weighted_metrics")
 
 
+@concise
 @_peers.explains(_peers.RECIPE)
 def make_private(
     model: keras.Model,

@@ -66,6 +66,7 @@ from keras_dp.training.settings_advice import advise_delta
 from keras_dp.training.side_queries import SideQueries
 from keras_dp.training.step import TrainingStep
 from keras_dp.training.step_parts import StepOptions, StepParts
+from keras_dp.training.tracebacks import concise
 from keras_dp.training.unsampled import warn_of_unsampled_batches
 
 
@@ -110,6 +111,7 @@ class PrivateModel(HeldModel):
     8
     """
 
+    @concise
     def __init__(
         self,
         model: keras.Model,
@@ -194,6 +196,7 @@ class PrivateModel(HeldModel):
     # Training.
 
     @override
+    @concise
     def compile(
         self,
         optimizer: DPOptimizer,
@@ -293,6 +296,7 @@ class PrivateModel(HeldModel):
         self._build_round()
 
     @override
+    @concise
     def fit(
         self,
         x: Any = None,
@@ -440,6 +444,7 @@ class PrivateModel(HeldModel):
                     break
 
     @override
+    @concise
     def train_on_batch(
         self,
         x: Any,

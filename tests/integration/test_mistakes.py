@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import traceback
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -489,3 +491,46 @@ def test_another_backend_is_refused_in_one_sentence() -> None:
 
     assert "ImportError: Keras must run on TensorFlow" in ran.stderr
     assert "KERAS_BACKEND=tensorflow" in ran.stderr
+
+
+def own_frames(mistake):
+    """Returns the files of the traceback of a mistake, from the call on."""
+    mistakes = TypeError, ValueError, UnsupportedLayerError
+    with pytest.raises(mistakes) as caught:
+        mistake()
+    frames = traceback.extract_tb(caught.value.__traceback__)
+    return [Path(frame.filename).name for frame in frames][1:]
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        lambda: made(epochs=0),
+        lambda: PrivateModel(None),
+        lambda: private(loss=None),
+        lambda: fit(private(), samples((X[:, :2], Y))),
+        lambda: fit(checked(net(keras.layers.BatchNormalization()))),
+        lambda: private().train_on_batch(None),
+    ],
+    ids=["recipe", "model", "compile", "shapes", "layers", "batch"],
+)
+def test_a_mistake_is_shown_by_the_lines_of_the_user(mistake) -> None:
+    """One frame of ours at most, that of the entry."""
+    files = own_frames(mistake)
+
+    assert set(files) <= {"test_mistakes.py", "tracebacks.py"}
+    assert files.count("tracebacks.py") == 1
+
+
+def test_errors_in_code_of_the_user_keep_its_lines() -> None:
+    files = own_frames(lambda: fit(private(loss=misspelt)))
+
+    assert files[-1] == "test_mistakes.py"
+
+
+def test_all_frames_are_shown_where_keras_shows_them() -> None:
+    keras.config.disable_traceback_filtering()
+    try:
+        assert len(own_frames(lambda: made(epochs=0))) > 3
+    finally:
+        keras.config.enable_traceback_filtering()
