@@ -15,15 +15,27 @@ _ATTEMPTS = 100
 
 
 def create(path: Path, header: str) -> None:
-    """Creates a ledger file, unless another process does so first.
+    """Creates an empty ledger file, unless another process does so first.
 
     It appears under its name complete, or not at all.
+
+    Args:
+        path: Its name.
+        header: The text of its header.
 
     Raises:
         LedgerWriteError: The file cannot be created.
     """
     with contextlib.closing(schema.new_database(header)) as connection:
-        content = connection.serialize()
+        publish(path, connection.serialize())
+
+
+def publish(path: Path, content: bytes) -> None:
+    """Gives a ledger file its name, unless another file has it.
+
+    Raises:
+        LedgerWriteError: The file cannot be created.
+    """
     try:
         _refuse_remains(path)
         for _ in range(_ATTEMPTS):

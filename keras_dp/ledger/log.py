@@ -144,6 +144,14 @@ def append_statement(
     return seq
 
 
+def copy(connection: Database, rows: list[Row], meta: dict[str, str]) -> None:
+    """Writes rows of another log, hashes included, into an empty one."""
+    for row in rows:
+        _insert(connection, row)
+    for key, value in meta.items():
+        _set_meta(connection, key, value)
+
+
 def settle(
     connection: Database, seq: int, rounds: Rounds, count: int, used: int
 ) -> None:
@@ -185,13 +193,6 @@ def _append(
     count: int,
     target: int | None = None,
 ) -> int:
-    connection.execute(
-        "INSERT INTO bodies (body) VALUES (?) ON CONFLICT DO NOTHING",
-        [rounds.body],
-    )
-    (body_id,) = connection.execute(
-        "SELECT id FROM bodies WHERE body = ?", [rounds.body]
-    ).fetchone()
     last = _last(connection)
     seq = 1 if last is None else last.seq + 1
     charge = None if rounds.charge is None else rounds.charge.as_text()
@@ -200,11 +201,35 @@ def _append(
         chain.hash_before(meta(connection), last),
         *(seq, kind, rounds.run, rounds.body, count, target, charge, now),
     )
-    connection.execute(
-        "INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        [seq, kind, rounds.run, body_id, count, target, charge, now, digest],
+    _insert(
+        connection,
+        Row(
+            seq,
+            kind,
+            rounds.run,
+            rounds.body,
+            count,
+            target,
+            charge,
+            now,
+            digest,
+        ),
     )
     return seq
+
+
+def _insert(connection: Database, row: Row) -> None:
+    connection.execute(
+        "INSERT INTO bodies (body) VALUES (?) ON CONFLICT DO NOTHING",
+        [row.body],
+    )
+    (body,) = connection.execute(
+        "SELECT id FROM bodies WHERE body = ?", [row.body]
+    ).fetchone()
+    connection.execute(
+        "INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        list(row._replace(body=body)),
+    )
 
 
 def _fold_record(connection: Database, rounds: Rounds, count: int) -> None:

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, cast
 
-from keras_dp.errors import LedgerFormatError
-from keras_dp.ledger import chain, connections, log, schema
+from keras_dp.errors import LedgerFormatError, LedgerWriteError
+from keras_dp.ledger import chain, connections, copies, creation, log, schema
 from keras_dp.ledger.author import this_process
 from keras_dp.ledger.charges import Balance, Charge, balances_from_text
 from keras_dp.ledger.codec import round_from_text, text_from_round
@@ -14,7 +14,7 @@ from keras_dp.ledger.events import Round, SamplingEvent, SumQueryEvent
 from keras_dp.ledger.file_handle import FileHandle
 from keras_dp.ledger.handle import Handle
 from keras_dp.ledger.header import GENERATORS, Header
-from keras_dp.ledger.places import Place, place_of
+from keras_dp.ledger.places import FilePlace, Place, place_of
 from keras_dp.ledger.reservation import Reservation
 from keras_dp.ledger.rows import KINDS_OF_ROUNDS, Row, counted
 from keras_dp.ledger.runs import (
@@ -218,6 +218,37 @@ class PrivacyLedger:
             return ledger
         ledger.close()
         return cls._take(place, writable=True)
+
+    @classmethod
+    def from_json(
+        cls, text: str, path: str | os.PathLike[str] | None = None
+    ) -> Self:
+        """Returns a copy of a ledger, with the same rows and hashes.
+
+        Args:
+            text: As `to_json` returns it.
+            path: A new file; `None` for a ledger in memory.
+
+        Raises:
+            LedgerFormatError: The text is none of a ledger.
+            LedgerIntegrityError: Its rows are not those that were written.
+            LedgerWriteError: The file exists, or cannot be created.
+        """
+        database = copies.database_from_text(text)
+        connections.adopt(database)
+        ledger = cls(FileHandle(database, None, writable=True))
+        ledger.verify()
+        if path is None:
+            return ledger
+        place = FilePlace(path)
+        if place.exists():
+            raise LedgerWriteError(
+                "`path` must be the name of a new file. Received: "
+                f"path={place.name!r}, which exists. Nothing was changed."
+            )
+        creation.publish(Path(place.name), database.serialize())
+        ledger.close()
+        return cls.open(path)
 
     @classmethod
     def _take(cls, place: Place, *, writable: bool) -> Self:
@@ -467,6 +498,31 @@ class PrivacyLedger:
         with self._handle.transaction() as connection:
             number = log.append_statement(connection, Seal(note))
         return next(each for each in self.seals if each.number == number)
+
+    def to_json(self) -> str:
+        """Returns all that the ledger holds, without loss, as JSON."""
+        with self._handle.reading() as connection:
+            return copies.text_of(log.rows(connection), log.meta(connection))
+
+    def until(self, row: int) -> Self:
+        """Returns a copy in memory of the ledger as it stood at a row.
+
+        Args:
+            row: In [0, number of rows]. A seal is such a row, and no row
+                before it changes any more.
+
+        Raises:
+            ValueError: There is no such row.
+        """
+        with self._handle.reading() as connection:
+            rows, meta = log.rows(connection), log.meta(connection)
+        if not 0 <= row <= len(rows):
+            raise ValueError(
+                f"`row` must be in [0, {len(rows)}]. Received: row={row!r}."
+            )
+        database = copies.database_until(rows, meta, row)
+        connections.adopt(database)
+        return type(self)(FileHandle(database, None, writable=True))
 
     def verify(self) -> Verification:
         """Checks that every row is as it was written, and can be read.

@@ -1,5 +1,10 @@
 """Reports of a ledger: text, JSON, plots, the command line."""
 
+from keras_dp.reporting.certificate import (
+    Certificate,
+    certify,
+    read_certificate,
+)
 from keras_dp.reporting.difference import Difference, difference
 from keras_dp.reporting.explanation import Explanation, Paragraph, explain
 from keras_dp.reporting.pictures import (
@@ -13,12 +18,14 @@ from keras_dp.reporting.query_costs import QueryCost, query_costs
 from keras_dp.reporting.report import Cost, Report, make_report
 
 __all__ = [
+    "Certificate",
     "Cost",
     "Difference",
     "Explanation",
     "Paragraph",
     "QueryCost",
     "Report",
+    "certify",
     "difference",
     "epsilon_picture",
     "explain",
@@ -27,5 +34,6 @@ __all__ = [
     "plot_plans",
     "query_costs",
     "query_picture",
+    "read_certificate",
     "trade_off_picture",
 ]

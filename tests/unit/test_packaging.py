@@ -121,6 +121,7 @@ class TestTheDependencies:
         assert "numpy" in imported
         # Those of the extras.
         assert imported - required == {
+            "cryptography",
             "dp-accounting",
             "matplotlib",
             "psycopg",

@@ -1,0 +1,77 @@
+"""Copies of ledgers: as JSON without loss, and as they stood at a row."""
+
+import json
+import sqlite3
+
+from keras_dp.errors import LedgerFormatError
+from keras_dp.ledger import chain, log, schema
+from keras_dp.ledger.canonical import canonical
+from keras_dp.ledger.charges import text_from_balances
+from keras_dp.ledger.rows import Row, counted
+
+_KIND = "keras_dp ledger"
+
+
+def text_of(rows: list[Row], meta: dict[str, str]) -> str:
+    """Returns all that a ledger holds as canonical JSON."""
+    return canonical(
+        {"kind": _KIND, "meta": meta, "rows": [list(row) for row in rows]}
+    )
+
+
+def database_from_text(text: str) -> sqlite3.Connection:
+    """Inverts `text_of`: returns a database in memory with the same rows.
+
+    Raises:
+        LedgerFormatError: It is not the text of a ledger.
+        LedgerIntegrityError: Its rows are not those that were written.
+    """
+    try:
+        content = json.loads(text)
+        if content["kind"] != _KIND:
+            raise ValueError(f"its kind is {content['kind']!r}")
+        rows = [Row(*values) for values in content["rows"]]
+        meta = dict(content["meta"])
+        chain.verify(rows, meta)
+    except (
+        TypeError,
+        ValueError,
+        KeyError,
+        AttributeError,
+        RecursionError,
+    ) as error:
+        raise LedgerFormatError(
+            f"The text holds no ledger: {error}. `PrivacyLedger.to_json` "
+            "writes one."
+        ) from error
+    return _database(rows, meta)
+
+
+def database_until(
+    rows: list[Row], meta: dict[str, str], number: int
+) -> sqlite3.Connection:
+    """Returns a database in memory with the rows up to one of them.
+
+    Args:
+        rows: All rows of a ledger.
+        meta: What stands beside them.
+        number: The last row of the copy.
+    """
+    rows = rows[:number]
+    total = sum(part.count for part in counted(rows))
+    before = {
+        **meta,
+        "rows": str(len(rows)),
+        "total": str(total),
+        "balances": text_from_balances(chain.balances(rows)),
+    }
+    last = rows[-1] if rows else None
+    return _database(rows, {**before, "head": chain.head(before, last)})
+
+
+def _database(rows: list[Row], meta: dict[str, str]) -> sqlite3.Connection:
+    connection = schema.new_database(meta["header"])
+    connection.execute("BEGIN")
+    log.copy(connection, rows, meta)
+    connection.execute("COMMIT")
+    return connection

@@ -1,0 +1,215 @@
+"""Copies and certificates: the same ledger later, or an error."""
+
+import dataclasses
+import json
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519
+
+from keras_dp import budgets
+from keras_dp.accountants import Fourier
+from keras_dp.errors import (
+    LedgerFormatError,
+    LedgerIntegrityError,
+    LedgerWriteError,
+)
+from keras_dp.ledger import (
+    FullDataset,
+    GaussianSum,
+    PoissonSampling,
+    PrivacyLedger,
+    Round,
+)
+from keras_dp.reporting.certificate import Certificate, certify
+
+DELTA = 1e-5
+STEP = Round(PoissonSampling(0.01), (GaussianSum("all", 1.0, 4.0),))
+
+
+def fill(ledger) -> None:
+    ledger.record(STEP.sampling, STEP.queries, 5)
+    budgets.open_account(
+        ledger, "all", budgets.FixedPlan([(STEP, 500)], 3.0, DELTA)
+    )
+    run = ledger.start_run("a", account="all")
+    charge = budgets.charge_of(ledger.accounts[0], STEP)
+    run.plan([(STEP, 300)])
+    block = run.reserve(STEP.sampling, STEP.queries, 300, charge=charge)
+    ledger.start_run("b", account="all")
+    block.settle(200)
+    run.finish("stopped")
+
+
+@pytest.fixture
+def ledger():
+    with PrivacyLedger.in_memory(dataset="d", unit="patient") as opened:
+        fill(opened)
+        yield opened
+
+
+class TestCopies:
+    @pytest.mark.parametrize("on_disk", [False, True])
+    def test_json_loses_nothing(self, ledger, tmp_path, on_disk) -> None:
+        path = tmp_path / "copy.ledger" if on_disk else None
+        text = ledger.to_json()
+        copy = PrivacyLedger.from_json(text, path)
+
+        assert copy.to_json() == text
+        assert copy.verify() == ledger.verify()
+        assert copy.rounds == ledger.rounds
+        assert copy.runs == ledger.runs
+        assert copy.accounts == ledger.accounts
+        run = copy.start_run("later", account="all")
+        charge = budgets.charge_of(copy.accounts[0], STEP)
+        run.record(STEP.sampling, STEP.queries, charge=charge)
+        copy.verify()
+
+    def test_a_file_is_never_replaced(self, ledger, tmp_path) -> None:
+        (tmp_path / "a").write_text("mine")
+        with pytest.raises(LedgerWriteError, match="new file"):
+            PrivacyLedger.from_json(ledger.to_json(), tmp_path / "a")
+        assert (tmp_path / "a").read_text() == "mine"
+
+    @pytest.mark.parametrize(
+        ("edit", "error"),
+        [
+            (lambda c: c.update(kind="other"), LedgerFormatError),
+            (lambda c: c.pop("rows"), LedgerFormatError),
+            (lambda c: c.update(rows=3), LedgerFormatError),
+            (lambda c: c["rows"].pop(), LedgerIntegrityError),
+            (lambda c: c["rows"][3].__setitem__(4, 7), LedgerIntegrityError),
+            (lambda c: c["meta"].update(total="1"), LedgerIntegrityError),
+            (lambda c: c["meta"].update(more="1"), LedgerIntegrityError),
+        ],
+    )
+    def test_a_text_that_was_edited_is_found(self, ledger, edit, error) -> None:
+        content = json.loads(ledger.to_json())
+        edit(content)
+        with pytest.raises(error):
+            PrivacyLedger.from_json(json.dumps(content))
+
+    @pytest.mark.parametrize("text", ["", "3", "[]", "[" * 100_000])
+    def test_another_text_is_none(self, text) -> None:
+        with pytest.raises(LedgerFormatError):
+            PrivacyLedger.from_json(text)
+
+    def test_a_ledger_as_it_stood(self, ledger) -> None:
+        for row in range(ledger.verify().rows + 1):
+            before = ledger.until(row)
+            assert before.verify().rows == row
+        # The reservation counted in full until it was settled.
+        assert [len(ledger.until(row)) for row in (1, 4, 6, 7)] == [
+            5,
+            5,
+            305,
+            205,
+        ]
+        with pytest.raises(ValueError, match="`row`"):
+            ledger.until(99)
+
+
+class TestCertificates:
+    def test_says_what_the_ledger_costs(self, ledger) -> None:
+        certificate = certify(ledger, delta=DELTA, note="first audit")
+
+        assert certificate.rounds == 205
+        assert certificate.runs == 2
+        assert certificate.epsilon == pytest.approx(
+            Fourier().epsilon([(STEP, 505)], delta=DELTA), abs=1e-6
+        )
+        assert ledger.seals[0].note == "first audit"
+        certificate.check(ledger)
+
+    def test_holds_for_a_copy_and_a_ledger_that_has_grown(self, ledger) -> None:
+        certificate = certify(ledger, delta=DELTA)
+        copy = PrivacyLedger.from_json(ledger.to_json())
+        run = copy.start_run("later", account="all")
+        charge = budgets.charge_of(copy.accounts[0], STEP)
+        run.record(STEP.sampling, STEP.queries, 50, charge=charge)
+        certify(copy, delta=DELTA)
+
+        certificate.check(copy)
+        assert Certificate.from_json(certificate.as_json()) == certificate
+
+    def test_another_history_is_found(self) -> None:
+        ledgers = []
+        for noise in (4.0, 8.0):
+            ledger = PrivacyLedger.in_memory(dataset="d")
+            ledger.record(FullDataset(), [GaussianSum("s", 1.0, noise)])
+            ledgers.append(ledger)
+        first, second = (certify(each, delta=DELTA) for each in ledgers)
+
+        first.check(ledgers[0])
+        with pytest.raises(LedgerIntegrityError, match="not the one"):
+            first.check(ledgers[1])
+        forged = dataclasses.replace(first, seal_hash=second.seal_hash)
+        with pytest.raises(LedgerIntegrityError, match="epsilon was"):
+            dataclasses.replace(second, epsilon=0.1).check(ledgers[1])
+        with pytest.raises(LedgerIntegrityError, match="rounds in"):
+            dataclasses.replace(second, rounds=0).check(ledgers[1])
+        with pytest.raises(LedgerIntegrityError, match="rows up to"):
+            forged.check(ledgers[0])
+        with pytest.raises(LedgerIntegrityError, match="no seal"):
+            dataclasses.replace(first, seal_row=1).check(ledgers[0])
+
+    def test_an_older_copy_is_found(self, ledger) -> None:
+        older = PrivacyLedger.from_json(ledger.to_json())
+        certificate = certify(ledger, delta=DELTA)
+
+        with pytest.raises(LedgerIntegrityError, match="no seal"):
+            certificate.check(older)
+
+    def test_a_ledger_without_a_bound(self) -> None:
+        ledger = PrivacyLedger.in_memory(dataset="d")
+        ledger.record(FullDataset(), [GaussianSum("s", 1.0, 0.0)])
+        certificate = certify(ledger, delta=DELTA)
+
+        again = Certificate.from_json(certificate.as_json())
+        assert again.epsilon == float("inf")
+        again.check(ledger)
+
+    @pytest.mark.parametrize("text", ["", "[]", '{"kind":"x"}', "null"])
+    def test_another_text_is_none(self, text) -> None:
+        with pytest.raises(LedgerFormatError):
+            Certificate.from_json(text)
+
+
+class TestSignatures:
+    @pytest.fixture
+    def key(self):
+        return ed25519.Ed25519PrivateKey.generate().private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+
+    def test_a_signed_certificate_is_whole(self, ledger, key) -> None:
+        signed = certify(ledger, delta=DELTA).signed(key)
+        again = Certificate.from_json(signed.as_json())
+
+        again.check_signature()
+        again.check_signature(signed.public_key)
+        with pytest.raises(LedgerIntegrityError, match="signed by"):
+            again.check_signature("00" * 32)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"epsilon": 0.1},
+            {"rounds": 1},
+            {"delta": 1e-9},
+            {"theorem": "none"},
+            {"signature": "00"},
+            {"signature": "x"},
+            {"public_key": "00" * 32},
+        ],
+    )
+    def test_a_change_is_found(self, ledger, key, change) -> None:
+        signed = certify(ledger, delta=DELTA).signed(key)
+        with pytest.raises(LedgerIntegrityError):
+            dataclasses.replace(signed, **change).check_signature()
+
+    def test_no_signature_is_found(self, ledger) -> None:
+        with pytest.raises(LedgerIntegrityError, match="not signed"):
+            certify(ledger, delta=DELTA).check_signature()
