@@ -25,6 +25,8 @@ _PRIORS, _EXCEPT = (0.5, 0.01), 0.01
 # The false alarms of an attack that accuses many.
 _FALSE_ALARMS = 0.001
 _GROUPS = (2, 5, 10)
+# Lines of the trade-off curve. A line of a large group takes up to a second.
+_LINES, _LINES_OF_GROUPS = 100, 30
 _WIDTH = 79
 # An attacker tells two data sets apart: how they differ by each relation.
 _QUESTIONS = {
@@ -131,6 +133,7 @@ def explain(
     if found.is_bound and math.isfinite(found.epsilon):
         curve = trade_off(
             rounds,
+            lines=_LINES if found.group_size == 1 else _LINES_OF_GROUPS,
             neighbours=found.neighbours,
             group_size=found.group_size,
         )

@@ -74,7 +74,9 @@ class TestTheAttack:
     )
     def test_has_the_numbers_of_the_curve(self, make, rows) -> None:
         ledger = make(rows_per_unit=rows)
-        curve = accountants.trade_off(ledger, group_size=rows)
+        curve = accountants.trade_off(
+            ledger, group_size=rows, lines=100 if rows == 1 else 30
+        )
 
         found = explain(ledger, delta=DELTA).paragraphs[ATTACK]
 
