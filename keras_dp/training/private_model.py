@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, Self
 
 import keras
+from absl import logging
 from typing_extensions import override
 
 from keras_dp import _check
@@ -62,7 +63,7 @@ from keras_dp.training.preconditions import (
 from keras_dp.training.private_metrics import PrivateMetric
 from keras_dp.training.run import RunDetails, TrainingRun
 from keras_dp.training.sampled_batches import batches_in_order
-from keras_dp.training.settings_advice import advise_delta
+from keras_dp.training.settings_advice import advise_clip, advise_delta
 from keras_dp.training.side_queries import SideQueries
 from keras_dp.training.step import TrainingStep
 from keras_dp.training.step_parts import StepOptions, StepParts
@@ -136,7 +137,7 @@ class PrivateModel(HeldModel):
         super().__init__(model, name=name or f"private_{model.name}", **kwargs)
         self.self_check_examples = self_check_examples
         self._step: TrainingStep | None = None
-        self._side_queries = SideQueries(None, None)
+        self._side_queries, self._advised = SideQueries(None, None), False
         self._loop: TrainingLoop | None = None
         self._batches_run: TrainingRun | None = None
         self.samples: PoissonBatches | None = None
@@ -256,7 +257,7 @@ class PrivateModel(HeldModel):
             check_no_jit(options)
         super().compile(optimizer, loss, auto_scale_loss=False, **options)
         warn_of_adapted_layers(self.model)
-        self._side_queries = side_queries
+        self._side_queries, self._advised = side_queries, False
         self._loss_scale = loss_scale
         self._step = None
         batches_run = getattr(self, "_batches_run", None)
@@ -396,7 +397,7 @@ class PrivateModel(HeldModel):
                 callbacks=fit_callbacks(
                     callbacks,
                     loop.renew_seeds,
-                    loop.end_epoch,
+                    lambda: self._end_epoch(loop),
                     self.optimizer.ledger,
                     delta,
                 ),
@@ -689,6 +690,17 @@ class PrivateModel(HeldModel):
             most=most,
             limit=limit,
         )
+
+    def _end_epoch(self, loop: TrainingLoop) -> None:
+        loop.end_epoch()
+        metrics = self._side_queries.metrics
+        if metrics and not self._advised:
+            advice = advise_clip(
+                self.optimizer.query, metrics, self._side_queries.logs()
+            )
+            if advice is not None:
+                self._advised = True
+                logging.warning(advice)
 
     def _stop(self) -> None:
         """Ends `fit` as a callback would."""

@@ -1,6 +1,6 @@
 """Warns of settings that are sound but seldom meant."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from keras_dp import _nests
 from keras_dp.dp_queries import DPQuery, NestedQuery
 from keras_dp.ledger import GaussianSum, Round
 from keras_dp.training.data_adapter import DataAdapter, PhysicalStep
+from keras_dp.training.private_metrics import PrivateClippedShare
 
 # Below it, a round of a small sample costs an epsilon of about ten.
 _LEAST_MULTIPLIER = 0.3
@@ -19,6 +20,8 @@ _WEIGHTS = (
     "Weights scale gradients before the clip, and the noise follows the clip: "
     "small ones drown in it."
 )
+# A share of clipped gradients, or of others, that is hardly any.
+_FEW_CLIPPED = 0.02
 # A share that the denominator may differ from the expected sample by.
 _ABOUT = 0.05
 
@@ -56,6 +59,40 @@ def advise_delta(delta: float, population_size: int | None) -> None:
             delta,
             population_size,
         )
+
+
+def advise_clip(
+    query: DPQuery, metrics: Mapping[str, Any], values: Mapping[str, Any]
+) -> str | None:
+    """Returns advice about a clip that nearly no gradient, or each, exceeds.
+
+    It follows from the noised answers of `PrivateClippedShare` alone.
+
+    Args:
+        query: The query of the gradients.
+        metrics: The private metrics, by name.
+        values: Their means over an epoch.
+    """
+    clip = getattr(query, "l2_norm_clip", None)
+    for name, metric in metrics.items():
+        if not isinstance(metric, PrivateClippedShare) or (
+            metric.l2_norm != clip
+        ):
+            continue
+        share = float(values[name])
+        if share < _FEW_CLIPPED:
+            return (
+                f"Hardly any gradient is longer than the clip {clip:g} "
+                f"({name} = {share:.2g}): the noise follows the clip, and is "
+                "larger than it must be. Take a smaller l2_norm_clip."
+            )
+        if share > 1 - _FEW_CLIPPED:
+            return (
+                f"Nearly every gradient is longer than the clip {clip:g} "
+                f"({name} = {share:.2g}): each is only a direction. Take a "
+                "larger l2_norm_clip, or a larger learning rate with this one."
+            )
+    return None
 
 
 def _about_noise(round_: Round) -> Iterator[str]:
