@@ -329,3 +329,42 @@ class TestEnvironments:
         assert python == again == str(tmp_path / "tf_privacy/bin/python")
         # The second of the two installs without dependencies.
         assert ["--no-deps" in call for call in calls] == [False, True]
+
+
+@pytest.fixture
+def examples(monkeypatch):
+    """Returns the benchmark of the examples, and forgets it after."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    yield __import__("examples")
+    del sys.modules["examples"]
+
+
+class TestExamples:
+    def test_ratios_are_those_of_each_turn(self, examples):
+        """Not of the medians: a turn in which all was slow says as much."""
+        pairs = [(1.0, 1.5), (10.0, 20.0), (2.0, 5.0)]
+
+        assert examples.middle(pairs) == (2.0, 5.0, 2.0)
+
+    def test_a_row_has_a_cell_for_each_column(self, examples):
+        found = examples.Measured(256, [(0.002, 0.004)] * 3, [(1.0, 3.0)])
+
+        row = examples.row("text", found)
+
+        assert row == (
+            "| text | 256 | 2.00 | 4.00 | 2.00 (2.00-2.00) | 1.0 | 3.0 | 3.00 |"
+        )
+        assert {line.count("|") for line in examples.HEAD.splitlines()} == {
+            row.count("|")
+        }
+
+    @pytest.mark.full
+    @pytest.mark.parametrize("side", ["plain", "private"])
+    def test_scripts_are_run_up_to_their_fit(self, examples, monkeypatch, side):
+        monkeypatch.setenv("KERAS_DP_QUICK", "1")
+
+        reached = examples.reach("text", side, 256)
+
+        assert reached.batch_size == (256 if side == "plain" else None)
+        history = reached.fit(1, []).history
+        assert len(history["loss"]) == 1
