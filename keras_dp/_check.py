@@ -110,6 +110,8 @@ def arguments_of(
 
 
 def _number(name: str, value: float) -> None:
+    if type(value) is float:  # Sparing the question of an abstract class.
+        return
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(
             f"`{name}` must be a number. Received: {name}={value!r}."

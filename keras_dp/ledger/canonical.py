@@ -22,7 +22,7 @@ def parsed(text: str) -> Any:
         LedgerFormatError: The text is not canonical.
         ValueError: It is not JSON.
     """
-    content = json.loads(text, object_pairs_hook=_without_repeats)
+    content = _DECODER.decode(text)
     if canonical(content) != text:
         raise LedgerFormatError(
             "A text of the ledger must be canonical JSON: sorted keys, no "
@@ -40,3 +40,6 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             f"Received: {[name for name, _ in pairs]!r}."
         )
     return content
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_without_repeats)

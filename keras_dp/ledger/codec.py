@@ -5,6 +5,7 @@ never change their meaning; what is not known is refused, not skipped.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -33,6 +34,12 @@ _KINDS: dict[str, type[Any]] = {
 }
 _T = TypeVar("_T")
 _NAMES = {kind: name for name, kind in _KINDS.items()}
+_FIELDS = {
+    name: {field.name for field in dataclasses.fields(kind)}
+    for name, kind in _KINDS.items()
+}
+# A ledger is read many times, and may have 10^5 kinds of rounds.
+_REMEMBERED = 2**17
 
 
 def text_from_round(round_: events.Round) -> str:
@@ -54,6 +61,7 @@ def content_from_round(round_: events.Round) -> dict[str, Any]:
     }
 
 
+@functools.lru_cache(maxsize=_REMEMBERED)
 def round_from_text(text: str) -> events.Round:
     """Returns the round of a text.
 
@@ -128,11 +136,10 @@ def _event(content: dict[str, Any]) -> Any:
             f"The kind of an event must be one of {sorted(_KINDS)!r}. "
             f"Received: {kind!r}. A newer version of the library may know it."
         )
-    known = {field.name for field in dataclasses.fields(_KINDS[kind])}
-    if set(fields) != known:
+    if fields.keys() != _FIELDS[kind]:
         raise LedgerFormatError(
-            f"An event of kind {kind!r} must have the fields {sorted(known)!r}."
-            f" Received: {sorted(fields)!r}."
+            f"An event of kind {kind!r} must have the fields "
+            f"{sorted(_FIELDS[kind])!r}. Received: {sorted(fields)!r}."
         )
     for name, value in fields.items():
         if isinstance(value, dict):

@@ -327,6 +327,7 @@ def _as_floats(event: Any, check: Callable[..., None], *fields: str) -> None:
             number = float(value) + 0.0  # Minus zero is zero.
         except OverflowError:
             number = math.inf
-        # As a float, a valid number may become infinite or zero.
-        check(**{field: number})
+        if type(value) is not float:
+            # As a float, a valid number may become infinite or zero.
+            check(**{field: number})
         object.__setattr__(event, field, number)

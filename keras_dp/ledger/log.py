@@ -53,10 +53,27 @@ class Rounds(NamedTuple):
     charge: Charge | None = None
 
 
-def rows(connection: Database) -> list[Row]:
-    """Returns all rows, in order."""
-    found = connection.execute(f"{_SELECT} ORDER BY seq")
+def rows(connection: Database, kind: str | None = None) -> list[Row]:
+    """Returns all rows, or those of one kind, in order."""
+    if kind is None:
+        found = connection.execute(f"{_SELECT} ORDER BY seq")
+    else:
+        found = connection.execute(
+            f"{_SELECT} WHERE kind = ? ORDER BY seq", [kind]
+        )
     return [Row(*values) for values in found]
+
+
+def row(connection: Database, seq: int) -> Row:
+    """Returns one row.
+
+    Raises:
+        LedgerIntegrityError: It is missing.
+    """
+    values = connection.execute(f"{_SELECT} WHERE seq = ?", [seq]).fetchone()
+    if values is None:
+        raise chain.contradiction(seq, "it is missing")
+    return Row(*values)
 
 
 def meta(connection: Database) -> dict[str, str]:
@@ -161,13 +178,10 @@ def settle(
         LedgerIntegrityError: The row is not that reservation, or is settled.
     """
     last = _last(connection)
-    values = connection.execute(f"{_SELECT} WHERE seq = ?", [seq]).fetchone()
-    row = None if values is None else Row(*values)
+    found = row(connection, seq)
     charge = None if rounds.charge is None else rounds.charge.as_text()
-    if (
-        last is None
-        or row is None
-        or (row.kind, row.run, row.body, row.count, row.charge)
+    if last is None or (
+        (found.kind, found.run, found.body, found.count, found.charge)
         != ("reserve", rounds.run, rounds.body, count, charge)
     ):
         raise chain.contradiction(seq, "it is not the reservation it was")

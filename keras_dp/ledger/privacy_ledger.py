@@ -3,27 +3,31 @@
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self, cast
+from typing import Any, Literal, NamedTuple, Self
 
 from keras_dp.errors import LedgerFormatError, LedgerWriteError
-from keras_dp.ledger import chain, connections, copies, creation, log, schema
+from keras_dp.ledger import connections, copies, creation, log, schema
 from keras_dp.ledger.author import this_process
-from keras_dp.ledger.charges import Balance, Charge, balances_from_text
-from keras_dp.ledger.codec import round_from_text, text_from_round
+from keras_dp.ledger.charges import Charge, balances_from_text
+from keras_dp.ledger.codec import text_from_round
+from keras_dp.ledger.contents import (
+    AccountRecord,
+    Contents,
+    SealRecord,
+    account_records,
+    seal_records,
+)
 from keras_dp.ledger.events import Round, SamplingEvent, SumQueryEvent
 from keras_dp.ledger.file_handle import FileHandle
 from keras_dp.ledger.handle import Handle
 from keras_dp.ledger.header import GENERATORS, Header
 from keras_dp.ledger.places import FilePlace, Place, place_of
 from keras_dp.ledger.reservation import Reservation
-from keras_dp.ledger.rows import KINDS_OF_ROUNDS, Row, counted
 from keras_dp.ledger.runs import (
     Run,
     RunRecord,
     append_record,
     append_reservation,
-    merged,
-    runs_of,
 )
 from keras_dp.ledger.statements import (
     Account,
@@ -31,40 +35,7 @@ from keras_dp.ledger.statements import (
     RunStart,
     Seal,
     account_from_text,
-    statement_from_text,
 )
-
-
-class AccountRecord(NamedTuple):
-    """An account as it stands in the ledger.
-
-    Attributes:
-        number: The row that opened it.
-        account: Its name, capacities and terms.
-        balance: Its capacity, and the amount it has spent.
-        opened: Seconds since 1970 (UTC).
-    """
-
-    number: int
-    account: Account
-    balance: Balance
-    opened: int
-
-
-class SealRecord(NamedTuple):
-    """A seal as it stands in the ledger.
-
-    Attributes:
-        number: Its row. No row before it is changed any more.
-        hash: The hash over that row and all before it.
-        time: Seconds since 1970 (UTC).
-        note: The text that was written with it.
-    """
-
-    number: int
-    hash: str
-    time: int
-    note: str
 
 
 class Verification(NamedTuple):
@@ -107,6 +78,7 @@ class PrivacyLedger:
     def __init__(self, handle: Handle) -> None:
         """Takes over a handle; use `in_memory` or `open` instead."""
         self._handle = handle
+        self._kept: Contents | None = None
         with handle.reading() as connection:
             header = log.meta(connection).get("header")
         if header is None:
@@ -217,7 +189,9 @@ class PrivacyLedger:
         if mode == "r":
             return ledger
         ledger.close()
-        return cls._take(place, writable=True)
+        writer = cls._take(place, writable=True)
+        writer._kept = ledger._kept
+        return writer
 
     @classmethod
     def from_json(
@@ -280,7 +254,7 @@ class PrivacyLedger:
 
         Rounds that are reserved and not settled are among them.
         """
-        return merged((part.body, part.count) for part in counted(self._rows()))
+        return self._contents().rounds
 
     @property
     def runs(self) -> tuple[RunRecord, ...]:
@@ -288,7 +262,7 @@ class PrivacyLedger:
 
         Rounds that were recorded without a run stand first, as run 0.
         """
-        return runs_of(self._rows())
+        return self._contents().runs
 
     def rounds_of(self, *runs: int | str) -> tuple[CountedRound, ...]:
         """Returns the rounds of some runs, for accountants to replay.
@@ -316,31 +290,16 @@ class PrivacyLedger:
     @property
     def accounts(self) -> tuple[AccountRecord, ...]:
         """All accounts in the order of their opening."""
-        with self._handle.reading() as connection:
-            rows = log.rows(connection)
-            balances = balances_from_text(log.meta(connection)["balances"])
-        found = []
-        for row in rows:
-            if row.kind == Account.kind:
-                found.append(
-                    AccountRecord(
-                        row.seq,
-                        account_from_text(row.body),
-                        balances[row.seq],
-                        row.time,
-                    )
-                )
-        return tuple(found)
+        with self._handle.reading() as database:
+            balances = balances_from_text(log.meta(database)["balances"])
+            rows = [log.row(database, number) for number in balances]
+        return account_records(rows, balances)
 
     @property
     def seals(self) -> tuple[SealRecord, ...]:
         """All seals in the order of their writing."""
-        found = []
-        for row in self._rows():
-            if row.kind == Seal.kind:
-                seal = cast(Seal, statement_from_text(row.kind, row.body))
-                found.append(SealRecord(row.seq, row.hash, row.time, seal.note))
-        return tuple(found)
+        with self._handle.reading() as database:
+            return seal_records(log.rows(database, Seal.kind))
 
     def __bool__(self) -> bool:
         """True: a ledger without rounds is a ledger, `ledger or ...` too."""
@@ -351,7 +310,9 @@ class PrivacyLedger:
 
     def __len__(self) -> int:
         """The number of rounds, reserved ones included."""
-        return sum(part.count for part in counted(self._rows()))
+        with self._handle.reading() as database:
+            log.begin(database)
+            return int(log.meta(database)["total"])
 
     @property
     def unsettled(self) -> int:
@@ -359,7 +320,7 @@ class PrivacyLedger:
 
         Their process is running, or died and may not have run them all.
         """
-        return sum(part.unsettled for part in counted(self._rows()))
+        return self._contents().unsettled
 
     def record(
         self,
@@ -472,7 +433,8 @@ class PrivacyLedger:
             ValueError: An account has this name.
         """
         with self._handle.transaction() as connection:
-            rows = [r for r in log.rows(connection) if r.kind == Account.kind]
+            balances = balances_from_text(log.meta(connection)["balances"])
+            rows = [log.row(connection, number) for number in balances]
             if any(
                 account.name == account_from_text(row.body).name for row in rows
             ):
@@ -532,18 +494,12 @@ class PrivacyLedger:
             LedgerFormatError: The file has other tables, or a row holds no
                 round that this version can read.
         """
-        with self._handle.reading() as connection:
-            self._handle.check_tables(connection)
-            rows = log.rows(connection)
-            meta = log.meta(connection)
-        chain.verify(rows, meta)
-        for body in {r.body for r in rows if r.kind in KINDS_OF_ROUNDS}:
-            round_from_text(body)
-        for row in rows:
-            if row.kind not in KINDS_OF_ROUNDS:
-                statement_from_text(row.kind, row.body)
-        total = sum(part.count for part in counted(rows))
-        return Verification(len(rows), total, meta["head"])
+        with self._handle.reading() as database:
+            self._handle.check_tables(database)
+            found = Contents(log.rows(database), log.meta(database))
+        found.verify()
+        self._kept = found
+        return Verification(len(found.rows), found.total, found.meta["head"])
 
     def close(self) -> None:
         """Lets go of the file."""
@@ -563,9 +519,16 @@ class PrivacyLedger:
             f"unit={self._header.unit!r}{state}>"
         )
 
-    def _rows(self) -> list[Row]:
-        with self._handle.reading() as connection:
-            return log.rows(connection)
+    def _contents(self) -> Contents:
+        """Returns what stands in the ledger now, read anew if it has changed.
+
+        The head is a hash over all rows: under the same head stand the same.
+        """
+        with self._handle.reading() as database:
+            meta = log.meta(database)
+            if self._kept is None or self._kept.meta != meta:
+                self._kept = Contents(log.rows(database), meta)
+            return self._kept
 
 
 def _new_header(

@@ -315,6 +315,16 @@ def test_a_nested_transaction_fails_and_spares_the_outer_one(
     assert ledger.verify().rounds == 1
 
 
+def test_what_did_not_change_is_read_once(ledger) -> None:
+    ledger.record(SAMPLING, QUERIES)
+    before = ledger.rounds
+
+    assert ledger.rounds is before
+    ledger.record(SAMPLING, QUERIES)
+    assert ledger.rounds is not before
+    assert counts(ledger) == [2]
+
+
 def test_full_dataset_rounds_are_counted(ledger) -> None:
     ledger.record(FullDataset(), iter(QUERIES))
 

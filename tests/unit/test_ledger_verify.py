@@ -169,7 +169,8 @@ def test_a_writer_stops_at_a_ledger_without_its_marks(path) -> None:
         edit(path, "DELETE FROM meta WHERE key = 'total'")
         with pytest.raises(LedgerIntegrityError):
             ledger.record(FullDataset(), [GaussianSum("g", 1.0, 4.0)])
-        assert len(ledger) == 9
+        with pytest.raises(LedgerIntegrityError):
+            len(ledger)
 
 
 def test_the_last_rows_cannot_be_removed_by_copying(path) -> None:

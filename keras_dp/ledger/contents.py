@@ -1,0 +1,118 @@
+"""The rows of a ledger at one moment, and what they amount to."""
+
+import functools
+from typing import NamedTuple, cast
+
+from keras_dp.ledger import chain
+from keras_dp.ledger.charges import Balance
+from keras_dp.ledger.codec import round_from_text
+from keras_dp.ledger.rows import KINDS_OF_ROUNDS, Row, counted
+from keras_dp.ledger.runs import RunRecord, merged, runs_of
+from keras_dp.ledger.statements import (
+    Account,
+    CountedRound,
+    Seal,
+    account_from_text,
+    statement_from_text,
+)
+
+
+class AccountRecord(NamedTuple):
+    """An account as it stands in the ledger.
+
+    Attributes:
+        number: The row that opened it.
+        account: Its name, capacities and terms.
+        balance: Its capacity, and the amount it has spent.
+        opened: Seconds since 1970 (UTC).
+    """
+
+    number: int
+    account: Account
+    balance: Balance
+    opened: int
+
+
+class SealRecord(NamedTuple):
+    """A seal as it stands in the ledger.
+
+    Attributes:
+        number: Its row. No row before it is changed any more.
+        hash: The hash over that row and all before it.
+        time: Seconds since 1970 (UTC).
+        note: The text that was written with it.
+    """
+
+    number: int
+    hash: str
+    time: int
+    note: str
+
+
+class Contents:
+    """All rows between two commits.
+
+    Attributes:
+        rows: In order.
+        meta: The table of this name. Its head is a hash over the rows, so that
+            equal tables belong to equal rows.
+    """
+
+    def __init__(self, rows: list[Row], meta: dict[str, str]) -> None:
+        """Takes them as they were read, in one transaction."""
+        self.rows, self.meta = rows, meta
+
+    def verify(self) -> None:
+        """Checks that every row is as it was written, and can be read.
+
+        Raises:
+            LedgerIntegrityError: A row was edited, added or removed.
+            LedgerFormatError: A row says what this version cannot read.
+        """
+        chain.verify(self.rows, self.meta)
+        for row in self.rows:
+            if row.kind in KINDS_OF_ROUNDS:
+                round_from_text(row.body)
+            else:
+                statement_from_text(row.kind, row.body)
+
+    @functools.cached_property
+    def total(self) -> int:
+        """The number of rounds, reserved ones included."""
+        return sum(part.count for part in counted(self.rows))
+
+    @functools.cached_property
+    def unsettled(self) -> int:
+        """Rounds that are reserved and not settled."""
+        return sum(part.unsettled for part in counted(self.rows))
+
+    @functools.cached_property
+    def rounds(self) -> tuple[CountedRound, ...]:
+        """All rounds in order, equal neighbours counted together."""
+        return merged((part.body, part.count) for part in counted(self.rows))
+
+    @functools.cached_property
+    def runs(self) -> tuple[RunRecord, ...]:
+        """All runs in the order of their start."""
+        return runs_of(self.rows)
+
+
+def seal_records(rows: list[Row]) -> tuple[SealRecord, ...]:
+    """Returns the seals of rows that hold seals."""
+    found = []
+    for row in rows:
+        seal = cast(Seal, statement_from_text(row.kind, row.body))
+        found.append(SealRecord(row.seq, row.hash, row.time, seal.note))
+    return tuple(found)
+
+
+def account_records(
+    rows: list[Row], balances: dict[int, Balance]
+) -> tuple[AccountRecord, ...]:
+    """Returns the accounts of rows that open them."""
+    return tuple(
+        AccountRecord(
+            row.seq, account_from_text(row.body), balances[row.seq], row.time
+        )
+        for row in rows
+    )
