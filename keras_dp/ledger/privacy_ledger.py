@@ -34,7 +34,6 @@ from keras_dp.ledger.statements import (
     CountedRound,
     RunStart,
     Seal,
-    account_from_text,
 )
 
 
@@ -291,9 +290,7 @@ class PrivacyLedger:
     def accounts(self) -> tuple[AccountRecord, ...]:
         """All accounts in the order of their opening."""
         with self._handle.reading() as database:
-            balances = balances_from_text(log.meta(database)["balances"])
-            rows = [log.row(database, number) for number in balances]
-        return account_records(rows, balances)
+            return _accounts(database)
 
     @property
     def seals(self) -> tuple[SealRecord, ...]:
@@ -406,13 +403,13 @@ class PrivacyLedger:
         start = RunStart(
             name, purpose, description, account, model, this_process()
         )
-        names = [each.account.name for each in self.accounts]
-        if account is not None and account not in names:
-            raise ValueError(
-                f"`account` must be one of {names!r}, which the ledger has. "
-                f"Received: account={account!r}."
-            )
         with self._handle.transaction() as connection:
+            names = [each.account.name for each in _accounts(connection)]
+            if account is not None and account not in names:
+                raise ValueError(
+                    f"`account` must be one of {names!r}, which the ledger "
+                    f"has. Received: account={account!r}."
+                )
             number = log.append_statement(connection, start)
         return Run(self._handle.transaction, number, start)
 
@@ -433,17 +430,16 @@ class PrivacyLedger:
             ValueError: An account has this name.
         """
         with self._handle.transaction() as connection:
-            balances = balances_from_text(log.meta(connection)["balances"])
-            rows = [log.row(connection, number) for number in balances]
             if any(
-                account.name == account_from_text(row.body).name for row in rows
+                account.name == each.account.name
+                for each in _accounts(connection)
             ):
                 raise ValueError(
                     "`account` must have a name that no account of the ledger "
                     f"has. Received: {account.name!r}."
                 )
-            number = log.append_statement(connection, account, charge=charge)
-        return next(each for each in self.accounts if each.number == number)
+            log.append_statement(connection, account, charge=charge)
+            return _accounts(connection)[-1]
 
     def seal(self, note: str = "") -> SealRecord:
         """Writes a seal: no row before it is ever changed.
@@ -459,7 +455,7 @@ class PrivacyLedger:
         """
         with self._handle.transaction() as connection:
             number = log.append_statement(connection, Seal(note))
-        return next(each for each in self.seals if each.number == number)
+            return seal_records([log.row(connection, number)])[0]
 
     def to_json(self) -> str:
         """Returns all that the ledger holds, without loss, as JSON."""
@@ -527,8 +523,15 @@ class PrivacyLedger:
         with self._handle.reading() as database:
             meta = log.meta(database)
             if self._kept is None or self._kept.meta != meta:
+                self._kept = None  # Its memory is free before more is read.
                 self._kept = Contents(log.rows(database), meta)
             return self._kept
+
+
+def _accounts(database: log.Database) -> tuple[AccountRecord, ...]:
+    balances = balances_from_text(log.meta(database)["balances"])
+    rows = [log.row(database, number) for number in sorted(balances)]
+    return account_records(rows, balances)
 
 
 def _new_header(

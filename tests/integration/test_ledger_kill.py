@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from keras_dp.errors import LedgerError
-from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger, journal
+from keras_dp.ledger import (
+    Account,
+    Charge,
+    FullDataset,
+    GaussianSum,
+    PrivacyLedger,
+    journal,
+)
 from tests.ledger_faults import start_fork
 
 KILLS = 40
@@ -26,6 +33,18 @@ def cover_first(address: str, releases: int) -> None:
     """Releases rounds, each after the ledger covers it."""
     ledger = PrivacyLedger.open(address, dataset="d")
     block = ledger.reserve(FullDataset(), QUERIES, count=BLOCK)
+    while True:
+        for _ in range(BLOCK):
+            os.write(releases, b".")
+        block = block.renew(used=BLOCK, count=BLOCK)
+
+
+def cover_and_charge(address: str, releases: int) -> None:
+    """Releases rounds of a run, which an account pays before."""
+    ledger = PrivacyLedger.open(address)
+    run = ledger.start_run("a", account="all")
+    charge = Charge(ledger.accounts[0].number, ((0, 1), (1, 3)))
+    block = run.reserve(FullDataset(), QUERIES, BLOCK, charge=charge)
     while True:
         for _ in range(BLOCK):
             os.write(releases, b".")
@@ -96,6 +115,28 @@ def test_every_release_of_a_killed_process_is_covered(address, side) -> None:
         assert _run_and_kill(cover_first, address, side, chosen)
 
         assert _check(address, side, kills) <= kills * BLOCK
+
+
+def test_accounts_have_paid_for_all_that_was_released(address, side) -> None:
+    with PrivacyLedger.open(address, dataset="d") as ledger:
+        ledger.open_account(Account("all", (10**9, 10**9), "{}"))
+    chosen = random.Random(16)
+
+    for kills in range(1, KILLS + 1):
+        assert _run_and_kill(cover_and_charge, address, side, chosen)
+
+        assert _check(address, side, kills) <= kills * BLOCK
+        with PrivacyLedger.open(address, mode="r") as ledger:
+            assert len(ledger.runs) == kills
+        if kills % 10 == 0:
+            with PrivacyLedger.open(address) as ledger:
+                ledger.seal()
+
+    with PrivacyLedger.open(address, mode="r") as ledger:
+        total = len(ledger)
+        assert ledger.accounts[0].balance.spent == (total, 3 * total)
+        assert {run.state for run in ledger.runs} == {"died"}
+        assert sum(len(run) for run in ledger.runs) == total
 
 
 def test_names_may_change_from_kill_to_kill(tmp_path, side) -> None:

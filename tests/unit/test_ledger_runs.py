@@ -149,8 +149,13 @@ class TestRuns:
             monkeypatch.setattr("time.time", lambda now=now: now)
             with ledger.start_run("a") as run:
                 run.record(SAMPLING, QUERIES)
+                block = run.reserve(SAMPLING, QUERIES, 2)
+                ledger.seal()
+                block.settle(1)
+        ledger.open_account(account())
 
-        assert len(ledger) == 3
+        assert len(ledger) == 6
+        assert [seal.time for seal in ledger.seals][-1] == 0
         ledger.verify()
 
 

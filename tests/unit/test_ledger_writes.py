@@ -13,9 +13,12 @@ import pytest
 
 from keras_dp.errors import LedgerError, LedgerWriteError
 from keras_dp.ledger import (
+    Account,
+    Charge,
     FullDataset,
     GaussianSum,
     PrivacyLedger,
+    Round,
     connections,
     storage,
 )
@@ -60,14 +63,22 @@ def open_connections() -> int:
     )
 
 
-def refuses(ledger: PrivacyLedger, block=None) -> bool:
+def refuses(ledger: PrivacyLedger, block=None, run=None, charge=None) -> bool:
     acts = [
         lambda: ledger.record(FullDataset(), QUERIES),
         lambda: ledger.reserve(FullDataset(), QUERIES, count=10),
+        lambda: ledger.start_run("a"),
+        lambda: ledger.seal(),
+        lambda: ledger.open_account(Account("all", (9,), "{}")),
     ]
     if block is not None:
         acts.append(lambda: block.settle(used=1))
         acts.append(lambda: block.renew(used=1, count=10))
+    if run is not None:
+        acts.append(lambda: run.plan([(Round(FullDataset(), QUERIES), 3)]))
+        acts.append(lambda: run.record(FullDataset(), QUERIES, charge=charge))
+        acts.append(lambda: run.reserve(FullDataset(), QUERIES, charge=charge))
+        acts.append(run.finish)
     for act in acts:
         try:
             act()
@@ -89,6 +100,25 @@ def test_a_failing_statement_reserves_nothing(path, start: str) -> None:
 
     assert is_refused
     assert ledger.verify() == before
+
+
+@pytest.mark.parametrize("start", ["BEGIN", "INSERT", "UPDATE", "COMMIT"])
+def test_a_failing_statement_keeps_runs_and_balances(path, start) -> None:
+    ledger, faulty = open_faulty(path)
+    account = ledger.open_account(Account("some", (9,), "{}"))
+    charge = Charge(account.number, ((0, 1),))
+    run = ledger.start_run("a", account="some")
+    block = run.reserve(FullDataset(), QUERIES, 3, charge=charge)
+    before, runs = ledger.verify(), ledger.runs
+
+    faulty.start = start
+    is_refused = refuses(ledger, block, run, charge)
+    faulty.start = ""
+
+    assert is_refused
+    assert ledger.verify() == before
+    assert ledger.runs == runs
+    assert ledger.accounts[0].balance.spent == (3,)
 
 
 @pytest.mark.parametrize("start", ["BEGIN", "INSERT", "SELECT"])
@@ -158,6 +188,13 @@ def test_a_full_disk_reserves_nothing(path) -> None:
         ledger.record(FullDataset(), [GaussianSum("g" * 10_000, 1.0, 1.0)])
     with pytest.raises(LedgerWriteError, match="full"):
         ledger.reserve(FullDataset(), [GaussianSum("g" * 10_000, 1.0, 1.0)])
+    for act in (
+        lambda: ledger.start_run("a" * 10_000),
+        lambda: ledger.seal("a" * 10_000),
+        lambda: ledger.open_account(Account("a" * 10_000, (9,), "{}")),
+    ):
+        with pytest.raises(LedgerWriteError, match="full"):
+            act()
 
     assert ledger.verify() == before
 
