@@ -20,6 +20,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--tier", choices=TIERS, default="full", help="Which tests to run."
     )
+    parser.addoption(
+        "--race-seconds",
+        type=float,
+        default=2.0,
+        help="How long processes race for one ledger.",
+    )
 
 
 def pytest_ignore_collect(

@@ -1,0 +1,166 @@
+"""Eight processes write to one ledger at once, for `--race-seconds`."""
+
+import json
+import logging
+import os
+import random
+import time
+from collections.abc import Callable
+
+import pytest
+
+from keras_dp.errors import BudgetExceededError
+from keras_dp.ledger import (
+    Account,
+    Charge,
+    FullDataset,
+    GaussianSum,
+    PrivacyLedger,
+    Round,
+)
+from tests.ledger_faults import start_fork
+
+pytestmark = pytest.mark.full
+
+PROCESSES = 8
+SHARED = [GaussianSum("all", 1.0, 4.0)]
+OTHER = (GaussianSum("all", 1.0, 5.0),)
+CAPACITY, PRICE = 100, 3
+
+
+def race(act: Callable[[int], object], watch: Callable[[], None]) -> list:
+    """Starts processes together, and returns what each of them returns.
+
+    Args:
+        act: What they do; takes the number of the process.
+        watch: Called again and again while they run.
+    """
+    gate, opener = os.pipe()
+    answers, answer = os.pipe()
+
+    def start_together(number: int) -> bool:
+        os.close(opener)
+        os.read(gate, 1)
+        os.write(answer, f"{json.dumps(act(number))}\n".encode())
+        return True
+
+    children = [
+        start_fork(lambda number=number: start_together(number))
+        for number in range(PROCESSES)
+    ]
+    for end in (opener, gate, answer):
+        os.close(end)
+    running = set(children)
+    while running:
+        time.sleep(0.1)  # A reader that never rests would hold up writers.
+        watch()
+        for child in [*running]:
+            found, status = os.waitpid(child, os.WNOHANG)
+            if found:
+                assert status == 0
+                running.discard(child)
+    with os.fdopen(answers) as lines:
+        return [json.loads(line) for line in lines]
+
+
+def test_no_round_is_lost_doubled_or_torn(new_address, pytestconfig) -> None:
+    address = new_address()
+    PrivacyLedger.open(address, dataset="d").close()
+    seconds = pytestconfig.getoption("--race-seconds")
+
+    def append(number: int) -> tuple[int, int]:
+        """Returns the run, and how many rounds are in it."""
+        chosen = random.Random(number)
+        total = 0
+        with (
+            PrivacyLedger.open(address) as ledger,
+            ledger.start_run(f"run {number}") as run,
+        ):
+            end = time.monotonic() + seconds
+            block = run.reserve(FullDataset(), SHARED, 5)
+            while time.monotonic() < end:
+                count = chosen.randrange(1, 9)
+                run.record(FullDataset(), SHARED, count)
+                used = chosen.randrange(block.count + 1)
+                block = block.renew(used, 5, Round(FullDataset(), OTHER))
+                total += count + used
+            block.settle(0)
+        return run.number, total
+
+    totals: list[int] = []
+
+    def watch() -> None:
+        with PrivacyLedger.open(address, mode="r") as ledger:
+            totals.append(ledger.verify().rounds)
+
+    expected = dict(race(append, watch))
+
+    with PrivacyLedger.open(address, mode="r") as ledger:
+        found = {run.number: len(run) for run in ledger.runs}
+        assert {run.name for run in ledger.runs} == {
+            f"run {number}" for number in range(PROCESSES)
+        }
+        assert ledger.unsettled == 0
+        assert len(ledger) == sum(expected.values())
+        assert {run.state for run in ledger.runs} == {"finished"}
+    assert found == expected
+    assert len(set(totals)) > 2  # They were seen at work.
+
+
+@pytest.mark.parametrize("is_charged", [True, False])
+def test_together_they_never_overspend(
+    new_address, pytestconfig, is_charged: bool
+) -> None:
+    """Without a charge they do, which shows that the test can fail."""
+    address = new_address()
+    with PrivacyLedger.open(address, dataset="d") as ledger:
+        charge = None
+        if is_charged:
+            account = ledger.open_account(
+                Account("all", (CAPACITY * PRICE,), "{}")
+            )
+            charge = Charge(account.number, ((0, PRICE),))
+    seconds = pytestconfig.getoption("--race-seconds")
+
+    def spend(number: int) -> tuple[int, int, int]:
+        """Returns how often it asked, was refused, and what it has kept."""
+        chosen = random.Random(number)
+        asked = refused = kept = 0
+        end = time.monotonic() + seconds
+        with PrivacyLedger.open(address) as ledger:
+            run = ledger.start_run("a", account="all" if is_charged else None)
+            while time.monotonic() < end:
+                asked += 1
+                try:
+                    block = run.reserve(
+                        FullDataset(),
+                        SHARED,
+                        chosen.randrange(1, CAPACITY // 2),
+                        charge=charge,
+                    )
+                except BudgetExceededError:
+                    refused += 1
+                    continue
+                time.sleep(0.003)  # The others take what is left.
+                used = chosen.random() < 0.02
+                block.settle(int(used))
+                kept += used
+        return asked, refused, kept
+
+    most = 0
+
+    def watch() -> None:
+        nonlocal most
+        with PrivacyLedger.open(address, mode="r") as ledger:
+            most = max(most, sum(count for _, count in ledger.rounds))
+
+    asked, refused, kept = map(sum, zip(*race(spend, watch), strict=True))
+    logging.info("%d races, %d lost", asked, refused)
+
+    with PrivacyLedger.open(address, mode="r") as ledger:
+        assert len(ledger) == kept
+        if is_charged:
+            assert ledger.accounts[0].balance.spent == (kept * PRICE,)
+            # Most were refused because of what the others had at the time.
+            assert asked > refused > 0
+    assert (most <= CAPACITY) == is_charged
