@@ -119,8 +119,9 @@ class GaussianSumQuery(SummingQuery):
         self, sample_state: Nest, global_state: GaussianGlobalState
     ) -> QueryResult:
         leaves = tf.nest.flatten(sample_state)
-        following, own = seeds.split(global_state.seed, 2)
-        noise = seeds.normals(leaves, own, global_state.stddev)
+        noise, following = seeds.normals_and_seed(
+            leaves, global_state.seed, global_state.stddev
+        )
         noised = [leaf + each for leaf, each in zip(leaves, noise, strict=True)]
         return QueryResult(
             value=tf.nest.pack_sequence_as(sample_state, noised),

@@ -8,8 +8,8 @@ with it has other noise. No seed is ever written to a file: whoever knows the
 seed can subtract the noise, and a restored seed would repeat it on other data.
 
 `streams` draws words and normal variables. A key of ChaCha20 is used once, for
-new keys or for a draw, and then replaced: whoever learns a key learns nothing
-about earlier draws (fast key erasure).
+new keys, a draw, or both from different words, and then replaced: whoever
+learns a key learns nothing about earlier draws (fast key erasure).
 
 Source: Bernstein (2017), "Fast-key-erasure random-number generators",
 https://blog.cr.yp.to/20170723-random.html.
@@ -150,18 +150,56 @@ def normals(
     own = [seed] if len(kinds) == 1 else split(seed, len(kinds))
     for kind, mine in zip(kinds, own, strict=True):
         places = [i for i, leaf in enumerate(leaves) if leaf.dtype == kind]
-        counts = [_size(leaves[i]) for i in places]
-        # Parts that begin where memory is aligned are taken without a copy.
-        spaces = [-(-count // _ALIGNMENT) * _ALIGNMENT for count in counts]
-        drawn = streams.normals(sum(spaces), mine, tf.cast(stddev, kind))
-        start: int | tf.Tensor = 0
-        for i, count, space in zip(places, counts, spaces, strict=True):
-            part = drawn[start : start + count]
-            noise[i] = tf.reshape(part, tf.shape(leaves[i]))
-            if leaves[i].shape.is_fully_defined():
-                noise[i] = tf.reshape(part, leaves[i].shape)
-            start += space
+        same = [leaves[i] for i in places]
+        drawn = streams.normals(_space(same), mine, tf.cast(stddev, kind))
+        for i, part in zip(places, _parts(drawn, same), strict=True):
+            noise[i] = part
     return noise
+
+
+def normals_and_seed(
+    leaves: Sequence[tf.Tensor], seed: tf.Tensor, stddev: tf.Tensor
+) -> tuple[list[tf.Tensor], tf.Tensor]:
+    """Returns Gaussian noise as `normals` does, and the seed of the next draw.
+
+    Drawing both at once takes one call of a kernel, where it can be done.
+
+    Args:
+        leaves: See `normals`.
+        seed: See `fresh`; must not be used again.
+        stddev: See `normals`.
+    """
+    kinds = {leaf.dtype for leaf in leaves}
+    if streams.generator_of(seed) == streams.CHACHA20 and kinds == {tf.float32}:
+        drawn, following = streams.normals_and_seed(
+            _space(leaves), seed, tf.cast(stddev, tf.float32)
+        )
+        return _parts(drawn, leaves), following
+    following, own = split(seed, 2)
+    return normals(leaves, own, stddev), following
+
+
+def _space(leaves: Sequence[tf.Tensor]) -> int | tf.Tensor:
+    """Returns how many values are drawn for leaves."""
+    return sum(_aligned(_size(leaf)) for leaf in leaves)
+
+
+def _aligned(count: int | tf.Tensor) -> int | tf.Tensor:
+    # Parts that begin where memory is aligned are taken without a copy.
+    return -(-count // _ALIGNMENT) * _ALIGNMENT
+
+
+def _parts(drawn: tf.Tensor, leaves: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Returns drawn values in the shapes of leaves."""
+    parts = []
+    start: int | tf.Tensor = 0
+    for leaf in leaves:
+        count = _size(leaf)
+        known = leaf.shape.is_fully_defined()
+        shape = leaf.shape if known else tf.shape(leaf)
+        parts.append(tf.reshape(drawn[start : start + count], shape))
+        start += _aligned(count)
+    return parts
 
 
 def words(like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:

@@ -8,6 +8,9 @@ on several cores where the caller is not compiled as a whole, and in a loop
 where it is. Blocks of ChaCha20 are never drawn twice: the number of a piece is
 the high half of the numbers of its blocks, and the last word of the nonce says
 what they are used for. A piece has at most `2^32` blocks.
+
+Of the 16 words of a block, 15 make normal variables. The last ones of the first
+blocks are the seed of the next draw, so that noise and seed take one call.
 """
 
 import functools
@@ -41,6 +44,7 @@ FOR_NORMALS = 3
 _WORDS = chacha20.WORDS_OF_BLOCK
 _PAIRS = _WORDS // box_muller.WORDS_OF_PAIR
 _NORMALS = 2 * _PAIRS
+_UNUSED = _WORDS - 1  # The word of a block that makes no normal variable.
 
 # Few different sizes, so that little is compiled; 2^14 blocks take 0.5 ms. A
 # single block makes two new seeds.
@@ -93,21 +97,52 @@ def normals(
     """Returns `[count]` normal variables of the dtype of `stddev`."""
     if stddev.dtype == tf.float64:
         return _normals_in_float64(count, seed) * stddev
-    if generator_of(seed) == PHILOX:
+    if generator_of(seed) == CHACHA20:
+        return normals_and_seed(count, seed, stddev)[0]
 
-        def starts(pieces: int | tf.Tensor) -> tf.Tensor:
-            return tf.random.split(seed, num=pieces, alg=PHILOX)
+    def starts(pieces: int | tf.Tensor) -> tf.Tensor:
+        return tf.random.split(seed, num=pieces, alg=PHILOX)
 
-        def draw(lanes: int, start: tf.Tensor) -> tf.Tensor:
-            return _compiled(_philox_piece, lanes)(start, stddev)
+    def draw(lanes: int, start: tf.Tensor) -> tf.Tensor:
+        return _compiled(_philox_piece, lanes)(start, stddev)
 
-    else:
-        starts = tf.range
+    def spec(lanes: int) -> tf.TensorSpec:
+        return tf.TensorSpec([lanes * _NORMALS], tf.float32)
 
-        def draw(lanes: int, start: tf.Tensor) -> tf.Tensor:
-            return _drawn(_NORMAL_PIECE, lanes, seed, start, stddev)
+    drawn = _in_pieces(draw, starts, count, _NORMALS, spec)
+    return tf.reshape(drawn, [-1])[:count]
 
-    return _in_pieces(draw, starts, count, _NORMALS, tf.float32)
+
+def normals_and_seed(
+    count: int | tf.Tensor, seed: tf.Tensor, stddev: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns `[count]` normal variables, and the seed of the next draw.
+
+    Guarantee: no word of the key stream is part of both.
+
+    Args:
+        count: How many.
+        seed: Of ChaCha20; must not be used again.
+        stddev: Scalar float32.
+    """
+
+    def draw(lanes: int, start: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        rows = _drawn(_NORMAL_PIECE, lanes, seed, start, stddev)
+        values = tf.bitcast(rows[:_NORMALS], tf.float32)
+        unused = rows[_NORMALS, : chacha20.WORDS_OF_KEY]
+        return tf.reshape(values, [-1]), unused
+
+    def spec(lanes: int) -> tuple[tf.TensorSpec, tf.TensorSpec]:
+        return (
+            tf.TensorSpec([lanes * _NORMALS], tf.float32),
+            tf.TensorSpec([chacha20.WORDS_OF_KEY], tf.uint32),
+        )
+
+    drawn, unused = _in_pieces(
+        draw, tf.range, count, _NORMALS, spec, least=chacha20.WORDS_OF_KEY
+    )
+    following = tf.bitcast(tf.reshape(unused[0], [-1, 2]), tf.int64)
+    return tf.reshape(drawn, [-1])[:count], following
 
 
 def _normals_in_float64(count: int | tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
@@ -125,43 +160,51 @@ def _halves(count: int | tf.Tensor, seed: tf.Tensor, use: int) -> tf.Tensor:
             _WORD_PIECE, lanes, seed, start, tf.constant(use, tf.uint32)
         )
 
-    drawn = _in_pieces(draw, tf.range, 2 * count, _WORDS, tf.uint32)
-    return tf.reshape(drawn, [-1, 2])
+    def spec(lanes: int) -> tf.TensorSpec:
+        return tf.TensorSpec([_WORDS, lanes], tf.uint32)
+
+    drawn = _in_pieces(draw, tf.range, 2 * count, _WORDS, spec)
+    return tf.reshape(tf.reshape(drawn, [-1])[: 2 * count], [-1, 2])
 
 
 def _in_pieces(
-    draw: Callable[[int, tf.Tensor], tf.Tensor],
+    draw: Callable[[int, tf.Tensor], Any],
     starts: Callable[[int | tf.Tensor], tf.Tensor],
     count: int | tf.Tensor,
     each: int,
-    dtype: tf.DType,
-) -> tf.Tensor:
-    """Returns `[count]` values from pieces of lanes with `each` values.
+    spec: Callable[[int], Any],
+    least: int = 1,
+) -> Any:
+    """Returns what is drawn in pieces, which hold `count` values in all.
 
     Args:
-        draw: Returns a piece of so many lanes.
+        draw: Returns a piece of so many lanes, a tensor or a tuple of them.
         starts: Returns, for so many pieces, what tells `draw` them apart.
         count: Number of values.
         each: Values of a lane.
-        dtype: Dtype of the values.
+        spec: Returns the specs of a piece of so many lanes.
+        least: The fewest lanes of a piece.
+
+    Returns:
+        As `draw`, with the pieces along the first axis.
     """
     lanes = _SIZES[-1]
     if tf.is_tensor(count):
-        pieces = (count + lanes * each - 1) // (lanes * each)
+        pieces = tf.maximum(1, (count + lanes * each - 1) // (lanes * each))
     else:
-        blocks = -(-count // each)
+        blocks = max(least, -(-count // each))
         for size in _SIZES:
             if blocks <= size:
-                return draw(size, starts(1)[0])[:count]
+                piece = draw(size, starts(1)[0])
+                return tf.nest.map_structure(lambda part: part[None], piece)
         pieces = -(-blocks // lanes)
         lanes = -(-blocks // (pieces * _ALIGNMENT)) * _ALIGNMENT
-    drawn = tf.map_fn(
+    return tf.map_fn(
         functools.partial(draw, lanes),
         starts(pieces),
         parallel_iterations=os.cpu_count() or 1,
-        fn_output_signature=tf.TensorSpec([lanes * each], dtype),
+        fn_output_signature=spec(lanes),
     )
-    return tf.reshape(drawn, [-1])[:count]
 
 
 @functools.cache
@@ -188,20 +231,25 @@ def _compiled(
 class _Piece(NamedTuple):
     """How a piece of ChaCha20 is drawn: by a kernel, or portably.
 
+    Either way it is `[rows, lanes]` of uint32.
+
     Attributes:
         scalars: Returns what all lanes of the kernel share, of the seed, the
-            number of the piece, and the last argument.
+            number of the piece, and the last argument. There are as many as
+            rows.
         body: The formula of the kernel.
-        portable: Draws `[lanes * each]` values with ordinary operations.
-        dtype: The dtype of the values.
+        portable: Draws the rows with ordinary operations.
+        floats: How many of the first rows hold the bits of float32.
         last: An argument that the kernel is tried with.
+        kind: Its dtype.
     """
 
     scalars: Callable[..., Sequence[tf.Tensor]]
     body: kernels.Body
     portable: Callable[..., tf.Tensor]
-    dtype: tf.DType
+    floats: int
     last: float
+    kind: tf.DType
 
 
 def _drawn(
@@ -226,8 +274,7 @@ def _by_kernel(
     # Scalars are made outside: XLA compiles a loop for each that it slices out
     # of a tensor, which takes as long as the kernel.
     scalars = piece.scalars(seed, start, last)
-    bits = _compiled(_kernel, piece.body, lanes)(*scalars)
-    return tf.bitcast(tf.reshape(bits, [-1]), piece.dtype)
+    return _compiled(_kernel, piece.body, lanes)(*scalars)
 
 
 def _kernel(body: kernels.Body, lanes: int, *scalars: tf.Tensor) -> tf.Tensor:
@@ -237,8 +284,7 @@ def _kernel(body: kernels.Body, lanes: int, *scalars: tf.Tensor) -> tf.Tensor:
 def _portable_words(
     lanes: int, seed: tf.Tensor, start: tf.Tensor, use: tf.Tensor
 ) -> tf.Tensor:
-    block = _portable_block(lanes, _state(seed, start, use))
-    return tf.reshape(tf.stack(block), [-1])
+    return tf.stack(_portable_block(lanes, _state(seed, start, use)))
 
 
 def _portable_normals(
@@ -246,7 +292,8 @@ def _portable_normals(
 ) -> tf.Tensor:
     block = _portable_block(lanes, _state(seed, start, FOR_NORMALS))
     drawn = tf.stack(_normals_of(_TENSORS, block)) * stddev
-    return tf.reshape(drawn, [-1])
+    bits = tf.bitcast(drawn, tf.uint32)
+    return tf.concat([bits, block[_UNUSED][None]], axis=0)
 
 
 def _scalars_of_normals(
@@ -255,6 +302,7 @@ def _scalars_of_normals(
     return [
         *_words_of_seed(seed),
         tf.cast(start, tf.uint32),
+        tf.constant(FOR_NORMALS, tf.uint32),
         tf.bitcast(stddev, tf.uint32),
     ]
 
@@ -320,15 +368,16 @@ def _normal_body(
     lane: Lanes,
     shared: Sequence[Lanes],
 ) -> Sequence[Lanes]:
-    *key, start, stddev = shared
+    *key, start, use, stddev = shared
     constants = [arithmetic.word(word) for word in chacha20.CONSTANTS]
-    nonce = [start, arithmetic.word(0), arithmetic.word(FOR_NORMALS)]
+    nonce = [start, arithmetic.word(0), use]
     block = chacha20.block(arithmetic, [*constants, *key, lane, *nonce])
     factor = arithmetic.float_of_bits(stddev)
-    return [
+    normals = [
         arithmetic.bits_of_float(value * factor)
         for value in _normals_of(arithmetic, block)
     ]
+    return [*normals, block[_UNUSED]]
 
 
 def _portable_block(lanes: int, state: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -341,9 +390,16 @@ def _portable_block(lanes: int, state: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     return tf.unstack(drawn)
 
 
-_WORD_PIECE = _Piece(_state, _word_body, _portable_words, tf.uint32, FOR_WORDS)
+_WORD_PIECE = _Piece(
+    _state, _word_body, _portable_words, 0, FOR_WORDS, tf.uint32
+)
 _NORMAL_PIECE = _Piece(
-    _scalars_of_normals, _normal_body, _portable_normals, tf.float32, 1.0
+    _scalars_of_normals,
+    _normal_body,
+    _portable_normals,
+    _NORMALS,
+    1.0,
+    tf.float32,
 )
 
 
@@ -361,7 +417,7 @@ def _is_trusted(piece: _Piece, lanes: int) -> bool:
         return False
     with tf.init_scope(), tf.device("CPU"):
         seed, start = tf.constant([1, -2, 3, 2**62], tf.int64), tf.constant(5)
-        last = tf.constant(piece.last, piece.dtype)
+        last = tf.constant(piece.last, piece.kind)
         try:
             found = _by_kernel(piece, lanes, seed, start, last)
         except _NO_KERNEL as error:
@@ -371,11 +427,13 @@ def _is_trusted(piece: _Piece, lanes: int) -> bool:
             return False
         # Compiling this too would take a second.
         expected = piece.portable(lanes, seed, start, last)
-        if piece.dtype == tf.uint32:
-            agree = tf.reduce_all(found == expected)
-        else:
-            most = _MOST_APART * tf.abs(expected)
-            agree = tf.reduce_all(tf.abs(found - expected) <= most)
+        one, other = (
+            tf.bitcast(rows[: piece.floats], tf.float32)
+            for rows in (found, expected)
+        )
+        near = tf.abs(one - other) <= _MOST_APART * tf.abs(other)
+        equal = found[piece.floats :] == expected[piece.floats :]
+        agree = tf.reduce_all(near) and tf.reduce_all(equal)
     if not agree:
         logging.warning(_SLOW, "computes something else")
     return bool(agree)
