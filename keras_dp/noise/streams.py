@@ -15,6 +15,7 @@ blocks are the seed of the next draw, so that noise and seed take one call.
 
 import functools
 import os
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -62,6 +63,8 @@ _NO_KERNEL = (
     tf.errors.OpError,
 )
 
+# Whoever needs a kernel that another thread compiles waits for it.
+_TRYING = threading.Lock()
 _TENSORS = TensorArithmetic()
 _SLOW = (
     "Noise is drawn by ordinary TensorFlow operations, which take up to five "
@@ -259,7 +262,9 @@ def _drawn(
     start: tf.Tensor,
     last: tf.Tensor,
 ) -> tf.Tensor:
-    if not _is_trusted(piece, lanes):
+    with _TRYING:
+        is_trusted = _is_trusted(piece, lanes)
+    if not is_trusted:
         return _compiled(piece.portable, lanes)(seed, start, last)
     return _by_kernel(piece, lanes, seed, start, last)
 

@@ -1,0 +1,42 @@
+"""Compiles the noise of a round while the self-check runs."""
+
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import tensorflow as tf
+
+from keras_dp.optimizers.dp_optimizer import DPOptimizer
+
+
+def compile_noise_ahead(
+    optimizer: DPOptimizer, templates: Mapping[str, Any], variables: list[Any]
+) -> Future[None]:
+    """Compiles and tries the kernels of a release, in a thread.
+
+    A release is traced and never run: no noise is drawn, and no state changes.
+    The step traces it once more, finds the kernels compiled or waits for them,
+    and raises what went wrong here: nobody needs to wait for the result.
+
+    Args:
+        optimizer: Built, with its queries.
+        templates: The template of a record of each query.
+        variables: The variables that are trained.
+    """
+
+    def release() -> Any:
+        state = optimizer.read_state()
+        sample = optimizer.round.initial_sample(templates)
+        planned = optimizer.round.plan(state)
+        return optimizer.round.release(
+            sample, state, variables, planned
+        ).answers
+
+    def trace() -> None:
+        tf.function(release, autograph=False).get_concrete_function()
+
+    threads = ThreadPoolExecutor(1, thread_name_prefix="keras_dp noise")
+    try:
+        return threads.submit(trace)
+    finally:
+        threads.shutdown(wait=False)

@@ -1,0 +1,96 @@
+"""Kernels of the noise are compiled beside the self-check, and nothing else."""
+
+import threading
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_dp
+from keras_dp.noise import seeds, streams
+from keras_dp.optimizers.keras_optimizers import DPSGD
+from keras_dp.training.noise_ahead import compile_noise_ahead
+
+
+@pytest.fixture(autouse=True)
+def no_kernels():
+    """As in a new process."""
+    streams._is_trusted.cache_clear()
+    streams._compiled.cache_clear()
+    yield
+    streams._is_trusted.cache_clear()
+    streams._compiled.cache_clear()
+
+
+def model_and_optimizer():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    optimizer = DPSGD(
+        0.1,
+        query=keras_dp.GaussianAverageQuery(1.0, 1.0, denominator=4),
+        ledger=keras_dp.PrivacyLedger.in_memory(dataset="d"),
+    )
+    return model, optimizer
+
+
+def kernels():
+    return streams._is_trusted.cache_info().misses
+
+
+def test_the_step_finds_the_kernels_compiled():
+    model, optimizer = model_and_optimizer()
+    optimizer.build_round(model, {})
+    before = [variable.numpy() for variable in optimizer._state.variables]
+    variables = model.trainable_variables
+    templates = optimizer.round.templates(variables, {})
+
+    compile_noise_ahead(optimizer, templates, variables).result()
+
+    compiled = kernels()
+    assert compiled == 1
+    after = [variable.numpy() for variable in optimizer._state.variables]
+    for one, other in zip(before, after, strict=True):
+        np.testing.assert_array_equal(one, other)
+    private = keras_dp.PrivateModel(model, self_check_examples=0)
+    private.compile(optimizer=optimizer, loss="mse")
+    x = np.ones([8, 3], np.float32)
+    private.fit(x, x[:, :1], batch_size=4, verbose=0)
+    assert kernels() == compiled
+
+
+def test_an_error_ahead_is_raised_by_the_step(monkeypatch):
+    """And before anything was released."""
+    model, optimizer = model_and_optimizer()
+    private = keras_dp.PrivateModel(model, self_check_examples=0)
+    private.compile(optimizer=optimizer, loss="mse")
+    x = np.ones([8, 3], np.float32)
+    before = model.get_weights()
+
+    def defect(*_):
+        raise IndexError("A defect.")
+
+    monkeypatch.setattr(streams.kernels, "run", defect)
+    with pytest.raises(IndexError, match="A defect"):
+        private.fit(x, x[:, :1], batch_size=4, verbose=0)
+
+    for one, other in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_threads_wait_for_a_kernel_that_another_compiles():
+    drawn = {}
+
+    def draw(number):
+        seed = tf.constant([1, 2, 3, 4], tf.int64)
+        drawn[number] = seeds.normal(tf.zeros([50]), seed, 1.0).numpy()
+
+    threads = [threading.Thread(target=draw, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert kernels() == 1
+    for values in drawn.values():
+        np.testing.assert_array_equal(values, drawn[0])
+    assert len(drawn) == 4
