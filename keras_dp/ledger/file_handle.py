@@ -11,6 +11,8 @@ from keras_dp.errors import LedgerError, LedgerWriteError
 from keras_dp.ledger import connections, journal, schema, storage
 from keras_dp.ledger.handle import Handle
 
+_PUT_BACK = "Put the file back, and open it again."
+
 
 class FileHandle(Handle):
     """Reads and writes a ledger file, or a ledger in memory."""
@@ -60,11 +62,11 @@ class FileHandle(Handle):
     @override
     def _commit(self) -> None:
         self._connection.execute("COMMIT")
-        if self.path and connections.identity(self.path) != self._file:
+        if self._went_away():
             raise LedgerWriteError(
                 f"The ledger {self.name!r} was moved, removed or replaced "
                 "while it was open. Nothing may be released that it does not "
-                "cover. Put the file back, and open it again."
+                f"cover. {_PUT_BACK}"
             )
 
     @override
@@ -88,4 +90,12 @@ class FileHandle(Handle):
 
     @override
     def _remedy(self) -> str:
+        if self._went_away():  # SQLite calls such a file read-only.
+            return f"It was moved, removed or replaced. {_PUT_BACK}"
         return "Check the disk, the folder and its permissions."
+
+    def _went_away(self) -> bool:
+        """Whether another file, or none, stands at the path."""
+        if self.path is None:
+            return False
+        return connections.identity(self.path) != self._file

@@ -282,9 +282,10 @@ def _charge(connection: Database, charge: Charge | None, count: int) -> None:
         if balances:
             raise LedgerWriteError(
                 "The ledger has accounts, and one of them must pay for every "
-                "round. Received: rounds without an account. Record them with "
-                "keras_dp.budgets, in a run that names its account. Nothing "
-                "may be released."
+                "round. Received: rounds without an account. Nothing may be "
+                "released. A training that began before an account was opened "
+                "must be started again: it finds the only account, or takes "
+                "one of several by `run=RunDetails(account=...)`."
             )
         return
     balances[charge.account] = balances[charge.account].after(charge, count)
