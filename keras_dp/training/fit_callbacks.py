@@ -15,13 +15,13 @@ Act = Callable[[], None]
 class _AtEpochs(keras.callbacks.Callback):
     """Acts before the callbacks of the user look at the ledger or save."""
 
-    def __init__(self, begin: Act, end: Act) -> None:
+    def __init__(self, begin: Callable[[int], None], end: Act) -> None:
         super().__init__()
         self._begin, self._end = begin, end
 
     @override
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._begin()
+        self._begin(epoch)
 
     @override
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -29,7 +29,11 @@ class _AtEpochs(keras.callbacks.Callback):
 
 
 def fit_callbacks(
-    given: Any, begin: Act, end: Act, ledger: Any, delta: float
+    given: Any,
+    begin: Callable[[int], None],
+    end: Act,
+    ledger: Any,
+    delta: float,
 ) -> Any:
     """Returns the callbacks of `fit`, with what a private training adds.
 
@@ -38,7 +42,7 @@ def fit_callbacks(
 
     Args:
         given: As `fit` was given them.
-        begin: Called when an epoch begins.
+        begin: Called when an epoch begins, with its number.
         end: Called when an epoch ends; settles the ledger.
         ledger: Where the training will be recorded. Workers that have none
             show no epsilon.

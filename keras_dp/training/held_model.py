@@ -56,14 +56,19 @@ class HeldModel(ClusterModel):
 
         Args:
             filepath: Written by `save_weights` or `save` of either model. The
-                first kind replaces the state of the query too.
+                first kind replaces the state of the optimizer and its query
+                too, once the model is compiled.
             skip_mismatch: As in Keras.
             **options: As in Keras.
         """
         if holds_plain_weights(filepath):
             self.model.load_weights(filepath, skip_mismatch, **options)
             return
+        self.build_optimizer()
         super().load_weights(filepath, skip_mismatch, **options)
+
+    def build_optimizer(self) -> None:
+        """Makes the state that a file may replace, where that is possible."""
 
     @override
     def export(self, filepath: Any, *args: Any, **options: Any) -> None:

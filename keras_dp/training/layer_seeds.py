@@ -18,9 +18,10 @@ class LayerSeeds:
     """Sets the seed generators of all layers of a model, at any depth.
 
     Guarantee: after `renew` each state is uniform and independent of all
-    earlier ones, by the operating system's generator. What a file or a
-    checkpoint holds of it is replaced before it is drawn from. The privacy
-    of training does not rest on it: samples stand in random rows.
+    earlier ones, by the operating system's generator. Files of Keras hold none
+    of them. What a `tf.train.Checkpoint` of the end of an epoch holds is
+    replaced before it is drawn from. The privacy of training does not rest on
+    it: samples stand in random rows.
     """
 
     def __init__(self, model: keras.Model, seed: int | None) -> None:

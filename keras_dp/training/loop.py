@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from absl import logging
 
-from keras_dp.errors import PrivateTrainingError
+from keras_dp.errors import BudgetExceededError, PrivateTrainingError
 from keras_dp.keras_internals import counting_one_replica
 from keras_dp.ledger import Round
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
@@ -20,6 +20,7 @@ from keras_dp.training.devices.workers import (
     refusal_of,
 )
 from keras_dp.training.layer_seeds import LayerSeeds
+from keras_dp.training.outside_the_ledger import warn_of_missing_rounds
 from keras_dp.training.preconditions import check_lengths
 from keras_dp.training.recording import RoundRecorder, UnrecordedRounds
 from keras_dp.training.run import TrainingRun
@@ -36,6 +37,7 @@ class TrainingLoop:
 
     Attributes:
         recorder: Settles what the loop used of the ledger.
+        logs: The metrics after the last round.
     """
 
     def __init__(
@@ -73,6 +75,8 @@ class TrainingLoop:
         self._adapter, self._optimizer = adapter, optimizer
         self._built_step, self._replicas = built_step, replicas
         self._terms, self._agreed = terms, replicas.workers == 1
+        self._run = run
+        self.logs: Mapping[str, Any] = {}
         self._seeds, self._seeds_are_new = seeds, False
         self._own: Iterator[Any] | None = None
         self._planned: Any = None
@@ -105,6 +109,9 @@ class TrainingLoop:
         except (KeyboardInterrupt, GeneratorExit):
             failed = False  # Somebody stopped it.
             raise
+        except BudgetExceededError:
+            failed = not self.recorder.ran_out
+            raise
         finally:
             self._optimizer.is_recording = False
             try:
@@ -120,6 +127,18 @@ class TrainingLoop:
         """Warns of settings that are seldom meant, by the first batch."""
         query = self._optimizer.query
         advise(self._planned_round(), query, self._adapter, batch)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Draws new seeds. The first epoch says where training goes on.
+
+        Args:
+            epoch: Its number, which a callback may have restored.
+        """
+        if not self._rounds_run:
+            self._terms = self._terms.from_epoch(epoch)
+            if self._run is not None:
+                self._run.expect(self._terms.rounds)
+        self.renew_seeds()
 
     def end_epoch(self) -> None:
         """Settles the ledger and draws new seeds, before callbacks save."""
@@ -156,25 +175,33 @@ class TrainingLoop:
         grouping = self._adapter.grouping
         return 1 if grouping is None else grouping.bound_factor
 
-    def run(self, iterator: Iterator[Any], rounds: int) -> Mapping[str, Any]:
-        """Runs up to `rounds` rounds, and returns the metrics so far.
+    def run(self, iterator: Iterator[Any], rounds: int) -> int:
+        """Runs up to `rounds` rounds, and returns how many.
+
+        There is none if another process took the room for it since the last
+        one. Training then ends as it does where the room is known to end.
 
         Raises:
-            StopIteration: There is no round left at all.
+            BudgetExceededError: There is no room for the first of all rounds.
+            StopIteration: The data has no round left at all.
         """
         if self._adapter.is_sampler and self._replicas.are_many:
             # Keras would cut the flags of a batch into parts as well.
             if self._own is None:
                 self._own = iter(self._adapter.dataset())
             iterator = self._own
-        logs = self._run_round(iterator)
-        for _ in range(rounds - 1):
-            if self.recorder.is_exhausted:
-                break
-            try:
-                logs = self._run_round(iterator)
-            except StopIteration:
-                break
+        before = self._rounds_run
+        try:
+            for _ in range(rounds):
+                self.logs = self._run_round(iterator)
+                if self.recorder.is_exhausted:
+                    break
+        except BudgetExceededError:
+            if not self.recorder.ran_out or not self._rounds_run:
+                raise
+        except StopIteration:
+            if self._rounds_run == before:
+                raise
         if self.recorder.is_exhausted:
             self._stop()
             if self._rounds_run != self._terms.rounds:
@@ -183,7 +210,7 @@ class TrainingLoop:
                     "target epsilon, or the account.",
                     self._rounds_run,
                 )
-        return logs
+        return self._rounds_run - before
 
     def _run_round(self, iterator: Iterator[Any]) -> Mapping[str, Any]:
         """Runs one sample to its release."""
@@ -235,6 +262,7 @@ class TrainingLoop:
             )
         step = self._built_step(batch)
         if not self._seeds_are_new:  # Building may have made generators.
+            warn_of_missing_rounds(self._optimizer)
             self.renew_seeds()
             self._seeds_are_new = True
         with (

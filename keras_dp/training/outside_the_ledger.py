@@ -19,11 +19,14 @@ from keras_dp.errors import PrivateTrainingError
 from keras_dp.gradients import adapted_layers
 from keras_dp.keras_internals import dataset_stages
 from keras_dp.ledger import PrivacyLedger
+from keras_dp.optimizers.dp_optimizer import DPOptimizer
 
 # The ledgers that each model was trained with, by their data sets.
 _ledgers_of: weakref.WeakKeyDictionary[keras.Model, dict[str, set[str]]] = (
     weakref.WeakKeyDictionary()
 )
+# Optimizers with more rounds than their ledger, which was said.
+_behind: weakref.WeakSet[DPOptimizer] = weakref.WeakSet()
 
 
 def warn_of_adapted_layers(model: keras.Model) -> None:
@@ -61,6 +64,33 @@ def warn_of_other_ledgers(model: keras.Model, ledger: Any) -> None:
             ledger.header.dataset,
         )
     names.add(name)
+
+
+def warn_of_missing_rounds(optimizer: DPOptimizer) -> None:
+    """Says when an optimizer has released more rounds than its ledger holds.
+
+    An older copy of the ledger stands in the place of the one that covered
+    them, or weights were restored beside another one. Rounds of other trainings
+    in the ledger can hide that.
+
+    Args:
+        optimizer: Its model is about to train, with all that was restored.
+    """
+    ledger = optimizer.ledger
+    if not isinstance(ledger, PrivacyLedger) or optimizer in _behind:
+        return
+    released, held = optimizer.rounds_released, len(ledger)
+    if released > held:
+        _behind.add(optimizer)
+        logging.warning(
+            "The optimizer has released %s rounds, and the ledger %s holds %s. "
+            "Reports of it are too low for these weights, unless their rounds "
+            "were on other data. If an older copy was put in its place, put "
+            "back the newest; it counts the rounds that are missing.",
+            f"{released:,}",
+            ledger.name or "in memory",
+            f"{held:,}",
+        )
 
 
 def warn_of_plain_training(model: keras.Model) -> None:

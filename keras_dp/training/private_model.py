@@ -294,7 +294,7 @@ class PrivateModel(HeldModel):
     def compile_from_config(self, config: Mapping[str, Any]) -> None:
         options = keras.saving.deserialize_keras_object(dict(config))
         self.compile(**options)
-        self._build_round()
+        self.build_optimizer()
 
     @override
     @concise
@@ -396,7 +396,7 @@ class PrivateModel(HeldModel):
                 verbose=verbose,
                 callbacks=fit_callbacks(
                     callbacks,
-                    loop.renew_seeds,
+                    loop.begin_epoch,
                     lambda: self._end_epoch(loop),
                     self.optimizer.ledger,
                     delta,
@@ -438,9 +438,10 @@ class PrivateModel(HeldModel):
             batches = iter(adapter.dataset())
             for _ in range(rounds):
                 self.reset_metrics()
-                logs = loop.run(batches, rounds=1)
+                if not loop.run(batches, rounds=1):
+                    break
                 loop.renew_seeds()
-                yield logs
+                yield loop.logs
                 if loop.recorder.is_exhausted:
                     break
 
@@ -480,8 +481,8 @@ class PrivateModel(HeldModel):
         with self._running(
             adapter, replicas, terms, self._batches_run, ends_run=False
         ) as loop:
-            logs = loop.run(iter([(x, y, sample_weight)]), rounds=1)
-        logs = {name: float(value) for name, value in sorted(logs.items())}
+            loop.run(iter([(x, y, sample_weight)]), rounds=1)
+        logs = {name: float(loop.logs[name]) for name in sorted(loop.logs)}
         return logs if return_dict else metrics_in_order(self, logs)
 
     @override
@@ -553,7 +554,8 @@ class PrivateModel(HeldModel):
                 "A round must run inside fit or train_on_batch, which record "
                 "it."
             )
-        return self._loop.run(iterator, self.steps_per_execution)
+        self._loop.run(iterator, self.steps_per_execution)
+        return self._loop.logs
 
     @property
     def trace_count(self) -> int:
@@ -574,7 +576,7 @@ class PrivateModel(HeldModel):
             with self.distribute_strategy.scope():
                 build_from_batch(self, batch.data)
                 check_trained(self.model)
-                self._build_round()
+                self.build_optimizer()
                 self._step = TrainingStep(self.step_parts())
             if self._loop is not None:
                 self._loop.advise(batch)
@@ -607,12 +609,14 @@ class PrivateModel(HeldModel):
     def build_for_fit(self, iterator: Any, data_batch: Any) -> None:
         if self._loop is None:  # Rounds are built for by `_built_step`.
             super().build_for_fit(iterator, data_batch)
-            self._build_round()
+            self.build_optimizer()
 
-    def _build_round(self) -> None:
+    @override
+    def build_optimizer(self) -> None:
         """Makes the state of the queries, once the model is built."""
-        if isinstance(self.optimizer, DPOptimizer) and self.built:
-            self.optimizer.build_round(self.model, self._side_queries.queries)
+        optimizer = getattr(self, "optimizer", None)
+        if isinstance(optimizer, DPOptimizer) and self.built:
+            optimizer.build_round(self.model, self._side_queries.queries)
 
     def _ready(
         self, x: Any, class_weight: Any = None

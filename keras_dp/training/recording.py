@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from keras_dp.errors import PrivateTrainingError
+from keras_dp.errors import BudgetExceededError, PrivateTrainingError
 from keras_dp.ledger import Reservation, Round, SumQueryEvent
 from keras_dp.training.run import TrainingRun
 
@@ -24,6 +24,11 @@ EventsOf = Callable[[Any], tuple[SumQueryEvent, ...]]
 
 class RoundRecorder:
     """Reserves, counts and settles the rounds of one training loop.
+
+    Attributes:
+        ran_out: Whether there was no room when a round was to be reserved.
+            Another process may give back what it did not use, but this
+            training has ended.
 
     >>> from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger
     >>> ledger = PrivacyLedger.in_memory(dataset="doc")
@@ -62,6 +67,7 @@ class RoundRecorder:
         self._reservation: Reservation | None = None
         self._planned: Round | None = None
         self._reserved = self._used = 0
+        self.ran_out = False
         self._released: list[Any] = []
         self._block_started = 0.0
 
@@ -127,6 +133,8 @@ class RoundRecorder:
     @property
     def is_exhausted(self) -> bool:
         """Whether there is no room for a round more."""
+        if self.ran_out:
+            return True
         if self._used < self._reserved or not self._run.has_limit:
             return False
         return self._run.room(self._plan(), 1) == 0
@@ -134,9 +142,13 @@ class RoundRecorder:
     def _reserve(self) -> None:
         self._compare()
         planned = self._plan()
-        self._reservation = self._run.reserve(
-            planned, self._next_block(), self._reservation
-        )
+        try:
+            self._reservation = self._run.reserve(
+                planned, self._next_block(), self._reservation
+            )
+        except BudgetExceededError:
+            self.ran_out = True
+            raise
         self._planned = planned
         self._reserved, self._used = self._reservation.count, 0
         self._block_started = time.monotonic()
@@ -174,7 +186,8 @@ class UnrecordedRounds:
     and the chief covers a round before it takes part.
     """
 
-    is_exhausted = False  # The chief stops, and the others with it.
+    # The chief stops, and the others with it.
+    is_exhausted = ran_out = False
 
     def cover(self) -> None:
         """Does nothing."""

@@ -106,6 +106,14 @@ class TrainingRun:
         """Whether a target or an account may end it."""
         return self._limit is not None or self._account is not None
 
+    def expect(self, most: int | None) -> None:
+        """Says anew how many rounds will run at most, before the first.
+
+        Args:
+            most: As in the constructor.
+        """
+        self._most = most
+
     def room(self, planned: Round, count: int) -> int:
         """Returns how many of `count` rounds the target and account allow.
 

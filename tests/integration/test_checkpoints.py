@@ -42,7 +42,7 @@ def functional():
 MODELS = [sequential, nested, functional, Subclassed]
 
 
-def private_model(model, stddev=1.0):
+def private_model(model, stddev=1.0, rounds=1):
     private = keras_dp.PrivateModel(model, self_check_examples=0)
     private.compile(
         keras_dp.optimizers.DPAdam(
@@ -52,7 +52,8 @@ def private_model(model, stddev=1.0):
         ),
         loss="mse",
     )
-    private.train_on_batch(X, Y)
+    for _ in range(rounds):
+        private.train_on_batch(X, Y)
     return private
 
 
@@ -202,6 +203,23 @@ class TestWeights:
             momenta, private.optimizer.inner.variables, strict=True
         ):
             np.testing.assert_array_equal(one, two)
+
+    @pytest.mark.parametrize("make", [sequential, functional])
+    def test_load_with_their_state_before_training(
+        self, make, tmp_path
+    ) -> None:
+        """As Keras's callbacks do, in a process that has not trained."""
+        saved = private_model(make())
+        path = tmp_path / "private.weights.h5"
+        saved.save_weights(path)
+        private = private_model(make(), rounds=0)
+
+        private.load_weights(path)
+
+        own = private.optimizer.variables
+        for one, two in zip(saved.optimizer.variables, own, strict=True):
+            np.testing.assert_array_equal(one, two)
+        assert int(private.optimizer.iterations) == 1
 
     def test_are_those_of_the_model_inside(self) -> None:
         plain = sequential()

@@ -57,6 +57,52 @@ class TestAdaptedLayers:
         assert not messages(caplog, "without noise")
 
 
+class TestRoundsThatTheLedgerMisses:
+    def test_are_said_once_after_an_older_copy_came_back(
+        self, tmp_path, caplog
+    ) -> None:
+        path, backup = tmp_path / "l.db", tmp_path / "backup"
+        older = keras_dp.PrivacyLedger.open(path, dataset="test")
+        private = compiled(network(), older)
+        private.train_on_batch(X, Y)
+        copy = path.read_bytes()
+        restoring = keras.callbacks.BackupAndRestore(
+            backup, delete_checkpoint=False
+        )
+        private.fit(X, Y, epochs=4, callbacks=[restoring], verbose=0)
+        older.close()
+        path.write_bytes(copy)
+
+        with keras_dp.PrivacyLedger.open(path) as own:
+            again = compiled(network(), own)
+            with caplog.at_level("WARNING", logger="absl"):
+                for epochs in (5, 6):
+                    again.fit(
+                        X, Y, epochs=epochs, callbacks=[restoring], verbose=0
+                    )
+
+        (said,) = messages(caplog, "has released")
+        assert f"released 5 rounds, and the ledger {path} holds 1." in said
+        assert "put back the newest" in said
+
+    def test_are_not_where_none_are(self, tmp_path, caplog) -> None:
+        """Weights that were saved before the last rounds count as released."""
+        own = ledger()
+        private = compiled(network(), own)
+        private.fit(X, Y, epochs=2, verbose=0)
+        private.save_weights(tmp_path / "w.weights.h5")
+        private.fit(X, Y, verbose=0)
+
+        again = compiled(network(), own)
+        again.load_weights(tmp_path / "w.weights.h5")
+        with caplog.at_level("WARNING", logger="absl"):
+            again.fit(X, Y, verbose=0)
+            again.train_on_batch(X, Y)
+
+        assert not messages(caplog, "has released")
+        assert int(again.optimizer.iterations) == 4
+
+
 class TestTrainingWithoutPrivacy:
     @pytest.mark.parametrize("method", ["fit", "train_on_batch"])
     def test_of_a_model_that_was_private_is_said_once(

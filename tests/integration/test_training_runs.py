@@ -5,11 +5,13 @@ import gc
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import keras_dp
 from keras_dp import budgets
-from keras_dp.errors import BudgetExceededError
-from keras_dp.ledger import PrivacyLedger, Round
+from keras_dp.errors import BudgetExceededError, LedgerError
+from keras_dp.ledger import PrivacyLedger, Round, connections, storage
+from keras_dp.ledger.file_handle import FileHandle
 
 DELTA = 1e-4
 
@@ -188,7 +190,8 @@ def test_own_loops_are_runs(ledger) -> None:
     ]
 
 
-def test_a_clip_that_adapts_keeps_to_its_plan(ledger) -> None:
+def adapting_model(ledger) -> keras_dp.PrivateModel:
+    """Each of its rounds is another, and a block of its own."""
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     private = keras_dp.PrivateModel(model)
     query = keras_dp.NormalizedQuery(
@@ -203,7 +206,11 @@ def test_a_clip_that_adapts_keeps_to_its_plan(ledger) -> None:
         16,
     )
     private.compile(keras_dp.DPSGD(0.1, query=query, ledger=ledger), loss="mse")
-    fit(private)
+    return private
+
+
+def test_a_clip_that_adapts_keeps_to_its_plan(ledger) -> None:
+    fit(adapting_model(ledger))
 
     assert len({round_ for round_, _ in ledger.rounds}) > 2
     found = budgets.guarantee(ledger, delta=DELTA)
@@ -289,3 +296,114 @@ class TestAccounts:
         assert len(ledger) == 10
         own = next(run for run in ledger.runs if run.name == "linear")
         assert own.outcome == "budget"
+
+    @pytest.mark.parametrize("loop", ["fit", "own"])
+    def test_a_run_whose_room_is_taken_in_between_stops(
+        self, ledger, loop
+    ) -> None:
+        """Another process takes all that the last look still saw."""
+        planned = self.planned(ledger)
+        budgets.open_account(
+            ledger, "all", budgets.FixedPlan([(planned, 10)], 10.0, DELTA)
+        )
+        other = ledger.start_run("other", account="all")
+
+        def spends(model=None) -> None:
+            account = ledger.accounts[0]
+            charge = budgets.charge_of(account, planned)
+            other.record(
+                planned.sampling,
+                planned.queries,
+                account.balance.room(charge, 10),
+                seeded=planned.seeded,
+                charge=charge,
+            )
+
+        if loop == "fit":
+            private = private_model(ledger)
+            fit(private, epochs=10, callbacks=[StopsAfter(1, spends)])
+            assert int(private.optimizer.iterations) == 1
+        else:
+            gradients = keras_dp.PrivateGradients(
+                keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]),
+                "mse",
+                query=keras_dp.GaussianAverageQuery(1.0, 2.0, denominator=16),
+                ledger=ledger,
+            )
+            answers = gradients.over(batches(), rounds=40)
+            next(answers)
+            spends()
+            assert list(answers) == []
+
+        assert len(ledger) == 10
+        assert [(len(run), run.outcome) for run in ledger.runs] == [
+            (9, None),
+            (1, "budget"),
+        ]
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+def test_data_without_a_length_has_no_plan(ledger) -> None:
+    x = np.zeros([24, 3], "float32")
+    data = tf.data.Dataset.from_tensor_slices((x, x[:, 0]))
+    data = data.filter(lambda x, y: True).batch(8)
+
+    private_model(ledger).fit(data, epochs=2, shuffle=False, verbose=0)
+
+    (run,) = ledger.runs
+    assert (run.plan, run.outcome, len(run)) == (None, "finished", 6)
+    assert budgets.guarantee(ledger, delta=DELTA).basis == "as if fixed"
+
+
+class TestALedgerThatFails:
+    """Training stops before the round that it cannot cover."""
+
+    @pytest.mark.parametrize(
+        ("failure", "message"),
+        [
+            ("removed", "was moved, removed or replaced.*Put the file back"),
+            ("replaced", "was moved, removed or replaced.*Put the file back"),
+            ("full", "full.*Nothing may be released.*Check the disk"),
+            ("read-only", "readonly.*Nothing may be released.*permissions"),
+            ("closed", "The ledger is closed. Open it again"),
+        ],
+    )
+    def test_in_the_middle_of_fit(self, failure, message, tmp_path) -> None:
+        path = tmp_path / "l.db"
+        PrivacyLedger.open(path, dataset="d").close()
+        connection = storage.connect_writing(path)
+        connections.adopt(connection)
+        ledger = PrivacyLedger(FileHandle(connection, path, writable=True))
+        copy = path.read_bytes()
+        weights = []
+
+        def fails(model) -> None:
+            weights.append(model.get_weights())
+            if failure in ("removed", "replaced"):
+                path.unlink()
+            if failure == "replaced":
+                path.write_bytes(copy)
+            if failure == "full":
+                pages = connection.execute("PRAGMA page_count").fetchone()[0]
+                connection.execute(f"PRAGMA max_page_count={pages}")
+            if failure == "read-only":
+                connection.execute("PRAGMA query_only=ON")
+            if failure == "closed":
+                ledger.close()
+
+        private = adapting_model(ledger)
+        with pytest.raises(LedgerError, match=message):
+            fit(private, epochs=100, callbacks=[StopsAfter(3, fails)])
+
+        # A commit that needs no new page is still written to a full disk.
+        if failure != "full":
+            assert int(private.optimizer.iterations) == 3
+            np.testing.assert_array_equal(
+                private.get_weights()[0], weights[0][0]
+            )
+        released = int(private.optimizer.iterations)
+        ledger.close()
+        if failure not in ("removed", "replaced"):
+            with PrivacyLedger.open(path) as again:
+                assert len(again) >= released
+                assert again.verify().rounds == len(again)

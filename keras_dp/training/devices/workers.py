@@ -129,6 +129,10 @@ class FitTerms(NamedTuple):
             return None
         return steps * (self.epochs - self.options.get("initial_epoch", 0))
 
+    def from_epoch(self, epoch: int) -> "FitTerms":
+        """Returns the terms of a training that begins with another epoch."""
+        return self._replace(options={**self.options, "initial_epoch": epoch})
+
     def with_optimizer(self, optimizer: DPOptimizer) -> tuple[Any, ...]:
         """Returns values to be compared, those of the optimizer included."""
         return (
