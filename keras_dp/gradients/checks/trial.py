@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_dp.gradients.checks.rows import differing_rows, has_rows
+from keras_dp.gradients.checks.rows import has_rows, rows_differ
 from keras_dp.gradients.engine import GradientEngine, HookedPass
 from keras_dp.keras_internals import layers_of
 
@@ -72,7 +72,7 @@ class Trial(NamedTuple):
         """Whether two nests differ in a row.
 
         Args:
-            one: Values of the first pass; see `differing_rows`.
+            one: Values of the first pass; see `rows_differ`.
             two: Values of the second pass, a nest of as many leaves.
             kept: Which rows of `two` are compared, `[batch]`.
             rows: Which row of `one` each row of `two` was; the same by default.
@@ -81,8 +81,7 @@ class Trial(NamedTuple):
         def leaves_differ(one: Any, two: Any) -> bool:
             if rows is not None and has_rows(one, self.batch):
                 one = tf.gather(one, rows)
-            differing = differing_rows(one, two, self.batch, self.tolerance)
-            return bool(differing[kept].any())
+            return rows_differ(one, two, kept, self.tolerance)
 
         pairs = zip(*map(keras.tree.flatten, (one, two)), strict=True)
         return any(leaves_differ(*pair) for pair in pairs)
