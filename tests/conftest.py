@@ -31,7 +31,7 @@ def server() -> Iterator[postgres_server.Server]:
     started = postgres_server.Server(folder)
     started.start()
     yield started
-    started.stop("immediate")
+    started.stop()
     shutil.rmtree(folder)
 
 

@@ -1,16 +1,20 @@
 """A PostgreSQL server of the tests' own, in a folder that they remove."""
 
+import ctypes
 import os
 import secrets
 import shutil
+import signal
 import subprocess
-import tempfile
+import time
 import urllib.parse
 from pathlib import Path
 from typing import Any
 
 # A user whom the server asks for this password; it trusts all others.
 GUARDED, PASSWORD = "guarded", "p@ss/word:?#%"
+
+_PR_SET_PDEATHSIG = 1  # Of `prctl`, in linux/prctl.h.
 
 _ACCESS = f"""
 local all {GUARDED} scram-sha-256
@@ -40,17 +44,44 @@ class Server:
         self._as = {"user": "postgres"} if os.getuid() == 0 else {}
         if self._as:
             shutil.chown(folder, "postgres")
-        self._call("initdb", "--auth=trust", "--username=ledger", "--no-sync")
+        found = programs()
+        assert found is not None
+        command = [found / "initdb", "-D", folder / "data", "--no-sync"]
+        subprocess.run(
+            [*command, "--auth=trust", "--username=ledger"],
+            check=True,
+            capture_output=True,
+            cwd=folder,
+            **self._as,
+        )
         (folder / "data" / "pg_hba.conf").write_text(_ACCESS)
 
     def start(self) -> None:
-        options = f"-k {self._folder} -c listen_addresses='' -c max_wal_size=64"
-        log = str(self._folder / "log")
-        self._call("pg_ctl", "start", "--wait", f"--log={log}", "-o", options)
+        folder = programs()
+        assert folder is not None
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    *(folder / "postgres", "-D", self._folder / "data"),
+                    *("-k", self._folder, "-c", "listen_addresses="),
+                ],
+                stdout=log,
+                stderr=log,
+                cwd=self._folder,
+                preexec_fn=_end_with_the_parent,
+                **self._as,
+            )
+        for _ in range(600):
+            assert self._process.poll() is None, self._read_log()
+            if self._is_ready():
+                return
+            time.sleep(0.05)
+        raise TimeoutError(self._read_log())
 
-    def stop(self, mode: str = "fast") -> None:
-        """Stops it; mode "immediate" is like the death of its machine."""
-        self._call("pg_ctl", "stop", "--wait", f"--mode={mode}")
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """Stops it; SIGQUIT is like the death of its machine."""
+        self._process.send_signal(how)
+        self._process.wait(timeout=60)
 
     def new_url(self, user: str = "ledger") -> str:
         """Returns the address of a ledger that is not there yet."""
@@ -84,22 +115,21 @@ class Server:
                 found = cursor.fetchall() if cursor.description else []
         return found
 
-    def _call(self, name: str, *arguments: str) -> None:
-        folder = programs()
-        assert folder is not None
-        command = [folder / name, *arguments, "-D", self._folder / "data"]
-        # A server that starts would keep a pipe open.
-        with tempfile.TemporaryFile() as output:
-            status = subprocess.run(
-                command,
-                stdout=output,
-                stderr=output,
-                cwd=self._folder,
-                check=False,
-                **self._as,
-            ).returncode
-            output.seek(0)
-            assert status == 0, output.read().decode()
+    def _is_ready(self) -> bool:
+        import psycopg
+
+        try:
+            return self.execute("SELECT 1") == [(1,)]
+        except psycopg.OperationalError:
+            return False
+
+    def _read_log(self) -> str:
+        return (self._folder / "log").read_text()
+
+
+def _end_with_the_parent() -> None:
+    """Lets the kernel stop the server when the tests are killed."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGQUIT)
 
 
 def schema_of(url: str) -> str:

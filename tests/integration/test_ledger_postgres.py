@@ -16,7 +16,13 @@ from keras_dp.errors import (
     LedgerVersionError,
     LedgerWriteError,
 )
-from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger, connections
+from keras_dp.ledger import (
+    Account,
+    FullDataset,
+    GaussianSum,
+    PrivacyLedger,
+    connections,
+)
 from keras_dp.ledger.places import place_of
 from tests.ledger_faults import in_a_fork, start_fork
 from tests.postgres_server import GUARDED, PASSWORD, schema_of
@@ -42,9 +48,15 @@ def rounds_of(url: str) -> int:
 
 
 def refuses(ledger: PrivacyLedger, message: str | None = None) -> bool:
-    for act in (ledger.record, ledger.reserve):
+    for act in (
+        lambda: ledger.record(FullDataset(), QUERIES),
+        lambda: ledger.reserve(FullDataset(), QUERIES),
+        lambda: ledger.start_run("a"),
+        lambda: ledger.open_account(Account("all", (9,), "{}")),
+        lambda: ledger.seal(),
+    ):
         with pytest.raises(LedgerWriteError, match=message):
-            act(FullDataset(), QUERIES)
+            act()
     return True
 
 
@@ -106,6 +118,11 @@ class TestAddresses:
         # Neither in the errors that a traceback shows.
         assert found.value.__suppress_context__
         assert found.value.__cause__ is None
+
+    def test_the_name_says_which_service_of_libpq(self) -> None:
+        url = "postgresql:///?service=clinic&schema=a"
+
+        assert place_of(url).name == url
 
     def test_reading_needs_a_ledger(self, server) -> None:
         with pytest.raises(FileNotFoundError, match="schema="):
@@ -631,7 +648,7 @@ class TestFailures:
             os.close(releases)
             wait_until(lambda enough=enough: side.stat().st_size >= enough)
             time.sleep(chosen.uniform(0.0, 0.05))
-            server.stop("immediate")
+            server.stop(signal.SIGQUIT)
             server.start()
 
             assert os.waitpid(child, 0)[1] == 0
