@@ -495,14 +495,15 @@ def _parsed(url: str) -> tuple[str, dict[str, Any]]:
 
 
 def _without_password(schema: str, settings: dict[str, Any]) -> str:
-    user, host, port, database = (
+    user, host, port, database, service = (
         urllib.parse.quote(str(settings.get(key, "")), safe=",")
-        for key in ("user", "host", "port", "dbname")
+        for key in ("user", "host", "port", "dbname", "service")
     )
     return (
         f"postgresql://{user}{'@' if user else ''}{host}"
-        f"{':' if port else ''}{port}/{database}?schema="
-        f"{urllib.parse.quote(schema, safe='')}"
+        f"{':' if port else ''}{port}/{database}?"
+        f"{'service=' if service else ''}{service}{'&' if service else ''}"
+        f"schema={urllib.parse.quote(schema, safe='')}"
     )
 
 
