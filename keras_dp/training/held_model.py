@@ -1,4 +1,4 @@
-"""A model around the user's own, which calls, saves and exports that one."""
+"""A model around the user's own, for all that is not training."""
 
 from typing import Any
 
@@ -6,11 +6,14 @@ import keras
 from typing_extensions import override
 
 from keras_dp.keras_internals import takes_training
+from keras_dp.sampling import PoissonBatches
 from keras_dp.training.checkpoints import (
     holds_plain_weights,
     mark_as_private,
 )
 from keras_dp.training.devices.cluster import ClusterModel
+from keras_dp.training.preconditions import check_no_batching
+from keras_dp.training.sampled_batches import batches_in_order
 
 
 class HeldModel(ClusterModel):
@@ -35,6 +38,56 @@ class HeldModel(ClusterModel):
     @override
     def predict_step(self, data: Any) -> Any:
         return self.model.predict_step(data)  # Which may be the user's own.
+
+    @override
+    def evaluate(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        verbose: Any = "auto",
+        sample_weight: Any = None,
+        **options: Any,
+    ) -> Any:
+        """Evaluates as `keras.Model.evaluate` does.
+
+        Not private: losses and metrics are computed without noise, and no
+        ledger counts them. On the training data they tell of its records.
+
+        Args:
+            x: As in Keras; or `PoissonBatches`, whose records are all
+                evaluated once, in order, in physical batches. Nothing is
+                sampled.
+            y: As in Keras.
+            batch_size: As in Keras.
+            verbose: As in Keras.
+            sample_weight: As in Keras.
+            **options: As in Keras.
+        """
+        if isinstance(x, PoissonBatches):
+            check_no_batching(
+                y=y, batch_size=batch_size, sample_weight=sample_weight
+            )
+            x = batches_in_order(x)
+        return super().evaluate(
+            x, y, batch_size, verbose, sample_weight, **options
+        )
+
+    @override
+    def predict(
+        self, x: Any, batch_size: int | None = None, **options: Any
+    ) -> Any:
+        """Predicts as `keras.Model.predict` does, one row a record.
+
+        Args:
+            x: As in Keras; or `PoissonBatches`, as in `evaluate`.
+            batch_size: As in Keras.
+            **options: As in Keras.
+        """
+        if isinstance(x, PoissonBatches):
+            check_no_batching(batch_size=batch_size)
+            x = batches_in_order(x)
+        return super().predict(x, batch_size, **options)
 
     @override
     def build(self, input_shape: Any) -> None:

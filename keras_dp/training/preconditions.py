@@ -263,6 +263,16 @@ def check_trained(model: keras.Model) -> None:
         )
 
 
+def check_optimizer(optimizer: Any) -> None:
+    """Raises unless an optimizer given to `compile` is private."""
+    if not isinstance(optimizer, DPOptimizer):
+        raise TypeError(
+            "`optimizer` must be a keras_dp.optimizers.DPOptimizer, such as "
+            "DPAdam(1e-3, query=..., ledger=...). "
+            f"Received: optimizer={optimizer!r}."
+        )
+
+
 def check_loss(loss: Any) -> None:
     """Raises for losses of Keras that are not a mean or sum over examples.
 
@@ -271,6 +281,11 @@ def check_loss(loss: Any) -> None:
     Args:
         loss: As it is given to `compile`.
     """
+    if loss is None:
+        raise ValueError(
+            "`loss` must be given: losses added inside the model couple "
+            "examples. Received: loss=None."
+        )
     for each in keras.tree.flatten(loss):
         found = keras.losses.get(each) if isinstance(each, str) else each
         if found is keras.losses.circle or isinstance(

@@ -20,19 +20,17 @@ from keras_dp.keras_internals import (
     metrics_in_order,
     print_line,
 )
-from keras_dp.ledger import PrivacyLedger, Round
+from keras_dp.ledger import Round
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.sampling import PoissonBatches
 from keras_dp.training.batch_computation import BatchKind
 from keras_dp.training.class_weights import with_class_weights
 from keras_dp.training.data_adapter import DataAdapter, PhysicalStep
-from keras_dp.training.description import description_of, summary_hash
+from keras_dp.training.description import description_of
 from keras_dp.training.devices.replicas import Replicas
-from keras_dp.training.devices.workers import FitTerms, check_worker
+from keras_dp.training.devices.workers import FitTerms
 from keras_dp.training.epsilon_limit import (
-    EpsilonLimit,
     PrivacyTarget,
-    default_delta,
 )
 from keras_dp.training.example_metrics import ExampleMetrics
 from keras_dp.training.fit_callbacks import fit_callbacks
@@ -40,30 +38,28 @@ from keras_dp.training.held_model import HeldModel
 from keras_dp.training.layer_seeds import LayerSeeds
 from keras_dp.training.loop import TrainingLoop, nested_training
 from keras_dp.training.outside_the_ledger import (
-    check_repeats,
     warn_of_adapted_layers,
-    warn_of_other_ledgers,
-    warn_of_plain_training,
 )
 from keras_dp.training.preconditions import (
     check_compiled_steps,
-    check_executions,
     check_loss,
     check_no_batching,
     check_no_jit,
-    check_one_worker,
-    check_precision,
-    check_strategies,
+    check_optimizer,
     check_trained,
-    check_unit,
     check_wrapped,
     resolved_loss_scale,
     warn_of_test_step,
 )
+from keras_dp.training.preparation import (
+    Preparation,
+    options_for_sampler,
+    prepared,
+)
 from keras_dp.training.private_metrics import PrivateMetric
 from keras_dp.training.run import RunDetails, TrainingRun
 from keras_dp.training.sampled_batches import batches_in_order
-from keras_dp.training.settings_advice import advise_clip, advise_delta
+from keras_dp.training.settings_advice import advise_clip
 from keras_dp.training.side_queries import SideQueries
 from keras_dp.training.step import TrainingStep
 from keras_dp.training.step_parts import StepOptions, StepParts
@@ -236,17 +232,7 @@ class PrivateModel(HeldModel):
                 "ledger covers the rounds of the optimizer that training began "
                 "with. Compile it after fit."
             )
-        if not isinstance(optimizer, DPOptimizer):
-            raise TypeError(
-                "`optimizer` must be a keras_dp.optimizers.DPOptimizer, such "
-                "as DPAdam(1e-3, query=..., ledger=...). "
-                f"Received: optimizer={optimizer!r}."
-            )
-        if loss is None:
-            raise ValueError(
-                "`loss` must be given: losses added inside the model couple "
-                "examples. Received: loss=None."
-            )
+        check_optimizer(optimizer)
         check_loss(loss)
         _check.arguments_of(keras.Model.compile, options)
         side_queries = SideQueries(private_metrics, batch_statistics)
@@ -352,19 +338,17 @@ class PrivateModel(HeldModel):
         epochs = 1 if epochs is None else epochs
         _check.integer_at_least(1, epochs=epochs)
         _check.arguments_of(keras.Model.fit, options)
-        adapter, replicas = self._ready(x, options.get("class_weight"))
+        ready = self._prepared(
+            x,
+            class_weight=options.get("class_weight"),
+            target_epsilon=target_epsilon,
+            delta=delta,
+        )
+        adapter, replicas = ready.adapter, ready.replicas
         adapter.check_targets()
-        delta = self._delta(delta, adapter)
-        advise_delta(delta, adapter.population_size)
-        limit = self._limit(target_epsilon, delta, replicas)
         if adapter.is_sampler:
             check_no_batching(y=y, batch_size=batch_size, **options)
-            if options.get("steps_per_epoch") is None:
-                options["steps_per_epoch"] = x.rounds_per_epoch
-            check_executions(
-                options["steps_per_epoch"], self.steps_per_execution
-            )
-            options["shuffle"] = False  # The draws are random already.
+            options = options_for_sampler(options, x, self.steps_per_execution)
         held_out = options.get("validation_data")
         if isinstance(held_out, PoissonBatches):
             options["validation_data"] = batches_in_order(held_out)
@@ -373,13 +357,11 @@ class PrivateModel(HeldModel):
         def begin(planned: Round, rows: int) -> None:
             if not adapter.is_sampler:
                 warn_of_unsampled_batches(
-                    self.model, adapter, planned, rows, delta
+                    self.model, adapter, planned, rows, ready.delta
                 )
 
-        recorded = self._new_run(run, limit, terms.rounds)
-        with self._running(
-            adapter, replicas, terms, recorded, begin=begin
-        ) as loop:
+        recorded = ready.new_run(run, terms.rounds)
+        with self._running(ready, terms, recorded, begin=begin) as loop:
             if verbose and self._step is None and not self.run_eagerly:
                 print_line("Compiling the private step in the first round ...")
             if replicas.are_many and adapter.is_sampler:
@@ -399,7 +381,7 @@ class PrivateModel(HeldModel):
                     loop.begin_epoch,
                     lambda: self._end_epoch(loop),
                     self.optimizer.ledger,
-                    delta,
+                    ready.delta,
                 ),
                 **options,
             )
@@ -428,14 +410,13 @@ class PrivateModel(HeldModel):
         Yields:
             The metrics of each round, after its release.
         """
-        adapter, replicas = self._ready(samples)
-        delta = self._delta(delta, adapter)
-        advise_delta(delta, adapter.population_size)
-        limit = self._limit(target_epsilon, delta, replicas)
+        ready = self._prepared(
+            samples, target_epsilon=target_epsilon, delta=delta
+        )
         terms = FitTerms(1, {"steps_per_epoch": rounds}, 1)
-        recorded = self._new_run(run, limit, rounds)
-        with self._running(adapter, replicas, terms, recorded) as loop:
-            batches = iter(adapter.dataset())
+        recorded = ready.new_run(run, rounds)
+        with self._running(ready, terms, recorded) as loop:
+            batches = iter(ready.adapter.dataset())
             for _ in range(rounds):
                 self.reset_metrics()
                 if not loop.run(batches, rounds=1):
@@ -464,76 +445,25 @@ class PrivateModel(HeldModel):
         """
         if class_weight is not None:
             sample_weight = with_class_weights(y, sample_weight, class_weight)
-        adapter, replicas = self._ready(x)
-        if adapter.is_sampler:
+        ready = self._prepared(x)
+        if ready.adapter.is_sampler:
             raise TypeError(
                 "`x` must be a batch of inputs. Received: a PoissonBatches, "
                 "which fit takes."
             )
         terms = FitTerms(1, {}, self.steps_per_execution)
         if self._batches_run is None:
-            limit = self._limit(None, self._delta(None, adapter), replicas)
-            self._batches_run = self._new_run(run, limit, None)
+            self._batches_run = ready.new_run(run, None)
             if self._batches_run is not None:
                 # Batches have no end but that of the model.
                 weakref.finalize(self, self._batches_run.abandon)
         self.reset_metrics()  # As Keras does.
         with self._running(
-            adapter, replicas, terms, self._batches_run, ends_run=False
+            ready, terms, self._batches_run, ends_run=False
         ) as loop:
             loop.run(iter([(x, y, sample_weight)]), rounds=1)
         logs = {name: float(loop.logs[name]) for name in sorted(loop.logs)}
         return logs if return_dict else metrics_in_order(self, logs)
-
-    @override
-    def evaluate(
-        self,
-        x: Any = None,
-        y: Any = None,
-        batch_size: int | None = None,
-        verbose: Any = "auto",
-        sample_weight: Any = None,
-        **options: Any,
-    ) -> Any:
-        """Evaluates as `keras.Model.evaluate` does.
-
-        Not private: losses and metrics are computed without noise, and no
-        ledger counts them. On the training data they tell of its records.
-
-        Args:
-            x: As in Keras; or `PoissonBatches`, whose records are all
-                evaluated once, in order, in physical batches. Nothing is
-                sampled.
-            y: As in Keras.
-            batch_size: As in Keras.
-            verbose: As in Keras.
-            sample_weight: As in Keras.
-            **options: As in Keras.
-        """
-        if isinstance(x, PoissonBatches):
-            check_no_batching(
-                y=y, batch_size=batch_size, sample_weight=sample_weight
-            )
-            x = batches_in_order(x)
-        return super().evaluate(
-            x, y, batch_size, verbose, sample_weight, **options
-        )
-
-    @override
-    def predict(
-        self, x: Any, batch_size: int | None = None, **options: Any
-    ) -> Any:
-        """Predicts as `keras.Model.predict` does, one row a record.
-
-        Args:
-            x: As in Keras; or `PoissonBatches`, as in `evaluate`.
-            batch_size: As in Keras.
-            **options: As in Keras.
-        """
-        if isinstance(x, PoissonBatches):
-            check_no_batching(batch_size=batch_size)
-            x = batches_in_order(x)
-        return super().predict(x, batch_size, **options)
 
     @override
     def train_step(self, data: Any) -> Any:
@@ -618,9 +548,14 @@ class PrivateModel(HeldModel):
         if isinstance(optimizer, DPOptimizer) and self.built:
             optimizer.build_round(self.model, self._side_queries.queries)
 
-    def _ready(
-        self, x: Any, class_weight: Any = None
-    ) -> tuple[DataAdapter, Replicas]:
+    def _prepared(
+        self,
+        x: Any,
+        *,
+        class_weight: Any = None,
+        target_epsilon: float | None = None,
+        delta: float | None = None,
+    ) -> Preparation:
         """Returns what trains on what, unless it must not."""
         if x is None:
             raise ValueError(
@@ -636,63 +571,15 @@ class PrivateModel(HeldModel):
             )
         if self._step is not None:
             self._step.check_unchanged(self.model, optimizer)
-        adapter = DataAdapter(x, class_weight)
-        replicas = Replicas(self.distribute_strategy)
-        check_precision()
-        check_strategies(self.model, optimizer, replicas.strategy)
-        ledger = optimizer.required_ledger()
-        check_worker(ledger, adapter, replicas)
-        check_unit(ledger.header.unit, adapter.unit, self._side_queries.queries)
-        self._side_queries.warn_of_metrics()
-        warn_of_other_ledgers(self.model, ledger)
-        warn_of_plain_training(self.model)
-        if not adapter.is_sampler:
-            check_repeats(x)
-        return adapter, replicas
-
-    def _delta(self, given: float | None, adapter: DataAdapter) -> float:
-        """Returns the delta of a training, below one record in N."""
-        if given is not None:
-            return given
-        if self.target is not None:
-            return self.target.delta
-        return default_delta(adapter.population_size)
-
-    def _limit(
-        self, target_epsilon: float | None, delta: float, replicas: Replicas
-    ) -> EpsilonLimit | None:
-        """Returns what ends the training in time, `None` without a target."""
-        target = self.target
-        if target_epsilon is not None:
-            target = PrivacyTarget(target_epsilon, delta)
-        if target is None:
-            return None
-        check_one_worker(replicas.workers)
-        return EpsilonLimit(target, self.optimizer.required_ledger())
-
-    def _new_run(
-        self,
-        details: RunDetails | str | None,
-        limit: EpsilonLimit | None,
-        most: int | None,
-    ) -> TrainingRun | None:
-        """Returns a run of the ledger, which begins with its first round.
-
-        Args:
-            details: As they were given to `fit`.
-            limit: How many rounds a target leaves room for.
-            most: The most rounds that will run; `None` if the data decides.
-        """
-        ledger = self.optimizer.required_ledger()
-        if not isinstance(ledger, PrivacyLedger):
-            return None  # The chief of a cluster records.
-        return TrainingRun(
-            ledger,
-            RunDetails.of(details),
-            name=self.model.name,
-            model=summary_hash(self.model),
-            most=most,
-            limit=limit,
+        return prepared(
+            self.model,
+            optimizer,
+            self._side_queries,
+            DataAdapter(x, class_weight),
+            Replicas(self.distribute_strategy),
+            target=self.target,
+            target_epsilon=target_epsilon,
+            delta=delta,
         )
 
     def _end_epoch(self, loop: TrainingLoop) -> None:
@@ -713,8 +600,7 @@ class PrivateModel(HeldModel):
     @contextlib.contextmanager
     def _running(
         self,
-        adapter: DataAdapter,
-        replicas: Replicas,
+        ready: Preparation,
         terms: FitTerms,
         run: TrainingRun | None,
         *,
@@ -725,11 +611,11 @@ class PrivateModel(HeldModel):
         if self._loop is not None:
             raise nested_training()
         loop = TrainingLoop(
-            adapter,
+            ready.adapter,
             self.optimizer,
             self._built_step,
             LayerSeeds(self.model, self.optimizer.seed),
-            replicas,
+            ready.replicas,
             terms,
             run,
             self._stop,
