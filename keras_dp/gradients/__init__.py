@@ -3,6 +3,7 @@
 from keras_dp.gradients.capture.hooks import layers_without_rule
 from keras_dp.gradients.capture.losses import (
     ExampleLosses,
+    TracedMaps,
     batch_losses,
     example_losses,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "GradientEngine",
     "GradientRecords",
     "PerExampleGradients",
+    "TracedMaps",
     "adapted_layers",
     "batch_losses",
     "check_loss_splits",

@@ -12,6 +12,7 @@ import tensorflow as tf
 from keras_dp.gradients import (
     ExampleLosses,
     GradientEngine,
+    TracedMaps,
     example_losses,
     without_variable_writes,
 )
@@ -70,6 +71,9 @@ class BatchComputation:
         self._parts = parts
         self._round = parts.optimizer.round
         self._sums: SampleSums | None = None
+        # Each replica has variables of its own, which a trace holds.
+        many = parts.options.replicas.are_many
+        self._loss_maps = None if many else TracedMaps()
         statistics = parts.side_queries.statistics
         self.engine = GradientEngine(
             parts.model,
@@ -199,6 +203,7 @@ class BatchComputation:
                 weight,
                 batch,
                 loss_scale=self._parts.options.loss_scale,
+                maps=self._loss_maps,
             )
 
     def _penalties(self, variables: list[Any]) -> list[tf.Tensor | None]:

@@ -11,6 +11,7 @@ from keras import layers
 from keras_dp.errors import GradientCheckError, UnsupportedLayerError
 from keras_dp.gradients import (
     GradientEngine,
+    TracedMaps,
     check_loss_splits,
     example_losses,
     self_check,
@@ -233,6 +234,43 @@ def _first_models():
     for number, case in enumerate(MODELS):
         marks = [pytest.mark.full] if number % 4 else []
         yield pytest.param(case, id=case.name, marks=marks)
+
+
+class TestTracedMaps:
+    def test_share_a_trace_between_functions(self) -> None:
+        model = _model(layers.Dense(1))
+        traced = []
+
+        def loss(y_true, y_pred):
+            traced.append(1)
+            return keras.ops.mean(keras.ops.square(y_true - y_pred), axis=-1)
+
+        model.compile(loss=loss)
+        x, y, weight = _data(4, 4), _data(4, 1), tf.constant([1.0, 2.0, 3.0, 4])
+        model._compile_loss(y, model(x))
+        maps = TracedMaps()
+
+        def gradient(weight, maps):
+            outputs = model(x)
+            with tf.GradientTape() as tape:
+                tape.watch(outputs)
+                total = example_losses(
+                    model._compile_loss, y, outputs, weight, 4, maps=maps
+                ).total
+            return total, tape.gradient(total, outputs)
+
+        before = len(traced)
+        first = tf.function(gradient)(None, maps)
+        once = len(traced)
+        second = tf.function(gradient)(None, maps)
+        eager = gradient(None, maps)
+
+        assert before < once == len(traced)
+        for each in (second, eager, gradient(None, None)):
+            for one, other in zip(first, each, strict=True):
+                np.testing.assert_allclose(one, other, rtol=1e-6)
+        weighted, _ = gradient(weight, maps)
+        np.testing.assert_allclose(weighted, first[0] * weight, rtol=1e-6)
 
 
 class TestSelfCheck:
