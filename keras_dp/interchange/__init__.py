@@ -8,13 +8,21 @@ from keras_dp.interchange.formatted_ledgers import (
     from_formatted_ledger,
     to_formatted_ledger,
 )
+from keras_dp.interchange.registry import (
+    TO_BE_FILLED_IN,
+    registry_entry,
+    write_registry_entry,
+)
 
 __all__ = [
+    "TO_BE_FILLED_IN",
     "GaussianSumQueryEntry",
     "SampleEntry",
     "from_dp_event",
     "from_formatted_ledger",
+    "registry_entry",
     "to_dp_event",
     "to_formatted_ledger",
     "write_csv",
+    "write_registry_entry",
 ]
