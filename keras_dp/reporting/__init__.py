@@ -1,5 +1,6 @@
 """Reports of a ledger: text, JSON, plots, the command line."""
 
+from keras_dp.reporting.account_states import AccountState, account_states
 from keras_dp.reporting.certificate import (
     Certificate,
     certify,
@@ -15,16 +16,22 @@ from keras_dp.reporting.pictures import (
 )
 from keras_dp.reporting.plan_report import plot_plans
 from keras_dp.reporting.query_costs import QueryCost, query_costs
-from keras_dp.reporting.report import Cost, Report, make_report
+from keras_dp.reporting.report import Cost, Details, Report, make_report
+from keras_dp.reporting.report_page import report_page
+from keras_dp.reporting.run_costs import RunCost, run_costs
 
 __all__ = [
+    "AccountState",
     "Certificate",
     "Cost",
+    "Details",
     "Difference",
     "Explanation",
     "Paragraph",
     "QueryCost",
     "Report",
+    "RunCost",
+    "account_states",
     "certify",
     "difference",
     "epsilon_picture",
@@ -35,5 +42,7 @@ __all__ = [
     "query_costs",
     "query_picture",
     "read_certificate",
+    "report_page",
+    "run_costs",
     "trade_off_picture",
 ]

@@ -2,21 +2,23 @@
 
 import dataclasses
 import math
-import textwrap
 from typing import NamedTuple
 
 from keras_dp import _check
 from keras_dp.accountants.attacks.group_privacy import group_epsilon
 from keras_dp.accountants.attacks.precision import precision_at_recall
 from keras_dp.accountants.attacks.trade_off import TradeOff, trade_off
-from keras_dp.accountants.claim import Claim, claim, rounded_up
+from keras_dp.accountants.claim import Claim, rounded_up
 from keras_dp.accountants.normalize.adjacency import Neighbours
+from keras_dp.budgets import budget_of, guarantee
 from keras_dp.ledger import CountedRound, PrivacyLedger, UnverifiedSampling
+from keras_dp.reporting.run_costs import rounds_that_count
 from keras_dp.reporting.wording import (
     UNITS_OF_ROWS,
     counted,
     on_one_line,
     percent,
+    wrapped,
 )
 
 # Suspicions before the attack, and the share of cases in which they may end
@@ -27,7 +29,8 @@ _FALSE_ALARMS = 0.001
 _GROUPS = (2, 5, 10)
 # Lines of the trade-off curve. A line of a large group takes up to a second.
 _LINES, _LINES_OF_GROUPS = 100, 30
-_WIDTH = 79
+# Points of the curve that accounts promise; a plan is replayed for each.
+_PROMISED_AT = tuple(10.0**power for power in range(-12, 0))
 # An attacker tells two data sets apart: how they differ by each relation.
 _QUESTIONS = {
     "add_or_remove_one": (
@@ -74,11 +77,11 @@ class Explanation:
 
     def as_text(self) -> str:
         """Returns lines that fit a terminal."""
-        lines = _wrapped(self.sentence, "", "    ")
+        lines = wrapped(self.sentence)
         for title, sentences in self.paragraphs:
             lines += ["", title]
             for sentence in sentences:
-                lines += _wrapped(sentence, "  - ", "    ")
+                lines += wrapped(sentence, "  - ")
         return "\n".join(lines)
 
 
@@ -110,44 +113,70 @@ def explain(
     Who has to guess between the two without the releases is right 50 % ...
     """
     _check.integer_at_least(1, group_size=group_size)
-    header, rounds = ledger.header, ledger.rounds
+    header = ledger.header
     unit = on_one_line(header.unit)
     if group_size > 1:
         unit = f"group of {group_size:,}, each one {unit},"
-    found = claim(
-        rounds,
+    covered = guarantee(
+        ledger,
         delta=delta,
         neighbours=neighbours,
         group_size=header.rows_per_unit * group_size,
+    )
+    found, is_account = covered.claim, covered.basis == "account"
+    # A plan is known to an attacker, and its cost is what is guaranteed.
+    rounds = tuple(
+        pair
+        for run in ledger.runs
+        for pair in rounds_that_count(run, neighbours)
     )
     subject = _Subject(
         unit,
         on_one_line(header.unit),
         on_one_line(header.dataset),
-        sum(count for _, count in rounds),
+        len(ledger),
         rounds,
         header.rows_per_unit,
     )
     curve = None
     paragraphs = [_nothing(found)]
     if found.is_bound and math.isfinite(found.epsilon):
-        curve = trade_off(
-            rounds,
-            lines=_LINES if found.group_size == 1 else _LINES_OF_GROUPS,
-            neighbours=found.neighbours,
-            group_size=found.group_size,
-        )
-        paragraphs = [
-            subject.attacker(found),
-            _attack(curve, found),
-            subject.groups(found, group_size),
-        ]
+        paragraphs = [subject.attacker(found)]
+        if is_account:
+            curve = _promised(ledger, delta)
+        else:
+            curve = trade_off(
+                rounds,
+                lines=_LINES if found.group_size == 1 else _LINES_OF_GROUPS,
+                neighbours=found.neighbours,
+                group_size=found.group_size,
+            )
+        paragraphs.append(_attack(curve, found))
+        if not is_account:
+            paragraphs.append(subject.groups(found, group_size))
     return Explanation(
         found.sentence(unit),
         found,
         curve,
         (*paragraphs, Paragraph("What this does not say", subject.limits())),
     )
+
+
+def _promised(ledger: PrivacyLedger, delta: float) -> TradeOff:
+    """Returns the attacks that the promises of all accounts leave possible."""
+    whole = [
+        budget_of(each.account)
+        for each in ledger.accounts
+        if each.account.parent is None
+    ]
+    # Epsilon rises as delta falls. It is infinite where nothing is promised.
+    lines = {0.0: 1.0}
+    for each in sorted({delta, *_PROMISED_AT}, reverse=True):
+        epsilon = sum(budget.promise(each / len(whole)) for budget in whole)
+        if math.isfinite(epsilon):
+            lines[max(0.0, epsilon)] = each
+    pairs = sorted(lines.items())
+    return TradeOff(*zip(*pairs, strict=True))
 
 
 class _Subject(NamedTuple):
@@ -263,10 +292,4 @@ def _attack(curve: TradeOff, found: Claim) -> Paragraph:
             f"{percent(hits)} of those who are; by guessing, "
             f"{percent(_FALSE_ALARMS)}.",
         ),
-    )
-
-
-def _wrapped(text: str, first: str, later: str) -> list[str]:
-    return textwrap.wrap(
-        text, _WIDTH, initial_indent=first, subsequent_indent=later
     )

@@ -1,35 +1,55 @@
-"""The rounds of a ledger and their epsilon: a value, as text, as JSON."""
+"""Who spent what privacy, and which theorem covers it: a value, text, JSON."""
 
 import dataclasses
 import json
-import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from keras_dp import _check
 from keras_dp.accountants import Accountant, available_accountants
 from keras_dp.accountants.attacks.group_privacy import group_epsilon
-from keras_dp.accountants.claim import Claim, rounded_up
+from keras_dp.accountants.claim import Claim, claim, rounded_up
 from keras_dp.accountants.normalize.adjacency import (
     Neighbours,
     chosen_neighbours,
 )
+from keras_dp.budgets import Guarantee, guarantee
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
-    CoordinateBounds,
     CountedRound,
-    NoiseDistribution,
     PrivacyLedger,
+    RunRecord,
+    SealRecord,
+)
+from keras_dp.planning.epsilon_curve import EpsilonCurve, epsilon_curve
+from keras_dp.reporting import tables
+from keras_dp.reporting.account_states import AccountState, account_states
+from keras_dp.reporting.cautions import cautions
+from keras_dp.reporting.explanation import Explanation, explain
+from keras_dp.reporting.json_rounds import json_round
+from keras_dp.reporting.query_costs import QueryCost, query_costs
+from keras_dp.reporting.run_costs import (
+    RunCost,
+    json_number,
+    rounds_that_count,
+    run_costs,
 )
 from keras_dp.reporting.wording import (
     UNITS_OF_ROWS,
     counted,
-    described,
     on_one_line,
+    wrapped,
 )
 
-# Adaptive clipping makes every round of a run another one.
-_MOST_SHOWN = 10
+# The runs of a ledger with accounts cost less than is promised of them.
+SO_FAR = (
+    "These are composed as if fixed in advance. What holds in any case is the "
+    "promise of the accounts."
+)
+# Runs that the text lists; `keras-dp runs` lists all.
+_MOST_RUNS = 20
+# Accountants whose curves are drawn, and the points of a curve.
+_CURVES, _POINTS = 3, 24
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,6 +69,25 @@ class Cost:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Details:
+    """The parts of a report that take a while to compute.
+
+    Attributes:
+        explanation: What an attacker can know, of the whole ledger.
+        queries: The cost of each query of the rounds that are reported.
+        curves: Epsilon against those rounds, by accountant.
+        rows: The number of rows of the ledger, which was verified.
+        head: The hash over all of them.
+    """
+
+    explanation: Explanation
+    queries: tuple[QueryCost, ...]
+    curves: Mapping[str, EpsilonCurve]
+    rows: int
+    head: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Report:
     """Everything that `keras-dp report` prints.
 
@@ -56,26 +95,60 @@ class Report:
         dataset: Id of the data set.
         unit: The privacy unit.
         rows_per_unit: How many records one unit has at most, as declared.
-        rounds: All rounds in order, equal ones in a row counted together.
-        unsettled: Rounds that were reserved and never settled. They count;
+        place: The file or the URL of the ledger; `None` in memory.
+        guarantee: The line to publish and its theorem, for the whole ledger.
+        chosen: The runs that the report is limited to; empty for all.
+        chosen_claim: Their cost, as if nothing else had been released; `None`
+            without a choice.
+        rounds: The rounds in order, equal ones in a row counted together.
+        unsettled: Those that were reserved and never settled. They count;
             a process that died may not have run all of them.
         delta: At which epsilon is given.
-        neighbours: The adjacency relation of every epsilon; None if no
-            relation is supported by all rounds.
-        costs: By every accountant that can replay the rounds, in the order of
-            `available_accountants`; empty if none can.
+        neighbours: The adjacency relation of `costs`; None if no relation is
+            supported by all rounds.
+        costs: Of the rounds, by every accountant that can replay them, in the
+            order of `available_accountants`; empty if none can.
+        runs: Each with its epsilon and the running total.
+        accounts: Each with what is left.
+        seals: In the order of their writing.
+        cautions: Sentences: what the numbers take for granted.
+        versions: Of the libraries by name, in all runs.
         group_size: How many units every epsilon protects together.
+        details: What takes a while; `None` unless asked for.
     """
 
     dataset: str
     unit: str
     rows_per_unit: int
+    place: str | None
+    guarantee: Guarantee
+    chosen: tuple[int | str, ...]
+    chosen_claim: Claim | None
     rounds: tuple[CountedRound, ...]
     unsettled: int
     delta: float
     neighbours: Neighbours | None
     costs: tuple[Cost, ...]
+    runs: tuple[RunCost, ...]
+    accounts: tuple[AccountState, ...]
+    seals: tuple[SealRecord, ...]
+    cautions: tuple[str, ...]
+    versions: Mapping[str, tuple[str, ...]]
     group_size: int = 1
+    details: Details | None = None
+
+    @property
+    def claim(self) -> Claim:
+        """The line to publish, with what it depends on."""
+        return self.guarantee.claim
+
+    @property
+    def subject(self) -> str:
+        """The unit, or the group of units, that every epsilon protects."""
+        unit = on_one_line(self.unit)
+        if self.group_size > 1:
+            return f"group of {self.group_size:,}, each one {unit},"
+        return unit
 
     @property
     def total_rounds(self) -> int:
@@ -92,46 +165,82 @@ class Report:
         """Rounds whose seed the caller chose."""
         return sum(each.count for each in self.rounds if each.round.seeded)
 
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The line to publish, its theorem, and the cost of chosen runs."""
+        lines = self.guarantee.sentences(self.subject)
+        if self.chosen_claim is None:
+            return lines
+        names = ", ".join(
+            f"run {each}" if isinstance(each, int) else f'"{on_one_line(each)}"'
+            for each in self.chosen
+        )
+        return (
+            f"All of the ledger: {lines[0]}",
+            *lines[1:],
+            f"Only {names}, as if nothing else had been released: "
+            f"{self.chosen_claim.sentence(self.subject)}",
+        )
+
+    @property
+    def summary(self) -> tuple[str, ...]:
+        """The data set, the unit, and how much happened."""
+        lines = [
+            f"Data set {on_one_line(self.dataset)}, privacy unit: "
+            f"{self._unit()}"
+        ]
+        runs = sum(1 for each in self.runs if each.run.number)
+        size = counted(self.total_rounds, "round")
+        if runs:
+            size += f" in {counted(runs, 'run')}"
+        if self.chosen:
+            size += " that were chosen; the ledger holds others"
+        lines.append(size)
+        return tuple(lines)
+
     def as_json(self) -> str:
         """Returns a JSON object; an infinite epsilon is the text `inf`."""
+        found, ex_post = self.guarantee, self.guarantee.ex_post
         content = {
             "dataset": self.dataset,
             "unit": self.unit,
             "rows_per_unit": self.rows_per_unit,
             "group_size": self.group_size,
+            "ledger": self.place,
+            "guarantee": {
+                **_json_claim(found.claim),
+                "sentence": found.claim.sentence(self.subject),
+                "basis": found.basis,
+                "theorem": found.theorem,
+                "ex_post": None if ex_post is None else _json_claim(ex_post),
+            },
+            "chosen_runs": list(self.chosen),
+            "chosen": self.chosen_claim and _json_claim(self.chosen_claim),
             "total_rounds": self.total_rounds,
             "unsettled_rounds": self.unsettled,
             "seeded_rounds": self.seeded_rounds,
             "delta": self.delta,
             "neighbours": self.neighbours,
             "epsilon": {
-                cost.accountant: _json_number(cost.epsilon)
+                cost.accountant: json_number(cost.epsilon)
                 for cost in self.costs
                 if cost.is_bound
             },
             "approximate_epsilon": {
-                cost.accountant: _json_number(cost.epsilon)
+                cost.accountant: json_number(cost.epsilon)
                 for cost in self.costs
                 if not cost.is_bound
             },
-            "rounds": [_json_round(each) for each in self.rounds],
+            "cautions": list(self.cautions),
+            "runs": [each.as_dict() for each in self.runs],
+            "accounts": [each.as_dict() for each in self.accounts],
+            "seals": [each._asdict() for each in self.seals],
+            "versions": {name: [*each] for name, each in self.versions.items()},
+            "rounds": [json_round(each) for each in self.rounds],
         }
+        if self.details is not None:
+            content |= _json_details(self.details)
         return json.dumps(content, indent=2)
-
-    @property
-    def claim(self) -> Claim:
-        """The line to publish: the least bound, with what it depends on."""
-        bounds = [cost for cost in self.costs if cost.is_bound]
-        if not bounds:
-            return Claim(math.inf, self.delta, self.neighbours, None)
-        least = min(bounds, key=lambda cost: cost.epsilon)
-        return Claim(
-            least.epsilon,
-            self.delta,
-            self.neighbours,
-            least.accountant,
-            group_size=self.records_together,
-        )
 
     def as_text(self, *, every_accountant: bool = False) -> str:
         """Returns lines for a person; epsilon is rounded up.
@@ -139,31 +248,33 @@ class Report:
         Args:
             every_accountant: Whether to print epsilon by all accountants too.
         """
-        lines = [*self._summary(), *self._listed_rounds()]
+        lines = [line for each in self.sentences for line in wrapped(each)]
+        lines += ["", *(x for each in self.summary for x in wrapped(each))]
+        if any(each.run.number for each in self.runs):
+            left_out = self.runs[:-_MOST_RUNS]
+            lines += ["", "Runs, epsilon alone and of all so far:"]
+            if left_out:
+                lines.append(
+                    f"  {counted(len(left_out), 'earlier run')}, which "
+                    "`keras-dp runs` lists"
+                )
+            lines += tables.run_lines(self.runs[-_MOST_RUNS:])
+            if self.guarantee.basis == "account":
+                lines += wrapped(f"  {SO_FAR}", "", "  ")
+        if self.accounts:
+            lines += ["", "Accounts, which no run exceeds:"]
+            lines += tables.account_lines(self.accounts)
+        if self.seals:
+            lines += ["", "Seals, before which no row changes:"]
+            lines += tables.seal_lines(self.seals)
+        if self.cautions:
+            lines += ["", "Before you believe it:"]
+            for caution in self.cautions:
+                lines += wrapped(caution, "  - ")
+        lines += ["", "Rounds:", *tables.round_lines(self.rounds)]
         if every_accountant:
-            lines += self._epsilons()
+            lines += ["", *self._epsilons()]
         return "\n".join(lines)
-
-    def _summary(self) -> Iterator[str]:
-        unit = on_one_line(self.unit)
-        if self.group_size > 1:
-            unit = f"group of {self.group_size:,}, each one {unit},"
-        yield self.claim.sentence(unit)
-        yield (
-            f"Data set {on_one_line(self.dataset)}, privacy unit: "
-            f"{self._unit()}"
-        )
-        yield counted(self.total_rounds, "round")
-        if self.unsettled:
-            yield (
-                f"  {self.unsettled:,} of them reserved and not settled: a "
-                "process is running, or died; they count"
-            )
-        if self.seeded_rounds:
-            yield (
-                f"  {self.seeded_rounds:,} of them with a seed the caller "
-                "chose: private only towards those who cannot know it"
-            )
 
     def _unit(self) -> str:
         """Returns the unit, and what is taken for granted of it."""
@@ -175,25 +286,10 @@ class Report:
             if self.rows_per_unit == 1
             else (f"at most {self.rows_per_unit:,} rows")
         )
-        return f"{unit} ({rows} each: declared, not checked)"
-
-    def _listed_rounds(self) -> Iterator[str]:
-        shown = self.rounds
-        if len(shown) > _MOST_SHOWN:
-            shown = (*shown[: _MOST_SHOWN - 1], shown[-1])
-        for index, (round_, count) in enumerate(shown):
-            if len(shown) < len(self.rounds) and index == len(shown) - 1:
-                left_out = self.rounds[len(shown) - 1 : -1]
-                yield (
-                    f"  {sum(count for _, count in left_out):,} rounds of "
-                    f"{len(left_out):,} other kinds, which --json shows"
-                )
-            yield f"  {count:,} x {round_.sampling!r}"
-            for query in round_.queries:
-                yield f"      {described(query)}"
+        return f"{unit} ({rows} each, as declared)"
 
     def _epsilons(self) -> Iterator[str]:
-        yield f"Epsilon at delta = {self.delta!r}:"
+        yield f"Epsilon of these rounds at delta = {self.delta!r}:"
         if self.neighbours is None:
             yield "  none: no adjacency relation is supported by all rounds"
             return
@@ -223,62 +319,153 @@ def make_report(
     neighbours: Neighbours | None = None,
     accountants: tuple[Accountant, ...] | None = None,
     group_size: int = 1,
+    runs: Iterable[int | str] = (),
+    details: bool = False,
 ) -> Report:
     """Returns the report of a ledger.
 
     Args:
         ledger: To be replayed.
-        delta: In [0, 1].
+        delta: In (0, 1).
         neighbours: The adjacency relation; by default the strongest that
             all rounds support.
-        accountants: Which to ask; by default all that can replay the ledger.
+        accountants: Which to ask for `costs`; by default all that can replay
+            the rounds. The guarantee is by the tightest.
         group_size: How many units epsilon protects together, >= 1.
+        runs: Names or numbers of runs that the report is limited to; by
+            default all. The guarantee is for the whole ledger nevertheless.
+        details: Whether to add what takes a while: the explanation, the cost
+            of each query, epsilon as it grew.
 
     Raises:
         UnsupportedEventError: One of the given accountants has no bound for a
             round. Without given ones, the report says that there is none.
+        ValueError: The ledger has no such run.
 
     >>> from keras_dp.ledger import GaussianSum, PoissonSampling
     >>> ledger = PrivacyLedger.in_memory(dataset="paper")
-    >>> ledger.record(PoissonSampling(0.01),
+    >>> ledger.record(PoissonSampling(0.01, drawn_by_library=True),
     ...               [GaussianSum("gradients", 1.0, 4.0)], count=10_000)
-    >>> print(make_report(ledger, delta=1e-5).as_text())
-    epsilon <= 0.9469 at delta = 1e-05, add or remove one example, certified ...
-    Data set paper, privacy unit: example
-    10,000 rounds
-      10,000 x PoissonSampling(probability=0.01, drawn_by_library=False)
-          gradients: Gaussian sum, bound 1, noise stddev 4 (multiplier 4)
+    >>> report = make_report(ledger, delta=1e-5)
+    >>> report.sentences[0]
+    'epsilon <= 0.9469 at delta = 1e-05, add or remove one example, certified...
+    >>> report.as_text().splitlines()[-1]
+    '      gradients: Gaussian sum, bound 1, noise stddev 4 (multiplier 4)'
     """
     _check.integer_at_least(1, group_size=group_size)
-    rounds = ledger.rounds
+    chosen = tuple(runs)
+    together = ledger.header.rows_per_unit * group_size
+    every = ledger.runs
+    rounds = ledger.rounds_of(*chosen) if chosen else ledger.rounds
+    reported = tuple(
+        run
+        for run in every
+        if not chosen or run.number in chosen or run.name in chosen
+    )
     relation = _relation(rounds, neighbours)
     if accountants is None:
         accountants = ()
         if relation is not None:
             accountants = available_accountants(rounds, neighbours=relation)
+    found = guarantee(
+        ledger, delta=delta, neighbours=neighbours, group_size=together
+    )
+    costs = tuple(
+        Cost(
+            each.name,
+            group_epsilon(
+                rounds,
+                group_size=together,
+                delta=delta,
+                accountant=each,
+                neighbours=relation,
+            ).epsilon,
+            each.is_bound,
+        )
+        for each in accountants
+    )
     return Report(
         dataset=ledger.header.dataset,
         unit=ledger.header.unit,
         rows_per_unit=ledger.header.rows_per_unit,
+        place=ledger.name,
+        guarantee=found,
+        chosen=chosen,
+        chosen_claim=_claim_of(reported, delta, neighbours, together)
+        if chosen
+        else None,
         rounds=rounds,
-        unsettled=ledger.unsettled,
+        unsettled=sum(run.unsettled for run in reported),
         delta=float(delta),
         neighbours=relation,
-        costs=tuple(
-            Cost(
-                each.name,
-                group_epsilon(
-                    rounds,
-                    group_size=ledger.header.rows_per_unit * group_size,
-                    delta=delta,
-                    accountant=each,
-                    neighbours=relation,
-                ).epsilon,
-                each.is_bound,
-            )
-            for each in accountants
+        costs=costs,
+        runs=run_costs(
+            reported, delta=delta, neighbours=neighbours, group_size=together
         ),
+        accounts=account_states(ledger),
+        seals=ledger.seals,
+        cautions=cautions(ledger.header, every, ledger.rounds, found),
+        versions=_versions(every),
         group_size=int(group_size),
+        details=_details(
+            ledger, rounds, accountants, costs, delta, relation, group_size
+        )
+        if details
+        else None,
+    )
+
+
+def _claim_of(
+    runs: tuple[RunRecord, ...],
+    delta: float,
+    neighbours: Neighbours | None,
+    group_size: int,
+) -> Claim:
+    """Returns the cost of some runs as if nothing else had been released."""
+    return claim(
+        [pair for run in runs for pair in rounds_that_count(run, neighbours)],
+        delta=delta,
+        neighbours=neighbours,
+        group_size=group_size,
+    )
+
+
+def _details(
+    ledger: PrivacyLedger,
+    rounds: tuple[CountedRound, ...],
+    accountants: tuple[Accountant, ...],
+    costs: tuple[Cost, ...],
+    delta: float,
+    neighbours: Neighbours | None,
+    group_size: int,
+) -> Details:
+    verified = ledger.verify()
+    together = ledger.header.rows_per_unit * group_size
+    tightest = sorted(
+        (cost.epsilon, each.name, each)
+        for each, cost in zip(accountants, costs, strict=True)
+        if each.is_bound
+    )
+    return Details(
+        explanation=explain(
+            ledger, delta=delta, neighbours=neighbours, group_size=group_size
+        ),
+        queries=query_costs(
+            rounds, delta=delta, neighbours=neighbours, group_size=together
+        ),
+        curves={
+            name: epsilon_curve(
+                rounds,
+                delta=delta,
+                points=_POINTS,
+                accountant=accountant,
+                neighbours=neighbours,
+                group_size=together,
+            )
+            for _, name, accountant in tightest[:_CURVES]
+        },
+        rows=verified.rows,
+        head=verified.head,
     )
 
 
@@ -292,31 +479,38 @@ def _relation(
         return None
 
 
-def _json_number(value: float) -> float | str:
-    return value if math.isfinite(value) else "inf"
+def _versions(runs: tuple[RunRecord, ...]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, dict[str, None]] = {}
+    for run in runs:
+        if run.start is not None:
+            for name, version in run.start.author.versions:
+                found.setdefault(name, {})[version] = None
+    return {name: tuple(each) for name, each in sorted(found.items())}
 
 
-def _json_round(each: CountedRound) -> dict[str, Any]:
+def _json_claim(found: Claim) -> dict[str, Any]:
     return {
-        "count": each.count,
-        "seeded": each.round.seeded,
-        "sampling": _json_event(each.round.sampling),
-        "queries": [_json_event(query) for query in each.round.queries],
+        **dataclasses.asdict(found),
+        "epsilon": json_number(found.epsilon),
     }
 
 
-def _json_event(event: Any) -> dict[str, Any]:
-    content = {"event": type(event).__name__}
-    for field in dataclasses.fields(event):
-        value = getattr(event, field.name)
-        if isinstance(value, CoordinateBounds):
-            value = {
-                "vectors": len(value.level_array()),
-                "dimension": value.dimension,
-                "largest_l2_norm": value.largest_l2_norm,
+def _json_details(details: Details) -> dict[str, Any]:
+    return {
+        "explanation": {
+            title: list(sentences)
+            for title, sentences in details.explanation.paragraphs
+        },
+        "epsilon_by_query": {
+            each.name: json_number(each.epsilon) for each in details.queries
+        },
+        "epsilon_by_rounds": {
+            name: {
+                "rounds": curve.rounds.tolist(),
+                "epsilon": [json_number(each) for each in curve.epsilons],
             }
-        elif isinstance(value, NoiseDistribution):
-            own = dataclasses.asdict(value)
-            value = {"family": type(value).__name__, **own}
-        content[field.name] = value
-    return content
+            for name, curve in details.curves.items()
+        },
+        "rows": details.rows,
+        "head": details.head,
+    }

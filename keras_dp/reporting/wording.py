@@ -2,14 +2,27 @@
 
 import decimal
 import math
+import textwrap
+import time
 
 from keras_dp.ledger import (
     DiscreteGaussianSum,
+    DisjointBatches,
     EncodedSum,
+    FixedSizeWithoutReplacement,
+    FixedSizeWithReplacement,
+    FullDataset,
     GaussianSum,
+    NonPrivateSum,
+    PoissonSampling,
+    SamplingEvent,
     SumQueryEvent,
     TreeSum,
+    UnverifiedSampling,
 )
+
+# Lines of a terminal.
+WIDTH = 79
 
 # Units that are rows by themselves, or made of rows by the library.
 UNITS_OF_ROWS = frozenset({"example", "record", "row", "microbatch"})
@@ -18,8 +31,40 @@ UNITS_OF_ROWS = frozenset({"example", "record", "row", "microbatch"})
 _TOLERANCE = decimal.Decimal("1e-12")
 
 
+def sampled(event: SamplingEvent) -> str:
+    """Returns how a sample was drawn, as one line.
+
+    >>> sampled(PoissonSampling(0.01, drawn_by_library=True))
+    'Poisson sample, probability 0.01'
+    >>> sampled(FixedSizeWithoutReplacement(50, 1000))
+    'sample of 50 of 1,000 without replacement, as declared'
+    """
+    if isinstance(event, UnverifiedSampling):
+        return "batch whose sampling was not verified"
+    if isinstance(event, PoissonSampling):
+        text = f"Poisson sample, probability {event.probability:g}"
+    elif isinstance(event, FullDataset):
+        text = "all records"
+    elif isinstance(event, DisjointBatches):
+        text = f"disjoint batch of epoch {on_one_line(event.epoch_id)}"
+    elif isinstance(
+        event, FixedSizeWithoutReplacement | FixedSizeWithReplacement
+    ):
+        without = isinstance(event, FixedSizeWithoutReplacement)
+        text = (
+            f"sample of {event.sample_size:,} of {event.population_size:,} "
+            f"{'without' if without else 'with'} replacement"
+        )
+    else:
+        return on_one_line(repr(event))
+    drawn = getattr(event, "drawn_by_library", False)
+    return text if drawn else f"{text}, as declared"
+
+
 def described(query: SumQueryEvent) -> str:
     """Returns a release as one line."""
+    if isinstance(query, NonPrivateSum):
+        return f"{on_one_line(query.name)}: sum without noise, not private"
     known = GaussianSum | DiscreteGaussianSum | TreeSum | EncodedSum
     if not isinstance(query, known):
         return repr(query)
@@ -77,3 +122,42 @@ def percent(share: float) -> str:
         digits, rounding=decimal.ROUND_CEILING
     )
     return f"{rounded.normalize():f} %"
+
+
+def moment(seconds: int) -> str:
+    """Returns a time of day, in UTC.
+
+    >>> moment(1_700_000_000)
+    '2023-11-14 22:13'
+    """
+    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds))
+
+
+def shortened(text: str, width: int) -> str:
+    """Returns a text on one line that has at most so many characters.
+
+    >>> shortened("a name that is long", 12)
+    'a nam...long'
+    """
+    text = on_one_line(text)
+    if len(text) <= width:
+        return text
+    end = (width - 3) // 2
+    return f"{text[: width - 3 - end]}...{text[len(text) - end :]}"
+
+
+def wrapped(text: str, first: str = "", later: str = "    ") -> list[str]:
+    """Returns a sentence as lines that fit a terminal.
+
+    Args:
+        text: The sentence.
+        first: Stands before the first line.
+        later: Stands before the others.
+    """
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=later,
+        break_on_hyphens=False,
+    )

@@ -1,5 +1,6 @@
 """Reports say what the ledger holds and what the accountants say."""
 
+import dataclasses
 import json
 import math
 import re
@@ -23,7 +24,7 @@ from keras_dp.ledger import (
     TreeSum,
     UnverifiedSampling,
 )
-from keras_dp.reporting import Cost, Report, make_report
+from keras_dp.reporting import Cost, make_report
 
 DELTA = 1e-5
 ALL = {"every_accountant": True}
@@ -43,6 +44,17 @@ def in_memory(*rounds, **options):
     for sampling, queries, count, *seeded in rounds:
         ledger.record(sampling, queries, count, seeded=bool(seeded))
     return ledger
+
+
+def flat(text):
+    """Returns a text without its line breaks."""
+    return " ".join(text.split())
+
+
+def costing(*costs):
+    """Returns a report whose rounds cost so much."""
+    report = make_report(in_memory(), delta=DELTA, neighbours="zero_out")
+    return dataclasses.replace(report, costs=costs)
 
 
 def heterogeneous():
@@ -78,7 +90,9 @@ def with_every_kind_of_sum():
 
 class TestEveryKindOfSum:
     def test_is_described_on_a_line(self) -> None:
-        text = make_report(with_every_kind_of_sum(), delta=DELTA).as_text(**ALL)
+        text = flat(
+            make_report(with_every_kind_of_sum(), delta=DELTA).as_text(**ALL)
+        )
 
         assert (
             "counts: discrete Gaussian sum, bound 5, noise scale 10 "
@@ -130,19 +144,28 @@ class TestTheText:
 
         lines = make_report(ledger, delta=DELTA).as_text(**ALL).split("\n")
 
-        assert lines[:6] == [
+        assert lines[:7] == [
             "epsilon <= 0.9469 at delta = 1e-05, add or remove one patient, "
-            "certified by Fourier",
-            "Data set clinic, privacy unit: patient (one row each: declared, "
-            "not checked)",
+            "certified by",
+            "    Fourier",
+            "Theorem: composed as if fixed in advance: it takes for granted "
+            "that no answer",
+            "    decided which other rounds ran, how many, or with how much "
+            "noise",
+            "",
+            "Data set clinic, privacy unit: patient (one row each, as "
+            "declared)",
             "10,000 rounds",
-            "  10,000 x PoissonSampling(probability=0.01, "
-            "drawn_by_library=False)",
+        ]
+        rounds = lines.index("Rounds:")
+        assert lines[rounds + 1 : rounds + 5] == [
+            "  10,000 x Poisson sample, probability 0.01, as declared",
             "      gradients: Gaussian sum, bound 1, noise stddev 4 "
             "(multiplier 4)",
-            "Epsilon at delta = 1e-05:",
+            "",
+            "Epsilon of these rounds at delta = 1e-05:",
         ]
-        for line in lines[6:]:
+        for line in lines[rounds + 5 :]:
             assert line.endswith(" (add or remove one)")
 
     def test_protects_all_rows_of_a_unit(self) -> None:
@@ -155,9 +178,9 @@ class TestTheText:
 
         together = accountants.group_epsilon(ledger, group_size=4, delta=DELTA)
         assert report.claim.epsilon == together.epsilon
-        first, second, *_ = report.as_text().split("\n")
-        assert "add or remove one patient of at most 4 records" in first
-        assert second.endswith("(at most 4 rows each: declared, not checked)")
+        text = flat(report.as_text())
+        assert "add or remove one patient of at most 4 records" in text
+        assert "patient (at most 4 rows each, as declared)" in text
         assert json.loads(report.as_json())["rows_per_unit"] == 4
 
     def test_a_group_of_units_has_all_their_rows(self) -> None:
@@ -170,16 +193,15 @@ class TestTheText:
 
         together = accountants.group_epsilon(ledger, group_size=4, delta=DELTA)
         assert report.claim.epsilon == pytest.approx(together.epsilon)
-        assert (
-            "one group of 2, each one patient, of at most 4 records"
-            in report.as_text()
+        assert "one group of 2, each one patient, of at most 4 records" in flat(
+            report.as_text()
         )
         assert json.loads(report.as_json())["group_size"] == 2
         with pytest.raises(ValueError, match="`group_size` must"):
             make_report(ledger, delta=DELTA, group_size=0)
 
     def test_names_each_leaf_of_nested_groups(self) -> None:
-        text = make_report(heterogeneous(), delta=DELTA).as_text(**ALL)
+        text = flat(make_report(heterogeneous(), delta=DELTA).as_text(**ALL))
 
         assert (
             "gradients/embedding: Gaussian sum, bound 0.3, noise stddev 0.9 "
@@ -192,16 +214,16 @@ class TestTheText:
 
         assert "\n1,033 rounds\n" in text
         assert re.findall(r"^  ([\d,]+) x (\w+)", text, re.MULTILINE) == [
-            ("1,000", "PoissonSampling"),
-            ("30", "PoissonSampling"),
-            ("2", "UnverifiedSampling"),
-            ("1", "FullDataset"),
+            ("1,000", "Poisson"),
+            ("30", "Poisson"),
+            ("2", "batch"),
+            ("1", "all"),
         ]
 
     def test_mentions_seeded_rounds(self) -> None:
         text = make_report(heterogeneous(), delta=DELTA).as_text(**ALL)
 
-        assert "  2 of them with a seed the caller chose" in text
+        assert "  - 2 rounds had a seed that the caller chose" in text
 
     def test_mentions_unsettled_rounds_and_counts_them(self) -> None:
         ledger = in_memory((PoissonSampling(0.01), STEP, 5))
@@ -212,7 +234,9 @@ class TestTheText:
         after = make_report(ledger, delta=DELTA)
 
         assert (before.total_rounds, before.unsettled) == (12, 7)
-        assert "  7 of them reserved and not settled" in before.as_text(**ALL)
+        assert "7 rounds outside of runs reserved and not settled" in flat(
+            before.as_text()
+        )
         assert (after.total_rounds, after.unsettled) == (8, 0)
         assert "settled" not in after.as_text(**ALL)
         assert "seed" not in after.as_text(**ALL)
@@ -223,7 +247,8 @@ class TestTheText:
 
         text = make_report(ledger, delta=DELTA).as_text(**ALL)
 
-        assert "NonPrivateSum(name='loss')" in text
+        assert "loss: sum without noise, not private" in text
+        assert "1 round released a sum without noise" in text
         assert re.search(
             r"RDP +epsilon <= inf \(add or remove one\)$", text, re.MULTILINE
         )
@@ -263,7 +288,7 @@ class TestTheText:
             )
             in report.costs
         )
-        _, _, epsilons = report.as_text(**ALL).partition("Epsilon at delta")
+        _, _, epsilons = report.as_text(**ALL).partition("Epsilon of these")
         lines = epsilons.split("\n")[1:]
         assert lines
         assert all(line.endswith(" (replace one)") for line in lines)
@@ -292,17 +317,14 @@ class TestTheText:
         ],
     )
     def test_rounds_epsilon_up(self, epsilon, shown) -> None:
-        report = Report(
-            "d", "u", 1, (), 0, DELTA, "zero_out", (Cost("it", epsilon),)
-        )
+        report = costing(Cost("it", epsilon))
 
         assert report.as_text(**ALL).endswith(
             f"  it  epsilon <= {shown} (zero out)"
         )
 
     def test_says_what_is_no_bound(self) -> None:
-        costs = (Cost("it", 1.0, is_bound=False),)
-        report = Report("d", "u", 1, (), 0, DELTA, "zero_out", costs)
+        report = costing(Cost("it", 1.0, is_bound=False))
 
         assert report.as_text(**ALL).endswith(
             "  it  epsilon is about 1.0000, which is no bound (zero out)"
@@ -312,7 +334,7 @@ class TestTheText:
         delta = np.float64(1.2345678e-6)
         text = make_report(in_memory(), delta=delta).as_text(**ALL)
 
-        assert "Epsilon at delta = 1.2345678e-06:" in text
+        assert "Epsilon of these rounds at delta = 1.2345678e-06:" in text
 
     def test_cannot_be_given_lines_by_a_name(self) -> None:
         forged = "x\n  RDP  epsilon <= 0.0001\x1b[2K\udc80"
@@ -346,21 +368,29 @@ class TestTheJson:
                 if cost.is_bound == is_bound
             }
         assert content["epsilon"]
-        assert {
-            key: content[key]
-            for key in content
-            if key not in ("epsilon", "approximate_epsilon", "rounds")
-        } == {
+        expected = {
             "dataset": "clinic",
             "unit": "patient",
             "rows_per_unit": 1,
             "group_size": 1,
+            "ledger": None,
+            "chosen_runs": [],
+            "chosen": None,
             "total_rounds": 1033,
             "unsettled_rounds": 0,
             "seeded_rounds": 2,
             "delta": 1e-5,
             "neighbours": "replace_one",
+            "accounts": [],
+            "seals": [],
+            "versions": {},
         }
+        assert {key: content[key] for key in expected} == expected
+        assert content["cautions"] == list(report.cautions)
+        found = content["guarantee"]
+        assert found["epsilon"] == report.claim.epsilon
+        assert found["basis"] == "as if fixed"
+        assert found["theorem"] == report.guarantee.theorem
 
     def test_keeps_approximations_apart(self) -> None:
         ledger = in_memory((PoissonSampling(0.01), STEP, 10))

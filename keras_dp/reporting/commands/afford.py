@@ -13,7 +13,12 @@ from keras_dp.planning.continuation import (
 )
 from keras_dp.planning.rounds_left import rounds_left
 from keras_dp.reporting.commands import arguments
-from keras_dp.reporting.wording import counted, described, on_one_line
+from keras_dp.reporting.wording import (
+    counted,
+    described,
+    on_one_line,
+    sampled,
+)
 
 HELP = "print how many more rounds a privacy target leaves room for"
 
@@ -150,6 +155,6 @@ def _listed(event: Round, more: Continuation) -> Iterator[str]:
     if more.is_epoch:
         yield "  an epoch of disjoint batches: every record once"
     else:
-        yield f"  {event.sampling!r}"
+        yield f"  {sampled(event.sampling)}"
     for query in event.queries:
         yield f"      {described(query)}"

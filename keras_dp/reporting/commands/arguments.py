@@ -2,9 +2,12 @@
 
 import argparse
 import math
+from pathlib import Path
 from typing import get_args
 
 from keras_dp.accountants.normalize.adjacency import Neighbours
+from keras_dp.errors import OutputError
+from keras_dp.ledger import PrivacyLedger
 
 
 def add_file(parser: argparse.ArgumentParser, name: str = "file") -> None:
@@ -15,14 +18,14 @@ def add_file(parser: argparse.ArgumentParser, name: str = "file") -> None:
 def add_delta(parser: argparse.ArgumentParser) -> None:
     """Adds the delta of a guarantee."""
     parser.add_argument(
-        "--delta", type=_delta, required=True, help="in (0, 1), such as 1e-5"
+        "--delta", type=delta, required=True, help="in (0, 1), such as 1e-5"
     )
 
 
 def add_epsilon(parser: argparse.ArgumentParser) -> None:
     """Adds the epsilon of a target."""
     parser.add_argument(
-        "--epsilon", type=_positive, required=True, help="the target"
+        "--epsilon", type=positive, required=True, help="the target"
     )
 
 
@@ -46,6 +49,36 @@ def add_group_size(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Adds the choice of JSON."""
+    parser.add_argument(
+        "--json", action="store_true", help="print a JSON object"
+    )
+
+
+def existing(path: str) -> PrivacyLedger:
+    """Opens a ledger for writing that exists.
+
+    Raises:
+        FileNotFoundError: There is none.
+    """
+    PrivacyLedger.open(path, mode="r").close()
+    return PrivacyLedger.open(path)
+
+
+def write(path: str, text: str) -> None:
+    """Writes a file.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    try:
+        with Path(path).open("w", encoding="utf-8", newline="") as file:
+            file.write(text)
+    except OSError as error:
+        raise OutputError(str(error)) from error
+
+
 def count(text: str) -> int:
     """Returns a whole number >= 1."""
     try:
@@ -59,20 +92,22 @@ def count(text: str) -> int:
     return number
 
 
-def _positive(text: str) -> float:
+def positive(text: str) -> float:
+    """Returns a finite number > 0."""
     number = _number(text)
     if not 0 < number < math.inf:
         raise argparse.ArgumentTypeError(f"must be a number > 0, not {text!r}")
     return number
 
 
-def _delta(text: str) -> float:
-    delta = _number(text)
-    if not 0 < delta < 1:
+def delta(text: str) -> float:
+    """Returns a number in (0, 1)."""
+    number = _number(text)
+    if not 0 < number < 1:
         raise argparse.ArgumentTypeError(
             f"must be a number in (0, 1), not {text!r}"
         )
-    return delta
+    return number
 
 
 def _number(text: str) -> float:

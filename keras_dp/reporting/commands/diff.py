@@ -6,7 +6,12 @@ from collections.abc import Iterator
 from keras_dp.ledger import CountedRound, Header, PrivacyLedger, Round
 from keras_dp.reporting.commands import arguments
 from keras_dp.reporting.difference import Difference, difference
-from keras_dp.reporting.wording import counted, described, on_one_line
+from keras_dp.reporting.wording import (
+    counted,
+    described,
+    on_one_line,
+    sampled,
+)
 
 HELP = "print what ledger B holds that ledger A does not"
 # Adaptive clipping makes every round of a run another kind.
@@ -78,7 +83,7 @@ def _listed(name: str, kinds: tuple[tuple[Round, int], ...]) -> Iterator[str]:
     yield f"Only in {name}: {counted(total, 'round')}"
     for each, count in kinds[:_MOST_SHOWN]:
         seeded = ", with a chosen seed" if each.seeded else ""
-        yield f"  {count:,} x {each.sampling!r}{seeded}"
+        yield f"  {count:,} x {sampled(each.sampling)}{seeded}"
         for query in each.queries:
             yield f"      {described(query)}"
     if len(kinds) > _MOST_SHOWN:

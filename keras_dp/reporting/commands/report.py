@@ -1,12 +1,13 @@
-"""`keras-dp report`: the rounds of a ledger and their epsilon."""
+"""`keras-dp report`: who spent what, and which theorem covers it."""
 
 import argparse
 
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.reporting.commands import arguments
 from keras_dp.reporting.report import make_report
+from keras_dp.reporting.report_page import report_page
 
-HELP = "print the rounds of a ledger and their epsilon"
+HELP = "print who spent what privacy, and which theorem covers it"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,22 +17,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_neighbours(parser)
     arguments.add_group_size(parser)
     parser.add_argument(
+        "--run",
+        action="append",
+        default=[],
+        help="report this run only, by its name or number, after the total of "
+        "all; may be repeated",
+    )
+    parser.add_argument(
         "--all", action="store_true", help="print epsilon by every accountant"
     )
     parser.add_argument(
-        "--json", action="store_true", help="print a JSON object"
+        "--html", help="also write the report with pictures, as one HTML file"
     )
+    arguments.add_json(parser)
 
 
 def answer(options: argparse.Namespace) -> str:
-    """Returns the report."""
+    """Returns the report, and writes its page.
+
+    Raises:
+        OutputError: The page could not be written.
+        ValueError: The ledger has no such run.
+    """
+    details = bool(options.json or options.html)
     with PrivacyLedger.open(options.file, mode="r") as ledger:
+        names = {run.name for run in ledger.runs} if options.run else set()
         report = make_report(
             ledger,
             delta=options.delta,
             neighbours=options.neighbours,
+            # Some take long, and nobody has asked for them.
+            accountants=None if details or options.all else (),
             group_size=options.group_size,
+            runs=[
+                int(each) if each.isdecimal() and each not in names else each
+                for each in options.run
+            ],
+            details=details,
         )
+    if options.html:
+        arguments.write(options.html, report_page(report))
     if options.json:
         return report.as_json()
     return report.as_text(every_accountant=options.all)

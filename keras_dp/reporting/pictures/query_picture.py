@@ -1,4 +1,4 @@
-"""Draws a bar for the cost of each query."""
+"""Draws a bar for the cost of each query, or of each run."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,9 @@ _ROW, _TOP, _LEFT, _RIGHT = 40, 10, 12, 84
 _LONGEST_NAME = 52
 
 
-def query_picture(costs: Sequence[QueryCost], *, delta: float) -> str:
+def query_picture(
+    costs: Sequence[QueryCost], *, delta: float, each_one: str = "query"
+) -> str:
     """Returns an SVG picture with a bar for each query.
 
     A bar ends at the epsilon that the query would have if nothing else had
@@ -20,6 +22,7 @@ def query_picture(costs: Sequence[QueryCost], *, delta: float) -> str:
     Args:
         costs: From `query_costs`.
         delta: All costs are at it.
+        each_one: Names the things that have a bar.
 
     Returns:
         An `<svg>` element that is complete by itself.
@@ -45,7 +48,7 @@ def query_picture(costs: Sequence[QueryCost], *, delta: float) -> str:
     )
     return picture(
         "".join(marks),
-        f"Epsilon at delta = {delta:g} of each query alone, and of all "
+        f"Epsilon at delta = {delta:g} of each {each_one} alone, and of all "
         f"together: {said}.",
         2 * _TOP + _ROW * len(costs),
     )

@@ -50,8 +50,8 @@ def trade_off_picture(curve: TradeOff, *, logarithmic: bool = False) -> str:
     chart.line(guesses, "guess")
     chart.line(most, "k0")
     if logarithmic:
-        chart.note(1.3e-5, 0.55, "no attack is above the line")
-        chart.note(0.6, 1.5e-5, "guessing: dashed", "end")
+        chart.note(0.6, 1.5e-5, "no attack is above the line", "end")
+        chart.note(0.6, 3.5e-5, "guessing: dashed", "end")
     else:
         chart.note(0.97, 0.05, "no attack is above the line", "end")
         chart.note(0.97, 0.12, "guessing: dashed", "end")

@@ -1,0 +1,152 @@
+"""What a reader of a report should know before believing its numbers."""
+
+from collections.abc import Iterator, Sequence
+
+from keras_dp.budgets import Guarantee
+from keras_dp.ledger import (
+    CountedRound,
+    Header,
+    NonPrivateSum,
+    RunRecord,
+    UnverifiedSampling,
+)
+from keras_dp.reporting.wording import UNITS_OF_ROWS, counted, on_one_line
+
+
+def cautions(
+    header: Header,
+    runs: Sequence[RunRecord],
+    rounds: Sequence[CountedRound],
+    guarantee: Guarantee,
+) -> tuple[str, ...]:
+    """Returns sentences on what the numbers take for granted or leave open.
+
+    Args:
+        header: The header of the ledger.
+        runs: All of its runs.
+        rounds: All of its rounds.
+        guarantee: The line to publish, with its theorem.
+
+    >>> from keras_dp.budgets import guarantee
+    >>> from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger
+    >>> ledger = PrivacyLedger.in_memory(dataset="clinic")
+    >>> ledger.record(FullDataset(True), [GaussianSum("ages", 1.0, 4.0)])
+    >>> cautions(ledger.header, ledger.runs, ledger.rounds,
+    ...          guarantee(ledger, delta=1e-5))
+    ('Nothing in the ledger shows what the theorem takes for granted: ask ...
+    """
+    return (
+        *_of_the_theorem(guarantee),
+        *_of_rounds(rounds),
+        *_of_runs(runs),
+        *_of_the_unit(header),
+    )
+
+
+def _of_the_theorem(guarantee: Guarantee) -> Iterator[str]:
+    if not guarantee.is_unconditional:
+        yield (
+            "Nothing in the ledger shows what the theorem takes for granted: "
+            "ask the people who made the runs. Plans that are written, or "
+            "accounts that are opened, before the first round leave nothing to "
+            "ask."
+        )
+    if guarantee.ex_post is not None:
+        yield (
+            "The epsilon of the rounds that ran is known after the fact (ex "
+            "post). Publish the first one."
+        )
+
+
+def _of_rounds(rounds: Sequence[CountedRound]) -> Iterator[str]:
+    def number(found: Iterator[int]) -> tuple[int, str]:
+        total = sum(found)
+        return total, counted(total, "round")
+
+    bare, text = number(
+        count
+        for each, count in rounds
+        if any(isinstance(query, NonPrivateSum) for query in each.queries)
+    )
+    if bare:
+        yield f"{text} released a sum without noise: nothing protects it."
+    unverified, text = number(
+        count
+        for each, count in rounds
+        if isinstance(each.sampling, UnverifiedSampling)
+    )
+    if unverified:
+        yield (
+            f"The sampling of {text} was not verified: nothing is gained from "
+            "it, and the guarantee is for replacing or zeroing a record, not "
+            "for adding or removing one."
+        )
+    declared, text = number(
+        count
+        for each, count in rounds
+        if not getattr(each.sampling, "drawn_by_library", False)
+        and not isinstance(each.sampling, UnverifiedSampling)
+    )
+    if declared:
+        yield (
+            f"The sampling of {text} is as somebody declared it: no sampler of "
+            "this library drew the records."
+        )
+    seeded, text = number(count for each, count in rounds if each.seeded)
+    if seeded:
+        yield (
+            f"{text} had a seed that the caller chose: private only towards "
+            "those who cannot know it."
+        )
+
+
+def _of_runs(runs: Sequence[RunRecord]) -> Iterator[str]:
+    for run in runs:
+        name = f"run {run.number} ({on_one_line(run.name)})"
+        if run.unsettled:
+            yield _unsettled(run, name)
+        elif run.state == "running":
+            yield f"The process of {name} is running: the numbers may grow."
+        elif run.state == "died" and run.outcome is None:
+            yield (
+                f"The process of {name} died. All that it may have released "
+                "counts."
+            )
+
+
+def _unsettled(run: RunRecord, name: str) -> str:
+    reserved = counted(run.unsettled, "round")
+    if run.start is None:
+        return (
+            f"{reserved} outside of runs reserved and not settled: a process "
+            "is running, or died. They count."
+        )
+    if run.state in ("running", "planned"):
+        return (
+            f"{reserved} of {name} reserved by its process, which is running. "
+            "They count; the numbers may change."
+        )
+    if run.state == "unknown":
+        return (
+            f"{reserved} of {name} reserved and not settled: its process runs "
+            "on another machine, or died. They count."
+        )
+    return (
+        f"{reserved} of {name} reserved by a process that died. They count, "
+        "although not all of them may have run."
+    )
+
+
+def _of_the_unit(header: Header) -> Iterator[str]:
+    unit = on_one_line(header.unit)
+    if header.unit == "microbatch":
+        yield (
+            "The unit is a microbatch, a group of records that are drawn "
+            "together: one person may be in several of them."
+        )
+    elif header.unit not in UNITS_OF_ROWS:
+        rows = counted(header.rows_per_unit, "row")
+        yield (
+            f"That one {unit} has at most {rows} of the data was declared, and "
+            "not checked."
+        )

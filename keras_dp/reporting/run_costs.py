@@ -1,0 +1,165 @@
+"""The cost of each run of a ledger, alone and with those before it."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from keras_dp.accountants.claim import claim
+from keras_dp.accountants.normalize.adjacency import (
+    Neighbours,
+    chosen_neighbours,
+)
+from keras_dp.budgets import keeps_to_plan
+from keras_dp.errors import UnsupportedEventError
+from keras_dp.ledger import CountedRound, Round, RunRecord
+
+
+class RunCost(NamedTuple):
+    """A run, and its epsilon.
+
+    Attributes:
+        run: As it stands in the ledger.
+        epsilon: The cost as if nothing else had been released: of the plan, if
+            the run kept to one, else of its rounds. `inf` without a bound.
+        total_epsilon: The same of this run and all before it.
+    """
+
+    run: RunRecord
+    epsilon: float
+    total_epsilon: float
+
+    @property
+    def state(self) -> str:
+        """How the run stands, in one word.
+
+        "finished", "stopped" (before its end), "budget" (a target or an account
+        left no room), "failed" (an exception), "died" (its process is gone),
+        "running", "planned", or "unknown".
+        """
+        outcome = self.run.outcome
+        return self.run.state if outcome is None else outcome
+
+    @property
+    def name(self) -> str:
+        """The name people use; a phrase for rounds that belong to no run."""
+        return self.run.name or "rounds without a run"
+
+    @property
+    def planned(self) -> int | None:
+        """The number of rounds that were planned; `None` without a plan."""
+        if self.run.plan is None:
+            return None
+        return sum(count for _, count in self.run.plan)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns what JSON can hold."""
+        run, start = self.run, self.run.start
+        content: dict[str, Any] = {
+            "number": run.number,
+            "name": run.name,
+            "state": self.state,
+            "rounds": len(run),
+            "planned_rounds": self.planned,
+            "unsettled_rounds": run.unsettled,
+            "epsilon": json_number(self.epsilon),
+            "total_epsilon": json_number(self.total_epsilon),
+        }
+        if start is not None:
+            author = start.author
+            content |= {
+                "purpose": start.purpose,
+                "description": start.description,
+                "account": start.account,
+                "model": start.model,
+                "started": run.started,
+                "updated": run.updated,
+                "user": author.user,
+                "host": author.host,
+                "program": author.program,
+                "program_hash": author.program_hash,
+                "versions": dict(author.versions),
+            }
+        return content
+
+
+def run_costs(
+    runs: Sequence[RunRecord],
+    *,
+    delta: float,
+    neighbours: Neighbours | None = None,
+    group_size: int = 1,
+) -> tuple[RunCost, ...]:
+    """Returns the cost of each run, and of all up to it.
+
+    The last total is that of all runs, composed as if fixed in advance.
+
+    Args:
+        runs: From `PrivacyLedger.runs`, in their order.
+        delta: In (0, 1).
+        neighbours: The adjacency relation; by default the strongest that all
+            rounds support.
+        group_size: How many records epsilon protects together, >= 1.
+
+    >>> from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger
+    >>> ledger = PrivacyLedger.in_memory(dataset="doc")
+    >>> for name in ("ages", "incomes"):
+    ...     with ledger.start_run(name, purpose="statistics") as run:
+    ...         run.record(FullDataset(), [GaussianSum("sum", 1.0, 4.0)])
+    >>> [(each.name, round(each.epsilon, 3), round(each.total_epsilon, 3))
+    ...  for each in run_costs(ledger.runs, delta=1e-5)]
+    [('ages', 0.926, 0.926), ('incomes', 0.926, 1.356)]
+    """
+    counted = [rounds_that_count(run, neighbours) for run in runs]
+    every = [pair for rounds in counted for pair in rounds]
+    try:
+        relation = chosen_neighbours(every, neighbours)
+    except UnsupportedEventError:
+        return tuple(RunCost(run, math.inf, math.inf) for run in runs)
+    known: dict[frozenset[tuple[Round, int]], float] = {}
+
+    def cost(counts: Counter[Round]) -> float:
+        # Trials are often alike.
+        key = frozenset(counts.items())
+        if key not in known:
+            found = claim(
+                counts.items(),
+                delta=delta,
+                neighbours=relation,
+                group_size=group_size,
+            )
+            known[key] = found.epsilon if found.is_bound else math.inf
+        return known[key]
+
+    total: Counter[Round] = Counter()
+    found = []
+    for run, rounds in zip(runs, counted, strict=True):
+        alone = _counts(rounds)
+        total += alone
+        found.append(RunCost(run, cost(alone), cost(total)))
+    return tuple(found)
+
+
+def rounds_that_count(
+    run: RunRecord, neighbours: Neighbours | None = None
+) -> tuple[CountedRound, ...]:
+    """Returns the plan of a run that keeps to one, else its rounds.
+
+    The cost of the plan is a guarantee whenever the run stopped; see
+    `budgets.guarantee`.
+    """
+    if run.plan is not None and keeps_to_plan(run, neighbours):
+        return run.plan
+    return run.rounds
+
+
+def json_number(value: float) -> float | str:
+    """Returns a number, or the text `inf`, which JSON lacks as a number."""
+    return value if math.isfinite(value) else "inf"
+
+
+def _counts(rounds: Iterable[CountedRound]) -> Counter[Round]:
+    counts: Counter[Round] = Counter()
+    for round_, count in rounds:
+        counts[round_] += count
+    return counts
