@@ -8,9 +8,10 @@ import keras
 
 from keras_dp.dp_queries import DPQuery, GaussianAverageQuery
 from keras_dp.errors import CalibrationError
-from keras_dp.ledger import PrivacyLedger, Round
+from keras_dp.ledger import AccountRecord, PrivacyLedger, Round
 from keras_dp.optimizers.private_round import PrivateRound
 from keras_dp.planning import calibrate_scale
+from keras_dp.recipes.noise_for_account import least_within
 from keras_dp.recipes.training_data import summed_records
 from keras_dp.sampling import PoissonBatches
 from keras_dp.training import (
@@ -44,6 +45,7 @@ def queries_for(
     l2_norm_clip: float,
     private_metrics: Mapping[str, PrivateMetric] | None,
     batch_statistics: DPQuery | str | None,
+    account: AccountRecord | None = None,
 ) -> RoundQueries:
     """Returns queries with the least noise that meets a target.
 
@@ -60,8 +62,11 @@ def queries_for(
         l2_norm_clip: Bound on a record, > 0.
         private_metrics: As in `PrivateModel.compile`.
         batch_statistics: As in `make_private`.
+        account: The account that pays, if the ledger has any: it then has room
+            for all rounds as well.
 
     Raises:
+        BudgetExceededError: The account does not pay for such rounds.
         CalibrationError: No noise meets the target, or it would hide all that
             is learned.
         PrivateTrainingError: The batch statistics need a model that is built.
@@ -87,26 +92,27 @@ def queries_for(
             GaussianAverageQuery(l2_norm_clip, stddev, denominator), statistics
         )
 
-    def planned(scale: float) -> Any:
+    def round_for(scale: float) -> Round:
         gradients, statistics = queries(scale)
         side = SideQueries(private_metrics, statistics)
         round_ = PrivateRound.of(gradients, side.queries)
         events = round_.ledger_events(
             round_.plan(round_.initial_state(None)), factor
         )
-        return [*held, (Round(samples.sampling_event, events), rounds)]
+        return Round(samples.sampling_event, events)
 
     held = ledger.rounds
-    found = queries(
-        calibrate_scale(
-            planned,
-            target_epsilon=target.epsilon,
-            delta=target.delta,
-            accountant=target.accountant,
-            neighbours=target.neighbours,
-            group_size=ledger.header.rows_per_unit,
-        )
+    scale = calibrate_scale(
+        lambda scale: [*held, (round_for(scale), rounds)],
+        target_epsilon=target.epsilon,
+        delta=target.delta,
+        accountant=target.accountant,
+        neighbours=target.neighbours,
+        group_size=ledger.header.rows_per_unit,
     )
+    if account is not None:
+        scale = least_within(account, round_for, rounds, least=scale)
+    found = queries(scale)
     _check_signal(found.gradients, rounds, target, ledger)
     return found
 
@@ -125,7 +131,8 @@ def _check_signal(
     noise = query.noise_multiplier / query.denominator
     if math.sqrt(rounds) < noise:
         raise CalibrationError(
-            "`target_epsilon` must leave room to learn something. Received: "
+            "`target_epsilon`, and the account, if there is one, must leave "
+            "room to learn something. Received: "
             f"target_epsilon={target.epsilon!r}, for a ledger "
             f"{place_of(ledger)} that holds {len(ledger):,} rounds: the noise "
             "would hide all that more rounds say. Raise the target, or name "

@@ -6,6 +6,7 @@ from typing import Any, Literal
 import keras
 
 from keras_dp import _check, _peers
+from keras_dp.budgets import chosen_account
 from keras_dp.dp_queries import DPQuery, GaussianAverageQuery
 from keras_dp.keras_internals import compile_arguments_of, print_line
 from keras_dp.ledger import PrivacyLedger, places
@@ -18,7 +19,7 @@ from keras_dp.recipes.noise_for_target import (
 )
 from keras_dp.recipes.training_data import training_data
 from keras_dp.sampling import PoissonBatches
-from keras_dp.training import PrivacyTarget, PrivateModel
+from keras_dp.training import PrivacyTarget, PrivateModel, RunDetails
 from keras_dp.training.epsilon_limit import default_delta
 from keras_dp.training.tracebacks import concise
 
@@ -48,6 +49,7 @@ def make_private(
     unit_ids: Any = None,
     rows_per_unit: int | None = None,
     dataset: str | None = None,
+    run: RunDetails | str | None = None,
     verbose: bool = True,
     **options: Any,
 ) -> PrivateModel:
@@ -104,15 +106,21 @@ def make_private(
             are then for all of them together. By default that of the ledger,
             1 for a new one.
         dataset: Id of the data set; by default the name of a new file.
+        run: As in `PrivateModel.fit`, which takes it from here. Where the
+            ledger has accounts, the noise is also such that the one that pays
+            has room for all rounds.
         verbose: Whether to print what was chosen.
         **options: Others of `PrivateModel.compile`. Private metrics keep their
             noise, and count towards the target.
 
     Raises:
         TypeError: `data` cannot be read, divided or capped.
+        BudgetExceededError: The account pays for planned rounds only.
         CalibrationError: The rounds that the ledger holds leave so little of
-            the target that noise would hide all that is learned.
-        ValueError: An argument is out of its range, or there is no loss.
+            the target, or of the account, that noise would hide all that is
+            learned.
+        ValueError: An argument is out of its range, or there is no loss; or
+            the ledger has several accounts, of which `run` names none.
 
     >>> import numpy as np
     >>> x, y = np.zeros([640, 3], "float32"), np.zeros([640, 1], "float32")
@@ -126,14 +134,8 @@ def make_private(
     >>> 2.99 < history.history["epsilon"][-1] <= 3
     True
     """
-    _check.integer_at_least(1, epochs=epochs)
-    _check.finite_positive(
-        l2_norm_clip=l2_norm_clip, target_epsilon=target_epsilon
-    )
-    if delta is not None:
-        check_target(target_epsilon, delta)
-    if batch_size is not None:
-        _check.integer_at_least(1, batch_size=batch_size)
+    _check_numbers(target_epsilon, delta, epochs, batch_size, l2_norm_clip)
+    details = RunDetails.of(run)
     given = training_data(
         data,
         batch_size=batch_size,
@@ -158,20 +160,38 @@ def make_private(
         l2_norm_clip=l2_norm_clip,
         private_metrics=options.get("private_metrics"),
         batch_statistics=batch_statistics,
+        account=chosen_account(own, details.account),
     )
     private = PrivateModel(model)
+    inner = _inner(model, optimizer)
     private.compile(
-        DPOptimizer(
-            _inner(model, optimizer), query=queries.gradients, ledger=own
-        ),
+        DPOptimizer(inner, query=queries.gradients, ledger=own),
         batch_statistics=queries.batch_statistics,
         **compiled,
     )
-    private.samples, private.target = samples, target
+    private.samples, private.target, private.run = samples, target, details
     private.epochs, private.validation_data = epochs, given.held_back
     if verbose:
         print_line(_summary(private, samples, target, queries))
     return private
+
+
+def _check_numbers(
+    target_epsilon: float,
+    delta: float | None,
+    epochs: int,
+    batch_size: int | None,
+    l2_norm_clip: float,
+) -> None:
+    """Raises for arguments that are out of range, before any data is read."""
+    _check.integer_at_least(1, epochs=epochs)
+    _check.finite_positive(
+        l2_norm_clip=l2_norm_clip, target_epsilon=target_epsilon
+    )
+    if delta is not None:
+        check_target(target_epsilon, delta)
+    if batch_size is not None:
+        _check.integer_at_least(1, batch_size=batch_size)
 
 
 def _summary(

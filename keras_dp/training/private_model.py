@@ -90,6 +90,7 @@ class PrivateModel(HeldModel):
         epochs: How many `fit` without `x` runs; set by `make_private`.
         validation_data: The `validation_data` of `fit` without `x`; set by
             `make_private(..., validation_split=...)`.
+        run: The `run` of `fit`, where it is given none; set by `make_private`.
         target: The most that the ledger may spend: `fit` and `train_on_batch`
             end before a round would exceed it. Set by `make_private` or you.
 
@@ -139,6 +140,7 @@ class PrivateModel(HeldModel):
         self.samples: PoissonBatches | None = None
         self.epochs = 1
         self.validation_data: Any = None
+        self.run: RunDetails | None = None
         self.target: PrivacyTarget | None = None
         self._loss_scale: float | None = None
 
@@ -318,8 +320,9 @@ class PrivateModel(HeldModel):
             delta: In (0, 1), for the target and for what is shown. By default
                 that of `make_private`, else `N^-1.1` for N records, else 1e-5.
             run: A name, or `RunDetails`: how the training stands in the ledger,
-                and which of its accounts pays. Before its first round it writes
-                there what it will do at most.
+                and which of its accounts pays; by default that of
+                `make_private`. Before its first round it writes there what it
+                will do at most.
             **options: As in Keras. With `PoissonBatches`, `steps_per_epoch`
                 is a number of rounds, and `validation_data` may be
                 `PoissonBatches`, which are evaluated as by `evaluate`.
@@ -360,6 +363,7 @@ class PrivateModel(HeldModel):
                     self.model, adapter, planned, rows, ready.delta
                 )
 
+        run = self.run if run is None else run
         recorded = ready.new_run(run, terms.rounds)
         with self._running(ready, terms, recorded, begin=begin) as loop:
             if verbose and self._step is None and not self.run_eagerly:
@@ -453,6 +457,7 @@ class PrivateModel(HeldModel):
             )
         terms = FitTerms(1, {}, self.steps_per_execution)
         if self._batches_run is None:
+            run = self.run if run is None else run
             self._batches_run = ready.new_run(run, None)
             if self._batches_run is not None:
                 # Batches have no end but that of the model.

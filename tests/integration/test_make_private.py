@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import keras_dp
-from keras_dp import accountants
+from keras_dp import accountants, budgets
 from keras_dp.errors import (
     BudgetExceededError,
     CalibrationError,
@@ -529,3 +529,79 @@ class TestUnitsOfSeveralRows:
     def test_must_be_described(self, changes, message) -> None:
         with pytest.raises(ValueError, match=message):
             made(**changes)
+
+
+class TestAccounts:
+    """The noise fits the target and the account that pays."""
+
+    DELTA = 1e-4
+
+    def opened(self, *names, epsilon=1.0):
+        own = ledger()
+        for name in names:
+            budgets.open_account(
+                own, name, budgets.RenyiFilter(epsilon, self.DELTA)
+            )
+        return own
+
+    def test_have_room_for_all_rounds_and_little_more(self) -> None:
+        own = self.opened("all")
+        private = made(ledger=own, target_epsilon=2.0)
+        plain = made(target_epsilon=2.0)
+
+        private.fit(verbose=0)
+
+        (run,) = own.runs
+        assert (run.outcome, len(run)) == ("finished", 20)
+        (account,) = own.accounts
+        spent = account.balance.spent[0] / account.balance.capacities[0]
+        assert 1 - 1e-6 < spent <= 1
+        query = private.optimizer.query
+        assert query.noise_multiplier > plain.optimizer.query.noise_multiplier
+        assert TIGHT.epsilon(own, delta=self.DELTA) < 1
+        assert budgets.guarantee(own, delta=self.DELTA).basis == "account"
+
+    def test_with_more_room_than_the_target_change_nothing(self) -> None:
+        private = made(ledger=self.opened("all", epsilon=9.0))
+
+        assert private.optimizer.query == made().optimizer.query
+
+    def test_are_named_by_the_run_as_it_is_in_the_ledger(self) -> None:
+        own = self.opened("a", "b")
+        with pytest.raises(ValueError, match="must name one of the accounts"):
+            made(ledger=own)
+        details = keras_dp.RunDetails("tuned", purpose="trial", account="b")
+        private = made(ledger=own, run=details)
+
+        private.fit(verbose=0)
+
+        (run,) = own.runs
+        start = run.start
+        assert (start.name, start.purpose, start.account) == (
+            "tuned",
+            "trial",
+            "b",
+        )
+        private = made(ledger=ledger(), run="tuned")
+        private.fit(verbose=0, run="by fit")
+        private.fit(epochs=1, target_epsilon=9.0, verbose=0)
+        names = [run.name for run in private.optimizer.ledger.runs]
+        assert names == ["by fit", "tuned"]
+
+    def test_with_a_plan_are_refused_with_the_remedy(self) -> None:
+        own, other = ledger(), ledger()
+        made(ledger=other).fit(verbose=0)
+        budgets.open_account(
+            own, "all", budgets.FixedPlan(other.rounds, 3.0, self.DELTA)
+        )
+        made(ledger=own)  # As it was planned.
+
+        with pytest.raises(BudgetExceededError, match="name an account with a"):
+            made(ledger=own, batch_size=160)
+
+    def test_that_are_used_up_are_refused_with_the_remedy(self) -> None:
+        own = self.opened("all")
+        made(ledger=own, target_epsilon=9.0).fit(verbose=0)
+
+        with pytest.raises(CalibrationError, match="account"):
+            made(ledger=own, target_epsilon=9.0)

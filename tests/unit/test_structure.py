@@ -48,6 +48,7 @@ ALLOWED = {
     },
     "recipes": {
         "accountants",
+        "budgets",
         "dp_queries",
         "keras_internals",
         "ledger",
