@@ -11,6 +11,7 @@ one it shows who did. A ledger that was replaced together with its certificate
 shows nothing: keep certificates where the ledger's owner cannot change them.
 """
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -19,11 +20,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from keras_dp._version import __version__
+from keras_dp.accountants.claim import rounded_up
 from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.budgets import guarantee
 from keras_dp.errors import LedgerFormatError, LedgerIntegrityError
-from keras_dp.ledger import PrivacyLedger
+from keras_dp.ledger import Header, PrivacyLedger
 from keras_dp.ledger.canonical import canonical
+from keras_dp.reporting.wording import counted, moment, on_one_line
 
 _KIND = "keras_dp certificate"
 # Other versions of an accountant may differ by less.
@@ -102,18 +105,9 @@ class Certificate:
         Raises:
             ImportError: cryptography is not installed; `pip install
                 keras_dp[signing]`.
-            ValueError: The key is of another kind.
+            ValueError: The key is of another kind, or has a password.
         """
-        from cryptography.hazmat.primitives import serialization
-        from cryptography.hazmat.primitives.asymmetric import ed25519
-
-        key = serialization.load_pem_private_key(private_key, None)
-        if not isinstance(key, ed25519.Ed25519PrivateKey):
-            raise ValueError(
-                "`private_key` must be an Ed25519 key. Received: a "
-                f"{type(key).__name__}. `openssl genpkey -algorithm ed25519` "
-                "makes one."
-            )
+        key = signing_key(private_key)
         public = key.public_key().public_bytes_raw().hex()
         unsigned = dataclasses.replace(self, public_key=public, signature="")
         signature = key.sign(unsigned._signed_bytes()).hex()
@@ -182,6 +176,26 @@ class Certificate:
                 f"its epsilon was {again.epsilon:.6g}, not {self.epsilon:.6g}"
             )
 
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The guarantee, its theorem, and how much it covers."""
+        header = Header.from_text(self.header)
+        relation = "no adjacency relation is supported by all rounds"
+        if self.neighbours is not None:
+            unit = on_one_line(header.unit)
+            relation = f"{self.neighbours.replace('_', ' ')} {unit}"
+        if header.rows_per_unit > 1:
+            relation += f" of at most {header.rows_per_unit:,} records"
+        rounds, runs = counted(self.rounds, "round"), counted(self.runs, "run")
+        return (
+            f"epsilon <= {rounded_up(self.epsilon)} at delta = {self.delta!r}, "
+            f"{relation}",
+            f"Theorem: {self.theorem}",
+            f"It covers {rounds} in {runs} of the data set "
+            f"{on_one_line(header.dataset)}, up to row {self.seal_row}, "
+            f"{moment(self.issued)} UTC.",
+        )
+
     def _content(self) -> dict[str, Any]:
         content = dataclasses.asdict(self)
         if not math.isfinite(self.epsilon):
@@ -191,6 +205,32 @@ class Certificate:
     def _signed_bytes(self) -> bytes:
         content = {**self._content(), "signature": ""}
         return canonical(content).encode()
+
+
+def signing_key(pem: bytes) -> Any:
+    """Returns an Ed25519 key to sign with.
+
+    Args:
+        pem: A key in PEM form, without a password.
+
+    Raises:
+        ImportError: cryptography is not installed; `pip install
+            keras_dp[signing]`.
+        ValueError: The key is of another kind, or has a password.
+    """
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ed25519
+
+    key: Any = None
+    with contextlib.suppress(TypeError, ValueError):
+        key = serialization.load_pem_private_key(pem, None)
+    if not isinstance(key, ed25519.Ed25519PrivateKey):
+        raise ValueError(
+            "`private_key` must be an Ed25519 key in PEM form, without a "
+            "password. Received: something else. `openssl genpkey -algorithm "
+            "ed25519` makes one."
+        )
+    return key
 
 
 def certify(

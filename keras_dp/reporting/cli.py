@@ -1,10 +1,11 @@
 """The command line `keras-dp`; `commands` has a file for each command.
 
-Exit codes: 0 done; 1 the answer could not be written; 2 wrong usage, or a
-question without an answer; 3 the file is not a ledger that can be read
-(missing, foreign, corrupt, newer); 4 its rows contradict each other, or it is
-not the ledger that was meant. Messages about failures go to the standard error
-stream, as one line. A reader who leaves the pipe early has what it wanted: 0.
+Exit codes: 0 done; 1 the answer could not be written; 2 wrong usage, a question
+without an answer, or an extra that is not installed; 3 the file is not a ledger
+that can be read or written (missing, foreign, corrupt, newer); 4 its rows
+contradict each other, or it is not the ledger that was meant. Messages about
+failures go to the standard error stream, as one line. A reader who leaves the
+pipe early has what it wanted: 0.
 """
 
 import argparse
@@ -23,10 +24,15 @@ from keras_dp.errors import (
 )
 from keras_dp.reporting.commands import (
     afford,
+    budget,
     diff,
     explain,
+    export,
+    import_,
     plan,
     report,
+    runs,
+    seal,
     verify,
 )
 
@@ -34,11 +40,16 @@ OK, UNWRITTEN, USAGE, UNREADABLE, INCONSISTENT = 0, 1, 2, 3, 4
 
 _COMMANDS = {
     "report": report,
+    "runs": runs,
     "explain": explain,
+    "budget": budget,
     "afford": afford,
-    "diff": diff,
-    "verify": verify,
     "plan": plan,
+    "seal": seal,
+    "verify": verify,
+    "diff": diff,
+    "export": export,
+    "import": import_,
 }
 
 
@@ -51,7 +62,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(INCONSISTENT, error)
     except (LedgerError, OSError) as error:
         return _fail(UNREADABLE, error)
-    except (CalibrationError, UnsupportedEventError, ValueError) as error:
+    except (
+        CalibrationError,
+        ImportError,
+        UnsupportedEventError,
+        ValueError,
+    ) as error:
         return _fail(USAGE, error)
     except OutputError as error:
         return _fail(UNWRITTEN, error)
@@ -87,7 +103,8 @@ def _fail(code: int, error: Exception) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="keras-dp",
-        description="Reads privacy ledgers, and plans trainings.",
+        description="Reads, seals and copies privacy ledgers, opens accounts, "
+        "and plans trainings.",
         epilog="Exit codes: 0 done, 1 the answer could not be written, 2 wrong "
         "usage, 3 not a readable ledger, 4 the ledger contradicts itself or "
         "is not the one that was meant.",

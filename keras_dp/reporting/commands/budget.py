@@ -1,0 +1,100 @@
+"""`keras-dp budget`: the accounts of a ledger, and how to open one."""
+
+import argparse
+import json
+
+from keras_dp.budgets import (
+    Budget,
+    Division,
+    GaussianFilter,
+    RenyiFilter,
+    open_account,
+)
+from keras_dp.errors import BudgetExceededError
+from keras_dp.ledger import PrivacyLedger
+from keras_dp.reporting.account_states import account_states
+from keras_dp.reporting.commands import arguments
+from keras_dp.reporting.tables import account_lines
+
+HELP = "list the accounts of a ledger and what is left, or open one"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what the command is told."""
+    arguments.add_file(parser)
+    parser.add_argument("--open", metavar="NAME", help="open this account")
+    parser.add_argument("--kind", choices=("renyi", "gaussian", "division"))
+    parser.add_argument("--epsilon", type=arguments.positive)
+    parser.add_argument("--delta", type=arguments.delta, help="in (0, 1)")
+    parser.add_argument(
+        "--order",
+        type=arguments.positive,
+        help="of a Rényi filter, > 1 (default: the one with the most room)",
+    )
+    parser.add_argument("--parent", help="the account of which it is a share")
+    arguments.add_neighbours(parser)
+    arguments.add_json(parser)
+
+
+def answer(options: argparse.Namespace) -> str:
+    """Returns the accounts; with `--open`, opens one before.
+
+    Raises:
+        ValueError: The account cannot be opened with these arguments.
+    """
+    if options.open is None:
+        _check_nothing_to_open(options)
+        with PrivacyLedger.open(options.file, mode="r") as ledger:
+            return _listed(ledger, options.json)
+    budget = _budget(options)
+    with arguments.existing(options.file) as ledger:
+        try:
+            open_account(ledger, options.open, budget, parent=options.parent)
+        except BudgetExceededError as error:
+            raise ValueError(str(error)) from error
+        return _listed(ledger, options.json)
+
+
+def _check_nothing_to_open(options: argparse.Namespace) -> None:
+    for name in (
+        *("kind", "epsilon", "delta", "order", "parent", "neighbours"),
+    ):
+        if getattr(options, name) is not None:
+            raise ValueError(
+                f"`--{name}` must be given with `--open` only. Received: "
+                f"--{name}={getattr(options, name)!r}."
+            )
+
+
+def _budget(options: argparse.Namespace) -> Budget:
+    for name in ("kind", "epsilon", "delta"):
+        if getattr(options, name) is None:
+            raise ValueError(
+                f"`--{name}` must be given to open an account. Received: none."
+            )
+    if options.order is not None and options.kind != "renyi":
+        raise ValueError(
+            "`--order` must be given for `--kind renyi` only. Received: "
+            f"--order={options.order!r}, --kind={options.kind!r}."
+        )
+    given = {"epsilon": options.epsilon, "delta": options.delta}
+    given["neighbours"] = options.neighbours or "add_or_remove_one"
+    if options.kind == "renyi":
+        return RenyiFilter(**given, order=options.order)
+    if options.kind == "gaussian":
+        return GaussianFilter(**given)
+    return Division(**given)
+
+
+def _listed(ledger: PrivacyLedger, as_json: bool) -> str:
+    states = account_states(ledger)
+    if as_json:
+        return json.dumps([each.as_dict() for each in states], indent=2)
+    if not states:
+        return (
+            "No accounts: runs may spend without a limit. `--open` opens one, "
+            "which no run exceeds from then on."
+        )
+    return "\n".join(
+        ["Accounts, which no run exceeds:", *account_lines(states)]
+    )

@@ -1,0 +1,41 @@
+"""`keras-dp runs`: each run with its epsilon, and the running total."""
+
+import argparse
+import json
+
+from keras_dp.ledger import PrivacyLedger
+from keras_dp.reporting.commands import arguments
+from keras_dp.reporting.run_costs import run_costs
+from keras_dp.reporting.tables import run_lines
+
+HELP = "list the runs of a ledger with their epsilon and the running total"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what the command is told."""
+    arguments.add_file(parser)
+    arguments.add_delta(parser)
+    arguments.add_neighbours(parser)
+    arguments.add_group_size(parser)
+    arguments.add_json(parser)
+
+
+def answer(options: argparse.Namespace) -> str:
+    """Returns the table."""
+    with PrivacyLedger.open(options.file, mode="r") as ledger:
+        costs = run_costs(
+            ledger.runs,
+            delta=options.delta,
+            neighbours=options.neighbours,
+            group_size=ledger.header.rows_per_unit * options.group_size,
+        )
+    if options.json:
+        return json.dumps([each.as_dict() for each in costs], indent=2)
+    return "\n".join(
+        [
+            f"Epsilon at delta = {options.delta!r} of each run alone, and of "
+            "all so far;",
+            "of a run that kept to its plan, the epsilon of the plan.",
+            *run_lines(costs),
+        ]
+    )

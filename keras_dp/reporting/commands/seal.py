@@ -1,0 +1,66 @@
+"""`keras-dp seal`: a mark in the ledger, and a certificate of it."""
+
+import argparse
+from pathlib import Path
+
+from keras_dp.errors import OutputError
+from keras_dp.reporting.certificate import certify, signing_key
+from keras_dp.reporting.commands import arguments
+
+HELP = "seal a ledger, and write a certificate of what it held and cost"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what the command is told."""
+    arguments.add_file(parser)
+    arguments.add_delta(parser)
+    parser.add_argument(
+        "--out", required=True, help="a new file for the certificate"
+    )
+    parser.add_argument(
+        "--note", default="", help="written into the seal; nothing secret"
+    )
+    parser.add_argument(
+        "--key", help="a PEM file with an Ed25519 key, to sign with"
+    )
+    arguments.add_neighbours(parser)
+
+
+def answer(options: argparse.Namespace) -> str:
+    """Returns what was certified.
+
+    Raises:
+        OutputError: The certificate could not be written; the message says
+            whether the ledger was sealed.
+        ValueError: It cannot be signed with the key.
+    """
+    key = None if options.key is None else Path(options.key).read_bytes()
+    out = Path(options.out)
+    with arguments.existing(options.file) as ledger:
+        # A seal is for ever: everything that may fail comes first.
+        if key is not None:
+            signing_key(key)
+        try:
+            out.touch(exist_ok=False)
+        except OSError as error:
+            raise OutputError(f"{error}. Nothing was sealed.") from error
+        try:
+            certificate = certify(
+                ledger,
+                delta=options.delta,
+                neighbours=options.neighbours,
+                note=options.note,
+            )
+        except BaseException:
+            out.unlink()
+            raise
+    if key is not None:
+        certificate = certificate.signed(key)
+    arguments.write(options.out, certificate.as_json() + "\n")
+    lines = [
+        f"Sealed: row {certificate.seal_row}, hash {certificate.seal_hash}",
+        *certificate.sentences,
+    ]
+    if key is not None:
+        lines.append(f"Signed by the public key {certificate.public_key}")
+    return "\n".join(lines)

@@ -1,0 +1,371 @@
+"""Runs, accounts, seals and copies of a ledger, as a shell sees them."""
+
+import csv
+import io
+import json
+import re
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
+
+from keras_dp import budgets
+from keras_dp.ledger import GaussianSum, PoissonSampling, PrivacyLedger
+from keras_dp.reporting import account_states, make_report, run_costs
+from keras_dp.reporting.cli import main
+
+DELTA = ["--delta", "1e-5"]
+SAMPLING = PoissonSampling(0.01, drawn_by_library=True)
+STEP = [GaussianSum("gradients", 1.0, 4.0)]
+OPEN = ["--open", "all", "--kind", "renyi", "--epsilon", "3", *DELTA]
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "clinic.ledger"
+    with PrivacyLedger.open(path, dataset="clinic", unit="patient") as ledger:
+        for name in ("first", "7"):
+            with ledger.start_run(name) as run:
+                run.record(SAMPLING, STEP, 100)
+    return path
+
+
+@pytest.fixture
+def shell(path, capsys):
+    """Returns what a command prints; it must end with `code`."""
+
+    def run(command, *options, code=0):
+        found = main([command, str(path), *map(str, options)])
+        out, err = capsys.readouterr()
+        assert found == code, err
+        if code:
+            assert out == ""
+            assert re.fullmatch(r"keras-dp: [^\n]+\n", err)
+            return err
+        assert err == ""
+        return out.rstrip("\n")
+
+    return run
+
+
+def flat(text):
+    return " ".join(text.split())
+
+
+def pem(key, password=None):
+    encryption = serialization.NoEncryption()
+    if password:
+        encryption = serialization.BestAvailableEncryption(password)
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        encryption,
+    )
+
+
+class TestRuns:
+    def test_prints_the_running_total(self, shell, path) -> None:
+        out = shell("runs", *DELTA, "--group-size", 2)
+
+        with PrivacyLedger.open(path, mode="r") as ledger:
+            costs = run_costs(ledger.runs, delta=1e-5, group_size=2)
+        shown = re.findall(r"^ +\d+  .* ([\d.]+) +([\d.]+)$", out, re.M)
+        assert len(shown) == 2
+        for cost, (alone, total) in zip(costs, shown, strict=True):
+            assert 0 <= float(alone) - cost.epsilon < 1.1e-4
+            assert 0 <= float(total) - cost.total_epsilon < 1.1e-4
+
+    def test_prints_json(self, shell) -> None:
+        content = json.loads(shell("runs", *DELTA, "--json"))
+
+        assert [run["name"] for run in content] == ["first", "7"]
+        assert content[0]["total_epsilon"] < content[1]["total_epsilon"]
+
+
+class TestReport:
+    def test_of_some_runs_has_the_total_first(self, shell, path) -> None:
+        out = shell("report", *DELTA, "--run", "first")
+
+        with PrivacyLedger.open(path, mode="r") as ledger:
+            expected = make_report(
+                ledger, delta=1e-5, runs=["first"], accountants=()
+            )
+        assert out == expected.as_text()
+        assert out.startswith("All of the ledger: epsilon <= ")
+
+    @pytest.mark.parametrize(
+        ("run", "chosen"), [("7", "7"), ("1", 1), ("first", "first")]
+    )
+    def test_takes_names_before_numbers(self, run, chosen, shell) -> None:
+        content = json.loads(shell("report", *DELTA, "--json", "--run", run))
+
+        assert content["chosen_runs"] == [chosen]
+        assert content["total_rounds"] == 100
+
+    def test_of_a_run_that_is_not_there_is_2(self, shell) -> None:
+        assert "`runs` must be" in shell(
+            "report", *DELTA, "--run", "none", code=2
+        )
+
+    def test_writes_a_page(self, shell, tmp_path) -> None:
+        shell("report", *DELTA, "--html", tmp_path / "a.html")
+
+        page = (tmp_path / "a.html").read_text("utf-8")
+        assert page.startswith("<!DOCTYPE html>")
+
+    def test_that_cannot_be_written_is_1(self, shell, tmp_path) -> None:
+        shell("report", *DELTA, "--html", tmp_path / "no" / "a.html", code=1)
+
+
+class TestBudget:
+    def test_says_that_there_is_none(self, shell) -> None:
+        assert "No accounts" in shell("budget")
+        assert json.loads(shell("budget", "--json")) == []
+
+    @pytest.mark.parametrize(
+        ("kind", "budget"),
+        [
+            ("renyi", budgets.RenyiFilter(3.0, 1e-5)),
+            ("gaussian", budgets.GaussianFilter(3.0, 1e-5)),
+            ("division", budgets.Division(3.0, 1e-5)),
+        ],
+    )
+    def test_opens_an_account(self, kind, budget, tmp_path, capsys) -> None:
+        path = tmp_path / "new.ledger"
+        PrivacyLedger.open(path, dataset="d").close()
+
+        code = main(["budget", str(path), *OPEN[:3], kind, *OPEN[4:], "--json"])
+
+        content = json.loads(capsys.readouterr().out)
+        assert code == 0
+        with PrivacyLedger.open(path, mode="r") as ledger:
+            (state,) = account_states(ledger)
+        assert state.budget == budget
+        assert content == [state.as_dict()]
+
+    def test_opens_a_share_with_an_order(self, tmp_path, capsys) -> None:
+        path = str(tmp_path / "new.ledger")
+        PrivacyLedger.open(path, dataset="d").close()
+        main(["budget", path, *OPEN[:3], "division", *OPEN[4:]])
+
+        code = main(
+            [
+                *("budget", path, "--open", "part", "--kind", "renyi"),
+                *("--epsilon", "2", "--delta", "5e-6", "--order", "9"),
+                *("--parent", "all", "--neighbours", "add_or_remove_one"),
+            ]
+        )
+
+        assert code == 0
+        assert "a share of all" in flat(capsys.readouterr().out)
+        with PrivacyLedger.open(path, mode="r") as ledger:
+            assert account_states(ledger)[1].budget.order == 9
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            ["--kind", "renyi"],
+            ["--open", "all", "--epsilon", "3", *DELTA],
+            ["--open", "all", "--kind", "renyi", *DELTA],
+            ["--open", "all", "--kind", "renyi", "--epsilon", "3"],
+            [*OPEN[:3], "gaussian", *OPEN[4:], "--order", "3"],
+            [*OPEN, "--parent", "none"],
+            [*OPEN, "--order", "1"],
+            [*OPEN[:3], "division", *OPEN[4:]],  # The ledger holds rounds.
+            [*OPEN[:5], "0.001", *DELTA],  # They cost more.
+        ],
+        ids=" ".join,
+    )
+    def test_that_cannot_be_opened_is_2(self, options, shell, path) -> None:
+        before = path.read_bytes()
+
+        message = shell("budget", *options, code=2)
+
+        assert "Received" in message
+        assert path.read_bytes() == before
+
+    def test_of_a_missing_ledger_is_3(self, tmp_path, capsys) -> None:
+        code = main(["budget", str(tmp_path / "none.ledger"), *OPEN])
+
+        assert code == 3
+        assert not (tmp_path / "none.ledger").exists()
+
+
+class TestSeals:
+    """A certificate, checked later."""
+
+    @pytest.fixture
+    def certificate(self, tmp_path):
+        return tmp_path / "certificate.json"
+
+    @pytest.fixture
+    def key(self, tmp_path):
+        key = ed25519.Ed25519PrivateKey.generate()
+        (tmp_path / "key.pem").write_bytes(pem(key))
+        return key
+
+    def grow(self, path) -> None:
+        with (
+            PrivacyLedger.open(path) as ledger,
+            ledger.start_run("later") as run,
+        ):
+            run.record(SAMPLING, STEP, 50)
+
+    def test_covers_the_ledger_and_one_that_has_grown(
+        self, shell, path, certificate
+    ) -> None:
+        out = shell("seal", *DELTA, "--out", certificate, "--note", "June")
+        same = shell("verify", "--against", certificate)
+        self.grow(path)
+        grown = shell("verify", "--against", certificate)
+
+        content = json.loads(certificate.read_text())
+        assert content["seal_hash"] in out
+        assert "Theorem: composed as if fixed in advance" in out
+        assert "200 rounds in 2 runs of the data set clinic" in out
+        assert "holds the rounds that were certified, and no more" in same
+        assert "extends what was certified: 50 rounds follow" in grown
+        assert "Nobody signed" in grown
+        assert "Seals, before which no row changes" in shell("report", *DELTA)
+
+    def test_of_another_ledger_is_4(self, shell, path, certificate) -> None:
+        shell("seal", *DELTA, "--out", certificate)
+        path.unlink()
+        PrivacyLedger.open(path, dataset="clinic", unit="patient").close()
+
+        assert "not the one that was certified" in shell(
+            "verify", "--against", certificate, code=4
+        )
+
+    def test_is_signed(self, shell, certificate, key, tmp_path) -> None:
+        public = key.public_key().public_bytes_raw().hex()
+        other = ed25519.Ed25519PrivateKey.generate().public_key()
+        options = ["--against", certificate, "--public-key"]
+
+        out = shell(
+            *("seal", *DELTA, "--out", certificate),
+            *("--key", tmp_path / "key.pem"),
+        )
+
+        assert f"Signed by the public key {public}" in out
+        asked = shell("verify", *options, public.upper())
+        assert f"signed by the key {public}, as demanded" in flat(asked)
+        assert "demand one" in flat(shell("verify", *options[:2]))
+        shell("verify", *options, other.public_bytes_raw().hex(), code=4)
+        text = certificate.read_text().replace('"rounds": 200', '"rounds": 9')
+        certificate.write_text(text)
+        shell("verify", *options, public, code=4)
+
+    def test_that_must_be_signed_and_is_not_is_4(
+        self, shell, certificate
+    ) -> None:
+        shell("seal", *DELTA, "--out", certificate)
+
+        assert "not signed" in shell(
+            *("verify", "--against", certificate, "--public-key", "ab"), code=4
+        )
+
+    @pytest.mark.parametrize(
+        ("content", "code"),
+        [(b"none", 2), (None, 3), ("password", 2), ("rsa", 2)],
+    )
+    def test_without_a_key_nothing_is_sealed(
+        self, content, code, shell, path, certificate, tmp_path
+    ) -> None:
+        if content == "password":
+            key = ed25519.Ed25519PrivateKey.generate()
+            content = pem(key, password=b"x")
+        elif content == "rsa":
+            content = pem(rsa.generate_private_key(65537, 2048))
+        if content is not None:
+            (tmp_path / "key.pem").write_bytes(content)
+        before = path.read_bytes()
+
+        shell(
+            *("seal", *DELTA, "--out", certificate),
+            *("--key", tmp_path / "key.pem"),
+            code=code,
+        )
+
+        assert path.read_bytes() == before
+        assert not certificate.exists()
+
+    def test_never_replaces_a_file(self, shell, path, certificate) -> None:
+        certificate.write_text("mine")
+        before = path.read_bytes()
+
+        assert "Nothing was sealed" in shell(
+            "seal", *DELTA, "--out", certificate, code=1
+        )
+        assert (certificate.read_text(), path.read_bytes()) == ("mine", before)
+
+    def test_that_is_none_is_3(self, shell, certificate) -> None:
+        certificate.write_text("{}")
+        shell("verify", "--against", certificate, code=3)
+
+    def test_a_key_without_a_certificate_is_2(self, shell) -> None:
+        shell("verify", "--public-key", "ab", code=2)
+
+
+class TestCopies:
+    def test_lose_nothing(self, shell, path, tmp_path, capsys) -> None:
+        shell("export", "--to", "json", "--out", tmp_path / "a.json")
+
+        code = main(
+            ["import", str(tmp_path / "a.json"), "--out", f"{path}.copy"]
+        )
+
+        copied, _ = capsys.readouterr()
+        assert code == 0
+        assert shell("verify").split("\n")[0] == copied.split("\n")[0]
+        with (
+            PrivacyLedger.open(path, mode="r") as one,
+            PrivacyLedger.open(f"{path}.copy", mode="r") as two,
+        ):
+            assert one.to_json() == two.to_json()
+            assert one.verify() == two.verify()
+
+    def test_print_json_and_csv(self, shell, path) -> None:
+        with PrivacyLedger.open(path, mode="r") as ledger:
+            assert shell("export", "--to", "json") == ledger.to_json()
+        rows = list(csv.DictReader(io.StringIO(shell("export", "--to", "csv"))))
+        assert sum(int(row["count"]) for row in rows) == 200
+
+    def test_print_the_registry_entry(self, shell) -> None:
+        out = shell("export", "--to", "registry", *DELTA)
+
+        assert out.startswith('url_slug: "clinic"\n')
+        assert "TO BE FILLED IN" in out
+        shell("export", "--to", "registry", code=2)
+        shell("export", "--to", "csv", *DELTA, code=2)
+
+    @pytest.mark.parametrize(
+        ("text", "code"), [("{}", 3), ("\udcff", 3), (None, 3)]
+    )
+    def test_of_no_ledger_are_3(self, text, code, tmp_path, capsys) -> None:
+        source = tmp_path / "a.json"
+        if text is not None:
+            source.write_text(text, errors="surrogateescape")
+
+        found = main(["import", str(source), "--out", str(tmp_path / "b")])
+
+        assert found == code
+        assert not (tmp_path / "b").exists()
+        assert capsys.readouterr().err.startswith("keras-dp: ")
+
+    def test_that_were_changed_are_4(self, shell, tmp_path) -> None:
+        text = shell("export", "--to", "json").replace("0.01", "0.02")
+        (tmp_path / "a.json").write_text(text)
+
+        assert (
+            main(["import", str(tmp_path / "a.json"), "--out", "unwritten"])
+            == 4
+        )
+
+    def test_never_replace_a_ledger(self, shell, path, tmp_path) -> None:
+        (tmp_path / "a.json").write_text(shell("export", "--to", "json"))
+        before = path.read_bytes()
+
+        code = main(["import", str(tmp_path / "a.json"), "--out", str(path)])
+
+        assert (code, path.read_bytes()) == (3, before)
