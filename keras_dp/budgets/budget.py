@@ -69,6 +69,11 @@ class Budget(abc.ABC):
             ValueError: No such account can be a share of this one.
         """
 
+    @property
+    @abc.abstractmethod
+    def pays_for_earlier(self) -> bool:
+        """Returns whether it pays for rounds from before it was opened."""
+
     @abc.abstractmethod
     def check_held(self, held: Iterable[CountedRound]) -> "Budget":
         """Returns the budget of an account that pays for earlier rounds too.

@@ -80,6 +80,11 @@ class Division(Budget):
             (1, units(budget.delta, self.delta)),
         )
 
+    @property
+    @override
+    def pays_for_earlier(self) -> bool:
+        return False
+
     @override
     def check_held(self, held: Iterable[CountedRound]) -> Self:
         if tuple(held):

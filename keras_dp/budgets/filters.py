@@ -80,6 +80,11 @@ class Filter(Budget):
             f"Received: one with a {self.kind}. Its runs pay from it directly."
         )
 
+    @property
+    @override
+    def pays_for_earlier(self) -> bool:
+        return self.held > 0
+
     @override
     def check_held(self, held: Iterable[CountedRound]) -> Self:
         total = sum(

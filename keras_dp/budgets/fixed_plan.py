@@ -127,6 +127,11 @@ class FixedPlan(Budget):
                 amounts[slot] += price * count
         return tuple(sorted(amounts.items()))
 
+    @property
+    @override
+    def pays_for_earlier(self) -> bool:
+        return bool(self.held)
+
     @override
     def check_held(self, held: Iterable[CountedRound]) -> Self:
         return dataclasses.replace(self, held=_merged(held))

@@ -42,6 +42,10 @@ _AS_IF_FIXED = (
     "composed as if fixed in advance: it takes for granted that no answer "
     "decided which other rounds ran, how many, or with how much noise"
 )
+_EARLIER = (
+    "; the rounds from before the account was opened count as if fixed in "
+    "advance"
+)
 _EX_POST = "the rounds that ran, known after the fact (ex post); no guarantee"
 
 
@@ -57,17 +61,14 @@ class Guarantee:
         theorem: A phrase for people.
         ex_post: The claim of the rounds that ran, if it is another; it is no
             guarantee.
+        is_unconditional: Whether the theorem takes nothing for granted.
     """
 
     claim: Claim
     basis: Basis
     theorem: str
     ex_post: Claim | None
-
-    @property
-    def is_unconditional(self) -> bool:
-        """Whether the theorem takes nothing for granted."""
-        return self.basis != "as if fixed"
+    is_unconditional: bool
 
     def sentences(self, unit: str) -> tuple[str, ...]:
         """Returns lines for people: the claim, its theorem, and the ex post.
@@ -132,7 +133,8 @@ def guarantee(
     basis, theorem = _basis(runs, neighbours)
     differs = planned != tuple(pair for run in runs for pair in run.rounds)
     ex_post = ran if differs and ran.epsilon != most.epsilon else None
-    return Guarantee(most, basis, theorem, ex_post)
+    unconditional = basis != "as if fixed"
+    return Guarantee(most, basis, theorem, ex_post, unconditional)
 
 
 def keeps_to_plan(run: RunRecord, neighbours: Neighbours | None) -> bool:
@@ -206,4 +208,8 @@ def _of_accounts(
             f"delta = {share!r}"
         )
     ex_post = ran if ran.epsilon < total.epsilon else None
-    return Guarantee(total, "account", theorem, ex_post)
+    # Which account was opened may depend on answers of earlier rounds.
+    earlier = any(budget.pays_for_earlier for budget in whole)
+    if earlier:
+        theorem += _EARLIER
+    return Guarantee(total, "account", theorem, ex_post, not earlier)

@@ -65,7 +65,7 @@ def registry_entry(
             rounds support.
 
     Returns:
-        What only people know begins with `TO_BE_FILLED_IN`.
+        A field that only people know begins with `TO_BE_FILLED_IN`.
 
     >>> from keras_dp.ledger import GaussianSum, PoissonSampling
     >>> ledger = PrivacyLedger.in_memory(dataset="clinic", unit="patient")

@@ -54,7 +54,7 @@ def database_until(
 
     Args:
         rows: All rows of a ledger.
-        meta: What stands beside them.
+        meta: The table `meta` of the ledger.
         number: The last row of the copy.
     """
     rows = rows[:number]

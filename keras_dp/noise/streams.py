@@ -9,8 +9,8 @@ where it is. Blocks of ChaCha20 are never drawn twice: the number of a piece is
 the high half of the numbers of its blocks, and the last word of the nonce says
 what they are used for. A piece has at most `2^32` blocks.
 
-Of the 16 words of a block, 15 make normal variables. The last ones of the first
-blocks are the seed of the next draw, so that noise and seed take one call.
+Fifteen of the 16 words of a block make normal variables. The last words of the
+first blocks are the seed of the next draw: noise and seed take one call.
 """
 
 import functools
@@ -125,7 +125,7 @@ def normals_and_seed(
 
     Args:
         count: How many.
-        seed: Of ChaCha20; must not be used again.
+        seed: A seed of ChaCha20, which must not be used again.
         stddev: Scalar float32.
     """
 

@@ -1,4 +1,4 @@
-"""What a reader of a report should know before believing its numbers."""
+"""Cautions: a reader needs them before believing a report's numbers."""
 
 from collections.abc import Iterator, Sequence
 

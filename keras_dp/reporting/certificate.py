@@ -35,7 +35,7 @@ _TOLERANCE = 1e-4
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Certificate:
-    """What a ledger held and cost at one of its seals.
+    """The content and the cost of a ledger at one of its seals.
 
     Attributes:
         header: The header of the ledger, as canonical JSON.

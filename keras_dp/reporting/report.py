@@ -73,7 +73,7 @@ class Details:
     """The parts of a report that take a while to compute.
 
     Attributes:
-        explanation: What an attacker can know, of the whole ledger.
+        explanation: The most that an attacker can learn from the ledger.
         queries: The cost of each query of the rounds that are reported.
         curves: Epsilon against those rounds, by accountant.
         rows: The number of rows of the ledger, which was verified.
@@ -106,15 +106,15 @@ class Report:
         delta: At which epsilon is given.
         neighbours: The adjacency relation of `costs`; None if no relation is
             supported by all rounds.
-        costs: Of the rounds, by every accountant that can replay them, in the
+        costs: Epsilon by every accountant that can replay the rounds, in the
             order of `available_accountants`; empty if none can.
         runs: Each with its epsilon and the running total.
         accounts: Each with what is left.
         seals: In the order of their writing.
         cautions: Sentences: what the numbers take for granted.
-        versions: Of the libraries by name, in all runs.
+        versions: The versions of libraries by name, in all runs.
         group_size: How many units every epsilon protects together.
-        details: What takes a while; `None` unless asked for.
+        details: The parts that take a while; `None` unless asked for.
     """
 
     dataset: str

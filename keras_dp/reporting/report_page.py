@@ -313,7 +313,7 @@ def _table(
     """Returns a table whose rows are blocks on a narrow page.
 
     Args:
-        titles: Of the columns.
+        titles: The titles of the columns.
         rows: Cells as text.
         numbers: Columns that are aligned to the right.
         wide: Columns that take a whole line on a narrow page.

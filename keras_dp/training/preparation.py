@@ -96,7 +96,7 @@ def prepared(
         side_queries: The queries beside that of the gradients.
         adapter: Where samples come from.
         replicas: The replicas of the model.
-        target: That of the private model: the most that the ledger may spend.
+        target: The most that the ledger may spend, as the model has it.
         target_epsilon: One that comes in its place.
         delta: At which epsilon is meant; by default that of the target, else
             below one record in N.

@@ -334,6 +334,8 @@ class TestAccounts:
         budgets.open_account(ledger, "all", plan)
 
         found = budgets.guarantee(ledger, delta=DELTA)
+        assert not found.is_unconditional
+        assert "before the account was opened" in found.theorem
         both = Fourier().epsilon([(step, 2000)], delta=DELTA)
         assert found.claim.epsilon == pytest.approx(both, abs=1e-6)
 
