@@ -129,9 +129,9 @@ def guarantee(
     if accounts and group_size == ledger.header.rows_per_unit:
         return _of_accounts(accounts, ran, delta)
     planned = tuple(pair for run in runs for pair in _most(run, neighbours))
-    most = cost(planned)
-    basis, theorem = _basis(runs, neighbours)
     differs = planned != tuple(pair for run in runs for pair in run.rounds)
+    most = cost(planned) if differs else ran
+    basis, theorem = _basis(runs, neighbours)
     ex_post = ran if differs and ran.epsilon != most.epsilon else None
     unconditional = basis != "as if fixed"
     return Guarantee(most, basis, theorem, ex_post, unconditional)

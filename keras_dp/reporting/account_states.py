@@ -78,8 +78,9 @@ def account_states(ledger: PrivacyLedger) -> tuple[AccountState, ...]:
     >>> round(state.share, 2), state.left
     (0.47, 'room for 1,124 rounds like the last')
     """
-    runs = ledger.runs
-    return tuple(_state(each, runs) for each in ledger.accounts)
+    accounts = ledger.accounts
+    runs = ledger.runs if accounts else ()
+    return tuple(_state(each, runs) for each in accounts)
 
 
 def _state(record: AccountRecord, runs: tuple[RunRecord, ...]) -> AccountState:

@@ -400,11 +400,17 @@ def make_report(
         neighbours=relation,
         costs=costs,
         runs=run_costs(
-            reported, delta=delta, neighbours=neighbours, group_size=together
+            reported,
+            delta=delta,
+            neighbours=neighbours,
+            group_size=together,
+            total=None if chosen or found.basis == "account" else found.claim,
         ),
         accounts=account_states(ledger),
         seals=ledger.seals,
-        cautions=cautions(ledger.header, every, ledger.rounds, found),
+        cautions=cautions(
+            ledger.header, every, ledger.rounds if chosen else rounds, found
+        ),
         versions=_versions(every),
         group_size=int(group_size),
         details=_details(

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from keras_dp.accountants.claim import claim
+from keras_dp.accountants.claim import Claim, claim
 from keras_dp.accountants.normalize.adjacency import (
     Neighbours,
     chosen_neighbours,
@@ -89,6 +89,7 @@ def run_costs(
     delta: float,
     neighbours: Neighbours | None = None,
     group_size: int = 1,
+    total: Claim | None = None,
 ) -> tuple[RunCost, ...]:
     """Returns the cost of each run, and of all up to it.
 
@@ -100,6 +101,7 @@ def run_costs(
         neighbours: The adjacency relation; by default the strongest that all
             rounds support.
         group_size: How many records epsilon protects together, >= 1.
+        total: The cost of all runs, where it is known already.
 
     >>> from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger
     >>> ledger = PrivacyLedger.in_memory(dataset="doc")
@@ -117,6 +119,8 @@ def run_costs(
     except UnsupportedEventError:
         return tuple(RunCost(run, math.inf, math.inf) for run in runs)
     known: dict[frozenset[tuple[Round, int]], float] = {}
+    if total is not None:
+        known[frozenset(_counts(every).items())] = total.epsilon
 
     def cost(counts: Counter[Round]) -> float:
         # Trials are often alike.
@@ -131,12 +135,12 @@ def run_costs(
             known[key] = found.epsilon if found.is_bound else math.inf
         return known[key]
 
-    total: Counter[Round] = Counter()
+    so_far: Counter[Round] = Counter()
     found = []
     for run, rounds in zip(runs, counted, strict=True):
         alone = _counts(rounds)
-        total += alone
-        found.append(RunCost(run, cost(alone), cost(total)))
+        so_far += alone
+        found.append(RunCost(run, cost(alone), cost(so_far)))
     return tuple(found)
 
 
