@@ -1,5 +1,6 @@
 """Epsilon in the logs, and trainings that end before a target."""
 
+import csv
 import math
 import re
 
@@ -17,6 +18,7 @@ from keras_dp.ledger import (
     PrivacyLedger,
     UnverifiedSampling,
 )
+from keras_dp.reporting import make_report
 
 DELTA = 1e-5
 STEP = [GaussianSum("gradients", 1.0, 4.0)]
@@ -237,6 +239,42 @@ class TestEpsilonInFit:
         private.fit(samples, verbose=0)
 
         assert capsys.readouterr().out == ""
+
+
+class TestTheNumberOfTheReport:
+    """Every log has the epsilon that the report says, by one accountant."""
+
+    @pytest.mark.parametrize("rows_per_unit", [1, 2])
+    def test_is_in_every_log(self, rows_per_unit, tmp_path) -> None:
+        ledger = PrivacyLedger.in_memory(
+            dataset="clinic", unit="patient", rows_per_unit=rows_per_unit
+        )
+        ledger.record(FullDataset(True), [GaussianSum("mean", 1.0, 20.0)])
+        private, samples = private_model(ledger)
+        # TensorBoard, too, writes what it is given at the end of an epoch.
+        seen = []
+
+        history = private.fit(
+            samples,
+            epochs=2,
+            verbose=0,
+            delta=DELTA,
+            callbacks=[
+                keras.callbacks.CSVLogger(tmp_path / "log.csv"),
+                keras.callbacks.LambdaCallback(
+                    on_epoch_end=lambda epoch, logs: seen.append({**logs})
+                ),
+            ],
+        ).history
+
+        report = make_report(ledger, delta=DELTA)
+        assert history["epsilon"][-1] == report.claim.epsilon
+        assert history["epsilon_of_run"][-1] == report.runs[-1].epsilon
+        with open(tmp_path / "log.csv") as file:
+            rows = [*csv.DictReader(file)]
+        assert [float(row["epsilon"]) for row in rows] == history["epsilon"]
+        for name in ("epsilon", "epsilon_of_run"):
+            assert [logs[name] for logs in seen] == history[name]
 
 
 class TestATarget:
