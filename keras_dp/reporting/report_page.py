@@ -14,7 +14,7 @@ from keras_dp.reporting.pictures import (
 )
 from keras_dp.reporting.query_costs import OTHERS, TOGETHER, QueryCost
 from keras_dp.reporting.report import SO_FAR, Details, Report
-from keras_dp.reporting.run_costs import RunCost
+from keras_dp.reporting.run_costs import RunCost, states_in_words
 from keras_dp.reporting.wording import (
     counted,
     described,
@@ -47,6 +47,7 @@ table{border-collapse:collapse;width:100%;font-size:.92rem}
 th{text-align:left;color:var(--soft);font-weight:600}
 td,th{padding:6px 10px 6px 0;border-bottom:1px solid var(--line);
 vertical-align:top}
+.whole{white-space:nowrap}
 .number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 .pair{display:flex;flex-wrap:wrap;gap:16px}.pair>figure{flex:1 1 420px;margin:0}
 .track{background:var(--line);height:14px;border-radius:7px;overflow:hidden;
@@ -159,7 +160,11 @@ def _runs(costs: Sequence[RunCost]) -> str:
             )
         )
     return (
-        _table(titles, rows, numbers=(5, 6, 7))
+        _table(titles, rows, numbers=(5, 6, 7), whole=(3,))
+        + "".join(
+            f'<p class="soft">{_text(phrase)}</p>'
+            for phrase in states_in_words(costs)
+        )
         + '<p class="soft">Alone: as if nothing else had been released. A run '
         "that kept to its plan costs its plan. Epsilons do not add up: the "
         "last column composes all runs so far.</p>"
@@ -309,6 +314,7 @@ def _table(
     rows: Iterable[Sequence[str]],
     numbers: Sequence[int] = (),
     wide: Sequence[int] = (),
+    whole: Sequence[int] = (),
 ) -> str:
     """Returns a table whose rows are blocks on a narrow page.
 
@@ -317,10 +323,12 @@ def _table(
         rows: Cells as text.
         numbers: Columns that are aligned to the right.
         wide: Columns that take a whole line on a narrow page.
+        whole: Columns whose lines are not broken.
     """
 
     def kind(index: int) -> str:
-        names = ["number"] * (index in numbers) + ["wide"] * (index in wide)
+        columns = {"number": numbers, "wide": wide, "whole": whole}
+        names = [name for name in columns if index in columns[name]]
         return f' class="{" ".join(names)}"' if names else ""
 
     head = "".join(

@@ -14,6 +14,15 @@ from keras_dp.budgets import keeps_to_plan
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import CountedRound, Round, RunRecord
 
+# How runs stand, where one word does not tell.
+STATES = {
+    "stopped": "ended before its plan did, perhaps because of what was seen",
+    "budget": "ended because a target or an account left no room",
+    "failed": "ended by an exception",
+    "died": "its process is gone, and did not end it",
+    "unknown": "its process runs on another machine, or died",
+}
+
 
 class RunCost(NamedTuple):
     """A run, and its epsilon.
@@ -31,12 +40,7 @@ class RunCost(NamedTuple):
 
     @property
     def state(self) -> str:
-        """How the run stands, in one word.
-
-        "finished", "stopped" (before its end), "budget" (a target or an account
-        left no room), "failed" (an exception), "died" (its process is gone),
-        "running", "planned", or "unknown".
-        """
+        """Returns "finished", "running", "planned", or one of `STATES`."""
         outcome = self.run.outcome
         return self.run.state if outcome is None else outcome
 
@@ -142,6 +146,16 @@ def run_costs(
         so_far += alone
         found.append(RunCost(run, cost(alone), cost(so_far)))
     return tuple(found)
+
+
+def states_in_words(costs: Sequence[RunCost]) -> tuple[str, ...]:
+    """Returns a phrase for each state of runs that needs one."""
+    states = {cost.state for cost in costs if cost.run.start is not None}
+    return tuple(
+        f"{state}: {phrase}"
+        for state, phrase in STATES.items()
+        if state in states
+    )
 
 
 def rounds_that_count(

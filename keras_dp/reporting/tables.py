@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from keras_dp.accountants.claim import rounded_up
 from keras_dp.ledger import CountedRound, RunRecord, SealRecord
 from keras_dp.reporting.account_states import AccountState
-from keras_dp.reporting.run_costs import RunCost
+from keras_dp.reporting.run_costs import RunCost, states_in_words
 from keras_dp.reporting.wording import (
     counted,
     described,
@@ -23,7 +23,7 @@ _NAME = 30
 
 
 def run_lines(costs: Sequence[RunCost]) -> Iterator[str]:
-    """Yields two lines for each run, below a line of titles."""
+    """Yields two lines for each run, between titles and words for states."""
     yield (
         f"{'#':>5}  {'run':<{_NAME}}  {'state':<8} {'rounds':>13} "
         f"{'alone':>8} {'so far':>8}"
@@ -40,6 +40,8 @@ def run_lines(costs: Sequence[RunCost]) -> Iterator[str]:
         )
         if run.start is not None:
             yield from wrapped(author_of(run), " " * 7, " " * 9)
+    for phrase in states_in_words(costs):
+        yield from wrapped(f"({phrase})", "  ")
 
 
 def author_of(run: RunRecord) -> str:

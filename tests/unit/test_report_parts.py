@@ -126,6 +126,8 @@ class TestRuns:
         assert f"training by {author.user}@{author.host}, 20" in flat(text)
         assert "UTC" in text
         assert "the second" in text
+        assert "(stopped: ended before its plan did, perhaps because" in text
+        assert "died:" not in text
         assert max(map(len, text.splitlines())) <= 79
 
     def test_of_many_the_last_are_listed(self) -> None:
