@@ -9,12 +9,8 @@ from keras_dp import _check
 from keras_dp.accountants import Accountant, available_accountants
 from keras_dp.accountants.attacks.group_privacy import group_epsilon
 from keras_dp.accountants.claim import Claim, claim, rounded_up
-from keras_dp.accountants.normalize.adjacency import (
-    Neighbours,
-    chosen_neighbours,
-)
+from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.budgets import Guarantee, guarantee
-from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
     CountedRound,
     PrivacyLedger,
@@ -30,6 +26,7 @@ from keras_dp.reporting.json_rounds import json_round
 from keras_dp.reporting.query_costs import QueryCost, query_costs
 from keras_dp.reporting.run_costs import (
     RunCost,
+    chosen_relation,
     json_number,
     rounds_that_count,
     run_costs,
@@ -362,14 +359,20 @@ def make_report(
         for run in every
         if not chosen or run.number in chosen or run.name in chosen
     )
-    relation = _relation(rounds, neighbours)
+    found = guarantee(
+        ledger, delta=delta, neighbours=neighbours, group_size=together
+    )
+    # In a large ledger it takes a while to ask each round once more.
+    total = None if chosen or found.basis == "account" else found.claim
+    relation = (
+        chosen_relation(rounds, neighbours)
+        if total is None
+        else total.neighbours
+    )
     if accountants is None:
         accountants = ()
         if relation is not None:
             accountants = available_accountants(rounds, neighbours=relation)
-    found = guarantee(
-        ledger, delta=delta, neighbours=neighbours, group_size=together
-    )
     costs = tuple(
         Cost(
             each.name,
@@ -404,7 +407,7 @@ def make_report(
             delta=delta,
             neighbours=neighbours,
             group_size=together,
-            total=None if chosen or found.basis == "account" else found.claim,
+            total=total,
         ),
         accounts=account_states(ledger),
         seals=ledger.seals,
@@ -473,16 +476,6 @@ def _details(
         rows=verified.rows,
         head=verified.head,
     )
-
-
-def _relation(
-    rounds: tuple[CountedRound, ...], neighbours: Neighbours | None
-) -> Neighbours | None:
-    """Returns the given relation, else the strongest one, None without any."""
-    try:
-        return chosen_neighbours(rounds, neighbours)
-    except UnsupportedEventError:
-        return None
 
 
 def _versions(runs: tuple[RunRecord, ...]) -> dict[str, tuple[str, ...]]:

@@ -118,9 +118,12 @@ def run_costs(
     """
     counted = [rounds_that_count(run, neighbours) for run in runs]
     every = [pair for rounds in counted for pair in rounds]
-    try:
-        relation = chosen_neighbours(every, neighbours)
-    except UnsupportedEventError:
+    relation = (
+        chosen_relation(every, neighbours)
+        if total is None
+        else total.neighbours
+    )
+    if relation is None:
         return tuple(RunCost(run, math.inf, math.inf) for run in runs)
     known: dict[frozenset[tuple[Round, int]], float] = {}
     if total is not None:
@@ -156,6 +159,16 @@ def states_in_words(costs: Sequence[RunCost]) -> tuple[str, ...]:
         for state, phrase in STATES.items()
         if state in states
     )
+
+
+def chosen_relation(
+    rounds: Iterable[tuple[Round, int]], neighbours: Neighbours | None
+) -> Neighbours | None:
+    """Returns the given relation, else the strongest one, None without any."""
+    try:
+        return chosen_neighbours(rounds, neighbours)
+    except UnsupportedEventError:
+        return None
 
 
 def rounds_that_count(
