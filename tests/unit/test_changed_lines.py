@@ -30,7 +30,7 @@ x = np.random.default_rng(0).normal(size=(20_000, 20)).astype("float32")
 y = (x[:, 0] + x[:, 1] > 0).astype("int32")
 model = keras.Sequential([keras.Input((20,)), keras.layers.Dense(2)])
 model.compile(
-    "adam",
+    keras.optimizers.Adam(0.03),
     loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     metrics=["accuracy"],
 )
@@ -40,6 +40,7 @@ model.save("model.keras")  # The user's own model, trained.
         4,
     ),
     "query = keras_dp.GaussianAverageQuery(": (PLAIN_FIT, 15),
+    "from keras_dp import budgets": (PLAIN_FIT, 15),
     "private = keras_dp.PrivateModel(model)": (PLAIN_FIT, 15),
     "discriminator = keras.Sequential([keras.Input((20,)), keras.layers.Dense"
     "(1)])": (

@@ -1,9 +1,9 @@
 """Runs, plans, accounts and seals in a ledger."""
 
+import contextlib
 import json
 import os
-import subprocess
-import sys
+import sqlite3
 import threading
 
 import pytest
@@ -22,6 +22,8 @@ from keras_dp.ledger import (
     PoissonSampling,
     PrivacyLedger,
     Round,
+    chain,
+    log,
     statements,
 )
 from tests.ledger_faults import in_a_fork
@@ -378,22 +380,21 @@ class TestTexts:
 
 def _edited(path, *edits) -> None:
     """Changes rows and computes every hash anew, as a forger would."""
-    code = f"""
-import sqlite3
-from keras_dp.ledger import chain, log
-connection = sqlite3.connect({str(path)!r}, isolation_level=None)
-for edit in {edits!r}:
-    connection.execute(edit)
-previous = None
-for row in log.rows(connection):
-    digest = chain.hash_of(
-        chain.hash_before(log.meta(connection), previous), *row[:-1])
-    connection.execute(
-        "UPDATE log SET hash = ? WHERE seq = ?", [digest, row.seq])
-    previous = row._replace(hash=digest)
-log.finish(connection, "")
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)
+    with contextlib.closing(
+        sqlite3.connect(path, isolation_level=None)
+    ) as connection:
+        for edit in edits:
+            connection.execute(edit)
+        previous = None
+        for row in log.rows(connection):
+            digest = chain.hash_of(
+                chain.hash_before(log.meta(connection), previous), *row[:-1]
+            )
+            connection.execute(
+                "UPDATE log SET hash = ? WHERE seq = ?", [digest, row.seq]
+            )
+            previous = row._replace(hash=digest)
+        log.finish(connection, "")
 
 
 @pytest.mark.parametrize(
