@@ -44,7 +44,7 @@ COMMITS = 300
 STEPS, STEP_SECONDS = 2000, 5e-3
 # What takes longer than this was a commit.
 COMMIT_SECONDS = 1e-4
-ROUNDS_OF_A_KIND = 100
+ROUNDS_OF_A_KIND, KINDS_OF_A_COMMIT = 100, 500
 QUERIES = (GaussianSum("gradients", 1.0, 4.0),)
 ACCOUNTANTS = ("Fourier", "GDP", "Moments", "StrongComposition", "RDP")
 
@@ -201,18 +201,19 @@ def _look(ledger: PrivacyLedger) -> None:
 
 
 def _fill(address: str, kinds: int) -> None:
-    """Makes a ledger of `kinds` of rounds in one transaction."""
+    """Makes a ledger of `kinds` of rounds, many in a transaction."""
     place = place_of(address)
     place.create(Header("d").as_text())
     handle = place.open(writable=True)
     ledger = PrivacyLedger(handle)
     run = ledger.start_run("many")
-    with handle.transaction() as database:
-        for kind in range(kinds):
-            query = GaussianSum("gradients", 1.0, 4.0 + 1e-5 * kind)
-            body = text_from_round(Round(PoissonSampling(0.001), (query,)))
-            rounds = log.Rounds(body, run.number)
-            log.append_record(database, rounds, ROUNDS_OF_A_KIND)
+    for start in range(0, kinds, KINDS_OF_A_COMMIT):
+        with handle.transaction() as database:
+            for kind in range(start, min(kinds, start + KINDS_OF_A_COMMIT)):
+                query = GaussianSum("gradients", 1.0, 4.0 + 1e-5 * kind)
+                body = text_from_round(Round(PoissonSampling(0.001), (query,)))
+                rounds = log.Rounds(body, run.number)
+                log.append_record(database, rounds, ROUNDS_OF_A_KIND)
     ledger.close()
 
 
