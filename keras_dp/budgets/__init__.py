@@ -11,7 +11,11 @@ from keras_dp.budgets.budget import Budget
 from keras_dp.budgets.division import Division
 from keras_dp.budgets.filters import GaussianFilter, RenyiFilter
 from keras_dp.budgets.fixed_plan import FixedPlan
-from keras_dp.budgets.guarantee import Guarantee, guarantee, keeps_to_plan
+from keras_dp.budgets.ledger_guarantee import (
+    Guarantee,
+    guarantee,
+    keeps_to_plan,
+)
 
 __all__ = [
     "Budget",
