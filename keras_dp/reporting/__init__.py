@@ -1,6 +1,6 @@
 """Reports of a ledger: text, JSON, plots, the command line."""
 
-from keras_dp.reporting.account_states import AccountState, account_states
+from keras_dp.reporting.account_state import AccountState, account_states
 from keras_dp.reporting.certificate import (
     Certificate,
     certify,

@@ -19,7 +19,7 @@ from keras_dp.ledger import (
 )
 from keras_dp.planning.epsilon_curve import EpsilonCurve, epsilon_curve
 from keras_dp.reporting import tables
-from keras_dp.reporting.account_states import AccountState, account_states
+from keras_dp.reporting.account_state import AccountState, account_states
 from keras_dp.reporting.cautions import cautions
 from keras_dp.reporting.explanation import Explanation, explain
 from keras_dp.reporting.json_rounds import json_round

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from keras_dp._version import __version__
 from keras_dp.accountants.claim import rounded_up
 from keras_dp.ledger import SealRecord
-from keras_dp.reporting.account_states import AccountState
+from keras_dp.reporting.account_state import AccountState
 from keras_dp.reporting.pictures import (
     epsilon_picture,
     explanation_block,

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from keras_dp.accountants.claim import rounded_up
 from keras_dp.ledger import CountedRound, RunRecord, SealRecord
-from keras_dp.reporting.account_states import AccountState
+from keras_dp.reporting.account_state import AccountState
 from keras_dp.reporting.run_costs import RunCost, states_in_words
 from keras_dp.reporting.wording import (
     counted,

@@ -12,7 +12,7 @@ from keras_dp.budgets import (
 )
 from keras_dp.errors import BudgetExceededError
 from keras_dp.ledger import PrivacyLedger
-from keras_dp.reporting.account_states import account_states
+from keras_dp.reporting.account_state import account_states
 from keras_dp.reporting.commands import arguments
 from keras_dp.reporting.tables import account_lines
 
