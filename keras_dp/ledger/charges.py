@@ -22,7 +22,7 @@ class Charge(NamedTuple):
     Attributes:
         account: The row that opened the account.
         prices: Pairs of a slot and what is taken from it, each > 0; the slots
-            increase.
+            increase. Empty if the round costs nothing.
     """
 
     account: int
@@ -48,7 +48,7 @@ class Charge(NamedTuple):
                 any(type(number) is not int for number in numbers)
                 or any(price < 1 for _, price in charge.prices)
                 or slots != sorted(set(slots))
-                or min(slots, default=-1) < 0
+                or any(slot < 0 for slot in slots)
                 or charge.as_text() != text
             ):
                 raise ValueError("it is not written as `as_text` writes it")

@@ -264,6 +264,17 @@ class TestAccounts:
         assert ledger.accounts[0].balance.spent == (5, 35)
         ledger.verify()
 
+    def test_free_rounds_are_paid_with_nothing(self, ledger) -> None:
+        number = ledger.open_account(account("all", 0)).number
+        run = ledger.start_run("a", account="all")
+        charge = Charge(number, ())
+
+        run.record(SAMPLING, QUERIES, 2, charge=charge)
+        run.reserve(SAMPLING, QUERIES, 3, charge=charge).settle(1)
+        assert ledger.verify().rounds == 3
+        assert ledger.runs[0].charges[0][1] == charge
+        assert ledger.accounts[0].balance.spent == (0,)
+
     def test_every_round_must_be_paid(self, ledger) -> None:
         ledger.open_account(account())
 
