@@ -263,11 +263,17 @@ class GaussianFilter(Filter):
                     f"amplification. Received: {mechanism!r}. Take a "
                     "RenyiFilter."
                 )
-        return math.fsum(
-            count / mechanism.noise_multiplier**2
+        return sum(
+            count * _squared_sensitivity(mechanism.noise_multiplier)
             for mechanism, count in mechanisms
             if isinstance(mechanism, Gaussian)
         )
+
+
+def _squared_sensitivity(noise_multiplier: float) -> float:
+    """Returns `1 / z^2`; infinite without noise, which `units` refuses."""
+    sensitivity = 1 / noise_multiplier if noise_multiplier else math.inf
+    return sensitivity * sensitivity
 
 
 def _set(

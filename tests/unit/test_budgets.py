@@ -20,6 +20,7 @@ from keras_dp.ledger import (
     DisjointBatches,
     FullDataset,
     GaussianSum,
+    NonPrivateSum,
     PoissonSampling,
     PrivacyLedger,
     Round,
@@ -116,9 +117,22 @@ class TestPrices:
         with pytest.raises(UnsupportedEventError, match="amplification"):
             budgets.GaussianFilter(1.0, DELTA).prices(gaussian(1.0, 0.1))
 
-    def test_noise_zero_has_no_price(self) -> None:
-        with pytest.raises((UnsupportedEventError, BudgetExceededError)):
-            budgets.RenyiFilter(1.0, DELTA).prices(gaussian(0.0))
+    @pytest.mark.parametrize(
+        "make", [budgets.RenyiFilter, budgets.GaussianFilter]
+    )
+    @pytest.mark.parametrize(
+        "query",
+        [
+            GaussianSum("bare", 1.0, 0.0),
+            GaussianSum("next to bare", 1.0, 5e-324),
+            GaussianSum("square underflows", 1.0, 1e-200),
+            NonPrivateSum("raw"),
+        ],
+        ids=lambda query: query.name,
+    )
+    def test_what_has_no_noise_has_no_price(self, make, query) -> None:
+        with pytest.raises(BudgetExceededError, match="finite"):
+            make(1.0, DELTA).prices(Round(FullDataset(), (query,)))
 
     @pytest.mark.parametrize(
         "budget",
