@@ -24,6 +24,7 @@ from keras_dp.ledger import (
     Round,
     chain,
     log,
+    schema,
     statements,
 )
 from tests.ledger_faults import in_a_fork
@@ -231,6 +232,29 @@ class TestStates:
         )
 
         assert ledger.runs[0].state == "died"
+
+
+def test_the_end_of_a_run_is_found_by_the_index() -> None:
+    plans = []
+
+    class Explained:
+        """Asks a database how it would answer, and finds nothing."""
+
+        def __init__(self) -> None:
+            self._database = schema.new_database("{}")
+
+        def execute(self, sql, values):
+            plans.extend(
+                row[-1]
+                for row in self._database.execute(
+                    f"EXPLAIN QUERY PLAN {sql}", values
+                )
+            )
+            return self._database.execute("SELECT 1 WHERE 0")
+
+    log._check_open(Explained(), 1)
+
+    assert any("INDEX ends" in plan for plan in plans)
 
 
 class TestAccounts:
