@@ -2,6 +2,7 @@
 
 import collections
 import time
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -23,8 +24,10 @@ class EpsilonProgress(keras.callbacks.Callback):
 
     `fit` adds one unless it is given one. `epsilon` is that of the whole ledger
     of the model, earlier runs on the data set included; if there were any,
-    `epsilon_of_run` is what was recorded since the training began. At the end
-    of the training a line names epsilon, delta and the adjacency relation.
+    `epsilon_of_run` is what was recorded since the training began. Where a
+    target or an account limits the training, `rounds_left` says for how many
+    more rounds like the next there is room. At the end of the training a line
+    names epsilon, delta and the adjacency relation, and another what is left.
     Where the ledger says that a unit has several rows, epsilon is for all of
     them together.
 
@@ -61,15 +64,23 @@ class EpsilonProgress(keras.callbacks.Callback):
         self.claim: Claim | None = None
         self.interval_seconds = interval_seconds
         self._before: collections.Counter[Round] = collections.Counter()
+        self._rounds_left: Callable[[], int | None] = lambda: None
         self._logs: dict[str, float] = {}
         self._next = -float("inf")
 
-    def attach(self, ledger: PrivacyLedger, delta: float) -> None:
+    def attach(
+        self,
+        ledger: PrivacyLedger,
+        delta: float,
+        rounds_left: Callable[[], int | None],
+    ) -> None:
         """Prepares for a training; `fit` calls it.
 
         Args:
             ledger: Where the training will be recorded.
             delta: For a callback without a delta of its own.
+            rounds_left: Says how many rounds there is still room for; `None`
+                where nothing limits them.
 
         Raises:
             PrivateTrainingError: The callback was made for another ledger.
@@ -83,6 +94,7 @@ class EpsilonProgress(keras.callbacks.Callback):
             )
         self.ledger = ledger
         self.delta = delta if self.delta is None else self.delta
+        self._rounds_left = rounds_left
         self._before = _counts(ledger)
         self._next = -float("inf")
 
@@ -115,6 +127,11 @@ class EpsilonProgress(keras.callbacks.Callback):
                 f"Privacy of all {len(self.ledger):,} rounds of the ledger: "
                 f"{sentence}."
             )
+            left = self._logs.get("rounds_left")
+            if left is not None:
+                print_line(
+                    f"There is room for {left:,.0f} more rounds like the last."
+                )
 
     def _evaluate(self) -> None:
         if self.ledger is None or self.delta is None:
@@ -126,6 +143,9 @@ class EpsilonProgress(keras.callbacks.Callback):
         if self._before:
             new = counts - self._before
             self._logs["epsilon_of_run"] = self._claimed(new.items()).epsilon
+        left = self._rounds_left()
+        if left is not None:
+            self._logs["rounds_left"] = float(left)
         ended = time.monotonic()
         rest = self.interval_seconds
         if rest is None:

@@ -34,6 +34,7 @@ def fit_callbacks(
     end: Act,
     ledger: Any,
     delta: float,
+    rounds_left: Callable[[], int | None],
 ) -> Any:
     """Returns the callbacks of `fit`, with what a private training adds.
 
@@ -47,6 +48,8 @@ def fit_callbacks(
         ledger: Where the training will be recorded. Workers that have none
             show no epsilon.
         delta: At which epsilon is shown unless a callback says otherwise.
+        rounds_left: Says how many rounds the target and account leave room
+            for, if one of them limits the training.
     """
     callbacks = _listed(given)
     own: list[Any] = [_AtEpochs(begin, end)]
@@ -56,7 +59,7 @@ def fit_callbacks(
             shown = [EpsilonProgress()]
             own += shown
         for each in shown:
-            each.attach(ledger, delta)
+            each.attach(ledger, delta, rounds_left)
     if isinstance(given, keras.callbacks.CallbackList):
         for each in own:  # The list is of Keras, with the model set.
             each.set_model(given.model)

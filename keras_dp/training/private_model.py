@@ -386,6 +386,7 @@ class PrivateModel(HeldModel):
                     lambda: self._end_epoch(loop),
                     self.optimizer.ledger,
                     ready.delta,
+                    lambda: loop.recorder.rounds_left,
                 ),
                 **options,
             )

@@ -13,6 +13,7 @@ from typing import Any
 
 from keras_dp.errors import BudgetExceededError, PrivateTrainingError
 from keras_dp.ledger import Reservation, Round, SumQueryEvent
+from keras_dp.ledger.rows import LARGEST_COUNT
 from keras_dp.training.run import TrainingRun
 
 BLOCK_SECONDS = 1.0
@@ -82,7 +83,7 @@ class RoundRecorder:
                 was forked from the one that reserved the round. Nothing may be
                 released.
         """
-        if self._used == self._reserved:
+        if not self._ahead:
             self._reserve()
         if self._reservation is not None:
             self._reservation.check_process()
@@ -135,9 +136,24 @@ class RoundRecorder:
         """Whether there is no room for a round more."""
         if self.ran_out:
             return True
-        if self._used < self._reserved or not self._run.has_limit:
+        if self._ahead or not self._run.has_limit:
             return False
         return self._run.room(self._plan(), 1) == 0
+
+    @property
+    def rounds_left(self) -> int | None:
+        """How many rounds like the next may still run under target and account.
+
+        `None` where neither of them limits the training.
+        """
+        if not self._run.has_limit:
+            return None
+        left = self._run.room(self._plan(), LARGEST_COUNT)
+        return None if left == LARGEST_COUNT else left + self._ahead
+
+    @property
+    def _ahead(self) -> int:
+        return self._reserved - self._used
 
     def _reserve(self) -> None:
         self._compare()
@@ -188,6 +204,7 @@ class UnrecordedRounds:
 
     # The chief stops, and the others with it.
     is_exhausted = ran_out = False
+    rounds_left = None
 
     def cover(self) -> None:
         """Does nothing."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import keras_dp
-from keras_dp import accountants
+from keras_dp import accountants, budgets, planning
 from keras_dp.errors import BudgetExceededError, PrivateTrainingError
 from keras_dp.ledger import (
     FullDataset,
@@ -275,6 +275,59 @@ class TestTheNumberOfTheReport:
         assert [float(row["epsilon"]) for row in rows] == history["epsilon"]
         for name in ("epsilon", "epsilon_of_run"):
             assert [logs[name] for logs in seen] == history[name]
+
+
+class TestWhatIsLeft:
+    def test_counts_down_to_the_target(self, tmp_path, capsys) -> None:
+        ledger = in_memory()
+        private, samples = private_model(ledger)
+
+        history = private.fit(
+            samples,
+            epochs=2,
+            target_epsilon=6.0,
+            delta=DELTA,
+            verbose=2,
+            callbacks=[keras.callbacks.CSVLogger(tmp_path / "log.csv")],
+        ).history
+
+        ((round_, count),) = ledger.rounds
+        left = planning.rounds_left(
+            ledger, round_, target_epsilon=6.0, delta=DELTA
+        )
+        assert count == 8
+        assert history["rounds_left"] == [left + 4, left]
+        with open(tmp_path / "log.csv") as file:
+            rows = [*csv.DictReader(file)]
+        assert [float(row["rounds_left"]) for row in rows] == [left + 4, left]
+        last = capsys.readouterr().out.strip().splitlines()[-1]
+        assert last == f"There is room for {left:,} more rounds like the last."
+
+    def test_is_nothing_when_the_target_ends_fit(self) -> None:
+        private, samples = private_model(in_memory())
+
+        history = private.fit(
+            samples, epochs=99, target_epsilon=6.0, delta=DELTA, verbose=0
+        ).history
+
+        assert history["rounds_left"][-1] == 0
+
+    def test_is_what_an_account_has_room_for(self) -> None:
+        ledger = in_memory()
+        budgets.open_account(ledger, "all", budgets.RenyiFilter(6.0, DELTA))
+        private, samples = private_model(ledger)
+
+        history = private.fit(samples, epochs=2, verbose=0).history
+
+        (account,) = ledger.accounts
+        ((_, charge),) = ledger.runs[0].charges
+        assert history["rounds_left"] == [
+            account.balance.room(charge, 10**9) + 4,
+            account.balance.room(charge, 10**9),
+        ]
+
+    def test_is_not_shown_where_nothing_limits(self) -> None:
+        assert "rounds_left" not in training(in_memory(), None)
 
 
 class TestATarget:
