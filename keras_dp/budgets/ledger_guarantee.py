@@ -38,7 +38,7 @@ _PLAN = (
 _PLANS = (
     "composition of plans that were all written before the first round of any"
 )
-_AS_IF_FIXED = (
+AS_IF_FIXED = (
     "composed as if fixed in advance: it takes for granted that no answer "
     "decided which other rounds ran, how many, or with how much noise"
 )
@@ -172,12 +172,12 @@ def _basis(
     runs: tuple[RunRecord, ...], neighbours: Neighbours | None
 ) -> tuple[Basis, str]:
     if not all(keeps_to_plan(run, neighbours) for run in runs):
-        return "as if fixed", _AS_IF_FIXED
+        return "as if fixed", AS_IF_FIXED
     if len(runs) == 1:
         return "plan", _PLAN
     first = min((run.first_row for run in runs if run.first_row), default=0)
     if first and any(run.plan_row > first for run in runs):
-        return "as if fixed", _AS_IF_FIXED
+        return "as if fixed", AS_IF_FIXED
     return "plans", _PLANS
 
 

@@ -6,6 +6,7 @@ from typing import Any, Literal
 import keras
 
 from keras_dp import _check, _peers
+from keras_dp.accountants.claim import claim
 from keras_dp.budgets import chosen_account
 from keras_dp.dp_queries import DPQuery, GaussianAverageQuery
 from keras_dp.keras_internals import compile_arguments_of, print_line
@@ -216,7 +217,24 @@ def _summary(
         f"{private.epochs:,} epochs, clip {query.l2_norm_clip:g}, noise "
         f"multiplier {query.noise_multiplier:.4g}{statistics}. Target: epsilon "
         f"{target.epsilon:g} at delta = {target.delta:.3g}, for all rounds of "
-        f"the ledger {place_of(ledger)}, which holds {len(ledger):,} so far."
+        f"the ledger {place_of(ledger)}, which holds {_held(ledger, target)}."
+    )
+
+
+def _held(ledger: PrivacyLedger, target: PrivacyTarget) -> str:
+    """Returns what earlier rounds leave less of the target, for a person."""
+    if not len(ledger):
+        return "none so far"
+    spent = claim(
+        ledger,
+        delta=target.delta,
+        accountant=target.accountant,
+        neighbours=target.neighbours,
+        group_size=ledger.header.rows_per_unit,
+    )
+    return (
+        f"{len(ledger):,} so far, of epsilon {spent.epsilon:.4g}: for other "
+        "data take another ledger"
     )
 
 

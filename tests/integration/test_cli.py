@@ -319,6 +319,9 @@ class TestAfford:
         code = main(["afford", str(path), *self.TARGET, *options])
         out, err = capsys.readouterr()
         assert (code, err) == (0, "")
+        assert "\nTheorem: composed as if fixed in advance" in out or (
+            "\nLeft: no round" in out
+        )
         return out
 
     @pytest.mark.parametrize("group", [1, 3])

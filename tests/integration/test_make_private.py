@@ -21,6 +21,8 @@ from keras_dp.sampling import (
 )
 
 TIGHT = accountants.Fourier()
+# What fit adds to the history of a training with a target.
+OF_PRIVACY = ("epsilon", "rounds_left")
 
 
 def data(records=800):
@@ -121,6 +123,16 @@ class TestWhatItMakes:
 
         made(ledger=own, target_epsilon=2.5)
 
+    def test_says_what_the_ledger_has_spent(self, capsys) -> None:
+        own = ledger()
+        own.record(PoissonSampling(0.1), [GaussianSum("a", 1.0, 4.0)], 100)
+
+        made(ledger=own, verbose=True)
+
+        spent = TIGHT.epsilon(own, delta=1e-4)
+        text = " ".join(capsys.readouterr().out.split())
+        assert f"which holds 100 so far, of epsilon {spent:.4g}" in text
+
     def test_leaves_private_metrics_their_share(self) -> None:
         query = keras_dp.GaussianAverageQuery(
             1.0, noise_multiplier=6.0, denominator=80
@@ -135,7 +147,7 @@ class TestWhatItMakes:
         history = private.fit(epochs=2, verbose=0).history
 
         own = private.optimizer.ledger
-        assert set(history) == {"loss", "clipped", "epsilon"}
+        assert set(history) == {"loss", "clipped", *OF_PRIVACY}
         assert len(own) == 20
         assert 2 * (1 - 1e-6) <= TIGHT.epsilon(own, delta=1e-4) <= 2
         alone = made().optimizer.query.noise_multiplier
@@ -202,7 +214,7 @@ class TestWhatItTakesOver:
         assert inner is not given.optimizer
         assert float(inner.learning_rate) == 0.25
         assert inner.momentum == 0.5
-        assert [*history] == ["loss", "mse", "epsilon"]
+        assert [*history] == ["loss", "mse", *OF_PRIVACY]
 
     def test_what_is_given_goes_first(self) -> None:
         given = model(optimizer="sgd", loss="mae", metrics=["mse"])
@@ -210,7 +222,11 @@ class TestWhatItTakesOver:
         private = made(given, loss="mse", optimizer="adam", metrics=["mae"])
 
         assert isinstance(private.optimizer.inner, keras.optimizers.Adam)
-        assert [*private.fit(verbose=0).history] == ["loss", "mae", "epsilon"]
+        assert [*private.fit(verbose=0).history] == [
+            "loss",
+            "mae",
+            *OF_PRIVACY,
+        ]
 
     def test_the_model_itself_is_trained(self) -> None:
         given = model()

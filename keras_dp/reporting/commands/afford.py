@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Iterable, Iterator
 
 from keras_dp.accountants.claim import claim
+from keras_dp.budgets.ledger_guarantee import AS_IF_FIXED
 from keras_dp.ledger import PrivacyLedger, Round
 from keras_dp.planning.calibration import MOST_ROUNDS, calibrate_scale
 from keras_dp.planning.continuation import (
@@ -91,6 +92,7 @@ class _Question:
         yield f"Left: {at_least}{_how_many(count, more)} like the last one"
         yield from _listed(more.round, more)
         yield f"Then: {self._claim([(more.round, count)])}"
+        yield f"Theorem: {AS_IF_FIXED}"
 
     def noise(self) -> Iterator[str]:
         """Yields the noise of a number of rounds."""
@@ -121,6 +123,7 @@ class _Question:
         yield f"Noise: {factor:.4g} times as much as there"
         yield from _listed(found, more)
         yield f"Then: {self._claim([(found, count)])}"
+        yield f"Theorem: {AS_IF_FIXED}"
 
     def _target(self) -> Iterator[str]:
         yield f"Held: {self._claim([])}"
