@@ -29,7 +29,6 @@ $(VENV)/.installed: $(REQUIREMENTS)
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) -r requirements/$(TENSORFLOW).txt -r requirements/runtime.txt \
 	  -r requirements/dev.txt
-	$(PIP) --no-deps -r requirements/no-deps.txt
 	$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 

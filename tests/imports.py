@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FRAMEWORKS = {"keras", "tensorflow", "tensorflow_probability"}
+FRAMEWORKS = {"keras", "tensorflow"}
 
 
 def names(tree: ast.AST, *, deferred: bool = True) -> Iterator[str]:

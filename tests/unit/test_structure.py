@@ -393,19 +393,6 @@ class TestWhatIsLoaded:
         assert "scipy" in modules  # It did run.
         assert not modules & imports.FRAMEWORKS
 
-    @pytest.mark.standard
-    def test_by_everything_is_no_tensorflow_probability(self) -> None:
-        every = ", ".join(
-            ".".join(path.relative_to(ROOT).with_suffix("").parts)
-            for path in FILES
-            if path.name != "__init__.py"
-        )
-
-        modules = modules_after(f"import {every}")
-
-        assert "tensorflow" in modules  # Control: the question can be yes.
-        assert "tensorflow_probability" not in modules
-
 
 def test_one_tensorflow_is_installed() -> None:
     """Both would overwrite each other's files."""
