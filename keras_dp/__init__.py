@@ -72,6 +72,7 @@ if TYPE_CHECKING:
         replace_batch_normalization,
     )
     from keras_dp.sampling import (
+        FixedSizeBatches,
         PoissonBatches,
     )
     from keras_dp.training import (
@@ -118,6 +119,7 @@ _HOMES = {
     "EncodedSumQuery": "dp_queries",
     "EpsilonProgress": "training",
     "ErrorCorrectedQuery": "dp_queries",
+    "FixedSizeBatches": "sampling",
     "GaussianAverageQuery": "dp_queries",
     "GaussianSumQuery": "dp_queries",
     "JointClipQuery": "dp_queries",
@@ -171,6 +173,7 @@ __all__ = [
     "EncodedSumQuery",
     "EpsilonProgress",
     "ErrorCorrectedQuery",
+    "FixedSizeBatches",
     "GaussianAverageQuery",
     "GaussianSumQuery",
     "JointClipQuery",

@@ -31,6 +31,27 @@ SAMPLER = {
     "shuffle": "nothing: every sample is drawn anew",
     "num_microbatches": "`microbatches=RandomMicrobatches(...)`",
 }
+_NO_MICROBATCHES = (
+    "`PoissonBatches(..., microbatches=)`: other samples have single records"
+)
+FIXED_SIZE = {
+    "batch_size": "`sample_size`",
+    "sampling_probability": "`sample_size`, the number of records of a sample",
+    "epochs": "`epochs` of fit",
+    "shuffle": "nothing: every sample is drawn anew",
+    "microbatches": _NO_MICROBATCHES,
+    "num_microbatches": _NO_MICROBATCHES,
+}
+SHUFFLED = {
+    "sample_size": "`batch_size`",
+    "sampling_probability": "`batch_size`: nothing is amplified here",
+    "epochs": "`epochs` of fit",
+    "shuffle": "nothing: every pass is shuffled anew",
+    "rounds_per_epoch": "nothing: an epoch is a pass over the data",
+    "drop_remainder": "nothing: the last batch is padded",
+    "microbatches": _NO_MICROBATCHES,
+    "num_microbatches": _NO_MICROBATCHES,
+}
 OPTIMIZER = {
     "l2_norm_clip": "`query=GaussianAverageQuery(l2_norm_clip, ...)`",
     "max_grad_norm": "`query=GaussianAverageQuery(l2_norm_clip=...)`",

@@ -13,7 +13,7 @@ from keras_dp.optimizers.private_round import PrivateRound
 from keras_dp.planning import calibrate_scale
 from keras_dp.recipes.noise_for_account import least_within
 from keras_dp.recipes.training_data import summed_records
-from keras_dp.sampling import PoissonBatches
+from keras_dp.sampling import Sampler
 from keras_dp.training import (
     PrivacyTarget,
     PrivateMetric,
@@ -38,7 +38,7 @@ class RoundQueries(NamedTuple):
 def queries_for(
     target: PrivacyTarget,
     model: keras.Model,
-    samples: PoissonBatches,
+    samples: Sampler,
     epochs: int,
     ledger: PrivacyLedger,
     *,
@@ -99,11 +99,17 @@ def queries_for(
         events = round_.ledger_events(
             round_.plan(round_.initial_state(None)), factor
         )
-        return Round(samples.sampling_event, events)
+        return Round(planned[0][0], events)
 
+    planned = samples.planned(rounds)
     held = ledger.rounds
+
+    def whole(scale: float) -> list[tuple[Round, int]]:
+        events = round_for(scale).queries
+        return [*held, *((Round(each, events), n) for each, n in planned)]
+
     scale = calibrate_scale(
-        lambda scale: [*held, (round_for(scale), rounds)],
+        whole,
         target_epsilon=target.epsilon,
         delta=target.delta,
         accountant=target.accountant,

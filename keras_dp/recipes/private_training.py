@@ -19,7 +19,7 @@ from keras_dp.recipes.noise_for_target import (
     queries_for,
 )
 from keras_dp.recipes.training_data import training_data
-from keras_dp.sampling import PoissonBatches
+from keras_dp.sampling import Sampler
 from keras_dp.training import PrivacyTarget, PrivateModel, RunDetails
 from keras_dp.training.epsilon_limit import default_delta
 from keras_dp.training.tracebacks import concise
@@ -63,8 +63,9 @@ def make_private(
     already. The model is held, not copied: it is trained by `fit`.
 
     Guarantee: after `fit()` the whole ledger is `(target_epsilon, delta)`-
-    private for one record more or less, certified; `fit` ends before a round
-    would exceed that. The number of records becomes public.
+    private for one record more or less (or for one that is replaced, where the
+    samples support no more), certified; `fit` ends before a round would exceed
+    that. The number of records becomes public.
 
     Args:
         model: Any Keras model; where it is compiled, its optimizer, loss and
@@ -72,7 +73,8 @@ def make_private(
         data: `(x, y)` or `(x, y, sample_weight)`, arrays or nests of arrays
             of equal length; a finite `tf.data.Dataset` or `PyDataset`, which
             is read into memory (see `PoissonBatches.from_dataset`); or a
-            `PoissonBatches`, such as one with microbatches.
+            sampler: a `PoissonBatches` with microbatches, or another one of
+            `keras_dp.sampling`.
         target_epsilon: For all rounds of the ledger, > 0.
         epochs: How many `fit()` will run, >= 1.
         ledger: The ledger of the data set, or its path or URL as
@@ -197,7 +199,7 @@ def _check_numbers(
 
 def _summary(
     private: PrivateModel,
-    samples: PoissonBatches,
+    samples: Sampler,
     target: PrivacyTarget,
     queries: RoundQueries,
 ) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.planning import plan
-from keras_dp.sampling import PoissonBatches, datasets
+from keras_dp.sampling import PoissonBatches, Sampler, datasets
 from keras_dp.sampling.nests import mapped
 from keras_dp.sampling.record_source import Records, as_arrays, is_source
 from keras_dp.sampling.units import capped_rows
@@ -22,7 +22,7 @@ class TrainingData(NamedTuple):
     """Records to sample from.
 
     Attributes:
-        records: Nest of arrays, a `RandomAccessSource`, or a `PoissonBatches`.
+        records: Nest of arrays, a `RandomAccessSource`, or a `Sampler`.
         held_back: Nest of arrays that are never sampled, or `None`.
         population: Number of records to sample from.
         units: Number of units that they belong to, `None` without ids.
@@ -51,7 +51,7 @@ class TrainingData(NamedTuple):
 
     def samples(
         self, target: PrivacyTarget, epochs: int, ledger: PrivacyLedger
-    ) -> PoissonBatches:
+    ) -> Sampler:
         """Returns what draws the samples of a training.
 
         Args:
@@ -59,7 +59,7 @@ class TrainingData(NamedTuple):
             epochs: How long the training will be.
             ledger: Rounds that are spent already.
         """
-        if isinstance(self.records, PoissonBatches):
+        if isinstance(self.records, Sampler):
             return self.records
         size = self.batch_size
         if size is None:
@@ -88,7 +88,7 @@ def training_data(
             "`data` must be (x, y), or a PoissonBatches. Received: data=None."
         )
     _check_split(data, validation_split)
-    if isinstance(data, PoissonBatches):
+    if isinstance(data, Sampler):
         _check_no_more(batch_size=batch_size, unit_ids=unit_ids)
         return TrainingData(data, None, data.population_size, None, None)
     _check_ids(data, unit_ids, rows_per_unit)
@@ -109,7 +109,7 @@ def training_data(
     return TrainingData(records, held_back, population, units, batch_size)
 
 
-def summed_records(samples: PoissonBatches) -> float:
+def summed_records(samples: Sampler) -> float:
     """Returns how many records a sum has on average: the denominator.
 
     A microbatch is one record.
@@ -138,7 +138,7 @@ def _recommended_size(
 
 
 def _draws_microbatches(records: Any) -> bool:
-    is_sampler = isinstance(records, PoissonBatches)
+    is_sampler = isinstance(records, Sampler)
     return is_sampler and records.unit == "microbatch"
 
 
@@ -148,9 +148,7 @@ def _check_split(data: Any, validation_split: float) -> None:
             "`validation_split` must be in [0, 1). "
             f"Received: validation_split={validation_split!r}."
         )
-    if validation_split and (
-        isinstance(data, PoissonBatches) or _is_in_files(data)
-    ):
+    if validation_split and (isinstance(data, Sampler) or _is_in_files(data)):
         raise TypeError(
             "`validation_split` must be 0 for data other than arrays and data "
             f"sets. Received: {type(data).__name__}. Make two of it, and pass "
@@ -162,8 +160,8 @@ def _check_no_more(**given: Any) -> None:
     for name, value in given.items():
         if value is not None:
             raise ValueError(
-                f"`{name}` must be None with PoissonBatches, which have their "
-                f"records and their probability. Received: {name}={value!r}."
+                f"`{name}` must be None with a sampler, which has its "
+                f"records and its sample size. Received: {name}={value!r}."
             )
 
 

@@ -44,6 +44,7 @@ def check_is_none(data: Any) -> None:
         raise TypeError(
             "`data` must give access to its records in any order. Received: "
             f"{type(data).__name__}, which yields them in its own. Use "
+            "from_dataset(dataset, ...) of the sampler, such as "
             "PoissonBatches.from_dataset(dataset, sampling_probability=...), "
             "which stores the records."
         )

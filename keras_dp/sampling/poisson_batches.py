@@ -2,14 +2,13 @@
 
 import copy
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
-import numpy as np
-import numpy.typing as npt
+from typing_extensions import override
 
-from keras_dp import _check, _peers, _reproducible
+from keras_dp import _check, _peers
 from keras_dp.ledger import PoissonSampling
-from keras_dp.sampling import datasets, random_words
+from keras_dp.sampling import random_words
 from keras_dp.sampling.layouts import Layout
 from keras_dp.sampling.microbatches import (
     FixedMicrobatches,
@@ -17,32 +16,11 @@ from keras_dp.sampling.microbatches import (
     layout_of,
 )
 from keras_dp.sampling.nests import Nest
-from keras_dp.sampling.record_files import Path
-from keras_dp.sampling.record_source import RandomAccessSource, Records
-
-# From the records of a physical batch, which of its rows hold one, and a source
-# of randomness, to what stands in its rows instead.
-Change = Callable[[Nest, npt.NDArray[np.bool_], random_words.Words], Nest]
+from keras_dp.sampling.record_source import RandomAccessSource
+from keras_dp.sampling.sampler import Draw, Pass, Sampler
 
 
-class PhysicalBatch(NamedTuple):
-    """A part of a sample that is processed at once.
-
-    Attributes:
-        records: Nest of arrays `[physical_batch_size, ...]`, with a record or
-            zeros in each row. The arrays are made for this batch: nothing else
-            refers to them, and they must not be written to.
-        mask: Shape `[physical_batch_size]`, boolean: true where a row holds a
-            record, false where it is padding. Either may be in any row.
-        ends_sample: Whether the sample ends with this batch.
-    """
-
-    records: Nest
-    mask: npt.NDArray[np.bool_]
-    ends_sample: bool
-
-
-class PoissonBatches:
+class PoissonBatches(Sampler):
     """Draws each record independently, anew for every round.
 
     Iterating gives physical batches without end. A sample of n records runs
@@ -90,6 +68,7 @@ class PoissonBatches:
         record_structure: Nest of `RecordSpec`s of the structure of one record
             as it is stored, known without a draw.
 
+    >>> import numpy as np
     >>> x, y = np.zeros([1000, 28, 28]), np.zeros([1000], np.int32)
     >>> batches = PoissonBatches((x, y), sampling_probability=0.01)
     >>> batches.expected_sample_size, batches.physical_batch_size
@@ -147,23 +126,8 @@ class PoissonBatches:
                 range.
         """
         _check.probability(sampling_probability=sampling_probability)
-        if seed is not None:
-            _check.integer_at_least(0, seed=seed)
-        if map is not None and not callable(map):
-            raise TypeError(
-                "`map` must be a function of one record, or None. "
-                f"Received: map={map!r}."
-            )
-        datasets.check_is_none(data)
-        self.map = map
-        self._records = Records(data)
-        self._whole_size = len(self._records)
-        self._positions = range(self._whole_size)
-        self.shard_index: int | None = None
-        self.shard_count: int | None = None
-        self._kind, self._has_seed = microbatches, seed is not None
-        self._seed = seed if _reproducible.is_on() else None
-        self._streams = 0
+        super().__init__(data, map=map, seed=seed)
+        self._kind = microbatches
         self._layout = layout_of(
             microbatches, self._whole_size, float(sampling_probability)
         )
@@ -181,98 +145,37 @@ class PoissonBatches:
         self.physical_batch_size = int(physical_batch_size)
         self.rounds_per_epoch = int(rounds_per_epoch)
 
-    @classmethod
-    def from_dataset(
-        cls,
-        dataset: Any,
-        *,
-        sampling_probability: float,
-        batched: bool | None = None,
-        cache_folder: Path | None = None,
-        verbose: bool = True,
-        **options: Any,
-    ) -> Self:
-        """Returns a sampler of the records of a data set, which it stores.
-
-        A data set is read in its own order, and a Poisson sample is not: the
-        records are read once, and stored in memory or in files.
-
-        Args:
-            dataset: Finite `tf.data.Dataset` or `keras.utils.PyDataset`, which
-                yields each record once, all of the same shape. Random changes
-                of the records belong into `map`: here they happen once.
-            sampling_probability: See `PoissonBatches`.
-            batched: Whether an element of the data set is a batch, whose rows
-                are the records. By default what the data set says of itself;
-                where it does not, this must be given.
-            cache_folder: Where to store the records in `.npy` files, which are
-                read when they are drawn. Files of an earlier call are
-                replaced. By default the records are kept in memory.
-            verbose: Whether to print progress, and the size.
-            **options: Others of `PoissonBatches`.
-
-        Raises:
-            TypeError: `dataset` is something else.
-            ValueError: It is infinite, empty or repeated, its records differ in
-                shape, or it does not say whether it is batched.
-        """
-        data = datasets.stored(
-            dataset, batched=batched, folder=cache_folder, verbose=verbose
-        )
-        return cls(data, sampling_probability=sampling_probability, **options)
-
-    def __len__(self) -> int:
-        """Returns `rounds_per_epoch`, as `len` of a data set does in Keras.
-
-        Iterating does not end there: samples are drawn without end.
-        """
-        return self.rounds_per_epoch
-
-    @property
-    def population_size(self) -> int:
-        """Number of records of the data."""
-        return self._whole_size
-
-    @property
-    def positions(self) -> range:
-        """Where the records that are drawn from are in the data."""
-        return self._positions
-
     @property
     def sampling_probability(self) -> float:
         """Chance of each record to take part in a round."""
         return self._layout.sampling_probability
 
     @property
+    @override
     def unit(self) -> str:
-        """The unit that is drawn and protected: "example" or "microbatch"."""
         return "example" if self._kind is None else self._kind.unit
 
     @property
+    @override
     def microbatches(self) -> Layout | None:
-        """How rows make microbatches, `None` if each example is a record."""
         return None if self._kind is None else self._layout
 
     @property
+    @override
     def expected_sample_size(self) -> float:
         """Mean number of records of a round; see the class on its privacy."""
         return self.sampling_probability * self.population_size
-
-    @property
-    def seeded(self) -> bool:
-        """Whether the caller chose the seed."""
-        return self._has_seed
-
-    @property
-    def record_structure(self) -> Any:
-        """Nest of `RecordSpec`s, without the leading axis."""
-        return self._records.structure
 
     @property
     def sampling_event(self) -> PoissonSampling:
         """The event that a ledger records for the draw of each round."""
         return PoissonSampling(self.sampling_probability, drawn_by_library=True)
 
+    @override
+    def sampling_of(self, of: Pass) -> PoissonSampling:
+        return self.sampling_event
+
+    @override
     def shard(self, index: int, count: int) -> Self:
         """Returns a sampler of one of `count` blocks of the records.
 
@@ -301,6 +204,7 @@ class PoissonBatches:
                 microbatches are random: an example more or less would move
                 others from shard to shard, and so to other microbatches.
 
+        >>> import numpy as np
         >>> batches = PoissonBatches(np.arange(1000), sampling_probability=0.1)
         >>> batches.physical_batch_size
         144
@@ -370,75 +274,14 @@ class PoissonBatches:
             f"physical_batch_size={self.physical_batch_size}{groups}{shard}>"
         )
 
-    def __iter__(self) -> Iterator[PhysicalBatch]:
-        return self.rounds()
-
-    def rounds(self, change: Change | None = None) -> Iterator[PhysicalBatch]:
-        """Returns the physical batches of fresh samples, without end.
-
-        Any number of iterators may be alive; no two share a draw.
-
-        Args:
-            change: Applied to the records of each physical batch; it may use
-                the randomness that it is given once.
-        """
-        return self._batches(change, *self._words())
-
-    def in_order(self, change: Change | None = None) -> Iterator[Nest]:
-        """Yields the records that are drawn from, all of them once, in order.
-
-        This is no sample: what is computed from it is not private.
-
-        Args:
-            change: See `rounds`.
-
-        Yields:
-            Nest of arrays `[physical_batch_size, ...]`, fewer at the end.
-        """
-        _, _, words = self._words()
-        stop, step = self.positions.stop, self.physical_batch_size
-        for start in range(self.positions.start, stop, step):
-            rows = np.arange(start, min(start + step, stop))
-            records = self._records.in_rows(rows)
-            if change is not None:
-                records = change(records, np.ones(len(rows), np.bool_), words)
-            yield records
-
-    def _words(
-        self,
-    ) -> tuple[random_words.Words, random_words.Words, random_words.Words]:
-        """Returns the randomness of draws, of rows and of changes."""
-        if self._seed is None:
-            system = random_words.from_operating_system
-            return system, system, system
-        stream = [self._streams]
-        self._streams += 1
-        if self.shard_index is not None and self.shard_count is not None:
-            stream += [self.shard_index, self.shard_count]
-        seed = self._seed
-        return (
-            random_words.from_seed(seed, *stream),
-            random_words.from_seed(seed, *stream, part=1),
-            random_words.from_seed(seed, *stream, part=2),
-        )
-
-    def _batches(
-        self,
-        change: Change | None,
-        draws: random_words.Words,
-        places: random_words.Words,
-        changes: random_words.Words,
-    ) -> Iterator[PhysicalBatch]:
+    @override
+    def _draws(
+        self, words: random_words.Words, places: random_words.Words
+    ) -> Iterator[Draw]:
+        of = Pass.new()
         while True:
-            sample = self._layout.draw(self.physical_batch_size, draws, places)
-            for number, rows in enumerate(sample, start=1):
-                mask = rows >= 0
-                records = self._records.in_rows(
-                    np.where(mask, rows + self.positions.start, -1)
-                )
-                if change is not None:
-                    records = change(records, mask, changes)
-                yield PhysicalBatch(records, mask, number == len(sample))
+            sample = self._layout.draw(self.physical_batch_size, words, places)
+            yield Draw(sample, of)
 
 
 def _check_holds_microbatches(physical_batch_size: int, rows: int) -> None:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_dp.ledger import SamplingEvent, UnverifiedSampling
 from keras_dp.optimizers.record_batch import Grouping
-from keras_dp.sampling import PoissonBatches
+from keras_dp.sampling import Sampler
 from keras_dp.training.class_weights import with_class_weights
 from keras_dp.training.sampled_batches import SampledBatches, mapped_structure
 
@@ -55,7 +55,7 @@ class DataAdapter:
     @property
     def is_sampler(self) -> bool:
         """Whether the library draws the samples."""
-        return isinstance(self.source, PoissonBatches)
+        return isinstance(self.source, Sampler)
 
     @property
     def sampling(self) -> SamplingEvent:
@@ -81,7 +81,7 @@ class DataAdapter:
         _, y, _ = keras.utils.unpack_x_y_sample_weight(structure)
         if y is None:
             raise ValueError(
-                "`x` must be PoissonBatches of (inputs, targets) or (inputs, "
+                "`x` must be a sampler of (inputs, targets) or (inputs, "
                 "targets, sample_weight), for the loss is of the targets. "
                 f"Received: records of {structure!r}. An autoencoder takes "
                 "PoissonBatches((x, x), ...), which needs no second copy."

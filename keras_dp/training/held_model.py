@@ -6,7 +6,7 @@ import keras
 from typing_extensions import override
 
 from keras_dp.keras_internals import takes_training
-from keras_dp.sampling import PoissonBatches
+from keras_dp.sampling import Sampler
 from keras_dp.training.checkpoints import (
     holds_plain_weights,
     mark_as_private,
@@ -55,8 +55,8 @@ class HeldModel(ClusterModel):
         ledger counts them. On the training data they tell of its records.
 
         Args:
-            x: As in Keras; or `PoissonBatches`, whose records are all
-                evaluated once, in order, in physical batches. Nothing is
+            x: As in Keras; or a sampler, whose records are all evaluated
+                once, in order, in physical batches. Nothing is
                 sampled.
             y: As in Keras.
             batch_size: As in Keras.
@@ -64,7 +64,7 @@ class HeldModel(ClusterModel):
             sample_weight: As in Keras.
             **options: As in Keras.
         """
-        if isinstance(x, PoissonBatches):
+        if isinstance(x, Sampler):
             check_no_batching(
                 y=y, batch_size=batch_size, sample_weight=sample_weight
             )
@@ -80,11 +80,11 @@ class HeldModel(ClusterModel):
         """Predicts as `keras.Model.predict` does, one row a record.
 
         Args:
-            x: As in Keras; or `PoissonBatches`, as in `evaluate`.
+            x: As in Keras; or a sampler, as in `evaluate`.
             batch_size: As in Keras.
             **options: As in Keras.
         """
-        if isinstance(x, PoissonBatches):
+        if isinstance(x, Sampler):
             check_no_batching(batch_size=batch_size)
             x = batches_in_order(x)
         return super().predict(x, batch_size, **options)

@@ -54,7 +54,7 @@ def check_no_batching(**options: Any) -> None:
     ]
     if given:
         raise ValueError(
-            f"`{given[0]}` must not be given with PoissonBatches, "
+            f"`{given[0]}` must not be given with a sampler, "
             "whose records hold the inputs, targets and sample weights, and "
             f"whose sizes are drawn. Received: {given!r}. {_INSTEAD[given[0]]}"
         )

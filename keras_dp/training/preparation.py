@@ -6,7 +6,7 @@ import keras
 
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
-from keras_dp.sampling import PoissonBatches
+from keras_dp.sampling import Sampler
 from keras_dp.training.data_adapter import DataAdapter
 from keras_dp.training.description import summary_hash
 from keras_dp.training.devices.replicas import Replicas
@@ -129,7 +129,7 @@ def prepared(
 
 
 def options_for_sampler(
-    options: dict[str, Any], samples: PoissonBatches, steps_per_execution: int
+    options: dict[str, Any], samples: Sampler, steps_per_execution: int
 ) -> dict[str, Any]:
     """Returns the options of `fit` for samples, which it has no words for."""
     steps = options.get("steps_per_epoch")

@@ -14,7 +14,7 @@ from keras_dp.ledger import PrivacyLedger
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.optimizers.groups import Patterns, VariableGroups
 from keras_dp.optimizers.kept_answers import KeptAnswers
-from keras_dp.sampling import PoissonBatches
+from keras_dp.sampling import Sampler
 from keras_dp.training.private_metrics import PrivateMetric
 from keras_dp.training.private_model import PrivateModel
 from keras_dp.training.run import RunDetails
@@ -110,7 +110,7 @@ class PrivateGradients:
 
     def over(
         self,
-        samples: PoissonBatches,
+        samples: Sampler,
         rounds: int | None = None,
         *,
         target_epsilon: float | None = None,
@@ -144,10 +144,11 @@ class PrivateGradients:
             PrivateTrainingError: An earlier iteration has not ended; or the
                 layers, what is trainable, or the query changed.
         """
-        if not isinstance(samples, PoissonBatches):
+        if not isinstance(samples, Sampler):
             raise TypeError(
-                "`samples` must be a keras_dp.PoissonBatches, which draws the "
-                f"records. Received: samples={samples!r}."
+                "`samples` must be a keras_dp.PoissonBatches, or another "
+                "sampler of keras_dp.sampling, which draws the records. "
+                f" Received: samples={samples!r}."
             )
         if rounds is None:
             rounds = samples.rounds_per_epoch

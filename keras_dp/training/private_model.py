@@ -22,7 +22,7 @@ from keras_dp.keras_internals import (
 )
 from keras_dp.ledger import Round
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
-from keras_dp.sampling import PoissonBatches
+from keras_dp.sampling import Sampler
 from keras_dp.training.batch_computation import BatchKind
 from keras_dp.training.class_weights import with_class_weights
 from keras_dp.training.data_adapter import DataAdapter, PhysicalStep
@@ -137,7 +137,7 @@ class PrivateModel(HeldModel):
         self._side_queries, self._advised = SideQueries(None, None), False
         self._loop: TrainingLoop | None = None
         self._batches_run: TrainingRun | None = None
-        self.samples: PoissonBatches | None = None
+        self.samples: Sampler | None = None
         self.epochs = 1
         self.validation_data: Any = None
         self.run: RunDetails | None = None
@@ -306,8 +306,9 @@ class PrivateModel(HeldModel):
         ledger above it, rounds of earlier runs included.
 
         Args:
-            x: `PoissonBatches` for amplified privacy; or anything Keras takes,
-                each batch of which counts as one unverified sample. By default
+            x: `PoissonBatches`, or another sampler of `keras_dp.sampling`, for
+                amplified privacy; or anything Keras takes, each batch of which
+                counts as one unverified sample. By default
                 the samples of `make_private`.
             y: As in Keras.
             batch_size: As in Keras.
@@ -323,14 +324,14 @@ class PrivateModel(HeldModel):
                 and which of its accounts pays; by default that of
                 `make_private`. Before its first round it writes there what it
                 will do at most.
-            **options: As in Keras. With `PoissonBatches`, `steps_per_epoch`
-                is a number of rounds, and `validation_data` may be
-                `PoissonBatches`, which are evaluated as by `evaluate`.
+            **options: As in Keras. With a sampler, `steps_per_epoch` is a
+                number of rounds, and `validation_data` may be a sampler, which
+                is evaluated as by `evaluate`.
 
         Raises:
             BudgetExceededError: The target, or the account, leaves no room for
                 a single round.
-            ValueError: An option does not go with `PoissonBatches`, or their
+            ValueError: An option does not go with a sampler, or its
                 records hold no targets; or the ledger has several accounts, of
                 which `run` names none.
         """
@@ -353,7 +354,7 @@ class PrivateModel(HeldModel):
             check_no_batching(y=y, batch_size=batch_size, **options)
             options = options_for_sampler(options, x, self.steps_per_execution)
         held_out = options.get("validation_data")
-        if isinstance(held_out, PoissonBatches):
+        if isinstance(held_out, Sampler):
             options["validation_data"] = batches_in_order(held_out)
         terms = FitTerms(epochs, options, self.steps_per_execution)
 
@@ -393,7 +394,7 @@ class PrivateModel(HeldModel):
 
     def each_round(
         self,
-        samples: PoissonBatches,
+        samples: Sampler,
         rounds: int,
         *,
         target_epsilon: float | None = None,
@@ -453,7 +454,7 @@ class PrivateModel(HeldModel):
         ready = self._prepared(x)
         if ready.adapter.is_sampler:
             raise TypeError(
-                "`x` must be a batch of inputs. Received: a PoissonBatches, "
+                "`x` must be a batch of inputs. Received: a sampler, "
                 "which fit takes."
             )
         terms = FitTerms(1, {}, self.steps_per_execution)

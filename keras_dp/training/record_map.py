@@ -13,7 +13,7 @@ from keras_dp import _nests
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.gradients.unsupported import stateful_operations
 from keras_dp.keras_internals import is_seed_state
-from keras_dp.sampling import PoissonBatches, RecordSpec
+from keras_dp.sampling import RecordSpec, Sampler
 from keras_dp.sampling.nests import Nest, mapped
 from keras_dp.sampling.random_words import Words
 from keras_dp.sampling.record_source import as_arrays, in_places
@@ -21,12 +21,12 @@ from keras_dp.sampling.record_source import as_arrays, in_places
 # Seeds of 30 bits leave room to count up.
 _SEED_BITS = 2**30 - 1
 
-_maps: weakref.WeakKeyDictionary[PoissonBatches, "RecordMap"] = (
+_maps: weakref.WeakKeyDictionary[Sampler, "RecordMap"] = (
     weakref.WeakKeyDictionary()
 )
 
 
-def record_map(sampler: PoissonBatches) -> "RecordMap | None":
+def record_map(sampler: Sampler) -> "RecordMap | None":
     """Returns the compiled map of a sampler, `None` if it has none."""
     if sampler.map is None:
         return None

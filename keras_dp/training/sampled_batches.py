@@ -10,7 +10,7 @@ import tensorflow as tf
 from typing_extensions import override
 
 from keras_dp.keras_internals import variant_of
-from keras_dp.sampling import PhysicalBatch, PoissonBatches
+from keras_dp.sampling import PhysicalBatch, Sampler
 from keras_dp.sampling.aligned import ALIGNMENT_BYTES
 from keras_dp.sampling.nests import Nest
 from keras_dp.sampling.prefetch import Prefetched
@@ -42,7 +42,7 @@ class SampledBatches(tf.data.Dataset):
             ends.
     """
 
-    def __init__(self, sampler: PoissonBatches) -> None:
+    def __init__(self, sampler: Sampler) -> None:
         self._sampler, self._change = sampler, record_map(sampler)
         size = sampler.physical_batch_size
         spec = (
@@ -75,13 +75,13 @@ class SampledBatches(tf.data.Dataset):
         return Prefetched(_elements(batches, as_tensor), ahead=_AHEAD)
 
 
-def mapped_structure(sampler: PoissonBatches) -> Nest:
+def mapped_structure(sampler: Sampler) -> Nest:
     """Returns the nest of `RecordSpec`s of a record as the model takes it."""
     change = record_map(sampler)
     return sampler.record_structure if change is None else change.structure
 
 
-def batches_in_order(sampler: PoissonBatches) -> tf.data.Dataset:
+def batches_in_order(sampler: Sampler) -> tf.data.Dataset:
     """Returns the records of a sampler as a finite data set of Keras.
 
     They come all once, in the order of the data, in batches of the physical
@@ -113,9 +113,7 @@ def _as_tuples(nest: Nest) -> Nest:
     return nest
 
 
-def _specs(
-    sampler: PoissonBatches, size: int | None
-) -> tuple[tf.TensorSpec, ...]:
+def _specs(sampler: Sampler, size: int | None) -> tuple[tf.TensorSpec, ...]:
     return tuple(
         tf.TensorSpec((size, *spec.shape), spec.dtype)
         for spec in keras.tree.flatten(mapped_structure(sampler))

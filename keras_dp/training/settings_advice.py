@@ -126,7 +126,7 @@ def _about_samples(query: DPQuery, adapter: DataAdapter) -> Iterator[str]:
                 f"{expected:g} records on average: steps are "
                 f"{expected / denominator:.3g} times those of an average. Take "
                 f"denominator={expected:g}: expected_sample_size of the "
-                "PoissonBatches, over the size of a microbatch if there is one."
+                "sampler, over the size of a microbatch if there is one."
             )
     if expected < _SMALL_SAMPLE:
         yield (

@@ -362,7 +362,7 @@ FITS = [
     (
         lambda: fit(private(), batch_size=8),
         ValueError,
-        "`batch_size` must not be given with PoissonBatches",
+        "`batch_size` must not be given with a sampler",
     ),
     (
         lambda: fit(private(), validation_split=0.1),

@@ -1,0 +1,125 @@
+"""Samples of fixed size, drawn anew for every round."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from typing_extensions import override
+
+from keras_dp import _check, _peers
+from keras_dp.ledger import FixedSizeWithoutReplacement
+from keras_dp.sampling.nests import Nest
+from keras_dp.sampling.random_rows import in_random_rows
+from keras_dp.sampling.random_subset import random_subset
+from keras_dp.sampling.random_words import Words
+from keras_dp.sampling.record_source import RandomAccessSource
+from keras_dp.sampling.sampler import Draw, Pass, Sampler
+
+
+class FixedSizeBatches(Sampler):
+    """Draws a uniformly random subset of fixed size, anew for every round.
+
+    Iterating gives physical batches without end. By default a sample is one of
+    them, full in all rounds: nothing is padded. Records stand in random rows.
+
+    Guarantee: in each round all subsets of `sample_size` records are equally
+    likely, exactly, whatever was drawn before, by the operating system's
+    cryptographic generator. Replacing a record by another leaves all others in
+    the rows that they had; see `in_random_rows`.
+
+    Such samples have a price under the relation "replace one" alone, where a
+    record that is replaced moves a sum by twice its bound. It is higher than
+    that of `PoissonBatches` with as many records on average; in return all
+    rounds compute on as many records as their batch has rows. For the same
+    reason there are no microbatches here, and no shards for the workers of a
+    cluster. Several replicas of one worker share a sample.
+
+    A chosen `seed` has no effect outside of `reproducible()`, as for
+    `PoissonBatches`. The number of records is public: the event holds it.
+
+    Attributes: those of `Sampler`, and
+        sample_size: Records of a sample.
+
+    >>> import numpy as np
+    >>> x, y = np.zeros([1000, 28, 28]), np.zeros([1000], np.int32)
+    >>> batches = FixedSizeBatches((x, y), sample_size=32)
+    >>> batches.sampling_event
+    FixedSizeWithoutReplacement(sample_size=32, population_size=1000, ...)
+    >>> (x, y), mask, ends_sample = next(iter(batches))
+    >>> x.shape, bool(mask.all()), ends_sample, len(batches)
+    ((32, 28, 28), True, True, 31)
+    """
+
+    @_peers.explains(_peers.FIXED_SIZE)
+    def __init__(
+        self,
+        data: Nest | RandomAccessSource,
+        *,
+        sample_size: int,
+        physical_batch_size: int | None = None,
+        rounds_per_epoch: int | None = None,
+        map: Callable[..., Any] | None = None,  # noqa: A002 - as in tf.data.
+        seed: int | None = None,
+    ) -> None:
+        """Looks at the shapes of the data, and draws nothing.
+
+        Args:
+            data: As for `PoissonBatches`.
+            sample_size: Records of a sample, at most as many as there are.
+            physical_batch_size: At least 1; by default `sample_size`. Smaller
+                ones need less memory, and more steps a round.
+            rounds_per_epoch: At least 1, by default N / `sample_size`.
+            map: As for `PoissonBatches`.
+            seed: As for `PoissonBatches`.
+
+        Raises:
+            TypeError: As for `PoissonBatches`.
+            ValueError: As for `PoissonBatches`.
+        """
+        super().__init__(data, map=map, seed=seed)
+        self.sample_size = self._checked_size(sample_size=sample_size)
+        if physical_batch_size is None:
+            physical_batch_size = self.sample_size
+        if rounds_per_epoch is None:
+            rounds_per_epoch = max(
+                1, round(self.population_size / self.sample_size)
+            )
+        _check.integer_at_least(
+            1,
+            physical_batch_size=physical_batch_size,
+            rounds_per_epoch=rounds_per_epoch,
+        )
+        self.physical_batch_size = int(physical_batch_size)
+        self.rounds_per_epoch = int(rounds_per_epoch)
+
+    @property
+    @override
+    def expected_sample_size(self) -> float:
+        return float(self.sample_size)
+
+    @property
+    def sampling_event(self) -> FixedSizeWithoutReplacement:
+        """The event that a ledger records for the draw of each round."""
+        return FixedSizeWithoutReplacement(
+            self.sample_size, self.population_size, drawn_by_library=True
+        )
+
+    @override
+    def sampling_of(self, of: Pass) -> FixedSizeWithoutReplacement:
+        return self.sampling_event
+
+    def __repr__(self) -> str:
+        return (
+            f"<FixedSizeBatches of {self.population_size:,} records, "
+            f"sample_size={self.sample_size}, "
+            f"physical_batch_size={self.physical_batch_size}>"
+        )
+
+    @override
+    def _draws(self, words: Words, places: Words) -> Iterator[Draw]:
+        of = Pass.new()
+        while True:
+            drawn = random_subset(self.sample_size, self.population_size, words)
+            rows = in_random_rows(
+                drawn[:, None], self.physical_batch_size, places
+            )
+            yield Draw(rows, of)

@@ -1,0 +1,391 @@
+"""Samplers: where records come from, and the iterators over batches."""
+
+import abc
+import inspect
+import secrets
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from keras_dp import _check, _reproducible
+from keras_dp.ledger import SamplingEvent
+from keras_dp.sampling import datasets, random_words
+from keras_dp.sampling.layouts import Layout
+from keras_dp.sampling.nests import Nest
+from keras_dp.sampling.record_files import Path
+from keras_dp.sampling.record_source import RandomAccessSource, Records
+
+Integers = npt.NDArray[np.int64]
+# From the records of a physical batch, which of its rows hold one, and a source
+# of randomness, to what stands in its rows instead.
+Change = Callable[[Nest, npt.NDArray[np.bool_], random_words.Words], Nest]
+
+
+class PhysicalBatch(NamedTuple):
+    """A part of a sample that is processed at once.
+
+    Attributes:
+        records: Nest of arrays `[physical_batch_size, ...]`, with a record or
+            zeros in each row. The arrays are made for this batch: nothing else
+            refers to them, and they must not be written to.
+        mask: Shape `[physical_batch_size]`, boolean: true where a row holds a
+            record, false where it is padding. Either may be in any row.
+        ends_sample: Whether the sample ends with this batch.
+    """
+
+    records: Nest
+    mask: npt.NDArray[np.bool_]
+    ends_sample: bool
+
+
+class Pass(NamedTuple):
+    """Rounds of one iterator that belong together: a pass over the data.
+
+    Where each round is drawn anew, all rounds are one endless pass.
+
+    Attributes:
+        high: 63 random bits, those of the iterator.
+        low: 63 more.
+        number: Which pass of the iterator it is, from 0.
+        rounds_left: Rounds of the pass that follow the present one.
+    """
+
+    high: int
+    low: int
+    number: int = 0
+    rounds_left: int = 0
+
+    @classmethod
+    def new(cls) -> Self:
+        """Returns the first pass of an iterator.
+
+        Its bits are the operating system's even where draws have a seed: two
+        passes with one id would count as one.
+        """
+        return cls(secrets.randbits(63), secrets.randbits(63))
+
+    @property
+    def epoch_id(self) -> str:
+        """The id that the rounds of the pass share, and no others do."""
+        return f"{self.high:016x}{self.low:016x}-{self.number}"
+
+
+class Draw(NamedTuple):
+    """One sample.
+
+    Attributes:
+        rows: Shape `[physical batches, physical_batch_size]`, the record in
+            each row, -1 for padding.
+        of: The pass to which it belongs.
+    """
+
+    rows: Integers
+    of: Pass
+
+
+class Sampler(abc.ABC):
+    """Draws samples of records, and says with what event a ledger holds them.
+
+    Iterating gives physical batches without end. `ends_sample` marks the last
+    of a sample.
+
+    Attributes:
+        population_size: Number of records, those of other shards included.
+        physical_batch_size: Length of the leading axis of every batch.
+        rounds_per_epoch: Rounds that `fit` calls an epoch.
+        rounds_per_pass: Rounds in which each record takes part equally often,
+            and that one event covers; `None` if each round is drawn anew.
+        expected_sample_size: Mean number of records of a round.
+        microbatches: How rows make microbatches, `None` if each is a record.
+        map: The function that `fit`, `evaluate` and `predict` apply to each
+            record, `None` for none. Iterating over the sampler yields the
+            records as they are stored.
+        unit: The unit that is drawn and protected: "example" or "microbatch".
+        seeded: Whether the caller chose the seed.
+        shard_index: Which shard this is, `None` if all records are drawn from.
+        shard_count: How many shards there are, `None` likewise.
+        positions: Where the records that are drawn from are in the data, a
+            range.
+        record_structure: Nest of `RecordSpec`s of the structure of one record
+            as it is stored, known without a draw.
+    """
+
+    physical_batch_size: int
+    rounds_per_epoch: int
+    rounds_per_pass: int | None = None
+    shard_index: int | None = None
+    shard_count: int | None = None
+
+    def __init__(
+        self,
+        data: Nest | RandomAccessSource,
+        *,
+        map: Callable[..., Any] | None,  # noqa: A002 - as in tf.data.
+        seed: int | None,
+    ) -> None:
+        """Looks at the shapes of the data, and draws nothing.
+
+        Args:
+            data: See `PoissonBatches`.
+            map: Likewise.
+            seed: Likewise.
+
+        Raises:
+            TypeError: `data` is, or holds, something else; or `map` is not a
+                function.
+            ValueError: There are no records, lengths differ, a source returns
+                something else than it was asked for, or a number is out of its
+                range.
+        """
+        if seed is not None:
+            _check.integer_at_least(0, seed=seed)
+        if map is not None and not callable(map):
+            raise TypeError(
+                "`map` must be a function of one record, or None. "
+                f"Received: map={map!r}."
+            )
+        datasets.check_is_none(data)
+        self.map = map
+        self._records = Records(data)
+        self._whole_size = len(self._records)
+        self._positions = range(self._whole_size)
+        self._has_seed = seed is not None
+        self._seed = seed if _reproducible.is_on() else None
+        self._streams = 0
+
+    @classmethod
+    def from_dataset(
+        cls,
+        dataset: Any,
+        *,
+        batched: bool | None = None,
+        cache_folder: Path | None = None,
+        verbose: bool = True,
+        **options: Any,
+    ) -> Self:
+        """Returns a sampler of the records of a data set, which it stores.
+
+        A data set is read in its own order, and a sample is not: the records
+        are read once, and stored in memory or in files.
+
+        Args:
+            dataset: Finite `tf.data.Dataset` or `keras.utils.PyDataset`, which
+                yields each record once, all of the same shape. Random changes
+                of the records belong into `map`: here they happen once.
+            batched: Whether an element of the data set is a batch, whose rows
+                are the records. By default what the data set says of itself;
+                where it does not, this must be given.
+            cache_folder: Where to store the records in `.npy` files, which are
+                read when they are drawn. Files of an earlier call are
+                replaced. By default the records are kept in memory.
+            verbose: Whether to print progress, and the size.
+            **options: Those of the sampler.
+
+        Raises:
+            TypeError: `dataset` is something else, or the sampler lacks an
+                argument.
+            ValueError: It is infinite, empty or repeated, its records differ in
+                shape, or it does not say whether it is batched.
+        """
+        _check_complete(cls, options)
+        data = datasets.stored(
+            dataset, batched=batched, folder=cache_folder, verbose=verbose
+        )
+        return cls(data, **options)
+
+    def __len__(self) -> int:
+        """Returns `rounds_per_epoch`, as `len` of a data set does in Keras.
+
+        Iterating does not end there: samples are drawn without end.
+        """
+        return self.rounds_per_epoch
+
+    @property
+    def population_size(self) -> int:
+        """Number of records of the data."""
+        return self._whole_size
+
+    @property
+    def positions(self) -> range:
+        """Where the records that are drawn from are in the data."""
+        return self._positions
+
+    @property
+    @abc.abstractmethod
+    def expected_sample_size(self) -> float:
+        """Mean number of records of a round."""
+
+    @property
+    def unit(self) -> str:
+        """The unit that is drawn and protected: "example" or "microbatch"."""
+        return "example"
+
+    @property
+    def microbatches(self) -> Layout | None:
+        """How rows make microbatches, `None` if each example is a record."""
+        return None
+
+    @property
+    def seeded(self) -> bool:
+        """Whether the caller chose the seed."""
+        return self._has_seed
+
+    @property
+    def record_structure(self) -> Any:
+        """Nest of `RecordSpec`s, without the leading axis."""
+        return self._records.structure
+
+    @abc.abstractmethod
+    def sampling_of(self, of: Pass) -> SamplingEvent:
+        """Returns the event that a ledger records for the rounds of a pass."""
+
+    def planned(
+        self, rounds: int, first: Pass | None = None
+    ) -> list[tuple[SamplingEvent, int]]:
+        """Returns the events of coming rounds, each with its count.
+
+        Args:
+            rounds: How many, at least 1.
+            first: The pass of the first of them, which it begins; by default
+                that of a new iterator.
+        """
+        first = Pass.new() if first is None else first
+        size = self.rounds_per_pass
+        if size is None:
+            return [(self.sampling_of(first), rounds)]
+        return [
+            (
+                self.sampling_of(
+                    first._replace(number=first.number + start // size)
+                ),
+                min(size, rounds - start),
+            )
+            for start in range(0, rounds, size)
+        ]
+
+    @abc.abstractmethod
+    def _draws(
+        self, words: random_words.Words, places: random_words.Words
+    ) -> Iterator[Draw]:
+        """Yields samples without end.
+
+        Args:
+            words: Randomness that decides who takes part.
+            places: Randomness that decides on rows.
+        """
+
+    def shard(self, index: int, count: int) -> Self:
+        """Raises: only Poisson samples can be drawn shard by shard."""
+        raise ValueError(
+            f"`shard` must be called on PoissonBatches: samples of "
+            f"{type(self).__name__} are not drawn record by record, so that "
+            "workers cannot draw parts of them without each other. Received: "
+            f"index={index!r}, count={count!r}. Use PoissonBatches, or one "
+            "worker with several replicas."
+        )
+
+    def __iter__(self) -> Iterator[PhysicalBatch]:
+        return self.rounds()
+
+    def rounds(self, change: Change | None = None) -> Iterator[PhysicalBatch]:
+        """Returns the physical batches of fresh samples, without end.
+
+        Any number of iterators may be alive; no two share a draw.
+
+        Args:
+            change: Applied to the records of each physical batch; it may use
+                the randomness that it is given once.
+        """
+        return (batch for batch, _ in self.rounds_of_passes(change))
+
+    def rounds_of_passes(
+        self, change: Change | None = None
+    ) -> Iterator[tuple[PhysicalBatch, Pass]]:
+        """Returns what `rounds` does, each batch with its pass.
+
+        Args:
+            change: See `rounds`.
+        """
+        return self._batches(change, *self._words())
+
+    def in_order(self, change: Change | None = None) -> Iterator[Nest]:
+        """Yields the records that are drawn from, all of them once, in order.
+
+        This is no sample: what is computed from it is not private.
+
+        Args:
+            change: See `rounds`.
+
+        Yields:
+            Nest of arrays `[physical_batch_size, ...]`, fewer at the end.
+        """
+        _, _, words = self._words()
+        stop, step = self.positions.stop, self.physical_batch_size
+        for start in range(self.positions.start, stop, step):
+            rows = np.arange(start, min(start + step, stop))
+            records = self._records.in_rows(rows)
+            if change is not None:
+                records = change(records, np.ones(len(rows), np.bool_), words)
+            yield records
+
+    def _checked_size(self, **named: int) -> int:
+        """Returns a number of records, in [1, population_size]."""
+        _check.integer_at_least(1, **named)
+        ((name, size),) = named.items()
+        if size > self.population_size:
+            raise ValueError(
+                f"`{name}` must be at most {self.population_size}, the number "
+                f"of records. Received: {name}={size!r}."
+            )
+        return int(size)
+
+    def _words(
+        self,
+    ) -> tuple[random_words.Words, random_words.Words, random_words.Words]:
+        """Returns the randomness of draws, of rows and of changes."""
+        if self._seed is None:
+            system = random_words.from_operating_system
+            return system, system, system
+        stream = [self._streams]
+        self._streams += 1
+        if self.shard_index is not None and self.shard_count is not None:
+            stream += [self.shard_index, self.shard_count]
+        seed = self._seed
+        return (
+            random_words.from_seed(seed, *stream),
+            random_words.from_seed(seed, *stream, part=1),
+            random_words.from_seed(seed, *stream, part=2),
+        )
+
+    def _batches(
+        self,
+        change: Change | None,
+        draws: random_words.Words,
+        places: random_words.Words,
+        changes: random_words.Words,
+    ) -> Iterator[tuple[PhysicalBatch, Pass]]:
+        for sample, of in self._draws(draws, places):
+            for number, rows in enumerate(sample, start=1):
+                mask = rows >= 0
+                records = self._records.in_rows(
+                    np.where(mask, rows + self.positions.start, -1)
+                )
+                if change is not None:
+                    records = change(records, mask, changes)
+                yield PhysicalBatch(records, mask, number == len(sample)), of
+
+
+def _check_complete(sampler: type[Sampler], options: dict[str, Any]) -> None:
+    """Raises before a data set is read for which an argument is missing."""
+    parameters = inspect.signature(sampler).parameters.values()
+    for each in parameters:
+        is_required = (
+            each.kind is each.KEYWORD_ONLY and each.default is each.empty
+        )
+        if is_required and each.name not in options:
+            raise TypeError(
+                f"`{each.name}` must be given to {sampler.__name__}."
+                f"from_dataset. Received: nothing. Pass {each.name}=..."
+            )

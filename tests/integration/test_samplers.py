@@ -1,0 +1,181 @@
+"""Samplers other than Poisson's train the same way, and the ledger says how."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_dp
+from keras_dp.errors import PrivateTrainingError
+from keras_dp.ledger import FixedSizeWithoutReplacement
+
+RECORDS, FEATURES, SIZE = 50, 3, 8
+LOSS = keras.losses.BinaryCrossentropy(from_logits=True)
+SAMPLERS = {
+    "fixed size": lambda data, **options: keras_dp.FixedSizeBatches(
+        data, sample_size=SIZE, **options
+    ),
+}
+
+
+def data():
+    x = np.random.default_rng(0).normal(size=(RECORDS, FEATURES))
+    x = x.astype("float32")
+    return x, (x[:, :1] > 0).astype("float32")
+
+
+def new_model():
+    keras.utils.set_random_seed(3)
+    return keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(1)])
+
+
+def compiled(ledger, noise_multiplier=4.0, **options):
+    private = keras_dp.PrivateModel(new_model())
+    query = keras_dp.GaussianAverageQuery(
+        1.0, noise_multiplier=noise_multiplier, denominator=SIZE
+    )
+    private.compile(
+        keras_dp.optimizers.DPSGD(0.5, query=query, ledger=ledger),
+        loss=LOSS,
+        **options,
+    )
+    return private
+
+
+@pytest.fixture
+def ledger():
+    return keras_dp.PrivacyLedger.in_memory(dataset="test")
+
+
+@pytest.fixture(params=SAMPLERS)
+def new_samples(request):
+    return SAMPLERS[request.param]
+
+
+class TestEverySampler:
+    def test_trains_and_learns(self, ledger, new_samples) -> None:
+        private = compiled(ledger, noise_multiplier=1e-3)
+        samples = new_samples(data())
+
+        history = private.fit(samples, epochs=20, verbose=0)
+
+        assert history.history["loss"][-1] < 0.7 * history.history["loss"][0]
+        assert len(ledger) == 20 * samples.rounds_per_epoch
+
+    def test_is_evaluated_in_order(self, ledger, new_samples) -> None:
+        private = compiled(ledger)
+        x, y = data()
+
+        loss = private.evaluate(new_samples((x, y)), verbose=0)
+
+        assert loss == pytest.approx(private.evaluate(x, y, verbose=0))
+        assert private.predict(new_samples((x, y)), verbose=0).shape == (50, 1)
+
+    def test_applies_a_map(self, ledger, new_samples) -> None:
+        def trained(samples):
+            private = compiled(ledger, noise_multiplier=0.0)
+            private.fit(samples, steps_per_epoch=2, verbose=0)
+            return private.model.get_weights()[0]
+
+        x, y = data()
+        mapped = new_samples((x, y), map=lambda x, y: (2 * x, y), seed=3)
+
+        np.testing.assert_allclose(
+            trained(mapped), trained(new_samples((2 * x, y), seed=3)), atol=1e-5
+        )
+
+    def test_drives_a_loop_of_ones_own(self, ledger, new_samples) -> None:
+        gradients = keras_dp.PrivateGradients(
+            new_model(),
+            LOSS,
+            query=keras_dp.GaussianAverageQuery(1.0, 1.0, denominator=SIZE),
+            ledger=ledger,
+        )
+
+        answers = list(gradients.over(new_samples(data()), rounds=9))
+
+        assert len(answers) == len(ledger) == 9
+
+    def test_stores_a_data_set(self, new_samples) -> None:
+        import tensorflow as tf
+
+        dataset = tf.data.Dataset.from_tensor_slices(data()).batch(16)
+        kind = type(new_samples(data()))
+        size = {"sample_size": SIZE}
+        if kind is not keras_dp.FixedSizeBatches:
+            size = {"batch_size": SIZE}
+
+        samples = kind.from_dataset(dataset, **size, verbose=False)
+
+        assert samples.population_size == RECORDS
+        with pytest.raises(TypeError, match=r"must be given to .*from_dataset"):
+            kind.from_dataset(dataset)
+
+    def test_takes_samples_in_parts(self, ledger, new_samples) -> None:
+        """Physical batches that are smaller give the same sums."""
+
+        def trained(size):
+            private = compiled(ledger, noise_multiplier=0.0)
+            samples = new_samples(data(), physical_batch_size=size, seed=3)
+            private.fit(samples, epochs=2, verbose=0)
+            return private.model.get_weights()[0]
+
+        np.testing.assert_allclose(trained(3), trained(8), atol=1e-5)
+
+    def test_meets_a_target(self, ledger, new_samples) -> None:
+        private = keras_dp.make_private(
+            new_model(),
+            new_samples(data()),
+            target_epsilon=5.0,
+            delta=1e-3,
+            epochs=3,
+            ledger=ledger,
+            loss=LOSS,
+            optimizer="sgd",
+            verbose=False,
+        )
+
+        history = private.fit(verbose=0)
+
+        assert len(ledger) == 3 * private.samples.rounds_per_epoch
+        assert 4.9 < history.history["epsilon"][-1] <= 5.0
+        found = keras_dp.budgets.guarantee(ledger, delta=1e-3)
+        assert found.basis == "plan"
+        assert found.ex_post is None
+
+    def test_ends_before_it_exceeds_a_target(self, ledger, new_samples) -> None:
+        private = compiled(ledger, noise_multiplier=4.0)
+
+        private.fit(
+            new_samples(data()),
+            epochs=200,
+            target_epsilon=4.0,
+            delta=1e-3,
+            verbose=0,
+        )
+
+        fourier = keras_dp.accountants.Fourier()
+        assert 3.5 < fourier.epsilon(ledger, delta=1e-3) <= 4.0
+        found = keras_dp.budgets.guarantee(ledger, delta=1e-3)
+        assert found.claim.epsilon <= 4.0
+        assert found.basis == "plan"
+
+    def test_has_no_workers(self, new_samples) -> None:
+        with pytest.raises(ValueError, match="Use PoissonBatches"):
+            new_samples(data()).shard(1, 2)
+
+    def test_goes_with_a_ledger_of_examples_only(self, new_samples) -> None:
+        ledger = keras_dp.PrivacyLedger.in_memory(
+            dataset="test", unit="microbatch"
+        )
+
+        with pytest.raises(PrivateTrainingError, match="unit of the ledger"):
+            compiled(ledger).fit(new_samples(data()), verbose=0)
+
+
+def test_samples_of_fixed_size_are_recorded(ledger) -> None:
+    compiled(ledger).fit(SAMPLERS["fixed size"](data()), epochs=2, verbose=0)
+
+    ((round_, count),) = ledger.rounds
+    assert round_.sampling == FixedSizeWithoutReplacement(8, 50, True)
+    assert count == 12
+    assert keras_dp.accountants.strongest_neighbours(ledger) == "replace_one"
