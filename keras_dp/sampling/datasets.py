@@ -72,7 +72,7 @@ def stored(
     store = _InMemory() if folder is None else _InFiles(folder)
     records, size, spoken = 0, 0, time.monotonic()
     first: Nest = None
-    for element in _batches(dataset, batched):
+    for element in batches_of(dataset, batched):
         part = as_arrays(element, "dataset")
         first = part if first is None else first
         mapped(_check_alike, first, part)
@@ -160,8 +160,18 @@ class _InFiles:
         self._parts, self._size = [], 0
 
 
-def _batches(dataset: Any, batched: bool | None) -> Iterator[Nest]:
-    """Yields the elements of a data set, with a leading axis for records."""
+def batches_of(dataset: Any, batched: bool | None) -> Iterator[Nest]:
+    """Returns the elements of a data set, with a leading axis for records.
+
+    Args:
+        dataset: See `PoissonBatches.from_dataset`.
+        batched: Likewise.
+
+    Raises:
+        TypeError: `dataset` is no data set.
+        ValueError: It is infinite or repeated, or does not say whether it is
+            batched.
+    """
     if _is_keras(dataset):
         if batched is False or dataset.num_batches is None:
             raise ValueError(

@@ -25,7 +25,8 @@ class RunDetails:
     Attributes:
         name: The name of the model by default.
         purpose: "training", "trial" (its result only guides others),
-            "preprocessing", "statistics", "audit" or "other".
+            "preprocessing", "statistics", "audit" or "other". "training" by
+            default, and "preprocessing" where a layer is adapted.
         description: Free text. Nothing secret.
         account: The account that pays; the only one of the ledger by default.
 
@@ -34,14 +35,15 @@ class RunDetails:
     """
 
     name: str | None = None
-    purpose: str = "training"
+    purpose: str | None = None
     description: str = ""
     account: str | None = None
 
     def __post_init__(self) -> None:
         if self.name is not None:
             _check.non_empty_text(name=self.name)
-        _check.one_of(PURPOSES, purpose=self.purpose)
+        if self.purpose is not None:
+            _check.one_of(PURPOSES, purpose=self.purpose)
         _check.kind(str, description=self.description)
 
     @classmethod
@@ -76,6 +78,7 @@ class TrainingRun:
         details: RunDetails | None = None,
         *,
         name: str = "training",
+        purpose: str = "training",
         model: str = "",
         most: int | None = None,
         limit: EpsilonLimit | None = None,
@@ -86,6 +89,7 @@ class TrainingRun:
             ledger: Where rounds are recorded.
             details: Its name, purpose and account.
             name: The name by default.
+            purpose: The purpose by default.
             model: SHA-256 of the model's summary.
             most: The most rounds that will run; `None` if nobody knows.
             limit: How many rounds a target leaves room for.
@@ -96,7 +100,8 @@ class TrainingRun:
         """
         self.ledger, self._limit = ledger, limit
         self._details = RunDetails() if details is None else details
-        self._name, self._model, self._most = name, model, most
+        self._name, self._purpose = name, purpose
+        self._model, self._most = model, most
         self._account = chosen_account(ledger, self._details.account)
         self._run: Run | None = None
         self._own = 0
@@ -220,7 +225,7 @@ class TrainingRun:
                 most = self.room(planned, most)
             self._run = self.ledger.start_run(
                 self._details.name or self._name,
-                purpose=self._details.purpose,
+                purpose=self._details.purpose or self._purpose,
                 description=self._details.description,
                 account=None
                 if self._account is None
@@ -253,6 +258,6 @@ class TrainingRun:
         return BudgetExceededError(
             "The account must have room for one more round. Received: the "
             f"account {name!r}, which has none for {planned!r}. No round ran. "
-            "Train with more noise or smaller samples, or with another account "
+            "Take more noise or smaller samples, or another account "
             "(`run=RunDetails(account=...)`)."
         )

@@ -46,6 +46,7 @@ ALLOWED = {
         "planning",
         "sampling",
     },
+    "preprocessing": {"ledger", "noise", "sampling", "training"},
     "recipes": {
         "accountants",
         "budgets",
@@ -233,6 +234,7 @@ class TestImportsGoOneWay:
             ("reporting", "import keras_dp.optimizers"),
             ("optimizers", "from keras_dp.accountants import RDP"),
             ("optimizers", "from keras_dp import PrivacyLedger"),
+            ("training", "from keras_dp.preprocessing import release"),
             ("", "from keras_dp.ledger import Round"),
         ],
     )
