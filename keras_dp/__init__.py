@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from keras_dp.sampling import (
         FixedSizeBatches,
         PoissonBatches,
+        UserBatches,
     )
     from keras_dp.training import (
         EpsilonProgress,
@@ -152,6 +153,7 @@ _HOMES = {
     "SaveModel": "training",
     "TreeCumulativeSumQuery": "dp_queries",
     "TreeResidualSumQuery": "dp_queries",
+    "UserBatches": "sampling",
     "VariableGroups": "optimizers",
     "group_variables": "optimizers",
     "make_private": "recipes",
@@ -206,6 +208,7 @@ __all__ = [
     "SaveModel",
     "TreeCumulativeSumQuery",
     "TreeResidualSumQuery",
+    "UserBatches",
     "VariableGroups",
     "__version__",
     "accountants",

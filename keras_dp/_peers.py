@@ -52,6 +52,17 @@ SHUFFLED = {
     "microbatches": _NO_MICROBATCHES,
     "num_microbatches": _NO_MICROBATCHES,
 }
+USERS = {
+    "batch_size": "`sampling_probability`, users of a round / users",
+    "clients_per_round": "`sampling_probability`, clients_per_round / users",
+    "unit_ids": "`user_ids`",
+    "client_ids": "`user_ids`",
+    "rows_per_unit": "`records_per_user`",
+    "max_examples_per_user": "`records_per_user`",
+    "microbatches": "nothing: the records of a user make one microbatch",
+    "epochs": "`epochs` of fit",
+    "shuffle": "nothing: every sample is drawn anew",
+}
 OPTIMIZER = {
     "l2_norm_clip": "`query=GaussianAverageQuery(l2_norm_clip, ...)`",
     "max_grad_norm": "`query=GaussianAverageQuery(l2_norm_clip=...)`",

@@ -26,11 +26,14 @@ class Grouping(NamedTuple):
         size: Public number that the sum of their gradients is divided by.
         bound_factor: By how many times a record's bound the privacy unit moves
             the sum over the sample.
+        averages: Whether the sum is divided by the number of its own examples,
+            too.
     """
 
     rows: int
     size: float
     bound_factor: int
+    averages: bool = False
 
 
 def record_batch(
@@ -51,6 +54,11 @@ def record_batch(
         return RecordBatch(gradients, mask)
     weights = tf.ones([batch]) if mask is None else tf.cast(mask, tf.float32)
     weights /= grouping.size
+    if grouping.averages:
+        shape = [batch // grouping.rows, grouping.rows]
+        counts = tf.reduce_sum(tf.reshape(weights, shape), 1, keepdims=True)
+        counts = tf.reshape(tf.broadcast_to(counts, shape), [batch])
+        weights = tf.math.divide_no_nan(weights, counts)
     groups = [each.grouped(grouping.rows, weights) for each in gradients]
     # A group of padding alone is no record, not one of norm 0.
     rows = tf.reshape(weights > 0, [batch // grouping.rows, grouping.rows])

@@ -147,9 +147,7 @@ def make_private(
         validation_split=validation_split,
     )
     compiled = _compiled(model, loss, metrics, options)
-    if unit is None and given.draws_microbatches:
-        unit = "microbatch"
-    own = _opened(ledger, dataset, unit, rows_per_unit)
+    own = _opened(ledger, dataset, unit, rows_per_unit, given.drawn_unit)
     if delta is None:
         delta = default_delta(given.units_of(own.header.rows_per_unit))
     target = PrivacyTarget(target_epsilon, delta)
@@ -206,7 +204,10 @@ def _summary(
     """Returns what was chosen, for a person."""
     query, ledger = queries.gradients, private.optimizer.ledger
     drawn = f"{samples.expected_sample_size:,.6g}"
-    if samples.microbatches is not None:
+    kind = "records"
+    if samples.unit == "user":
+        kind = "users"
+    elif samples.microbatches is not None:
         drawn += f" in {query.denominator:,.6g} microbatches"
     statistics = ""
     if isinstance(queries.batch_statistics, GaussianAverageQuery):
@@ -214,7 +215,8 @@ def _summary(
         statistics = f", of batch statistics {multiplier:.4g}"
     return (
         f"Private training of {private.model.name!r}: "
-        f"{samples.population_size:,} records, samples of {drawn} expected, "
+        f"{samples.population_size:,} {kind}, "
+        f"samples of {drawn} expected, "
         f"{private.epochs * samples.rounds_per_epoch:,} rounds in "
         f"{private.epochs:,} epochs, clip {query.l2_norm_clip:g}, noise "
         f"multiplier {query.noise_multiplier:.4g}{statistics}. Target: epsilon "
@@ -245,16 +247,20 @@ def _opened(
     dataset: str | None,
     unit: str | None,
     rows_per_unit: int | None,
+    drawn_unit: str,
 ) -> Any:
     """Returns the ledger, opened or created if it is a path.
+
+    A new one has the unit that is drawn, unless another one is named.
 
     Raises:
         ValueError: The ledger is open, and has another `rows_per_unit`.
     """
     if isinstance(ledger, (str, os.PathLike)):
         place = places.place_of(ledger)
-        if dataset is None and not place.exists():
-            dataset = place.short_name
+        if not place.exists():
+            dataset = place.short_name if dataset is None else dataset
+            unit = drawn_unit if unit is None else unit
         return PrivacyLedger.open(
             ledger, dataset=dataset, unit=unit, rows_per_unit=rows_per_unit
         )

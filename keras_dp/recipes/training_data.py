@@ -37,15 +37,19 @@ class TrainingData(NamedTuple):
     batch_size: int | None
 
     @property
-    def draws_microbatches(self) -> bool:
-        """Whether whole microbatches are drawn, and protected."""
-        return _draws_microbatches(self.records)
+    def drawn_unit(self) -> str:
+        """The unit that is drawn, and protected."""
+        return (
+            self.records.unit
+            if isinstance(self.records, Sampler)
+            else "example"
+        )
 
     def units_of(self, rows_per_unit: int) -> int:
         """Returns the number of units, by their rows if it is not known."""
         if self.units is not None:
             return self.units
-        if self.draws_microbatches:
+        if self.drawn_unit == "microbatch":
             rows_per_unit *= self.records.microbatches.rows
         return max(1, self.population // rows_per_unit)
 
@@ -135,11 +139,6 @@ def _recommended_size(
         group_size=ledger.header.rows_per_unit,
     )
     return found.recommended.batch_size
-
-
-def _draws_microbatches(records: Any) -> bool:
-    is_sampler = isinstance(records, Sampler)
-    return is_sampler and records.unit == "microbatch"
 
 
 def _check_split(data: Any, validation_split: float) -> None:

@@ -10,6 +10,7 @@ from keras_dp.sampling.poisson_batches import PoissonBatches
 from keras_dp.sampling.record_source import RandomAccessSource, RecordSpec
 from keras_dp.sampling.sampler import PhysicalBatch, Sampler
 from keras_dp.sampling.tfrecord_shards import TFRecordShards
+from keras_dp.sampling.user_batches import UserBatches
 
 __all__ = [
     "ArrayShards",
@@ -22,4 +23,5 @@ __all__ = [
     "RecordSpec",
     "Sampler",
     "TFRecordShards",
+    "UserBatches",
 ]

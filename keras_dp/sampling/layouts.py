@@ -33,8 +33,11 @@ class Layout(abc.ABC):
         bound_factor: By how many times the bound of a record the unit of
             privacy moves the sum over a sample.
         most_rows: Rows that hold almost every sample.
+        averages: Whether a microbatch is divided by the number of its own
+            records, too.
     """
 
+    averages = False
     rows: int
     size: float
     bound_factor: int
@@ -86,8 +89,7 @@ class Groups(Layout):
         self.most_rows = (
             default_physical_batch_size(population, probability)
             if rows == 1
-            else rows
-            * _exceeded_with(_SECOND_BATCH, population // rows, probability)
+            else rows * rows_that_hold(population // rows, probability)
         )
 
     @override
@@ -158,8 +160,18 @@ def default_physical_batch_size(
     >>> default_physical_batch_size(1000, 0.01)
     24
     """
-    most = _exceeded_with(_SECOND_BATCH, population_size, sampling_probability)
+    most = rows_that_hold(population_size, sampling_probability)
     return -(-most // _MULTIPLE) * _MULTIPLE
+
+
+def rows_that_hold(population: int, probability: float) -> int:
+    """Returns how many rows 99.99 % of the Poisson samples fit in.
+
+    Args:
+        population: Records, or groups of them, that are drawn from.
+        probability: Chance of each to take part.
+    """
+    return _exceeded_with(_SECOND_BATCH, population, probability)
 
 
 def _exceeded_with(chance: float, trials: int, probability: float) -> int:

@@ -102,7 +102,8 @@ class Sampler(abc.ABC):
         map: The function that `fit`, `evaluate` and `predict` apply to each
             record, `None` for none. Iterating over the sampler yields the
             records as they are stored.
-        unit: The unit that is drawn and protected: "example" or "microbatch".
+        unit: The unit that is drawn and protected: "example", "microbatch" or
+            "user".
         seeded: Whether the caller chose the seed.
         shard_index: Which shard this is, `None` if all records are drawn from.
         shard_count: How many shards there are, `None` likewise.
@@ -219,7 +220,7 @@ class Sampler(abc.ABC):
 
     @property
     def unit(self) -> str:
-        """The unit that is drawn and protected: "example" or "microbatch"."""
+        """The unit that is drawn and protected."""
         return "example"
 
     @property

@@ -32,16 +32,44 @@ def capped_rows(unit_ids: Any, rows_per_unit: int) -> npt.NDArray[np.int64]:
     (4, True, True)
     """
     _check.integer_at_least(1, rows_per_unit=rows_per_unit)
-    ids = np.asarray(unit_ids)
-    if ids.ndim != 1 or not len(ids):
-        raise ValueError(
-            "`unit_ids` must be an array of one axis, with the unit of each "
-            f"record. Received: an array of shape {ids.shape!r}."
-        )
-    _, units = np.unique(ids, return_inverse=True)
-    words = random_words.from_operating_system(len(ids))
+    units = unit_numbers(unit_ids=unit_ids)
+    words = random_words.from_operating_system(len(units))
     order = np.lexsort((words, units))
     sizes = np.bincount(units)
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    place = np.arange(len(ids)) - np.repeat(starts, sizes)
+    place = np.arange(len(units)) - np.repeat(starts, sizes)
     return np.sort(order[place < rows_per_unit])
+
+
+def unit_numbers(**ids: Any) -> npt.NDArray[np.int64]:
+    """Returns the unit of each record as a number from 0 on, without gaps.
+
+    Args:
+        **ids: One argument, by its name for messages: an array `[N]` of
+            integers or text.
+
+    Raises:
+        ValueError: It is not one value a record.
+
+    >>> unit_numbers(user_ids=["bob", "ann", "bob"])
+    array([1, 0, 1])
+    """
+    ((name, given),) = ids.items()
+    found = np.asarray(given)
+    if found.ndim != 1 or not len(found):
+        unit = name.removesuffix("_ids")
+        raise ValueError(
+            f"`{name}` must be an array of one axis, with the {unit} of each "
+            f"record. Received: an array of shape {found.shape!r}."
+        )
+    names_all = found.dtype.kind in "iuUS" or (
+        found.dtype.kind == "O"
+        and all(isinstance(each, (str, bytes, int)) for each in found)
+    )
+    if not names_all:
+        raise ValueError(
+            f"`{name}` must hold integers or text, for every record: those of "
+            "a person without a name cannot be told from those of others. "
+            f"Received: an array of {found.dtype}. Leave such records out."
+        )
+    return np.unique(found, return_inverse=True)[1]

@@ -66,7 +66,7 @@ class DataAdapter:
 
     @property
     def unit(self) -> str:
-        """The unit that is drawn: "example", or "microbatch"."""
+        """The unit that is drawn: "example", "microbatch" or "user"."""
         return str(self.source.unit) if self.is_sampler else "example"
 
     def check_targets(self) -> None:
@@ -108,7 +108,9 @@ class DataAdapter:
         if not self.is_sampler or self.source.microbatches is None:
             return None
         groups = self.source.microbatches
-        return Grouping(groups.rows, groups.size, groups.bound_factor)
+        return Grouping(
+            groups.rows, groups.size, groups.bound_factor, groups.averages
+        )
 
     def dataset(self) -> tf.data.Dataset:
         """Returns the sampler's endless physical batches, prefetched."""

@@ -76,23 +76,38 @@ def check_lengths(data: Any) -> None:
 
 
 def check_unit(
-    ledger_unit: str, drawn_unit: str, side_queries: Collection[str]
+    ledger_unit: str,
+    rows_per_unit: int,
+    drawn_unit: str,
+    side_queries: Collection[str],
 ) -> None:
-    """Raises if a ledger of examples would count microbatches, or conversely.
+    """Raises if the ledger's unit is not what a sample consists of.
 
     Args:
         ledger_unit: The ledger's unit: "microbatch", or any text for records.
-        drawn_unit: The unit that is drawn, "example" or "microbatch".
+        rows_per_unit: That of the ledger.
+        drawn_unit: The unit that is drawn: "example", "microbatch" or "user".
         side_queries: Names of what else is asked of each example.
     """
-    if drawn_unit == "microbatch" and side_queries:
+    if drawn_unit != "example" and side_queries:
         raise PrivateTrainingError(
             "`private_metrics` and `batch_statistics` must be None with "
-            "FixedMicrobatches: a microbatch has as many records of them as "
-            "examples, and their bounds are for one. Received: "
+            f"samples of unit {drawn_unit!r}: each has as many records of them "
+            "as examples, and their bounds are for one. Received: "
             f"{sorted(side_queries)!r}. "
             "Use RandomMicrobatches, or single examples."
         )
+    of_rows = ledger_unit in ("example", "record", "row", "microbatch")
+    if drawn_unit == "user":
+        if of_rows or rows_per_unit > 1:
+            raise PrivateTrainingError(
+                "The unit of the ledger must be the user, and a user one "
+                "record, where UserBatches draw users as a whole. Received: a "
+                f"ledger of unit {ledger_unit!r} with "
+                f"rows_per_unit={rows_per_unit}. Open another one with "
+                'unit="user", or a word for those whom `user_ids` name.'
+            )
+        return
     if (ledger_unit == "microbatch") != (drawn_unit == "microbatch"):
         raise PrivateTrainingError(
             "The unit of the ledger must be what is sampled: a guarantee for "

@@ -109,7 +109,10 @@ def prepared(
     check_strategies(model, optimizer, replicas.strategy)
     ledger: Any = optimizer.required_ledger()
     check_worker(ledger, adapter, replicas)
-    check_unit(ledger.header.unit, adapter.unit, side_queries.queries)
+    header = ledger.header
+    check_unit(
+        header.unit, header.rows_per_unit, adapter.unit, side_queries.queries
+    )
     side_queries.warn_of_metrics()
     warn_of_other_ledgers(model, ledger)
     warn_of_plain_training(model)

@@ -188,7 +188,7 @@ class TestFixedMicrobatches:
             data(), sampling_probability=0.5, microbatches=FixedMicrobatches(4)
         )
 
-        with pytest.raises(PrivateTrainingError, match="FixedMicrobatches"):
+        with pytest.raises(PrivateTrainingError, match="of unit 'microbatch'"):
             private.fit(batches, verbose=0)
 
     def test_must_divide_the_records(self) -> None:

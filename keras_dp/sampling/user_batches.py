@@ -1,0 +1,231 @@
+"""Samples of users, each with some of their records."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import override
+
+from keras_dp import _check, _peers
+from keras_dp.ledger import PoissonSampling
+from keras_dp.sampling.bernoulli_draw import BernoulliDraw
+from keras_dp.sampling.layouts import Layout, rows_that_hold
+from keras_dp.sampling.nests import Nest
+from keras_dp.sampling.random_rows import in_random_rows
+from keras_dp.sampling.random_subset import random_subset
+from keras_dp.sampling.random_words import Words
+from keras_dp.sampling.record_source import RandomAccessSource
+from keras_dp.sampling.sampler import Draw, Pass, Sampler
+from keras_dp.sampling.units import unit_numbers
+
+Integers = npt.NDArray[np.int64]
+
+
+class UserBatches(Sampler):
+    """Draws users independently, anew for every round.
+
+    A user who is drawn takes part with all their records, or with
+    `records_per_user` of them, drawn uniformly anew, if they have more. The
+    records of a user stand in consecutive rows of one physical batch. In
+    `PrivateModel` the mean gradient of a user's records is one record of the
+    query: it is clipped as a whole. In `FederatedModel` the record is what the
+    user's own training changes.
+
+    Guarantee: in each round each user takes part with `sampling_probability`,
+    independently of all users and rounds. Adding or removing a user with all
+    their records leaves all others in the rows that they had, and moves a sum
+    by at most one bound. The unit of privacy is the user, whatever their number
+    of records; the ledger's unit must be "user", or another word for one who
+    has several records.
+
+    Other samplers, and private preprocessing, take each row for a user: under
+    the same ledger give them one row for each.
+
+    The number of users is used for `expected_sample_size` and the default
+    `physical_batch_size`; as in `PoissonBatches`, it counts as public.
+
+    Attributes: those of `Sampler`, where a record of a sample is a user, and
+        sampling_probability: Chance of each user to take part in a round.
+        records_per_user: Most records with which a user takes part.
+
+    Source: McMahan et al. (2018), arXiv:1710.06963v3; Charles et al. (2024),
+    arXiv:2407.07737v3, Algorithm 2 ("user-level sampling").
+
+    >>> x, users = np.zeros([5, 3]), ["ann", "bob", "ann", "ann", "cid"]
+    >>> batches = UserBatches(
+    ...     x, user_ids=users, sampling_probability=0.5, records_per_user=2
+    ... )
+    >>> batches.population_size, batches.expected_sample_size
+    (3, 1.5)
+    >>> records, mask, ends_sample = next(iter(batches))
+    >>> records.shape  # All users fit, with two rows each.
+    (6, 3)
+    """
+
+    @_peers.explains(_peers.USERS)
+    def __init__(
+        self,
+        data: Nest | RandomAccessSource,
+        *,
+        user_ids: Any,
+        sampling_probability: float,
+        records_per_user: int,
+        physical_batch_size: int | None = None,
+        rounds_per_epoch: int | None = None,
+        map: Callable[..., Any] | None = None,  # noqa: A002 - as in tf.data.
+        seed: int | None = None,
+    ) -> None:
+        """Looks at the shapes of the data, and draws nothing.
+
+        Args:
+            data: As for `PoissonBatches`.
+            user_ids: Array `[N]` of integers or text, the user of each record.
+            sampling_probability: In [2^-60, 1].
+            records_per_user: At least 1. It must not be chosen by a look at
+                the data.
+            physical_batch_size: Rows of a batch, a multiple of
+                `records_per_user`. The default holds at least 99.99 % of the
+                samples in one batch.
+            rounds_per_epoch: At least 1, by default 1 / `sampling_probability`.
+            map: As for `PoissonBatches`.
+            seed: As for `PoissonBatches`.
+
+        Raises:
+            TypeError: As for `PoissonBatches`.
+            ValueError: As for `PoissonBatches`, or `user_ids` are not one for
+                each record.
+        """
+        _check.probability(sampling_probability=sampling_probability)
+        _check.integer_at_least(1, records_per_user=records_per_user)
+        super().__init__(data, map=map, seed=seed)
+        numbers = unit_numbers(user_ids=user_ids)
+        if len(numbers) != self._whole_size:
+            raise ValueError(
+                "`user_ids` must name the user of each record. Received: "
+                f"{len(numbers):,} of them for {self._whole_size:,} records."
+            )
+        self._users = Users(
+            numbers, float(sampling_probability), int(records_per_user)
+        )
+        self.records_per_user = int(records_per_user)
+        if physical_batch_size is None:
+            physical_batch_size = self._users.most_rows
+        if rounds_per_epoch is None:
+            rounds_per_epoch = max(1, round(1 / sampling_probability))
+        _check.integer_at_least(
+            1,
+            physical_batch_size=physical_batch_size,
+            rounds_per_epoch=rounds_per_epoch,
+        )
+        if physical_batch_size % records_per_user:
+            raise ValueError(
+                "`physical_batch_size` must be a multiple of "
+                f"records_per_user={records_per_user!r}: the records of a user "
+                "stand in one batch. Received: "
+                f"physical_batch_size={physical_batch_size!r}."
+            )
+        self.physical_batch_size = int(physical_batch_size)
+        self.rounds_per_epoch = int(rounds_per_epoch)
+
+    @property
+    def sampling_probability(self) -> float:
+        """Chance of each user to take part in a round."""
+        return self._users.sampling_probability
+
+    @property
+    @override
+    def population_size(self) -> int:
+        """Number of users."""
+        return self._users.count
+
+    @property
+    @override
+    def expected_sample_size(self) -> float:
+        """Mean number of users of a round."""
+        return self.sampling_probability * self.population_size
+
+    @property
+    @override
+    def unit(self) -> str:
+        return "user"
+
+    @property
+    @override
+    def microbatches(self) -> Layout:
+        """How rows make users."""
+        return self._users
+
+    @property
+    def sampling_event(self) -> PoissonSampling:
+        """The event that a ledger records for the draw of each round."""
+        return PoissonSampling(self.sampling_probability, drawn_by_library=True)
+
+    @override
+    def sampling_of(self, of: Pass) -> PoissonSampling:
+        return self.sampling_event
+
+    def __repr__(self) -> str:
+        return (
+            f"<UserBatches of {self.population_size:,} users, "
+            f"sampling_probability={self.sampling_probability:.6g}, "
+            f"{self.expected_sample_size:.6g} expected in a sample, "
+            f"records_per_user={self.records_per_user}, "
+            f"physical_batch_size={self.physical_batch_size}>"
+        )
+
+    @override
+    def _draws(self, words: Words, places: Words) -> Iterator[Draw]:
+        of = Pass.new()
+        while True:
+            yield Draw(
+                self._users.draw(self.physical_batch_size, words, places), of
+            )
+
+
+class Users(Layout):
+    """Takes or leaves users, each with at most so many of their records.
+
+    Attributes:
+        count: Number of users.
+    """
+
+    bound_factor = 1
+    averages = True
+
+    def __init__(
+        self, numbers: Integers, probability: float, records_per_user: int
+    ) -> None:
+        """Draws nothing.
+
+        Args:
+            numbers: The user of each record, from 0 on, without gaps.
+            probability: Chance of a user to take part.
+            records_per_user: Most records with which a user takes part.
+        """
+        sizes = np.bincount(numbers)
+        self.count = len(sizes)
+        super().__init__(BernoulliDraw(self.count, probability))
+        self.rows, self.size = records_per_user, 1.0
+        self.most_rows = self.rows * rows_that_hold(self.count, probability)
+        self._sizes = sizes
+        self._starts = np.cumsum(sizes) - sizes
+        # The records of a user follow each other.
+        self._records = np.argsort(numbers, kind="stable")
+
+    @override
+    def draw(
+        self, physical_batch_size: int, words: Words, places: Words
+    ) -> Integers:
+        users = self._draw.indices(words)
+        sizes, starts = self._sizes[users], self._starts[users]
+        within = np.arange(self.rows)
+        taken = np.broadcast_to(within, (len(users), self.rows)).copy()
+        for row in np.flatnonzero(sizes > self.rows):
+            taken[row] = random_subset(self.rows, int(sizes[row]), words)
+        present = within < sizes[:, np.newaxis]
+        records = np.full(taken.shape, -1, np.int64)
+        # A place that holds no record is not looked up.
+        found = (starts[:, np.newaxis] + taken)[present]
+        records[present] = self._records[found]
+        return in_random_rows(records, physical_batch_size, places)

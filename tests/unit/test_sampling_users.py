@@ -1,0 +1,140 @@
+"""Samples of users: who is drawn, with which records, and what is refused."""
+
+import numpy as np
+import pytest
+
+from keras_dp.ledger import PoissonSampling
+from keras_dp.sampling import UserBatches
+
+# Ann has 3 records, bob 1, cid 8.
+IDS = np.array(["cid", "ann", "cid", "bob", "ann", "cid", "ann", *["cid"] * 5])
+OF = {name: set(np.flatnonzero(name == IDS)) for name in ("ann", "bob", "cid")}
+
+
+def batches_of(**changes):
+    arguments = {
+        "user_ids": IDS,
+        "sampling_probability": 0.5,
+        "records_per_user": 3,
+    }
+    return UserBatches(np.arange(len(IDS)), **(arguments | changes))
+
+
+def samples_of(batches, rounds):
+    """Returns for each sample the records of each user who takes part."""
+    found, present = [], {}
+    for records, mask, ends_sample in batches:
+        shape = (-1, batches.records_per_user)
+        for group, here in zip(
+            records.reshape(shape), mask.reshape(shape), strict=True
+        ):
+            if here.any():
+                names = {IDS[record] for record in group[here]}
+                (name,) = names  # No two users in the rows of one.
+                assert name not in present
+                present[name] = group[here].tolist()
+        if ends_sample:
+            found.append(present)
+            present = {}
+        if len(found) == rounds:
+            return found
+    raise AssertionError
+
+
+class TestSamples:
+    def test_hold_each_user_with_all_records_up_to_the_most(self) -> None:
+        for sample in samples_of(batches_of(), 200):
+            for name, records in sample.items():
+                assert len(set(records)) == len(records)
+                assert set(records) <= OF[name]
+                assert len(records) == min(3, len(OF[name]))
+
+    def test_hold_every_user_if_all_are_drawn(self) -> None:
+        for sample in samples_of(batches_of(sampling_probability=1.0), 5):
+            assert sample.keys() == OF.keys()
+
+    def test_draw_the_records_of_a_user_anew(self) -> None:
+        seen = {
+            tuple(sorted(sample["cid"]))
+            for sample in samples_of(batches_of(), 400)
+            if "cid" in sample
+        }
+
+        assert len(seen) > 30  # Of 56 subsets.
+        assert {record for subset in seen for record in subset} == OF["cid"]
+
+    def test_span_batches_without_dividing_a_user(self) -> None:
+        batches = batches_of(sampling_probability=1.0, physical_batch_size=3)
+
+        for sample in samples_of(batches, 5):
+            assert sample.keys() == OF.keys()
+
+    def test_leave_others_as_they_were_without_a_user(self) -> None:
+        """A million records of one user change nothing for the others."""
+        many = np.concatenate([IDS, np.full(1_000_000, "dan")])
+        huge = UserBatches(
+            np.arange(len(many)),
+            user_ids=many,
+            sampling_probability=1.0,
+            records_per_user=3,
+        )
+
+        records, mask, _ = next(iter(huge))
+
+        assert mask.sum() == 3 + 1 + 3 + 3
+        assert sum(many[r] == "dan" for r in records[mask]) == 3
+
+    def test_follow_the_event(self) -> None:
+        """Each user takes part as often as the event says."""
+        rounds = 4000
+        samples = samples_of(batches_of(sampling_probability=0.2), rounds)
+
+        def deviation(name, probability) -> float:
+            count = sum(name in sample for sample in samples)
+            stddev = (rounds * probability * (1 - probability)) ** 0.5
+            return abs(count - rounds * probability) / stddev
+
+        for name in OF:
+            assert deviation(name, 0.2) < 5
+            assert deviation(name, 0.25) > 5  # Control.
+
+
+class TestTheSampler:
+    def test_counts_users(self) -> None:
+        batches = batches_of()
+
+        assert batches.population_size == 3
+        assert batches.expected_sample_size == 1.5
+        assert batches.unit == "user"
+        assert batches.sampling_event == PoissonSampling(0.5, True)
+        assert batches.microbatches.rows == 3
+        assert len(batches) == 2
+
+    def test_reads_all_records_in_order(self) -> None:
+        found = np.concatenate(list(batches_of().in_order()))
+
+        assert found.tolist() == list(range(len(IDS)))
+
+    @pytest.mark.parametrize(
+        ("changes", "match"),
+        [
+            ({"user_ids": IDS[:-1]}, "`user_ids` must name the user of each"),
+            ({"user_ids": IDS[None]}, "`user_ids` must be an array of one"),
+            ({"user_ids": [*IDS[:-1], None]}, "`user_ids` must hold integers"),
+            ({"user_ids": np.arange(12) / 1.0}, "`user_ids` must hold"),
+            ({"records_per_user": 0}, "`records_per_user`"),
+            ({"sampling_probability": 0.0}, "`sampling_probability`"),
+            ({"physical_batch_size": 4}, "multiple of records_per_user=3"),
+        ],
+    )
+    def test_refuses_what_does_not_fit(self, changes, match) -> None:
+        with pytest.raises(ValueError, match=match):
+            batches_of(**changes)
+
+    def test_explains_arguments_of_other_libraries(self) -> None:
+        with pytest.raises(TypeError, match="records_per_user"):
+            batches_of(max_examples_per_user=2)
+
+    def test_cannot_be_drawn_shard_by_shard(self) -> None:
+        with pytest.raises(ValueError, match="`shard` must be called on"):
+            batches_of().shard(0, 2)
