@@ -91,7 +91,7 @@ def gaussian_noise(
     """Returns independent Gaussian noise, from a fresh secret seed.
 
     Args:
-        shape: That of the result.
+        shape: The shape of the noise.
         stddev: >= 0.
     """
     like = tf.zeros(shape, tf.float64)

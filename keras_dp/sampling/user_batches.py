@@ -220,10 +220,13 @@ class Users(Layout):
         users = self._draw.indices(words)
         sizes, starts = self._sizes[users], self._starts[users]
         within = np.arange(self.rows)
-        taken = np.broadcast_to(within, (len(users), self.rows)).copy()
-        for row in np.flatnonzero(sizes > self.rows):
-            taken[row] = random_subset(self.rows, int(sizes[row]), words)
         present = within < sizes[:, np.newaxis]
+        # The records of a user come in random order, before padding.
+        keys = words(present.size).reshape(present.shape) >> np.uint64(1)
+        taken = np.argsort(np.where(present, keys, ~np.uint64(0)), axis=1)
+        for row in np.flatnonzero(sizes > self.rows):
+            subset = random_subset(self.rows, int(sizes[row]), words)
+            taken[row] = subset[taken[row]]
         records = np.full(taken.shape, -1, np.int64)
         # A place that holds no record is not looked up.
         found = (starts[:, np.newaxis] + taken)[present]

@@ -8,7 +8,9 @@ from keras_dp.training.checkpoints import SaveModel
 from keras_dp.training.devices.workers import open_ledger
 from keras_dp.training.epsilon_limit import PrivacyTarget
 from keras_dp.training.epsilon_progress import EpsilonProgress
+from keras_dp.training.federated_model import FederatedModel
 from keras_dp.training.gradient_norms import mean_gradient_norms
+from keras_dp.training.local_updates import LocalTraining
 from keras_dp.training.private_gradients import PrivateGradients
 from keras_dp.training.private_metrics import (
     PrivateClassCounts,
@@ -24,6 +26,8 @@ from keras_dp.training.run import RunDetails
 __all__ = [
     "BatchStatisticsPlan",
     "EpsilonProgress",
+    "FederatedModel",
+    "LocalTraining",
     "PrivacyTarget",
     "PrivateClassCounts",
     "PrivateClippedShare",

@@ -18,9 +18,14 @@ from keras_dp.gradients import (
 )
 from keras_dp.keras_internals import counting_one_replica, penalties_of
 from keras_dp.optimizers.private_round import GRADIENTS
-from keras_dp.optimizers.record_batch import Grouping, record_batch
+from keras_dp.optimizers.record_batch import (
+    Grouping,
+    RecordBatch,
+    record_batch,
+)
 from keras_dp.training.devices.replicas import summed
 from keras_dp.training.example_metrics import masks_of, with_penalties
+from keras_dp.training.local_updates import LocalUpdates
 from keras_dp.training.sample_sums import SampleSums
 from keras_dp.training.step_parts import StepParts
 
@@ -55,6 +60,14 @@ class BatchResult(NamedTuple):
     released: tuple[Any, dict[str, tf.Tensor]] | None
 
 
+class _Computed(NamedTuple):
+    """The records of a physical batch, and the losses of its examples."""
+
+    losses: ExampleLosses
+    outputs: Any
+    batches: dict[str, RecordBatch]
+
+
 class BatchComputation:
     """Computes on physical batches, for one model that was compiled.
 
@@ -80,6 +93,11 @@ class BatchComputation:
             jit_compile=parts.options.jit_compile,
             releases_statistics=statistics is not None,
         )
+        self._updates = None
+        if parts.local is not None:
+            self._updates = LocalUpdates(
+                self.engine, parts.loss, parts.local, parts.options.loss_scale
+            )
         if statistics is not None and not self.engine.normalized:
             raise ValueError(
                 "`batch_statistics` must be None for a model without "
@@ -119,6 +137,19 @@ class BatchComputation:
             kind: Where in its sample the batch stands.
             planned: The event that the ledger covers.
         """
+        of = self._of_examples if self._updates is None else self._of_users
+        computed = of(data, mask, kind)
+        sample = self._added(computed.batches, kind)
+        # The losses are those of the old weights, and so are the penalties.
+        losses = with_penalties(self._parts.model, computed.losses)
+        released = self._end(sample, kind, planned)
+        masks = masks_of(computed.outputs)
+        return BatchResult(losses, computed.outputs, masks, released)
+
+    def _of_examples(
+        self, data: Any, mask: tf.Tensor | None, kind: BatchKind
+    ) -> "_Computed":
+        """Computes the gradients of examples, and what side queries ask."""
         x, y, weight = data
         batch = keras.tree.flatten(x)[0].shape[0]
         held: list[ExampleLosses] = []
@@ -142,12 +173,23 @@ class BatchComputation:
         batches[GRADIENTS] = record_batch(
             result.records, mask, batch, kind.grouping
         )
-        sample = self._added(batches, kind)
-        # The losses are those of the old weights, and so are the penalties.
-        losses = with_penalties(self._parts.model, held[0])
-        released = self._end(sample, kind, planned)
-        masks = masks_of(result.outputs)
-        return BatchResult(losses, result.outputs, masks, released)
+        return _Computed(held[0], result.outputs, batches)
+
+    def _of_users(
+        self, data: Any, mask: tf.Tensor | None, kind: BatchKind
+    ) -> "_Computed":
+        """Computes what the training of each user changes."""
+        if self._updates is None or mask is None or kind.grouping is None:
+            raise RuntimeError("Users are drawn by UserBatches alone.")
+        x, y, weight = data
+        rows = kind.grouping.rows
+        with without_variable_writes(self.engine.model):
+            outputs = self.engine.call(x)
+            losses = self.losses(y, outputs, weight, mask.shape[0])
+        records = self._updates.records(data, mask, rows)
+        present = tf.reduce_any(tf.reshape(mask, [-1, rows]), axis=1)
+        batches = {GRADIENTS: RecordBatch(records, present)}
+        return _Computed(losses, outputs, batches)
 
     def _added(self, batches: dict[str, Any], kind: BatchKind) -> Any:
         """Returns the sample with the records of a batch."""

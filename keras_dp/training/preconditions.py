@@ -85,7 +85,7 @@ def check_unit(
 
     Args:
         ledger_unit: The ledger's unit: "microbatch", or any text for records.
-        rows_per_unit: That of the ledger.
+        rows_per_unit: How many records the ledger says that a unit has.
         drawn_unit: The unit that is drawn: "example", "microbatch" or "user".
         side_queries: Names of what else is asked of each example.
     """

@@ -167,7 +167,8 @@ class PrivateModel(HeldModel):
             for name in ("model", "optimizer", "target")
         )
         end = "" if target is None else f", target={target!r}"
-        return f"<PrivateModel of {model!r}, optimizer={optimizer!r}{end}>"
+        kind = type(self).__name__
+        return f"<{kind} of {model!r}, optimizer={optimizer!r}{end}>"
 
     @override
     def get_config(self) -> dict[str, Any]:

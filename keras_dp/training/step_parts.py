@@ -8,6 +8,7 @@ import keras
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.training.devices.replicas import Replicas
 from keras_dp.training.example_metrics import ExampleMetrics
+from keras_dp.training.local_updates import LocalTraining
 from keras_dp.training.side_queries import SideQueries
 
 
@@ -44,6 +45,8 @@ class StepParts:
         metrics: Keras's metrics, which are not private.
         side_queries: The queries next to that of the gradients.
         options: How the step is run.
+        local: How users train, whose updates are the records; `None` if
+            records are gradients.
     """
 
     model: keras.Model
@@ -52,3 +55,4 @@ class StepParts:
     metrics: ExampleMetrics
     side_queries: SideQueries
     options: StepOptions
+    local: LocalTraining | None = None

@@ -57,6 +57,17 @@ for x, y in real.batch(1000).take(10):
 """,
         7,
     ),
+    "users = keras_dp.UserBatches(": (
+        """\
+federated = keras.Sequential([keras.Input((20,)), keras.layers.Dense(2)])
+federated.compile(
+    keras.optimizers.SGD(0.1),
+    loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+)
+federated.fit(x, y, batch_size=2, epochs=2)
+""",
+        22,
+    ),
     "strategy = tf.distribute.MirroredStrategy()": (
         """\
 strategy = tf.distribute.MirroredStrategy()

@@ -1,0 +1,299 @@
+"""Federated averaging: a user's own training is the record."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_dp
+from keras_dp.dp_queries import (
+    JointClipQuery,
+    NormalizedQuery,
+    QuantileAdaptiveClipSumQuery,
+)
+from keras_dp.ledger import GaussianSum, PoissonSampling, PrivacyLedger
+from keras_dp.training import LocalTraining
+
+DENOMINATOR, CLIP, RATE = 2.0, 0.05, 0.02
+
+
+def data(users=6, records=17):
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(records, 3)).astype("float32")
+    y = generator.normal(size=(records, 1)).astype("float32")
+    return x, y, generator.permutation(np.arange(records) % users)
+
+
+def linear():
+    keras.utils.set_random_seed(0)
+    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+
+
+def federated(model, local, *, query=None, ledger=None, **compiled):
+    made = keras_dp.FederatedModel(model, local)
+    made.compile(
+        keras_dp.DPSGD(
+            1.0,
+            query=query
+            or keras_dp.GaussianAverageQuery(
+                CLIP, noise_multiplier=0.0, denominator=DENOMINATOR
+            ),
+            ledger=ledger or PrivacyLedger.in_memory(dataset="d", unit="user"),
+        ),
+        **({"loss": "mse"} | compiled),
+    )
+    return made
+
+
+def samples(x, y, users, **changes):
+    arguments = {
+        "user_ids": users,
+        "sampling_probability": 1.0,
+        "records_per_user": 4,
+        "rounds_per_epoch": 1,
+    }
+    return keras_dp.UserBatches((x, y), **(arguments | changes))
+
+
+def weights_of(made):
+    return [np.asarray(v) for v in made.model.trainable_variables]
+
+
+def change(made, before):
+    pairs = zip(before, weights_of(made), strict=True)
+    return np.concatenate([(b - a).ravel() for a, b in pairs])
+
+
+def alone(model, x, y, local):
+    """Returns what Keras's own fit changes on the records of one user."""
+    before = [np.asarray(v) for v in model.trainable_variables]
+    model.compile(keras.optimizers.SGD(local.learning_rate), loss="mse")
+    model.fit(
+        x,
+        y,
+        epochs=local.epochs,
+        batch_size=local.batch_size or len(x),
+        shuffle=False,
+        verbose=0,
+    )
+    pairs = zip(before, model.trainable_variables, strict=True)
+    return np.concatenate([(np.asarray(a) - b).ravel() for b, a in pairs])
+
+
+class TestTheUpdateOfAUser:
+    """Against Keras's fit on each user's records, one after another."""
+
+    @pytest.mark.parametrize("epochs", [1, 3])
+    @pytest.mark.parametrize("rows", [None, 4])
+    @pytest.mark.parametrize("jit_compile", [False, True])
+    def test_is_clipped_and_summed(self, epochs, rows, jit_compile) -> None:
+        x, y, users = data()
+        local = LocalTraining(RATE, epochs=epochs)
+        made = federated(linear(), local, jit_compile=jit_compile)
+        before = weights_of(made)
+        expected = 0.0
+        for user in range(6):
+            update = alone(linear(), x[users == user], y[users == user], local)
+            norm = np.linalg.norm(update)
+            expected = expected + update * min(1, CLIP / norm)
+
+        made.fit(samples(x, y, users, physical_batch_size=rows), verbose=0)
+
+        np.testing.assert_allclose(
+            change(made, before), expected / DENOMINATOR, rtol=2e-4, atol=1e-7
+        )
+
+    @pytest.mark.parametrize(
+        "layers",
+        [
+            [keras.Input((6, 1)), keras.layers.LSTM(3), keras.layers.Dense(1)],
+            [
+                keras.Input((6, 1)),
+                keras.layers.Conv1D(2, 3, activation="relu"),
+                keras.layers.GlobalMaxPooling1D(),
+                keras.layers.Dense(1),
+            ],
+        ],
+        ids=["recurrent", "convolution"],
+    )
+    def test_is_that_of_other_layers(self, layers) -> None:
+        generator = np.random.default_rng(0)
+        x = generator.normal(size=(4, 6, 1)).astype("float32")
+        y = generator.normal(size=(4, 1)).astype("float32")
+        local = LocalTraining(0.3, epochs=2)
+        keras.utils.set_random_seed(0)
+        first = keras.Sequential(layers)
+        second = keras.models.clone_model(first)
+        second.set_weights(first.get_weights())
+        made = federated(
+            first,
+            local,
+            query=keras_dp.GaussianAverageQuery(1e6, 0.0, denominator=1.0),
+        )
+        before = weights_of(made)
+
+        made.fit(samples(x, y, np.zeros(4, int)), verbose=0)
+
+        np.testing.assert_allclose(
+            change(made, before),
+            alone(second, x, y, local),
+            rtol=1e-3,
+            atol=1e-6,
+        )
+
+    def test_takes_steps_of_a_batch(self) -> None:
+        """Two records in two steps: either comes first."""
+        x, y, _ = data(1, 2)
+        local = LocalTraining(0.3, batch_size=1)
+        made = federated(
+            linear(),
+            local,
+            query=keras_dp.GaussianAverageQuery(1e6, 0.0, denominator=1.0),
+        )
+        before = weights_of(made)
+
+        made.fit(samples(x, y, [0, 0], records_per_user=4), verbose=0)
+
+        orders = [
+            alone(linear(), x[order], y[order], local)
+            for order in ([0, 1], [1, 0])
+        ]
+        found = change(made, before)
+        assert not np.allclose(*orders, rtol=1e-3)
+        assert any(np.allclose(found, each, rtol=1e-4) for each in orders)
+
+    def test_of_huge_records_moves_the_sum_by_the_clip(self) -> None:
+        x, y, users = data()
+        x[users == 2] *= 1e5
+        changes = []
+        for kept in (users == users, users != 2):
+            made = federated(linear(), LocalTraining(RATE, epochs=2))
+            before = weights_of(made)
+            made.fit(samples(x[kept], y[kept], users[kept]), verbose=0)
+            changes.append(change(made, before) * DENOMINATOR)
+
+        assert np.isfinite(changes[0]).all()
+        moved = np.linalg.norm(changes[0] - changes[1])
+        assert moved <= CLIP * (1 + 1e-4)
+
+
+class TestTraining:
+    def test_learns_and_records_each_round(self) -> None:
+        generator = np.random.default_rng(0)
+        x = generator.normal(size=(3000, 3)).astype("float32")
+        y = x @ np.array([[1.0], [-2.0], [0.5]], "float32")
+        ledger = PrivacyLedger.in_memory(dataset="d", unit="patient")
+        made = federated(
+            linear(),
+            LocalTraining(0.05, epochs=2, batch_size=4),
+            query=keras_dp.GaussianAverageQuery(
+                1.0, noise_multiplier=0.8, denominator=100
+            ),
+            ledger=ledger,
+            metrics=["mae"],
+        )
+        drawn = samples(
+            x,
+            y,
+            np.arange(3000) % 1000,
+            sampling_probability=0.1,
+            rounds_per_epoch=10,
+        )
+
+        history = made.fit(drawn, epochs=4, verbose=0).history
+
+        assert history["mae"][-1] < 0.3 * history["mae"][0]
+        assert made.evaluate(drawn, verbose=0)[0] < 0.2
+        ((round_, count),) = ledger.rounds
+        assert count == 40
+        assert round_.sampling == PoissonSampling(0.1, True)
+        assert round_.queries == (GaussianSum("gradients", 1.0, 0.8),)
+
+    @pytest.mark.parametrize(
+        "query",
+        [
+            NormalizedQuery(
+                QuantileAdaptiveClipSumQuery(1.0, 0.5, 0.5, 0.2, 2.0, 6.0), 6.0
+            ),
+            JointClipQuery(
+                [0.1, 0.2], 1.0, noise_multiplier=0.5, denominator=6.0
+            ),
+        ],
+        ids=["adaptive clip", "joint clip"],
+    )
+    def test_takes_other_queries(self, query) -> None:
+        x, y, users = data()
+        made = federated(linear(), LocalTraining(RATE), query=query)
+
+        made.fit(samples(x, y, users), epochs=2, verbose=0)
+
+        assert len(made.optimizer.ledger) == 2
+
+    def test_draws_dropout_anew(self) -> None:
+        x, y, users = data()
+        keras.utils.set_random_seed(0)
+        model = keras.Sequential(
+            [
+                keras.Input((3,)),
+                keras.layers.Dense(8, "relu"),
+                keras.layers.Dropout(0.5),
+                keras.layers.Dense(1),
+            ]
+        )
+        start = model.get_weights()
+        changes = []
+        for _ in range(2):
+            model.set_weights(start)
+            made = federated(model, LocalTraining(RATE, epochs=2))
+            before = weights_of(made)
+            made.fit(samples(x, y, users), verbose=0)
+            changes.append(change(made, before))
+
+        assert not np.allclose(*changes)
+
+    def test_is_saved_and_loaded(self, tmp_path) -> None:
+        x, y, users = data()
+        made = federated(linear(), LocalTraining(RATE, epochs=3, batch_size=2))
+        made.fit(samples(x, y, users), verbose=0)
+
+        made.save(tmp_path / "a.keras")
+        loaded = keras.saving.load_model(tmp_path / "a.keras")
+
+        assert isinstance(loaded, keras_dp.FederatedModel)
+        assert loaded.local == made.local
+        np.testing.assert_array_equal(
+            loaded.predict(x, verbose=0), made.predict(x, verbose=0)
+        )
+
+
+class TestWhatIsRefused:
+    def test_data_without_users(self) -> None:
+        x, y, _ = data()
+        made = federated(linear(), LocalTraining(RATE))
+
+        for source in (
+            x,
+            keras_dp.PoissonBatches((x, y), sampling_probability=0.5),
+        ):
+            with pytest.raises(TypeError, match="`x` must be UserBatches"):
+                made.fit(source, y if source is x else None, verbose=0)
+        with pytest.raises(TypeError, match="`x` must be UserBatches"):
+            made.train_on_batch(x, y)
+        assert not len(made.optimizer.ledger)
+
+    def test_steps_that_do_not_divide(self) -> None:
+        x, y, users = data()
+        made = federated(linear(), LocalTraining(RATE, batch_size=3))
+
+        with pytest.raises(ValueError, match="must divide"):
+            made.fit(samples(x, y, users), verbose=0)
+
+    @pytest.mark.parametrize(
+        "changes", [{"learning_rate": 0.0}, {"epochs": 0}, {"batch_size": 0}]
+    )
+    def test_numbers_out_of_range(self, changes) -> None:
+        with pytest.raises(ValueError, match=f"`{next(iter(changes))}`"):
+            LocalTraining(**({"learning_rate": 0.1} | changes))
+
+    def test_something_else_for_the_local_training(self) -> None:
+        with pytest.raises(TypeError, match="`local`"):
+            keras_dp.FederatedModel(linear(), 0.1)
