@@ -8,9 +8,11 @@ from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
     Mechanism,
+    Slack,
 )
 from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.accountants.normalize.rounds import LedgerLike
+from keras_dp.accountants.slack import split
 from keras_dp.errors import UnsupportedEventError
 
 # A bound that is below every float is rounded up, not to 0.
@@ -35,9 +37,13 @@ class Accountant(abc.ABC):
     | a bare sum | `inf`, 0 at `delta=1` | 1 |
     | anything else at `delta=0` | `inf` | |
 
+    The slack of a ledger (see `mechanisms.Slack`) is the same for all: it is
+    taken from delta before the mechanisms are bounded, and epsilon is `inf` if
+    nothing is left.
+
     Attributes:
         name: The accountant's name in reports.
-        mechanisms: The kinds of mechanism it has a bound for.
+        mechanisms: The kinds of mechanism it has a bound for, beside `Slack`.
         is_bound: Whether the guarantee holds.
     """
 
@@ -109,13 +115,13 @@ class Accountant(abc.ABC):
     def _epsilon(
         self, rounds: tuple[CountedMechanism, ...], delta: float
     ) -> float:
-        """Returns the bound for one round or more and `delta` in (0, 1)."""
+        """Returns the bound for rounds without slack, `delta` in (0, 1)."""
 
     @abc.abstractmethod
     def _delta(
         self, rounds: tuple[CountedMechanism, ...], epsilon: float
     ) -> float:
-        """Returns the bound for one round or more and a finite epsilon."""
+        """Returns the bound for rounds without slack, epsilon finite."""
 
     def normalized(
         self, ledger: LedgerLike, neighbours: Neighbours | None
@@ -131,8 +137,9 @@ class Accountant(abc.ABC):
 
     def check_supported(self, rounds: tuple[CountedMechanism, ...]) -> None:
         """Raises unless there is a bound for each of the normalized rounds."""
+        supported = {*self.mechanisms, Slack}
         for mechanism, _ in rounds:
-            if type(mechanism) not in self.mechanisms:
+            if type(mechanism) not in supported:
                 known = sorted(kind.__name__ for kind in self.mechanisms)
                 raise UnsupportedEventError(
                     f"`ledger` must normalize to {' or '.join(known)} for "
@@ -157,6 +164,11 @@ class Accountant(abc.ABC):
             return 0.0
         if delta == 0 or has_bare_sum(rounds):
             return float("inf")
+        slack, rest = split(rounds)
+        if slack:
+            return slack.epsilon(
+                float(delta), lambda left: self.epsilon_of(rest, left)
+            )
         return max(0.0, self._epsilon(rounds, float(delta)))
 
     def delta_of(
@@ -167,6 +179,11 @@ class Accountant(abc.ABC):
             return 0.0
         if has_bare_sum(rounds):
             return 1.0
+        slack, rest = split(rounds)
+        if slack:
+            return slack.delta(
+                float(epsilon), lambda at: self.delta_of(rest, at)
+            )
         return min(1.0, max(_LEAST_DELTA, self._delta(rounds, float(epsilon))))
 
 

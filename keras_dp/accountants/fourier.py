@@ -28,6 +28,7 @@ from keras_dp.accountants.normalize.mechanisms import (
 )
 from keras_dp.accountants.normalize.rounds import LedgerLike
 from keras_dp.accountants.rdp import RDP
+from keras_dp.accountants.slack import split
 from keras_dp.errors import UnsupportedEventError
 
 # Normalization rounds noise multipliers down to 12 digits. A lower bound takes
@@ -37,6 +38,10 @@ _NORMALIZATION_ERROR = 1e-10
 _WIDE = 1e-4
 _MOMENTS = RDP()
 RENYI = "Rényi divergence"
+_WITH_SLACK = (
+    "{method} (with what thresholds or distances add to delta; the lower bound "
+    "is without it)"
+)
 _LEAST_NOISE, _MOST_NOISE = 1e-3, 1e9
 # Each of two bounds that are percents apart is computed to this.
 _WIDTH_BETWEEN = 1e-5
@@ -94,6 +99,9 @@ class Fourier(Accountant):
     sample are the hardest, where a few large losses decide: there it can be
     1e-6, and some 1e-5 for a delta of 1e-10. `Bounds.method` says which method
     gave the upper bound.
+
+    With slack (see `mechanisms.Slack`) the upper bound contains it, and the
+    lower bound is that of the mechanisms alone.
 
     Memory and time do not depend on how often a round was repeated. Noise out
     of all proportion, of less than 0.001 or more than 1e9 times the bound, is
@@ -163,7 +171,16 @@ class Fourier(Accountant):
             return Bounds(math.inf, math.inf)
         if delta == 0:  # Infinite but for some noise that is not Gaussian.
             return Bounds(0.0, math.inf)
-        return _epsilon_bounds(rounds, float(delta), width)
+        slack, rest = split(rounds)
+        if slack is None:
+            return _epsilon_bounds(rounds, float(delta), width)
+        found = Bounds(0.0, 0.0)
+        if rest:
+            found = _epsilon_bounds(rest, float(delta), width)
+        upper = Fourier(width).epsilon_of(rounds, delta)
+        return Bounds(
+            found.lower, upper, _WITH_SLACK.format(method=found.method)
+        )
 
     def delta_bounds(
         self,
@@ -194,7 +211,16 @@ class Fourier(Accountant):
             return Bounds(0.0, 0.0)
         if has_bare_sum(rounds):
             return Bounds(1.0, 1.0)
-        return _delta_bounds(rounds, float(epsilon), width)
+        slack, rest = split(rounds)
+        if slack is None:
+            return _delta_bounds(rounds, float(epsilon), width)
+        found = Bounds(0.0, 0.0)
+        if rest:
+            found = _delta_bounds(rest, float(epsilon), width)
+        upper = Fourier(width).delta_of(rounds, epsilon)
+        return Bounds(
+            found.lower, upper, _WITH_SLACK.format(method=found.method)
+        )
 
     @override
     def check_supported(self, rounds: tuple[CountedMechanism, ...]) -> None:

@@ -25,6 +25,7 @@ from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
     Gaussian,
+    Slack,
 )
 from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.accountants.renyi.divergences import rdp
@@ -185,7 +186,7 @@ class RenyiFilter(Filter):
             delta: In (0, 1).
             neighbours: The adjacency relation of the promise.
         """
-        mechanisms = normalize([(round_, 1)], neighbours)
+        mechanisms = _mechanisms(round_, neighbours)
         order = _best_order(
             epsilon, delta, lambda order: _divergence(mechanisms, order)
         )
@@ -291,15 +292,32 @@ def _set(
 @functools.lru_cache(maxsize=4096)
 def _prices(budget: Filter, round_: Round) -> tuple[tuple[int, int], ...]:
     """Returns the price of a round; the same is asked for again and again."""
+    cost = budget.cost(_mechanisms(round_, budget.neighbours)) * _ROUND_UP
+    return ((0, units(cost, budget.size)),) if cost else ()
+
+
+def _mechanisms(
+    round_: Round, neighbours: Neighbours
+) -> tuple[CountedMechanism, ...]:
+    """Returns a round as mechanisms that a filter has a price for.
+
+    Raises:
+        UnsupportedEventError: It has none.
+    """
     if any(isinstance(query, TreeSum) for query in round_.queries):
         raise UnsupportedEventError(
             "A filter must pay for rounds that are private one by one. "
             "Received: a round of a tree, whose rounds are private together. "
             "Open an account with a FixedPlan."
         )
-    mechanisms = normalize([(round_, 1)], budget.neighbours)
-    cost = budget.cost(mechanisms) * _ROUND_UP
-    return ((0, units(cost, budget.size)),) if cost else ()
+    mechanisms = normalize([(round_, 1)], neighbours)
+    if any(isinstance(mechanism, Slack) for mechanism, _ in mechanisms):
+        raise UnsupportedEventError(
+            "A filter must pay for rounds that take nothing from delta alone. "
+            f"Received: {round_!r}, whose threshold does. Open an account with "
+            "a FixedPlan, such as a share of a Division."
+        )
+    return mechanisms
 
 
 def _renyi_size(epsilon: float, delta: float, order: float) -> float:

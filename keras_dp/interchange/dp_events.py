@@ -82,6 +82,7 @@ def to_dp_event(
     | discrete Gaussian sums | `ZCDp` | RDP |
     | encoded sums with Laplace noise | `Laplace` | RDP, PLD |
     | sums without noise | `NonPrivate` | RDP, PLD |
+    | thresholded sums | none: raises | |
 
     All Gaussian sums of a round are one event, whose noise multiplier is
     stddev over bound. Under `replace_one` it is stddev over *twice* the bound

@@ -17,6 +17,7 @@ from keras_dp.ledger.events import (
     Round,
     SamplingEvent,
     SumQueryEvent,
+    ThresholdedSum,
     TreeSum,
     UnverifiedSampling,
 )
@@ -69,6 +70,7 @@ __all__ = [
     "SealRecord",
     "StudentTNoise",
     "SumQueryEvent",
+    "ThresholdedSum",
     "TreeSum",
     "UnverifiedSampling",
     "VarianceGammaNoise",

@@ -26,6 +26,7 @@ _KINDS: dict[str, type[Any]] = {
     "discrete_gaussian_sum": events.DiscreteGaussianSum,
     "tree_sum": events.TreeSum,
     "encoded_sum": events.EncodedSum,
+    "thresholded_sum": events.ThresholdedSum,
     # Values inside events.
     "coordinate_bounds": CoordinateBounds,
     **{

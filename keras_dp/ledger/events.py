@@ -272,6 +272,50 @@ class EncodedSum(SumQueryEvent):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class ThresholdedSum(SumQueryEvent):
+    """One release of keys whose noised sum exceeds a threshold.
+
+    Each record adds equal positive weights to at most `max_keys` keys of its
+    own choice. Each key that a record of the sample holds gets the sum of its
+    weights plus `N(0, noise_stddev^2)`; keys whose noised sum exceeds
+    `threshold` are released, with the noised sum.
+
+    Attributes:
+        name: The leaf query that made the release, unique in its round.
+        l2_norm_bound: Upper bound on the L2 norm of one record's weights, in
+            the unit of the sums, > 0.
+        noise_stddev: Standard deviation of the noise on each sum, in the same
+            unit, > 0.
+        max_keys: Upper bound on the keys of one record, >= 1.
+        threshold: In the same unit, > 0.
+
+    Source: Gopi et al. (2020), arXiv:2002.09745, the weighted Gaussian
+    mechanism. We differ in the weights, which are equal whatever others hold.
+
+    >>> ThresholdedSum("words", 1, 4, max_keys=50, threshold=25)
+    ThresholdedSum(name='words', l2_norm_bound=1.0, noise_stddev=4.0, ...)
+    """
+
+    name: str
+    l2_norm_bound: float
+    noise_stddev: float
+    max_keys: int
+    threshold: float
+
+    def __post_init__(self) -> None:
+        _check.non_empty_text(name=self.name)
+        _as_floats(
+            self,
+            _check.finite_positive,
+            "l2_norm_bound",
+            "noise_stddev",
+            "threshold",
+        )
+        _check.integer_at_least(1, max_keys=self.max_keys)
+        object.__setattr__(self, "max_keys", int(self.max_keys))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Round:
     """One sampling event and everything that was released over that sample.
 

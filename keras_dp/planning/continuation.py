@@ -18,6 +18,7 @@ from keras_dp.ledger import (
     Round,
     SamplingEvent,
     SumQueryEvent,
+    ThresholdedSum,
     TreeSum,
     UnverifiedSampling,
 )
@@ -79,7 +80,8 @@ def continuation(ledger: LedgerLike) -> Continuation:
 def with_noise(event: Round, factor: float) -> Round:
     """Returns a round whose noise is `factor` times as large.
 
-    Noises are rounded up to four digits.
+    Noises are rounded up to four digits. Thresholds grow with the noise, so
+    that what one record alone holds does not pass them more often.
 
     Args:
         event: The round.
@@ -116,6 +118,12 @@ def _with_noise(query: SumQueryEvent, factor: float) -> SumQueryEvent:
         case DiscreteGaussianSum():
             scale = _rounded_up(query.noise_scale * factor)
             return dataclasses.replace(query, noise_scale=scale)
+        case ThresholdedSum():
+            stddev = _rounded_up(query.noise_stddev * factor)
+            threshold = query.threshold * (stddev / query.noise_stddev)
+            return dataclasses.replace(
+                query, noise_stddev=stddev, threshold=threshold
+            )
         case EncodedSum():
             scale = _rounded_up(query.noise.scale * factor)
             noise = dataclasses.replace(query.noise, scale=scale)

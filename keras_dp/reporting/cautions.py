@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 
+from keras_dp.accountants.normalize.release import released
 from keras_dp.budgets import Guarantee
 from keras_dp.ledger import (
     CountedRound,
     Header,
     NonPrivateSum,
     RunRecord,
+    ThresholdedSum,
     UnverifiedSampling,
 )
 from keras_dp.reporting.wording import UNITS_OF_ROWS, counted, on_one_line
@@ -70,6 +72,16 @@ def _of_rounds(rounds: Sequence[CountedRound]) -> Iterator[str]:
     )
     if bare:
         yield f"{text} released a sum without noise: nothing protects it."
+    exposure = sum(
+        count * released(each.queries).exposure
+        for each, count in rounds
+        if any(isinstance(query, ThresholdedSum) for query in each.queries)
+    )
+    if exposure:
+        yield (
+            "Thresholds can let through what one record alone holds: up to "
+            f"{exposure:.2g} of delta pays for that, whatever epsilon is."
+        )
     unverified, text = number(
         count
         for each, count in rounds

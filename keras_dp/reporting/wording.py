@@ -17,6 +17,7 @@ from keras_dp.ledger import (
     PoissonSampling,
     SamplingEvent,
     SumQueryEvent,
+    ThresholdedSum,
     TreeSum,
     UnverifiedSampling,
 )
@@ -65,7 +66,13 @@ def described(query: SumQueryEvent) -> str:
     """Returns a release as one line."""
     if isinstance(query, NonPrivateSum):
         return f"{on_one_line(query.name)}: sum without noise, not private"
-    known = GaussianSum | DiscreteGaussianSum | TreeSum | EncodedSum
+    known = (
+        GaussianSum
+        | DiscreteGaussianSum
+        | TreeSum
+        | EncodedSum
+        | ThresholdedSum
+    )
     if not isinstance(query, known):
         return repr(query)
     name = on_one_line(query.name)
@@ -77,6 +84,11 @@ def described(query: SumQueryEvent) -> str:
     else:
         kind, what = "Gaussian sum", "stddev"
         noise = query.noise_stddev
+    if isinstance(query, ThresholdedSum):
+        kind = (
+            f"sums of at most {counted(query.max_keys, 'key')} a record, those "
+            f"above {query.threshold:g}"
+        )
     if isinstance(query, TreeSum):
         tree = on_one_line(query.tree_id)
         kind = f"Gaussian nodes of tree {tree}"

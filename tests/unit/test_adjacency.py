@@ -29,6 +29,7 @@ from keras_dp.ledger import (
     PoissonSampling,
     Round,
     SamplingEvent,
+    ThresholdedSum,
     TreeSum,
     UnverifiedSampling,
 )
@@ -54,19 +55,20 @@ QUERIES = {
     "discrete": DiscreteGaussianSum("sum", 1.0, 4.0),
     "tree": TreeSum("sum", 1.0, 4.0, "tree"),
     "encoded": EncodedSum("sum", BOUNDS, LaplaceNoise(2.0)),
+    "thresholded": ThresholdedSum("sum", 1.0, 4.0, 10, 25.0),
 }
 EVERY, NOT_ADDED = {ADD, REPLACE, ZERO}, {REPLACE, ZERO}
 ONLY_REPLACED, NONE = {REPLACE}, set()
 # Which relations have a bound. Rows as `SAMPLINGS`, columns as `QUERIES`.
 SUPPORTED = {
-    "poisson": [EVERY, {ADD, ZERO}, EVERY, {ADD, ZERO}],
-    "certain poisson": [EVERY, EVERY, EVERY, {ADD, ZERO}],
-    "full": [EVERY, EVERY, EVERY, {ADD, ZERO}],
-    "unverified": [NOT_ADDED, NOT_ADDED, NOT_ADDED, {ZERO}],
-    "disjoint": [NOT_ADDED, NOT_ADDED, NOT_ADDED, {ZERO}],
-    "fixed": [ONLY_REPLACED, NONE, NONE, NONE],
-    "fixed, all": [ONLY_REPLACED, NONE, NONE, NONE],
-    "drawn again": [ONLY_REPLACED, NONE, NONE, NONE],
+    "poisson": [EVERY, {ADD, ZERO}, EVERY, {ADD, ZERO}, EVERY],
+    "certain poisson": [EVERY, EVERY, EVERY, {ADD, ZERO}, EVERY],
+    "full": [EVERY, EVERY, EVERY, {ADD, ZERO}, EVERY],
+    "unverified": [NOT_ADDED, NOT_ADDED, NOT_ADDED, {ZERO}, NOT_ADDED],
+    "disjoint": [NOT_ADDED, NOT_ADDED, NOT_ADDED, {ZERO}, NOT_ADDED],
+    "fixed": [ONLY_REPLACED, NONE, NONE, NONE, NONE],
+    "fixed, all": [ONLY_REPLACED, NONE, NONE, NONE, NONE],
+    "drawn again": [ONLY_REPLACED, NONE, NONE, NONE, NONE],
 }
 CELLS = [
     (sampling, query, row[column])

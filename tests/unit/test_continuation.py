@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from keras_dp.accountants import AnalyticGaussian
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
     CoordinateBounds,
@@ -18,6 +19,7 @@ from keras_dp.ledger import (
     NonPrivateSum,
     PoissonSampling,
     Round,
+    ThresholdedSum,
     TreeSum,
     UnverifiedSampling,
 )
@@ -85,6 +87,20 @@ def test_noise_grows_and_is_rounded_up() -> None:
     assert gaussian == GaussianSum("sum", 1.0, 4.001)
     assert discrete == DiscreteGaussianSum("counts", 2.0, 3.001)
     assert encoded.noise == LaplaceNoise(2.001)
+
+
+def test_a_threshold_grows_with_the_noise() -> None:
+    """One record's keys pass it less often, never more."""
+    words = Round(FullDataset(), (ThresholdedSum("words", 1.0, 4.0, 9, 20.0),))
+
+    more = with_noise(words, 1.99999)
+
+    assert more.queries == (ThresholdedSum("words", 1.0, 8.0, 9, 40.0),)
+    least, most = (
+        AnalyticGaussian().delta([(each, 1)], epsilon=50.0)
+        for each in (more, words)
+    )
+    assert least < most
 
 
 def test_a_sum_without_noise_is_refused() -> None:

@@ -35,6 +35,7 @@ from keras_dp.ledger import (
     PoissonSampling,
     PrivacyLedger,
     Round,
+    ThresholdedSum,
     TreeSum,
     UnverifiedSampling,
 )
@@ -193,6 +194,7 @@ class TestToADpEvent:
             (PoissonSampling(0.1), [COUNTS]),
             (PoissonSampling(0.1), [LAPLACE, SUM]),
             (FullDataset(), [EncodedSum("e", BOUNDS, LogisticNoise(1.0))]),
+            (FullDataset(), [ThresholdedSum("words", 1.0, 4.0, 20, 25.0)]),
         ],
         ids=repr,
     )

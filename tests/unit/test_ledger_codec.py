@@ -25,6 +25,7 @@ QUERIES = [
     events.GaussianSum("gradients", 0.1, 5e-324),
     events.GaussianSum("bare", 1.7e308, 0.0),
     events.NonPrivateSum("loss"),
+    events.ThresholdedSum("words", 1.0, 4.0, 10**12, 1e300),
 ]
 
 

@@ -16,6 +16,7 @@ from keras_dp.ledger import (
     PoissonSampling,
     PrivacyLedger,
     Round,
+    ThresholdedSum,
     UnverifiedSampling,
 )
 from keras_dp.ledger import author as author_module
@@ -248,11 +249,14 @@ class TestCautions:
         ledger.record(PoissonSampling(0.1), STEP.queries, 2)
         ledger.record(UnverifiedSampling(), STEP.queries, 3, seeded=True)
         ledger.record(FullDataset(True), [NonPrivateSum("loss")], 4)
+        words = ThresholdedSum("words", 1.0, 1.0, 1, 5.0)
+        ledger.record(FullDataset(True), [words], 2)
 
         found = self.cautions(ledger)
 
         for text in (
             "4 rounds released a sum without noise",
+            "up to 6.3e-05 of delta pays for that",
             "The sampling of 3 rounds was not verified",
             "The sampling of 2 rounds is as somebody declared it",
             "3 rounds had a seed that the caller chose",

@@ -21,6 +21,7 @@ from keras_dp.ledger import (
     NonPrivateSum,
     PoissonSampling,
     PrivacyLedger,
+    ThresholdedSum,
     TreeSum,
     UnverifiedSampling,
 )
@@ -84,6 +85,7 @@ def with_every_kind_of_sum():
         DiscreteGaussianSum("counts", 5.0, 10.0),
         EncodedSum("encoded", bounds, GaussianNoise(2.0)),
         TreeSum("prefix", 1.0, 3.0, "c0ffee"),
+        ThresholdedSum("words", 1.0, 4.0, 20, 25.0),
     ]
     return in_memory((FullDataset(), sums, 2))
 
@@ -99,6 +101,10 @@ class TestEveryKindOfSum:
             "(multiplier 2)" in text
         )
         assert (
+            "words: sums of at most 20 keys a record, those above 25, bound 1, "
+            "noise stddev 4 (multiplier 4)" in text
+        )
+        assert (
             "prefix: Gaussian nodes of tree c0ffee, bound 1, noise stddev 3 "
             "(multiplier 3)" in text
         )
@@ -110,9 +116,10 @@ class TestEveryKindOfSum:
     def test_is_whole_in_json(self) -> None:
         report = make_report(with_every_kind_of_sum(), delta=DELTA).as_json()
 
-        ((counts, encoded, prefix),) = [
+        ((counts, encoded, prefix, words),) = [
             each["queries"] for each in json.loads(report)["rounds"]
         ]
+        assert words["max_keys"] == 20
         assert counts["noise_scale"] == 10
         assert encoded["noise"] == {"family": "GaussianNoise", "scale": 2}
         assert encoded["bounds"]["vectors"] == 2

@@ -71,7 +71,8 @@ WINGS = {
         "loss": {"arrays"},  # Privacy loss distributions.
         "renyi": {"arrays", "loss", "normalize"},
         "compose": {"arrays", "loss", "normalize"},
-        "accountant": {"normalize"},
+        "slack": {"normalize"},
+        "accountant": {"normalize", "slack"},
         "analytic_gaussian": {"accountant", "loss", "normalize"},
         "gdp": {"accountant", "loss", "normalize"},
         "moments": {"accountant", "arrays", "normalize", "renyi"},
@@ -83,7 +84,14 @@ WINGS = {
             "normalize",
             "roots",
         },
-        "fourier": {"accountant", "compose", "loss", "normalize", "rdp"},
+        "fourier": {
+            "accountant",
+            "compose",
+            "loss",
+            "normalize",
+            "rdp",
+            "slack",
+        },
     },
     "noise": {
         "xla": set(),

@@ -17,6 +17,7 @@ from keras_dp.accountants.normalize.mechanisms import (
 from keras_dp.accountants.normalize.rounds import LedgerLike
 from keras_dp.accountants.replay import replayed
 from keras_dp.accountants.roots import least_safe
+from keras_dp.accountants.slack import least_epsilon, split
 
 # How much further each step goes in search of an epsilon that suffices.
 _GROWTH = 1.5
@@ -26,6 +27,8 @@ _NEAREST = 1e-9
 _ROUND_UP = 1e-14
 # Accountants report no smaller delta, however large epsilon is.
 _LEAST = math.ulp(0.0)
+# exp() of it is finite.
+_LARGEST_EXPONENT = 700.0
 
 
 class GroupPrivacy(NamedTuple):
@@ -64,7 +67,7 @@ def group_epsilon(
     | --- | --- |
     | Gaussian sums that nothing amplifies, discrete ones, trees | `z / k` |
     | Gaussian sums, Poisson sampling, records there or not | binomial |
-    | other | none |
+    | other, and rounds with slack such as thresholds | none |
 
     The binomial pair is that of `SampledGaussianGroup`. Where there is none,
     the textbook bound is taken: if one record is `(e, d)`-private, a group is
@@ -219,6 +222,21 @@ def _textbook_epsilon(
     """Returns `k` times the least epsilon of one record that suffices."""
     if delta in (0, 1):
         return accountant.epsilon_of(rounds, delta)
+    slack, rest = split(rounds)
+    if slack:
+        total = slack
+
+        def epsilon_of(left: float) -> float:
+            found = _textbook_epsilon(accountant, rest, group_size, left)
+            return found / group_size
+
+        def added(share: float) -> float:
+            growth = _log_growth(group_size, share)
+            if growth > _LARGEST_EXPONENT:
+                return math.inf
+            return total.at(share) * math.exp(growth) * (1 + 1e-12)
+
+        return group_size * least_epsilon(delta, added, epsilon_of)
     log_delta = math.log(delta)
 
     def excess(share: float) -> float:
@@ -250,11 +268,15 @@ def _log_delta(
     delta = accountant.delta_of(rounds, share)
     if delta == 0:
         return -math.inf
-    # The log of 1 + e^share + ... + e^((k-1) share).
-    growth = math.log(group_size)
-    if share > 0:
-        growth = (group_size - 1) * share + math.log(
-            math.expm1(-group_size * share) / math.expm1(-share)
-        )
+    growth = _log_growth(group_size, share)
     size = growth - math.log(delta)
     return math.log(delta) + growth + _ROUND_UP * size
+
+
+def _log_growth(group_size: int, share: float) -> float:
+    """Returns the log of `1 + e^share + ... + e^((k-1) share)`."""
+    if share <= 0:
+        return math.log(group_size)
+    return (group_size - 1) * share + math.log(
+        math.expm1(-group_size * share) / math.expm1(-share)
+    )

@@ -176,7 +176,7 @@ def trade_off(
     group = Group(*replayed(ledger, accountant, neighbours), group_size)
     found = supporting_lines(
         group.delta_of,
-        largest_epsilon=group.epsilon_of(_LEAST_RATE),
+        largest_epsilon=_largest_epsilon(group),
         lines=lines,
         least_rate=_LEAST_RATE,
         tail_weight=_TAIL_WEIGHT,
@@ -185,6 +185,18 @@ def trade_off(
         tuple(line.epsilon for line in found),
         tuple(line.delta for line in found),
     )
+
+
+def _largest_epsilon(group: Group) -> float:
+    """Returns the epsilon of the steepest line that helps; `inf` without any.
+
+    Slack leaves an attack some true positives without false ones: then it is
+    that of a delta of at most twice as many.
+    """
+    delta = _LEAST_RATE
+    while (epsilon := group.epsilon_of(delta)) == math.inf and delta < 0.5:
+        delta *= 2
+    return epsilon
 
 
 def advantage(

@@ -61,7 +61,7 @@ _FIXED_SIZE = FixedSizeWithoutReplacement | FixedSizeWithReplacement
 # Why what was released can take relations away.
 _GAUSSIAN_ONLY = (
     "For samples of a fixed size a bound is known for Gaussian sums only: not "
-    "for other noise, and not for trees."
+    "for other noise, not for trees, and not for thresholds."
 )
 _ONE_VECTOR = (
     "A replaced record can move an encoded sum further than one of the "
@@ -177,7 +177,10 @@ def _objections(
             f"Received: sampling={sampling!r}."
         )
     is_gaussian = not (
-        release.is_discrete or release.encodings or release.trees
+        release.is_discrete
+        or release.encodings
+        or release.trees
+        or release.exposure
     )
     if isinstance(sampling, _FIXED_SIZE) and not is_gaussian:
         return dict.fromkeys(RELATIONS, _GAUSSIAN_ONLY)

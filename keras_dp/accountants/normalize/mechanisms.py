@@ -249,6 +249,45 @@ class OneOf:
         return min(each.noise_multiplier for each in self.alternatives)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slack:
+    """A part of a round that only adds to delta; no mechanism of its own.
+
+    Guarantee: let the other mechanisms of a ledger, composed, be
+    `(epsilon, d)`-private. With `p` and `q` the sums of `delta_p` and
+    `delta_q` over all rounds, the ledger is
+    `(epsilon, d + p + e^epsilon q)`-private. A round may have slack for two
+    reasons, of which the bounds add up.
+
+    *Exposure.* With the same chance `c` on both data sets, the output is
+    anything at all, and else that of a mechanism: `(1-c) P + c E` and
+    `(1-c) Q + c F`. By joint convexity the divergence of the two, of any
+    `e^epsilon >= 0`, is at most `(1-c)` times that of `P` from `Q`, plus `c`:
+    that of a pair which tells with chance `c` which data set it was. Such
+    pairs compose to one whose chance is `1 - prod(1 - c_i) <= sum c_i`, and
+    `delta_p = c`.
+
+    *Distance.* Whatever was released before, the output on the first data set
+    is within total variation `delta_p` of that of a mechanism, and on the
+    second within `delta_q`. Distances add up over the rounds, and for a set
+    `S` of outputs `P'(S) <= P(S) + p <= e^epsilon Q(S) + d + p
+    <= e^epsilon (Q'(S) + q) + d + p`.
+
+    Both hold with the data sets in either order.
+
+    Attributes:
+        delta_p: >= 0.
+        delta_q: >= 0.
+        noise_multiplier: `inf`: slack is not what makes epsilon infinite.
+        sampling_probability: 1, as all amplification is applied.
+    """
+
+    delta_p: float
+    delta_q: float = 0.0
+    noise_multiplier: ClassVar[float] = math.inf
+    sampling_probability: ClassVar[float] = 1.0
+
+
 Mechanism: TypeAlias = (
     Gaussian
     | SampledGaussian
@@ -260,6 +299,7 @@ Mechanism: TypeAlias = (
     | SampledDiscreteGaussian
     | AdditiveNoise
     | OneOf
+    | Slack
 )
 
 

@@ -18,8 +18,13 @@ from keras_dp.accountants.normalize.mechanisms import (
     Encoding,
     Mechanism,
     OneOf,
+    Slack,
 )
-from keras_dp.accountants.normalize.one_round import mechanism_of, unamplified
+from keras_dp.accountants.normalize.one_round import (
+    mechanism_of,
+    slack_of,
+    unamplified,
+)
 from keras_dp.accountants.normalize.release import Release, released
 from keras_dp.accountants.normalize.rounds import LedgerLike, counted_rounds
 from keras_dp.accountants.normalize.trees import TreeRound, tree_sensitivities
@@ -64,6 +69,10 @@ def normalize(
     the sample of one of these rounds. Neither the tree nor other releases over
     the same samples may therefore be amplified. `replace_one` takes twice the
     bound for the whole tree.
+
+    Thresholded sums count as Gaussian ones. What their thresholds may expose
+    beyond that is a `Slack` beside the mechanism of the round, once an epoch
+    of disjoint batches, and amplified by Poisson sampling.
 
     Args:
         ledger: An object with `rounds`, or the pairs of round and count.
@@ -125,17 +134,22 @@ class RoundsTogether:
         if isinstance(sampling, DisjointBatches):
             epoch = sampling.epoch_id
             self._epochs[epoch].add(release)
-        elif found := mechanism_of(sampling, release, self.neighbours):
-            self._alone[found] += count
+        else:
+            for found in (
+                mechanism_of(sampling, release, self.neighbours),
+                slack_of(sampling, release),
+            ):
+                if found:
+                    self._alone[found] += count
         if release.trees:
             self._trees[release.trees, epoch] += count
 
     def mechanisms(self) -> tuple[CountedMechanism, ...]:
         """Returns what the rounds so far are together, see `normalize`."""
         counts = Counter(self._alone)
-        once = [
-            each.mechanism(self.neighbours) for each in self._epochs.values()
-        ]
+        once: list[Mechanism | None] = []
+        for each in self._epochs.values():
+            once += [each.mechanism(self.neighbours), each.slack]
         once += [
             unamplified(Release(sensitivity), self.neighbours)
             for sensitivity in tree_sensitivities(
@@ -171,6 +185,7 @@ class _Epoch:
     def __init__(self) -> None:
         self._sensitivities: dict[tuple[Encoding, ...], float] = {}
         self._is_discrete = False
+        self._exposure = 0.0
 
     def add(self, release: Release) -> None:
         before = self._sensitivities.get(release.encodings, 0.0)
@@ -178,6 +193,12 @@ class _Epoch:
             before, release.sensitivity
         )
         self._is_discrete |= release.is_discrete
+        self._exposure = max(self._exposure, release.exposure)
+
+    @property
+    def slack(self) -> Slack | None:
+        """The slack of the epoch; None without any."""
+        return Slack(self._exposure) if self._exposure else None
 
     def mechanism(self, neighbours: Neighbours) -> Mechanism | None:
         """Returns what the epoch is; None if it releases nothing."""

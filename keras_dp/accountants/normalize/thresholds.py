@@ -1,0 +1,101 @@
+"""Thresholds: how likely they let a key pass that one record alone holds.
+
+A record of `t` keys gives each of them a weight of at most `S / sqrt(t)`. If no
+other record holds them, the chance that one of them passes the threshold `T`
+is at most
+
+    d(t) = 1 - Phi((T - S / sqrt(t)) / sigma)^t,   1 <= t <= m.
+
+Guarantee: `d(t)` is largest at `t = 1` or at `t = m`, so that two values tell
+it for any `m`. With `a = T / sigma`, `x = S / (sigma sqrt(t))` and
+`H(x) = -log Phi(a - x)`, `-log(1 - d(t))` is `H(x) / x^2`, but for a factor
+that is constant. Its slope in `log x` has the sign of `g(x) = x H' - 2 H`. Let
+`y = a - x`, and let `u(y)` and `v(y) = u'(y)` be the mean and the variance of
+a normal variable of mean `y` and stddev 1 that is known to be positive:
+`u = y + phi(y)/Phi(y)`. Then `g' = H' (x u - 1)`, whose sign is that of
+`a - w(y)` with `w = y + 1/u`. As that variable has a log-concave density on
+the positive numbers, its stddev is at most its mean, `v <= u^2`, so that
+`w' = 1 - v/u^2 >= 0`: as `x` grows, `g'` changes its sign once at most, from
+minus to plus. `g` begins at `-2 H(0) < 0` and therefore changes its sign once
+at most, from minus to plus as well. `H(x)/x^2` falls first and rises then.
+"""
+
+import functools
+import math
+
+from scipy import special
+
+# More than the errors of a tail of the normal distribution and some products.
+_ROUND_UP = 1 + 1e-12
+# Rounding of the argument, relative to its terms.
+_ARGUMENT = 1e-15
+# Below it no float is; a chance is never rounded to 0.
+_LEAST = math.ulp(0.0)
+# A threshold that misses its aim by rounding is raised by so much.
+_STEP = 1e-13
+
+
+@functools.lru_cache(maxsize=1024)
+def chance_to_pass(
+    l2_norm_bound: float, noise_stddev: float, max_keys: int, threshold: float
+) -> float:
+    """Returns how likely a key that one record alone holds is released.
+
+    Args:
+        l2_norm_bound: `S`, of the weights of one record, > 0.
+        noise_stddev: `sigma`, > 0.
+        max_keys: `m`, keys of a record, >= 1.
+        threshold: `T` > 0.
+
+    Returns:
+        The largest for any number of keys, rounded up, in (0, 1].
+
+    >>> chance_to_pass(1.0, 1.0, 1, 5.0)  # A normal variable exceeds 4.
+    3.1671...e-05
+    >>> chance_to_pass(1.0, 1.0, 10**6, 5.0)  # One of a million exceeds 4.999.
+    0.2503...
+    """
+    return max(
+        _chance(l2_norm_bound, noise_stddev, keys, threshold)
+        for keys in {1, max_keys}
+    )
+
+
+def least_threshold(
+    l2_norm_bound: float, noise_stddev: float, max_keys: int, chance: float
+) -> float:
+    """Returns the least threshold that keeps `chance_to_pass` below a number.
+
+    Args:
+        l2_norm_bound: `S`, of the weights of one record, > 0.
+        noise_stddev: `sigma`, > 0.
+        max_keys: `m`, keys of a record, >= 1.
+        chance: The most that `chance_to_pass` may be, in (0, 1/2].
+
+    >>> threshold = least_threshold(1.0, 1.0, 10, 1e-6)
+    >>> round(threshold, 4), chance_to_pass(1.0, 1.0, 10, threshold) <= 1e-6
+    (5.7534, True)
+    """
+    found = 0.0
+    for keys in {1, max_keys}:
+        one = -math.expm1(math.log1p(-chance) / keys)
+        weight = l2_norm_bound / math.sqrt(keys)
+        found = max(found, weight - noise_stddev * float(special.ndtri(one)))
+    step = _STEP
+    bounds = l2_norm_bound, noise_stddev, max_keys
+    while chance_to_pass(*bounds, found * (1 + step)) > chance:
+        step *= 2
+    return found * (1 + step)
+
+
+def _chance(
+    l2_norm_bound: float, noise_stddev: float, keys: int, threshold: float
+) -> float:
+    weight = l2_norm_bound / math.sqrt(keys)
+    slack = _ARGUMENT * (threshold + weight)
+    margin = (threshold - weight - slack) / noise_stddev
+    if margin < 0:
+        log_below = float(special.log_ndtr(margin))
+    else:
+        log_below = math.log1p(-float(special.ndtr(-margin)))
+    return min(1.0, max(_LEAST, -math.expm1(keys * log_below) * _ROUND_UP))

@@ -1,0 +1,127 @@
+"""The slack of a ledger: what delta pays before mechanisms are bounded."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+
+from scipy import optimize
+
+from keras_dp.accountants.normalize.mechanisms import CountedMechanism, Slack
+
+# More than the rounding of a sum of a few products.
+_ROUND_UP = 1 + 1e-15
+# How far beyond the last guess the next one goes at first; then twice as far.
+_STEP = 1e-9
+_MOST_GUESSES = 60
+# Epsilons nearer to each other are not told apart, where delta is least.
+_NEAREST = 1e-3
+# exp() of it is finite.
+_LARGEST_EXPONENT = 700.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TotalSlack:
+    """The slack of all rounds: what `Slack` says, added up.
+
+    Attributes:
+        delta_p: Sum of all `delta_p`, rounded up.
+        delta_q: Sum of all `delta_q`, rounded up.
+    """
+
+    delta_p: float
+    delta_q: float
+
+    def at(self, epsilon: float) -> float:
+        """Returns what is added to delta at an epsilon, rounded up."""
+        if not self.delta_q:
+            return self.delta_p
+        if epsilon > _LARGEST_EXPONENT:
+            return math.inf
+        grown = math.exp(epsilon) * self.delta_q
+        return (self.delta_p + grown) * _ROUND_UP
+
+    def epsilon(
+        self, delta: float, epsilon_of: Callable[[float], float]
+    ) -> float:
+        """Returns a bound on epsilon for a ledger with this slack.
+
+        Args:
+            delta: In [0, 1).
+            epsilon_of: From delta to the epsilon without slack.
+        """
+        return least_epsilon(delta, self.at, epsilon_of)
+
+    def delta(
+        self, epsilon: float, delta_of: Callable[[float], float]
+    ) -> float:
+        """Returns a bound on delta for a ledger with this slack.
+
+        Args:
+            epsilon: Finite and >= 0.
+            delta_of: From epsilon to the delta without slack.
+        """
+
+        def total(at: float) -> float:
+            return (delta_of(at) + self.at(at)) * _ROUND_UP
+
+        least = total(epsilon)
+        if self.delta_q and epsilon > 0:
+            # A delta at a smaller epsilon holds at this one too. The total is
+            # a convex function of e^epsilon: it has one minimum.
+            found = optimize.minimize_scalar(
+                total,
+                bounds=(0.0, epsilon),
+                method="bounded",
+                options={"xatol": _NEAREST},
+            )
+            least = min(least, float(found.fun))
+        return min(1.0, least)
+
+
+def split(
+    rounds: Sequence[CountedMechanism],
+) -> tuple[TotalSlack | None, tuple[CountedMechanism, ...]]:
+    """Returns the slack of rounds, None without any, and the other rounds."""
+    parts = [
+        (count, mechanism)
+        for mechanism, count in rounds
+        if isinstance(mechanism, Slack)
+    ]
+    if not parts:
+        return None, tuple(rounds)
+    total = TotalSlack(
+        math.fsum(count * part.delta_p for count, part in parts) * _ROUND_UP,
+        math.fsum(count * part.delta_q for count, part in parts) * _ROUND_UP,
+    )
+    rest = (each for each in rounds if not isinstance(each.mechanism, Slack))
+    return total, tuple(rest)
+
+
+def least_epsilon(
+    delta: float,
+    added: Callable[[float], float],
+    epsilon_of: Callable[[float], float],
+) -> float:
+    """Returns an epsilon whose delta, with what is added to it, is not larger.
+
+    Guarantee: the result `e` has `epsilon_of(delta - added(e)) <= e`, unless
+    it is infinite.
+
+    Args:
+        delta: In [0, 1).
+        added: From an epsilon to what is added to delta; nondecreasing.
+        epsilon_of: From delta to the epsilon that would do without it.
+    """
+    guess, paid = 0.0, added(0.0)
+    step = _STEP
+    for _ in range(_MOST_GUESSES):
+        left = math.nextafter(delta - paid, 0.0)
+        if not left > 0:
+            return math.inf
+        found = epsilon_of(left)
+        if found <= guess or added(found) <= paid:
+            return found
+        # A little further, so that the next one can be enough.
+        guess = found * (1 + step)
+        paid, step = added(guess), 2 * step
+    return math.inf

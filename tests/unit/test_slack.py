@@ -1,0 +1,341 @@
+"""Slack: what every accountant, budget and attack makes of it."""
+
+import dataclasses
+import math
+import re
+
+import pytest
+
+from keras_dp.accountants import (
+    GDP,
+    RDP,
+    AnalyticGaussian,
+    Fourier,
+    Moments,
+    StrongComposition,
+    available_accountants,
+    bayes_risk,
+    calibrate_noise,
+    group_delta,
+    group_epsilon,
+    rounds_left,
+    trade_off,
+)
+from keras_dp.accountants.normalize.mechanisms import (
+    CountedMechanism,
+    Gaussian,
+    SampledGaussian,
+    Slack,
+)
+from keras_dp.accountants.normalize.thresholds import (
+    chance_to_pass,
+    least_threshold,
+)
+from keras_dp.accountants.slack import split
+from keras_dp.budgets import (
+    Division,
+    FixedPlan,
+    GaussianFilter,
+    RenyiFilter,
+    charge_of,
+    guarantee,
+    open_account,
+)
+from keras_dp.errors import BudgetExceededError, UnsupportedEventError
+from keras_dp.ledger import (
+    FullDataset,
+    GaussianSum,
+    PoissonSampling,
+    PrivacyLedger,
+    Round,
+    ThresholdedSum,
+)
+from keras_dp.planning import epsilon_curve
+
+MESSAGE = re.compile(r".* must .* Received: .*", re.DOTALL)
+THRESHOLD = least_threshold(1.0, 4.0, 20, 1e-6)
+CHANCE = chance_to_pass(1.0, 4.0, 20, THRESHOLD)
+WORDS = Round(FullDataset(), (ThresholdedSum("w", 1.0, 4.0, 20, THRESHOLD),))
+BARE = Round(FullDataset(), (GaussianSum("w", 1.0, 4.0),))
+STEP = Round(PoissonSampling(0.01), (GaussianSum("g", 1.0, 1.0),))
+ACCOUNTANTS = [
+    RDP(),
+    Moments(),
+    StrongComposition(),
+    AnalyticGaussian(),
+    Fourier(),
+    GDP(),
+]
+
+
+def with_slack(delta_p, delta_q=0.0, rounds=1):
+    return (
+        CountedMechanism(SampledGaussian(1.0, 0.01), 500),
+        CountedMechanism(Slack(delta_p, delta_q), rounds),
+    )
+
+
+@pytest.mark.parametrize("accountant", ACCOUNTANTS, ids=repr)
+class TestEveryAccountant:
+    def test_takes_slack_from_delta(self, accountant) -> None:
+        found = accountant.epsilon([(WORDS, 3)], delta=1e-5)
+
+        without = accountant.epsilon([(BARE, 3)], delta=1e-5 - 3 * CHANCE)
+        assert found == pytest.approx(without, rel=1e-12)
+        assert found > accountant.epsilon([(BARE, 3)], delta=1e-5)
+
+    def test_adds_slack_to_delta(self, accountant) -> None:
+        found = accountant.delta([(WORDS, 3)], epsilon=2.0)
+
+        without = accountant.delta([(BARE, 3)], epsilon=2.0) + 3 * CHANCE
+        assert without <= found <= without * (1 + 1e-9)
+
+    def test_has_no_epsilon_for_less_than_the_slack(self, accountant) -> None:
+        for delta in (0.0, 1e-9, CHANCE, 3 * CHANCE):
+            found = accountant.epsilon([(WORDS, 3)], delta=delta)
+            assert found == math.inf
+        assert accountant.epsilon([(WORDS, 3)], delta=4 * CHANCE) < math.inf
+
+    def test_allows_everything_at_a_delta_of_one(self, accountant) -> None:
+        assert accountant.epsilon([(WORDS, 10**7)], delta=1.0) == 0
+        assert accountant.delta([(WORDS, 10**7)], epsilon=1e4) == 1
+
+    def test_says_that_epsilon_and_delta_are_inverse(self, accountant) -> None:
+        epsilon = accountant.epsilon([(WORDS, 2)], delta=1e-4)
+
+        assert accountant.delta([(WORDS, 2)], epsilon=epsilon) == (
+            pytest.approx(1e-4, rel=1e-6)
+        )
+
+    def test_replays_slack_alone(self, accountant) -> None:
+        rounds = (CountedMechanism(Slack(1e-6, 1e-9), 2),)
+
+        accountant.check_supported(rounds)
+        assert accountant.epsilon_of(rounds, 3e-6) == 0
+        assert accountant.epsilon_of(rounds, 2e-6) == math.inf
+        assert accountant.delta_of(rounds, 5.0) == pytest.approx(2.002e-6)
+
+
+class TestASlackThatGrows:
+    """`delta_q` is multiplied by e^epsilon."""
+
+    @pytest.mark.parametrize("delta_q", [0.0, 1e-12, 1e-8, 1e-7, 4e-7])
+    def test_is_covered_by_epsilon(self, delta_q) -> None:
+        rounds, by = with_slack(1e-6, delta_q, rounds=3), Fourier()
+        _, rest = split(rounds)
+
+        epsilon = by.epsilon_of(rounds, 1e-5)
+
+        total = 3e-6 + 3 * delta_q * math.exp(epsilon)
+        assert by.epsilon_of(rest, 1e-5 - total) <= epsilon
+        assert by.delta_of(rest, epsilon) + total == pytest.approx(
+            1e-5, rel=1e-6
+        )
+
+    def test_can_be_too_much_for_any_epsilon(self) -> None:
+        """Without `delta_q` epsilon is 1.3: e^1.3 times it is too much."""
+        rounds = with_slack(0.0, 3e-6)
+
+        assert Fourier().epsilon_of(rounds, 1e-5) == math.inf
+
+    def test_does_not_make_delta_grow_with_epsilon(self) -> None:
+        rounds = with_slack(1e-7, 1e-7)
+
+        deltas = [Fourier().delta_of(rounds, e) for e in (0, 0.5, 1, 2, 5, 50)]
+
+        assert deltas[0] > deltas[1] > deltas[2]
+        # The least is found to three digits of epsilon.
+        assert deltas[4:] == pytest.approx([deltas[4]] * 2, rel=1e-4)
+        assert deltas[5] < 1e-5
+
+    def test_is_added_up_over_rounds(self) -> None:
+        total, rest = split(with_slack(1e-7, 1e-8, rounds=1000))
+
+        assert total.at(0.0) == pytest.approx(1.1e-4, rel=1e-12)
+        assert total.at(2.0) == pytest.approx(1e-4 + 1e-5 * math.exp(2))
+        assert total.at(1e4) == math.inf
+        assert rest == (CountedMechanism(SampledGaussian(1.0, 0.01), 500),)
+
+
+class TestBounds:
+    def test_have_the_mechanisms_alone_as_lower_ones(self) -> None:
+        ledger = [(WORDS, 2), (STEP, 100)]
+        bare = [(BARE, 2), (STEP, 100)]
+        by = Fourier()
+
+        epsilons = by.epsilon_bounds(ledger, delta=1e-5)
+        deltas = by.delta_bounds(ledger, epsilon=1.0)
+
+        assert epsilons.lower == by.epsilon_bounds(bare, delta=1e-5).lower
+        assert epsilons.upper == by.epsilon(ledger, delta=1e-5)
+        assert epsilons.lower < epsilons.upper
+        assert deltas.lower == by.delta_bounds(bare, epsilon=1.0).lower
+        assert deltas.upper == by.delta(ledger, epsilon=1.0)
+        assert "thresholds" in epsilons.method
+        assert "thresholds" in deltas.method
+
+    def test_are_infinite_above_where_delta_is_below_the_slack(self) -> None:
+        found = Fourier().epsilon_bounds([(WORDS, 1)], delta=CHANCE / 2)
+
+        assert 0 < found.lower < found.upper == math.inf
+
+
+class TestGroups:
+    @pytest.mark.parametrize("size", [1, 2, 5])
+    def test_take_the_textbook_bound(self, size) -> None:
+        ledger = [(WORDS, 1)]
+
+        found = group_epsilon(ledger, group_size=size, delta=1e-3)
+
+        share = found.epsilon / size
+        one = AnalyticGaussian().delta(ledger, epsilon=share)
+        grown = one * sum(math.exp(j * share) for j in range(size))
+        assert found.is_k_fold_pair == (size == 1)
+        assert grown == pytest.approx(1e-3, rel=1e-6)
+        back = group_delta(ledger, group_size=size, epsilon=found.epsilon)
+        assert back.delta == pytest.approx(1e-3, rel=1e-6)
+
+    def test_have_no_bound_where_slack_grows_too_much(self) -> None:
+        found = group_epsilon([(WORDS, 1)], group_size=9, delta=1e-5)
+
+        assert found.epsilon == math.inf
+
+
+class TestAttacks:
+    def test_have_true_positives_without_false_ones(self) -> None:
+        curve = trade_off([(WORDS, 1)], lines=40)
+
+        assert len(curve.epsilons) == 40
+        least = curve.largest_true_positive_rate(0.0)
+        assert CHANCE <= least <= 2 * CHANCE
+        bare = trade_off([(BARE, 1)], lines=40)
+        assert curve.advantage - bare.advantage == pytest.approx(
+            CHANCE, rel=1e-6
+        )
+        assert curve.largest_true_positive_rate(1e-3) == pytest.approx(
+            bare.largest_true_positive_rate(1e-3) + CHANCE, rel=1e-2
+        )
+
+    def test_err_less_by_what_delta_grows(self) -> None:
+        found = bayes_risk([(WORDS, 1)], prior=0.5)
+
+        bare = bayes_risk([(BARE, 1)], prior=0.5)
+        assert found == pytest.approx(bare - CHANCE / 2, rel=1e-12)
+
+
+class TestPlanning:
+    def test_calibration_leaves_room_for_slack(self) -> None:
+        noise = calibrate_noise(
+            target_epsilon=2.0,
+            delta=1e-5,
+            sampling_probability=0.01,
+            rounds=100,
+            ledger=[(WORDS, 1)],
+        )
+
+        query = GaussianSum("g", 1.0, noise)
+        more = (Round(PoissonSampling(0.01), (query,)), 100)
+        spent = Fourier().epsilon([(WORDS, 1), more], delta=1e-5)
+        assert 2.0 * (1 - 1e-5) < spent <= 2.0
+
+    def test_counts_the_rounds_that_slack_leaves(self) -> None:
+        """Ten rounds take more than this delta, whatever epsilon is."""
+        left = rounds_left([], WORDS, target_epsilon=100.0, delta=9.9e-6)
+
+        assert left == 9
+
+    def test_the_curve_ends_at_the_whole_ledger(self) -> None:
+        ledger = [(WORDS, 2), (STEP, 100)]
+
+        curve = epsilon_curve(ledger, delta=1e-5, points=5)
+
+        whole = Fourier().epsilon(ledger, delta=1e-5)
+        assert curve.epsilons[-1] == whole
+        assert curve.epsilons[0] < whole
+
+    def test_the_curve_of_many_noises_keeps_slack(self) -> None:
+        rounds = [
+            (
+                Round(
+                    FullDataset(),
+                    (ThresholdedSum("w", 1.0, 50.0 + i / 100, 1, 300.0),),
+                ),
+                1,
+            )
+            for i in range(1100)
+        ]
+
+        curve = epsilon_curve(rounds, delta=1e-2, points=2)
+
+        assert curve.epsilons[-1] == AnalyticGaussian().epsilon(
+            rounds, delta=1e-2
+        )
+
+
+class TestBudgets:
+    @pytest.mark.parametrize(
+        "price",
+        [
+            RenyiFilter(3.0, 1e-5).prices,
+            GaussianFilter(3.0, 1e-5).prices,
+            lambda round_: RenyiFilter.suited_to(round_, 3.0, 1e-5),
+        ],
+    )
+    def test_filters_refuse_and_name_the_remedy(self, price) -> None:
+        with pytest.raises(UnsupportedEventError, match="FixedPlan") as error:
+            price(WORDS)
+
+        assert MESSAGE.fullmatch(str(error.value))
+
+    def test_a_plan_pays(self) -> None:
+        plan = FixedPlan([(WORDS, 2), (STEP, 10)], epsilon=3.0, delta=1e-5)
+
+        assert plan.cost == Fourier().epsilon(plan.rounds, delta=1e-5)
+        assert plan.prices(WORDS) == ((0, 1),)
+        other = dataclasses.replace(WORDS.queries[0], threshold=1.0)
+        with pytest.raises(BudgetExceededError):
+            plan.prices(Round(FullDataset(), (other,)))
+        with pytest.raises(BudgetExceededError):
+            FixedPlan([(WORDS, 11)], epsilon=100.0, delta=1e-5)
+
+    def test_a_share_of_a_division_pays(self) -> None:
+        ledger = PrivacyLedger.in_memory(dataset="test")
+        open_account(ledger, "all", Division(3.0, 2e-5))
+        open_account(
+            ledger,
+            "words",
+            FixedPlan([(WORDS, 1)], epsilon=1.0, delta=1e-5),
+            parent="all",
+        )
+        with ledger.start_run("words", account="words") as run:
+            run.plan([(WORDS, 1)])
+            charge = charge_of(ledger.accounts[1], WORDS)
+            run.record(WORDS.sampling, WORDS.queries, charge=charge)
+
+        assert guarantee(ledger, delta=2e-5).claim.epsilon == 3.0
+
+    def test_a_run_keeps_to_its_plan(self) -> None:
+        """A round with another threshold is not the one that was planned."""
+        looser = dataclasses.replace(WORDS.queries[0], threshold=THRESHOLD - 1)
+        renamed = dataclasses.replace(WORDS.queries[0], name="other")
+        for query, basis in ((renamed, "plan"), (looser, "as if fixed")):
+            ledger = PrivacyLedger.in_memory(dataset="test")
+            with ledger.start_run("words") as run:
+                run.plan([(WORDS, 1)])
+                run.record(FullDataset(), [query])
+            assert guarantee(ledger, delta=1e-3).basis == basis
+
+
+def test_the_tightest_accountant_is_available() -> None:
+    found = available_accountants([(WORDS, 1)])
+
+    assert found[0] == AnalyticGaussian()
+    assert len(found) == len(ACCOUNTANTS)
+
+
+def test_slack_without_mechanisms_is_split_off() -> None:
+    total, rest = split((CountedMechanism(Slack(1e-6), 5),))
+
+    assert rest == ()
+    assert 5e-6 <= total.delta_p <= 5e-6 * (1 + 1e-14)
+    assert split((CountedMechanism(Gaussian(1.0), 1),))[0] is None

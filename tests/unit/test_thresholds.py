@@ -1,0 +1,235 @@
+"""Thresholded sums: the chance to pass, and what a ledger makes of it."""
+
+import math
+
+import hypothesis
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from keras_dp.accountants.normalize.mechanisms import (
+    AdditiveNoise,
+    DiscreteGaussian,
+    Gaussian,
+    SampledGaussian,
+    SampledGaussianReplaceOne,
+    Slack,
+)
+from keras_dp.accountants.normalize.normalize import normalize
+from keras_dp.accountants.normalize.thresholds import (
+    chance_to_pass,
+    least_threshold,
+)
+from keras_dp.ledger import (
+    CoordinateBounds,
+    DiscreteGaussianSum,
+    DisjointBatches,
+    EncodedSum,
+    FullDataset,
+    GaussianSum,
+    LaplaceNoise,
+    PoissonSampling,
+    Round,
+    ThresholdedSum,
+    TreeSum,
+    UnverifiedSampling,
+)
+
+WORDS = ThresholdedSum("words", 1.0, 4.0, 10, 25.0)
+CHANCE = chance_to_pass(1.0, 4.0, 10, 25.0)
+sizes = st.floats(1e-3, 1e3)
+
+
+def mechanisms(sampling, *queries, neighbours="zero_out", count=1):
+    rounds = [(Round(sampling, queries), count)]
+    return dict(normalize(rounds, neighbours))
+
+
+def exact_chance(bound, stddev, keys, threshold):
+    with mpmath.workdps(60):
+        weight = mpmath.mpf(bound) / mpmath.sqrt(keys)
+        argument = (mpmath.mpf(threshold) - weight) / stddev
+        tail = mpmath.erfc(argument / mpmath.sqrt(2)) / 2
+        return -mpmath.expm1(keys * mpmath.log1p(-tail))
+
+
+class TestTheEvent:
+    @pytest.mark.parametrize(
+        "field", ["l2_norm_bound", "noise_stddev", "threshold"]
+    )
+    @pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
+    def test_has_positive_numbers(self, field, value) -> None:
+        numbers = {"l2_norm_bound": 1.0, "noise_stddev": 1.0, "threshold": 1.0}
+
+        with pytest.raises(ValueError, match=rf"`{field}` must be .*Received"):
+            ThresholdedSum("words", max_keys=1, **{**numbers, field: value})
+
+    @pytest.mark.parametrize("value", [0, -1, 2**63])
+    def test_has_keys(self, value) -> None:
+        with pytest.raises(ValueError, match=r"`max_keys` must be .*Received"):
+            ThresholdedSum("words", 1.0, 1.0, value, 1.0)
+
+    def test_holds_python_numbers(self) -> None:
+        event = ThresholdedSum("w", 1, np.float32(2), np.int64(3), 4)
+
+        assert repr(event) == (
+            "ThresholdedSum(name='w', l2_norm_bound=1.0, noise_stddev=2.0, "
+            "max_keys=3, threshold=4.0)"
+        )
+
+
+class TestTheChance:
+    @pytest.mark.parametrize("threshold", [1e-3, 0.9, 1.5, 5.0, 20.0, 38.0])
+    @pytest.mark.parametrize("keys", [1, 7, 10**6])
+    def test_is_that_of_the_definition_rounded_up(
+        self, threshold, keys
+    ) -> None:
+        """Up to 1e-11; below every float it is the least of them."""
+        exact = max(exact_chance(1, 1, each, threshold) for each in (1, keys))
+
+        found = chance_to_pass(1.0, 1.0, keys, threshold)
+
+        assert found >= exact
+        assert found <= exact * (1 + 1e-11) + math.ulp(0.0)
+
+    @hypothesis.settings(deadline=None)
+    @hypothesis.given(sizes, st.floats(1.0, 1e3), sizes, st.integers(1, 2000))
+    def test_is_the_largest_of_all_numbers_of_keys(
+        self, bound, stddev, threshold, most
+    ) -> None:
+        """The largest is at one end: the proof is in `thresholds`.
+
+        Up to 1e-8: the argument of the tail is rounded, by 1e-15 of at most
+        2e3, where the tail falls by at most 2e3 of itself.
+        """
+        found = chance_to_pass(bound, stddev, most, threshold)
+
+        each = [
+            chance_to_pass(bound, stddev, keys, threshold)
+            for keys in range(1, most + 1, max(1, most // 50))
+        ]
+        one = [
+            float(exact_chance(bound, stddev, keys, threshold))
+            for keys in {1, most}
+        ]
+        assert found >= max(each)
+        assert found <= max(one) * (1 + 1e-8) + math.ulp(0.0)
+
+    def test_between_the_ends_is_never_larger(self) -> None:
+        """A finer look where the two ends are nearly alike."""
+        for threshold in np.linspace(1.0, 12.0, 23):
+            ends = chance_to_pass(2.0, 1.0, 400, float(threshold))
+            between = max(
+                exact_chance(2, 1, keys, threshold) for keys in range(2, 400)
+            )
+            assert between <= ends
+
+    @pytest.mark.parametrize("keys", [1, 40, 10**6, 10**15])
+    @pytest.mark.parametrize("chance", [0.5, 1e-3, 1e-9, 1e-200])
+    def test_gives_the_threshold(self, keys, chance) -> None:
+        threshold = least_threshold(1.0, 3.0, keys, chance)
+
+        assert chance_to_pass(1.0, 3.0, keys, threshold) <= chance
+        less = threshold * (1 - 1e-9)
+        assert chance_to_pass(1.0, 3.0, keys, less) > chance
+
+
+class TestNormalization:
+    @pytest.mark.parametrize(
+        ("sampling", "neighbours", "expected"),
+        [
+            (FullDataset(), "add_or_remove_one", {Gaussian(4.0), CHANCE}),
+            (FullDataset(), "replace_one", {Gaussian(2.0), CHANCE}),
+            (UnverifiedSampling(), "zero_out", {Gaussian(4.0), CHANCE}),
+            (
+                PoissonSampling(0.25),
+                "zero_out",
+                {SampledGaussian(4.0, 0.25), 0.25 * CHANCE},
+            ),
+            (
+                PoissonSampling(0.25),
+                "replace_one",
+                {SampledGaussianReplaceOne(4.0, 0.25), 0.25 * CHANCE},
+            ),
+            (PoissonSampling(1.0), "zero_out", {Gaussian(4.0), CHANCE}),
+        ],
+    )
+    def test_puts_slack_beside_the_mechanism(
+        self, sampling, neighbours, expected
+    ) -> None:
+        found = mechanisms(sampling, WORDS, neighbours=neighbours, count=3)
+
+        assert set(found.values()) == {3}
+        slack = [each for each in found if isinstance(each, Slack)]
+        assert {each for each in expected if not isinstance(each, float)} == {
+            *found
+        } - {*slack}
+        (least,) = [each for each in expected if isinstance(each, float)]
+        assert slack[0].delta_q == 0
+        assert least <= slack[0].delta_p <= least * (1 + 1e-15)
+
+    def test_adds_what_thresholds_of_a_round_expose(self) -> None:
+        more = ThresholdedSum("pairs", 1.0, 3.0, 10, 20.0)
+        chances = CHANCE + chance_to_pass(1.0, 3.0, 10, 20.0)
+
+        found = mechanisms(FullDataset(), WORDS, more)
+
+        assert {Gaussian(2.4), *found} == {*found}
+        (slack,) = [each for each in found if isinstance(each, Slack)]
+        assert chances < slack.delta_p <= chances * (1 + 1e-15)
+
+    def test_joins_other_sums_of_the_round(self) -> None:
+        sampling = PoissonSampling(0.5)
+        bounds = CoordinateBounds.from_vectors([[0.5]])
+        laplace = EncodedSum("e", bounds, LaplaceNoise(2.0))
+        discrete = DiscreteGaussianSum("d", 3.0, 4.0)
+
+        gaussian = mechanisms(sampling, WORDS, GaussianSum("g", 3.0, 4.0))
+        assert SampledGaussian(1.26491106406, 0.5) in gaussian
+        assert any(
+            isinstance(each, AdditiveNoise)
+            for each in mechanisms(sampling, WORDS, laplace)
+        )
+        assert DiscreteGaussian(1.26491106406) in mechanisms(
+            FullDataset(), WORDS, discrete
+        )
+        for queries in ((laplace,), (discrete,), (GaussianSum("g", 1.0, 1.0),)):
+            found = mechanisms(sampling, WORDS, *queries)
+            (slack,) = [each for each in found if isinstance(each, Slack)]
+            assert slack.delta_p == pytest.approx(CHANCE / 2, rel=1e-14)
+
+    def test_of_a_tree_is_not_amplified(self) -> None:
+        tree = TreeSum("t", 1.0, 4.0, "tree")
+
+        found = mechanisms(PoissonSampling(0.01), WORDS, tree)
+
+        assert Slack(pytest.approx(CHANCE)) in [*found]
+
+    def test_of_an_epoch_counts_once(self) -> None:
+        """With the most that a round of it exposes."""
+        epoch = DisjointBatches("epoch")
+        looser = ThresholdedSum("words", 1.0, 5.0, 10, 25.0)
+        rounds = [
+            (Round(epoch, (WORDS,)), 3),
+            (Round(epoch, (looser,)), 2),
+            (Round(epoch, (GaussianSum("g", 1.0, 8.0),)), 5),
+            (Round(DisjointBatches("other"), (WORDS,)), 3),
+        ]
+
+        found = dict(normalize(rounds, "zero_out"))
+
+        assert found == {
+            Gaussian(4.0): 2,
+            Slack(normalized_exposure(looser)): 1,
+            Slack(normalized_exposure(WORDS)): 1,
+        }
+
+
+def normalized_exposure(query):
+    (slack,) = [
+        each
+        for each in mechanisms(FullDataset(), query)
+        if isinstance(each, Slack)
+    ]
+    return slack.delta_p
