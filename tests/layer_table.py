@@ -422,7 +422,8 @@ backward pass ends at the lowest layer that is trained.
 """
 _WEIGHTLESS = (
     "Nothing is needed for these. What preprocessing layers adapt to (their "
-    "`adapt`) is not private: adapt to public data."
+    "`adapt`) is not private: adapt to public data, or with "
+    "`keras_dp.preprocessing`."
 )
 _MIXED = (
     "Refused: each output depends on several examples, so that no clip bounds "

@@ -1,6 +1,7 @@
 """Means and variances of features, for `keras.layers.Normalization`."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -21,6 +22,10 @@ _CENTRE = 0.75
 _SQUARE_BOUND = 9 / 8
 # Rounding of means over up to 2^28 entries of a record moves norms by less.
 _ROUNDING = 1 + 2.0**-20
+# Ranges whose squares, and least variances, are ordinary float32.
+_LARGEST = 1e18
+_SHORTEST = 1e-12
+_LEAST_SHARE = 1e-4
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -59,7 +64,7 @@ class Normalization(Adapter):
             `None` divides by a noised count, which costs 4 % more noise with a
             hundred features, 37 % with one, and the error of the count.
         least_stddev: The least standard deviation of a feature that the layer
-            divides by, as a share of half the range, in (0, 1].
+            divides by, as a share of half the range, in [1e-4, 1].
 
     Source: Dwork and Roth (2014), "The Algorithmic Foundations of Differential
     Privacy", Theorem A.1, for the mechanism. The split is derived here.
@@ -83,7 +88,13 @@ class Normalization(Adapter):
 
     def __post_init__(self) -> None:
         _check.finite_positive(noise_multiplier=self.noise_multiplier)
-        _check.probability(least_stddev=self.least_stddev)
+        _check.finite_positive(least_stddev=self.least_stddev)
+        if not _LEAST_SHARE <= self.least_stddev <= 1:
+            raise ValueError(
+                f"`least_stddev` must be in [{_LEAST_SHARE}, 1], a share of "
+                "half the range. Received: "
+                f"least_stddev={self.least_stddev!r}."
+            )
         if self.denominator is not None:
             _check.finite_positive(denominator=self.denominator)
         object.__setattr__(self, "bounds", _checked_range(self.bounds))
@@ -103,32 +114,41 @@ class Normalization(Adapter):
             GaussianSum(f"{prefix}normalization", 1.0, self.noise_multiplier),
         )
 
-    @override
-    def noised_layer(self, data: Any) -> keras.layers.Normalization:
+    def bounded_sum(self, data: Any) -> tuple[Floats, tuple[int, ...]]:
+        """Returns the sum of all vectors, without noise, and a mean's shape.
+
+        This is where records are bounded, so that it can be checked.
+
+        Args:
+            data: See `adapt`.
+        """
         chunks = number_chunks(data)
         first = next(chunks)
         kept = self._kept_axes(first.ndim)
         shape = tuple(first.shape[axis] for axis in kept)
-        features = math.prod(shape)
-        low, high = (_for_features(bound, shape) for bound in self.bounds)
-        centre, half = low / 2 + high / 2, high / 2 - low / 2
+        centre, half = self._centre_and_half(shape)
+        contributions = (
+            self._contributions(chunk, kept, centre, half)
+            for chunk in itertools.chain([first], chunks)
+        )
+        return exact_sum(contributions), shape
 
-        def contributions(chunk: Floats) -> Floats:
-            return self._contributions(chunk, kept, centre, half)
-
-        def every() -> Any:
-            yield contributions(first)
-            for chunk in chunks:
-                yield contributions(chunk)
-
-        sums = exact_sum(every())
+    @override
+    def noised_layer(self, data: Any) -> keras.layers.Normalization:
+        sums, shape = self.bounded_sum(data)
         sums += gaussian_noise(sums.shape, self.noise_multiplier)
-        mean, variance = self._moments(sums, features)
+        mean, variance = self._moments(sums, math.prod(shape))
+        centre, half = self._centre_and_half(shape)
         return keras.layers.Normalization(
             axis=self.axis,
             mean=(centre + half * mean.reshape(shape)).astype(np.float32),
             variance=(half**2 * variance.reshape(shape)).astype(np.float32),
         )
+
+    def _centre_and_half(self, shape: tuple[int, ...]) -> tuple[Floats, Floats]:
+        """Returns the centre and half the length of every feature's range."""
+        low, high = (_for_features(bound, shape) for bound in self.bounds)
+        return low / 2 + high / 2, high / 2 - low / 2
 
     def _bound(self, features: int) -> float:
         """Returns the most that a record's vector may be long."""
@@ -183,21 +203,19 @@ def _checked_range(bounds: Any) -> tuple[Any, Any]:
     """Returns a range whose ends are floats, or tuples of floats."""
     try:
         low, high = (np.asarray(bound, np.float64) for bound in bounds)
-        is_range = low.ndim <= 1 and high.ndim <= 1
-        with np.errstate(all="ignore"):
-            is_range = (
-                is_range
-                and bool(np.all(low < high))
-                and bool(np.all(np.isfinite(1 / (high / 2 - low / 2))))
-                and bool(np.all(np.isfinite(high / 2 - low / 2)))
-            )
+        is_range = (
+            max(low.ndim, high.ndim) <= 1
+            and np.all(np.abs(low) <= _LARGEST)
+            and np.all(np.abs(high) <= _LARGEST)
+            and np.all(high - low >= _SHORTEST)
+        )
     except (TypeError, ValueError):
         is_range = False
     if not is_range:
         raise ValueError(
             "`bounds` must be a pair (low, high) with low < high, each a "
-            "finite number or a sequence with one for each feature. Received: "
-            f"bounds={bounds!r}."
+            "number or a sequence with one for each feature, whose squares fit "
+            f"float32. Received: bounds={bounds!r}."
         )
     ends = (each.tolist() for each in (low, high))
     first, last = (tuple(e) if isinstance(e, list) else e for e in ends)

@@ -91,7 +91,7 @@ def gaussian_noise(
     """Returns independent Gaussian noise, from a fresh secret seed.
 
     Args:
-        shape: The shape of the noise.
+        shape: The shape of the result.
         stddev: >= 0.
     """
     like = tf.zeros(shape, tf.float64)

@@ -35,8 +35,8 @@ def warn_of_adapted_layers(model: keras.Model) -> None:
         logging.warning(
             "Layer %r of class %s holds %s. If it was adapted on private "
             "data, these are in the saved model without noise, and no ledger "
-            "covers them. Adapt it on public data, or give its values to the "
-            "constructor.",
+            "covers them. Adapt it with keras_dp.preprocessing or on public "
+            "data, or give its values to the constructor.",
             layer.path,
             layer.class_name,
             layer.holds,

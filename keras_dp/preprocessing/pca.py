@@ -1,0 +1,149 @@
+"""Principal directions of the records, for a layer that projects onto them."""
+
+import dataclasses
+import math
+from typing import Any
+
+import keras
+import numpy as np
+from typing_extensions import override
+
+from keras_dp import _check
+from keras_dp.ledger import GaussianSum, SumQueryEvent
+from keras_dp.preprocessing.release import Adapter, gaussian_noise
+from keras_dp.preprocessing.rows import Floats, number_chunks
+
+# Entries of records are rounded to whole multiples of `1 / _UNITS`. Products
+# summed over a chunk are whole numbers up to 2^36 times its 2^17 rows, which
+# float64 holds exactly in any order; the total fits int64 for 2^27 records.
+_UNITS = 2.0**18
+_CHUNK_ROWS = 2**17
+# The norm of up to 2^28 entries is rounded by less.
+_ROUNDING = 1 + 2.0**-20
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PCA(Adapter):
+    """Projects records onto the principal directions of their noised sum.
+
+    Records are scaled to L2 norm 1, or at most 1, and the sum of `x x^T` gets
+    Gaussian noise. Its first eigenvectors are the kernel of a
+    `keras.layers.Dense(components, use_bias=False)`. Records are not centred,
+    as in the paper. Feed the layer what it was adapted to, or records scaled in
+    another way: the directions fit both.
+
+    Guarantee: what is released is the upper triangle of the sum, off the
+    diagonal times sqrt(2). A record x contributes a vector of L2 norm
+    `sqrt(sum_i x_i^4 + sum_{i<j} 2 x_i^2 x_j^2)`, which is `|x|^2`, at most 1.
+    The entries of x are rounded towards zero to a grid, and sums of whole
+    numbers are exact. An entry of the matrix off the diagonal therefore has
+    noise of `noise_multiplier / sqrt(2)`: half the variance that noise on the
+    plain triangle has, at the same price. Replacing a record moves the vector
+    by at most sqrt(2), and accountants count 2. A record that is not finite
+    counts as zero.
+
+    Attributes:
+        components: The number of directions, >= 1.
+        noise_multiplier: Standard deviation of the noise over the bound, > 0.
+        l2_norm_clip: Records are divided by it and clipped to norm 1, so that
+            short ones count less; > 0, in the unit of the data. `None` scales
+            every record to norm 1, as in the paper.
+        trainable: Whether training changes the kernel. That is private in
+            either case; the paper keeps it.
+
+    Source: Abadi et al. (2016), arXiv:1607.00133v2, section 4; Dwork, Talwar,
+    Thakurta and Zhang (2014), "Analyze Gauss", Algorithm 1. The weight of the
+    entries off the diagonal is derived here.
+
+    >>> from keras_dp.ledger import PrivacyLedger
+    >>> x = np.random.default_rng(1).normal(size=(5000, 3)) * [5.0, 1.0, 0.1]
+    >>> ledger = PrivacyLedger.in_memory(dataset="points")
+    >>> layer = PCA(1, noise_multiplier=4.0).adapt(x, ledger)
+    >>> abs(float(layer.kernel[0, 0])) > 0.99
+    True
+    >>> layer(x).shape
+    TensorShape([5000, 1])
+    """
+
+    components: int
+    noise_multiplier: float
+    l2_norm_clip: float | None = None
+    trainable: bool = False
+
+    def __post_init__(self) -> None:
+        _check.integer_at_least(1, components=self.components)
+        _check.finite_positive(noise_multiplier=self.noise_multiplier)
+        if self.l2_norm_clip is not None:
+            _check.finite_positive(l2_norm_clip=self.l2_norm_clip)
+        _check.boolean(trainable=self.trainable)
+
+    @override
+    def events(self, prefix: str = "") -> tuple[SumQueryEvent, ...]:
+        return (GaussianSum(f"{prefix}pca", 1.0, self.noise_multiplier),)
+
+    def bounded_sum(self, data: Any) -> Floats:
+        """Returns the sum of all `x x^T`, without noise.
+
+        This is where records are bounded, so that it can be checked.
+
+        Args:
+            data: See `adapt`.
+        """
+        total: Any = 0
+        for chunk in number_chunks(data):
+            self._check_shape(chunk.shape)
+            for start in range(0, max(1, len(chunk)), _CHUNK_ROWS):
+                rows = self._whole_rows(chunk[start : start + _CHUNK_ROWS])
+                total = total + (rows.T @ rows).astype(np.int64)
+        return np.asarray(total, np.float64) / _UNITS**2
+
+    @override
+    def noised_layer(self, data: Any) -> keras.layers.Dense:
+        noised = self.bounded_sum(data)
+        noised += symmetric_noise(len(noised), self.noise_multiplier)
+        _, vectors = np.linalg.eigh(noised)
+        kernel = vectors[:, : -self.components - 1 : -1]
+        layer = keras.layers.Dense(
+            self.components, use_bias=False, trainable=self.trainable
+        )
+        layer.build((None, len(kernel)))
+        layer.set_weights([kernel])
+        return layer
+
+    def _check_shape(self, shape: tuple[int, ...]) -> None:
+        if len(shape) != 2 or shape[1] < self.components:
+            raise ValueError(
+                "`data` must be records of one axis, with at least as many "
+                f"entries as `components`. Received: records of shape "
+                f"{shape[1:]}, components={self.components!r}. Reshape them, "
+                "as keras.layers.Flatten does."
+            )
+
+    def _whole_rows(self, rows: Floats) -> Floats:
+        """Returns records of norm at most 1, in multiples of the grid."""
+        finite = np.all(np.isfinite(rows), axis=1, keepdims=True)
+        rows = np.where(finite, rows, 0.0)
+        # Squares of what is divided by the largest do not overflow.
+        largest = np.max(np.abs(rows), axis=1, keepdims=True)
+        rows = rows / np.where(largest > 0, largest, 1.0)
+        norms = np.linalg.norm(rows, axis=1, keepdims=True)
+        rows = rows / (np.where(norms > 0, norms, 1.0) * _ROUNDING)
+        if self.l2_norm_clip is not None:
+            with np.errstate(over="ignore"):
+                rows *= np.minimum(1.0, largest / self.l2_norm_clip * norms)
+        return np.trunc(rows * _UNITS)
+
+
+def symmetric_noise(size: int, stddev: float) -> Floats:
+    """Returns a symmetric matrix of noise for a Frobenius norm.
+
+    Args:
+        size: Rows of the matrix.
+        stddev: Entries on the diagonal have it, and others 1 / sqrt(2) of it.
+    """
+    upper = np.zeros((size, size))
+    places = np.triu_indices(size)
+    upper[places] = gaussian_noise((len(places[0]),), stddev)
+    noise = (upper + upper.T) / math.sqrt(2)
+    np.fill_diagonal(noise, np.diagonal(upper))
+    return noise

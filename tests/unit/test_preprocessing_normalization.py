@@ -1,0 +1,277 @@
+"""Means and variances of clipped features, from noised sums."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keras_dp.ledger import GaussianSum, PrivacyLedger
+from keras_dp.preprocessing import Normalization
+from tests.adapters import (
+    EXTREMES,
+    adapted,
+    answers_in_another_process,
+    without_noise,
+)
+
+
+def statistics(layer):
+    return np.asarray(layer.input_mean), np.asarray(layer.input_variance)
+
+
+class TestWithoutNoise:
+    def test_a_result_by_hand(self, monkeypatch) -> None:
+        without_noise(monkeypatch)
+
+        mean, variance = statistics(
+            adapted(
+                Normalization((0, 8), 1.0),
+                np.array([[0.0, 4.0], [8.0, 4.0], [99.0, 1.0], [5.0, 3.0]]),
+            )
+        )
+
+        # 99 counts as 8: the first is that of 0, 8, 8, 5.
+        np.testing.assert_allclose(mean, [5.25, 3.0], rtol=1e-6)
+        np.testing.assert_allclose(variance, [10.6875, 1.5], rtol=1e-6)
+
+    @pytest.mark.parametrize("axis", [-1, None, 1, (1, -1), (1, 2, 3), (-1, 1)])
+    @pytest.mark.parametrize("denominator", [None, 50])
+    def test_it_is_what_keras_computes(
+        self, axis, denominator, monkeypatch
+    ) -> None:
+        without_noise(monkeypatch)
+        x = np.random.default_rng(1).uniform(0, 255, (50, 2, 3, 4))
+        theirs = keras.layers.Normalization(axis=axis)
+        theirs.adapt(x)
+
+        ours = adapted(
+            Normalization((0, 255), 3.0, axis=axis, denominator=denominator), x
+        )
+
+        np.testing.assert_allclose(ours(x), theirs(x), atol=1e-4)
+
+    def test_each_feature_may_have_a_range(self, monkeypatch) -> None:
+        without_noise(monkeypatch)
+        x = np.array([[-5.0, 1000.0], [5.0, 3000.0]])
+
+        mean, variance = statistics(
+            adapted(Normalization(([-10, 0], [10, 2000]), 1.0), x)
+        )
+
+        np.testing.assert_allclose(mean, [0.0, 1500.0], atol=1e-5)
+        np.testing.assert_allclose(variance, [25.0, 500.0**2], rtol=1e-6)
+
+    def test_a_missing_value_counts_as_the_centre(self, monkeypatch) -> None:
+        without_noise(monkeypatch)
+
+        mean, variance = statistics(
+            adapted(Normalization((0, 10), 1.0), np.array([np.nan, 5.0, 8.0]))
+        )
+
+        np.testing.assert_allclose(mean, [6.0], rtol=1e-6)
+        np.testing.assert_allclose(variance, [2.0], rtol=1e-6)
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda x: x.astype(np.float32),
+            lambda x: x.astype(np.int16),
+            lambda x: tf.constant(x),
+            lambda x: x.tolist(),
+            lambda x: tf.data.Dataset.from_tensor_slices(x).batch(7),
+            lambda x: tf.data.Dataset.from_tensor_slices(x),
+            lambda x: tf.data.Dataset.from_tensor_slices((x, x[:, 0])).batch(7),
+        ],
+        ids=[
+            "float32",
+            "integers",
+            "tensor",
+            "list",
+            "batches",
+            "records",
+            "pairs",
+        ],
+    )
+    def test_data_of_every_kind(self, make, monkeypatch) -> None:
+        without_noise(monkeypatch)
+        x = np.random.default_rng(1).integers(0, 9, (40, 3)).astype(float)
+
+        mean, variance = statistics(
+            adapted(Normalization((0, 8), 1.0), make(x))
+        )
+
+        np.testing.assert_allclose(mean, x.mean(axis=0), rtol=1e-5)
+        np.testing.assert_allclose(variance, x.var(axis=0), rtol=1e-5)
+
+    def test_many_chunks(self, monkeypatch) -> None:
+        without_noise(monkeypatch)
+        x = np.random.default_rng(1).uniform(-1, 1, (3000, 1000))
+
+        mean, _ = statistics(adapted(Normalization((-1, 1), 1.0), x))
+
+        np.testing.assert_allclose(mean, x.mean(axis=0), atol=1e-6)
+
+    def test_a_constant_feature_has_the_least_variance(
+        self, monkeypatch
+    ) -> None:
+        without_noise(monkeypatch)
+
+        _, variance = statistics(
+            adapted(Normalization((0, 20), 1.0, least_stddev=0.1), [7.0, 7.0])
+        )
+
+        np.testing.assert_allclose(variance, [1.0], rtol=1e-6)
+
+
+rows = st.lists(
+    st.lists(
+        st.sampled_from(EXTREMES) | st.floats(allow_nan=True),
+        min_size=4,
+        max_size=4,
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@pytest.mark.parametrize("axis", [-1, None, (1, 2)])
+@pytest.mark.parametrize("denominator", [None, 7.0])
+@given(data=rows)
+def test_one_record_moves_the_sum_by_at_most_the_bound(
+    axis, denominator, data
+) -> None:
+    adapter = Normalization((-3, 5), 2.0, axis=axis, denominator=denominator)
+    x = np.reshape(data, (-1, 2, 2))
+    whole, shape = adapter.bounded_sum(x)
+    others, _ = adapter.bounded_sum(x[1:])
+
+    (event,) = adapter.events()
+    assert np.linalg.norm(whole - others) <= event.l2_norm_bound
+    assert others.shape == whole.shape
+    assert shape == {-1: (2,), None: (), (1, 2): (2, 2)}[axis]
+
+
+@pytest.mark.parametrize("denominator", [None, 100_000.0])
+def test_the_bound_is_reached(denominator) -> None:
+    """Both at the ends and at the centre of the range: it wastes nothing."""
+    adapter = Normalization((-1, 1), 1.0, denominator=denominator)
+
+    for value in (-1.0, 0.0, 1.0):
+        alone, _ = adapter.bounded_sum(np.full((1, 50), value))
+        assert np.linalg.norm(alone) == pytest.approx(1.0, rel=1e-5)
+
+
+def test_the_order_of_records_changes_nothing() -> None:
+    adapter = Normalization((-1, 1), 1.0)
+    x = np.random.default_rng(1).normal(size=(2000, 3))
+
+    forth, _ = adapter.bounded_sum(x)
+    back, _ = adapter.bounded_sum(x[::-1])
+
+    np.testing.assert_array_equal(forth, back)
+
+
+class TestTheNoise:
+    # Means of 400 features, with a stddev known to 3.5 %; a bound of 5 of these
+    # is exceeded with probability below 1e-6.
+    def measured(self, noise_multiplier: float) -> float:
+        layer = adapted(
+            Normalization((-1, 1), noise_multiplier, denominator=1000.0),
+            np.zeros((1000, 400)),
+        )
+        return float(np.std(np.asarray(layer.input_mean)))
+
+    def test_is_what_the_event_says(self) -> None:
+        expected = 2.0 * np.sqrt(9 / 8 * 400) / 1000
+
+        assert abs(self.measured(2.0) / expected - 1) < 5 * 0.035
+        assert abs(self.measured(1.0) / expected - 1) > 5 * 0.035  # Control.
+
+    def test_never_makes_a_layer_that_cannot_be_used(self) -> None:
+        layer = adapted(Normalization((0, 1), 1e6), np.ones((2, 50)))
+        mean, variance = statistics(layer)
+
+        assert np.all((mean >= 0) & (mean <= 1))
+        assert np.all((variance >= 0.5**2 * 1e-4 * 0.999) & (variance <= 0.25))
+        assert np.all(np.isfinite(layer(np.ones((2, 50)))))
+
+    def test_an_empty_table_is_noise(self) -> None:
+        layer = adapted(Normalization((0, 1), 1.0), np.zeros((0, 3)))
+
+        assert np.all(np.isfinite(statistics(layer)))
+
+
+@pytest.mark.standard
+def test_the_layer_is_served_by_keras_alone(tmp_path) -> None:
+    x = np.random.default_rng(1).uniform(0, 9, (100, 2, 3)).astype(np.float32)
+    layer = adapted(Normalization((0, 9), 1.0, axis=(1, 2)), x)
+
+    answers = answers_in_another_process(layer, x, tmp_path)
+
+    np.testing.assert_allclose(answers, layer(x), rtol=1e-5)
+
+
+class TestRefuses:
+    @pytest.mark.parametrize(
+        ("arguments", "match"),
+        [
+            ({"bounds": (1, 1)}, "`bounds`"),
+            ({"bounds": (2, 1)}, "`bounds`"),
+            ({"bounds": (0, np.inf)}, "`bounds`"),
+            ({"bounds": (-1.7e308, 1.7e308)}, "`bounds`"),
+            ({"bounds": (0, 1e-320)}, "`bounds`"),
+            ({"bounds": (np.nan, 1)}, "`bounds`"),
+            ({"bounds": 3}, "`bounds`"),
+            ({"bounds": ("a", "b")}, "`bounds`"),
+            ({"noise_multiplier": 0.0}, "`noise_multiplier`"),
+            ({"noise_multiplier": np.inf}, "`noise_multiplier`"),
+            ({"axis": 0}, "`axis`"),
+            ({"axis": (0, 1)}, "`axis`"),
+            ({"denominator": 0}, "`denominator`"),
+            ({"least_stddev": 1e-9}, "`least_stddev`"),
+            ({"least_stddev": 2.0}, "`least_stddev`"),
+        ],
+    )
+    def test_arguments(self, arguments, match) -> None:
+        with pytest.raises(ValueError, match=match):
+            Normalization(
+                **{"bounds": (0, 1), "noise_multiplier": 1.0, **arguments}
+            )
+
+    @pytest.mark.parametrize(
+        ("data", "arguments", "error", "match"),
+        [
+            (np.array([["secret"]]), {}, TypeError, "real numbers"),
+            (np.array([1j]), {}, TypeError, "real numbers"),
+            (np.ones((3, 2)), {"axis": 2}, ValueError, "`axis`"),
+            (np.ones((3, 2)), {"axis": -2}, ValueError, "`axis`"),
+            (
+                np.ones((3, 2)),
+                {"bounds": ([0, 0, 0], 1)},
+                ValueError,
+                "number for each feature",
+            ),
+        ],
+    )
+    def test_data_and_says_nothing_of_it(
+        self, data, arguments, error, match
+    ) -> None:
+        ledger = PrivacyLedger.in_memory(dataset="d")
+        adapter = Normalization(
+            **{"bounds": (0, 1), **arguments}, noise_multiplier=1.0
+        )
+
+        with pytest.raises(error, match=match) as raised:
+            adapter.adapt(data, ledger)
+
+        assert "secret" not in str(raised.value)
+        assert len(ledger) == 1  # The round was covered, and counts.
+
+
+def test_the_round_is_known_before() -> None:
+    planned = Normalization((0, 1), 3.0).planned_round()
+
+    assert planned.queries == (GaussianSum("normalization", 1.0, 3.0),)
+    assert planned.sampling.drawn_by_library

@@ -1,0 +1,166 @@
+"""Principal directions of noised sums of outer products."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keras_dp.ledger import GaussianSum, PrivacyLedger
+from keras_dp.preprocessing import PCA
+from keras_dp.preprocessing.pca import symmetric_noise
+from tests.adapters import (
+    EXTREMES,
+    adapted,
+    answers_in_another_process,
+    without_noise,
+)
+
+
+class TestWithoutNoise:
+    def test_a_result_by_hand(self, monkeypatch) -> None:
+        without_noise(monkeypatch)
+        # Directions (3, 4)/5 three times, and (4, -3)/5 once.
+        x = np.array([[3.0, 4.0], [-6.0, -8.0], [0.3, 0.4], [40.0, -30.0]])
+
+        kernel = np.asarray(adapted(PCA(2, 1.0), x).kernel)
+
+        np.testing.assert_allclose(
+            np.abs(kernel), [[0.6, 0.8], [0.8, 0.6]], atol=1e-5
+        )
+
+    def test_a_clip_leaves_short_records_short(self) -> None:
+        summed = PCA(1, 1.0, l2_norm_clip=10.0).bounded_sum(
+            np.array([[3.0, 4.0], [30.0, -40.0], [0.0, 0.0]])
+        )
+
+        half, whole = np.array([0.3, 0.4]), np.array([0.6, -0.8])
+        np.testing.assert_allclose(
+            summed, np.outer(half, half) + np.outer(whole, whole), atol=2e-5
+        )
+
+    def test_the_first_directions_come_first(self, monkeypatch) -> None:
+        without_noise(monkeypatch)
+        scales = np.array([1.0, 8.0, 2.0, 0.1, 4.0])
+        x = np.random.default_rng(1).normal(size=(20_000, 5)) * scales
+
+        kernel = np.asarray(adapted(PCA(3, 1.0), x).kernel)
+
+        assert np.argmax(np.abs(kernel), axis=0).tolist() == [1, 4, 2]
+        np.testing.assert_allclose(kernel.T @ kernel, np.eye(3), atol=1e-6)
+
+
+vectors = st.lists(
+    st.lists(
+        st.sampled_from(EXTREMES) | st.floats(allow_nan=True),
+        min_size=3,
+        max_size=3,
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@pytest.mark.parametrize("clip", [None, 1e-3, 2.0, 1e200])
+@given(data=vectors)
+def test_one_record_moves_the_release_by_at_most_the_bound(clip, data) -> None:
+    adapter = PCA(2, 1.0, l2_norm_clip=clip)
+    x = np.array(data)
+    moved = adapter.bounded_sum(x) - adapter.bounded_sum(x[1:])
+
+    (event,) = adapter.events()
+    assert np.linalg.norm(moved) <= event.l2_norm_bound
+    np.testing.assert_array_equal(moved, moved.T)
+
+
+def test_a_record_with_noise_of_all_digits_keeps_the_bound() -> None:
+    x = np.random.default_rng(1).normal(size=(1, 500)) * 1e150
+
+    summed = PCA(1, 1.0).bounded_sum(x)
+
+    assert 0.999 < np.linalg.norm(summed) <= 1.0
+
+
+def test_what_is_released_has_the_norm_of_the_matrix() -> None:
+    """The weights make the L2 norm of the triangle the Frobenius norm."""
+    matrix = PCA(1, 1.0).bounded_sum(np.array([[1.0, 2.0, -3.0]]))
+    above = np.triu_indices(3, 1)
+
+    released = np.concatenate([np.diag(matrix), math.sqrt(2) * matrix[above]])
+
+    assert np.linalg.norm(released) == pytest.approx(np.linalg.norm(matrix))
+
+
+class TestTheNoise:
+    def test_is_symmetric_with_less_off_the_diagonal(self) -> None:
+        # 1000 variables have a stddev known to 2.3 %, and 499,500 to 0.1 %; 5
+        # of these are exceeded with probability below 1e-6.
+        noise = symmetric_noise(1000, 3.0)
+        above = noise[np.triu_indices(1000, 1)]
+
+        np.testing.assert_array_equal(noise, noise.T)
+        assert abs(np.std(np.diag(noise)) / 3 - 1) < 5 * 0.023
+        off = np.std(above) * math.sqrt(2) / 3
+        assert abs(off - 1) < 5 * 0.001
+        assert abs(off / math.sqrt(2) - 1) > 5 * 0.001  # Control: the plain.
+
+    def test_hides_directions_where_it_is_large(self) -> None:
+        x = np.tile([[1.0] + [0.0] * 99], (100, 1))
+
+        found = [
+            abs(float(np.asarray(adapted(PCA(1, z), x).kernel)[0, 0]))
+            for z in (0.5, 1e4)
+        ]
+
+        assert found[0] > 0.95
+        assert found[1] < 0.6
+
+    def test_alone_gives_directions(self) -> None:
+        kernel = np.asarray(adapted(PCA(2, 1.0), np.zeros((0, 4))).kernel)
+
+        np.testing.assert_allclose(kernel.T @ kernel, np.eye(2), atol=1e-6)
+
+
+class TestTheLayer:
+    def test_is_frozen_unless_told_otherwise(self) -> None:
+        x = np.eye(3)
+
+        assert adapted(PCA(2, 1.0), x).trainable_variables == []
+        assert len(adapted(PCA(2, 1.0, trainable=True), x).trainable_variables)
+
+    @pytest.mark.standard
+    def test_is_served_by_keras_alone(self, tmp_path) -> None:
+        x = np.random.default_rng(1).normal(size=(50, 6)).astype(np.float32)
+        layer = adapted(PCA(2, 1.0), x)
+
+        answers = answers_in_another_process(layer, x, tmp_path)
+
+        np.testing.assert_allclose(answers, layer(x), rtol=1e-5, atol=1e-6)
+
+
+class TestRefuses:
+    @pytest.mark.parametrize(
+        ("arguments", "match"),
+        [
+            ({"components": 0}, "`components`"),
+            ({"noise_multiplier": -1.0}, "`noise_multiplier`"),
+            ({"l2_norm_clip": 0.0}, "`l2_norm_clip`"),
+        ],
+    )
+    def test_arguments(self, arguments, match) -> None:
+        with pytest.raises(ValueError, match=match):
+            PCA(**{"components": 1, "noise_multiplier": 1.0, **arguments})
+
+    @pytest.mark.parametrize("shape", [(5, 2), (5, 2, 2), (5,)])
+    def test_data_of_another_shape(self, shape) -> None:
+        with pytest.raises(ValueError, match="as many entries"):
+            PCA(3, 1.0).adapt(
+                np.ones(shape), PrivacyLedger.in_memory(dataset="d")
+            )
+
+
+def test_the_round_is_known_before() -> None:
+    planned = PCA(60, 4.0).planned_round()
+
+    assert planned.queries == (GaussianSum("pca", 1.0, 4.0),)
