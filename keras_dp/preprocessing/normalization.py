@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from keras_dp import _check
 from keras_dp.ledger import GaussianSum, SumQueryEvent
+from keras_dp.preprocessing.ranges import checked_range
 from keras_dp.preprocessing.release import Adapter, gaussian_noise
 from keras_dp.preprocessing.rows import Floats, exact_sum, number_chunks
 
@@ -22,9 +23,7 @@ _CENTRE = 0.75
 _SQUARE_BOUND = 9 / 8
 # Rounding of means over up to 2^28 entries of a record moves norms by less.
 _ROUNDING = 1 + 2.0**-20
-# Ranges whose squares, and least variances, are ordinary float32.
-_LARGEST = 1e18
-_SHORTEST = 1e-12
+# Smaller variances would be 0 in float32.
 _LEAST_SHARE = 1e-4
 
 
@@ -97,7 +96,7 @@ class Normalization(Adapter):
             )
         if self.denominator is not None:
             _check.finite_positive(denominator=self.denominator)
-        object.__setattr__(self, "bounds", _checked_range(self.bounds))
+        object.__setattr__(self, "bounds", checked_range(self.bounds))
         axes = self.axis
         if axes is not None and not isinstance(axes, int):
             axes = tuple(axes)
@@ -197,29 +196,6 @@ class Normalization(Adapter):
                 f"Received: axis={self.axis!r}, for data of {ndim} axes."
             )
         return kept
-
-
-def _checked_range(bounds: Any) -> tuple[Any, Any]:
-    """Returns a range whose ends are floats, or tuples of floats."""
-    try:
-        low, high = (np.asarray(bound, np.float64) for bound in bounds)
-        is_range = (
-            max(low.ndim, high.ndim) <= 1
-            and np.all(np.abs(low) <= _LARGEST)
-            and np.all(np.abs(high) <= _LARGEST)
-            and np.all(high - low >= _SHORTEST)
-        )
-    except (TypeError, ValueError):
-        is_range = False
-    if not is_range:
-        raise ValueError(
-            "`bounds` must be a pair (low, high) with low < high, each a "
-            "number or a sequence with one for each feature, whose squares fit "
-            f"float32. Received: bounds={bounds!r}."
-        )
-    ends = (each.tolist() for each in (low, high))
-    first, last = (tuple(e) if isinstance(e, list) else e for e in ends)
-    return first, last
 
 
 def _for_features(bound: Any, shape: tuple[int, ...]) -> Floats:

@@ -1,0 +1,44 @@
+"""Public ranges, to which features are clipped."""
+
+from typing import Any
+
+import numpy as np
+
+# The squares of such ranges, and the least variances, are ordinary float32.
+_LARGEST = 1e18
+_SHORTEST = 1e-12
+
+
+def checked_range(bounds: Any, *, most_axes: int = 1) -> tuple[Any, Any]:
+    """Returns a range whose ends are floats, or tuples of floats.
+
+    Args:
+        bounds: A pair (low, high) of numbers or sequences of numbers.
+        most_axes: 0 if only numbers are allowed.
+
+    Raises:
+        ValueError: It is something else.
+
+    >>> checked_range((0, [1, 2]))
+    (0.0, (1.0, 2.0))
+    """
+    try:
+        low, high = (np.asarray(bound, np.float64) for bound in bounds)
+        is_range = (
+            max(low.ndim, high.ndim) <= most_axes
+            and np.all(np.abs(low) <= _LARGEST)
+            and np.all(np.abs(high) <= _LARGEST)
+            and np.all(high - low >= _SHORTEST)
+        )
+    except (TypeError, ValueError):
+        is_range = False
+    if not is_range:
+        each = " or a sequence with one for each feature" if most_axes else ""
+        raise ValueError(
+            f"`bounds` must be a pair (low, high) with low < high, each a "
+            f"number{each}, whose squares fit float32. "
+            f"Received: bounds={bounds!r}."
+        )
+    ends = (each.tolist() for each in (low, high))
+    first, last = (tuple(e) if isinstance(e, list) else e for e in ends)
+    return first, last

@@ -1,0 +1,179 @@
+"""Quantiles from noised counts of a public grid."""
+
+import keras
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keras_dp.ledger import GaussianSum, PrivacyLedger
+from keras_dp.preprocessing import Discretization
+from keras_dp.preprocessing.discretization import root_of_sums
+from tests.adapters import (
+    EXTREMES,
+    adapted,
+    answers_in_another_process,
+    without_noise,
+)
+
+
+class TestWithoutNoise:
+    def test_a_result_by_hand(self, monkeypatch) -> None:
+        without_noise(monkeypatch)
+        adapter = Discretization((0, 10), 4, 1.0, cells=10)
+
+        # Two of eight in the cells of 1, 3, 5; -7 counts in 0, 70 in 9.
+        x = np.array([1.0, 1.9, 3.0, 3.5, 5.0, 5.5, -7.0, 70.0, np.nan])
+
+        np.testing.assert_allclose(
+            adapted(adapter, x).bin_boundaries, [1.5, 3.5, 5.5]
+        )
+
+    def test_it_is_what_keras_computes(self, monkeypatch) -> None:
+        without_noise(monkeypatch)
+        x = np.random.default_rng(1).gamma(2.0, 3.0, 20_000)
+        theirs = keras.layers.Discretization(num_bins=8, epsilon=1e-3)
+        theirs.adapt(x)
+
+        ours = adapted(Discretization((0, 60), 8, 1.0), x)
+
+        np.testing.assert_allclose(
+            ours.bin_boundaries, theirs.bin_boundaries, atol=0.1
+        )
+
+    @pytest.mark.parametrize("x", [np.zeros((0, 1)), [np.nan], [[np.nan] * 2]])
+    def test_no_values_make_equal_bins(self, x, monkeypatch) -> None:
+        without_noise(monkeypatch)
+
+        layer = adapted(Discretization((0, 8), 4, 1.0), np.array(x))
+
+        assert layer.bin_boundaries == [2.0, 4.0, 6.0]
+
+    def test_all_values_in_one_cell(self, monkeypatch) -> None:
+        without_noise(monkeypatch)
+
+        layer = adapted(Discretization((0, 8), 4, 1.0, cells=8), np.full(9, 8))
+
+        np.testing.assert_allclose(layer.bin_boundaries, [7.25, 7.5, 7.75])
+
+
+values = st.lists(
+    st.lists(
+        st.sampled_from(EXTREMES) | st.floats(allow_nan=True),
+        min_size=3,
+        max_size=3,
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@given(data=values)
+def test_one_record_moves_the_release_by_at_most_the_bound(data) -> None:
+    adapter = Discretization((-1, 1), 2, 1.0, cells=16)
+    x = np.array(data)
+    moved = adapter.bounded_sum(x) - adapter.bounded_sum(x[1:])
+    root = root_of_sums(16)
+
+    (event,) = adapter.events()
+    # Differences of thirds are rounded.
+    assert np.sum(np.abs(moved)) <= 1 + 1e-12
+    released = np.convolve(root, moved)[:16] / np.linalg.norm(root)
+    assert np.linalg.norm(released) <= event.l2_norm_bound + 1e-12
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 300])
+def test_the_root_times_itself_adds_up(size) -> None:
+    root = root_of_sums(size)
+
+    np.testing.assert_allclose(np.convolve(root, root)[:size], np.ones(size))
+
+
+class TestTheNoise:
+    # 4000 independent numbers have a stddev known to 1.2 %; 5 of these are
+    # exceeded with probability below 1e-6.
+    def test_is_that_of_the_matrix(self) -> None:
+        root = root_of_sums(4)
+        matrix = np.array(
+            [
+                [root[i - j] if i >= j else 0.0 for j in range(4)]
+                for i in range(4)
+            ]
+        )
+        adapter = Discretization((0, 1), 2, 3.0, cells=4)
+
+        drawn = np.array([adapter._noise() for _ in range(4000)])
+        white = np.linalg.solve(matrix, drawn.T) / np.linalg.norm(root)
+
+        covariance = white @ white.T / 4000
+        np.testing.assert_allclose(
+            covariance, 9 * np.eye(4), atol=9 * 2 * 5 * 0.012
+        )
+        plain = drawn.T @ drawn / 4000  # Control: it is not white.
+        assert not np.allclose(plain, 9 * np.eye(4), atol=9 * 2 * 5 * 0.012)
+
+    def test_leaves_quantiles_of_many_records(self) -> None:
+        x = np.random.default_rng(1).uniform(0, 1, 10_000)
+
+        layer = adapted(Discretization((0, 1), 10, 5.0), x)
+
+        # 5 |r|^2 is 19 records of 10,000 at most.
+        np.testing.assert_allclose(
+            layer.bin_boundaries, np.arange(1, 10) / 10, atol=0.02
+        )
+
+    def test_never_makes_boundaries_that_decrease(self) -> None:
+        layer = adapted(Discretization((0, 1), 50, 1e5), np.ones(10))
+        boundaries = np.array(layer.bin_boundaries)
+
+        assert len(boundaries) == 49
+        assert np.all(np.diff(boundaries) >= 0)
+        assert np.all((boundaries >= 0) & (boundaries <= 1))
+
+
+@pytest.mark.standard
+@pytest.mark.parametrize("output_mode", ["int", "one_hot"])
+def test_the_layer_is_served_by_keras_alone(output_mode, tmp_path) -> None:
+    x = np.random.default_rng(1).uniform(0, 9, (100, 1)).astype(np.float32)
+    layer = adapted(Discretization((0, 9), 5, 1.0, output_mode=output_mode), x)
+
+    answers = answers_in_another_process(layer, x, tmp_path)
+
+    np.testing.assert_array_equal(answers, layer(x))
+
+
+class TestRefuses:
+    @pytest.mark.parametrize(
+        ("arguments", "match"),
+        [
+            ({"bounds": ([0, 1], [2, 3])}, "`bounds`"),
+            ({"bounds": (1, 0)}, "`bounds`"),
+            ({"num_bins": 1}, "`num_bins`"),
+            ({"cells": 1}, "`cells`"),
+            ({"cells": 2**20 + 1}, "`cells`"),
+            ({"noise_multiplier": 0.0}, "`noise_multiplier`"),
+            ({"output_mode": "all"}, "`output_mode`"),
+        ],
+    )
+    def test_arguments(self, arguments, match) -> None:
+        with pytest.raises(ValueError, match=match):
+            Discretization(
+                **{
+                    "bounds": (0, 1),
+                    "num_bins": 4,
+                    "noise_multiplier": 1.0,
+                    **arguments,
+                }
+            )
+
+    def test_text(self) -> None:
+        with pytest.raises(TypeError, match="real numbers"):
+            Discretization((0, 1), 2, 1.0).adapt(
+                ["secret"], PrivacyLedger.in_memory(dataset="d")
+            )
+
+
+def test_the_round_is_known_before() -> None:
+    planned = Discretization((0, 1), 2, 4.0).planned_round()
+
+    assert planned.queries == (GaussianSum("discretization", 1.0, 4.0),)
