@@ -44,7 +44,7 @@ class Discretization(Adapter):
             at the data.
         num_bins: The number of bins, >= 2: one more than boundaries.
         noise_multiplier: Standard deviation of the noise over the bound, > 0.
-        cells: Of equal width, the steps in which values are seen, in
+        cells: Cells of equal width, the steps in which values are seen, in
             [2, 2^20]. The noise grows by the logarithm of their number.
         output_mode: As in the Keras layer.
         sparse: As in the Keras layer.

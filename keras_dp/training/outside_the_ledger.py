@@ -33,10 +33,11 @@ def warn_of_adapted_layers(model: keras.Model) -> None:
     """Names the layers that hold values computed on data without noise."""
     for layer in adapted_layers(model):
         logging.warning(
-            "Layer %r of class %s holds %s. If it was adapted on private "
-            "data, these are in the saved model without noise, and no ledger "
-            "covers them. Adapt it with keras_dp.preprocessing or on public "
-            "data, or give its values to the constructor.",
+            "Layer %r of class %s holds %s. If its method `adapt` computed "
+            "them from private data, they are in the saved model without "
+            "noise, and no ledger covers them. Adapt it with "
+            "keras_dp.preprocessing or on public data, or give its values to "
+            "the constructor.",
             layer.path,
             layer.class_name,
             layer.holds,

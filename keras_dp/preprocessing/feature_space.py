@@ -1,0 +1,235 @@
+"""Features of a table, for `keras.utils.FeatureSpace`."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+from typing_extensions import override
+
+from keras_dp import _check
+from keras_dp.ledger import SumQueryEvent
+from keras_dp.preprocessing.discretization import Discretization
+from keras_dp.preprocessing.normalization import Normalization
+from keras_dp.preprocessing.release import Adapter
+from keras_dp.sampling.datasets import is_dataset, stored
+
+# The dtype and the output mode of features that are given as an adapter.
+_KINDS: dict[type[Adapter], tuple[str, str]] = {
+    Normalization: ("float32", "float"),
+    Discretization: ("float32", "one_hot"),
+}
+# The adapter instead of each type of Keras that needs data.
+_ADAPTERS = {
+    "float_normalized": "Normalization",
+    "float_discretized": "Discretization",
+    "integer_categorical": "IntegerLookup",
+    "string_categorical": "StringLookup",
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FeatureSpace(Adapter):
+    """Adapts a `keras.utils.FeatureSpace`: all its features in one round.
+
+    A feature is what it is in Keras (`"float"`, `"string_hashed"`, a `Feature`
+    with a vocabulary, ...), or an adapter where Keras would need the data:
+    `Normalization`, `Discretization`, `StringLookup` or `IntegerLookup`. With
+    another dtype or output mode it is
+    `keras.utils.FeatureSpace.feature(dtype, adapter, output_mode)`.
+
+    Guarantee: a record is a row of all columns. Each adapter's release has the
+    bound that it states, and the round has all their events. With multipliers
+    z_i, Gaussian releases cost together what one of the multiplier
+    `(sum_i z_i^-2)^(-1/2)` costs, which is `noise_multiplier`.
+
+    Attributes:
+        features: Keras's types and adapters by name. What counts of an
+            adapter's own noise multiplier is its ratio to those of others: with
+            equal ones, each of m has `sqrt(m)` times `noise_multiplier`; one
+            that is half as large has half the noise of the others.
+        noise_multiplier: The noise of the whole round over its bound, > 0.
+        output_mode: As in Keras.
+        crosses: As in Keras.
+        crossing_dim: As in Keras.
+        hashing_dim: As in Keras.
+
+    Source: McMahan et al. (2018), arXiv:1812.06210, eq. (1), for the noise.
+
+    >>> import numpy as np
+    >>> from keras_dp.ledger import PrivacyLedger
+    >>> rng = np.random.default_rng(1)
+    >>> table = {"age": rng.uniform(20, 60, 5000),
+    ...          "hours": rng.uniform(0, 80, 5000)}
+    >>> adapter = FeatureSpace(
+    ...     {"age": Normalization((0, 100), noise_multiplier=1.0),
+    ...      "hours": Discretization((0, 100), 4, noise_multiplier=1.0)},
+    ...     noise_multiplier=10.0)
+    >>> ledger = PrivacyLedger.in_memory(dataset="people")
+    >>> space = adapter.adapt(table, ledger)
+    >>> space({"age": [40.0], "hours": [39.0]}).shape
+    TensorShape([1, 5])
+    >>> [round(each.noise_stddev, 3) for each in adapter.events()]
+    [14.142, 14.142]
+    """
+
+    features: Mapping[str, Any]
+    noise_multiplier: float
+    output_mode: str = "concat"
+    crosses: Sequence[Any] | None = None
+    crossing_dim: int = 32
+    hashing_dim: int = 32
+
+    def __post_init__(self) -> None:
+        _check.finite_positive(noise_multiplier=self.noise_multiplier)
+        features = {
+            name: _as_feature(name, spec)
+            for name, spec in dict(self.features).items()
+        }
+        object.__setattr__(self, "features", features)
+        if not any(_adapter_of(each) for each in features.values()):
+            raise ValueError(
+                "`features` must have an adapter, such as Normalization. "
+                f"Received: the features {sorted(features)!r}, which need no "
+                "data: use keras.utils.FeatureSpace."
+            )
+        # Keras checks the rest, before a round is spent.
+        self._space(
+            {name: keras.layers.Identity() for name in self._adapters()}
+        )
+
+    @override
+    def events(self, prefix: str = "") -> tuple[SumQueryEvent, ...]:
+        return tuple(
+            event
+            for name, adapter in self._adapters().items()
+            for event in adapter.events(f"{prefix}{name}/")
+        )
+
+    @override
+    def noised_layer(self, data: Any) -> keras.utils.FeatureSpace:
+        columns = _columns(data, list(self._adapters()))
+        layers = {
+            name: _noised(adapter, columns[name])
+            for name, adapter in self._adapters().items()
+        }
+        space = self._space(layers)
+        # Keras does this when it loads one: nothing is left to adapt.
+        space.build_from_config({})
+        space.get_encoded_features()
+        space.built = True
+        return space
+
+    def _space(
+        self, layers: Mapping[str, keras.Layer]
+    ) -> keras.utils.FeatureSpace:
+        """Returns the space with layers in the place of adapters."""
+        return keras.utils.FeatureSpace(
+            features={
+                name: _with_layer(feature, layers.get(name))
+                for name, feature in self.features.items()
+            },
+            output_mode=self.output_mode,
+            crosses=self.crosses,
+            crossing_dim=self.crossing_dim,
+            hashing_dim=self.hashing_dim,
+        )
+
+    def _adapters(self) -> dict[str, Adapter]:
+        """Returns the adapters with their share of the noise, by name."""
+        given = {
+            name: adapter
+            for name, feature in self.features.items()
+            if (adapter := _adapter_of(feature)) is not None
+        }
+        whole = math.hypot(
+            *(1 / each.noise_multiplier for each in given.values())
+        )
+        shares: dict[str, Adapter] = {}
+        for name, adapter in given.items():
+            own: Any = adapter
+            share = self.noise_multiplier * whole * own.noise_multiplier
+            shares[name] = dataclasses.replace(own, noise_multiplier=share)
+        return shares
+
+
+def _as_feature(name: str, spec: Any) -> Any:
+    """Returns a feature of Keras, whose preprocessor may be an adapter."""
+    _check.non_empty_text(features=name)
+    if isinstance(spec, Adapter):
+        for kind, (dtype, mode) in _KINDS.items():
+            if isinstance(spec, kind):
+                return keras.utils.FeatureSpace.feature(dtype, spec, mode)
+        raise ValueError(
+            f"`features` must say the dtype and the output mode of {name!r}. "
+            f"Received: {spec!r}. Give keras.utils.FeatureSpace.feature(dtype, "
+            "adapter, output_mode)."
+        )
+    if isinstance(spec, str) and spec in _ADAPTERS:
+        raise ValueError(
+            f"`features` must have an adapter where Keras needs the data. "
+            f"Received: {name}={spec!r}. Give "
+            f"keras_dp.preprocessing.{_ADAPTERS[spec]}(...)."
+        )
+    if not isinstance(spec, str) and _needs_data(spec.preprocessor):
+        raise ValueError(
+            "`features` must have an adapter where Keras needs the data. "
+            f"Received: {name!r} with a {type(spec.preprocessor).__name__} "
+            "that holds no values. Give an adapter of keras_dp.preprocessing "
+            "instead of the layer, or a layer with public values."
+        )
+    return spec
+
+
+def _needs_data(layer: Any) -> bool:
+    """Whether a preprocessor of Keras holds no values yet."""
+    if isinstance(layer, Adapter) or not hasattr(layer, "adapt"):
+        return False
+    if isinstance(layer, keras.layers.Normalization):
+        return layer.input_mean is None and not layer.built
+    if isinstance(layer, keras.layers.Discretization):
+        return layer.bin_boundaries is None
+    words = layer.get_vocabulary(include_special_tokens=False)
+    return len(words) == 0
+
+
+def _adapter_of(feature: Any) -> Adapter | None:
+    adapter = getattr(feature, "preprocessor", None)
+    return adapter if isinstance(adapter, Adapter) else None
+
+
+def _with_layer(feature: Any, layer: keras.Layer | None) -> Any:
+    """Returns a feature whose preprocessor is the layer, if there is one."""
+    if layer is None:
+        return feature
+    return keras.utils.FeatureSpace.feature(
+        feature.dtype, layer, feature.output_mode
+    )
+
+
+def _noised(adapter: Adapter, column: Any) -> keras.Layer:
+    layer = adapter.noised_layer(column)
+    if isinstance(adapter, Discretization):
+        # Keras asks for it where it encodes bins.
+        layer.num_bins = adapter.num_bins
+    return layer
+
+
+def _columns(data: Any, names: list[str]) -> Mapping[str, Any]:
+    """Returns the columns of a table, or of a data set that is read once."""
+    table: Any = stored(data, verbose=False) if is_dataset(data) else data
+    if isinstance(table, tuple):
+        table = table[0]
+    if not (isinstance(table, Mapping) or hasattr(table, "columns")):
+        raise TypeError(
+            "`data` must be a table: a dict of columns, a DataFrame, or a data "
+            f"set of dicts. Received: {type(table).__name__}."
+        )
+    missing = [name for name in names if name not in table]
+    if missing:
+        raise ValueError(
+            f"`data` must have a column for every feature. Received: none for "
+            f"{missing!r}."
+        )
+    return {name: table[name] for name in names}
