@@ -138,6 +138,18 @@ def attributes_of(layer: keras.Layer) -> dict[str, Any]:
     }
 
 
+def tokens_of_texts(
+    layer: keras.layers.TextVectorization, texts: tf.Tensor
+) -> Any:
+    """Returns the tokens of texts, `[batch, 1]`: a tensor, maybe a ragged one.
+
+    `TextVectorization._preprocess`, Keras 3.15: standardizes, splits and joins
+    to n-grams, as `call` does. Without it a vocabulary is not of the tokens
+    that the layer looks up.
+    """
+    return layer._preprocess(texts)
+
+
 @functools.cache
 def _attributes_of_keras() -> set[str]:
     masks = {"_dropout_mask", "_recurrent_dropout_mask"}

@@ -46,6 +46,7 @@ def _private_names():
         model,
         model.layers[0],
         model.layers[-1],
+        keras.layers.TextVectorization(vocabulary=["word"]),
         embedding,
         model.optimizer,
         model.layers[0].seed_generator,
@@ -294,6 +295,13 @@ WORKS = {
         f(keras.layers.Dense(3))["units"] == 3
         and not f(keras.Model())
         and not any(name[0] == "_" for name in f(_dropped_out()))
+    ),
+    "tokens_of_texts": lambda f: (
+        f(
+            keras.layers.TextVectorization(vocabulary=["a"], ngrams=2),
+            tf.constant([["A b!"], [""]]),
+        ).to_list()
+        == [[b"a", b"b", b"a b"], []]
     ),
     "mask_of": lambda f: f(_masked()) == "mask" and f(tf.zeros([2])) is None,
     "set_mask": lambda f: f(tf.zeros([2]), None) is None,

@@ -46,7 +46,14 @@ ALLOWED = {
         "planning",
         "sampling",
     },
-    "preprocessing": {"ledger", "noise", "sampling", "training"},
+    "preprocessing": {
+        "accountants",
+        "keras_internals",
+        "ledger",
+        "noise",
+        "sampling",
+        "training",
+    },
     "recipes": {
         "accountants",
         "budgets",

@@ -1,0 +1,135 @@
+"""Reads records of text or whole numbers, a chunk at a time."""
+
+from collections.abc import Iterable, Iterator, Set
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_dp.sampling.datasets import batches_of, is_dataset
+
+# Records at once.
+_CHUNK = 2**12
+_LARGEST_INTEGER = 2**63
+
+
+def row_chunks(
+    data: Any, kinds: str, *, one_each: bool = False
+) -> Iterator[list[list[Any]]]:
+    """Yields the entries of records, a chunk of records at a time.
+
+    Lists are never made an array: its entries would all be as long as the
+    longest of them.
+
+    Args:
+        data: See `Adapter.adapt`. A record is an entry, or a list of them.
+        kinds: Codes of the NumPy dtypes that the data may have.
+        one_each: Whether an array must have one entry for each record.
+
+    Raises:
+        TypeError: The dtype is another, or the data are no rows.
+        ValueError: An array has another shape.
+    """
+    for batch in _batches(data):
+        values = _plain(batch)
+        if isinstance(values, np.ndarray):
+            _check_array(values, kinds, one_each)
+        for start in range(0, len(values), _CHUNK):
+            chunk = values[start : start + _CHUNK]
+            rows = chunk.tolist() if isinstance(chunk, np.ndarray) else chunk
+            yield [_entries(row) for row in rows]
+
+
+def _check_array(values: Any, kinds: str, one_each: bool) -> None:
+    if values.dtype.kind not in kinds or values.dtype == np.uint64:
+        raise TypeError(
+            "`data` must have entries of the kind that the layer takes: text, "
+            "or whole numbers that fit int64. Received: dtype "
+            f"{values.dtype}. IntegerLookup takes numbers, and StringLookup "
+            "and TextVectorization text."
+        )
+    shape = values.shape
+    if values.ndim not in (1, 2) or (one_each and shape[1:] not in ((), (1,))):
+        raise ValueError(
+            "`data` must have one row for each record, of one text each for "
+            f"TextVectorization. Received: shape (records, *{shape[1:]})."
+        )
+
+
+def _entries(row: Any) -> list[Any]:
+    """Returns the entries of a record. Nested further, they are no keys."""
+    if isinstance(row, np.ndarray):
+        row = row.tolist()
+    return list(row) if isinstance(row, list | tuple) else [row]
+
+
+def text_keys(entries: Iterable[Any], reserved: Set[bytes]) -> set[bytes]:
+    """Returns the texts among some entries, as UTF-8, each once.
+
+    Whether an entry is a key follows from the entry alone. Missing entries
+    are none, nor are those that are no text, no valid UTF-8 or hold a zero,
+    which ends a text in NumPy, nor those that name something else in the layer.
+
+    Args:
+        entries: The entries of one record.
+        reserved: Texts that are no keys.
+    """
+    return {
+        key
+        for each in entries
+        if (key := utf8(each)) is not None
+        and key not in reserved
+        and b"\0" not in key
+    }
+
+
+def integer_keys(entries: Iterable[Any], reserved: Set[int]) -> set[int]:
+    """Returns the whole numbers among some entries, each once.
+
+    Args:
+        entries: The entries of one record. Whatever is not a number of 64
+            bits is no key.
+        reserved: Numbers that are no keys.
+    """
+    return {
+        int(each)
+        for each in entries
+        if isinstance(each, int | np.integer)
+        and -_LARGEST_INTEGER <= int(each) < _LARGEST_INTEGER
+        and int(each) not in reserved
+    }
+
+
+def utf8(entry: Any) -> bytes | None:
+    """Returns an entry as UTF-8; None if it is no text."""
+    try:
+        if isinstance(entry, bytes):
+            entry.decode()
+            return bytes(entry)
+        return entry.encode() if isinstance(entry, str) else None
+    except UnicodeError:
+        return None
+
+
+def _batches(data: Any) -> Iterator[Any]:
+    if not is_dataset(data):
+        yield data
+        return
+    for element in batches_of(data, None):
+        yield element[0] if isinstance(element, tuple) else element
+
+
+def _plain(batch: Any) -> Any:
+    """Returns an array, or a list of records."""
+    if isinstance(batch, list | tuple):
+        return list(batch)
+    if isinstance(batch, tf.RaggedTensor):
+        return batch.to_list()
+    if hasattr(batch, "to_numpy"):
+        return np.asarray(batch.to_numpy())
+    if hasattr(batch, "__array__"):
+        return np.asarray(batch)
+    raise TypeError(
+        "`data` must be an array, a list, a column, or a data set. "
+        f"Received: {type(batch).__name__}."
+    )

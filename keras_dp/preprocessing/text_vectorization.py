@@ -1,0 +1,135 @@
+"""Words of texts that become indices, for `keras.layers.TextVectorization`."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+from typing_extensions import override
+
+from keras_dp import _check, keras_internals
+from keras_dp.ledger import SumQueryEvent
+from keras_dp.preprocessing.entries import row_chunks, text_keys
+from keras_dp.preprocessing.release import Adapter
+from keras_dp.preprocessing.vocabulary import (
+    check_settings,
+    noised_keys,
+    thresholded_sum,
+)
+
+_STANDARDIZE = ("lower", "lower_and_strip_punctuation", "strip_punctuation")
+_SPLIT = ("character", "whitespace")
+_MASK, _UNKNOWN = b"", b"[UNK]"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TextVectorization(Adapter):
+    """Adapts a `keras.layers.TextVectorization` to words that many texts hold.
+
+    Texts are standardized, split and joined to n-grams by the Keras layer
+    itself. A record is one text.
+
+    Guarantee: as `StringLookup`, with the different words of a text as keys,
+    however often it repeats them. With `max_keys` below their number a text
+    counts with some of them, chosen at random.
+
+    Attributes:
+        noise_multiplier: As in `StringLookup`.
+        threshold_delta: As in `StringLookup`.
+        max_keys: Different words, or n-grams, of a text that count, at most.
+            More of them leave less weight for each, `1 / sqrt(max_keys)`, and
+            lower the threshold little: about as many as a usual text has.
+        max_tokens: As in `StringLookup`; two indices are those of padding and
+            of unknown words.
+        standardize: As in the Keras layer, but no function of the caller:
+            one that looks at several texts would make them one record.
+        split: Likewise.
+        ngrams: As in the Keras layer: a number, a tuple of numbers, or None.
+        output_mode: As in the Keras layer, but for "tf_idf".
+        output_sequence_length: As in the Keras layer.
+        pad_to_max_tokens: As in the Keras layer.
+
+    Source: as `StringLookup`.
+
+    >>> from keras_dp.ledger import PrivacyLedger
+    >>> texts = ["Free entry!", "free now"] * 300 + ["My name is Ada."]
+    >>> ledger = PrivacyLedger.in_memory(dataset="messages")
+    >>> adapter = TextVectorization(
+    ...     noise_multiplier=8.0, threshold_delta=1e-7, max_keys=4
+    ... )
+    >>> layer = adapter.adapt(texts, ledger)
+    >>> [str(each) for each in sorted(layer.get_vocabulary())]
+    ['', '[UNK]', 'entry', 'free', 'now']
+    """
+
+    noise_multiplier: float
+    threshold_delta: float
+    max_keys: int
+    max_tokens: int | None = None
+    standardize: str | None = "lower_and_strip_punctuation"
+    split: str | None = "whitespace"
+    ngrams: int | tuple[int, ...] | None = None
+    output_mode: str = "int"
+    output_sequence_length: int | None = None
+    pad_to_max_tokens: bool = False
+
+    def __post_init__(self) -> None:
+        if self.standardize is not None:
+            _check.one_of(_STANDARDIZE, standardize=self.standardize)
+        if self.split is not None:
+            _check.one_of(_SPLIT, split=self.split)
+        if isinstance(self.ngrams, list):
+            object.__setattr__(self, "ngrams", tuple(self.ngrams))
+        check_settings(self, self._special_tokens)
+        self._layer(["key"])  # Its own checks of the settings.
+
+    @property
+    def _special_tokens(self) -> int:
+        # Only indices can be padded.
+        return 2 if self.output_mode == "int" else 1
+
+    @override
+    def events(self, prefix: str = "") -> tuple[SumQueryEvent, ...]:
+        return (thresholded_sum(self, prefix),)
+
+    @override
+    def noised_layer(self, data: Any) -> keras.layers.TextVectorization:
+        most = self.max_tokens and self.max_tokens - self._special_tokens
+        found = noised_keys(
+            self._records(data), thresholded_sum(self, ""), most
+        )
+        return self._layer([key.decode() for key in found])
+
+    def _layer(self, vocabulary: list[str]) -> keras.layers.TextVectorization:
+        return keras.layers.TextVectorization(
+            max_tokens=self.max_tokens,
+            standardize=self.standardize,
+            split=self.split,
+            ngrams=self.ngrams,
+            output_mode=self.output_mode,
+            output_sequence_length=self.output_sequence_length,
+            pad_to_max_tokens=self.pad_to_max_tokens,
+            vocabulary=vocabulary,
+        )
+
+    def _records(self, data: Any) -> Iterator[set[bytes]]:
+        """Yields the keys of each text."""
+        layer = self._layer(["key"])
+        for chunk in row_chunks(data, "OSUT", one_each=True):
+            texts = [[_text(row)] for row in chunk]
+            if not texts:
+                continue
+            found = keras_internals.tokens_of_texts(layer, tf.constant(texts))
+            is_ragged = isinstance(found, tf.RaggedTensor)
+            rows = found.to_list() if is_ragged else found.numpy().tolist()
+            for tokens in rows:
+                yield text_keys(tokens, {_MASK, _UNKNOWN})
+
+
+def _text(entries: list[Any]) -> bytes:
+    """Returns the text of a record, empty if it is missing or not one."""
+    entry = entries[0] if len(entries) == 1 else None
+    if isinstance(entry, str):
+        return entry.encode("utf-8", "replace")
+    return entry if isinstance(entry, bytes) else b""

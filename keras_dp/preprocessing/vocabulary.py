@@ -1,0 +1,135 @@
+"""Vocabularies: keys that many records hold, found by noised sums.
+
+A record holds a set of keys, such as the words of a text. Keys that few records
+hold can name a person, so that the keys are released, not only their counts.
+"""
+
+import math
+import random
+import secrets
+from collections.abc import Hashable, Iterable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from keras_dp import _check
+from keras_dp.accountants.normalize.thresholds import least_threshold
+from keras_dp.ledger import ThresholdedSum
+from keras_dp.preprocessing.release import gaussian_noise
+
+Key = TypeVar("Key", bound=Hashable)
+
+# Weights are whole numbers of `1 / UNITS`, whose sums are exact.
+UNITS = 2**32
+OUTPUT_MODES = ("int", "one_hot", "multi_hot", "count")
+
+
+def check_settings(adapter: Any, special_tokens: int) -> None:
+    """Raises unless the public settings of an adapter are possible ones.
+
+    Args:
+        adapter: Has the fields of `StringLookup`.
+        special_tokens: How many tokens its layer has beside the vocabulary.
+    """
+    _check.integer_at_least(1, max_keys=adapter.max_keys)
+    _check.finite_positive(
+        noise_multiplier=adapter.noise_multiplier,
+        threshold_delta=adapter.threshold_delta,
+    )
+    if adapter.threshold_delta > 0.5:
+        raise ValueError(
+            "`threshold_delta` must be at most 0.5. Received: threshold_delta="
+            f"{adapter.threshold_delta!r}. Take a tenth of the delta of the "
+            "report, or less."
+        )
+    _check.one_of(OUTPUT_MODES, output_mode=adapter.output_mode)
+    _check.boolean(pad_to_max_tokens=adapter.pad_to_max_tokens)
+    if adapter.max_tokens is not None:
+        _check.integer_at_least(1, max_tokens=adapter.max_tokens)
+        if adapter.max_tokens <= special_tokens:
+            raise ValueError(
+                f"`max_tokens` must be more than {special_tokens}, the tokens "
+                "for masked and unknown keys. Received: max_tokens="
+                f"{adapter.max_tokens!r}."
+            )
+
+
+def thresholded_sum(adapter: Any, prefix: str) -> ThresholdedSum:
+    """Returns what an adapter of a vocabulary releases, from its settings.
+
+    Args:
+        adapter: Has the fields of `StringLookup`.
+        prefix: Stands before the name of the event.
+    """
+    stddev = float(adapter.noise_multiplier)
+    threshold = least_threshold(
+        1.0, stddev, adapter.max_keys, adapter.threshold_delta
+    )
+    return ThresholdedSum(
+        f"{prefix}vocabulary", 1.0, stddev, adapter.max_keys, threshold
+    )
+
+
+def noised_keys(
+    records: Iterable[set[Key]],
+    event: ThresholdedSum,
+    most: int | None,
+) -> list[Key]:
+    """Returns the keys that pass the threshold, the largest sums first.
+
+    Guarantee: this is one release of `event`, as `key_sums` says.
+
+    Args:
+        records: The keys of each record.
+        event: Its bound is 1.
+        most: How many keys to return at most, those with the largest noised
+            sums; all if None.
+
+    Raises:
+        ValueError: No key passes. That follows from noised sums alone.
+    """
+    sums = key_sums(records, event.max_keys)
+    exact = np.array([each / UNITS for each in sums.values()], np.float64)
+    noised = exact + gaussian_noise(exact.shape, event.noise_stddev)
+    order = np.argsort(-noised)[: np.count_nonzero(noised > event.threshold)]
+    if not order.size:
+        raise ValueError(
+            "`data` must have a key that more records hold than the threshold "
+            f"asks for. Received: no noised sum above {event.threshold:.6g}. "
+            "The round counts. Take less noise, fewer keys a record, a larger "
+            "`threshold_delta`, or more records."
+        )
+    every = list(sums)
+    return [every[index] for index in order[:most].tolist()]
+
+
+def key_sums(records: Iterable[set[Key]], max_keys: int) -> dict[Key, int]:
+    """Returns the sums of the weights of each key, in units of `1 / UNITS`.
+
+    A record of `t` keys adds `1 / sqrt(t)` to the sum of each of them. If it
+    holds more than `max_keys`, it counts with so many of them, chosen at
+    random. The choice follows from the record alone and from random numbers
+    that are independent of all records. So another record changes none of it,
+    and whoever knows the random numbers learns nothing: they are no secret.
+
+    Guarantee: a record adds equal weights to at most `max_keys` keys. They are
+    rounded down to whole numbers, so that their L2 norm is at most `UNITS`, and
+    sums are exact, in any order.
+
+    Args:
+        records: The keys of each record.
+        max_keys: >= 1.
+
+    >>> [each / UNITS for each in key_sums([{"a"}, {"a"}], 1).values()]
+    [2.0]
+    """
+    choice = random.Random(secrets.randbits(256))
+    sums: dict[Key, int] = {}
+    for keys in records:
+        held: Iterable[Key] = keys
+        if len(keys) > max_keys:
+            held = choice.sample(list(keys), max_keys)
+        weight = math.isqrt(UNITS**2 // max(1, min(len(keys), max_keys)))
+        for key in held:
+            sums[key] = sums.get(key, 0) + weight
+    return sums

@@ -1,0 +1,471 @@
+"""Vocabularies: what a record adds, what is released, and which layer it is."""
+
+import dataclasses
+import json
+import math
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import hypothesis
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import strategies as st
+
+from keras_dp.accountants import AnalyticGaussian, Fourier
+from keras_dp.ledger import (
+    FullDataset,
+    PrivacyLedger,
+    Round,
+    ThresholdedSum,
+)
+from keras_dp.preprocessing import (
+    IntegerLookup,
+    StringLookup,
+    TextVectorization,
+    vocabulary,
+)
+from keras_dp.preprocessing.entries import integer_keys, text_keys
+from keras_dp.preprocessing.vocabulary import UNITS, key_sums, noised_keys
+
+TEXTS = ["a b b", "A b!", "b a c", "b", ""]
+SPECIAL = {"", "[UNK]", -1}
+# A threshold of 1.5 to 1.6 without noise: a key must be held by two records.
+LITTLE = {"noise_multiplier": 0.1, "threshold_delta": 1e-6}
+
+
+def in_memory(**header):
+    return PrivacyLedger.in_memory(dataset="test", **header)
+
+
+@pytest.fixture
+def without_noise(monkeypatch):
+    monkeypatch.setattr(
+        vocabulary, "gaussian_noise", lambda shape, stddev: np.zeros(shape)
+    )
+
+
+def released(layer):
+    """Returns the vocabulary without special tokens, in its order."""
+    plain = [
+        each.item() if hasattr(each, "item") else each
+        for each in layer.get_vocabulary()
+    ]
+    return [each for each in plain if each not in SPECIAL]
+
+
+keys = st.integers(0, 30)
+sets = st.sets(keys, max_size=20)
+
+
+class TestWhatARecordAdds:
+    def test_is_as_computed_by_hand(self) -> None:
+        found = key_sums([{"a"}, {"a", "b"}, {"b", "c", "d", "e"}, set()], 4)
+
+        half = math.isqrt(UNITS**2 // 2)
+        assert found == {
+            "a": UNITS + half,
+            "b": half + UNITS // 2,
+            **dict.fromkeys("cde", UNITS // 2),
+        }
+
+    @hypothesis.given(st.lists(sets, max_size=6), sets, st.integers(1, 25))
+    def test_has_norm_one_and_equal_weights(
+        self, others, record, max_keys
+    ) -> None:
+        """No record moves the exact sums by more, nor more of them."""
+        hypothesis.assume(all(len(each) <= max_keys for each in others))
+        before, after = (
+            Counter(key_sums(records, max_keys))
+            for records in (others, [*others, record])
+        )
+
+        after.subtract(before)
+        moved = [each for each in after.values() if each]
+        assert sum(each**2 for each in moved) <= UNITS**2
+        assert len(moved) == min(len(record), max_keys)
+        assert len({*moved}) <= 1
+        assert not moved or min(moved) >= UNITS / math.sqrt(len(moved)) - 1
+
+    def test_is_cut_at_random(self) -> None:
+        """Each of 10 keys is one of 3 in 600 of 2000 records, +- 100."""
+        found = key_sums([{*range(10)}] * 2000, 3)
+
+        weight = math.isqrt(UNITS**2 // 3)
+        counts = {total // weight for total in found.values()}
+        assert len(found) == 10
+        assert all(500 < count < 700 for count in counts)
+
+    def test_is_bounded_for_a_million_keys(self) -> None:
+        began = time.monotonic()
+
+        found = key_sums([{*range(10**6)}], 50)
+
+        assert len(found) == 50
+        assert sum(each**2 for each in found.values()) <= UNITS**2
+        assert time.monotonic() - began < 60  # No quadratic search.
+
+    def test_is_one_key_for_a_million_copies(self, without_noise) -> None:
+        adapter = TextVectorization(**LITTLE, max_keys=5)
+
+        layer = adapter.adapt(["spam " * 10**6, "ham", "ham"], in_memory())
+
+        assert released(layer) == ["ham"]
+
+    def test_is_bounded_for_a_text_of_a_million_words(
+        self, without_noise
+    ) -> None:
+        """Its words pass no threshold, and others are not crowded out."""
+        adapter = TextVectorization(**LITTLE, max_keys=5)
+        huge = " ".join(map(str, range(10**6)))
+
+        layer = adapter.adapt([huge, "ham", "ham"], in_memory())
+
+        assert released(layer) == ["ham"]
+
+
+class TestKeys:
+    def test_of_text_are_utf8(self) -> None:
+        entries = ["é", "é".encode(), "", b"", None, math.nan, 3, ["a"]]
+        entries += ["\ud800", b"\xff", "a\0", "[UNK]", "x" * 10**6]
+
+        found = text_keys(entries, {b"[UNK]"})
+
+        assert found == {"é".encode(), b"", b"x" * 10**6}
+
+    def test_of_numbers_fit_64_bits(self) -> None:
+        entries = [3, np.int8(3), -(2**63), 2**63, True, 1.0, None, "3", -1]
+
+        assert integer_keys(entries, {-1}) == {3, -(2**63), 1}
+
+
+class TestStringLookup:
+    @pytest.mark.parametrize(
+        "data",
+        [
+            ["b", "a", "b", "b", "a", "c", None],
+            np.array(["b", "a", "b", "b", "a", "c"]),
+            np.array([b"b", b"a", b"b", b"b", b"a", b"c"]),
+            np.array(["b", "a", "b", "b", "a", "c", None], object),
+            np.array([["b"], ["a"], ["b"], ["b"], ["a"], ["c"]]),
+            tf.constant(["b", "a", "b", "b", "a", "c"]),
+            tf.data.Dataset.from_tensor_slices(list("babbac")).batch(4),
+            tf.data.Dataset.from_tensor_slices((list("babbac"), range(6))),
+        ],
+        ids=lambda data: type(data).__name__,
+    )
+    def test_takes_texts_by_their_sums(self, data, without_noise) -> None:
+        layer = StringLookup(**LITTLE).adapt(data, in_memory())
+
+        assert type(layer) is keras.layers.StringLookup
+        assert released(layer) == ["b", "a"]
+        assert layer(tf.constant(["a", "b", "c"])).numpy().tolist() == [2, 1, 0]
+
+    def test_takes_a_column(self, without_noise) -> None:
+        class Column:
+            """As pandas has it, for texts of which one is missing."""
+
+            def to_numpy(self):
+                return np.array(["b", "a", "b", None, "b", "a", "c"], object)
+
+        layer = StringLookup(**LITTLE).adapt(Column(), in_memory())
+
+        assert released(layer) == ["b", "a"]
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            [["a", "b"], ["a", "b"], ["a"], [], ["c", "c", "c"]],
+            [["a", "b"], ("a", "b"), ["a", ""], ["", ""], ["c", "c"]],
+            np.array([["a", "b"], ["a", "b"], ["a", ""], ["c", "c"]]),
+            tf.ragged.constant([["a", "b"], ["a", "b"], ["a"], ["c", "c"]]),
+        ],
+        ids=["lists", "mixed", "array", "ragged"],
+    )
+    def test_takes_several_texts_a_record(self, data, without_noise) -> None:
+        """`a` has 1 + sqrt(2), `b` sqrt(2), and the threshold is 1.2."""
+        adapter = StringLookup(0.1, 0.02, max_keys=2, mask_token="")
+
+        assert adapter.events()[0].threshold < math.sqrt(2)
+        assert released(adapter.adapt(data, in_memory())) == ["a", "b"]
+
+    @pytest.mark.parametrize("output_mode", vocabulary.OUTPUT_MODES)
+    @pytest.mark.parametrize("mask_token", [None, ""])
+    def test_keeps_the_largest_sums(
+        self, output_mode, mask_token, without_noise
+    ) -> None:
+        data = [letter for n, letter in enumerate("fedcba") for _ in range(n)]
+        adapter = StringLookup(
+            **LITTLE,
+            max_tokens=4,
+            num_oov_indices=2,
+            mask_token=mask_token,
+            output_mode=output_mode,
+        )
+
+        layer = adapter.adapt(data, in_memory())
+
+        masked = mask_token is not None and output_mode == "int"
+        assert released(layer) == (["a"] if masked else ["a", "b"])
+        assert layer.vocabulary_size() == 4
+
+    def test_never_has_a_text_that_nobody_holds(self) -> None:
+        """With much noise and no threshold to speak of."""
+        adapter = StringLookup(5.0, 0.5)
+
+        layer = adapter.adapt(["a", "b"] * 200, in_memory())
+
+        assert {*released(layer)} == {"a", "b"}
+
+
+class TestIntegerLookup:
+    @pytest.mark.parametrize(
+        "data",
+        [
+            [7, 7, 5, 5, 5, 2**62, -1, -1, -1],
+            np.array([7, 7, 5, 5, 5, 9, -1, -1], np.int8),
+            tf.data.Dataset.from_tensor_slices([7, 7, 5, 5, 5, 9]).batch(5),
+        ],
+        ids=lambda data: type(data).__name__,
+    )
+    def test_takes_numbers_by_their_sums(self, data, without_noise) -> None:
+        layer = IntegerLookup(**LITTLE).adapt(data, in_memory())
+
+        assert type(layer) is keras.layers.IntegerLookup
+        assert released(layer) == [5, 7]
+        assert layer(np.array([5, 7, 9])).numpy().tolist() == [1, 2, 0]
+
+    @pytest.mark.parametrize(
+        "data",
+        [np.ones(3), np.ones(3, np.uint64), np.array(["a"])],
+        ids=lambda data: str(data.dtype),
+    )
+    def test_refuses_other_numbers(self, data) -> None:
+        with pytest.raises(TypeError, match=r"`data` must .* Received: dtype"):
+            IntegerLookup(**LITTLE).adapt(data, in_memory())
+
+
+class TestTextVectorization:
+    @pytest.mark.parametrize(
+        ("options", "expected"),
+        [
+            ({}, {"a", "b"}),
+            ({"standardize": None}, {"a", "b"}),
+            ({"standardize": "lower"}, {"a", "b"}),
+            ({"ngrams": (2,)}, set()),
+            ({"ngrams": 2}, {"a", "b"}),
+            ({"split": "character"}, {"a", "b", " "}),
+            ({"split": None}, set()),
+        ],
+        ids=repr,
+    )
+    def test_takes_words_as_the_layer_does(
+        self, options, expected, without_noise
+    ) -> None:
+        """With few keys a record, each word that two texts hold passes."""
+        texts = ["a b", "a b!", "b a", "b", "a c", None, b"\xff \xfe", "a b"]
+        adapter = TextVectorization(0.01, 1e-6, max_keys=4, **options)
+        expected = {
+            word
+            for word, held in Counter(
+                word
+                for text in texts
+                for word in {*words_of_keras(text, options)}
+            ).items()
+            if held >= 3
+        }
+
+        if not expected:
+            with pytest.raises(ValueError, match="`data` must have a key"):
+                adapter.adapt(texts, in_memory())
+            return
+        layer = adapter.adapt(texts, in_memory())
+
+        assert type(layer) is keras.layers.TextVectorization
+        assert expected <= {*released(layer)}
+
+    def test_pads_and_cuts_as_keras_does(self, without_noise) -> None:
+        adapter = TextVectorization(
+            **LITTLE, max_keys=2, max_tokens=3, output_sequence_length=4
+        )
+
+        layer = adapter.adapt(["b a", "b", "b", "a", "c"], in_memory())
+
+        assert released(layer) == ["b"]
+        assert layer(["B, a b"]).numpy().tolist() == [[2, 1, 2, 0]]
+
+    def test_of_an_array_has_one_text_a_row(self) -> None:
+        adapter = TextVectorization(**LITTLE, max_keys=2)
+
+        with pytest.raises(ValueError, match=r"Received: shape \(records, "):
+            adapter.adapt(np.array([["a", "b"]]), in_memory())
+
+
+def words_of_keras(text, options):
+    """The words that Keras itself would find in one text."""
+    if text is None:
+        return []
+    options = {"standardize": "lower_and_strip_punctuation", **options}
+    layer = keras.layers.TextVectorization(**options)
+    try:
+        layer.adapt([text])
+        return [str(word) for word in layer.get_vocabulary()[2:]]
+    except UnicodeError:
+        return []
+
+
+ADAPTERS = {
+    "string": (StringLookup(**LITTLE), ["b", "a", "b", "a"]),
+    "integer": (IntegerLookup(**LITTLE), [3, 4, 3, 4]),
+    "text": (TextVectorization(**LITTLE, max_keys=3), ["a b", "a b"] * 3),
+}
+
+
+@pytest.mark.parametrize("name", ADAPTERS)
+class TestEveryAdapter:
+    def test_records_the_round_that_it_plans(self, name) -> None:
+        adapter, data = ADAPTERS[name]
+        ledger = in_memory()
+
+        adapter.adapt(data * 10, ledger)
+
+        (round_,) = ledger.rounds
+        assert round_ == (adapter.planned_round(), 1)
+        (event,) = round_[0].queries
+        assert event == ThresholdedSum(
+            "vocabulary", 1.0, 0.1, adapter.max_keys, event.threshold
+        )
+        assert round_[0].sampling == FullDataset(drawn_by_library=True)
+        assert ledger.runs[0].name == "preprocessing"
+
+    def test_has_a_price_before_it_runs(self, name) -> None:
+        adapter, _ = ADAPTERS[name]
+        adapter = dataclasses.replace(adapter, noise_multiplier=5.0)
+
+        epsilon = Fourier().epsilon([(adapter.planned_round(), 1)], delta=1e-5)
+
+        bare = adapter.events()[0]
+        assert epsilon < math.inf
+        assert (
+            1e-6 * (1 - 1e-6)
+            < (
+                AnalyticGaussian().delta(
+                    [(Round(FullDataset(), (bare,)), 1)], epsilon=1e3
+                )
+            )
+            <= 1e-6
+        )
+
+    def test_names_its_event_by_a_prefix(self, name) -> None:
+        adapter, _ = ADAPTERS[name]
+
+        assert adapter.events("city/")[0].name == "city/vocabulary"
+
+    def test_says_when_nothing_passes(self, name) -> None:
+        adapter, data = ADAPTERS[name]
+        ledger = in_memory()
+
+        messages = set()
+        for few in (data[:1], data[:0]):
+            with pytest.raises(ValueError, match="The round counts") as error:
+                adapter.adapt(few, ledger)
+            messages.add(str(error.value))
+        assert len(messages) == 1  # The data are not in it.
+        assert len(ledger) == 2
+
+    def test_saves_a_layer_that_needs_keras_alone(self, name, tmp_path) -> None:
+        adapter, data = ADAPTERS[name]
+        layer = adapter.adapt(data * 10, in_memory())
+        dtype = "int64" if name == "integer" else "string"
+        shape = () if name == "text" else (1,)
+        model = keras.Sequential([keras.Input(shape, dtype=dtype), layer])
+        path = tmp_path / "model.keras"
+        model.save(path)
+        program = (
+            "import sys, json, keras\n"
+            f"model = keras.models.load_model({str(path)!r})\n"
+            "words = model.layers[-1].get_vocabulary()\n"
+            "assert 'keras_dp' not in sys.modules\n"
+            "print(json.dumps([str(word) for word in words]))\n"
+        )
+
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+
+        words = json.loads(done.stdout.splitlines()[-1])
+        assert words == [str(word) for word in layer.get_vocabulary()]
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"max_keys": 0},
+            {"noise_multiplier": 0.0},
+            {"threshold_delta": 0.0},
+            {"threshold_delta": 0.6},
+            {"max_tokens": 1},
+            {"output_mode": "tf_idf"},
+        ],
+        ids=repr,
+    )
+    def test_refuses_impossible_settings(self, name, change) -> None:
+        adapter, _ = ADAPTERS[name]
+
+        with pytest.raises(ValueError, match=r"`\w+` must .* Received: "):
+            dataclasses.replace(adapter, **change)
+
+    def test_is_a_value(self, name) -> None:
+        adapter, _ = ADAPTERS[name]
+
+        assert hash(adapter) == hash(dataclasses.replace(adapter))
+        assert eval(repr(adapter), vars(vocabulary) | globals()) == adapter
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (TextVectorization, {"standardize": str.lower, "max_keys": 1}),
+        (TextVectorization, {"split": str.split, "max_keys": 1}),
+        (StringLookup, {"num_oov_indices": 0}),
+    ],
+)
+def test_options_that_cannot_be_private_are_refused(kind, options) -> None:
+    with pytest.raises(ValueError, match=r"`\w+` must .* Received: "):
+        kind(**LITTLE, **options)
+
+
+def test_two_data_sets_that_differ_in_a_user_differ_in_its_sums() -> None:
+    """The words of one user pass with the chance that delta pays for only."""
+    event = StringLookup(1.0, 1e-9, max_keys=8).events()[0]
+    others = [{"common"}] * 50
+    user = {f"secret {i}" for i in range(8)}
+
+    for _ in range(200):
+        assert noised_keys([*others, user], event, None) == ["common"]
+
+
+def test_frequent_words_are_found() -> None:
+    """Of 20,000 texts with words by Zipf's law, at epsilon 1."""
+    adapter = TextVectorization(7.0, 1e-7, max_keys=15)
+    epsilon = AnalyticGaussian().epsilon(
+        [(adapter.planned_round(), 1)], delta=1e-5
+    )
+    random = np.random.default_rng(1)
+    words = random.zipf(1.3, [20_000, 15]) % 50_000
+    texts = [" ".join(f"w{word}" for word in row) for row in words]
+
+    found = {*released(adapter.adapt(texts, in_memory()))}
+
+    held = Counter(f"w{word}" for row in words for word in {*row.tolist()})
+    often = {word for word, count in held.items() if count > 250}
+    assert epsilon < 0.6
+    assert len(often) > 30
+    assert often <= found
+    # About one word of 10^7 that a single text holds may pass.
+    assert not any(held[word] < 20 for word in found)
