@@ -6,9 +6,9 @@ from typing import ClassVar
 from keras_dp import _check
 from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.mechanisms import (
+    SLACK,
     CountedMechanism,
     Mechanism,
-    Slack,
 )
 from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.accountants.normalize.rounds import LedgerLike
@@ -43,7 +43,7 @@ class Accountant(abc.ABC):
 
     Attributes:
         name: The accountant's name in reports.
-        mechanisms: The kinds of mechanism it has a bound for, beside `Slack`.
+        mechanisms: The kinds of mechanism it has a bound for, beside slack.
         is_bound: Whether the guarantee holds.
     """
 
@@ -137,9 +137,9 @@ class Accountant(abc.ABC):
 
     def check_supported(self, rounds: tuple[CountedMechanism, ...]) -> None:
         """Raises unless there is a bound for each of the normalized rounds."""
-        supported = {*self.mechanisms, Slack}
         for mechanism, _ in rounds:
-            if type(mechanism) not in supported:
+            kind = type(mechanism)
+            if kind not in self.mechanisms and not issubclass(kind, SLACK):
                 known = sorted(kind.__name__ for kind in self.mechanisms)
                 raise UnsupportedEventError(
                     f"`ledger` must normalize to {' or '.join(known)} for "

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from scipy import optimize
 
-from keras_dp.accountants.normalize.mechanisms import CountedMechanism, Slack
+from keras_dp.accountants.normalize.mechanisms import SLACK, CountedMechanism
 
 # More than the rounding of a sum of a few products.
 _ROUND_UP = 1 + 1e-15
@@ -21,7 +21,7 @@ _LARGEST_EXPONENT = 700.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TotalSlack:
-    """The slack of all rounds: what `Slack` says, added up.
+    """The slack of all rounds, as `mechanisms.Slack` says, added up.
 
     Attributes:
         delta_p: Sum of all `delta_p`, rounded up.
@@ -85,7 +85,7 @@ def split(
     parts = [
         (count, mechanism)
         for mechanism, count in rounds
-        if isinstance(mechanism, Slack)
+        if isinstance(mechanism, SLACK)
     ]
     if not parts:
         return None, tuple(rounds)
@@ -93,7 +93,7 @@ def split(
         math.fsum(count * part.delta_p for count, part in parts) * _ROUND_UP,
         math.fsum(count * part.delta_q for count, part in parts) * _ROUND_UP,
     )
-    rest = (each for each in rounds if not isinstance(each.mechanism, Slack))
+    rest = (each for each in rounds if not isinstance(each.mechanism, SLACK))
     return total, tuple(rest)
 
 

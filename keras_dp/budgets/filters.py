@@ -23,9 +23,9 @@ from keras_dp.accountants import AnalyticGaussian
 from keras_dp.accountants.loss.log_moments import conversion
 from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.mechanisms import (
+    SLACK,
     CountedMechanism,
     Gaussian,
-    Slack,
 )
 from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.accountants.renyi.divergences import rdp
@@ -311,7 +311,7 @@ def _mechanisms(
             "Open an account with a FixedPlan."
         )
     mechanisms = normalize([(round_, 1)], neighbours)
-    if any(isinstance(mechanism, Slack) for mechanism, _ in mechanisms):
+    if any(isinstance(mechanism, SLACK) for mechanism, _ in mechanisms):
         raise UnsupportedEventError(
             "A filter must pay for rounds that take nothing from delta alone. "
             f"Received: {round_!r}, whose threshold does. Open an account with "

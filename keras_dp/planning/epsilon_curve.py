@@ -16,10 +16,10 @@ from keras_dp.accountants.arrays import Array
 from keras_dp.accountants.attacks.group_privacy import Group
 from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.mechanisms import (
+    SLACK,
     CountedMechanism,
     Mechanism,
     OneOf,
-    Slack,
 )
 from keras_dp.accountants.normalize.normalize import RoundsTogether, in_order
 from keras_dp.accountants.normalize.rounds import LedgerLike, counted_rounds
@@ -165,7 +165,7 @@ def _merged(
     merged: Counter[Mechanism] = Counter()
     for mechanism, count in rounds:
         z = mechanism.noise_multiplier
-        if not isinstance(mechanism, OneOf | Slack) and 0 < z < math.inf:
+        if not isinstance(mechanism, OneOf | SLACK) and 0 < z < math.inf:
             less = float(_DIGITS.create_decimal_from_float(z))
             mechanism = dataclasses.replace(mechanism, noise_multiplier=less)
         merged[mechanism] += count

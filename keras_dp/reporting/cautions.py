@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from keras_dp.accountants.normalize.mechanisms import Exposure
 from keras_dp.accountants.normalize.release import released
 from keras_dp.budgets import Guarantee
 from keras_dp.ledger import (
@@ -73,7 +74,7 @@ def _of_rounds(rounds: Sequence[CountedRound]) -> Iterator[str]:
     if bare:
         yield f"{text} released a sum without noise: nothing protects it."
     exposure = sum(
-        count * released(each.queries).exposure
+        count * Exposure((released(each.queries).thresholds,)).delta_p
         for each, count in rounds
         if any(isinstance(query, ThresholdedSum) for query in each.queries)
     )

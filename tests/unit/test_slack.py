@@ -21,6 +21,7 @@ from keras_dp.accountants import (
     rounds_left,
     trade_off,
 )
+from keras_dp.accountants.attacks.group_privacy import Group
 from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
     Gaussian,
@@ -182,23 +183,48 @@ class TestBounds:
 
 class TestGroups:
     @pytest.mark.parametrize("size", [1, 2, 5])
-    def test_take_the_textbook_bound(self, size) -> None:
+    def test_have_the_exposure_of_the_group(self, size) -> None:
         ledger = [(WORDS, 1)]
+        chance = chance_to_pass(1.0, 4.0, 20, THRESHOLD, size)
+        nearer = Round(FullDataset(), (GaussianSum("w", 1.0, 4.0 / size),))
 
         found = group_epsilon(ledger, group_size=size, delta=1e-3)
 
-        share = found.epsilon / size
-        one = AnalyticGaussian().delta(ledger, epsilon=share)
-        grown = one * sum(math.exp(j * share) for j in range(size))
-        assert found.is_k_fold_pair == (size == 1)
-        assert grown == pytest.approx(1e-3, rel=1e-6)
+        assert found.is_k_fold_pair
+        assert found.epsilon == pytest.approx(
+            AnalyticGaussian().epsilon([(nearer, 1)], delta=1e-3 - chance),
+            rel=1e-9,
+        )
         back = group_delta(ledger, group_size=size, epsilon=found.epsilon)
         assert back.delta == pytest.approx(1e-3, rel=1e-6)
 
-    def test_have_no_bound_where_slack_grows_too_much(self) -> None:
-        found = group_epsilon([(WORDS, 1)], group_size=9, delta=1e-5)
+    def test_keep_the_pair_of_other_rounds(self) -> None:
+        both = group_epsilon([(WORDS, 1), (STEP, 9)], group_size=4, delta=1e-4)
 
-        assert found.epsilon == math.inf
+        assert both.is_k_fold_pair
+
+    @pytest.mark.parametrize("delta_q", [0.0, 1e-8])
+    @pytest.mark.parametrize("size", [2, 5])
+    def test_take_the_textbook_bound_for_other_slack(
+        self, size, delta_q
+    ) -> None:
+        rounds, by = with_slack(1e-7, delta_q), Fourier()
+        group = Group(by, "zero_out", rounds, size)
+
+        epsilon = group.epsilon_of(1e-2)
+
+        share = epsilon / size
+        grown = by.delta_of(rounds, share) * sum(
+            math.exp(j * share) for j in range(size)
+        )
+        assert not group.is_pair
+        assert grown == pytest.approx(1e-2, rel=1e-5)
+        assert group.delta_of(epsilon) == pytest.approx(1e-2, rel=1e-5)
+
+    def test_have_no_bound_where_slack_grows_too_much(self) -> None:
+        group = Group(Fourier(), "zero_out", with_slack(1e-6), 11)
+
+        assert group.epsilon_of(1e-5) == math.inf
 
 
 class TestAttacks:

@@ -1,5 +1,6 @@
 """The guarantee of a ledger for a group of records together."""
 
+import dataclasses
 import math
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
     DiscreteGaussian,
+    Exposure,
     Gaussian,
     Mechanism,
     SampledGaussian,
@@ -67,7 +69,8 @@ def group_epsilon(
     | --- | --- |
     | Gaussian sums that nothing amplifies, discrete ones, trees | `z / k` |
     | Gaussian sums, Poisson sampling, records there or not | binomial |
-    | other, and rounds with slack such as thresholds | none |
+    | thresholds, beside these | `Exposure` of the group |
+    | other | none |
 
     The binomial pair is that of `SampledGaussianGroup`. Where there is none,
     the textbook bound is taken: if one record is `(e, d)`-private, a group is
@@ -206,6 +209,8 @@ def _k_fold(mechanism: Mechanism, group_size: int) -> Mechanism | None:
     if isinstance(mechanism, Gaussian | DiscreteGaussian):
         # `k` records move a sum, and the nodes of a tree, `k` times as far.
         return type(mechanism)(math.nextafter(z / group_size, 0.0))
+    if isinstance(mechanism, Exposure):
+        return dataclasses.replace(mechanism, group_size=group_size)
     if isinstance(mechanism, SampledGaussian):
         return SampledGaussianGroup(
             z, mechanism.sampling_probability, group_size

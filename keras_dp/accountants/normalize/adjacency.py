@@ -180,7 +180,7 @@ def _objections(
         release.is_discrete
         or release.encodings
         or release.trees
-        or release.exposure
+        or release.thresholds
     )
     if isinstance(sampling, _FIXED_SIZE) and not is_gaussian:
         return dict.fromkeys(RELATIONS, _GAUSSIAN_ONLY)

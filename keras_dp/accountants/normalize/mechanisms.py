@@ -9,7 +9,14 @@ import dataclasses
 import math
 from typing import ClassVar, NamedTuple, TypeAlias
 
+from keras_dp.accountants.normalize.thresholds import (
+    Threshold,
+    chance_to_pass,
+)
 from keras_dp.ledger import CoordinateBounds, NoiseDistribution
+
+# More than the rounding of a sum and of a few products.
+_ROUND_UP = 1 + 1e-14
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -275,6 +282,9 @@ class Slack:
 
     Both hold with the data sets in either order.
 
+    `Exposure` is the slack of thresholds. This class has whatever else a round
+    adds.
+
     Attributes:
         delta_p: >= 0.
         delta_q: >= 0.
@@ -286,6 +296,57 @@ class Slack:
     delta_q: float = 0.0
     noise_multiplier: ClassVar[float] = math.inf
     sampling_probability: ClassVar[float] = 1.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Exposure:
+    """The slack of thresholds: the exposure that `Slack` speaks of.
+
+    Guarantee: let `E` be that a key is released which only the changed records
+    of the sample hold. Its chance is at most `c = chance_to_pass` with either
+    data set. If it does not happen, the output is a function of noised sums of
+    keys that other records hold, and independent of it. A part of the other
+    outcomes counted as `E` makes its chance `c` with both.
+
+    If a sample of the changed records is drawn with probability `q`, the chance
+    is `q c`. Let the sample of the other records be fixed, `R` be the output on
+    it, and `A` that if any of the changed records are drawn too:
+    `A = (1-c) A0 + c E`, where `A0` is Gaussian sums. With
+    `q' = q (1-c) / (1-qc) <= q` the output `(1-q) R + q A` is
+    `(1-qc) ((1-q') R + q' A0) + qc E`. The divergence of `(1-q') R + q' A0`
+    from `R`, from `(1-q') R + q' B0` for replaced records, or of these from
+    it, is convex in `q'` and least at 0, where both are `R`. So it is at most
+    that for `q`, which is the mechanism of the round. Joint convexity takes
+    the mixture over the other records away.
+
+    Attributes:
+        alternatives: The thresholds of a round; of each round of an epoch of
+            disjoint batches, in one of which a record takes part.
+        sampling_probability: `q` of one record, in (0, 1].
+        group_size: How many records are changed.
+        delta_q: 0; see `Slack`.
+        noise_multiplier: `inf`, as in `Slack`.
+    """
+
+    alternatives: tuple[tuple[Threshold, ...], ...]
+    sampling_probability: float = 1.0
+    group_size: int = 1
+    delta_q: ClassVar[float] = 0.0
+    noise_multiplier: ClassVar[float] = math.inf
+
+    @property
+    def delta_p(self) -> float:
+        """The chance that something is released of these records alone."""
+        chances = [
+            math.fsum(chance_to_pass(*each, self.group_size) for each in round_)
+            for round_ in self.alternatives
+        ]
+        # Records of a group can be in different rounds.
+        chance = max(chances) if self.group_size == 1 else math.fsum(chances)
+        share = self.sampling_probability
+        if share < 1:
+            share = -math.expm1(self.group_size * math.log1p(-share))
+        return min(1.0, chance * share * _ROUND_UP)
 
 
 Mechanism: TypeAlias = (
@@ -300,7 +361,10 @@ Mechanism: TypeAlias = (
     | AdditiveNoise
     | OneOf
     | Slack
+    | Exposure
 )
+# What only adds to delta.
+SLACK = Slack | Exposure
 
 
 class CountedMechanism(NamedTuple):

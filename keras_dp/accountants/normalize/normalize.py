@@ -16,17 +16,18 @@ from keras_dp.accountants.normalize.adjacency import (
 from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
     Encoding,
+    Exposure,
     Mechanism,
     OneOf,
-    Slack,
 )
 from keras_dp.accountants.normalize.one_round import (
+    exposure_of,
     mechanism_of,
-    slack_of,
     unamplified,
 )
 from keras_dp.accountants.normalize.release import Release, released
 from keras_dp.accountants.normalize.rounds import LedgerLike, counted_rounds
+from keras_dp.accountants.normalize.thresholds import Threshold
 from keras_dp.accountants.normalize.trees import TreeRound, tree_sensitivities
 from keras_dp.ledger import DisjointBatches, Round, TreeSum
 
@@ -71,8 +72,8 @@ def normalize(
     bound for the whole tree.
 
     Thresholded sums count as Gaussian ones. What their thresholds may expose
-    beyond that is a `Slack` beside the mechanism of the round, once an epoch
-    of disjoint batches, and amplified by Poisson sampling.
+    beyond that is an `Exposure` beside the mechanism of the round, once an
+    epoch of disjoint batches, and amplified by Poisson sampling.
 
     Args:
         ledger: An object with `rounds`, or the pairs of round and count.
@@ -137,7 +138,7 @@ class RoundsTogether:
         else:
             for found in (
                 mechanism_of(sampling, release, self.neighbours),
-                slack_of(sampling, release),
+                exposure_of(sampling, release),
             ):
                 if found:
                     self._alone[found] += count
@@ -149,7 +150,7 @@ class RoundsTogether:
         counts = Counter(self._alone)
         once: list[Mechanism | None] = []
         for each in self._epochs.values():
-            once += [each.mechanism(self.neighbours), each.slack]
+            once += [each.mechanism(self.neighbours), each.exposure]
         once += [
             unamplified(Release(sensitivity), self.neighbours)
             for sensitivity in tree_sensitivities(
@@ -185,7 +186,7 @@ class _Epoch:
     def __init__(self) -> None:
         self._sensitivities: dict[tuple[Encoding, ...], float] = {}
         self._is_discrete = False
-        self._exposure = 0.0
+        self._thresholds: set[tuple[Threshold, ...]] = set()
 
     def add(self, release: Release) -> None:
         before = self._sensitivities.get(release.encodings, 0.0)
@@ -193,12 +194,15 @@ class _Epoch:
             before, release.sensitivity
         )
         self._is_discrete |= release.is_discrete
-        self._exposure = max(self._exposure, release.exposure)
+        if release.thresholds:
+            self._thresholds.add(release.thresholds)
 
     @property
-    def slack(self) -> Slack | None:
+    def exposure(self) -> Exposure | None:
         """The slack of the epoch; None without any."""
-        return Slack(self._exposure) if self._exposure else None
+        if not self._thresholds:
+            return None
+        return Exposure(tuple(sorted(self._thresholds)))
 
     def mechanism(self, neighbours: Neighbours) -> Mechanism | None:
         """Returns what the epoch is; None if it releases nothing."""

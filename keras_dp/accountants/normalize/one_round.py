@@ -12,19 +12,18 @@ from keras_dp.accountants.normalize.adjacency import (
 from keras_dp.accountants.normalize.mechanisms import (
     AdditiveNoise,
     DiscreteGaussian,
+    Exposure,
     FixedSizeGaussian,
     Gaussian,
     Mechanism,
     SampledDiscreteGaussian,
     SampledGaussian,
     SampledGaussianReplaceOne,
-    Slack,
     WithReplacementGaussian,
 )
 from keras_dp.accountants.normalize.release import (
     LARGEST_NOISE_MULTIPLIER,
     Release,
-    sum_rounded_up,
 )
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
@@ -113,28 +112,15 @@ def _(
     )
 
 
-def slack_of(sampling: SamplingEvent, release: Release) -> Slack | None:
-    """Returns the slack of a round beside its mechanism; None without any.
-
-    Guarantee: a Poisson sample of probability `q` that thresholds with
-    exposure `c` see has exposure `q c`. Let the sample of the other records be
-    fixed, `R` be the output on it, and `A` that with the record:
-    `A = (1-c) A0 + c E`, where `A0` is Gaussian sums and `E` anything. With
-    `q' = q (1-c) / (1-qc) <= q` the output `(1-q) R + q A` is
-    `(1-qc) ((1-q') R + q' A0) + qc E`. The divergence of `(1-q') R + q' A0`
-    from `R`, from `(1-q') R + q' B0` for a replaced record, or of these from
-    it, is convex in `q'` and least at 0, where both are `R`. So it is at most
-    that for `q`, which is the mechanism of the round. Joint convexity takes
-    the mixture over the other records away.
-    """
-    chance = release.exposure
-    if not chance:
+def exposure_of(sampling: SamplingEvent, release: Release) -> Exposure | None:
+    """Returns the slack of a round beside its mechanism; None without any."""
+    if not release.thresholds:
         return None
     if isinstance(sampling, PoissonSampling) and is_amplified(
         sampling, release
     ):
-        chance = sum_rounded_up([sampling.probability * chance])
-    return Slack(chance)
+        return Exposure((release.thresholds,), sampling.probability)
+    return Exposure((release.thresholds,))
 
 
 def unamplified(release: Release, neighbours: Neighbours) -> Mechanism | None:

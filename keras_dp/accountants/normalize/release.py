@@ -2,11 +2,10 @@
 
 import functools
 import math
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from keras_dp.accountants.normalize.mechanisms import Encoding
-from keras_dp.accountants.normalize.thresholds import chance_to_pass
+from keras_dp.accountants.normalize.thresholds import Threshold
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
     DiscreteGaussianSum,
@@ -35,15 +34,15 @@ class Release(NamedTuple):
         encodings: Sums with other noise that are not free, in an order that
             does not depend on that of the queries.
         trees: Steps of trees, each of another tree.
-        exposure: Bound on the chance that a threshold lets something pass that
-            stands for one record alone; 0 without thresholds.
+        thresholds: Those of its thresholded sums, in an order that does not
+            depend on that of the queries.
     """
 
     sensitivity: float = 0.0
     is_discrete: bool = False
     encodings: tuple[Encoding, ...] = ()
     trees: tuple[TreeSum, ...] = ()
-    exposure: float = 0.0
+    thresholds: tuple[Threshold, ...] = ()
 
     @property
     def is_free(self) -> bool:
@@ -82,14 +81,8 @@ def released(queries: tuple[SumQueryEvent, ...]) -> Release:
         any(part.is_discrete for part in parts),
         tuple(sorted(encodings, key=_text)),
         trees,
-        min(1.0, sum_rounded_up(part.exposure for part in parts)),
+        tuple(sorted(each for part in parts for each in part.thresholds)),
     )
-
-
-def sum_rounded_up(parts: Iterable[float]) -> float:
-    """Returns a sum of numbers >= 0 that is not below the exact one."""
-    total = math.fsum(parts)
-    return math.nextafter(total, math.inf) if total else 0.0
 
 
 def _text(encoding: Encoding) -> tuple[str, str, str]:
@@ -140,12 +133,8 @@ def _(query: EncodedSum) -> Release:
 
 @_part.register
 def _(query: ThresholdedSum) -> Release:
-    return Release(
-        ratio(query.l2_norm_bound, query.noise_stddev),
-        exposure=chance_to_pass(
-            query.l2_norm_bound,
-            query.noise_stddev,
-            query.max_keys,
-            query.threshold,
-        ),
+    threshold = Threshold(
+        query.l2_norm_bound, query.noise_stddev, query.max_keys, query.threshold
     )
+    sensitivity = ratio(query.l2_norm_bound, query.noise_stddev)
+    return Release(sensitivity, thresholds=(threshold,))

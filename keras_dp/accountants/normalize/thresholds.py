@@ -12,16 +12,30 @@ it for any `m`. With `a = T / sigma`, `x = S / (sigma sqrt(t))` and
 that is constant. Its slope in `log x` has the sign of `g(x) = x H' - 2 H`. Let
 `y = a - x`, and let `u(y)` and `v(y) = u'(y)` be the mean and the variance of
 a normal variable of mean `y` and stddev 1 that is known to be positive:
-`u = y + phi(y)/Phi(y)`. Then `g' = H' (x u - 1)`, whose sign is that of
-`a - w(y)` with `w = y + 1/u`. As that variable has a log-concave density on
-the positive numbers, its stddev is at most its mean, `v <= u^2`, so that
-`w' = 1 - v/u^2 >= 0`: as `x` grows, `g'` changes its sign once at most, from
-minus to plus. `g` begins at `-2 H(0) < 0` and therefore changes its sign once
-at most, from minus to plus as well. `H(x)/x^2` falls first and rises then.
+`u = y + phi(y)/Phi(y)`. Then `g' = x H'' - H' = H' (x u - 1)`, whose sign is
+that of `a - w(y)` with `w = y + 1/u`. As that variable has a log-concave
+density on the positive numbers, its stddev is at most its mean, `v <= u^2`, so
+that `w' = 1 - v/u^2 >= 0`: as `x` grows, `g'` changes its sign once at most,
+from minus to plus. `g` begins at `-2 H(0) < 0` and therefore changes its sign
+once at most, from minus to plus as well. `H(x)/x^2` falls first and rises then.
+
+A group of `k` records holds at most `N = k m` keys that no other record holds,
+whose sums have an L2 norm of at most `k S`, also if they share keys, or if each
+is in another batch of an epoch. The chance that one of them passes is at most
+
+    1 - exp(-N H(X / sqrt(N)) - H(X)),   X = k S / sigma.
+
+Guarantee: as a function of the square of `x`, `H` is concave first and convex
+then, because its slope there is `H' / (2 x)` and `(H' / x)' = g' / x^2`. So the
+sum of `H` over `N` keys, whose squares add up to at most `X^2`, is at most `N`
+times its concave envelope on `[0, X^2]` at `X^2 / N`. There the envelope is a
+mean of values at a point that is not larger, and at `X^2` with a share of at
+most `1 / N`.
 """
 
 import functools
 import math
+from typing import NamedTuple
 
 from scipy import special
 
@@ -35,9 +49,29 @@ _LEAST = math.ulp(0.0)
 _STEP = 1e-13
 
 
+class Threshold(NamedTuple):
+    """The numbers of a `ThresholdedSum`.
+
+    Attributes:
+        l2_norm_bound: `S`, of the weights of one record, > 0.
+        noise_stddev: `sigma`, > 0.
+        max_keys: `m`, keys of a record, >= 1.
+        threshold: `T` > 0.
+    """
+
+    l2_norm_bound: float
+    noise_stddev: float
+    max_keys: int
+    threshold: float
+
+
 @functools.lru_cache(maxsize=1024)
 def chance_to_pass(
-    l2_norm_bound: float, noise_stddev: float, max_keys: int, threshold: float
+    l2_norm_bound: float,
+    noise_stddev: float,
+    max_keys: int,
+    threshold: float,
+    group_size: int = 1,
 ) -> float:
     """Returns how likely a key that one record alone holds is released.
 
@@ -46,6 +80,7 @@ def chance_to_pass(
         noise_stddev: `sigma`, > 0.
         max_keys: `m`, keys of a record, >= 1.
         threshold: `T` > 0.
+        group_size: `k`: how many records hold the key, and nobody else.
 
     Returns:
         The largest for any number of keys, rounded up, in (0, 1].
@@ -55,10 +90,18 @@ def chance_to_pass(
     >>> chance_to_pass(1.0, 1.0, 10**6, 5.0)  # One of a million exceeds 4.999.
     0.2503...
     """
-    return max(
-        _chance(l2_norm_bound, noise_stddev, keys, threshold)
-        for keys in {1, max_keys}
-    )
+    if group_size == 1:
+        size = max(
+            _size(l2_norm_bound, noise_stddev, keys, threshold)
+            for keys in {1, max_keys}
+        )
+    else:
+        norm = group_size * l2_norm_bound
+        size = sum(
+            _size(norm, noise_stddev, keys, threshold)
+            for keys in (1, group_size * max_keys)
+        )
+    return min(1.0, max(_LEAST, -math.expm1(-size) * _ROUND_UP))
 
 
 def least_threshold(
@@ -88,14 +131,13 @@ def least_threshold(
     return found * (1 + step)
 
 
-def _chance(
+def _size(
     l2_norm_bound: float, noise_stddev: float, keys: int, threshold: float
 ) -> float:
+    """Returns `-log` of the chance that none of some equal keys passes."""
     weight = l2_norm_bound / math.sqrt(keys)
     slack = _ARGUMENT * (threshold + weight)
     margin = (threshold - weight - slack) / noise_stddev
     if margin < 0:
-        log_below = float(special.log_ndtr(margin))
-    else:
-        log_below = math.log1p(-float(special.ndtr(-margin)))
-    return min(1.0, max(_LEAST, -math.expm1(keys * log_below) * _ROUND_UP))
+        return -keys * float(special.log_ndtr(margin))
+    return -keys * math.log1p(-float(special.ndtr(-margin)))
