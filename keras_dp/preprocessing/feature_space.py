@@ -11,14 +11,18 @@ from typing_extensions import override
 from keras_dp import _check
 from keras_dp.ledger import SumQueryEvent
 from keras_dp.preprocessing.discretization import Discretization
+from keras_dp.preprocessing.integer_lookup import IntegerLookup
 from keras_dp.preprocessing.normalization import Normalization
 from keras_dp.preprocessing.release import Adapter
+from keras_dp.preprocessing.string_lookup import StringLookup
 from keras_dp.sampling.datasets import is_dataset, stored
 
 # The dtype and the output mode of features that are given as an adapter.
 _KINDS: dict[type[Adapter], tuple[str, str]] = {
     Normalization: ("float32", "float"),
     Discretization: ("float32", "one_hot"),
+    IntegerLookup: ("int32", "one_hot"),
+    StringLookup: ("string", "one_hot"),
 }
 # The adapter instead of each type of Keras that needs data.
 _ADAPTERS = {
@@ -41,8 +45,9 @@ class FeatureSpace(Adapter):
 
     Guarantee: a record is a row of all columns. Each adapter's release has the
     bound that it states, and the round has all their events. With multipliers
-    z_i, Gaussian releases cost together what one of the multiplier
-    `(sum_i z_i^-2)^(-1/2)` costs, which is `noise_multiplier`.
+    z_i, they cost together what one Gaussian release of the multiplier
+    `(sum_i z_i^-2)^(-1/2)` costs, which is `noise_multiplier`. The
+    `threshold_delta` of each vocabulary is paid besides.
 
     Attributes:
         features: Keras's types and adapters by name. What counts of an

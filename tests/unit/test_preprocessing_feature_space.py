@@ -1,5 +1,6 @@
 """All features of a table in one round."""
 
+import dataclasses
 import math
 import subprocess
 import sys
@@ -15,12 +16,16 @@ from keras_dp.preprocessing import (
     PCA,
     Discretization,
     FeatureSpace,
+    IntegerLookup,
     Normalization,
+    StringLookup,
 )
 from tests.adapters import adapted, without_noise
 
 AGE = Normalization((0, 100), 1.0)
 HOURS = Discretization((0, 80), 4, 1.0)
+TOWN = StringLookup(1.0, threshold_delta=1e-8)
+RANK = IntegerLookup(1.0, threshold_delta=1e-8)
 feature = keras.utils.FeatureSpace.feature
 
 
@@ -61,6 +66,22 @@ def adapter(**options):
         },
         **{"noise_multiplier": 3.0, **options},
     )
+
+
+def served(space, data, folder):
+    """Returns what the saved space answers where only Keras is imported."""
+    path = folder / "space.keras"
+    space.save(path)
+    np.savez(folder / "data.npz", **data)
+    script = (
+        "import sys, keras, numpy as np\n"
+        f"space = keras.saving.load_model({str(path)!r})\n"
+        f"data = dict(np.load({str(folder / 'data.npz')!r}))\n"
+        f"np.save({str(folder / 'out.npy')!r}, np.asarray(space(data)))\n"
+        "assert 'keras_dp' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
+    return np.load(folder / "out.npy")
 
 
 class TestWithoutNoise:
@@ -120,6 +141,84 @@ class TestWithoutNoise:
 
         bins = space({"hours": [0.5, 21.0, 41.0, 79.0]})["hours"]
         assert np.ravel(bins).tolist() == [0, 1, 2, 3]
+
+
+class TestVocabularies:
+    def adapter(self, **options):
+        return FeatureSpace(
+            {"town": TOWN, "rank": RANK, "age": AGE},
+            **{"noise_multiplier": 0.5, **options},
+        )
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda x: x,
+            lambda x: {name: each.tolist() for name, each in x.items()},
+            lambda x: tf.data.Dataset.from_tensor_slices(x).batch(32),
+        ],
+        ids=["arrays", "lists", "batches"],
+    )
+    @pytest.mark.parametrize("crosses", [None, [("town", "rank")]])
+    def test_it_is_what_keras_computes(
+        self, make, crosses, monkeypatch
+    ) -> None:
+        without_noise(monkeypatch)
+        # Orders that are clear, so that both find the same.
+        data = {
+            "town": np.repeat(["Kiel", "Bonn", "Ulm"], [90, 70, 40]),
+            "rank": np.repeat([7, 2, 9], [120, 50, 30]),
+            "age": table()["age"],
+        }
+        theirs = keras.utils.FeatureSpace(
+            {
+                "town": "string_categorical",
+                "rank": "integer_categorical",
+                "age": "float_normalized",
+            },
+            crosses=crosses,
+        )
+        theirs.adapt(data)
+
+        got = adapted(self.adapter(crosses=crosses), make(data))
+
+        np.testing.assert_allclose(got(data), theirs(data), atol=1e-3)
+
+    def test_a_town_of_one_person_is_not_in_it(self) -> None:
+        data = {
+            "town": np.array(["Kiel"] * 200 + ["Celle"]),
+            "rank": np.full(201, 7),
+            "age": np.full(201, 50.0),
+        }
+
+        space = adapted(self.adapter(noise_multiplier=5.0), data)
+
+        words = space.preprocessors["town"].get_vocabulary()
+        assert [str(each) for each in words] == ["[UNK]", "Kiel"]
+
+    def test_their_threshold_is_for_the_noise_they_have(self) -> None:
+        round_ = self.adapter(noise_multiplier=4.0).planned_round()
+        (town,) = dataclasses.replace(
+            TOWN, noise_multiplier=round_.queries[0].noise_stddev
+        ).events()
+
+        assert round_.queries[0] == dataclasses.replace(
+            town, name="town/vocabulary"
+        )
+        alone = Normalization((0, 1), 4.0).planned_round()
+        price = AnalyticGaussian().epsilon
+        assert price([(round_, 1)], delta=1e-6) == pytest.approx(
+            price([(alone, 1)], delta=1e-6 - 2e-8), rel=1e-3
+        )
+
+    @pytest.mark.standard
+    def test_are_served_by_keras_alone(self, tmp_path) -> None:
+        data = {name: table()[name] for name in ("town", "rank", "age")}
+        space = adapted(self.adapter(), data)
+
+        answers = served(space, data, tmp_path)
+
+        np.testing.assert_allclose(answers, space(data), rtol=1e-6)
 
 
 class TestTheNoise:
@@ -189,21 +288,10 @@ def test_it_trains_in_a_model() -> None:
 def test_it_is_served_by_keras_alone(tmp_path) -> None:
     data = table(20)
     space = adapted(adapter(crosses=[("hours", "rank")]), data)
-    path = tmp_path / "space.keras"
-    space.save(path)
-    np.savez(tmp_path / "data.npz", **data)
-    script = (
-        "import sys, keras, numpy as np\n"
-        f"space = keras.saving.load_model({str(path)!r})\n"
-        f"data = dict(np.load({str(tmp_path / 'data.npz')!r}))\n"
-        f"np.save({str(tmp_path / 'out.npy')!r}, np.asarray(space(data)))\n"
-        "assert 'keras_dp' not in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
 
-    np.testing.assert_allclose(
-        np.load(tmp_path / "out.npy"), space(data), rtol=1e-6
-    )
+    answers = served(space, data, tmp_path)
+
+    np.testing.assert_allclose(answers, space(data), rtol=1e-6)
 
 
 class TestRefuses:
