@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from keras_dp.sampling import (
         FixedSizeBatches,
         PoissonBatches,
+        ShuffledBatches,
         UserBatches,
     )
     from keras_dp.training import (
@@ -155,6 +156,7 @@ _HOMES = {
     "RestartQuery": "dp_queries",
     "RunDetails": "training",
     "SaveModel": "training",
+    "ShuffledBatches": "sampling",
     "TreeCumulativeSumQuery": "dp_queries",
     "TreeResidualSumQuery": "dp_queries",
     "UserBatches": "sampling",
@@ -212,6 +214,7 @@ __all__ = [
     "RestartQuery",
     "RunDetails",
     "SaveModel",
+    "ShuffledBatches",
     "TreeCumulativeSumQuery",
     "TreeResidualSumQuery",
     "UserBatches",

@@ -1,12 +1,19 @@
 """How many more rounds a ledger may hold before it exceeds an epsilon."""
 
+import dataclasses
+
 from keras_dp import _check
 from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.fourier import Fourier
 from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.rounds import LedgerLike, counted_rounds
 from keras_dp.accountants.replay import chosen
-from keras_dp.ledger import Round
+from keras_dp.ledger import (
+    DisjointBatches,
+    Round,
+    TreeSum,
+    UnverifiedSampling,
+)
 from keras_dp.planning.calibration import (
     CALIBRATION_WIDTH,
     MOST_ROUNDS,
@@ -14,6 +21,9 @@ from keras_dp.planning.calibration import (
     epsilon_of_group,
 )
 from keras_dp.planning.solve import Unreachable, most_that_meet
+
+# Each is a row of its own in every question that the search asks.
+_MOST_PASSES_OF_TREES = 2000
 
 
 def rounds_left(
@@ -26,6 +36,7 @@ def rounds_left(
     accountant: Accountant | None = None,
     neighbours: Neighbours | None = None,
     group_size: int = 1,
+    rounds_per_pass: int | None = None,
 ) -> int:
     """Returns how many more rounds of one kind meet a privacy target.
 
@@ -44,6 +55,9 @@ def rounds_left(
         neighbours: The adjacency relation; by default the strongest that
             all rounds support.
         group_size: How many records the target protects together, >= 1.
+        rounds_per_pass: How many rounds share an `epoch_id`, if `planned` is of
+            a pass over the data: `planned` is the first of a pass, and those
+            that follow have ids of their own. Whole passes are counted.
 
     Returns:
         From 0 to `most`.
@@ -67,11 +81,47 @@ def rounds_left(
     if accountant is None and isinstance(by, Fourier):
         by = Fourier(relative_width=CALIBRATION_WIDTH)
 
+    size = 1 if rounds_per_pass is None else rounds_per_pass
+    most = -(-most // size)
+    if _of_trees(planned) and size > 1:
+        most = min(most, _MOST_PASSES_OF_TREES)
+
     def epsilon(count: int) -> float:
-        pairs = [*held, (planned, count)]
+        coming = (
+            [(planned, count)]
+            if rounds_per_pass is None
+            else _passes(planned, count, rounds_per_pass)
+        )
+        pairs = [*held, *coming]
         return epsilon_of_group(pairs, by, delta, relation, group_size)
 
     if epsilon(most) <= target_epsilon:
-        return most
+        return most * size
     found = most_that_meet(epsilon, target_epsilon, most=most, start=most)
-    return 0 if isinstance(found, Unreachable) else found
+    return 0 if isinstance(found, Unreachable) else found * size
+
+
+def _passes(
+    planned: Round, count: int, rounds_per_pass: int
+) -> list[tuple[Round, int]]:
+    """Returns rounds that cost what passes over the data do together.
+
+    A pass of alike rounds costs what one of them does without sampling. Trees
+    span several passes, which must be told apart.
+    """
+    if not _of_trees(planned):
+        alike = dataclasses.replace(planned, sampling=UnverifiedSampling())
+        return [(alike, count)]
+    return [
+        (
+            dataclasses.replace(
+                planned, sampling=DisjointBatches(f"pass {number}")
+            ),
+            rounds_per_pass,
+        )
+        for number in range(count)
+    ]
+
+
+def _of_trees(planned: Round) -> bool:
+    return any(isinstance(query, TreeSum) for query in planned.queries)

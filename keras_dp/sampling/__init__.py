@@ -9,6 +9,7 @@ from keras_dp.sampling.microbatches import (
 from keras_dp.sampling.poisson_batches import PoissonBatches
 from keras_dp.sampling.record_source import RandomAccessSource, RecordSpec
 from keras_dp.sampling.sampler import PhysicalBatch, Sampler
+from keras_dp.sampling.shuffled_batches import ShuffledBatches
 from keras_dp.sampling.tfrecord_shards import TFRecordShards
 from keras_dp.sampling.user_batches import UserBatches
 
@@ -22,6 +23,7 @@ __all__ = [
     "RandomMicrobatches",
     "RecordSpec",
     "Sampler",
+    "ShuffledBatches",
     "TFRecordShards",
     "UserBatches",
 ]

@@ -66,10 +66,27 @@ class Pass(NamedTuple):
         """
         return cls(secrets.randbits(63), secrets.randbits(63))
 
+    @classmethod
+    def of_id(cls, epoch_id: str) -> Self:
+        """Returns the pass of an `epoch_id`.
+
+        >>> of = Pass.new()
+        >>> Pass.of_id(of.epoch_id) == of
+        True
+        """
+        bits, _, number = epoch_id.partition("-")
+        return cls(int(bits[:16], 16), int(bits[16:], 16), int(number))
+
     @property
     def epoch_id(self) -> str:
         """The id that the rounds of the pass share, and no others do."""
         return f"{self.high:016x}{self.low:016x}-{self.number}"
+
+    def next_round(self) -> Self:
+        """Returns the pass of the round that follows."""
+        if self.rounds_left:
+            return self
+        return self._replace(number=self.number + 1)
 
 
 class Draw(NamedTuple):
@@ -240,7 +257,10 @@ class Sampler(abc.ABC):
 
     @abc.abstractmethod
     def sampling_of(self, of: Pass) -> SamplingEvent:
-        """Returns the event that a ledger records for the rounds of a pass."""
+        """Returns the event that a ledger records for the rounds of a pass.
+
+        Where rounds make passes, its `epoch_id` is that of the pass.
+        """
 
     def planned(
         self, rounds: int, first: Pass | None = None

@@ -1,5 +1,6 @@
 """From what `fit` is given to physical batches of one sample."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -7,9 +8,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_dp.ledger import SamplingEvent, UnverifiedSampling
+from keras_dp.ledger import Round, SamplingEvent, UnverifiedSampling
 from keras_dp.optimizers.record_batch import Grouping
 from keras_dp.sampling import Sampler
+from keras_dp.sampling.sampler import Pass
 from keras_dp.training.class_weights import with_class_weights
 from keras_dp.training.sampled_batches import SampledBatches, mapped_structure
 
@@ -23,6 +25,9 @@ class PhysicalStep(NamedTuple):
         sample_weight: Weights, or `None`.
         mask: Shape `[batch]`, false for padding; `None` if there is none.
         ends_sample: Whether the sample ends here, and is released.
+        sampling: How the sample was drawn: unverified unless the library drew
+            it.
+        next_sampling: How that of the next round will be.
     """
 
     x: Any
@@ -30,6 +35,8 @@ class PhysicalStep(NamedTuple):
     sample_weight: Any
     mask: tf.Tensor | None
     ends_sample: bool
+    sampling: SamplingEvent = UnverifiedSampling()
+    next_sampling: SamplingEvent = UnverifiedSampling()
 
     @property
     def data(self) -> tuple[Any, Any, Any]:
@@ -58,11 +65,25 @@ class DataAdapter:
         return isinstance(self.source, Sampler)
 
     @property
-    def sampling(self) -> SamplingEvent:
-        """How samples are drawn: unverified unless the library draws them."""
-        if self.is_sampler:
-            return self.source.sampling_event
-        return UnverifiedSampling()
+    def rounds_per_pass(self) -> int | None:
+        """Rounds of one epoch of the ledger, `None` if it knows no epochs."""
+        return self.source.rounds_per_pass if self.is_sampler else None
+
+    def coming(self, planned: Round, rounds: int) -> list[tuple[Round, int]]:
+        """Returns the rounds that come, each with its count.
+
+        Args:
+            planned: The first of them, which begins a pass if there are any.
+            rounds: How many.
+        """
+        if self.rounds_per_pass is None:
+            return [(planned, rounds)]
+        sampling: Any = planned.sampling
+        events = self.source.planned(rounds, Pass.of_id(sampling.epoch_id))
+        return [
+            (dataclasses.replace(planned, sampling=each), count)
+            for each, count in events
+        ]
 
     @property
     def unit(self) -> str:
@@ -123,14 +144,23 @@ class DataAdapter:
                 _tensors, keras.utils.unpack_x_y_sample_weight(data)
             )
             return PhysicalStep(x, y, weight, mask=None, ends_sample=True)
-        leaves, mask, ends_sample = data
+        leaves, mask, ends_sample, numbers = data
+        of = Pass(*map(int, numbers))
         records = keras.tree.pack_sequence_as(
             mapped_structure(self.source), list(leaves)
         )
         x, y, weight = keras.utils.unpack_x_y_sample_weight(records)
         if self.class_weight is not None:
             weight = with_class_weights(y, weight, self.class_weight)
-        return PhysicalStep(x, y, weight, mask, bool(ends_sample))
+        return PhysicalStep(
+            x,
+            y,
+            weight,
+            mask,
+            bool(ends_sample),
+            self.source.sampling_of(of),
+            self.source.sampling_of(of.next_round()),
+        )
 
 
 def example_batch(step: PhysicalStep, examples: int) -> tuple[Any, Any, bool]:

@@ -45,14 +45,21 @@ class EpsilonLimit:
     holds rounds that are not of this training.
     """
 
-    def __init__(self, target: PrivacyTarget, ledger: PrivacyLedger) -> None:
+    def __init__(
+        self,
+        target: PrivacyTarget,
+        ledger: PrivacyLedger,
+        rounds_per_pass: int | None = None,
+    ) -> None:
         """Starts without a search.
 
         Args:
             target: Which the ledger as a whole must meet.
             ledger: Where the training is recorded.
+            rounds_per_pass: See `rounds_left`.
         """
         self.target, self._ledger = target, ledger
+        self._rounds_per_pass = rounds_per_pass
         self._mechanism: tuple[CountedMechanism, ...] | None = None
         self._others = self._most = 0
 
@@ -76,6 +83,7 @@ class EpsilonLimit:
                 accountant=self.target.accountant,
                 neighbours=self.target.neighbours,
                 group_size=self._ledger.header.rows_per_unit,
+                rounds_per_pass=self._rounds_per_pass,
             )
         return max(0, min(count, self._most - held))
 

@@ -9,7 +9,7 @@ from absl import logging
 
 from keras_dp.errors import BudgetExceededError, PrivateTrainingError
 from keras_dp.keras_internals import counting_one_replica
-from keras_dp.ledger import Round
+from keras_dp.ledger import Round, SamplingEvent, UnverifiedSampling
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.training.batch_computation import BatchKind
 from keras_dp.training.data_adapter import DataAdapter, PhysicalStep
@@ -80,6 +80,7 @@ class TrainingLoop:
         self._seeds, self._seeds_are_new = seeds, False
         self._own: Iterator[Any] | None = None
         self._planned: Any = None
+        self._sampling: SamplingEvent = UnverifiedSampling()
         self.recorder: RoundRecorder | UnrecordedRounds
         self.recorder = UnrecordedRounds()
         ledger = optimizer.required_ledger()
@@ -162,7 +163,7 @@ class TrainingLoop:
     def _planned_round(self) -> Round:
         return self._optimizer.planned_round(
             self._plan(),
-            self._adapter.sampling,
+            self._sampling,
             seeded=self._adapter.seeded,
             gradient_bound_factor=self._bound_factor,
         )
@@ -215,6 +216,7 @@ class TrainingLoop:
     def _run_round(self, iterator: Iterator[Any]) -> Mapping[str, Any]:
         """Runs one sample to its release."""
         batch = self._next_batch(iterator)
+        self._turn_to(batch.sampling)
         step = self._prepared(batch)
         if self._optimizer.round.adapts:
             self._planned = None
@@ -235,7 +237,14 @@ class TrainingLoop:
             logs, event = step.release(planned)
         self.recorder.released(event)
         self._rounds_run += 1
+        self._turn_to(batch.next_sampling)
         return logs
+
+    def _turn_to(self, sampling: SamplingEvent) -> None:
+        """Settles what is reserved of a pass that has ended."""
+        if sampling != self._sampling:
+            self.recorder.settle()
+            self._sampling = sampling
 
     def _kind(
         self, step: TrainingStep, batch: PhysicalStep, *, first: bool

@@ -74,6 +74,7 @@ class Preparation(NamedTuple):
             model=summary_hash(self.model),
             most=most,
             limit=self.limit,
+            coming=self.adapter.coming,
         )
 
 
@@ -127,7 +128,7 @@ def prepared(
     limit = None
     if target is not None:
         check_one_worker(replicas.workers)
-        limit = EpsilonLimit(target, ledger)
+        limit = EpsilonLimit(target, ledger, adapter.rounds_per_pass)
     return Preparation(model, ledger, adapter, replicas, delta, limit)
 
 

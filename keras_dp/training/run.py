@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+from collections.abc import Callable, Iterable
 
 from keras_dp import _check
 from keras_dp.budgets import charge_of, chosen_account
@@ -16,6 +17,8 @@ from keras_dp.ledger import (
 )
 from keras_dp.ledger.statements import PURPOSES
 from keras_dp.training.epsilon_limit import EpsilonLimit
+
+Coming = Callable[[Round, int], Iterable[tuple[Round, int]]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,6 +85,7 @@ class TrainingRun:
         model: str = "",
         most: int | None = None,
         limit: EpsilonLimit | None = None,
+        coming: Coming = lambda planned, rounds: [(planned, rounds)],
     ) -> None:
         """Starts without a row in the ledger.
 
@@ -93,6 +97,7 @@ class TrainingRun:
             model: SHA-256 of the model's summary.
             most: The most rounds that will run; `None` if nobody knows.
             limit: How many rounds a target leaves room for.
+            coming: From the first round and a number to all rounds, counted.
 
         Raises:
             ValueError: The ledger has no such account, or several of which
@@ -104,7 +109,7 @@ class TrainingRun:
         self._model, self._most = model, most
         self._account = chosen_account(ledger, self._details.account)
         self._run: Run | None = None
-        self._own = 0
+        self._own, self._coming = 0, coming
 
     @property
     def has_limit(self) -> bool:
@@ -233,7 +238,7 @@ class TrainingRun:
                 model=self._model,
             )
             if most:
-                self._run.plan([(planned, most)])
+                self._run.plan(self._coming(planned, most))
         return self._run
 
     def _account_now(self) -> AccountRecord | None:

@@ -14,6 +14,7 @@ from keras_dp.sampling import PhysicalBatch, Sampler
 from keras_dp.sampling.aligned import ALIGNMENT_BYTES
 from keras_dp.sampling.nests import Nest
 from keras_dp.sampling.prefetch import Prefetched
+from keras_dp.sampling.sampler import Pass
 from keras_dp.training.record_map import record_map
 
 # One more would only wait: the thread is as fast as the loop on average.
@@ -38,8 +39,8 @@ class SampledBatches(tf.data.Dataset):
     iterator.
 
     Attributes:
-        element_spec: Leaves of the records, the mask, and whether the sample
-            ends.
+        element_spec: Leaves of the records, the mask, whether the sample ends,
+            and the `Pass` as numbers.
     """
 
     def __init__(self, sampler: Sampler) -> None:
@@ -49,9 +50,12 @@ class SampledBatches(tf.data.Dataset):
             _specs(sampler, size),
             tf.TensorSpec((size,), tf.bool),
             tf.TensorSpec((), tf.bool),
+            tf.TensorSpec((len(Pass._fields),), tf.int64),
         )
         self._plain = tf.data.Dataset.from_generator(
-            lambda: _elements(sampler.rounds(self._change), lambda leaf: leaf),
+            lambda: _elements(
+                sampler.rounds_of_passes(self._change), np.asarray
+            ),
             output_signature=spec,
         ).prefetch(_AHEAD)
         super().__init__(variant_of(self._plain))
@@ -71,7 +75,7 @@ class SampledBatches(tf.data.Dataset):
             iterator: Iterator[Any] = super().__iter__()
             return iterator
         # Asked for here, not in the thread: streams of a seed are in order.
-        batches = self._sampler.rounds(self._change)
+        batches = self._sampler.rounds_of_passes(self._change)
         return Prefetched(_elements(batches, as_tensor), ahead=_AHEAD)
 
 
@@ -121,18 +125,20 @@ def _specs(sampler: Sampler, size: int | None) -> tuple[tf.TensorSpec, ...]:
 
 
 def _elements(
-    batches: Iterator[PhysicalBatch], converted: Callable[[Any], Any]
+    batches: Iterator[tuple[PhysicalBatch, Pass]],
+    converted: Callable[[Any], Any],
 ) -> Iterator[Any]:
-    for batch in _surfacing(batches):
+    for batch, of in _surfacing(batches):
         leaves = keras.tree.flatten(batch.records)
         yield (
             tuple(map(converted, leaves)),
             converted(batch.mask),
             batch.ends_sample,
+            tuple(of),
         )
 
 
-def _surfacing(batches: Iterator[PhysicalBatch]) -> Iterator[PhysicalBatch]:
+def _surfacing(batches: Iterator[Any]) -> Iterator[Any]:
     """Renames what Keras would take for the end of the data."""
     try:
         yield from batches

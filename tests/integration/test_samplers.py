@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import keras_dp
 from keras_dp.errors import PrivateTrainingError
@@ -13,6 +14,9 @@ LOSS = keras.losses.BinaryCrossentropy(from_logits=True)
 SAMPLERS = {
     "fixed size": lambda data, **options: keras_dp.FixedSizeBatches(
         data, sample_size=SIZE, **options
+    ),
+    "shuffled": lambda data, **options: keras_dp.ShuffledBatches(
+        data, batch_size=SIZE, **options
     ),
 }
 
@@ -96,8 +100,6 @@ class TestEverySampler:
         assert len(answers) == len(ledger) == 9
 
     def test_stores_a_data_set(self, new_samples) -> None:
-        import tensorflow as tf
-
         dataset = tf.data.Dataset.from_tensor_slices(data()).batch(16)
         kind = type(new_samples(data()))
         size = {"sample_size": SIZE}
@@ -179,3 +181,92 @@ def test_samples_of_fixed_size_are_recorded(ledger) -> None:
     assert round_.sampling == FixedSizeWithoutReplacement(8, 50, True)
     assert count == 12
     assert keras_dp.accountants.strongest_neighbours(ledger) == "replace_one"
+
+
+class TestShuffledPasses:
+    def test_are_recorded_each_under_an_id(self, ledger) -> None:
+        samples = SAMPLERS["shuffled"](data())
+
+        compiled(ledger).fit(samples, epochs=3, verbose=0)
+
+        epochs = [round_.sampling for round_, _ in ledger.rounds]
+        assert [count for _, count in ledger.rounds] == [7, 7, 7]
+        assert len({each.epoch_id for each in epochs}) == 3
+        assert all(each.drawn_by_library for each in epochs)
+        (run,) = ledger.runs
+        assert run.plan == tuple(ledger.rounds)
+        assert keras_dp.budgets.guarantee(ledger, delta=1e-5).basis == "plan"
+
+    def test_need_not_be_the_epochs_of_fit(self, ledger) -> None:
+        samples = SAMPLERS["shuffled"](data())
+
+        compiled(ledger).fit(samples, epochs=2, steps_per_epoch=10, verbose=0)
+
+        assert [count for _, count in ledger.rounds] == [7, 7, 6]
+        assert ledger.runs[0].plan == tuple(ledger.rounds)
+
+    def test_begin_anew_where_training_does(self, ledger) -> None:
+        """No pass goes on after its training: ids would cover records twice."""
+        samples, private = SAMPLERS["shuffled"](data()), compiled(ledger)
+
+        for _ in range(3):
+            private.fit(samples, steps_per_epoch=2, verbose=0)
+
+        assert [count for _, count in ledger.rounds] == [2, 2, 2]
+        assert len({each.sampling.epoch_id for each, _ in ledger.rounds}) == 3
+
+    def test_cost_a_round_each(self, ledger) -> None:
+        compiled(ledger).fit(SAMPLERS["shuffled"](data()), epochs=2, verbose=0)
+        query = ledger.rounds[0][0].queries
+        whole = keras_dp.ledger.Round(keras_dp.ledger.FullDataset(), query)
+        fourier = keras_dp.accountants.Fourier()
+
+        for neighbours in ("replace_one", "zero_out"):
+            assert fourier.epsilon(
+                ledger, delta=1e-5, neighbours=neighbours
+            ) == fourier.epsilon(
+                [(whole, 2)], delta=1e-5, neighbours=neighbours
+            )
+
+    def test_carry_trees(self, ledger) -> None:
+        private = keras_dp.PrivateModel(new_model())
+        query = keras_dp.NormalizedQuery(
+            keras_dp.TreeResidualSumQuery(
+                1.0, 8.0, [tf.TensorSpec([FEATURES, 1]), tf.TensorSpec([1])]
+            ),
+            denominator=SIZE,
+        )
+        private.compile(
+            keras_dp.optimizers.DPSGD(0.5, query=query, ledger=ledger),
+            loss=LOSS,
+        )
+
+        private.fit(
+            SAMPLERS["shuffled"](data()),
+            epochs=500,
+            target_epsilon=3.0,
+            delta=1e-3,
+            verbose=0,
+        )
+
+        fourier = keras_dp.accountants.Fourier()
+        assert 2.0 < fourier.epsilon(ledger, delta=1e-3) <= 3.0
+        assert len(ledger) % 7 == 0
+
+    def test_of_a_dead_process_count_in_full(self, ledger) -> None:
+        """What was reserved stays in the ledger, under the id of its pass."""
+
+        class Died(BaseException):
+            pass
+
+        class Dies(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None):
+                if batch == 3:
+                    raise Died
+
+        samples, private = SAMPLERS["shuffled"](data()), compiled(ledger)
+        with pytest.raises(Died):
+            private.fit(samples, verbose=0, callbacks=[Dies()])
+        private.fit(samples, verbose=0)
+
+        assert [count for _, count in ledger.rounds] == [4, 7]

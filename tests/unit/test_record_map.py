@@ -22,7 +22,7 @@ def sampler(function, data=(IMAGES, IDS), **options):
 
 
 def batches(source, count=3):
-    for leaves, mask, _ in itertools.islice(SampledBatches(source), count):
+    for leaves, mask, *_ in itertools.islice(SampledBatches(source), count):
         yield [np.asarray(leaf) for leaf in leaves], np.asarray(mask)
 
 
@@ -175,5 +175,5 @@ class TestRefusals:
 def test_the_sampler_itself_yields_records_as_they_are_stored() -> None:
     source = sampler(lambda x, y: (x * 0, y))
 
-    (x, y), mask, _ = next(iter(source))
+    (x, y), mask, *_ = next(iter(source))
     np.testing.assert_array_equal(x[mask], IMAGES[y[mask]])

@@ -76,7 +76,7 @@ class TestBatches:
         data = {"x": data.astype(dtype), "y": np.arange(500).astype("S3")}
         expected = iter(sampler(data, physical_batch_size=24))
 
-        for leaves, mask, ends in itertools.islice(
+        for leaves, mask, ends, _ in itertools.islice(
             SampledBatches(sampler(data, physical_batch_size=24)), 8
         ):
             records, real, last = next(expected)
@@ -93,14 +93,15 @@ class TestBatches:
         @tf.function
         def total():
             result = tf.zeros([], tf.float64)
-            for leaves, _, _ in dataset.take(3):
+            for leaves, *_ in dataset.take(3):
                 result += tf.reduce_sum(leaves[0])
             return result
 
-        leaves, mask, ends = dataset.element_spec
+        leaves, mask, ends, pass_ = dataset.element_spec
         assert leaves[0].is_compatible_with(eager[0][0][0])
         assert mask.is_compatible_with(eager[0][1])
         assert ends == tf.TensorSpec((), tf.bool)
+        assert pass_ == tf.TensorSpec((4,), tf.int64)
         assert total() == sum(tf.reduce_sum(each[0][0]) for each in eager)
 
     def test_stay_what_they_are(self):
@@ -108,7 +109,7 @@ class TestBatches:
         kept = list(itertools.islice(SampledBatches(sampler()), 40))
         expected = itertools.islice(sampler(), 40)
 
-        for (leaves, _, _), batch in zip(kept, expected, strict=True):
+        for (leaves, *_), batch in zip(kept, expected, strict=True):
             np.testing.assert_array_equal(leaves[0], batch.records)
 
     def test_of_two_iterators_are_streams_in_the_order_of_asking(self):

@@ -121,7 +121,7 @@ class Replicas:
         x, y, weight = (
             keras.tree.map_structure(filled, part) for part in step.data
         )
-        return PhysicalStep(x, y, weight, filled(mask), step.ends_sample)
+        return step._replace(x=x, y=y, sample_weight=weight, mask=filled(mask))
 
     def run(self, function: Callable[..., Any], parts: tuple[Any, ...]) -> Any:
         """Calls a function on every replica of this worker, each on its part.

@@ -1,0 +1,118 @@
+"""Disjoint batches of shuffled passes over the data."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from typing_extensions import override
+
+from keras_dp import _check, _peers
+from keras_dp.ledger import DisjointBatches
+from keras_dp.sampling.nests import Nest
+from keras_dp.sampling.random_rows import random_places
+from keras_dp.sampling.random_words import Words
+from keras_dp.sampling.record_source import RandomAccessSource
+from keras_dp.sampling.sampler import Draw, Pass, Sampler
+
+
+class ShuffledBatches(Sampler):
+    """Cuts freshly shuffled passes over the data into disjoint batches.
+
+    Iterating gives physical batches without end, pass after pass. A pass is an
+    epoch of `fit`. Where `batch_size` does not divide the number of records,
+    the last batch of each pass is smaller, and padded.
+
+    Guarantee: in a pass each record is in exactly one batch. Each iterator
+    begins a pass of its own, whose `epoch_id` nothing else has: a training that
+    is stopped, or goes on after a crash, never takes a record twice under one
+    id. Replacing a record leaves all others in the batches and rows that they
+    had.
+
+    Nothing is amplified: what is accounted for does not depend on the order,
+    and a whole pass costs what one round without sampling costs, under the
+    relations "zero out" and "replace one" (adding a record would move others).
+    It is the sampling for queries on trees (`TreeResidualSumQuery`), and for
+    little noise with few passes; `PoissonBatches` is better for most others.
+
+    There are no microbatches here, and no shards for the workers of a cluster.
+    Several replicas of one worker share a batch. A chosen `seed` has no effect
+    outside of `reproducible()`, as for `PoissonBatches`. The number of records
+    is public: that of rounds tells it.
+
+    Attributes: those of `Sampler`, and
+        batch_size: Records of a batch, but for the last of a pass.
+
+    >>> batches = ShuffledBatches(np.arange(10), batch_size=4)
+    >>> samples = iter(batches)
+    >>> one_pass = [next(samples) for _ in range(batches.rounds_per_pass)]
+    >>> [int(batch.mask.sum()) for batch in one_pass]
+    [4, 4, 2]
+    >>> sorted(int(x) for batch in one_pass for x in batch.records[batch.mask])
+    [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+    """
+
+    rounds_per_pass: int
+
+    @_peers.explains(_peers.SHUFFLED)
+    def __init__(
+        self,
+        data: Nest | RandomAccessSource,
+        *,
+        batch_size: int,
+        physical_batch_size: int | None = None,
+        map: Callable[..., Any] | None = None,  # noqa: A002 - as in tf.data.
+        seed: int | None = None,
+    ) -> None:
+        """Looks at the shapes of the data, and draws nothing.
+
+        Args:
+            data: As for `PoissonBatches`.
+            batch_size: Records of a batch, at most as many as there are.
+            physical_batch_size: At least 1; by default `batch_size`. Smaller
+                ones need less memory, and more steps a round.
+            map: As for `PoissonBatches`.
+            seed: As for `PoissonBatches`.
+
+        Raises:
+            TypeError: As for `PoissonBatches`.
+            ValueError: As for `PoissonBatches`.
+        """
+        super().__init__(data, map=map, seed=seed)
+        self.batch_size = self._checked_size(batch_size=batch_size)
+        if physical_batch_size is None:
+            physical_batch_size = self.batch_size
+        _check.integer_at_least(1, physical_batch_size=physical_batch_size)
+        self.physical_batch_size = int(physical_batch_size)
+        self.rounds_per_pass = -(-self.population_size // self.batch_size)
+        self.rounds_per_epoch = self.rounds_per_pass
+
+    @property
+    @override
+    def expected_sample_size(self) -> float:
+        return float(self.batch_size)
+
+    @override
+    def sampling_of(self, of: Pass) -> DisjointBatches:
+        return DisjointBatches(of.epoch_id, drawn_by_library=True)
+
+    def __repr__(self) -> str:
+        return (
+            f"<ShuffledBatches of {self.population_size:,} records, "
+            f"batch_size={self.batch_size}, "
+            f"physical_batch_size={self.physical_batch_size}>"
+        )
+
+    @override
+    def _draws(self, words: Words, places: Words) -> Iterator[Draw]:
+        of = Pass.new()
+        population, size = self.population_size, self.physical_batch_size
+        while True:
+            order = random_places(population, population, words)
+            for number in range(self.rounds_per_pass):
+                start = number * self.batch_size
+                batch = order[start : start + self.batch_size]
+                rows = np.full(-(-len(batch) // size) * size, -1, np.int64)
+                rows[: len(batch)] = batch
+                of = of._replace(rounds_left=self.rounds_per_pass - 1 - number)
+                yield Draw(rows.reshape(-1, size), of)
+            of = of._replace(number=of.number + 1)
