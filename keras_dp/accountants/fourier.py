@@ -43,6 +43,8 @@ _WITH_SLACK = (
     "is without it)"
 )
 _LEAST_NOISE, _MOST_NOISE = 1e-3, 1e9
+# Each takes some 10 ms.
+_MOST_PROBABILITIES = 4096
 # Each of two bounds that are percents apart is computed to this.
 _WIDTH_BETWEEN = 1e-5
 # Mass that may be left out: a share of delta, or this if it is not known.
@@ -105,7 +107,8 @@ class Fourier(Accountant):
 
     Memory and time do not depend on how often a round was repeated. Noise out
     of all proportion, of less than 0.001 or more than 1e9 times the bound, is
-    priced by `RDP`, with 0 as the lower bound.
+    priced by `RDP`, with 0 as the lower bound; and so are rounds of more than
+    4096 different sampling probabilities.
 
     Attributes:
         relative_width: How far apart the bounds may be, as a share of the upper
@@ -329,15 +332,24 @@ def _width(direction: Direction, relative_width: float) -> float:
 
 
 def _is_in_reach(rounds: tuple[CountedMechanism, ...]) -> bool:
-    """Returns whether noise is such that a law of losses can be computed.
+    """Returns whether a law of losses can be computed, and in a minute.
 
-    With less of it epsilon is in the hundreds of thousands, with more next to
-    nothing. There moments do.
+    With less noise epsilon is in the hundreds of thousands, with more next to
+    nothing. Rounds of one probability are computed together, whatever their
+    noise. Beyond this moments do.
     """
-    return not _MOMENTS.supports(rounds) or all(
-        _LEAST_NOISE <= mechanism.noise_multiplier <= _MOST_NOISE
+    sampled = [
+        mechanism
         for mechanism, _ in rounds
         if not isinstance(mechanism, Gaussian)
+    ]
+    return not _MOMENTS.supports(rounds) or (
+        all(
+            _LEAST_NOISE <= mechanism.noise_multiplier <= _MOST_NOISE
+            for mechanism in sampled
+        )
+        and len({each.sampling_probability for each in sampled})
+        <= _MOST_PROBABILITIES
     )
 
 

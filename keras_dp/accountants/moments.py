@@ -26,6 +26,7 @@ from keras_dp.accountants.renyi.divergences import (
     LOG_MOMENTS,
     check_moments,
 )
+from keras_dp.accountants.renyi.many_kinds import cells_of
 from keras_dp.errors import UnsupportedEventError
 
 # A hundred times the error measured against 40 digits.
@@ -46,7 +47,8 @@ class Moments(Accountant):
     Holds for rounds without sampling, and with Poisson sampling if neighbours
     differ by one record being there, or contributing, or not. The noise is
     symmetric, so that the larger of both directions of the loss is the one
-    of `log_moments`.
+    of `log_moments`. Many kinds of sampled rounds are taken together, as by
+    `RDP`.
 
     Attributes:
         max_moment: The largest `l`, >= 1; 32 in the paper.
@@ -103,8 +105,24 @@ class Moments(Accountant):
         """Returns `l = 1, 2, ...` and `alpha(l)` of all rounds, rounded up."""
         moments = np.arange(1, self.max_moment + 1, dtype=np.float64)
         total = np.zeros_like(moments)
+        sampled = []
         for mechanism, count in rounds:
-            total += count * log_moments(mechanism, moments)
+            if isinstance(mechanism, SampledGaussian | SampledDiscreteGaussian):
+                sampled.append((mechanism, float(count)))
+            else:
+                total += count * log_moments(mechanism, moments)
+        if sampled:
+            mechanisms, counts = zip(*sampled, strict=True)
+            cells = cells_of(mechanisms, np.array(counts))
+            corners = [
+                log_moments(SampledGaussian(z, q), moments)
+                for z, q in zip(
+                    cells.noise_multipliers.tolist(),
+                    cells.probabilities.tolist(),
+                    strict=True,
+                )
+            ]
+            total += cells.total(np.stack(corners, axis=1))
         return moments, total * _ROUND_UP
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import ClassVar, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -18,7 +19,7 @@ from keras_dp.accountants.renyi import best_order
 from keras_dp.accountants.renyi.divergences import (
     LOG_MOMENTS,
     check_moments,
-    composed_log_moment,
+    composed,
 )
 
 Conversion: TypeAlias = Literal["improved", "classic"]
@@ -64,7 +65,9 @@ class RDP(Accountant):
     | fixed size with replacement; sampled groups | none |
 
     Between the orders of discrete and encoded sums a chord bounds the log
-    moment.
+    moment. Of more than 512 kinds of sampled rounds those that are alike are
+    taken together. That loses 1e-9 to 3e-4 of epsilon if they differ in their
+    noise alone, and 1e-4 to 1e-2 if in probability too (`renyi.many_kinds`).
 
     Attributes:
         conversion: "improved" or "classic".
@@ -120,13 +123,14 @@ class RDP(Accountant):
     def _epsilon(
         self, rounds: tuple[CountedMechanism, ...], delta: float
     ) -> float:
-        if _total_variation_bound(rounds) <= delta:
+        log_moment = composed(rounds)
+        if _total_variation_bound(log_moment) <= delta:
             return 0.0
         log_delta = math.log(delta)
 
         def epsilon(excess: Array) -> Array:
             terms = [
-                composed_log_moment(rounds, excess) / excess,
+                log_moment(excess) / excess,
                 -log_delta / excess,
             ]
             if self.conversion == "improved":
@@ -138,22 +142,24 @@ class RDP(Accountant):
     def _delta(
         self, rounds: tuple[CountedMechanism, ...], epsilon: float
     ) -> float:
+        log_moment = composed(rounds)
+
         def log_delta(excess: Array) -> Array:
             with np.errstate(over="ignore"):
                 less = np.minimum(excess * epsilon, _LARGEST)
-            terms = [composed_log_moment(rounds, excess), -less]
+            terms = [log_moment(excess), -less]
             if self.conversion == "improved":
                 terms.append(conversion(excess))
             return _sum_rounded_up(np.stack(terms))
 
         least = math.exp(min(0.0, best_order.least(log_delta)))
-        return min(least, _total_variation_bound(rounds))
+        return min(least, _total_variation_bound(log_moment))
 
 
-def _total_variation_bound(rounds: tuple[CountedMechanism, ...]) -> float:
+def _total_variation_bound(log_moment: Callable[[Array], Array]) -> float:
     """Returns a bound on delta at epsilon 0, and so at every epsilon."""
     near_one = np.array([_NEAR_ONE])
-    divergence = float(composed_log_moment(rounds, near_one)[0]) / _NEAR_ONE
+    divergence = float(log_moment(near_one)[0]) / _NEAR_ONE
     pinsker = math.sqrt(divergence / 2)
     bretagnolle_huber = math.sqrt(-math.expm1(-divergence))
     return min(pinsker, bretagnolle_huber) * (1 + _SUM_ERROR)

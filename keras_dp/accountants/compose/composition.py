@@ -48,13 +48,7 @@ class Composition:
         """The largest sum of losses, in nats; may be infinite."""
         if self.gaussian > 0:
             return math.inf
-        return math.fsum(
-            count * loss.largest
-            for each in self.families
-            for loss, count in zip(
-                each.losses, each.counts.tolist(), strict=True
-            )
-        )
+        return math.fsum(each.largest for each in self.families)
 
     def intervals(self, tilt: float, tolerance: float) -> list[Interval]:
         """Returns losses that stand for the rounds at tilts up to `tilt`.

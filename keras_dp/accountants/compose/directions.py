@@ -9,9 +9,11 @@ import numpy as np
 from scipy import stats
 
 from keras_dp.accountants.arrays import Array
-from keras_dp.accountants.compose.composition import (
-    Composition,
-    composed,
+from keras_dp.accountants.compose.composition import Composition
+from keras_dp.accountants.compose.many_noises import (
+    Kind,
+    families,
+    family_of,
 )
 from keras_dp.accountants.loss.fixed_size import FixedSizeLoss
 from keras_dp.accountants.loss.loss_distribution import LossDistribution
@@ -31,6 +33,8 @@ from keras_dp.errors import UnsupportedEventError
 
 # A kind of rounds whose moments are not interpolated has so many noises.
 _MOST_NOISES = 16
+# And so many probabilities: fewer are computed one by one, if it takes long.
+_MOST_PROBABILITIES = 256
 
 
 class Direction(NamedTuple):
@@ -60,13 +64,18 @@ def directions(
     """
     gaussian = 0.0
     total = sum(count for _, count in rounds)
-    noises = _noises_of(rounds)
+    between = _between(rounds)
     losses: list[tuple[float, tuple[_Losses, _Losses]]] = []
+    sampled: defaultdict[float, list[tuple[float, float]]] = defaultdict(list)
     for mechanism, count in rounds:
+        z = mechanism.noise_multiplier
         if isinstance(mechanism, Gaussian):
-            gaussian += count / mechanism.noise_multiplier**2
+            gaussian += count / z**2
             continue
-        less, more = _between(mechanism, noises.get(type(mechanism)))
+        if isinstance(mechanism, SampledGaussian):
+            sampled[mechanism.sampling_probability].append((z, float(count)))
+            continue
+        less, more = between[type(mechanism)].of(mechanism)
         both = _losses(less, left_out / total)
         if less is not more:
             noisier = _losses(more, left_out / total)
@@ -80,18 +89,30 @@ def directions(
         for mechanism, _ in rounds
     ):
         left_out = 0.0
-    made: dict[tuple[LossDistribution, ...], Composition] = {}
+    noises = {q: np.array(members).T for q, members in sampled.items()}
+    made: dict[tuple[Any, ...], Composition] = {}
 
     def of(direction: int, side: int) -> Composition:
         """Returns equal compositions as one object."""
+        is_added = direction == 1
         key = tuple(both[direction][side] for _, both in losses)
-        if key not in made:
+        key_of_all = (is_added and bool(sampled), *key)
+        if key_of_all not in made:
             found: defaultdict[LossDistribution, float] = defaultdict(float)
             for loss, (count, _) in zip(key, losses, strict=True):
                 found[loss] += count
             counts = np.array(list(found.values()))
-            made[key] = composed(tuple(found), counts, gaussian)
-        return made[key]
+            made[key_of_all] = Composition(
+                (
+                    *(
+                        family_of(Kind((1 - q, q), is_added), *both)
+                        for q, both in noises.items()
+                    ),
+                    *families(tuple(found), counts),
+                ),
+                gaussian,
+            )
+        return made[key_of_all]
 
     first, second = (
         Direction(of(direction, 0), of(direction, 1), left_out)
@@ -100,40 +121,81 @@ def directions(
     return (first,) if first == second else (first, second)
 
 
-def _noises_of(
+class _Between(NamedTuple):
+    """Noises and probabilities, rising, between which to round those of a kind.
+
+    Attributes:
+        noises: `None` if they are few.
+        probabilities: `None` if they are few.
+    """
+
+    noises: Array | None
+    probabilities: Array | None
+
+    def of(self, mechanism: Any) -> tuple[Any, Any]:
+        """Returns a mechanism that dominates it, and one that it dominates.
+
+        More noise is post-processing, and so is to leave some samples out.
+        """
+        z, q = mechanism.noise_multiplier, mechanism.sampling_probability
+        less: dict[str, float] = {}
+        more: dict[str, float] = {}
+        if self.noises is not None:
+            less["noise_multiplier"], more["noise_multiplier"] = _around(
+                self.noises, z
+            )
+        if self.probabilities is not None:
+            more["sampling_probability"], less["sampling_probability"] = (
+                _around(self.probabilities, q)
+            )
+        if not less:
+            return mechanism, mechanism
+        return (
+            dataclasses.replace(mechanism, **less),
+            dataclasses.replace(mechanism, **more),
+        )
+
+
+def _around(lines: Array, value: float) -> tuple[float, float]:
+    return (
+        float(lines[np.searchsorted(lines, value, side="right") - 1]),
+        float(lines[np.searchsorted(lines, value)]),
+    )
+
+
+def _between(
     rounds: tuple[CountedMechanism, ...],
-) -> dict[type[Mechanism], Array]:
-    """Returns noises, rising, between which to round those of a kind.
+) -> dict[type[Mechanism], _Between]:
+    """Returns between what to round each kind of mechanism.
 
     The moments of other kinds are interpolated (`many_noises`), or are few.
     """
-    every: defaultdict[type[Mechanism], set[float]] = defaultdict(set)
+    every: defaultdict[type[Mechanism], list[Any]] = defaultdict(list)
     for mechanism, _ in rounds:
         if not isinstance(mechanism, Gaussian | SampledGaussian):
-            every[type(mechanism)].add(mechanism.noise_multiplier)
-    found = {}
-    for kind, noises in every.items():
-        if len(noises) > _MOST_NOISES:
-            between = np.geomspace(min(noises), max(noises), _MOST_NOISES)
-            between[[0, -1]] = min(noises), max(noises)
-            found[kind] = between
-    return found
+            every[type(mechanism)].append(mechanism)
+    return {
+        kind: _Between(
+            _lines({each.noise_multiplier for each in members}, _MOST_NOISES),
+            # The probability of the others follows from integers.
+            None
+            if kind is WithReplacementGaussian
+            else _lines(
+                {each.sampling_probability for each in members},
+                _MOST_PROBABILITIES,
+            ),
+        )
+        for kind, members in every.items()
+    }
 
 
-def _between(mechanism: Any, noises: Array | None) -> tuple[Any, Any]:
-    """Returns the mechanism with less noise, and with more.
-
-    More noise is post-processing: the first dominates it, and it the second.
-    """
-    if noises is None:
-        return mechanism, mechanism
-    z = mechanism.noise_multiplier
-    less = float(noises[np.searchsorted(noises, z, side="right") - 1])
-    more = float(noises[np.searchsorted(noises, z)])
-    return (
-        dataclasses.replace(mechanism, noise_multiplier=less),
-        dataclasses.replace(mechanism, noise_multiplier=more),
-    )
+def _lines(values: set[float], most: int) -> Array | None:
+    """Returns lines from the least value to the largest, if they are many."""
+    if len(values) <= most:
+        return None
+    found = np.geomspace(min(values), max(values), _MOST_NOISES)
+    found[[0, -1]] = min(values), max(values)
+    return np.asarray(found)
 
 
 class _Losses(NamedTuple):
@@ -162,12 +224,6 @@ def _mixtures(
         MixtureLoss(noise_multiplier, probabilities, is_added=False),
         MixtureLoss(noise_multiplier, probabilities, is_added=True),
     )
-
-
-@_losses.register
-def _(mechanism: SampledGaussian, left_out: float) -> tuple[_Losses, _Losses]:
-    q = mechanism.sampling_probability
-    return _exact(*_mixtures(mechanism.noise_multiplier, (1 - q, q)))
 
 
 @_losses.register

@@ -29,10 +29,11 @@ import functools
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.polynomial import chebyshev
+from typing_extensions import override
 
 from keras_dp.accountants.arrays import EPSILON, EXPONENT, Array, Points, log1p
 from keras_dp.accountants.loss.decay import Repeated
@@ -125,16 +126,29 @@ class Interval(NamedTuple):
         bad = np.flatnonzero(~(error <= np.maximum(tolerance, rounding)))
         if bad.size * self.counts.size > _MOST_VALUES:
             raise TooSlowError
-        noise = noise + math.exp(self._log_error)
-        basis = chebyshev.chebvander(self.places, len(found) - 1)
-        parts = math.ceil(bad.size * self.counts.size / _AT_ONCE)
-        for part in np.array_split(bad, max(parts, 1)):
-            each = basis @ found[:, part]
-            share = noise[part] / np.maximum(np.abs(1 + each), _LEAST)
-            sums[part] = self.counts @ log1p(each)
-            off[part] = self.counts @ np.log1p(share)
+        if bad.size:
+            noise = noise[bad] + math.exp(self._log_error)
+            sums[bad], off[bad] = self._one_by_one(found[:, bad], noise)
         is_known = np.isfinite(sums) & np.isfinite(off)
         return np.where(is_known, sums, 0.0), np.where(is_known, off, np.inf)
+
+    def _one_by_one(self, found: Points, noise: Array) -> tuple[Points, Array]:
+        """Returns the sum and its errors, with a term for each kind of round.
+
+        Args:
+            found: Coefficients of `M - 1`, shape `[points, n]`.
+            noise: Errors of interpolated values, shape `[n]`.
+        """
+        sums, off = np.zeros_like(found[0]), np.zeros_like(noise)
+        step = max(1, _AT_ONCE // noise.size)
+        for start in range(0, self.counts.size, step):
+            part = slice(start, start + step)
+            basis = chebyshev.chebvander(self.places[part], len(found) - 1)
+            each = basis @ found
+            share = noise / np.maximum(np.abs(1 + each), _LEAST)
+            sums += self.counts[part] @ log1p(each)
+            off += self.counts[part] @ np.log1p(share)
+        return sums, off
 
     @property
     def _log_error(self) -> float:
@@ -178,6 +192,16 @@ def _coefficients(size: int) -> Array:
     return np.asarray(found)
 
 
+def _sums_of_basis(places: Array, counts: Array, size: int) -> Array:
+    """Returns the sums of Chebyshev polynomials at places, shape `[size]`."""
+    total = np.zeros(size)
+    step = max(1, _AT_ONCE // size)
+    for start in range(0, places.size, step):
+        part = slice(start, start + step)
+        total += counts[part] @ chebyshev.chebvander(places[part], size - 1)
+    return total
+
+
 def _points(size: int) -> Array:
     return np.asarray(-np.cos(np.pi * (np.arange(size) + 0.5) / size))
 
@@ -196,6 +220,22 @@ class Kind(NamedTuple):
     def loss(self, variance: float) -> MixtureLoss:
         """Returns the loss of a noise of `v`."""
         return MixtureLoss(variance**-0.5, self.probabilities, self.is_added)
+
+
+class _Noises(Sequence[LossDistribution]):
+    """The losses of one kind: made when asked for, as there may be many."""
+
+    def __init__(self, kind: Kind, noise_multipliers: Array) -> None:
+        self._kind, self._noise_multipliers = kind, noise_multipliers
+
+    @override
+    def __len__(self) -> int:
+        return self._noise_multipliers.size
+
+    @override
+    def __getitem__(self, index: Any) -> Any:
+        z = float(self._noise_multipliers[index])
+        return MixtureLoss(z, self._kind.probabilities, self._kind.is_added)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -217,6 +257,18 @@ class Family:
     found: dict[tuple[float, float], list[Interval]] = dataclasses.field(
         default_factory=dict
     )
+
+    @property
+    def largest(self) -> float:
+        """The largest sum of losses, in nats; may be infinite."""
+        if self.kind is not None:  # It does not depend on the noise.
+            return float(self.counts.sum()) * self.losses[0].largest
+        return math.fsum(
+            count * loss.largest
+            for loss, count in zip(
+                self.losses, self.counts.tolist(), strict=True
+            )
+        )
 
     def intervals(self, tilt: float, tolerance: float) -> list[Interval]:
         """Returns losses that stand for the rounds.
@@ -281,7 +333,7 @@ class Family:
             half = (ends[k + 1] - ends[k]) / 2
             at = (middle + half * _points(int(size))).tolist()
             places, counts = (v[part] - middle) / half, self.counts[part]
-            sums = counts @ chebyshev.chebvander(places, int(size) - 1)
+            sums = _sums_of_basis(places, counts, int(size))
             yield (
                 part,
                 Interval(
@@ -329,22 +381,35 @@ def families(
     losses: Sequence[LossDistribution], counts: Array
 ) -> tuple[Family, ...]:
     """Returns the losses, those that differ in their noise alone together."""
-    alike: defaultdict[Kind | None, list[tuple[float, int]]]
-    alike = defaultdict(list)
+    alike: defaultdict[Kind, list[tuple[float, float]]] = defaultdict(list)
+    single = []
     for index, loss in enumerate(losses):
-        kind, variance = None, 0.0
         if isinstance(loss, MixtureLoss) and len(loss.probabilities) == 2:
             kind = Kind(loss.probabilities, loss.is_added)
-            variance = loss.noise_multiplier**-2
-        alike[kind].append((variance, index))
-    found = []
-    for kind, members in alike.items():
-        members.sort()
-        order = [index for _, index in members]
-        v = np.array([variance for variance, _ in members if kind])
-        each = [losses[index] for index in order]
-        found.append(Family(each, counts[order], v, kind))
+            pair = loss.noise_multiplier, float(counts[index])
+            alike[kind].append(pair)
+        else:
+            single.append(index)
+    found = [
+        family_of(kind, *np.array(members).T) for kind, members in alike.items()
+    ]
+    if single:
+        others = [losses[index] for index in single]
+        found.append(Family(others, counts[single], np.empty(0), None))
     return tuple(found)
+
+
+def family_of(kind: Kind, noise_multipliers: Array, counts: Array) -> Family:
+    """Returns the losses of one kind.
+
+    Args:
+        kind: The parameters that they share.
+        noise_multipliers: `z`, shape `[losses]`.
+        counts: How many rounds there are of each, of the same shape.
+    """
+    order = np.argsort(-noise_multipliers, kind="stable")
+    z = noise_multipliers[order]
+    return Family(_Noises(kind, z), counts[order], z**-2, kind)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -1,7 +1,8 @@
 """Rényi divergence of mechanisms, and of the rounds of a ledger."""
 
-import itertools
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from keras_dp.accountants.normalize.mechanisms import (
     SampledGaussianReplaceOne,
 )
 from keras_dp.accountants.renyi import encoded, fixed_size, mixtures
+from keras_dp.accountants.renyi.many_kinds import cells_of
 from keras_dp.accountants.renyi.shifted_noise import check_noise
 from keras_dp.errors import UnsupportedEventError
 
@@ -28,6 +30,8 @@ from keras_dp.errors import UnsupportedEventError
 _ROUND_UP = 1 + 1e-12
 # Mechanisms at once, which bounds the memory.
 _BLOCK = 1024
+# Noises of one kind that are not interpolated; others are rounded down to them.
+_MOST_NOISES = 512
 
 
 def check_moments(mechanism: Mechanism) -> None:
@@ -73,25 +77,109 @@ def composed_log_moment(
         rounds: With noise multipliers > 0.
         excess: `b` > 0, the order minus one, shape `[n]`.
     """
-    total = np.zeros_like(excess)
-    ordered = sorted(rounds, key=lambda counted: _kind(counted).__name__)
-    for kind, group in itertools.groupby(ordered, key=_kind):
+    return composed(rounds)(excess)
+
+
+def composed(
+    rounds: Iterable[CountedMechanism],
+) -> Callable[[Array], Array]:
+    """Returns `composed_log_moment` as a function of the orders alone.
+
+    Many kinds of rounds are put together once, for all orders (`many_kinds`).
+    """
+    kinds: defaultdict[type[Mechanism], list[CountedMechanism]]
+    kinds = defaultdict(list)
+    for each in rounds:
+        kinds[type(each.mechanism)].append(each)
+    parts = []
+    for kind in sorted(kinds, key=lambda each: each.__name__):
         if kind not in LOG_MOMENTS:
             raise UnsupportedEventError(
                 "`rounds` must be of a kind with a known Rényi divergence. "
                 f"Received: {kind.__name__} in rounds."
             )
-        members = list(group)
-        for start in range(0, len(members), _BLOCK):
-            block = members[start : start + _BLOCK]
-            counts = np.array([float(count) for _, count in block])
-            moments = LOG_MOMENTS[kind]([m for m, _ in block], excess)
-            total = total + moments @ counts
-    return np.asarray(total * _ROUND_UP)
+        mechanisms = [mechanism for mechanism, _ in kinds[kind]]
+        counts = np.array([float(count) for _, count in kinds[kind]])
+        together = _TOGETHER.get(kind, _one_by_one)
+        parts.append(together(mechanisms, counts))
+
+    def log_moment(excess: Array) -> Array:
+        total = np.zeros_like(excess)
+        for part in parts:
+            total = total + part(excess)
+        return np.asarray(total * _ROUND_UP)
+
+    return log_moment
 
 
-def _kind(counted: CountedMechanism) -> type[Mechanism]:
-    return type(counted.mechanism)
+def _one_by_one(
+    mechanisms: Sequence[Any], counts: Array
+) -> Callable[[Array], Array]:
+    log_moments = LOG_MOMENTS[type(mechanisms[0])]
+
+    def total(excess: Array) -> Array:
+        return sum(
+            (
+                log_moments(mechanisms[start : start + _BLOCK], excess)
+                @ counts[start : start + _BLOCK]
+                for start in range(0, counts.size, _BLOCK)
+            ),
+            np.zeros_like(excess),
+        )
+
+    return total
+
+
+def _gaussians_together(
+    mechanisms: Sequence[Any], counts: Array
+) -> Callable[[Array], Array]:
+    """Returns the log moment, which is the same as of their sum of `1/z^2`."""
+    z = np.array([each.noise_multiplier for each in mechanisms])
+    total = float((counts / z**2).sum())
+    return lambda excess: np.asarray(excess * (1 + excess) * (total / 2))
+
+
+def _sampled_together(
+    mechanisms: Sequence[Any], counts: Array
+) -> Callable[[Array], Array]:
+    cells = cells_of(mechanisms, counts)
+    corners = [
+        SampledGaussian(z, q)
+        for z, q in zip(
+            cells.noise_multipliers.tolist(),
+            cells.probabilities.tolist(),
+            strict=True,
+        )
+    ]
+    return lambda excess: cells.total(_sampled(corners, excess))
+
+
+def _sampled_discrete_together(
+    mechanisms: Sequence[Any], counts: Array
+) -> Callable[[Array], Array]:
+    together = _sampled_together(mechanisms, counts)
+    return lambda excess: _between_integers(together, excess)
+
+
+def _rounded_together(
+    mechanisms: Sequence[Any], counts: Array
+) -> Callable[[Array], Array]:
+    """Returns a bound by less noise, if there are many noises.
+
+    More noise is post-processing.
+    """
+    z = np.array([each.noise_multiplier for each in mechanisms])
+    if z.size <= _MOST_NOISES:
+        return _one_by_one(mechanisms, counts)
+    noises = np.geomspace(z.min(), z.max(), _MOST_NOISES)
+    noises[0] = z.min()
+    less = noises[np.searchsorted(noises, z, side="right") - 1].tolist()
+    merged: Counter[Any] = Counter()
+    for mechanism, noise, count in zip(
+        mechanisms, less, counts.tolist(), strict=True
+    ):
+        merged[dataclasses.replace(mechanism, noise_multiplier=noise)] += count
+    return _one_by_one([*merged], np.array([*merged.values()], np.float64))
 
 
 def _gaussian(mechanisms: Sequence[Any], excess: Array) -> Array:
@@ -108,11 +196,24 @@ def _sampled_replace_one(mechanisms: Sequence[Any], excess: Array) -> Array:
 
 
 def _sampled_discrete(mechanisms: Sequence[Any], excess: Array) -> Array:
+    return _between_integers(lambda at: _sampled(mechanisms, at), excess)
+
+
+def _between_integers(
+    log_moments: Callable[[Array], Array], excess: Array
+) -> Array:
+    """Returns chords between integer orders.
+
+    Args:
+        log_moments: From `b`, shape `[n]`, to log moments, shape `[n, ...]`.
+        excess: `b` > 0, shape `[n]`.
+    """
     floor = np.floor(excess)
-    weight = (excess - floor)[:, None]
-    below = _sampled(mechanisms, np.maximum(floor, 1))
-    below = np.where(floor[:, None] > 0, below, 0.0)
-    return (1 - weight) * below + weight * _sampled(mechanisms, floor + 1)
+    below, above = log_moments(np.maximum(floor, 1)), log_moments(floor + 1)
+    axes = (-1, *[1] * (below.ndim - 1))
+    weight, floor = (excess - floor).reshape(axes), floor.reshape(axes)
+    below = np.where(floor > 0, below, 0.0)
+    return np.asarray((1 - weight) * below + weight * above)
 
 
 def _of_losses(
@@ -171,4 +272,17 @@ LOG_MOMENTS: Mapping[
     SampledDiscreteGaussian: _sampled_discrete,
     AdditiveNoise: _additives,
     OneOf: _one_of,
+}
+# How many mechanisms of a kind, with their counts, become the sum of their log
+# moments; those of other kinds are added up one by one.
+_TOGETHER: Mapping[
+    type[Mechanism],
+    Callable[[Sequence[Any], Array], Callable[[Array], Array]],
+] = {
+    Gaussian: _gaussians_together,
+    DiscreteGaussian: _gaussians_together,
+    SampledGaussian: _sampled_together,
+    SampledDiscreteGaussian: _sampled_discrete_together,
+    SampledGaussianReplaceOne: _rounded_together,
+    FixedSizeGaussian: _rounded_together,
 }
