@@ -3,11 +3,18 @@
 import dataclasses
 import math
 
-from keras_dp.accountants.accountant import Accountant
-from keras_dp.accountants.attacks.group_privacy import group_epsilon
-from keras_dp.accountants.normalize.adjacency import Neighbours
+from keras_dp.accountants.accountant import Accountant, check_delta
+from keras_dp.accountants.attacks.group_privacy import Group
+from keras_dp.accountants.normalize.adjacency import (
+    Neighbours,
+    chosen_neighbours,
+)
+from keras_dp.accountants.normalize.normalize import normalized
+from keras_dp.accountants.normalize.normalized_rounds import (
+    NormalizedRounds,
+)
 from keras_dp.accountants.normalize.rounds import LedgerLike, counted_rounds
-from keras_dp.accountants.replay import chosen
+from keras_dp.accountants.replay import replayed
 from keras_dp.errors import UnsupportedEventError
 
 
@@ -85,23 +92,23 @@ def claim(
     >>> print(claim([(step, 10_000)], delta=1e-5).sentence("patient"))
     epsilon <= 0.9469 at delta = 1e-05, add or remove one patient, certified ...
     """
-    pairs = tuple(counted_rounds(ledger))
+    check_delta(delta)
     relation = None
     try:
-        by, relation = chosen(pairs, accountant, neighbours)
-        found = group_epsilon(
-            pairs,
-            group_size=group_size,
-            delta=delta,
-            accountant=by,
-            neighbours=relation,
-        )
+        if not isinstance(ledger, NormalizedRounds):
+            ledger = tuple(counted_rounds(ledger))
+            relation = chosen_neighbours(ledger, neighbours)
+            ledger = normalized(ledger, relation)
+        relation = ledger.neighbours
+        replay = replayed(ledger, accountant, neighbours)
+        epsilon = Group(*replay, group_size).epsilon_of(delta)
+        by = replay.accountant
     except UnsupportedEventError:
         return Claim(
             math.inf, float(delta), relation, None, group_size=group_size
         )
     return Claim(
-        found.epsilon,
+        epsilon,
         float(delta),
         relation,
         by.name,

@@ -9,8 +9,13 @@ from keras_dp.accountants.normalize.adjacency import (
     chosen_neighbours,
 )
 from keras_dp.accountants.normalize.mechanisms import CountedMechanism
-from keras_dp.accountants.normalize.rounds import LedgerLike, counted_rounds
+from keras_dp.accountants.normalize.normalize import normalized
+from keras_dp.accountants.normalize.normalized_rounds import (
+    NormalizedRounds,
+)
+from keras_dp.accountants.normalize.rounds import LedgerLike
 from keras_dp.accountants.rdp import RDP
+from keras_dp.errors import UnsupportedEventError
 
 
 class Choice(NamedTuple):
@@ -53,10 +58,10 @@ def chosen(
     """
     relation = chosen_neighbours(ledger, neighbours)
     if accountant is None:
-        available = available_accountants(ledger, neighbours=relation)
-        bounds = (each for each in available if each.is_bound)
-        # If there is none, the errors of `RDP` say why.
-        accountant = next(bounds, RDP())
+        try:
+            accountant = _tightest(normalized(ledger, relation))
+        except UnsupportedEventError:
+            accountant = RDP()
     return Choice(accountant, relation)
 
 
@@ -70,6 +75,13 @@ def replayed(
     Raises:
         UnsupportedEventError: There is no sound bound for a round.
     """
-    pairs = tuple(counted_rounds(ledger))
-    by, relation = chosen(pairs, accountant, neighbours)
-    return Replayed(by, relation, by.normalized(pairs, relation))
+    found = normalized(ledger, neighbours)
+    by = accountant or _tightest(found)
+    by.check_supported(found.mechanisms)
+    return Replayed(by, found.neighbours, found.mechanisms)
+
+
+def _tightest(ledger: NormalizedRounds) -> Accountant:
+    available = available_accountants(ledger)
+    # If there is none, the errors of `RDP` say why.
+    return next((each for each in available if each.is_bound), RDP())

@@ -21,7 +21,8 @@ from keras_dp.accountants.normalize.mechanisms import (
     Mechanism,
     OneOf,
 )
-from keras_dp.accountants.normalize.normalize import RoundsTogether, in_order
+from keras_dp.accountants.normalize.normalize import RoundsTogether
+from keras_dp.accountants.normalize.normalized_rounds import in_order
 from keras_dp.accountants.normalize.rounds import LedgerLike, counted_rounds
 from keras_dp.accountants.replay import chosen
 from keras_dp.ledger import Round

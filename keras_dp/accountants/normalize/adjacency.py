@@ -10,8 +10,12 @@ one of the records that may stand in its place.
 """
 
 from collections.abc import Mapping
-from typing import Literal, TypeAlias, get_args
+from typing import TypeAlias, get_args
 
+from keras_dp.accountants.normalize import normalized_rounds
+from keras_dp.accountants.normalize.normalized_rounds import (
+    NormalizedRounds,
+)
 from keras_dp.accountants.normalize.release import Release, released
 from keras_dp.accountants.normalize.rounds import LedgerLike, counted_rounds
 from keras_dp.errors import UnsupportedEventError
@@ -25,7 +29,7 @@ from keras_dp.ledger import (
     UnverifiedSampling,
 )
 
-Neighbours: TypeAlias = Literal["add_or_remove_one", "replace_one", "zero_out"]
+Neighbours: TypeAlias = normalized_rounds.Neighbours
 
 # The strongest first.
 RELATIONS: tuple[Neighbours, ...] = get_args(Neighbours)
@@ -146,6 +150,8 @@ def chosen_neighbours(
 ) -> Neighbours:
     """Returns `neighbours`, or the strongest relation if it is None."""
     check_neighbours(neighbours)
+    if isinstance(ledger, NormalizedRounds):
+        return ledger.neighbours if neighbours is None else neighbours
     return strongest_neighbours(ledger) if neighbours is None else neighbours
 
 

@@ -4,9 +4,7 @@ The one place where the noise multiplier, the adjacency relation, the sampling
 event and the count of a round are put together.
 """
 
-import dataclasses
 from collections import Counter, defaultdict
-from collections.abc import Mapping
 
 from keras_dp.accountants.normalize.adjacency import (
     Neighbours,
@@ -19,6 +17,11 @@ from keras_dp.accountants.normalize.mechanisms import (
     Exposure,
     Mechanism,
     OneOf,
+)
+from keras_dp.accountants.normalize.normalized_rounds import (
+    NormalizedRounds,
+    in_order,
+    place,
 )
 from keras_dp.accountants.normalize.one_round import (
     exposure_of,
@@ -100,11 +103,30 @@ def normalize(
     >>> normalize([(Round(PoissonSampling(0.01), sums), 5)])[0].mechanism
     SampledGaussian(noise_multiplier=2.0, sampling_probability=0.01)
     """
+    return normalized(ledger, neighbours).mechanisms
+
+
+def normalized(
+    ledger: LedgerLike, neighbours: Neighbours | None = None
+) -> NormalizedRounds:
+    """Returns what `normalize` does, to be asked several questions.
+
+    Raises:
+        ValueError: The ledger was normalized for another relation.
+    """
+    if isinstance(ledger, NormalizedRounds):
+        if neighbours not in (None, ledger.neighbours):
+            raise ValueError(
+                f"`neighbours` must be {ledger.neighbours!r}, for which the "
+                f"ledger was normalized. Received: neighbours={neighbours!r}."
+            )
+        return ledger
     pairs = tuple(counted_rounds(ledger))
-    together = RoundsTogether(chosen_neighbours(pairs, neighbours))
+    relation = chosen_neighbours(pairs, neighbours)
+    together = RoundsTogether(relation)
     for event, count in pairs:
         together.add(event, count)
-    return together.mechanisms()
+    return NormalizedRounds(relation, together.mechanisms())
 
 
 class RoundsTogether:
@@ -166,16 +188,6 @@ class RoundsTogether:
         return in_order(counts)
 
 
-def in_order(
-    counts: Mapping[Mechanism, int],
-) -> tuple[CountedMechanism, ...]:
-    """Returns mechanisms in the order on which last digits depend."""
-    return tuple(
-        CountedMechanism(mechanism, counts[mechanism])
-        for mechanism in sorted(counts, key=_text)
-    )
-
-
 class _Epoch:
     """Disjoint batches of one pass over the data: a record is in one of them.
 
@@ -217,9 +229,5 @@ class _Epoch:
             )
         ]
         if len(alternatives) > 1:
-            return OneOf(tuple(sorted(alternatives, key=_text)))
+            return OneOf(tuple(sorted(alternatives, key=place)))
         return alternatives[0] if alternatives else None
-
-
-def _text(mechanism: Mechanism) -> tuple[str, str]:
-    return repr(mechanism), repr(dataclasses.astuple(mechanism))

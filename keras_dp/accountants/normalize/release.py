@@ -59,7 +59,6 @@ def ratio(bound: float, noise: float) -> float:
     return max(bound / noise, 1 / LARGEST_NOISE_MULTIPLIER)
 
 
-@functools.lru_cache(maxsize=1024)
 def released(queries: tuple[SumQueryEvent, ...]) -> Release:
     """Returns what `queries`, all of one round, released together.
 
@@ -67,6 +66,13 @@ def released(queries: tuple[SumQueryEvent, ...]) -> Release:
         UnsupportedEventError: A query is of an unknown class, two of them are
             steps of one tree.
     """
+    if len(queries) == 1 and type(queries[0]) is GaussianSum:
+        return _of_gaussian(queries[0])  # Sooner made than looked up.
+    return _released(queries)
+
+
+@functools.lru_cache(maxsize=1024)
+def _released(queries: tuple[SumQueryEvent, ...]) -> Release:
     parts = [_part(query) for query in queries]
     encodings = [each for part in parts for each in part.encodings]
     trees = tuple(each for part in parts for each in part.trees)
@@ -100,7 +106,7 @@ def _part(query: SumQueryEvent) -> Release:
 
 
 @_part.register
-def _(query: GaussianSum) -> Release:
+def _of_gaussian(query: GaussianSum) -> Release:
     return Release(ratio(query.l2_norm_bound, query.noise_stddev))
 
 

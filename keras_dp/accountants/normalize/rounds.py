@@ -4,6 +4,9 @@ from collections.abc import Iterable, Iterator
 from typing import Protocol, TypeAlias
 
 from keras_dp import _check
+from keras_dp.accountants.normalize.normalized_rounds import (
+    NormalizedRounds,
+)
 from keras_dp.ledger import Round
 
 
@@ -15,7 +18,9 @@ class HasRounds(Protocol):
         """The rounds and how often each took place."""
 
 
-LedgerLike: TypeAlias = HasRounds | Iterable[tuple[Round, int]]
+LedgerLike: TypeAlias = (
+    HasRounds | Iterable[tuple[Round, int]] | NormalizedRounds
+)
 
 
 def counted_rounds(ledger: LedgerLike) -> Iterator[tuple[Round, int]]:
