@@ -18,7 +18,10 @@ from typing import Literal
 from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.claim import Claim, claim
 from keras_dp.accountants.normalize.adjacency import Neighbours
-from keras_dp.accountants.normalize.normalize import normalize
+from keras_dp.accountants.normalize.normalize import normalize, normalized
+from keras_dp.accountants.normalize.normalized_rounds import (
+    NormalizedRounds,
+)
 from keras_dp.budgets.accounts import budget_of
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
@@ -62,6 +65,10 @@ class Guarantee:
         ex_post: The claim of the rounds that ran, if it is another; it is no
             guarantee.
         is_unconditional: Whether the theorem takes nothing for granted.
+        ran: The rounds that ran, normalized to be asked more; `None` if no
+            relation has a bound for them.
+        most: The rounds that the claim is of, likewise; `None` too if it is a
+            promise of accounts.
     """
 
     claim: Claim
@@ -69,6 +76,12 @@ class Guarantee:
     theorem: str
     ex_post: Claim | None
     is_unconditional: bool
+    ran: NormalizedRounds | None = dataclasses.field(
+        default=None, repr=False, compare=False
+    )
+    most: NormalizedRounds | None = dataclasses.field(
+        default=None, repr=False, compare=False
+    )
 
     def sentences(self, unit: str) -> tuple[str, ...]:
         """Returns lines for people: the claim, its theorem, and the ex post.
@@ -114,27 +127,40 @@ def guarantee(
     if group_size is None:
         group_size = ledger.header.rows_per_unit
 
-    def cost(rounds: tuple[CountedRound, ...]) -> Claim:
-        return claim(
-            rounds,
+    def cost(
+        rounds: tuple[CountedRound, ...],
+    ) -> tuple[Claim, NormalizedRounds | None]:
+        try:
+            together = normalized(rounds, neighbours)
+        except UnsupportedEventError:
+            together = None
+        found = claim(
+            rounds if together is None else together,
             delta=delta,
             accountant=accountant,
             neighbours=neighbours,
             group_size=group_size,
         )
+        return found, together
 
     runs = tuple(run for run in ledger.runs if len(run) or run.plan)
-    ran = cost(tuple(pair for run in runs for pair in run.rounds))
+    happened = tuple(pair for run in runs for pair in run.rounds)
+    ran, ran_rounds = cost(happened)
     accounts = ledger.accounts
     if accounts and group_size == ledger.header.rows_per_unit:
-        return _of_accounts(accounts, ran, delta)
+        promised = _of_accounts(accounts, ran, delta)
+        return dataclasses.replace(promised, ran=ran_rounds)
     planned = tuple(pair for run in runs for pair in _most(run, neighbours))
-    differs = planned != tuple(pair for run in runs for pair in run.rounds)
-    most = cost(planned) if differs else ran
+    differs = planned != happened
+    most, most_rounds = cost(planned) if differs else (ran, ran_rounds)
     basis, theorem = _basis(runs, neighbours)
     ex_post = ran if differs and ran.epsilon != most.epsilon else None
     unconditional = basis != "as if fixed"
-    return Guarantee(most, basis, theorem, ex_post, unconditional)
+    return Guarantee(
+        *(most, basis, theorem, ex_post, unconditional),
+        ran=ran_rounds,
+        most=most_rounds,
+    )
 
 
 def keeps_to_plan(run: RunRecord, neighbours: Neighbours | None) -> bool:

@@ -2,7 +2,7 @@
 
 from keras_dp.ledger.author import Author
 from keras_dp.ledger.charges import Balance, Charge
-from keras_dp.ledger.contents import AccountRecord, SealRecord
+from keras_dp.ledger.contents import AccountRecord, SealRecord, Verification
 from keras_dp.ledger.coordinate_bounds import CoordinateBounds
 from keras_dp.ledger.events import (
     DiscreteGaussianSum,
@@ -31,7 +31,7 @@ from keras_dp.ledger.noise_families import (
     LogisticNoise,
     StudentTNoise,
 )
-from keras_dp.ledger.privacy_ledger import PrivacyLedger, Verification
+from keras_dp.ledger.privacy_ledger import PrivacyLedger
 from keras_dp.ledger.reservation import Reservation
 from keras_dp.ledger.runs import Run, RunRecord
 from keras_dp.ledger.statements import Account, CountedRound

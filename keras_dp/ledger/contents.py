@@ -49,6 +49,21 @@ class SealRecord(NamedTuple):
     note: str
 
 
+class Verification(NamedTuple):
+    """The size and the head of a ledger that was verified.
+
+    Attributes:
+        rows: Rows of the log.
+        rounds: Rounds, reserved ones included.
+        head: Hash over all rows. Kept elsewhere, it proves later that the
+            ledger is still the same; it changes with every append.
+    """
+
+    rows: int
+    rounds: int
+    head: str
+
+
 class Contents:
     """All rows between two commits.
 
@@ -56,11 +71,13 @@ class Contents:
         rows: In order.
         meta: The table of this name. Its head is a hash over the rows, so that
             equal tables belong to equal rows.
+        is_verified: Whether `verify` was called, and raised nothing.
     """
 
     def __init__(self, rows: list[Row], meta: dict[str, str]) -> None:
         """Takes them as they were read, in one transaction."""
         self.rows, self.meta = rows, meta
+        self.is_verified = False
 
     def verify(self) -> None:
         """Checks that every row is as it was written, and can be read.
@@ -75,6 +92,12 @@ class Contents:
                 round_from_text(row.body)
             else:
                 statement_from_text(row.kind, row.body)
+        self.is_verified = True
+
+    @property
+    def verification(self) -> Verification:
+        """The size and the head."""
+        return Verification(len(self.rows), self.total, self.meta["head"])
 
     @functools.cached_property
     def total(self) -> int:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 
 from keras_dp.errors import LedgerFormatError, LedgerWriteError
 from keras_dp.ledger import connections, copies, creation, log, schema
@@ -14,6 +14,7 @@ from keras_dp.ledger.contents import (
     AccountRecord,
     Contents,
     SealRecord,
+    Verification,
     account_records,
     seal_records,
 )
@@ -35,21 +36,6 @@ from keras_dp.ledger.statements import (
     RunStart,
     Seal,
 )
-
-
-class Verification(NamedTuple):
-    """The size and the head of a ledger that was verified.
-
-    Attributes:
-        rows: Rows of the log.
-        rounds: Rounds, reserved ones included.
-        head: Hash over all rows. Kept elsewhere, it proves later that the
-            ledger is still the same; it changes with every append.
-    """
-
-    rows: int
-    rounds: int
-    head: str
 
 
 class PrivacyLedger:
@@ -495,7 +481,24 @@ class PrivacyLedger:
             found = Contents(log.rows(database), log.meta(database))
         found.verify()
         self._kept = found
-        return Verification(len(found.rows), found.total, found.meta["head"])
+        return found.verification
+
+    def verified(self) -> Verification:
+        """Returns what `verify` does, without reading rows a second time.
+
+        Under a head that was verified stand the rows that were. That they
+        were changed since is what `verify` finds.
+
+        Raises:
+            LedgerIntegrityError: As `verify`.
+            LedgerFormatError: As `verify`.
+        """
+        with self._handle.reading() as database:
+            meta = log.meta(database)
+        kept = self._kept
+        if kept is None or kept.meta != meta or not kept.is_verified:
+            return self.verify()
+        return kept.verification
 
     def close(self) -> None:
         """Lets go of the file."""

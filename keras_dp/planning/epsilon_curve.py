@@ -3,8 +3,8 @@
 import dataclasses
 import decimal
 import math
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -15,20 +15,17 @@ from keras_dp.accountants.accountant import Accountant, check_delta
 from keras_dp.accountants.arrays import Array
 from keras_dp.accountants.attacks.group_privacy import Group
 from keras_dp.accountants.normalize.adjacency import Neighbours
-from keras_dp.accountants.normalize.mechanisms import (
-    SLACK,
-    CountedMechanism,
-    Mechanism,
-    OneOf,
+from keras_dp.accountants.normalize.mechanisms import SLACK, Mechanism, OneOf
+from keras_dp.accountants.normalize.normalize import RoundsTogether, normalized
+from keras_dp.accountants.normalize.normalized_rounds import (
+    NormalizedRounds,
 )
-from keras_dp.accountants.normalize.normalize import RoundsTogether
-from keras_dp.accountants.normalize.normalized_rounds import in_order
 from keras_dp.accountants.normalize.rounds import LedgerLike, counted_rounds
 from keras_dp.accountants.replay import chosen
 from keras_dp.ledger import Round
 
 # Beyond this number, noise multipliers are rounded down for all points but the
-# last, by 1e-4 at most: no plot shows it.
+# last, by less than 1e-3: no plot shows it.
 _MOST_MECHANISMS = 1000
 _DIGITS = decimal.Context(prec=4, rounding=decimal.ROUND_DOWN)
 
@@ -66,10 +63,9 @@ def epsilon_curve(
     last value is what `group_epsilon` says of the whole ledger. Epochs of
     disjoint batches and trees count with the rounds that have taken place.
 
-    The ledger is read once, and each round is normalized once, however many
-    points there are. Where there are more than 1000 different noise
-    multipliers they are rounded down to four digits, which makes a bound,
-    except at the end.
+    Each round is normalized twice, however many points there are. Where there
+    are more than 1000 different noise multipliers they are rounded down to four
+    digits, which makes a bound, except at the end.
 
     Args:
         ledger: An object with `rounds`, or the pairs (Round, count).
@@ -107,20 +103,72 @@ def epsilon_curve(
     kinds = [(each, 1) for each in dict.fromkeys(each for each, _ in pairs)]
     accountant, relation = chosen(kinds, accountant, neighbours)
     ends = _ends(sum(count for _, count in pairs), points, spacing)
-    together = RoundsTogether(relation)
-    epsilons = np.zeros(ends.size)
+    (found,) = _curves(
+        pairs,
+        ends,
+        normalized(pairs, relation),
+        [(accountant, None)],
+        delta,
+        group_size,
+    )
+    return found
+
+
+def epsilon_curves(
+    ledger: LedgerLike,
+    whole: NormalizedRounds,
+    *,
+    delta: float,
+    totals: Sequence[tuple[Accountant, float]],
+    points: int,
+    group_size: int,
+) -> tuple[EpsilonCurve, ...]:
+    """Returns the curves by some accountants, in one pass over a ledger.
+
+    Args:
+        ledger: An object with `rounds`, or the pairs (Round, count).
+        whole: All of it, normalized.
+        delta: In [0, 1].
+        totals: Accountants, each with its epsilon of the whole.
+        points: How many at most, >= 1.
+        group_size: How many records epsilon protects together, >= 1.
+    """
+    pairs = tuple(counted_rounds(ledger))
+    ends = _ends(sum(count for _, count in pairs), points, "even")
+    return _curves(pairs, ends, whole, totals, delta, group_size)
+
+
+def _curves(
+    pairs: tuple[tuple[Round, int], ...],
+    ends: NDArray[np.int64],
+    whole: NormalizedRounds,
+    totals: Sequence[tuple[Accountant, float | None]],
+    delta: float,
+    group_size: int,
+) -> tuple[EpsilonCurve, ...]:
+    relation = whole.neighbours
+    together = RoundsTogether(
+        relation,
+        _with_less_noise if len(whole.mechanisms) > _MOST_MECHANISMS else None,
+    )
+    epsilons = np.zeros((len(totals), ends.size))
     for index, segment in enumerate(_segments(pairs, ends)):
-        for each, count in segment.items():
-            together.add(each, count)
-        rounds = together.mechanisms()
-        if index < ends.size - 1 and len(rounds) > _MOST_MECHANISMS:
-            rounds = _merged(rounds)
-        accountant.check_supported(rounds)
-        group = Group(accountant, relation, rounds, group_size)
-        epsilons[index] = group.epsilon_of(delta)
+        is_last = index == ends.size - 1
+        rounds = whole.mechanisms
+        if not is_last:
+            for each, count in segment.items():
+                together.add(each, count)
+            rounds = together.mechanisms()
+        for row, (accountant, total) in enumerate(totals):
+            if is_last and total is not None:
+                epsilons[row, index] = total
+                continue
+            accountant.check_supported(rounds)
+            group = Group(accountant, relation, rounds, group_size)
+            epsilons[row, index] = group.epsilon_of(delta)
     # A bound for more rounds bounds the rounds before.
-    nondecreasing = np.minimum.accumulate(epsilons[::-1])[::-1]
-    return EpsilonCurve(ends, nondecreasing, relation)
+    nondecreasing = np.minimum.accumulate(epsilons[:, ::-1], axis=1)[:, ::-1]
+    return tuple(EpsilonCurve(ends, each, relation) for each in nondecreasing)
 
 
 def _ends(
@@ -159,15 +207,10 @@ def _segments(
                 end = next(remaining, 0)
 
 
-def _merged(
-    rounds: tuple[CountedMechanism, ...],
-) -> tuple[CountedMechanism, ...]:
-    """Returns mechanisms with less noise, many of which are the same."""
-    merged: Counter[Mechanism] = Counter()
-    for mechanism, count in rounds:
-        z = mechanism.noise_multiplier
-        if not isinstance(mechanism, OneOf | SLACK) and 0 < z < math.inf:
-            less = float(_DIGITS.create_decimal_from_float(z))
-            mechanism = dataclasses.replace(mechanism, noise_multiplier=less)
-        merged[mechanism] += count
-    return in_order(merged)
+def _with_less_noise(mechanism: Mechanism) -> Mechanism:
+    """Returns what dominates a mechanism, as it does many others."""
+    z = mechanism.noise_multiplier
+    if isinstance(mechanism, OneOf | SLACK) or not 0 < z < math.inf:
+        return mechanism
+    less = float(_DIGITS.create_decimal_from_float(z))
+    return dataclasses.replace(mechanism, noise_multiplier=less)

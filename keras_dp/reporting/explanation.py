@@ -10,7 +10,11 @@ from keras_dp.accountants.attacks.precision import precision_at_recall
 from keras_dp.accountants.attacks.trade_off import TradeOff, trade_off
 from keras_dp.accountants.claim import Claim, rounded_up
 from keras_dp.accountants.normalize.adjacency import Neighbours
-from keras_dp.budgets import budget_of, guarantee
+from keras_dp.accountants.normalize.normalize import normalized
+from keras_dp.accountants.normalize.normalized_rounds import (
+    NormalizedRounds,
+)
+from keras_dp.budgets import Guarantee, budget_of, guarantee
 from keras_dp.ledger import CountedRound, PrivacyLedger, UnverifiedSampling
 from keras_dp.reporting.run_costs import rounds_that_count
 from keras_dp.reporting.wording import (
@@ -29,6 +33,9 @@ _FALSE_ALARMS = 0.001
 _GROUPS = (2, 5, 10)
 # Lines of the trade-off curve. A line of a large group takes up to a second.
 _LINES, _LINES_OF_GROUPS = 100, 30
+# Beyond this number of kinds of rounds, so few stand for them, and so few lines
+# do, each of which takes a fifth of a second.
+_MOST_KINDS, _FEW_KINDS, _FEW_LINES = 1000, 64, 12
 # Points of the curve that accounts promise; a plan is replayed for each.
 _PROMISED_AT = tuple(10.0**power for power in range(-12, 0))
 # An attacker tells two data sets apart: how they differ by each relation.
@@ -91,6 +98,7 @@ def explain(
     delta: float,
     neighbours: Neighbours | None = None,
     group_size: int = 1,
+    covered: Guarantee | None = None,
 ) -> Explanation:
     """Returns what the epsilon of a ledger means for one privacy unit.
 
@@ -104,6 +112,10 @@ def explain(
         neighbours: The adjacency relation; by default the strongest that
             all rounds support.
         group_size: How many units are asked about together, >= 1.
+        covered: What `guarantee` says of the same, where it is known already.
+
+    Of more than 1000 kinds of rounds the noise is rounded down here to that of
+    64 of them, and the curve has fewer lines; both leave bounds.
 
     >>> from keras_dp.ledger import FullDataset, GaussianSum
     >>> ledger = PrivacyLedger.in_memory(dataset="clinic", unit="patient")
@@ -117,12 +129,13 @@ def explain(
     unit = on_one_line(header.unit)
     if group_size > 1:
         unit = f"group of {group_size:,}, each one {unit},"
-    covered = guarantee(
-        ledger,
-        delta=delta,
-        neighbours=neighbours,
-        group_size=header.rows_per_unit * group_size,
-    )
+    if covered is None:
+        covered = guarantee(
+            ledger,
+            delta=delta,
+            neighbours=neighbours,
+            group_size=header.rows_per_unit * group_size,
+        )
     found, is_account = covered.claim, covered.basis == "account"
     # A plan is known to an attacker, and its cost is what is guaranteed.
     rounds = tuple(
@@ -145,15 +158,16 @@ def explain(
         if is_account:
             curve = _promised(ledger, delta)
         else:
+            together = covered.most or normalized(rounds, found.neighbours)
+            lines = _LINES if found.group_size == 1 else _LINES_OF_GROUPS
+            if len(together.mechanisms) > _MOST_KINDS:
+                together, lines = together.merged(_FEW_KINDS), _FEW_LINES
             curve = trade_off(
-                rounds,
-                lines=_LINES if found.group_size == 1 else _LINES_OF_GROUPS,
-                neighbours=found.neighbours,
-                group_size=found.group_size,
+                together, lines=lines, group_size=found.group_size
             )
         paragraphs.append(_attack(curve, found))
         if not is_account:
-            paragraphs.append(subject.groups(found, group_size))
+            paragraphs.append(_groups(together, found, group_size))
     return Explanation(
         found.sentence(unit),
         found,
@@ -205,26 +219,6 @@ class _Subject(NamedTuple):
             ),
         )
 
-    def groups(self, found: Claim, group_size: int) -> Paragraph:
-        """Returns how the guarantee weakens for several units together."""
-        sentences = []
-        for size in _GROUPS:
-            epsilon = group_epsilon(
-                self.rounds,
-                group_size=found.group_size * size,
-                delta=found.delta,
-                neighbours=found.neighbours,
-            ).epsilon
-            what = f"{size * group_size:,} units together"
-            sentences.append(
-                f"{what}: epsilon <= {rounded_up(epsilon)} at the same delta."
-                if math.isfinite(epsilon)
-                else f"{what}: no protection at this delta."
-            )
-        return Paragraph(
-            "What is known of several, such as a family", tuple(sentences)
-        )
-
     def limits(self) -> tuple[str, ...]:
         """Returns what the numbers leave open."""
         declared = sum(
@@ -258,6 +252,26 @@ class _Subject(NamedTuple):
                 "caller. Nothing protects them against anyone who can know it."
             )
         return tuple(sentences)
+
+
+def _groups(
+    rounds: NormalizedRounds, found: Claim, group_size: int
+) -> Paragraph:
+    """Returns how the guarantee weakens for several units together."""
+    sentences = []
+    for size in _GROUPS:
+        epsilon = group_epsilon(
+            rounds, group_size=found.group_size * size, delta=found.delta
+        ).epsilon
+        what = f"{size * group_size:,} units together"
+        sentences.append(
+            f"{what}: epsilon <= {rounded_up(epsilon)} at the same delta."
+            if math.isfinite(epsilon)
+            else f"{what}: no protection at this delta."
+        )
+    return Paragraph(
+        "What is known of several, such as a family", tuple(sentences)
+    )
 
 
 def _nothing(found: Claim) -> Paragraph:

@@ -9,10 +9,13 @@ from keras_dp.accountants.normalize.adjacency import (
     Neighbours,
     chosen_neighbours,
 )
+from keras_dp.accountants.normalize.normalize import normalized
 from keras_dp.accountants.normalize.rounds import LedgerLike, counted_rounds
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import Round
 
+# Noises beyond this number are rounded down to steps of less than 1 % each.
+_MOST_KINDS = 1000
 # Names beyond this number are summed up by what precedes their first slash.
 _MOST_NAMES = 8
 TOGETHER, OTHERS = "all together", "all others"
@@ -38,6 +41,7 @@ def query_costs(
     delta: float,
     neighbours: Neighbours | None = None,
     group_size: int = 1,
+    total: float | None = None,
 ) -> tuple[QueryCost, ...]:
     """Returns the epsilon of each query as if nothing else had been released.
 
@@ -50,6 +54,7 @@ def query_costs(
         neighbours: The adjacency relation; by default the strongest that
             all rounds support.
         group_size: How many records epsilon protects together, >= 1.
+        total: The epsilon of all together, where it is known already.
 
     Returns:
         The dearest first; then that of all together. Where there are many
@@ -70,14 +75,18 @@ def query_costs(
         return (QueryCost(TOGETHER, math.inf, is_total=True),)
 
     def cost(members: set[str]) -> float:
+        if members == names and total is not None:
+            return total
         alone = []
         for each, count in pairs:
             queries = tuple(q for q in each.queries if q.name in members)
             if queries:
                 alone.append((Round(each.sampling, queries), count))
-        found = claim(
-            alone, delta=delta, neighbours=relation, group_size=group_size
-        )
+        try:
+            rounds = normalized(alone, relation).merged(_MOST_KINDS)
+        except UnsupportedEventError:
+            return math.inf
+        found = claim(rounds, delta=delta, group_size=group_size)
         return found.epsilon if found.is_bound else math.inf
 
     groups = _groups(names)

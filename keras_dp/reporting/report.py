@@ -10,14 +10,19 @@ from keras_dp.accountants import Accountant, available_accountants
 from keras_dp.accountants.attacks.group_privacy import group_epsilon
 from keras_dp.accountants.claim import Claim, claim, rounded_up
 from keras_dp.accountants.normalize.adjacency import Neighbours
+from keras_dp.accountants.normalize.normalize import normalized
+from keras_dp.accountants.normalize.normalized_rounds import (
+    NormalizedRounds,
+)
 from keras_dp.budgets import Guarantee, guarantee
+from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
     CountedRound,
     PrivacyLedger,
     RunRecord,
     SealRecord,
 )
-from keras_dp.planning.epsilon_curve import EpsilonCurve, epsilon_curve
+from keras_dp.planning.epsilon_curve import EpsilonCurve, epsilon_curves
 from keras_dp.reporting import tables
 from keras_dp.reporting.account_state import AccountState, account_states
 from keras_dp.reporting.cautions import cautions
@@ -45,8 +50,10 @@ SO_FAR = (
 )
 # Runs that the text lists; `keras-dp runs` lists all.
 _MOST_RUNS = 20
-# Accountants whose curves are drawn, and the points of a curve.
+# Accountants whose curves are drawn, and the points of a curve. Beyond a number
+# of kinds of rounds a point takes half a second.
 _CURVES, _POINTS = 3, 24
+_MOST_KINDS, _FEW_POINTS = 1000, 8
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -369,15 +376,20 @@ def make_report(
         if total is None
         else total.neighbours
     )
+    replay = None if chosen else found.ran
+    if accountants != () and (replay is None or replay.neighbours != relation):
+        replay = _normalized(rounds, relation)
     if accountants is None:
-        accountants = ()
-        if relation is not None:
-            accountants = available_accountants(rounds, neighbours=relation)
+        accountants = () if replay is None else available_accountants(replay)
     costs = tuple(
         Cost(
             each.name,
-            group_epsilon(
-                rounds,
+            total.epsilon
+            if total is not None
+            and found.most is replay
+            and each.name == total.accountant
+            else group_epsilon(
+                rounds if replay is None else replay,
                 group_size=together,
                 delta=delta,
                 accountant=each,
@@ -417,11 +429,24 @@ def make_report(
         versions=_versions(every),
         group_size=int(group_size),
         details=_details(
-            ledger, rounds, accountants, costs, delta, relation, group_size
+            *(ledger, rounds, replay, found, accountants, costs),
+            *(delta, relation, group_size),
         )
         if details
         else None,
     )
+
+
+def _normalized(
+    rounds: tuple[CountedRound, ...], relation: Neighbours | None
+) -> NormalizedRounds | None:
+    """Returns the rounds, normalized; None if they have no bound."""
+    if relation is None:
+        return None
+    try:
+        return normalized(rounds, relation)
+    except UnsupportedEventError:
+        return None
 
 
 def _claim_of(
@@ -442,37 +467,51 @@ def _claim_of(
 def _details(
     ledger: PrivacyLedger,
     rounds: tuple[CountedRound, ...],
+    replay: NormalizedRounds | None,
+    found: Guarantee,
     accountants: tuple[Accountant, ...],
     costs: tuple[Cost, ...],
     delta: float,
     neighbours: Neighbours | None,
     group_size: int,
 ) -> Details:
-    verified = ledger.verify()
+    verified = ledger.verified()
     together = ledger.header.rows_per_unit * group_size
     tightest = sorted(
         (cost.epsilon, each.name, each)
         for each, cost in zip(accountants, costs, strict=True)
         if each.is_bound
     )
+    curves: dict[str, EpsilonCurve] = {}
+    if replay is not None and tightest:
+        is_large = len(replay.mechanisms) > _MOST_KINDS
+        drawn = tightest[: 1 if is_large else _CURVES]
+        by_order = epsilon_curves(
+            rounds,
+            replay,
+            delta=delta,
+            totals=[(each, epsilon) for epsilon, _, each in drawn],
+            points=_FEW_POINTS if is_large else _POINTS,
+            group_size=together,
+        )
+        names = (name for _, name, _ in drawn)
+        curves = dict(zip(names, by_order, strict=True))
     return Details(
         explanation=explain(
-            ledger, delta=delta, neighbours=neighbours, group_size=group_size
+            ledger,
+            delta=delta,
+            neighbours=neighbours,
+            group_size=group_size,
+            covered=found,
         ),
         queries=query_costs(
-            rounds, delta=delta, neighbours=neighbours, group_size=together
+            rounds,
+            delta=delta,
+            neighbours=neighbours,
+            group_size=together,
+            total=tightest[0][0] if tightest else None,
         ),
-        curves={
-            name: epsilon_curve(
-                rounds,
-                delta=delta,
-                points=_POINTS,
-                accountant=accountant,
-                neighbours=neighbours,
-                group_size=together,
-            )
-            for _, name, accountant in tightest[:_CURVES]
-        },
+        curves=curves,
         rows=verified.rows,
         head=verified.head,
     )

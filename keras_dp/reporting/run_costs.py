@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from keras_dp.accountants.claim import Claim, claim
@@ -127,6 +127,8 @@ def run_costs(
         return tuple(RunCost(run, math.inf, math.inf) for run in runs)
     known: dict[frozenset[tuple[Round, int]], float] = {}
     if total is not None:
+        if sum(map(bool, counted)) == 1:  # Nothing else is to be told apart.
+            return tuple(_alone(runs, counted, total.epsilon))
         known[frozenset(_counts(every).items())] = total.epsilon
 
     def cost(counts: Counter[Round]) -> float:
@@ -149,6 +151,18 @@ def run_costs(
         so_far += alone
         found.append(RunCost(run, cost(alone), cost(so_far)))
     return tuple(found)
+
+
+def _alone(
+    runs: Sequence[RunRecord],
+    counted: Sequence[tuple[CountedRound, ...]],
+    epsilon: float,
+) -> Iterator[RunCost]:
+    """Yields the costs of runs of which one has rounds."""
+    so_far = 0.0
+    for run, rounds in zip(runs, counted, strict=True):
+        so_far = epsilon if rounds else so_far
+        yield RunCost(run, epsilon if rounds else 0.0, so_far)
 
 
 def states_in_words(costs: Sequence[RunCost]) -> tuple[str, ...]:

@@ -65,6 +65,7 @@ def directions(
     gaussian = 0.0
     total = sum(count for _, count in rounds)
     between = _between(rounds)
+    of_one = functools.cache(lambda each: _losses(each, left_out / total))
     losses: list[tuple[float, tuple[_Losses, _Losses]]] = []
     sampled: defaultdict[float, list[tuple[float, float]]] = defaultdict(list)
     for mechanism, count in rounds:
@@ -76,9 +77,9 @@ def directions(
             sampled[mechanism.sampling_probability].append((z, float(count)))
             continue
         less, more = between[type(mechanism)].of(mechanism)
-        both = _losses(less, left_out / total)
+        both = of_one(less)
         if less is not more:
-            noisier = _losses(more, left_out / total)
+            noisier = of_one(more)
             both = (
                 _Losses(both[0].upper, noisier[0].lower),
                 _Losses(both[1].upper, noisier[1].lower),

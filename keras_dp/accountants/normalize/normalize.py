@@ -5,6 +5,7 @@ event and the count of a round are put together.
 """
 
 from collections import Counter, defaultdict
+from collections.abc import Callable
 
 from keras_dp.accountants.normalize.adjacency import (
     Neighbours,
@@ -139,8 +140,19 @@ class RoundsTogether:
         neighbours: The adjacency relation.
     """
 
-    def __init__(self, neighbours: Neighbours) -> None:
+    def __init__(
+        self,
+        neighbours: Neighbours,
+        instead: Callable[[Mechanism], Mechanism] | None = None,
+    ) -> None:
+        """Starts with nothing.
+
+        Args:
+            neighbours: The adjacency relation.
+            instead: From a mechanism to one that dominates it.
+        """
         self.neighbours = neighbours
+        self._instead = instead
         self._alone: Counter[Mechanism] = Counter()
         self._epochs: defaultdict[str, _Epoch] = defaultdict(_Epoch)
         self._trees: Counter[tuple[tuple[TreeSum, ...], str | None]] = Counter()
@@ -162,6 +174,8 @@ class RoundsTogether:
                 mechanism_of(sampling, release, self.neighbours),
                 exposure_of(sampling, release),
             ):
+                if found and self._instead is not None:
+                    found = self._instead(found)
                 if found:
                     self._alone[found] += count
         if release.trees:
