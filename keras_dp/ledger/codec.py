@@ -105,8 +105,9 @@ def _round(content: Any) -> events.Round:
             "A round must have the fields sampling, queries and seeded. "
             f"Received: {sorted(content)!r}."
         )
+    sampling = content["sampling"]
     return events.Round(
-        _event(content["sampling"]),
+        _same_event(tuple(sampling), *sampling.values()),
         tuple(_event(query) for query in content["queries"]),
         content["seeded"],
     )
@@ -146,3 +147,9 @@ def _event(content: dict[str, Any]) -> Any:
         if isinstance(value, dict):
             fields[name] = _event(value)
     return _KINDS[kind](**fields)
+
+
+@functools.lru_cache(maxsize=1024, typed=True)
+def _same_event(names: tuple[str, ...], *values: Any) -> Any:
+    """Returns the event of some fields: many rounds are sampled alike."""
+    return _event(dict(zip(names, values, strict=True)))

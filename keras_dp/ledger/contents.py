@@ -68,7 +68,6 @@ class Contents:
     """All rows between two commits.
 
     Attributes:
-        rows: In order.
         meta: The table of this name. Its head is a hash over the rows, so that
             equal tables belong to equal rows.
         is_verified: Whether `verify` was called, and raised nothing.
@@ -76,7 +75,7 @@ class Contents:
 
     def __init__(self, rows: list[Row], meta: dict[str, str]) -> None:
         """Takes them as they were read, in one transaction."""
-        self.rows, self.meta = rows, meta
+        self._rows, self.meta = rows, meta
         self.is_verified = False
 
     def verify(self) -> None:
@@ -86,8 +85,8 @@ class Contents:
             LedgerIntegrityError: A row was edited, added or removed.
             LedgerFormatError: A row says what this version cannot read.
         """
-        chain.verify(self.rows, self.meta)
-        for row in self.rows:
+        chain.verify(self._rows, self.meta)
+        for row in self._rows:
             if row.kind in KINDS_OF_ROUNDS:
                 round_from_text(row.body)
             else:
@@ -96,28 +95,53 @@ class Contents:
 
     @property
     def verification(self) -> Verification:
-        """The size and the head."""
-        return Verification(len(self.rows), self.total, self.meta["head"])
+        """The size and the head, as they stand in `meta`."""
+        rows, rounds, head = (
+            self.meta[key] for key in ("rows", "total", "head")
+        )
+        return Verification(int(rows), int(rounds), head)
 
-    @functools.cached_property
+    @property
     def total(self) -> int:
         """The number of rounds, reserved ones included."""
-        return sum(part.count for part in counted(self.rows))
+        return self._amounts.total
 
-    @functools.cached_property
+    @property
     def unsettled(self) -> int:
         """Rounds that are reserved and not settled."""
-        return sum(part.unsettled for part in counted(self.rows))
+        return self._amounts.unsettled
 
-    @functools.cached_property
+    @property
     def rounds(self) -> tuple[CountedRound, ...]:
         """All rounds in order, equal neighbours counted together."""
-        return merged((part.body, part.count) for part in counted(self.rows))
+        return self._amounts.rounds
 
-    @functools.cached_property
+    @property
     def runs(self) -> tuple[RunRecord, ...]:
         """All runs in the order of their start."""
-        return runs_of(self.rows)
+        return self._amounts.runs
+
+    @functools.cached_property
+    def _amounts(self) -> "_Amounts":
+        """What the rows amount to, which are let go of: they may be many."""
+        amounts = counted(self._rows)
+        found = _Amounts(
+            total=sum(part.count for part in amounts),
+            unsettled=sum(part.unsettled for part in amounts),
+            rounds=merged((part.body, part.count) for part in amounts),
+            runs=runs_of(self._rows),
+        )
+        self._rows = []
+        return found
+
+
+class _Amounts(NamedTuple):
+    """What rows amount to; see the properties of `Contents`."""
+
+    total: int
+    unsettled: int
+    rounds: tuple[CountedRound, ...]
+    runs: tuple[RunRecord, ...]
 
 
 def seal_records(rows: list[Row]) -> tuple[SealRecord, ...]:

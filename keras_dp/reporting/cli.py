@@ -10,9 +10,10 @@ pipe early has what it wanted: 0.
 
 import argparse
 import contextlib
+import gc
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from keras_dp._version import __version__
 from keras_dp.errors import (
@@ -56,6 +57,23 @@ _COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line, and returns its exit code."""
     options = _parser().parse_args(arguments)
+    with _without_collection():
+        return _answered(options)
+
+
+@contextlib.contextmanager
+def _without_collection() -> Iterator[None]:
+    """Suspends the search for cycles: 10^5 rounds have none, and it is long."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _answered(options: argparse.Namespace) -> int:
     try:
         text = _COMMANDS[options.command].answer(options)
     except LedgerIntegrityError as error:

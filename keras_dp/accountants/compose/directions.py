@@ -6,7 +6,6 @@ from collections import defaultdict
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
 
 from keras_dp.accountants.arrays import Array
 from keras_dp.accountants.compose.composition import Composition
@@ -283,6 +282,9 @@ def _binomial(
 
     The first two are always there.
     """
+    # Importing it takes half a second, which other rounds need not wait for.
+    from scipy import stats
+
     found = stats.binom.pmf(np.arange(trials + 1), trials, probability)
     tails = np.cumsum(found[::-1])[::-1]
     size = max(2, int((tails > left_out).sum()))
