@@ -260,7 +260,7 @@ class TestTextVectorization:
             ({"split": "character"}, {"a", "b", " "}),
             ({"split": None}, set()),
         ],
-        ids=repr,
+        ids=lambda each: repr(each) if isinstance(each, dict) else "",
     )
     def test_takes_words_as_the_layer_does(
         self, options, expected, without_noise
