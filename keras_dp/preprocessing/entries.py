@@ -104,7 +104,8 @@ def utf8(entry: Any) -> bytes | None:
     """Returns an entry as UTF-8; None if it is no text."""
     try:
         if isinstance(entry, bytes):
-            entry.decode()
+            if not entry.isascii():  # Faster than decoding.
+                entry.decode()
             return bytes(entry)
         return entry.encode() if isinstance(entry, str) else None
     except UnicodeError:

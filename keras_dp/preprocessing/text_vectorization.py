@@ -124,7 +124,7 @@ class TextVectorization(Adapter):
             is_ragged = isinstance(found, tf.RaggedTensor)
             rows = found.to_list() if is_ragged else found.numpy().tolist()
             for tokens in rows:
-                yield text_keys(tokens, {_MASK, _UNKNOWN})
+                yield text_keys({*tokens}, {_MASK, _UNKNOWN})
 
 
 def _text(entries: list[Any]) -> bytes:
