@@ -363,7 +363,7 @@ Mechanism: TypeAlias = (
     | Slack
     | Exposure
 )
-# What only adds to delta.
+# Both only add to delta.
 SLACK = Slack | Exposure
 
 

@@ -34,7 +34,7 @@ class Release(NamedTuple):
         encodings: Sums with other noise that are not free, in an order that
             does not depend on that of the queries.
         trees: Steps of trees, each of another tree.
-        thresholds: Those of its thresholded sums, in an order that does not
+        thresholds: The ones of thresholded sums, in an order that does not
             depend on that of the queries.
     """
 
