@@ -5,9 +5,7 @@ hold can name a person, so that the keys are released, not only their counts.
 """
 
 import math
-import random
-import secrets
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,6 +14,7 @@ from keras_dp import _check
 from keras_dp.accountants.normalize.thresholds import least_threshold
 from keras_dp.ledger import ThresholdedSum
 from keras_dp.preprocessing.release import gaussian_noise
+from keras_dp.sampling.random_words import from_operating_system
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -123,13 +122,16 @@ def key_sums(records: Iterable[set[Key]], max_keys: int) -> dict[Key, int]:
     >>> [each / UNITS for each in key_sums([{"a"}, {"a"}], 1).values()]
     [2.0]
     """
-    choice = random.Random(secrets.randbits(256))
     sums: dict[Key, int] = {}
     for keys in records:
-        held: Iterable[Key] = keys
+        held: Collection[Key] = keys
         if len(keys) > max_keys:
-            held = choice.sample(list(keys), max_keys)
-        weight = math.isqrt(UNITS**2 // max(1, min(len(keys), max_keys)))
-        for key in held:
-            sums[key] = sums.get(key, 0) + weight
+            every = list(keys)
+            words = from_operating_system(len(every))
+            least = np.argpartition(words, max_keys)[:max_keys]
+            held = [every[index] for index in least.tolist()]
+        if held:
+            weight = math.isqrt(UNITS**2 // len(held))
+            for key in held:
+                sums[key] = sums.get(key, 0) + weight
     return sums
