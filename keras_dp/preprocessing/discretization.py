@@ -15,7 +15,7 @@ from keras_dp import _check
 from keras_dp.ledger import GaussianSum, SumQueryEvent
 from keras_dp.preprocessing.ranges import checked_range
 from keras_dp.preprocessing.release import Adapter, gaussian_noise
-from keras_dp.preprocessing.rows import Floats, number_chunks
+from keras_dp.preprocessing.rows import Floats, known_shape, number_chunks
 
 _MOST_CELLS = 2**20
 
@@ -89,6 +89,10 @@ class Discretization(Adapter):
         return (
             GaussianSum(f"{prefix}discretization", 1.0, self.noise_multiplier),
         )
+
+    @override
+    def check_data(self, data: Any) -> None:
+        known_shape(data)
 
     def bounded_sum(self, data: Any) -> Floats:
         """Returns the counts of the cells, without noise, `[cells]`.

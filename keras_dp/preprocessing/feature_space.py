@@ -113,6 +113,13 @@ class FeatureSpace(Adapter):
         )
 
     @override
+    def check_data(self, data: Any) -> None:
+        if not is_dataset(data):
+            adapters = self._adapters()
+            for name, column in _columns(data, list(adapters)).items():
+                adapters[name].check_data(column)
+
+    @override
     def noised_layer(self, data: Any) -> keras.utils.FeatureSpace:
         columns = _columns(data, list(self._adapters()))
         layers = {

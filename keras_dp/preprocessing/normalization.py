@@ -14,7 +14,12 @@ from keras_dp import _check
 from keras_dp.ledger import GaussianSum, SumQueryEvent
 from keras_dp.preprocessing.ranges import checked_range
 from keras_dp.preprocessing.release import Adapter, gaussian_noise
-from keras_dp.preprocessing.rows import Floats, exact_sum, number_chunks
+from keras_dp.preprocessing.rows import (
+    Floats,
+    exact_sum,
+    known_shape,
+    number_chunks,
+)
 
 # A feature `u` in [-1, 1] contributes `u` and `_WEIGHT (u^2 - _CENTRE)`.
 _WEIGHT = math.sqrt(2)
@@ -112,6 +117,13 @@ class Normalization(Adapter):
         return (
             GaussianSum(f"{prefix}normalization", 1.0, self.noise_multiplier),
         )
+
+    @override
+    def check_data(self, data: Any) -> None:
+        shape = known_shape(data)
+        if shape is not None:
+            kept = self._kept_axes(len(shape) + 1)
+            self._centre_and_half(tuple(shape[axis - 1] for axis in kept))
 
     def bounded_sum(self, data: Any) -> tuple[Floats, tuple[int, ...]]:
         """Returns the sum of all vectors, without noise, and a mean's shape.

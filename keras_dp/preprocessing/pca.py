@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -11,11 +12,16 @@ from typing_extensions import override
 from keras_dp import _check
 from keras_dp.ledger import GaussianSum, SumQueryEvent
 from keras_dp.preprocessing.release import Adapter, gaussian_noise
-from keras_dp.preprocessing.rows import Floats, number_chunks
+from keras_dp.preprocessing.rows import (
+    Floats,
+    known_shape,
+    number_chunks,
+    whole_total,
+)
 
 # Entries of records are rounded to whole multiples of `1 / _UNITS`. Products
 # summed over a chunk are whole numbers up to 2^36 times its 2^17 rows, which
-# float64 holds exactly in any order; the total fits int64 for 2^27 records.
+# float64 holds exactly in any order.
 _UNITS = 2.0**18
 _CHUNK_ROWS = 2**17
 # The norm of up to 2^28 entries is rounded by less.
@@ -81,6 +87,12 @@ class PCA(Adapter):
     def events(self, prefix: str = "") -> tuple[SumQueryEvent, ...]:
         return (GaussianSum(f"{prefix}pca", 1.0, self.noise_multiplier),)
 
+    @override
+    def check_data(self, data: Any) -> None:
+        shape = known_shape(data)
+        if shape is not None:
+            self._check_shape(shape)
+
     def bounded_sum(self, data: Any) -> Floats:
         """Returns the sum of all `x x^T`, without noise.
 
@@ -89,13 +101,12 @@ class PCA(Adapter):
         Args:
             data: See `adapt`.
         """
-        total: Any = 0
-        for chunk in number_chunks(data):
-            self._check_shape(chunk.shape)
-            for start in range(0, max(1, len(chunk)), _CHUNK_ROWS):
-                rows = self._whole_rows(chunk[start : start + _CHUNK_ROWS])
-                total = total + (rows.T @ rows).astype(np.int64)
-        return np.asarray(total, np.float64) / _UNITS**2
+        wholes = (
+            rows.T @ rows
+            for chunk in number_chunks(data)
+            for rows in self._whole_rows(chunk)
+        )
+        return whole_total(wholes) / _UNITS**2
 
     @override
     def noised_layer(self, data: Any) -> keras.layers.Dense:
@@ -111,16 +122,21 @@ class PCA(Adapter):
         return layer
 
     def _check_shape(self, shape: tuple[int, ...]) -> None:
-        if len(shape) != 2 or shape[1] < self.components:
+        if len(shape) != 1 or shape[0] < self.components:
             raise ValueError(
                 "`data` must be records of one axis, with at least as many "
                 f"entries as `components`. Received: records of shape "
-                f"{shape[1:]}, components={self.components!r}. Reshape them, "
+                f"{shape}, components={self.components!r}. Reshape them, "
                 "as keras.layers.Flatten does."
             )
 
-    def _whole_rows(self, rows: Floats) -> Floats:
-        """Returns records of norm at most 1, in multiples of the grid."""
+    def _whole_rows(self, chunk: Floats) -> Iterator[Floats]:
+        """Yields records of norm at most 1, in multiples of the grid."""
+        self._check_shape(chunk.shape[1:])
+        for start in range(0, max(1, len(chunk)), _CHUNK_ROWS):
+            yield self._in_units(chunk[start : start + _CHUNK_ROWS])
+
+    def _in_units(self, rows: Floats) -> Floats:
         finite = np.all(np.isfinite(rows), axis=1, keepdims=True)
         rows = np.where(finite, rows, 0.0)
         # Squares of what is divided by the largest do not overflow.

@@ -128,6 +128,17 @@ class Adapter(abc.ABC):
             data: See `adapt`.
         """
 
+    def check_data(self, data: Any) -> None:
+        """Raises where the kind or shape of data shows that no round can do.
+
+        It looks at dtypes and shapes alone, so that a mistake spends no round.
+        Other mistakes are refused in the round, when the data are read.
+
+        Args:
+            data: See `adapt`.
+        """
+        del data
+
     def planned_round(self) -> Round:
         """Returns the round that `adapt` records: its price is known before."""
         return Round(FullDataset(drawn_by_library=True), self.events())
@@ -160,9 +171,11 @@ class Adapter(abc.ABC):
         Raises:
             BudgetExceededError: The account has no room for the round.
             LedgerWriteError: The ledger cannot be written.
-            TypeError: The data are of another kind.
+            TypeError: The data are of another kind. This spends no round where
+                it can be seen without reading them; the next one alike.
             ValueError: The data do not have the shape that is needed.
         """
+        self.check_data(data)
         return released(
             ledger, self.planned_round(), lambda: self.noised_layer(data), run
         )

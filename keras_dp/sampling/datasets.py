@@ -242,7 +242,7 @@ def _is_batched(dataset: Any, given: bool | None) -> bool:
     raise ValueError(
         "`batched` must say whether an element of this data set is a batch of "
         f"records or one record. Received: batched=None, for elements "
-        f"{dataset.element_spec!r}."
+        f"{dataset.element_spec!r}. Or end the data set with batch(...)."
     )
 
 

@@ -356,9 +356,14 @@ class TestRefuses:
         ("data", "error", "match"),
         [
             ({"age": [1.0]}, ValueError, "'hours'"),
+            ({"age": [1.0], "hours": ["a"]}, TypeError, "real numbers"),
             (np.ones((3, 2)), TypeError, "must be a table"),
         ],
     )
     def test_data(self, data, error, match) -> None:
+        ledger = PrivacyLedger.in_memory(dataset="d")
+
         with pytest.raises(error, match=match):
-            adapter().adapt(data, PrivacyLedger.in_memory(dataset="d"))
+            adapter().adapt(data, ledger)
+
+        assert len(ledger) == 0

@@ -245,6 +245,7 @@ class TestRefuses:
         [
             (np.array([["secret"]]), {}, TypeError, "real numbers"),
             (np.array([1j]), {}, TypeError, "real numbers"),
+            (np.ones((3, 0)), {}, ValueError, "at least one number"),
             (np.ones((3, 2)), {"axis": 2}, ValueError, "`axis`"),
             (np.ones((3, 2)), {"axis": -2}, ValueError, "`axis`"),
             (
@@ -267,7 +268,17 @@ class TestRefuses:
             adapter.adapt(data, ledger)
 
         assert "secret" not in str(raised.value)
-        assert len(ledger) == 1  # The round was covered, and counts.
+        assert len(ledger) == 0
+
+    def test_data_that_must_be_read_in_a_round_that_counts(self) -> None:
+        ledger = PrivacyLedger.in_memory(dataset="d")
+        data = tf.data.Dataset.from_tensor_slices(["secret"]).batch(1)
+
+        with pytest.raises(TypeError, match="real numbers") as raised:
+            Normalization((0, 1), 1.0).adapt(data, ledger)
+
+        assert "secret" not in str(raised.value)
+        assert len(ledger) == 1
 
 
 def test_the_round_is_known_before() -> None:

@@ -82,6 +82,17 @@ def test_a_record_with_noise_of_all_digits_keeps_the_bound() -> None:
     assert 0.999 < np.linalg.norm(summed) <= 1.0
 
 
+def test_many_chunks_are_summed_exactly(monkeypatch) -> None:
+    x = np.random.default_rng(1).normal(size=(1000, 4))
+    at_once = PCA(1, 1.0).bounded_sum(x)
+    monkeypatch.setattr("keras_dp.preprocessing.pca._CHUNK_ROWS", 7)
+    monkeypatch.setattr("keras_dp.preprocessing.rows._CHUNK_ENTRIES", 99)
+
+    in_chunks = PCA(1, 1.0).bounded_sum(x[::-1])
+
+    np.testing.assert_array_equal(in_chunks, at_once)
+
+
 def test_what_is_released_has_the_norm_of_the_matrix() -> None:
     """The weights make the L2 norm of the triangle the Frobenius norm."""
     matrix = PCA(1, 1.0).bounded_sum(np.array([[1.0, 2.0, -3.0]]))
