@@ -13,6 +13,7 @@ from keras_dp import _check
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.ledger import FullDataset, PrivacyLedger, Round, SumQueryEvent
 from keras_dp.noise import seeds
+from keras_dp.preprocessing.units import with_capped_units
 from keras_dp.training import RunDetails
 from keras_dp.training.recording import RoundRecorder
 from keras_dp.training.run import TrainingRun
@@ -149,6 +150,7 @@ class Adapter(abc.ABC):
         ledger: PrivacyLedger,
         *,
         run: RunDetails | str | None = None,
+        unit_ids: Any = None,
     ) -> Any:
         """Returns an ordinary Keras layer, adapted with noise.
 
@@ -160,13 +162,15 @@ class Adapter(abc.ABC):
             data: Array, table or column, one row a record; or a finite
                 `tf.data.Dataset` or `keras.utils.PyDataset`, which is read
                 once; of a tuple `(x, y)` the first entry counts. Its shapes are
-                public, but for the number of records. Where a unit has several
-                rows, no more of them than the ledger's `rows_per_unit`; see
-                `sampling.units.capped_rows`.
+                public, but for the number of records.
             ledger: Where the round is recorded: the ledger of the training, so
                 that its report covers both.
             run: The name of the run, or its details; "preprocessing" by
                 default.
+            unit_ids: The unit of each row, where the ledger's unit may have
+                several, such as a user. As many rows of a unit count as the
+                ledger's `rows_per_unit`, chosen at random. Without ids, no unit
+                must have more of them.
 
         Raises:
             BudgetExceededError: The account has no room for the round.
@@ -175,7 +179,12 @@ class Adapter(abc.ABC):
                 it can be seen without reading them; the next one alike.
             ValueError: The data do not have the shape that is needed.
         """
+        _check.kind(PrivacyLedger, ledger=ledger)
         self.check_data(data)
+        if unit_ids is not None:
+            data = with_capped_units(
+                data, unit_ids, ledger.header.rows_per_unit
+            )
         return released(
             ledger, self.planned_round(), lambda: self.noised_layer(data), run
         )
