@@ -6,6 +6,10 @@ from keras_dp import _check
 from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.fourier import Fourier
 from keras_dp.accountants.normalize.adjacency import Neighbours
+from keras_dp.accountants.normalize.normalize import normalize, normalized
+from keras_dp.accountants.normalize.normalized_rounds import (
+    NormalizedRounds,
+)
 from keras_dp.accountants.normalize.rounds import LedgerLike, counted_rounds
 from keras_dp.accountants.replay import chosen
 from keras_dp.ledger import (
@@ -24,6 +28,8 @@ from keras_dp.planning.solve import Unreachable, most_that_meet
 
 # Each is a row of its own in every question that the search asks.
 _MOST_PASSES_OF_TREES = 2000
+# Beyond this number of kinds of rounds, so few stand for them.
+_MOST_KINDS, _FEW_KINDS = 1000, 64
 
 
 def rounds_left(
@@ -43,7 +49,8 @@ def rounds_left(
     Guarantee: for what the ledger holds, followed by that many rounds,
     `accountant` reports at most `target_epsilon` at `delta`. Unless `most` are
     returned, it reports more for one round more. Beyond 1e9 rounds: for a share
-    of 1e-9 more.
+    of 1e-9 more. Of more than 1000 kinds of rounds, noise is rounded down to
+    that of 64 of them, which can make the result a little less.
 
     Args:
         ledger: The rounds that are spent already.
@@ -81,6 +88,7 @@ def rounds_left(
     if accountant is None and isinstance(by, Fourier):
         by = Fourier(relative_width=CALIBRATION_WIDTH)
 
+    few = _few(held, planned, relation)
     size = 1 if rounds_per_pass is None else rounds_per_pass
     most = -(-most // size)
     if _of_trees(planned) and size > 1:
@@ -92,8 +100,12 @@ def rounds_left(
             if rounds_per_pass is None
             else _passes(planned, count, rounds_per_pass)
         )
-        pairs = [*held, *coming]
-        return epsilon_of_group(pairs, by, delta, relation, group_size)
+        ledger = (
+            [*held, *coming]
+            if few is None
+            else few.plus(normalize(coming, relation))
+        )
+        return epsilon_of_group(ledger, by, delta, relation, group_size)
 
     if epsilon(most) <= target_epsilon:
         return most * size
@@ -125,3 +137,23 @@ def _passes(
 
 def _of_trees(planned: Round) -> bool:
     return any(isinstance(query, TreeSum) for query in planned.queries)
+
+
+def _few(
+    held: tuple[tuple[Round, int], ...], planned: Round, relation: Neighbours
+) -> NormalizedRounds | None:
+    """Returns fewer kinds that dominate what is held.
+
+    None if it is of few kinds, or if more of what is planned does not add up:
+    rounds of an epoch or of a tree.
+    """
+    if (
+        len(held) <= _MOST_KINDS
+        or isinstance(planned.sampling, DisjointBatches)
+        or _of_trees(planned)
+    ):
+        return None
+    whole = normalized(held, relation)
+    if len(whole.mechanisms) <= _MOST_KINDS:
+        return None
+    return whole.merged(_FEW_KINDS)

@@ -13,7 +13,7 @@ import contextlib
 import gc
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from keras_dp._version import __version__
 from keras_dp.errors import (
@@ -92,13 +92,16 @@ def _answered(options: argparse.Namespace) -> int:
     return _answer(text)
 
 
-def _answer(text: str) -> int:
+def _answer(text: str | Iterable[str]) -> int:
     if sys.stdout is None:  # As after `>&-` in a shell.
         return _fail(UNWRITTEN, OSError("standard output is closed"))
     encoding = sys.stdout.encoding or "utf-8"
-    text = text.encode(encoding, "backslashreplace").decode(encoding)
+    parts = [text] if isinstance(text, str) else text
     try:
-        sys.stdout.write(text + "\n")
+        for part in parts:
+            encoded = part.encode(encoding, "backslashreplace")
+            sys.stdout.write(encoded.decode(encoding))
+        sys.stdout.write("\n")
         sys.stdout.flush()
     except OSError as error:
         # Python flushes once more at its end, and must not fail again there.

@@ -34,8 +34,8 @@ _GROUPS = (2, 5, 10)
 # Lines of the trade-off curve. A line of a large group takes up to a second.
 _LINES, _LINES_OF_GROUPS = 100, 30
 # Beyond this number of kinds of rounds, so few stand for them, and so few lines
-# do, each of which takes a fifth of a second.
-_MOST_KINDS, _FEW_KINDS, _FEW_LINES = 1000, 64, 12
+# do, each of which takes a tenth of a second.
+_MOST_KINDS, _FEW_KINDS, _FEW_LINES = 1000, 16, 10
 # Points of the curve that accounts promise; a plan is replayed for each.
 _PROMISED_AT = tuple(10.0**power for power in range(-12, 0))
 # An attacker tells two data sets apart: how they differ by each relation.
@@ -115,7 +115,7 @@ def explain(
         covered: What `guarantee` says of the same, where it is known already.
 
     Of more than 1000 kinds of rounds the noise is rounded down here to that of
-    64 of them, and the curve has fewer lines; both leave bounds.
+    16 of them, and the curve has fewer lines; both leave bounds.
 
     >>> from keras_dp.ledger import FullDataset, GaussianSum
     >>> ledger = PrivacyLedger.in_memory(dataset="clinic", unit="patient")

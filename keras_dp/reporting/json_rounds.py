@@ -1,25 +1,44 @@
 """Rounds as JSON for reports, for people's programs to read."""
 
 import dataclasses
+import functools
+import json
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from keras_dp.ledger import CoordinateBounds, CountedRound, NoiseDistribution
 
 
-def json_round(each: CountedRound) -> dict[str, Any]:
-    """Returns a counted round as what JSON can hold."""
-    return {
-        "count": each.count,
-        "seeded": each.round.seeded,
-        "sampling": _event(each.round.sampling),
-        "queries": [_event(query) for query in each.round.queries],
-    }
+def json_rounds(rounds: Iterable[CountedRound]) -> Iterator[str]:
+    """Yields the parts of a JSON list of rounds, each on a line of its own.
+
+    All at once, 10^5 kinds of rounds would take seconds and hundreds of MB.
+    """
+    separator = "["
+    for each in rounds:
+        queries = ", ".join(map(_text, each.round.queries))
+        yield (
+            f'{separator}\n    {{"count": {each.count}, "seeded": '
+            f"{json.dumps(each.round.seeded)}, "
+            f'"sampling": {_text_of_many(each.round.sampling)}, '
+            f'"queries": [{queries}]}}'
+        )
+        separator = ","
+    yield "[]" if separator == "[" else "\n  ]"
+
+
+def _text(event: Any) -> str:
+    return json.dumps(_event(event))
+
+
+# Many rounds are sampled alike.
+_text_of_many = functools.lru_cache(maxsize=1024)(_text)
 
 
 def _event(event: Any) -> dict[str, Any]:
     content = {"event": type(event).__name__}
     for field in dataclasses.fields(event):
-        value = getattr(event, field.name)
+        name, value = field.name, getattr(event, field.name)
         if isinstance(value, CoordinateBounds):
             value = {
                 "vectors": len(value.level_array()),
@@ -29,5 +48,5 @@ def _event(event: Any) -> dict[str, Any]:
         elif isinstance(value, NoiseDistribution):
             own = dataclasses.asdict(value)
             value = {"family": type(value).__name__, **own}
-        content[field.name] = value
+        content[name] = value
     return content

@@ -27,7 +27,7 @@ from keras_dp.reporting import tables
 from keras_dp.reporting.account_state import AccountState, account_states
 from keras_dp.reporting.cautions import cautions
 from keras_dp.reporting.explanation import Explanation, explain
-from keras_dp.reporting.json_rounds import json_round
+from keras_dp.reporting.json_rounds import json_rounds
 from keras_dp.reporting.query_costs import QueryCost, query_costs
 from keras_dp.reporting.run_costs import (
     RunCost,
@@ -53,7 +53,7 @@ _MOST_RUNS = 20
 # Accountants whose curves are drawn, and the points of a curve. Beyond a number
 # of kinds of rounds a point takes half a second.
 _CURVES, _POINTS = 3, 24
-_MOST_KINDS, _FEW_POINTS = 1000, 8
+_MOST_KINDS, _FEW_POINTS = 1000, 4
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -204,6 +204,10 @@ class Report:
 
     def as_json(self) -> str:
         """Returns a JSON object; an infinite epsilon is the text `inf`."""
+        return "".join(self.json_parts())
+
+    def json_parts(self) -> Iterator[str]:
+        """Yields the parts of the text of `as_json`, to be written in turn."""
         found, ex_post = self.guarantee, self.guarantee.ex_post
         content = {
             "dataset": self.dataset,
@@ -240,11 +244,13 @@ class Report:
             "accounts": [each.as_dict() for each in self.accounts],
             "seals": [each._asdict() for each in self.seals],
             "versions": {name: [*each] for name, each in self.versions.items()},
-            "rounds": [json_round(each) for each in self.rounds],
         }
         if self.details is not None:
             content |= _json_details(self.details)
-        return json.dumps(content, indent=2)
+        yield json.dumps(content, indent=2).removesuffix("\n}")
+        yield ',\n  "rounds": '
+        yield from json_rounds(self.rounds)
+        yield "\n}"
 
     def as_text(self, *, every_accountant: bool = False) -> str:
         """Returns lines for a person; epsilon is rounded up.

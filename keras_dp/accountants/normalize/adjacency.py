@@ -132,7 +132,10 @@ def strongest_neighbours(ledger: LedgerLike) -> Neighbours:
     """
     left = RELATIONS
     for event, _ in counted_rounds(ledger):
-        supported = _supported(event.sampling, released(event.queries))
+        release = released(event.queries)
+        if not _objections(event.sampling, release):
+            continue
+        supported = _supported(event.sampling, release)
         both = tuple(each for each in left if each in supported)
         if not both:
             raise UnsupportedEventError(

@@ -1,6 +1,7 @@
 """`keras-dp report`: who spent what, and which theorem covers it."""
 
 import argparse
+from collections.abc import Iterator
 
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.reporting.commands import arguments
@@ -32,8 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_json(parser)
 
 
-def answer(options: argparse.Namespace) -> str:
-    """Returns the report, and writes its page.
+def answer(options: argparse.Namespace) -> str | Iterator[str]:
+    """Returns the report, or its parts if they are many, and writes its page.
 
     Raises:
         OutputError: The page could not be written.
@@ -58,5 +59,5 @@ def answer(options: argparse.Namespace) -> str:
     if options.html:
         arguments.write(options.html, report_page(report))
     if options.json:
-        return report.as_json()
+        return report.json_parts()
     return report.as_text(every_accountant=options.all)

@@ -1,0 +1,130 @@
+"""Ledgers of many kinds of rounds: fewer stand for them, and none is cheaper."""
+
+import json
+
+import numpy as np
+import pytest
+
+from keras_dp.accountants import RDP, trade_off
+from keras_dp.accountants.normalize import normalize as module
+from keras_dp.accountants.normalize.mechanisms import SampledGaussian
+from keras_dp.accountants.normalize.normalize import normalize, normalized
+from keras_dp.budgets import guarantee
+from keras_dp.ledger import GaussianSum, PoissonSampling, PrivacyLedger, Round
+from keras_dp.planning.rounds_left import rounds_left
+from keras_dp.reporting import make_report
+from keras_dp.reporting.explanation import explain
+
+DELTA, KINDS = 1e-6, 1200
+SAMPLING = PoissonSampling(1e-3)
+
+
+def step(noise):
+    return Round(SAMPLING, (GaussianSum("sum", 1.0, noise),))
+
+
+ROUNDS = [(step(z), 100) for z in np.linspace(4, 5, KINDS).tolist()]
+
+
+@pytest.fixture(scope="module")
+def ledger():
+    found = PrivacyLedger.in_memory(dataset="doc")
+    with found.start_run("many") as run:
+        for each, count in ROUNDS:
+            run.record(each.sampling, each.queries, count)
+    return found
+
+
+class TestFewerKinds:
+    @pytest.mark.parametrize("most", [16, 64, 1000])
+    def test_have_less_noise(self, most) -> None:
+        whole = normalized(ROUNDS)
+        fewer = whole.merged(most)
+
+        assert len(fewer.mechanisms) <= most
+        assert sum(n for _, n in fewer.mechanisms) == 100 * KINDS
+        noises = [
+            np.repeat(
+                [m.noise_multiplier for m, _ in each], [n for _, n in each]
+            )
+            for each in (fewer.mechanisms, whole.mechanisms)
+        ]
+        assert np.all(noises[0] <= noises[1])
+        assert np.all(noises[0] * 1.25 ** (1 / (most - 1)) >= noises[1] * 0.999)
+
+    def test_of_a_few_are_the_same(self) -> None:
+        whole = normalized(ROUNDS)
+
+        assert whole.merged(KINDS) is whole
+
+    def test_cost_more(self) -> None:
+        whole = normalized(ROUNDS)
+
+        exact = RDP().epsilon(whole, delta=DELTA)
+
+        assert (
+            exact < RDP().epsilon(whole.merged(64), delta=DELTA) < 1.01 * exact
+        )
+
+
+class TestNormalizedRounds:
+    def test_stand_for_their_ledger(self) -> None:
+        whole = normalized(ROUNDS[:5], "zero_out")
+
+        assert normalize(whole) == normalize(ROUNDS[:5], "zero_out")
+        assert normalized(whole, "zero_out") is whole
+        with pytest.raises(ValueError, match="`neighbours` must be 'zero_out'"):
+            normalize(whole, "replace_one")
+
+    def test_add_up(self) -> None:
+        part = normalized(ROUNDS[:5])
+
+        more = part.plus([(SampledGaussian(4.0, 1e-3), 3)])
+
+        assert dict(more.mechanisms)[SampledGaussian(4.0, 1e-3)] == 103
+
+
+class TestReport:
+    def test_normalizes_rounds_twice(self, ledger, monkeypatch) -> None:
+        """For all numbers together, and for the curve, whose end is known."""
+        added = []
+        add = module.RoundsTogether.add
+
+        def counting(self, event, count) -> None:
+            added.append(count)
+            add(self, event, count)
+
+        monkeypatch.setattr(module.RoundsTogether, "add", counting)
+
+        report = make_report(ledger, delta=DELTA, details=True)
+
+        assert len(added) < 2 * KINDS
+        assert report.details.queries[0].epsilon == report.claim.epsilon
+        (curve,) = report.details.curves.values()
+        assert curve.epsilons[-1] == report.claim.epsilon
+
+    def test_says_no_less_than_for_every_kind(self, ledger) -> None:
+        exact = trade_off(ROUNDS, lines=10)
+        found = explain(ledger, delta=DELTA)
+
+        assert exact.advantage <= found.curve.advantage
+        assert found.curve.advantage <= 1.05 * exact.advantage
+        assert found.claim == guarantee(ledger, delta=DELTA).claim
+
+    def test_json_comes_in_parts(self, ledger) -> None:
+        report = make_report(ledger, delta=DELTA, accountants=())
+
+        parts = list(report.json_parts())
+
+        assert max(map(len, parts)) < 5000
+        rounds = json.loads(report.as_json())["rounds"]
+        assert [each["count"] for each in rounds] == [100] * KINDS
+        assert rounds[-1]["queries"][0]["noise_stddev"] == 5.0
+
+
+def test_rounds_left_are_never_too_many() -> None:
+    exact = rounds_left(ROUNDS[::2], step(4.0), target_epsilon=0.6, delta=DELTA)
+    twice = [(each, (count + 1) // 2) for each, count in ROUNDS]
+    found = rounds_left(twice, step(4.0), target_epsilon=0.6, delta=DELTA)
+
+    assert 0.95 * exact < found <= exact
