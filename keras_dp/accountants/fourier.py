@@ -39,8 +39,8 @@ _WIDE = 1e-4
 _MOMENTS = RDP()
 RENYI = "Rényi divergence"
 _WITH_SLACK = (
-    "{method} (with what thresholds or distances add to delta; the lower bound "
-    "is without it)"
+    "{method} (with what thresholds or truncated samples add to delta; the "
+    "lower bound is without it)"
 )
 _LEAST_NOISE, _MOST_NOISE = 1e-3, 1e9
 # Each takes some 10 ms.

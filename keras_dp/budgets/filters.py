@@ -314,7 +314,7 @@ def _mechanisms(
     if any(isinstance(mechanism, SLACK) for mechanism, _ in mechanisms):
         raise UnsupportedEventError(
             "A filter must pay for rounds that take nothing from delta alone. "
-            f"Received: {round_!r}, whose threshold does. Open an account with "
+            f"Received: {round_!r}, which do. Open an account with "
             "a FixedPlan, such as a share of a Division."
         )
     return mechanisms

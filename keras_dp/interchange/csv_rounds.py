@@ -13,6 +13,7 @@ from keras_dp.ledger import (
     PoissonSampling,
     Round,
     SamplingEvent,
+    TruncatedPoissonSampling,
 )
 
 COLUMNS = (
@@ -81,6 +82,12 @@ def _sampling(sampling: SamplingEvent) -> dict[str, Any]:
     match sampling:
         case PoissonSampling():
             return {"sampling_probability": sampling.probability}
+        case TruncatedPoissonSampling():
+            return {
+                "sampling_probability": sampling.probability,
+                "sample_size": sampling.batch_size,
+                "population_size": sampling.population_size,
+            }
         case FullDataset():
             return {"sampling_probability": 1.0}
         case DisjointBatches():

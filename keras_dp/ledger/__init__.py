@@ -19,6 +19,7 @@ from keras_dp.ledger.events import (
     SumQueryEvent,
     ThresholdedSum,
     TreeSum,
+    TruncatedPoissonSampling,
     UnverifiedSampling,
 )
 from keras_dp.ledger.header import Header
@@ -72,6 +73,7 @@ __all__ = [
     "SumQueryEvent",
     "ThresholdedSum",
     "TreeSum",
+    "TruncatedPoissonSampling",
     "UnverifiedSampling",
     "VarianceGammaNoise",
     "Verification",

@@ -16,6 +16,7 @@ from keras_dp.ledger.coordinate_bounds import CoordinateBounds
 
 _KINDS: dict[str, type[Any]] = {
     "poisson": events.PoissonSampling,
+    "truncated_poisson": events.TruncatedPoissonSampling,
     "fixed_size_without_replacement": events.FixedSizeWithoutReplacement,
     "fixed_size_with_replacement": events.FixedSizeWithReplacement,
     "disjoint_batches": events.DisjointBatches,

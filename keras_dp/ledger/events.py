@@ -50,6 +50,33 @@ class PoissonSampling(SamplingEvent):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class TruncatedPoissonSampling(SamplingEvent):
+    """A Poisson sample of which at most `batch_size` records were kept.
+
+    Where more took part, a uniformly random subset of that size was kept.
+
+    Attributes:
+        probability: Chance of a record to be drawn, in (0, 1].
+        batch_size: The most records that a sample keeps, >= 1.
+        population_size: Records in the data set, >= 1.
+        drawn_by_library: Whether a sampler of this library made the draw.
+
+    >>> TruncatedPoissonSampling(0.01, batch_size=200, population_size=10_000)
+    TruncatedPoissonSampling(probability=0.01, batch_size=200, ...)
+    """
+
+    probability: float
+    batch_size: int
+    population_size: int
+    drawn_by_library: bool = False
+
+    def __post_init__(self) -> None:
+        _as_floats(self, _check.probability, "probability")
+        _as_integers(self, "batch_size", "population_size")
+        _check.boolean(drawn_by_library=self.drawn_by_library)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class FixedSizeWithoutReplacement(SamplingEvent):
     """A uniformly drawn subset of fixed size, new in every round.
 
@@ -355,8 +382,12 @@ class Round:
 
 
 def _check_sizes(event: Any) -> None:
-    """Checks two fields, and makes numpy integers Python ones."""
-    for field in ("sample_size", "population_size"):
+    _as_integers(event, "sample_size", "population_size")
+
+
+def _as_integers(event: Any, *fields: str) -> None:
+    """Checks fields, and makes numpy integers Python ones."""
+    for field in fields:
         value = getattr(event, field)
         _check.integer_at_least(1, **{field: value})
         object.__setattr__(event, field, int(value))

@@ -20,6 +20,7 @@ from keras_dp.ledger import (
     SumQueryEvent,
     ThresholdedSum,
     TreeSum,
+    TruncatedPoissonSampling,
     UnverifiedSampling,
 )
 
@@ -102,7 +103,7 @@ def _per_epoch(sampling: SamplingEvent) -> int | None:
     match sampling:
         case FullDataset():
             return 1
-        case PoissonSampling():
+        case PoissonSampling() | TruncatedPoissonSampling():
             return max(1, round(1 / sampling.probability))
         case FixedSizeWithoutReplacement() | FixedSizeWithReplacement():
             share = sampling.population_size / sampling.sample_size

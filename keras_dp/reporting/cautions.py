@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from keras_dp.accountants.normalize.mechanisms import Exposure
 from keras_dp.accountants.normalize.release import released
+from keras_dp.accountants.normalize.truncation import truncation_exposure
 from keras_dp.budgets import Guarantee
 from keras_dp.ledger import (
     CountedRound,
@@ -11,6 +12,7 @@ from keras_dp.ledger import (
     NonPrivateSum,
     RunRecord,
     ThresholdedSum,
+    TruncatedPoissonSampling,
     UnverifiedSampling,
 )
 from keras_dp.reporting.wording import UNITS_OF_ROWS, counted, on_one_line
@@ -82,6 +84,16 @@ def _of_rounds(rounds: Sequence[CountedRound]) -> Iterator[str]:
         yield (
             "Thresholds can let through what one record alone holds: up to "
             f"{exposure:.2g} of delta pays for that, whatever epsilon is."
+        )
+    overflow = sum(
+        count * truncation_exposure(each.sampling)
+        for each, count in rounds
+        if isinstance(each.sampling, TruncatedPoissonSampling)
+    )
+    if overflow:
+        yield (
+            f"Samples were truncated: up to {overflow:.2g} of delta pays for "
+            "that, whatever epsilon is."
         )
     unverified, text = number(
         count

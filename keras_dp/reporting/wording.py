@@ -19,6 +19,7 @@ from keras_dp.ledger import (
     SumQueryEvent,
     ThresholdedSum,
     TreeSum,
+    TruncatedPoissonSampling,
     UnverifiedSampling,
 )
 
@@ -44,6 +45,11 @@ def sampled(event: SamplingEvent) -> str:
         return "batch whose sampling was not verified"
     if isinstance(event, PoissonSampling):
         text = f"Poisson sample, probability {event.probability:g}"
+    elif isinstance(event, TruncatedPoissonSampling):
+        text = (
+            f"Poisson sample, probability {event.probability:g}, at most "
+            f"{event.batch_size:,} of {event.population_size:,} records"
+        )
     elif isinstance(event, FullDataset):
         text = "all records"
     elif isinstance(event, DisjointBatches):

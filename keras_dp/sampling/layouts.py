@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from keras_dp.sampling.bernoulli_draw import BernoulliDraw
 from keras_dp.sampling.random_rows import in_random_rows
+from keras_dp.sampling.random_subset import random_subset
 from keras_dp.sampling.random_words import Words
 
 Integers = npt.NDArray[np.int64]
@@ -99,6 +100,33 @@ class Groups(Layout):
         groups = self._draw.indices(words)[:, np.newaxis]
         records = groups * self.rows + np.arange(self.rows)
         return in_random_rows(records, physical_batch_size, places)
+
+
+class Truncated(Groups):
+    """Takes or leaves each record, and keeps no more than fit into a batch.
+
+    Of a larger sample a uniformly random subset is kept.
+    """
+
+    def __init__(self, population: int, probability: float, most: int) -> None:
+        """Draws nothing.
+
+        Args:
+            population: Number of records.
+            probability: Chance of a record to take part.
+            most: The most records that a sample keeps.
+        """
+        super().__init__(population, probability, 1)
+        self.most_rows = most
+
+    @override
+    def draw(
+        self, physical_batch_size: int, words: Words, places: Words
+    ) -> Integers:
+        drawn = self._draw.indices(words)
+        if len(drawn) > self.most_rows:
+            drawn = drawn[random_subset(self.most_rows, len(drawn), words)]
+        return in_random_rows(drawn[:, np.newaxis], physical_batch_size, places)
 
 
 class Slots(Layout):

@@ -7,9 +7,9 @@ from typing import Any, Self
 from typing_extensions import override
 
 from keras_dp import _check, _peers
-from keras_dp.ledger import PoissonSampling
+from keras_dp.ledger import PoissonSampling, TruncatedPoissonSampling
 from keras_dp.sampling import random_words
-from keras_dp.sampling.layouts import Layout
+from keras_dp.sampling.layouts import Layout, Truncated
 from keras_dp.sampling.microbatches import (
     FixedMicrobatches,
     Microbatches,
@@ -36,6 +36,10 @@ class PoissonBatches(Sampler):
     the rows that they had, as long as the number of batches stays; see
     `in_random_rows`.
 
+    With `truncate_at` a sample keeps no more records than that, a uniformly
+    random subset of those drawn, and the event says so: every round is one
+    batch of one shape, for a little delta.
+
     A chosen `seed` has no effect outside of `reproducible()`, which is for
     tests: a second run with the same seed would draw the same samples, where
     accountants take the samples of all rounds to be independent.
@@ -56,6 +60,7 @@ class PoissonBatches(Sampler):
             sampling_probability`, after which a record was drawn once on
             average.
         microbatches: How rows make microbatches, `None` if each is a record.
+        truncate_at: The most records that a sample keeps, `None` for all.
         map: The function that `fit`, `evaluate` and `predict` apply to each
             record, `None` for none. Iterating over the sampler yields the
             records as they are stored.
@@ -89,6 +94,7 @@ class PoissonBatches(Sampler):
         physical_batch_size: int | None = None,
         rounds_per_epoch: int | None = None,
         microbatches: Microbatches | None = None,
+        truncate_at: int | None = None,
         map: Callable[..., Any] | None = None,  # noqa: A002 - as in tf.data.
         seed: int | None = None,
     ) -> None:
@@ -108,6 +114,13 @@ class PoissonBatches(Sampler):
             rounds_per_epoch: At least 1.
             microbatches: `RandomMicrobatches`, which protect examples, or
                 `FixedMicrobatches`, which only protect whole microbatches.
+            truncate_at: The most records that a sample keeps, at least 1, and
+                the default `physical_batch_size`: every round then is one
+                batch of one shape. Of a larger sample, a uniformly random
+                subset is kept. In each round the chance that a record is drawn
+                together with as many others is added to delta; 7 standard
+                deviations above the mean, which are `sqrt(N q (1-q))`, make it
+                negligible. It must not be chosen by a look at the data.
             map: Function of TensorFlow from one record to another, such as a
                 random crop: a tuple `(x, y)` is passed as two arguments, as
                 by `tf.data.Dataset.map`. It is applied to each record each
@@ -128,8 +141,17 @@ class PoissonBatches(Sampler):
         _check.probability(sampling_probability=sampling_probability)
         super().__init__(data, map=map, seed=seed)
         self._kind = microbatches
-        self._layout = layout_of(
-            microbatches, self._whole_size, float(sampling_probability)
+        self.truncate_at = _checked_truncation(truncate_at, microbatches)
+        self._layout = (
+            layout_of(
+                microbatches, self._whole_size, float(sampling_probability)
+            )
+            if self.truncate_at is None
+            else Truncated(
+                self._whole_size,
+                float(sampling_probability),
+                self.truncate_at,
+            )
         )
         self._has_default_size = physical_batch_size is None
         if physical_batch_size is None:
@@ -167,12 +189,21 @@ class PoissonBatches(Sampler):
         return self.sampling_probability * self.population_size
 
     @property
-    def sampling_event(self) -> PoissonSampling:
+    def sampling_event(self) -> PoissonSampling | TruncatedPoissonSampling:
         """The event that a ledger records for the draw of each round."""
+        if self.truncate_at is not None:
+            return TruncatedPoissonSampling(
+                self.sampling_probability,
+                self.truncate_at,
+                self.population_size,
+                drawn_by_library=True,
+            )
         return PoissonSampling(self.sampling_probability, drawn_by_library=True)
 
     @override
-    def sampling_of(self, of: Pass) -> PoissonSampling:
+    def sampling_of(
+        self, of: Pass
+    ) -> PoissonSampling | TruncatedPoissonSampling:
         return self.sampling_event
 
     @override
@@ -250,6 +281,12 @@ class PoissonBatches(Sampler):
                 "is sharded: an example more or less would move others to "
                 f"other microbatches. Received: microbatches={self._kind!r}."
             )
+        if self.truncate_at is not None:
+            raise ValueError(
+                "`truncate_at` must be None where data is sharded: no worker "
+                "knows how many records the others draw. Received: "
+                f"truncate_at={self.truncate_at!r}."
+            )
         units = self._whole_size // self._layout.rows
         if count > units:
             raise ValueError(
@@ -267,6 +304,8 @@ class PoissonBatches(Sampler):
             else f", shard {self.shard_index} of {self.shard_count}"
         )
         groups = "" if self._kind is None else f", microbatches={self._kind!r}"
+        if self.truncate_at is not None:
+            groups += f", truncate_at={self.truncate_at}"
         return (
             f"<PoissonBatches of {self.population_size:,} records, "
             f"sampling_probability={self.sampling_probability:.6g}, "
@@ -282,6 +321,20 @@ class PoissonBatches(Sampler):
         while True:
             sample = self._layout.draw(self.physical_batch_size, words, places)
             yield Draw(sample, of)
+
+
+def _checked_truncation(
+    truncate_at: int | None, microbatches: Microbatches | None
+) -> int | None:
+    if truncate_at is None:
+        return None
+    _check.integer_at_least(1, truncate_at=truncate_at)
+    if microbatches is not None:
+        raise ValueError(
+            "`truncate_at` must be None with microbatches, of which a record "
+            f"moves several. Received: truncate_at={truncate_at!r}."
+        )
+    return int(truncate_at)
 
 
 def _check_holds_microbatches(physical_batch_size: int, rows: int) -> None:

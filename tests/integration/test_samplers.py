@@ -15,6 +15,12 @@ SAMPLERS = {
     "fixed size": lambda data, **options: keras_dp.FixedSizeBatches(
         data, sample_size=SIZE, **options
     ),
+    "truncated": lambda data, **options: keras_dp.PoissonBatches(
+        data,
+        sampling_probability=SIZE / RECORDS,
+        truncate_at=30,
+        **options,
+    ),
     "shuffled": lambda data, **options: keras_dp.ShuffledBatches(
         data, batch_size=SIZE, **options
     ),
@@ -102,9 +108,11 @@ class TestEverySampler:
     def test_stores_a_data_set(self, new_samples) -> None:
         dataset = tf.data.Dataset.from_tensor_slices(data()).batch(16)
         kind = type(new_samples(data()))
-        size = {"sample_size": SIZE}
-        if kind is not keras_dp.FixedSizeBatches:
-            size = {"batch_size": SIZE}
+        size = {
+            "FixedSizeBatches": {"sample_size": SIZE},
+            "PoissonBatches": {"sampling_probability": 0.1},
+            "ShuffledBatches": {"batch_size": SIZE},
+        }[kind.__name__]
 
         samples = kind.from_dataset(dataset, **size, verbose=False)
 
@@ -162,7 +170,7 @@ class TestEverySampler:
         assert found.basis == "plan"
 
     def test_has_no_workers(self, new_samples) -> None:
-        with pytest.raises(ValueError, match="Use PoissonBatches"):
+        with pytest.raises(ValueError, match=r"`(shard|truncate_at)` must"):
             new_samples(data()).shard(1, 2)
 
     def test_goes_with_a_ledger_of_examples_only(self, new_samples) -> None:

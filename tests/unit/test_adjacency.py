@@ -31,6 +31,7 @@ from keras_dp.ledger import (
     SamplingEvent,
     ThresholdedSum,
     TreeSum,
+    TruncatedPoissonSampling,
     UnverifiedSampling,
 )
 from keras_dp.ledger.noise_families import LaplaceNoise
@@ -42,6 +43,7 @@ RELATIONS = (ADD, REPLACE, ZERO)
 SAMPLINGS = {
     "poisson": PoissonSampling(0.1),
     "certain poisson": PoissonSampling(1.0),
+    "truncated": TruncatedPoissonSampling(0.1, 30, 100),
     "full": FullDataset(),
     "unverified": UnverifiedSampling(),
     "disjoint": DisjointBatches("epoch"),
@@ -62,6 +64,7 @@ ONLY_REPLACED, NONE = {REPLACE}, set()
 # Which relations have a bound. Rows as `SAMPLINGS`, columns as `QUERIES`.
 SUPPORTED = {
     "poisson": [EVERY, {ADD, ZERO}, EVERY, {ADD, ZERO}, EVERY],
+    "truncated": [EVERY, {ADD, ZERO}, EVERY, {ADD, ZERO}, EVERY],
     "certain poisson": [EVERY, EVERY, EVERY, {ADD, ZERO}, EVERY],
     "full": [EVERY, EVERY, EVERY, {ADD, ZERO}, EVERY],
     "unverified": [NOT_ADDED, NOT_ADDED, NOT_ADDED, {ZERO}, NOT_ADDED],

@@ -1,4 +1,4 @@
-"""Ledgers of many kinds of rounds: fewer stand for them, and none is cheaper."""
+"""Ledgers of many kinds of rounds: fewer stand for them, none cheaper."""
 
 import json
 

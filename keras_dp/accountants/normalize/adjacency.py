@@ -26,6 +26,7 @@ from keras_dp.ledger import (
     FullDataset,
     PoissonSampling,
     SamplingEvent,
+    TruncatedPoissonSampling,
     UnverifiedSampling,
 )
 
@@ -50,6 +51,7 @@ _ONLY_REPLACED = "A bound is known for a replaced record only."
 UNSUPPORTED: Mapping[type[SamplingEvent], Mapping[Neighbours, str]] = {
     FullDataset: {},
     PoissonSampling: {},
+    TruncatedPoissonSampling: {},
     UnverifiedSampling: {"add_or_remove_one": _MOVES_OTHERS},
     DisjointBatches: {"add_or_remove_one": _MOVES_OTHERS},
     FixedSizeWithoutReplacement: {
@@ -158,7 +160,9 @@ def chosen_neighbours(
     return strongest_neighbours(ledger) if neighbours is None else neighbours
 
 
-def is_amplified(sampling: PoissonSampling, release: Release) -> bool:
+def is_amplified(
+    sampling: PoissonSampling | TruncatedPoissonSampling, release: Release
+) -> bool:
     """Returns whether the sampling hides who took part in a round.
 
     A tree gives away who was in the samples of its rounds.
@@ -197,7 +201,7 @@ def _objections(
         return {"replace_one": _ONE_VECTOR, **found}
     if (
         release.is_discrete
-        and isinstance(sampling, PoissonSampling)
+        and isinstance(sampling, PoissonSampling | TruncatedPoissonSampling)
         and is_amplified(sampling, release)
     ):
         return {"replace_one": _DISCRETE, **found}

@@ -27,6 +27,7 @@ from keras_dp.accountants.normalize.normalized_rounds import (
 from keras_dp.accountants.normalize.one_round import (
     exposure_of,
     mechanism_of,
+    overflow_of,
     unamplified,
 )
 from keras_dp.accountants.normalize.release import Release, released
@@ -51,6 +52,7 @@ def normalize(
     | Sampling | A record's part, under every relation that it supports |
     | --- | --- |
     | PoissonSampling | amplified |
+    | TruncatedPoissonSampling | amplified, with slack (see `truncation`) |
     | FullDataset, UnverifiedSampling | in every round |
     | DisjointBatches | once an epoch |
     | FixedSizeWithoutReplacement, FixedSizeWithReplacement | amplified |
@@ -67,7 +69,7 @@ def normalize(
     | Sampling | A record's part in the tree | Other sums of the round |
     | --- | --- | --- |
     | DisjointBatches | once an epoch | once an epoch |
-    | Full, Unverified, PoissonSampling | every round | not amplified |
+    | Full, Unverified, Poisson, truncated | every round | not amplified |
     | FixedSize... | raises | raises |
 
     A tree reveals sums over several rounds together, and with them who was in
@@ -173,6 +175,7 @@ class RoundsTogether:
             for found in (
                 mechanism_of(sampling, release, self.neighbours),
                 exposure_of(sampling, release),
+                overflow_of(sampling, release),
             ):
                 if found and self._instead is not None:
                     found = self._instead(found)

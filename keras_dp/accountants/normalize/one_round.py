@@ -19,12 +19,14 @@ from keras_dp.accountants.normalize.mechanisms import (
     SampledDiscreteGaussian,
     SampledGaussian,
     SampledGaussianReplaceOne,
+    Slack,
     WithReplacementGaussian,
 )
 from keras_dp.accountants.normalize.release import (
     LARGEST_NOISE_MULTIPLIER,
     Release,
 )
+from keras_dp.accountants.normalize.truncation import truncation_exposure
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
     FixedSizeWithoutReplacement,
@@ -32,6 +34,7 @@ from keras_dp.ledger import (
     FullDataset,
     PoissonSampling,
     SamplingEvent,
+    TruncatedPoissonSampling,
     UnverifiedSampling,
 )
 
@@ -67,9 +70,12 @@ def _(
     return unamplified(release, neighbours)
 
 
-@mechanism_of.register
+@mechanism_of.register(PoissonSampling)
+@mechanism_of.register(TruncatedPoissonSampling)
 def _(
-    sampling: PoissonSampling, release: Release, neighbours: Neighbours
+    sampling: PoissonSampling | TruncatedPoissonSampling,
+    release: Release,
+    neighbours: Neighbours,
 ) -> Mechanism | None:
     if not is_amplified(sampling, release):
         return unamplified(release, neighbours)
@@ -113,14 +119,27 @@ def _(
 
 
 def exposure_of(sampling: SamplingEvent, release: Release) -> Exposure | None:
-    """Returns the slack of a round beside its mechanism; None without any."""
+    """Returns the slack of thresholds beside the mechanism of a round."""
     if not release.thresholds:
         return None
-    if isinstance(sampling, PoissonSampling) and is_amplified(
-        sampling, release
-    ):
+    if isinstance(
+        sampling, PoissonSampling | TruncatedPoissonSampling
+    ) and is_amplified(sampling, release):
         return Exposure((release.thresholds,), sampling.probability)
     return Exposure((release.thresholds,))
+
+
+def overflow_of(sampling: SamplingEvent, release: Release) -> Slack | None:
+    """Returns the slack of a sample that is truncated; `None` without any.
+
+    Thresholds may have slack of their own in the rest of its outcomes.
+    """
+    if not isinstance(sampling, TruncatedPoissonSampling) or (
+        release.is_free and not release.trees
+    ):
+        return None
+    chance = truncation_exposure(sampling)
+    return Slack(chance) if chance else None
 
 
 def unamplified(release: Release, neighbours: Neighbours) -> Mechanism | None:

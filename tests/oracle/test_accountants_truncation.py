@@ -1,0 +1,159 @@
+"""Truncated Poisson samples against the definition, and against exact tails.
+
+All samples of tiny data sets, and all subsets that may be kept of them, are
+enumerated: the output is a mixture of normal distributions on a line.
+"""
+
+import fractions
+import itertools
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from keras_dp.accountants import RDP, Fourier
+from keras_dp.accountants.normalize.truncation import chance_to_overflow
+from keras_dp.ledger import (
+    GaussianSum,
+    PoissonSampling,
+    Round,
+    TruncatedPoissonSampling,
+)
+
+EPSILONS = (0.0, 0.5, 1.0, 2.0, 4.0)
+STDDEV = 0.8
+X = np.linspace(-16, 16, 8001)
+# The other records: the record is the only one that points its way, or not.
+OTHERS = [(-1.0, -1.0, -1.0), (1.0, 1.0, 1.0), (1.0, -1.0, 0.0), (0.0,) * 3]
+RELATIONS = {
+    "zero_out": ((1.0,), (0.0,)),
+    "replace_one": ((1.0,), (-1.0,)),
+    "add_or_remove_one": ((1.0,), ()),
+}
+
+
+def kept_sums(records, q, most):
+    """The chance of each sum over a truncated sample."""
+    chances = Counter()
+    for size in range(len(records) + 1):
+        for sample in itertools.combinations(range(len(records)), size):
+            chance = q**size * (1 - q) ** (len(records) - size)
+            kept = [*itertools.combinations(sample, min(size, most))]
+            for each in kept:
+                chances[sum(records[i] for i in each)] += chance / len(kept)
+    return chances
+
+
+def density(records, q, most):
+    total = np.zeros_like(X)
+    for mean, chance in kept_sums(records, q, most).items():
+        total += chance * np.exp(-(((X - mean) / STDDEV) ** 2) / 2)
+    return total / (STDDEV * math.sqrt(2 * math.pi))
+
+
+def divergence(p, q, epsilon):
+    excess = np.maximum(p - math.exp(epsilon) * q, 0)
+    return float(np.trapezoid(excess, X))
+
+
+def round_of(sampling):
+    return Round(sampling, (GaussianSum("sum", 1.0, STDDEV),))
+
+
+def true_delta(neighbours, others, q, most, epsilon):
+    with_it, without = (
+        density(own + others, q, most) for own in RELATIONS[neighbours]
+    )
+    return max(
+        divergence(with_it, without, epsilon),
+        divergence(without, with_it, epsilon),
+    )
+
+
+@pytest.mark.parametrize("neighbours", RELATIONS)
+@pytest.mark.parametrize(("q", "most"), [(0.2, 2), (0.2, 3), (0.5, 3)])
+def test_no_attack_exceeds_the_bound(neighbours, q, most) -> None:
+    rounds = [(round_of(TruncatedPoissonSampling(q, most, 4)), 1)]
+
+    for epsilon in EPSILONS:
+        bound = Fourier().delta(rounds, epsilon=epsilon, neighbours=neighbours)
+        for others in OTHERS:
+            true = true_delta(neighbours, others, q, most, epsilon)
+            assert true <= bound * (1 + 1e-6) + 1e-9
+
+
+def test_the_whole_samples_price_alone_is_no_bound() -> None:
+    """Control: records that are pushed out tell of the one that stays."""
+    q, most, epsilon = 0.5, 1, 2.0
+    poisson = [(round_of(PoissonSampling(q)), 1)]
+
+    bound = Fourier().delta(
+        poisson, epsilon=epsilon, neighbours="add_or_remove_one"
+    )
+
+    assert any(
+        true_delta("add_or_remove_one", others, q, most, epsilon) > bound
+        for others in OTHERS
+    )
+
+
+@pytest.mark.parametrize("accountant", [Fourier(), RDP()])
+def test_two_rounds_are_below_the_bound(accountant) -> None:
+    q, most, others = 0.3, 2, (-1.0, -1.0, -1.0)
+    step = X[1] - X[0]
+    found = [density(own + others, q, most) for own in RELATIONS["zero_out"]]
+    coarse = [each[::40] * step * 40 for each in found]
+    joint = [np.outer(each, each) for each in coarse]
+    rounds = [(round_of(TruncatedPoissonSampling(q, most, 4)), 2)]
+
+    for epsilon in EPSILONS:
+        bound = accountant.delta(rounds, epsilon=epsilon, neighbours="zero_out")
+        for p, other in (joint, joint[::-1]):
+            true = np.maximum(p - math.exp(epsilon) * other, 0).sum()
+            assert true <= bound * (1 + 1e-6) + 1e-9
+
+
+def exact_tail(q, most, size):
+    q = fractions.Fraction(q)
+    return sum(
+        math.comb(size, k) * q**k * (1 - q) ** (size - k)
+        for k in range(most, size + 1)
+    )
+
+
+@pytest.mark.parametrize("q", [1e-9, 0.01, 0.25, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("size", [1, 2, 7, 60])
+def test_the_chance_is_above_the_exact_one_and_near(q, size) -> None:
+    for most in range(1, size + 1):
+        exact = fractions.Fraction(q) * exact_tail(q, most, size)
+        found = fractions.Fraction(chance_to_overflow(q, most, size))
+
+        assert found >= exact
+        if most > size * q + 2 * math.sqrt(size * q * (1 - q)) + 1:
+            assert found <= fractions.Fraction(1.5) * exact + 5e-324
+
+
+def test_nothing_overflows_where_all_fit() -> None:
+    assert chance_to_overflow(0.3, 11, 10) == 0
+    assert chance_to_overflow(1.0, 10, 10) == 1.0
+    assert 0 < chance_to_overflow(2.0**-60, 2**40, 2**46) <= 5e-324
+
+
+def test_a_large_batch_costs_what_the_whole_sample_does() -> None:
+    """N q = 500: 7 standard deviations more are nothing."""
+    whole = [(round_of(PoissonSampling(0.01)), 1000)]
+    mean, stddev = 500, math.sqrt(500)
+    batch = math.ceil(mean + 7 * stddev)
+    kept = [(round_of(TruncatedPoissonSampling(0.01, batch, 50_000)), 1000)]
+
+    poisson = Fourier().epsilon(whole, delta=1e-6)
+    truncated = Fourier().epsilon(kept, delta=1e-6)
+
+    assert poisson < truncated < 1.0001 * poisson
+
+
+def test_a_small_batch_has_no_finite_epsilon() -> None:
+    kept = [(round_of(TruncatedPoissonSampling(0.01, 500, 50_000)), 1000)]
+
+    assert Fourier().epsilon(kept, delta=1e-6) == math.inf
