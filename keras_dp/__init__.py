@@ -73,6 +73,7 @@ if TYPE_CHECKING:
         replace_batch_normalization,
     )
     from keras_dp.sampling import (
+        AllocatedBatches,
         FixedSizeBatches,
         PoissonBatches,
         ShuffledBatches,
@@ -113,6 +114,7 @@ _MODULES = (
 )
 _HOMES = {
     "AdaptiveClipSumQuery": "dp_queries",
+    "AllocatedBatches": "sampling",
     "DPAdagrad": "optimizers",
     "DPAdam": "optimizers",
     "DPAdamW": "optimizers",
@@ -172,6 +174,7 @@ _HOMES = {
 __all__ = [
     "DPSGD",
     "AdaptiveClipSumQuery",
+    "AllocatedBatches",
     "DPAdagrad",
     "DPAdam",
     "DPAdamW",

@@ -52,6 +52,16 @@ SHUFFLED = {
     "microbatches": _NO_MICROBATCHES,
     "num_microbatches": _NO_MICROBATCHES,
 }
+ALLOCATED = {
+    "batch_size": "`batches`, N / batch_size: sizes of samples are random",
+    "sample_size": "`batches`, N / sample_size: sizes of samples are random",
+    "sampling_probability": "`batches`, 1 / sampling_probability",
+    "epochs": "`epochs` of fit",
+    "shuffle": "nothing: every pass is drawn anew",
+    "rounds_per_epoch": "nothing: an epoch is a pass over the data",
+    "microbatches": _NO_MICROBATCHES,
+    "num_microbatches": _NO_MICROBATCHES,
+}
 USERS = {
     "batch_size": "`sampling_probability`, users of a round / users",
     "clients_per_round": "`sampling_probability`, clients_per_round / users",

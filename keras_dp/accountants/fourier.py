@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import ClassVar, NamedTuple, Self
 
 from typing_extensions import override
@@ -14,6 +15,7 @@ from keras_dp.accountants.accountant import (
 )
 from keras_dp.accountants.compose import choose
 from keras_dp.accountants.compose.directions import Direction, directions
+from keras_dp.accountants.compose.grid import allocation
 from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.mechanisms import (
     AdditiveNoise,
@@ -21,6 +23,7 @@ from keras_dp.accountants.normalize.mechanisms import (
     FixedSizeGaussian,
     Gaussian,
     Mechanism,
+    RandomAllocationGaussian,
     SampledGaussian,
     SampledGaussianGroup,
     SampledGaussianReplaceOne,
@@ -29,7 +32,11 @@ from keras_dp.accountants.normalize.mechanisms import (
 from keras_dp.accountants.normalize.rounds import LedgerLike
 from keras_dp.accountants.rdp import RDP
 from keras_dp.accountants.slack import split
-from keras_dp.errors import UnsupportedEventError
+from keras_dp.errors import (
+    NumericalLimitError,
+    TooSlowError,
+    UnsupportedEventError,
+)
 
 # Normalization rounds noise multipliers down to 12 digits. A lower bound takes
 # that back: so much more, and more by that over the square of the least one.
@@ -63,8 +70,9 @@ class Bounds(_Interval):
         lower: At most the number.
         upper: At least the number.
         method: Which method gave the upper one: "closed form", "line
-            integral", or, where the noise is out of reach of these, "Rényi
-            divergence" or "Chernoff bound by moments".
+            integral", "convolution of likelihood ratios", or, where the noise
+            is out of reach of these, "Rényi divergence" or "Chernoff bound by
+            moments".
     """
 
     method: str
@@ -93,6 +101,7 @@ class Fourier(Accountant):
     | Poisson, one record more or less, or zero | exact, both directions |
     | Poisson, one record replaced | exact (see `mechanisms`) |
     | Poisson, a group of records | exact, both directions |
+    | epochs of random allocation, one record more or less | a percent apart |
     | fixed size, one record replaced | what an attack reaches, and a bound |
     | encoded, noise that is not Gaussian | none: use `RDP` |
 
@@ -133,6 +142,7 @@ class Fourier(Accountant):
         {
             FixedSizeGaussian,
             Gaussian,
+            RandomAllocationGaussian,
             SampledGaussian,
             SampledGaussianGroup,
             SampledGaussianReplaceOne,
@@ -246,17 +256,27 @@ class Fourier(Accountant):
     def _epsilon(
         self, rounds: tuple[CountedMechanism, ...], delta: float
     ) -> float:
+        if _has_allocation(rounds):
+            return _of_allocation(
+                lambda: allocation.upper_epsilon(rounds, delta), math.inf
+            )
         return _epsilon_bounds(rounds, delta, self.relative_width).upper
 
     def _delta(
         self, rounds: tuple[CountedMechanism, ...], epsilon: float
     ) -> float:
+        if _has_allocation(rounds):
+            return _of_allocation(
+                lambda: allocation.upper_delta(rounds, epsilon), 1.0
+            )
         return _delta_bounds(rounds, epsilon, self.relative_width).upper
 
 
 def _epsilon_bounds(
     rounds: tuple[CountedMechanism, ...], delta: float, relative_width: float
 ) -> Bounds:
+    if _has_allocation(rounds):
+        return _allocation_epsilons(rounds, delta)
     lower, upper, method = 0.0, 0.0, choose.CLOSED_FORM
     if not _is_in_reach(rounds):
         return Bounds(0.0, _MOMENTS.epsilon_of(rounds, delta), RENYI)
@@ -287,6 +307,8 @@ def _epsilon_bounds(
 def _delta_bounds(
     rounds: tuple[CountedMechanism, ...], epsilon: float, relative_width: float
 ) -> Bounds:
+    if _has_allocation(rounds):
+        return _allocation_deltas(rounds, epsilon)
     upper, method = 0.0, choose.CLOSED_FORM
     if not _is_in_reach(rounds):
         return Bounds(0.0, _MOMENTS.delta_of(rounds, epsilon), RENYI)
@@ -312,6 +334,47 @@ def _delta_bounds(
     # A number below every float is not 0.
     upper = min(max(float(upper), math.ulp(0.0)), 1.0)
     return Bounds(float(lower), upper, method)
+
+
+def _has_allocation(rounds: tuple[CountedMechanism, ...]) -> bool:
+    return any(
+        isinstance(mechanism, RandomAllocationGaussian)
+        for mechanism, _ in rounds
+    )
+
+
+def _of_allocation(bound: Callable[[], float], otherwise: float) -> float:
+    """Returns a bound, or what is always one where none is in reach."""
+    try:
+        return bound()
+    except (TooSlowError, NumericalLimitError):
+        return otherwise
+
+
+def _allocation_epsilons(
+    rounds: tuple[CountedMechanism, ...], delta: float
+) -> Bounds:
+    upper = _of_allocation(
+        lambda: allocation.upper_epsilon(rounds, delta), math.inf
+    )
+    if upper == math.inf:
+        return Bounds(0.0, upper, allocation.METHOD)
+    lower = _of_allocation(
+        lambda: allocation.lower_epsilon(rounds, delta, upper), 0.0
+    )
+    margin = _margin(rounds)
+    lower = max(0.0, lower * (1 - margin) - 2 * margin * delta)
+    return Bounds(min(lower, upper), upper, allocation.METHOD)
+
+
+def _allocation_deltas(
+    rounds: tuple[CountedMechanism, ...], epsilon: float
+) -> Bounds:
+    upper = _of_allocation(lambda: allocation.upper_delta(rounds, epsilon), 1.0)
+    lower = _of_allocation(lambda: allocation.lower_delta(rounds, epsilon), 0.0)
+    size = -math.log(lower) if lower else 0.0
+    lower *= math.exp(-_margin(rounds) * (1 + epsilon + size))
+    return Bounds(min(lower, upper), upper, allocation.METHOD)
 
 
 def _said(method: str, direction: Direction) -> str:

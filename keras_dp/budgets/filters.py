@@ -35,7 +35,7 @@ from keras_dp.errors import (
     CalibrationError,
     UnsupportedEventError,
 )
-from keras_dp.ledger import CountedRound, Round, TreeSum
+from keras_dp.ledger import CountedRound, RandomAllocation, Round, TreeSum
 from keras_dp.planning.calibration import check_target
 
 # More than the rounding errors of a divergence and of the capacity.
@@ -310,11 +310,18 @@ def _mechanisms(
             "Received: a round of a tree, whose rounds are private together. "
             "Open an account with a FixedPlan."
         )
+    if isinstance(round_.sampling, RandomAllocation):
+        raise UnsupportedEventError(
+            "A filter must pay for rounds that are private one by one. "
+            "Received: a round of random allocation, whose epoch is private "
+            "as a whole. Draw samples with PoissonBatches, or train on a "
+            "ledger without accounts."
+        )
     mechanisms = normalize([(round_, 1)], neighbours)
     if any(isinstance(mechanism, SLACK) for mechanism, _ in mechanisms):
         raise UnsupportedEventError(
             "A filter must pay for rounds that take nothing from delta alone. "
-            f"Received: {round_!r}, which do. Open an account with "
+            f"Received: {round_!r}, which does. Open an account with "
             "a FixedPlan, such as a share of a Division."
         )
     return mechanisms

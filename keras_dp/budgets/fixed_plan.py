@@ -14,7 +14,13 @@ from keras_dp.accountants.normalize.mechanisms import CountedMechanism
 from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.budgets.budget import Budget
 from keras_dp.errors import BudgetExceededError
-from keras_dp.ledger import CountedRound, DisjointBatches, Round, TreeSum
+from keras_dp.ledger import (
+    CountedRound,
+    DisjointBatches,
+    RandomAllocation,
+    Round,
+    TreeSum,
+)
 from keras_dp.ledger.codec import content_from_round, round_from_content
 from keras_dp.planning.calibration import check_target
 
@@ -185,7 +191,7 @@ def _alone(
     round_: Round, neighbours: Neighbours
 ) -> tuple[CountedMechanism, ...]:
     """Returns a round as mechanisms; none if it is not private by itself."""
-    if isinstance(round_.sampling, DisjointBatches) or any(
+    if isinstance(round_.sampling, DisjointBatches | RandomAllocation) or any(
         isinstance(query, TreeSum) for query in round_.queries
     ):
         return ()

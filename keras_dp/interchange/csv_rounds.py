@@ -11,6 +11,7 @@ from keras_dp.ledger import (
     FullDataset,
     GaussianSum,
     PoissonSampling,
+    RandomAllocation,
     Round,
     SamplingEvent,
     TruncatedPoissonSampling,
@@ -90,7 +91,7 @@ def _sampling(sampling: SamplingEvent) -> dict[str, Any]:
             }
         case FullDataset():
             return {"sampling_probability": 1.0}
-        case DisjointBatches():
+        case DisjointBatches() | RandomAllocation():
             return {"epoch_id": sampling.epoch_id}
         case FixedSizeWithoutReplacement() | FixedSizeWithReplacement():
             return {

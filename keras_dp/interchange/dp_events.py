@@ -46,6 +46,7 @@ from keras_dp.ledger import (
     LaplaceNoise,
     NonPrivateSum,
     PoissonSampling,
+    RandomAllocation,
     Round,
     SamplingEvent,
     SumQueryEvent,
@@ -82,7 +83,8 @@ def to_dp_event(
     | discrete Gaussian sums | `ZCDp` | RDP |
     | encoded sums with Laplace noise | `Laplace` | RDP, PLD |
     | sums without noise | `NonPrivate` | RDP, PLD |
-    | thresholded sums | none: raises | |
+    | thresholded sums, truncated samples | none: raises | |
+    | `RandomAllocation` | none: raises | |
 
     All Gaussian sums of a round are one event, whose noise multiplier is
     stddev over bound. Under `replace_one` it is stddev over *twice* the bound
@@ -114,7 +116,7 @@ def to_dp_event(
     relation = chosen_neighbours(pairs, neighbours)
     together = []
     for each, count in pairs:
-        is_epoch = isinstance(each.sampling, DisjointBatches)
+        is_epoch = isinstance(each.sampling, DisjointBatches | RandomAllocation)
         if is_epoch or released(each.queries).trees:
             together.append((each, count))
             continue

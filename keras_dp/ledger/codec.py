@@ -20,6 +20,7 @@ _KINDS: dict[str, type[Any]] = {
     "fixed_size_without_replacement": events.FixedSizeWithoutReplacement,
     "fixed_size_with_replacement": events.FixedSizeWithReplacement,
     "disjoint_batches": events.DisjointBatches,
+    "random_allocation": events.RandomAllocation,
     "full_dataset": events.FullDataset,
     "unverified": events.UnverifiedSampling,
     "gaussian_sum": events.GaussianSum,

@@ -140,6 +140,33 @@ class DisjointBatches(SamplingEvent):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class RandomAllocation(SamplingEvent):
+    """One batch of an epoch in which every record picked one batch at random.
+
+    Each record picked one of `batches` uniformly, independently of the others.
+    No more rounds than that share an `epoch_id`.
+
+    Attributes:
+        epoch_id: The same for all batches of one pass over the data, and
+            different for every other pass of any run on the data set.
+        batches: Batches of the epoch, whether they all ran or not, >= 1.
+        drawn_by_library: Whether a sampler of this library made the draw.
+
+    Source: Chua et al. (2024), arXiv:2412.16802 ("balls and bins"); Feldman
+    and Shenfeld (2025), arXiv:2502.08202 ("random allocation").
+    """
+
+    epoch_id: str
+    batches: int
+    drawn_by_library: bool = False
+
+    def __post_init__(self) -> None:
+        _check.non_empty_text(epoch_id=self.epoch_id)
+        _as_integers(self, "batches")
+        _check.boolean(drawn_by_library=self.drawn_by_library)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class FullDataset(SamplingEvent):
     """Every record took part.
 

@@ -15,6 +15,7 @@ from keras_dp.ledger import (
     FullDataset,
     GaussianSum,
     PoissonSampling,
+    RandomAllocation,
     Round,
     SamplingEvent,
     SumQueryEvent,
@@ -72,6 +73,11 @@ def continuation(ledger: LedgerLike) -> Continuation:
             "depends on when the tree is restarted. "
             f"Received: {last.queries!r} in the last round."
         )
+    if isinstance(last.sampling, RandomAllocation):
+        # Of an id that no round has: rounds beyond an epoch are more of them.
+        sampling = dataclasses.replace(last.sampling, epoch_id="to come")
+        last = dataclasses.replace(last, sampling=sampling)
+        return Continuation(last, sampling.batches, is_epoch=False)
     if isinstance(last.sampling, DisjointBatches):
         last = dataclasses.replace(last, sampling=UnverifiedSampling())
         return Continuation(last, 1, is_epoch=True)

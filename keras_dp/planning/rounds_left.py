@@ -14,6 +14,7 @@ from keras_dp.accountants.normalize.rounds import LedgerLike, counted_rounds
 from keras_dp.accountants.replay import chosen
 from keras_dp.ledger import (
     DisjointBatches,
+    RandomAllocation,
     Round,
     TreeSum,
     UnverifiedSampling,
@@ -119,8 +120,11 @@ def _passes(
     """Returns rounds that cost what passes over the data do together.
 
     A pass of alike rounds costs what one of them does without sampling. Trees
-    span several passes, which must be told apart.
+    span several passes, which must be told apart. Rounds of random allocation
+    beyond one epoch count as more epochs.
     """
+    if isinstance(planned.sampling, RandomAllocation):
+        return [(planned, count * rounds_per_pass)]
     if not _of_trees(planned):
         alike = dataclasses.replace(planned, sampling=UnverifiedSampling())
         return [(alike, count)]
@@ -149,7 +153,7 @@ def _few(
     """
     if (
         len(held) <= _MOST_KINDS
-        or isinstance(planned.sampling, DisjointBatches)
+        or isinstance(planned.sampling, DisjointBatches | RandomAllocation)
         or _of_trees(planned)
     ):
         return None

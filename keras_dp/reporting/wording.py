@@ -15,6 +15,7 @@ from keras_dp.ledger import (
     GaussianSum,
     NonPrivateSum,
     PoissonSampling,
+    RandomAllocation,
     SamplingEvent,
     SumQueryEvent,
     ThresholdedSum,
@@ -52,6 +53,11 @@ def sampled(event: SamplingEvent) -> str:
         )
     elif isinstance(event, FullDataset):
         text = "all records"
+    elif isinstance(event, RandomAllocation):
+        text = (
+            f"one of {event.batches:,} batches, of which each record picked "
+            f"one, of epoch {on_one_line(event.epoch_id)}"
+        )
     elif isinstance(event, DisjointBatches):
         text = f"disjoint batch of epoch {on_one_line(event.epoch_id)}"
     elif isinstance(

@@ -1,5 +1,6 @@
 """How records are drawn, and the event that proves it. No TensorFlow."""
 
+from keras_dp.sampling.allocated_batches import AllocatedBatches
 from keras_dp.sampling.array_shards import ArrayShards
 from keras_dp.sampling.fixed_size_batches import FixedSizeBatches
 from keras_dp.sampling.microbatches import (
@@ -14,6 +15,7 @@ from keras_dp.sampling.tfrecord_shards import TFRecordShards
 from keras_dp.sampling.user_batches import UserBatches
 
 __all__ = [
+    "AllocatedBatches",
     "ArrayShards",
     "FixedMicrobatches",
     "FixedSizeBatches",

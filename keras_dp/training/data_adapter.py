@@ -28,6 +28,7 @@ class PhysicalStep(NamedTuple):
         sampling: How the sample was drawn: unverified unless the library drew
             it.
         next_sampling: How that of the next round will be.
+        rounds_left: Rounds of the pass that follow; `None` without passes.
     """
 
     x: Any
@@ -37,6 +38,7 @@ class PhysicalStep(NamedTuple):
     ends_sample: bool
     sampling: SamplingEvent = UnverifiedSampling()
     next_sampling: SamplingEvent = UnverifiedSampling()
+    rounds_left: int | None = None
 
     @property
     def data(self) -> tuple[Any, Any, Any]:
@@ -160,6 +162,7 @@ class DataAdapter:
             bool(ends_sample),
             self.source.sampling_of(of),
             self.source.sampling_of(of.next_round()),
+            None if self.rounds_per_pass is None else of.rounds_left,
         )
 
 

@@ -22,7 +22,11 @@ from keras_dp.training.devices.workers import (
 from keras_dp.training.layer_seeds import LayerSeeds
 from keras_dp.training.outside_the_ledger import warn_of_missing_rounds
 from keras_dp.training.preconditions import check_lengths
-from keras_dp.training.recording import RoundRecorder, UnrecordedRounds
+from keras_dp.training.recording import (
+    LARGEST_BLOCK,
+    RoundRecorder,
+    UnrecordedRounds,
+)
 from keras_dp.training.run import TrainingRun
 from keras_dp.training.settings_advice import advise
 from keras_dp.training.step import TrainingStep
@@ -81,6 +85,7 @@ class TrainingLoop:
         self._own: Iterator[Any] | None = None
         self._planned: Any = None
         self._sampling: SamplingEvent = UnverifiedSampling()
+        self._left = LARGEST_BLOCK
         self.recorder: RoundRecorder | UnrecordedRounds
         self.recorder = UnrecordedRounds()
         ledger = optimizer.required_ledger()
@@ -91,6 +96,7 @@ class TrainingLoop:
                 plan=self._planned_round,
                 events_of=self._events_of,
                 adapts=lambda: optimizer.round.adapts,
+                left=lambda: self._left,
             )
 
     @contextlib.contextmanager
@@ -217,6 +223,8 @@ class TrainingLoop:
         """Runs one sample to its release."""
         batch = self._next_batch(iterator)
         self._turn_to(batch.sampling)
+        if batch.rounds_left is not None:
+            self._left = batch.rounds_left + 1
         step = self._prepared(batch)
         if self._optimizer.round.adapts:
             self._planned = None

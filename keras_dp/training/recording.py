@@ -53,6 +53,7 @@ class RoundRecorder:
         plan: Plan,
         events_of: EventsOf,
         adapts: Callable[[], bool] = lambda: False,
+        left: Callable[[], int] = lambda: LARGEST_BLOCK,
     ) -> None:
         """Starts with nothing reserved.
 
@@ -61,10 +62,11 @@ class RoundRecorder:
             plan: Says what the coming rounds will release; asked once a block.
             events_of: Turns what a round did release into ledger events.
             adapts: Whether the plan may differ from one round to the next.
+            left: How many rounds of this plan may come.
         """
         self._run = run
         self._plan, self._events_of = plan, events_of
-        self._adapts = adapts
+        self._adapts, self._left = adapts, left
         self._reservation: Reservation | None = None
         self._planned: Round | None = None
         self._reserved = self._used = 0
@@ -175,7 +177,8 @@ class RoundRecorder:
             return 1
         seconds = max(time.monotonic() - self._block_started, 1e-6)
         a_second = int(self._reserved * BLOCK_SECONDS / seconds)
-        return min(max(1, a_second), 4 * self._reserved, LARGEST_BLOCK)
+        most = min(4 * self._reserved, LARGEST_BLOCK, self._left())
+        return min(max(1, a_second), most)
 
     def _compare(self) -> None:
         events, self._released = self._released, []

@@ -21,6 +21,9 @@ SAMPLERS = {
         truncate_at=30,
         **options,
     ),
+    "allocated": lambda data, **options: keras_dp.AllocatedBatches(
+        data, batches=6, **options
+    ),
     "shuffled": lambda data, **options: keras_dp.ShuffledBatches(
         data, batch_size=SIZE, **options
     ),
@@ -109,6 +112,7 @@ class TestEverySampler:
         dataset = tf.data.Dataset.from_tensor_slices(data()).batch(16)
         kind = type(new_samples(data()))
         size = {
+            "AllocatedBatches": {"batches": 6},
             "FixedSizeBatches": {"sample_size": SIZE},
             "PoissonBatches": {"sampling_probability": 0.1},
             "ShuffledBatches": {"batch_size": SIZE},
@@ -278,3 +282,38 @@ class TestShuffledPasses:
         private.fit(samples, verbose=0)
 
         assert [count for _, count in ledger.rounds] == [4, 7]
+
+
+class TestAllocatedPasses:
+    def test_are_recorded_each_under_an_id(self, ledger) -> None:
+        samples = SAMPLERS["allocated"](data())
+
+        compiled(ledger).fit(samples, epochs=3, verbose=0)
+
+        assert [count for _, count in ledger.rounds] == [6, 6, 6]
+        assert len({each.sampling.epoch_id for each, _ in ledger.rounds}) == 3
+        assert keras_dp.accountants.strongest_neighbours(ledger) == (
+            "add_or_remove_one"
+        )
+        found = keras_dp.budgets.guarantee(ledger, delta=1e-5)
+        assert found.basis == "plan"
+        assert found.claim.accountant == "Fourier"
+
+    def test_never_reserve_more_than_the_pass(self, tmp_path) -> None:
+        """What is reserved beyond it would cost another one."""
+        path = tmp_path / "l.ledger"
+        with keras_dp.PrivacyLedger.open(path, dataset="test") as ledger:
+            most = []
+
+            class Looks(keras.callbacks.Callback):
+                def on_train_batch_end(self, batch, logs=None):
+                    most.append(max(count for _, count in ledger.rounds))
+
+            compiled(ledger).fit(
+                SAMPLERS["allocated"](data()),
+                epochs=3,
+                verbose=0,
+                callbacks=[Looks()],
+            )
+
+            assert max(most) <= 6

@@ -19,6 +19,7 @@ SAMPLINGS = [
     events.FixedSizeWithoutReplacement(3, 10),
     events.FixedSizeWithReplacement(30, 10),
     events.DisjointBatches("epoch é ☃ \x00"),
+    events.RandomAllocation("epoch", 7, drawn_by_library=True),
     events.FullDataset(drawn_by_library=True),
     events.UnverifiedSampling(),
 ]

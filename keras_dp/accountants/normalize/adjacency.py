@@ -25,6 +25,7 @@ from keras_dp.ledger import (
     FixedSizeWithReplacement,
     FullDataset,
     PoissonSampling,
+    RandomAllocation,
     SamplingEvent,
     TruncatedPoissonSampling,
     UnverifiedSampling,
@@ -47,6 +48,10 @@ _MOVES_OTHERS = (
 )
 _ONE_SIZE = "The samples do not exist for one record more or less."
 _ONLY_REPLACED = "A bound is known for a replaced record only."
+_ONLY_THERE = (
+    "No bound is known for a record that is replaced, where records pick their "
+    "batches at random."
+)
 # The relations that a sampling event does not support, and why.
 UNSUPPORTED: Mapping[type[SamplingEvent], Mapping[Neighbours, str]] = {
     FullDataset: {},
@@ -54,6 +59,7 @@ UNSUPPORTED: Mapping[type[SamplingEvent], Mapping[Neighbours, str]] = {
     TruncatedPoissonSampling: {},
     UnverifiedSampling: {"add_or_remove_one": _MOVES_OTHERS},
     DisjointBatches: {"add_or_remove_one": _MOVES_OTHERS},
+    RandomAllocation: {"replace_one": _ONLY_THERE},
     FixedSizeWithoutReplacement: {
         "add_or_remove_one": _ONE_SIZE,
         "zero_out": _ONLY_REPLACED,
@@ -68,6 +74,10 @@ _FIXED_SIZE = FixedSizeWithoutReplacement | FixedSizeWithReplacement
 _GAUSSIAN_ONLY = (
     "For samples of a fixed size a bound is known for Gaussian sums only: not "
     "for other noise, not for trees, and not for thresholds."
+)
+_ALLOCATED_GAUSSIAN_ONLY = (
+    "Where records pick their batches at random, a bound is known for Gaussian "
+    "sums only: not for other noise, not for trees, and not for thresholds."
 )
 _ONE_VECTOR = (
     "A replaced record can move an encoded sum further than one of the "
@@ -189,6 +199,7 @@ def _objections(
             "`sampling` must be of a class that the accountants know. "
             f"Received: sampling={sampling!r}."
         )
+    allocated = isinstance(sampling, RandomAllocation)
     is_gaussian = not (
         release.is_discrete
         or release.encodings
@@ -197,6 +208,8 @@ def _objections(
     )
     if isinstance(sampling, _FIXED_SIZE) and not is_gaussian:
         return dict.fromkeys(RELATIONS, _GAUSSIAN_ONLY)
+    if allocated and not is_gaussian:
+        return dict.fromkeys(RELATIONS, _ALLOCATED_GAUSSIAN_ONLY)
     if release.encodings:
         return {"replace_one": _ONE_VECTOR, **found}
     if (

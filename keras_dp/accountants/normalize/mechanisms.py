@@ -78,6 +78,46 @@ class SampledGaussianReplaceOne:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class RandomAllocationGaussian:
+    """The pair `mean_i N(e_i, z^2 I)`, `N(0, z^2 I)` in `t` dimensions.
+
+    An epoch of `t` batches of which each record picked one at random, when
+    neighbours differ by one record being there or not; both ways round.
+
+    Guarantee: fix the batches of the other records. If the record is in batch
+    `j`, round `j` alone differs from what it is without the record: given all
+    outputs before, its mean moves by a vector `v_j` that these tell, of length
+    at most 1 in units of the bound. So the likelihood ratio of all outputs is
+    `R = mean_j W_j` with `W_j = exp((v_j y_j - |v_j|^2 / 2) / z^2)`, where,
+    without the record, `y_j` is noise that knows nothing of the rounds before.
+    If all `|v_j|` are 1, the `W_j` are independent log-normal numbers: that is
+    the pair above. Shorter ones have `W_j` that are conditional means of
+    these, round by round, from the last one on: `R` is smaller in the convex
+    order, and the hockey-stick divergences, means of the convex functions
+    `(R - e^epsilon)+` and `(1 - e^epsilon R)+`, are not larger. Joint
+    convexity takes the mixture over the others' batches away. Rounds that did
+    not run are post-processing of those that did and more; rounds with more
+    noise are rounds with less, and more noise added.
+
+    Attributes:
+        noise_multiplier: `z`, stddev over the bound of one record, the least
+            of the epoch.
+        batches: `t` >= 2.
+
+    Source: Chua et al. (2024), arXiv:2412.16802; Feldman and Shenfeld (2025),
+    arXiv:2502.08202.
+    """
+
+    noise_multiplier: float
+    batches: int
+
+    @property
+    def sampling_probability(self) -> float:
+        """The chance of a record to be in one given batch."""
+        return 1 / self.batches
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class FixedSizeGaussian:
     """A sample of fixed size without replacement; neighbours replace a record.
 
@@ -360,6 +400,7 @@ Mechanism: TypeAlias = (
     | SampledDiscreteGaussian
     | AdditiveNoise
     | OneOf
+    | RandomAllocationGaussian
     | Slack
     | Exposure
 )

@@ -4,6 +4,7 @@ The one place where the noise multiplier, the adjacency relation, the sampling
 event and the count of a round are put together.
 """
 
+import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Callable
 
@@ -25,6 +26,7 @@ from keras_dp.accountants.normalize.normalized_rounds import (
     place,
 )
 from keras_dp.accountants.normalize.one_round import (
+    allocated,
     exposure_of,
     mechanism_of,
     overflow_of,
@@ -34,7 +36,12 @@ from keras_dp.accountants.normalize.release import Release, released
 from keras_dp.accountants.normalize.rounds import LedgerLike, counted_rounds
 from keras_dp.accountants.normalize.thresholds import Threshold
 from keras_dp.accountants.normalize.trees import TreeRound, tree_sensitivities
-from keras_dp.ledger import DisjointBatches, Round, TreeSum
+from keras_dp.ledger import (
+    DisjointBatches,
+    RandomAllocation,
+    Round,
+    TreeSum,
+)
 
 
 def normalize(
@@ -55,6 +62,7 @@ def normalize(
     | TruncatedPoissonSampling | amplified, with slack (see `truncation`) |
     | FullDataset, UnverifiedSampling | in every round |
     | DisjointBatches | once an epoch |
+    | RandomAllocation | once an epoch, amplified |
     | FixedSizeWithoutReplacement, FixedSizeWithReplacement | amplified |
 
     `adjacency` says which relations these are. `replace_one` moves a sum by
@@ -157,6 +165,8 @@ class RoundsTogether:
         self._instead = instead
         self._alone: Counter[Mechanism] = Counter()
         self._epochs: defaultdict[str, _Epoch] = defaultdict(_Epoch)
+        self._allocated: defaultdict[tuple[str, int], _AllocatedEpoch]
+        self._allocated = defaultdict(_AllocatedEpoch)
         self._trees: Counter[tuple[tuple[TreeSum, ...], str | None]] = Counter()
 
     def add(self, event: Round, count: int) -> None:
@@ -171,6 +181,9 @@ class RoundsTogether:
         if isinstance(sampling, DisjointBatches):
             epoch = sampling.epoch_id
             self._epochs[epoch].add(release)
+        elif isinstance(sampling, RandomAllocation):
+            key = sampling.epoch_id, sampling.batches
+            self._allocated[key].add(release, count)
         else:
             for found in (
                 mechanism_of(sampling, release, self.neighbours),
@@ -202,7 +215,27 @@ class RoundsTogether:
         for mechanism in once:
             if mechanism:
                 counts[mechanism] += 1
+        for (_, batches), epoch in self._allocated.items():
+            whole = allocated(batches, epoch.sensitivity)
+            if whole:
+                counts[whole] += -(-epoch.rounds // batches)
         return in_order(counts)
+
+
+@dataclasses.dataclass(slots=True)
+class _AllocatedEpoch:
+    """Batches of which each record picked one at random.
+
+    A part of an epoch costs the whole. Rounds beyond its batches, which a
+    reservation that was never settled may hold, cost more epochs.
+    """
+
+    sensitivity: float = 0.0
+    rounds: int = 0
+
+    def add(self, release: Release, count: int) -> None:
+        self.sensitivity = max(self.sensitivity, release.sensitivity)
+        self.rounds += count
 
 
 class _Epoch:

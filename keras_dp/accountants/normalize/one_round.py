@@ -16,6 +16,7 @@ from keras_dp.accountants.normalize.mechanisms import (
     FixedSizeGaussian,
     Gaussian,
     Mechanism,
+    RandomAllocationGaussian,
     SampledDiscreteGaussian,
     SampledGaussian,
     SampledGaussianReplaceOne,
@@ -140,6 +141,19 @@ def overflow_of(sampling: SamplingEvent, release: Release) -> Slack | None:
         return None
     chance = truncation_exposure(sampling)
     return Slack(chance) if chance else None
+
+
+def allocated(batches: int, sensitivity: float) -> Mechanism | None:
+    """Returns the mechanism of an epoch of which records pick one batch.
+
+    Args:
+        batches: Of the epoch.
+        sensitivity: The largest of its rounds.
+    """
+    if not sensitivity:
+        return None
+    z = _noise_multiplier(sensitivity)
+    return Gaussian(z) if batches == 1 else RandomAllocationGaussian(z, batches)
 
 
 def unamplified(release: Release, neighbours: Neighbours) -> Mechanism | None:

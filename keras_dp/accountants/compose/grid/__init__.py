@@ -1,0 +1,1 @@
+"""Loss distributions on a grid, composed by the fast Fourier transform."""

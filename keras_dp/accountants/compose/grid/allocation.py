@@ -1,0 +1,298 @@
+"""Epochs of random allocation, and Gaussian rounds beside them, composed.
+
+An epoch's likelihood ratio is the mean of `t` independent log-normal ratios
+(`mechanisms.RandomAllocationGaussian`). Its distribution follows by doubling;
+no random numbers are involved.
+"""
+
+import functools
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_dp.accountants.arrays import Array
+from keras_dp.accountants.compose.grid import likelihood, tilted
+from keras_dp.accountants.compose.grid.likelihood import Cells, Drawn, Spread
+from keras_dp.accountants.normalize.mechanisms import (
+    CountedMechanism,
+    Gaussian,
+    RandomAllocationGaussian,
+    SampledGaussian,
+)
+from keras_dp.errors import NumericalLimitError
+
+METHOD = "convolution of likelihood ratios"
+# Steps of the grids over the stddev of what is on them.
+_STEP, _DRAWN_STEP, _COMPOSED_STEP = 0.05, 0.3, 0.05
+_LARGEST_STEP, _MOST_POINTS, _MOST_DRAWN = 0.01, 40_000, 3_000
+# Rounding of losses, all rounds together, over the epsilon that is looked for.
+_ROUNDED = 2e-4
+# But no more points than that within 30 standard deviations.
+_MOST_ROUNDED = 2_000_000
+
+
+class _Kind(NamedTuple):
+    """Rounds that are alike.
+
+    Attributes:
+        mechanism: One of them; Gaussian ones are together a single one.
+        rounds: How many.
+    """
+
+    mechanism: Gaussian | SampledGaussian | RandomAllocationGaussian
+    rounds: int
+
+
+def upper_epsilon(rounds: tuple[CountedMechanism, ...], delta: float) -> float:
+    """Returns an upper bound on epsilon; `inf` where it is out of reach."""
+    return max(
+        each.upper_epsilon(delta)
+        for each in _uppers(rounds, log_delta=math.log(delta))
+    )
+
+
+def upper_delta(rounds: tuple[CountedMechanism, ...], epsilon: float) -> float:
+    """Returns an upper bound on delta."""
+    return max(
+        each.delta(epsilon, is_upper=True)
+        for each in _uppers(rounds, epsilon=epsilon)
+    )
+
+
+def lower_epsilon(
+    rounds: tuple[CountedMechanism, ...], delta: float, upper: float
+) -> float:
+    """Returns a lower bound on epsilon, given an upper one."""
+    return max(
+        each.lower_epsilon(delta)
+        for each in _lowers(rounds, upper, log_delta=math.log(delta))
+    )
+
+
+def lower_delta(rounds: tuple[CountedMechanism, ...], epsilon: float) -> float:
+    """Returns a lower bound on delta."""
+    return max(
+        each.delta(epsilon, is_upper=False)
+        for each in _lowers(rounds, max(epsilon, 0.1), epsilon=epsilon)
+    )
+
+
+def _uppers(
+    rounds: tuple[CountedMechanism, ...], **target: float
+) -> Iterable[tilted.Sum]:
+    kinds = _kinds(rounds)
+    step = min(_composed_step(each.mechanism) for each in kinds)
+    first, second = [], []
+    for mechanism, count in kinds:
+        each = _spread(mechanism, step)
+        first.append(
+            tilted.Losses(
+                each.first,
+                each.masses * np.exp(each.logs),
+                each.infinite,
+                count,
+            )
+        )
+        last = each.first + len(each.masses) - 1
+        second.append(tilted.Losses(-last, each.masses[::-1], each.zero, count))
+    return [tilted.composed(each, step, **target) for each in (first, second)]
+
+
+def _lowers(
+    rounds: tuple[CountedMechanism, ...], scale: float, **target: float
+) -> Iterable[tilted.Sum]:
+    kinds = _kinds(rounds)
+    total = sum(each.rounds for each in kinds)
+    variance = sum(n * math.log1p(_variance(each)) for each, n in kinds)
+    least = 30 * math.sqrt(variance) / _MOST_ROUNDED
+    step = max(min(_ROUNDED * scale / total, _LARGEST_STEP), least)
+    found = []
+    for sign in (1, -1):
+        parts = []
+        for mechanism, count in kinds:
+            each = _drawn(mechanism)
+            kept = each.points > 0
+            losses = sign * np.log(each.points[kept])
+            masses = each.masses[kept]
+            if sign > 0:
+                masses = masses * each.points[kept]
+            places = np.floor(losses / step).astype(np.int64)
+            low = int(places.min())
+            parts.append(
+                tilted.Losses(
+                    low,
+                    np.asarray(np.bincount(places - low, masses), np.float64),
+                    0.0,
+                    count,
+                )
+            )
+        found.append(tilted.composed(parts, step, **target))
+    return found
+
+
+def _kinds(rounds: tuple[CountedMechanism, ...]) -> list[_Kind]:
+    gaussian, kinds = 0.0, []
+    for mechanism, count in rounds:
+        if isinstance(mechanism, Gaussian):
+            gaussian += count / mechanism.noise_multiplier**2
+        elif isinstance(mechanism, SampledGaussian | RandomAllocationGaussian):
+            kinds.append(_Kind(mechanism, count))
+    if gaussian:
+        kinds.append(_Kind(Gaussian(1 / math.sqrt(gaussian)), 1))
+    return kinds
+
+
+def _variance(
+    mechanism: Gaussian | SampledGaussian | RandomAllocationGaussian,
+) -> float:
+    """Returns the variance of the likelihood ratio of a round."""
+    exponent = mechanism.noise_multiplier**-2
+    if exponent > 600:
+        raise NumericalLimitError
+    variance = math.expm1(exponent)
+    if isinstance(mechanism, SampledGaussian):
+        return variance * mechanism.sampling_probability**2
+    if isinstance(mechanism, RandomAllocationGaussian):
+        return variance / mechanism.batches
+    return variance
+
+
+def _composed_step(
+    mechanism: Gaussian | SampledGaussian | RandomAllocationGaussian,
+) -> float:
+    stddev = math.sqrt(math.log1p(_variance(mechanism)))
+    return min(_COMPOSED_STEP * stddev, _LARGEST_STEP)
+
+
+def _reach(stddev: float) -> float:
+    return 9.5 * stddev + stddev**2 / 2
+
+
+@functools.lru_cache(maxsize=256)
+def _spread(
+    mechanism: Gaussian | SampledGaussian | RandomAllocationGaussian,
+    step: float,
+) -> Spread:
+    stddev = 1 / mechanism.noise_multiplier
+    if isinstance(mechanism, RandomAllocationGaussian):
+        whole = _sum_of_spread(mechanism)
+        points = np.exp(whole.logs - math.log(mechanism.batches))
+        return _regridded(
+            points,
+            whole.masses,
+            step,
+            whole.zero,
+            whole.infinite / mechanism.batches,
+        )
+    if isinstance(mechanism, Gaussian):
+        return likelihood.spread_log_normal(stddev, step)
+    edges = _edges(mechanism, step)
+    return likelihood.spread_of_cells(
+        step, edges.first, _sampled_cells(mechanism, edges.logs, stddev)
+    )
+
+
+class _Edges(NamedTuple):
+    first: int
+    logs: Array
+
+
+def _edges(mechanism: SampledGaussian, step: float) -> _Edges:
+    """Returns edges of cells that hold nearly all of a sampled ratio."""
+    q, reach = (
+        mechanism.sampling_probability,
+        _reach(1 / mechanism.noise_multiplier),
+    )
+    low = math.log1p(q * math.expm1(-reach))
+    high = reach + math.log(q + (1 - q) * math.exp(-reach))
+    first, last = math.floor(low / step), math.ceil(high / step) + 1
+    return _Edges(first, np.asarray(step * np.arange(first, last + 1)))
+
+
+def _sampled_cells(
+    mechanism: SampledGaussian, edges: Array, stddev: float
+) -> Cells:
+    """Returns masses of the ratio `1 - q + q W` between numbers."""
+    q = mechanism.sampling_probability
+    # log(1 + (e^edge - 1) / q), which is -inf below 1 - q.
+    inside = np.maximum(np.expm1(edges) / q, -1.0)
+    with np.errstate(divide="ignore"):
+        under_q, under_p = likelihood.cells(np.log1p(inside), stddev)
+    return Cells(under_q, (1 - q) * under_q + q * under_p)
+
+
+@functools.lru_cache(maxsize=64)
+def _sum_of_spread(mechanism: RandomAllocationGaussian) -> Spread:
+    stddev = 1 / mechanism.noise_multiplier
+    step = min(_STEP * math.sqrt(_variance(mechanism)), _LARGEST_STEP)
+    step = max(step, 2 * _reach(stddev) / _MOST_POINTS)
+    power = likelihood.spread_log_normal(stddev, step)
+    total, left = None, mechanism.batches
+    while True:
+        if left & 1:
+            total = (
+                power if total is None else likelihood.spread_sum(total, power)
+            )
+        left >>= 1
+        if not left and total is not None:
+            return total
+        power = likelihood.spread_sum(power, power)
+
+
+def _regridded(
+    points: Array, masses: Array, step: float, zero: float, infinite: float
+) -> Spread:
+    """Returns a ratio that is spread onto the points of another grid."""
+    cell = np.floor(np.log(points) / step).astype(np.int64)
+    # A point may be next to an end that it is rounded to.
+    cell -= points < np.exp(step * cell)
+    cell += points >= np.exp(step * (cell + 1))
+    first = int(cell.min())
+    none = [0.0]
+    found = likelihood.spread_of_cells(
+        step,
+        first,
+        Cells(
+            *(
+                np.concatenate([none, np.bincount(cell - first, each), none])
+                for each in (masses, masses * points)
+            )
+        ),
+    )
+    return found._replace(
+        zero=found.zero + zero, infinite=found.infinite + infinite
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _drawn(
+    mechanism: Gaussian | SampledGaussian | RandomAllocationGaussian,
+) -> Drawn:
+    stddev = 1 / mechanism.noise_multiplier
+    step = min(
+        _DRAWN_STEP * math.sqrt(math.log1p(_variance(mechanism))),
+        _LARGEST_STEP,
+    )
+    if isinstance(mechanism, Gaussian):
+        return likelihood.drawn_log_normal(stddev, step / 10)
+    if isinstance(mechanism, SampledGaussian):
+        edges = _edges(mechanism, step / 10)
+        return likelihood.drawn_of_cells(
+            _sampled_cells(mechanism, edges.logs, stddev)
+        )
+    step = max(step, 2 * _reach(stddev) / _MOST_DRAWN)
+    power = likelihood.drawn_log_normal(stddev, step)
+    total, left = None, mechanism.batches
+    while True:
+        if left & 1:
+            total = (
+                power
+                if total is None
+                else likelihood.drawn_sum(total, power, step)
+            )
+        left >>= 1
+        if not left and total is not None:
+            return Drawn(total.points / mechanism.batches, total.masses)
+        power = likelihood.drawn_sum(power, power, step)

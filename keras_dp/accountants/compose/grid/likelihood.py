@@ -1,0 +1,231 @@
+"""Distributions of likelihood ratios on a geometric grid, from both sides.
+
+The hockey-stick divergences of a pair are means of convex functions of the
+likelihood ratio `R = dP/dQ` under `Q`: `(R - e^eps)+`, and `(1 - e^eps R)+` the
+other way round. So a ratio that is larger in the convex order, as one whose
+mass is spread to both sides without moving its mean, dominates in *both*
+directions, and one whose mass is drawn together at its mean is dominated. Sums
+and products of independent ratios keep the order.
+
+Both are exact to the second order of the grid's step.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from scipy import special
+
+from keras_dp.accountants.arrays import Array
+
+# Normal variables are cut off where they have such a share of their mass.
+_TAIL = 9.5
+
+
+class Spread(NamedTuple):
+    """A ratio on the points `e^(k step)`, larger than another in convex order.
+
+    Attributes:
+        step: Distance of the logarithms of the points.
+        first: `k` of the first point.
+        masses: Under `Q`, of the points.
+        zero: Mass under `Q` of the ratio 0.
+        infinite: Mass under `P` of the ratio infinity, which has none under
+            `Q`.
+    """
+
+    step: float
+    first: int
+    masses: Array
+    zero: float
+    infinite: float
+
+    @property
+    def logs(self) -> Array:
+        """Logarithms of the points."""
+        return np.asarray(
+            self.step * (self.first + np.arange(len(self.masses)))
+        )
+
+
+class Drawn(NamedTuple):
+    """A ratio on some points, smaller than another in convex order.
+
+    Attributes:
+        points: >= 0, rising.
+        masses: Under `Q`.
+    """
+
+    points: Array
+    masses: Array
+
+
+class Cells(NamedTuple):
+    """Masses below the first of some edges, between them, and above the last.
+
+    Attributes:
+        under_q: Masses under `Q`.
+        under_p: Masses under `P`, which are means of the ratio under `Q`.
+    """
+
+    under_q: Array
+    under_p: Array
+
+
+def cells(edges: Array, stddev: float) -> Cells:
+    """Returns masses of a log-normal ratio of mean 1, between some numbers.
+
+    Args:
+        edges: Logarithms, rising, shape `[n]`.
+        stddev: Of the logarithm, > 0.
+    """
+    half = stddev**2 / 2
+    return Cells(
+        _between((edges + half) / stddev), _between((edges - half) / stddev)
+    )
+
+
+def _between(u: Array) -> Array:
+    """Returns the normal masses between numbers, relatively precise."""
+    below, above = special.ndtr(u), special.ndtr(-u)
+    inner = np.where(u[:-1] < 0, np.diff(below), -np.diff(above))
+    return np.concatenate([below[:1], np.maximum(inner, 0), above[-1:]])
+
+
+def spread_of_cells(step: float, first: int, found: Cells) -> Spread:
+    """Returns a ratio whose mass in each cell is moved to its two ends.
+
+    Args:
+        step: See `Spread`.
+        first: See `Spread`.
+        found: The masses of the cells.
+    """
+    under_q, under_p = found
+    points = np.exp(step * (first + np.arange(len(under_q) - 1)))
+    low, high = points[:-1], points[1:]
+    q, p = under_q[1:-1], under_p[1:-1]
+    masses = np.zeros(len(points))
+    masses[:-1] += np.maximum(high * q - p, 0) / (high - low)
+    masses[1:] += np.maximum(p - low * q, 0) / (high - low)
+    # Below, between 0 and the first point; above, between 0 and infinity.
+    masses[0] += under_p[0] / points[0]
+    zero = max(0.0, under_q[0] - under_p[0] / points[0]) + under_q[-1]
+    return Spread(step, first, masses, float(zero), float(under_p[-1]))
+
+
+def spread_log_normal(stddev: float, step: float) -> Spread:
+    """Returns a spread log-normal ratio of mean 1."""
+    reach = _TAIL * stddev + stddev**2 / 2
+    first = -math.ceil(reach / step)
+    edges = np.asarray(step * np.arange(first, -first + 1))
+    return spread_of_cells(step, first, cells(edges, stddev))
+
+
+def spread_sum(one: Spread, two: Spread) -> Spread:
+    """Returns the sum of two independent ratios, spread onto the grid.
+
+    `e^(i step) + e^(j step)` is `e^(i step)` times a number that `j - i` tells:
+    all pairs of one distance are moved by as many points, and split alike.
+    """
+    step = one.step
+    start, stop = (
+        min(one.first, two.first),
+        max(one.first + len(one.masses), two.first + len(two.masses)),
+    )
+    size = stop - start
+    a, b = (_padded(each, start, size) for each in (one, two))
+    more = math.ceil(math.log(2) / step) + 2
+    out = np.zeros(size + more)
+    for distance in range(size):
+        products = a[: size - distance] * b[distance:]
+        if distance:
+            products = products + b[: size - distance] * a[distance:]
+        far = distance + math.log1p(math.exp(-distance * step)) / step
+        shift = math.floor(far)
+        # (e^step - e^x) / (e^step - 1) for the part x of a step.
+        right = math.expm1((far - shift) * step) / math.expm1(step)
+        count = len(products)
+        out[shift : shift + count] += (1 - right) * products
+        out[shift + 1 : shift + 1 + count] += right * products
+    # A ratio of 0 leaves the other one.
+    out[:size] += one.zero * b + two.zero * a
+    return _trimmed(
+        Spread(
+            step,
+            start,
+            out,
+            one.zero * two.zero,
+            one.infinite + two.infinite,
+        )
+    )
+
+
+def _padded(each: Spread, start: int, size: int) -> Array:
+    out = np.zeros(size)
+    offset = each.first - start
+    out[offset : offset + len(each.masses)] = each.masses
+    return out
+
+
+# Points beyond which so little mass is left go to 0 and infinity.
+_LEAST_MASS = 1e-25
+
+
+def _trimmed(each: Spread) -> Spread:
+    """Returns the ratio without the outermost points, spread further."""
+    logs, masses = each.logs, each.masses
+    points = np.exp(logs)
+    above = np.cumsum((points * masses)[::-1])[::-1]
+    scale = float(above[0]) or 1.0
+    keep_high = int((above > _LEAST_MASS * scale).sum())
+    below = np.cumsum(masses)
+    drop = int((below <= _LEAST_MASS).sum())
+    drop = min(drop, keep_high - 1)
+    kept = masses[drop:keep_high].copy()
+    kept[0] += float((points * masses)[:drop].sum()) / points[drop]
+    lost = float((masses[:drop] * (1 - points[:drop] / points[drop])).sum())
+    high = float((points * masses)[keep_high:].sum())
+    return Spread(
+        each.step,
+        each.first + drop,
+        kept,
+        each.zero + lost + float(masses[keep_high:].sum()),
+        each.infinite + high,
+    )
+
+
+def drawn_log_normal(stddev: float, step: float) -> Drawn:
+    """Returns a log-normal ratio of mean 1, drawn together in each cell."""
+    reach = _TAIL * stddev + stddev**2 / 2
+    count = math.ceil(reach / step)
+    edges = np.asarray(step * np.arange(-count, count + 1))
+    return drawn_of_cells(cells(edges, stddev))
+
+
+def drawn_sum(one: Drawn, two: Drawn, step: float) -> Drawn:
+    """Returns the sum of two independent ratios, drawn together in cells."""
+    sums = (one.points[:, None] + two.points[None, :]).ravel()
+    masses = (one.masses[:, None] * two.masses[None, :]).ravel()
+    cell = np.floor(np.log(np.maximum(sums, 1e-300)) / step).astype(np.int64)
+    cell -= cell.min()
+    under_q = np.bincount(cell, masses)
+    under_p = np.bincount(cell, masses * sums)
+    return drawn_of_cells(
+        Cells(np.asarray(under_q, np.float64), np.asarray(under_p, np.float64))
+    )
+
+
+def drawn_of_cells(found: Cells) -> Drawn:
+    """Returns a ratio whose mass in each cell is at its mean there."""
+    under_q, under_p = found
+    kept = under_q > 0
+    under_q, under_p = under_q[kept], under_p[kept]
+    # The outermost, of hardly any mass, are drawn together: they are many.
+    below = np.cumsum(under_q) <= _LEAST_MASS
+    above = np.cumsum(under_p[::-1])[::-1] <= _LEAST_MASS * under_p.sum()
+    middle = ~(below | above)
+    parts_q = [under_q[below].sum(), *under_q[middle], under_q[above].sum()]
+    parts_p = [under_p[below].sum(), *under_p[middle], under_p[above].sum()]
+    q, p = np.array(parts_q), np.array(parts_p)
+    some = q > 0
+    return Drawn(p[some] / q[some], q[some])

@@ -1,0 +1,240 @@
+"""Composes losses on a grid: one Fourier transform under a tilt.
+
+Losses are weighted with `e^(s l - K(s))`, where `e^K` is the moment generating
+function of their sum. Then the sum's mass lies around the epsilon in question,
+and errors of the transform are relative to what is looked for.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy import fft, optimize, special
+
+from keras_dp.accountants.arrays import Array
+from keras_dp.errors import TooSlowError
+
+# Log of the tilted mass beyond each end of the window.
+_LOG_OUTSIDE = -36.0
+_MOST_POINTS = 1 << 23
+# Error of a transform relative to the norm, a few times what is known of it.
+_ERROR_PER_LEVEL = 2e-15
+# Tilts that are tried.
+_TILTS = np.geomspace(1e-3, 1e4, 57)
+# How much less than an upper bound a lower one is tried to be.
+_BELOW = np.geomspace(1e-7, 0.9, 120)
+# Errors of sums and exponentials: together, and for each round.
+_ROUNDING, _ROUNDING_EACH = 1e-9, 1e-12
+
+
+class Losses(NamedTuple):
+    """Rounds whose losses are alike.
+
+    Attributes:
+        first: The first loss, in steps.
+        masses: Of the losses, one a step.
+        infinite: Mass of an infinite loss.
+        rounds: How many there are.
+    """
+
+    first: int
+    masses: Array
+    infinite: float
+    rounds: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sum:
+    """The sum of the losses of all rounds, under a tilt.
+
+    Attributes:
+        tilt: `s` > 0.
+        log_moment: `K(s)`.
+        losses: Shape `[n]`, rising.
+        tilted: Their masses, which are 1 together, but for errors.
+        step: Distance of the losses.
+        error: Bound on the error of each tilted mass.
+        outside: Bound on the tilted mass beyond each end.
+        infinite: Bound on the mass of an infinite loss.
+        rounding: Bound on the relative error of sums.
+    """
+
+    tilt: float
+    log_moment: float
+    losses: Array
+    tilted: Array
+    step: float
+    error: float
+    outside: float
+    infinite: float
+    rounding: float
+
+    def delta(self, epsilon: float, *, is_upper: bool) -> float:
+        """Returns a bound on `E[(1 - e^(epsilon - l))+]`.
+
+        Args:
+            epsilon: >= 0.
+            is_upper: Whether it is above; otherwise below.
+        """
+        above = self.losses > epsilon
+        losses, tilted = self.losses[above], self.tilted[above]
+        logs = -self.tilt * (losses - epsilon)
+        parts = tilted * np.exp(logs) * -np.expm1(epsilon - losses)
+        log_scale = self.log_moment - self.tilt * epsilon
+        # Each mass may be off, all weights together are a geometric series;
+        # what lies outside of the window may be counted at its other end.
+        error = self.error * (1 - 1 / math.expm1(-self.tilt * self.step))
+        error += 2 * self.outside
+        total = float(parts.sum())
+        if not is_upper:
+            found = math.exp(min(log_scale, 700.0)) * (
+                total * (1 - self.rounding) - error
+            )
+            return max(0.0, found)
+        found = math.exp(min(log_scale, 700.0)) * (
+            total * (1 + self.rounding) + error + self.outside
+        )
+        return min(1.0, found + self.infinite)
+
+    def upper_epsilon(self, delta: float) -> float:
+        """Returns an upper bound on the least epsilon, `inf` if there is none.
+
+        Args:
+            delta: In (0, 1).
+        """
+
+        def is_enough(epsilon: float) -> bool:
+            return self.delta(epsilon, is_upper=True) <= delta
+
+        low, high = 0.0, max(0.0, float(self.losses[-1]))
+        if is_enough(low):
+            return 0.0
+        return _between(low, high, is_enough) if is_enough(high) else math.inf
+
+    def lower_epsilon(self, delta: float) -> float:
+        """Returns a lower bound on the least epsilon.
+
+        Args:
+            delta: In (0, 1).
+        """
+
+        def is_enough(epsilon: float) -> bool:
+            return self.delta(epsilon, is_upper=False) <= delta
+
+        high = self.upper_epsilon(delta)
+        # Far from where the tilt looks, errors hide that delta is larger.
+        for below in _BELOW if high < math.inf else ():
+            low = float(high * (1 - below))
+            if not is_enough(low):
+                return low
+        return 0.0
+
+
+def _between(
+    low: float, high: float, is_enough: Callable[[float], bool]
+) -> float:
+    """Returns an epsilon that is enough, next to one that is not.
+
+    Args:
+        low: Is not.
+        high: Is.
+        is_enough: Tells of epsilons in between.
+    """
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return high
+
+
+def composed(
+    parts: Sequence[Losses],
+    step: float,
+    *,
+    log_delta: float | None = None,
+    epsilon: float | None = None,
+) -> Sum:
+    """Returns the sum of losses, tilted to where it is looked at.
+
+    Args:
+        parts: The rounds.
+        step: Distance of the losses, in nats.
+        log_delta: Of the epsilon that is looked for; or
+        epsilon: Of the delta that is looked for.
+
+    Raises:
+        TooSlowError: There are too many points.
+    """
+    # Most points of some are empty.
+    held = [np.flatnonzero(each.masses) for each in parts]
+    logs = [
+        np.log(each.masses[at]) for each, at in zip(parts, held, strict=True)
+    ]
+    places = [
+        step * (each.first + at) for each, at in zip(parts, held, strict=True)
+    ]
+
+    def log_moment(tilt: float) -> float:
+        return sum(
+            each.rounds * float(special.logsumexp(log + tilt * place))
+            for each, log, place in zip(parts, logs, places, strict=True)
+        )
+
+    def size(log_tilt: float) -> float:
+        tilt = math.exp(log_tilt)
+        if epsilon is not None:
+            return log_moment(tilt) - tilt * epsilon
+        return (log_moment(tilt) - (log_delta or 0.0)) / tilt
+
+    sizes = [size(math.log(tilt)) for tilt in _TILTS]
+    best = int(np.argmin(sizes))
+    ends = _TILTS[max(best - 1, 0)], _TILTS[min(best + 1, len(_TILTS) - 1)]
+    found = optimize.minimize_scalar(
+        size, bounds=[math.log(end) for end in ends], method="bounded"
+    )
+    tilt = math.exp(float(found.x))
+    whole = log_moment(tilt)
+    # Chernoff's bound on the tilted mass beyond each end, for some tilts more.
+    more = tilt * np.geomspace(1e-3, 10, 25)
+    highest = min(
+        (log_moment(tilt + r) - whole - _LOG_OUTSIDE) / r for r in more
+    )
+    lowest = max(
+        (whole - log_moment(tilt - r) + _LOG_OUTSIDE) / r for r in more
+    )
+    least = sum(each.rounds * each.first for each in parts)
+    most = sum(
+        each.rounds * (each.first + len(each.masses) - 1) for each in parts
+    )
+    start = max(least, math.floor(lowest / step))
+    stop = min(most, math.ceil(highest / step))
+    if stop - start + 1 > _MOST_POINTS:
+        raise TooSlowError
+    points = fft.next_fast_len(max(stop - start + 1, 2), real=True)
+    points = max(points, max(len(each.masses) for each in parts))
+    points = fft.next_fast_len(points, real=True)
+    spectrum = np.ones(points // 2 + 1, np.complex128)
+    relative, shift = 0.0, 0
+    level = _ERROR_PER_LEVEL * math.log2(points)
+    for each, at, log, place in zip(parts, held, logs, places, strict=True):
+        exponents = log + tilt * place
+        masses = np.zeros(len(each.masses))
+        masses[at] = np.exp(exponents - special.logsumexp(exponents))
+        spectrum *= fft.rfft(masses, points) ** each.rounds
+        norm = math.sqrt(points) * float(np.linalg.norm(masses))
+        relative += each.rounds * level * (norm + 1)
+        shift += each.rounds * each.first
+    circular = fft.irfft(spectrum, points)
+    tilted = np.roll(circular, (shift - start) % points)
+    return Sum(
+        tilt,
+        whole,
+        step * (start + np.arange(points)),
+        np.maximum(tilted, 0.0),
+        step,
+        math.expm1(min(relative, 1.0)) + level,
+        math.exp(_LOG_OUTSIDE),
+        min(1.0, sum(each.rounds * each.infinite for each in parts) * 1.000001),
+        _ROUNDING + _ROUNDING_EACH * sum(each.rounds for each in parts),
+    )

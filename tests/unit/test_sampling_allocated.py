@@ -1,0 +1,270 @@
+"""Passes in which each record picks its batch: who is where, and the price."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from keras_dp.accountants import (
+    RDP,
+    Fourier,
+    available_accountants,
+    group_epsilon,
+    rounds_left,
+)
+from keras_dp.accountants.normalize.mechanisms import (
+    Gaussian,
+    RandomAllocationGaussian,
+)
+from keras_dp.accountants.normalize.normalize import normalize
+from keras_dp.budgets import (
+    GaussianFilter,
+    RenyiFilter,
+    charge_of,
+    open_account,
+)
+from keras_dp.errors import UnsupportedEventError
+from keras_dp.ledger import (
+    GaussianSum,
+    PrivacyLedger,
+    RandomAllocation,
+    Round,
+)
+from keras_dp.sampling import AllocatedBatches, RandomMicrobatches
+from keras_dp.sampling.sampler import Pass
+
+SEED = 9
+FALSE_ALARM = 1e-6
+PASSES, RECORDS, BATCHES = 4000, 8, 3
+
+
+def picks_of(batches, passes):
+    """Returns the batch of each record, shape `[passes, records]`."""
+    found = np.full((passes, batches.population_size), -1)
+    stream = iter(batches)
+    for row in found:
+        for number in range(batches.batches):
+            ends = False
+            while not ends:
+                batch = next(stream)
+                assert (row[batch.records[batch.mask]] == -1).all()
+                row[batch.records[batch.mask]] = number
+                ends = batch.ends_sample
+    assert (found >= 0).all()
+    return found
+
+
+class TestPasses:
+    @pytest.mark.parametrize("count", [1, 2, 7, 30])
+    @pytest.mark.parametrize("physical", [None, 2])
+    def test_hold_every_record_once(self, count, physical) -> None:
+        batches = AllocatedBatches(
+            np.arange(10), batches=count, physical_batch_size=physical
+        )
+
+        assert picks_of(batches, 4).shape == (4, 10)
+
+    def test_have_ids_of_their_own(self) -> None:
+        """Also where a seed makes two iterators draw alike."""
+
+        def ids(batches):
+            found = itertools.islice(batches.rounds_of_passes(), 6)
+            return [batches.sampling_of(of).epoch_id for _, of in found]
+
+        one, two = (
+            ids(AllocatedBatches(np.arange(9), batches=3, seed=SEED))
+            for _ in range(2)
+        )
+
+        assert [*map(one.index, one)] == [0, 0, 0, 3, 3, 3]
+        assert not {*one} & {*two}
+
+
+def counts_of(picks, *columns):
+    code = picks[:, columns] @ (BATCHES ** np.arange(len(columns)))
+    return np.bincount(code, minlength=BATCHES ** len(columns))
+
+
+def uniform(picks):
+    """Each record picks each batch equally often (Bonferroni)."""
+    found = [
+        stats.chisquare(counts_of(picks, record)).pvalue
+        for record in range(RECORDS)
+    ]
+    return min(found) * RECORDS
+
+
+def independent(picks):
+    """Any two records pick independently (Bonferroni)."""
+    pairs = [*itertools.combinations(range(RECORDS), 2)]
+    found = [stats.chisquare(counts_of(picks, *pair)).pvalue for pair in pairs]
+    return min(found) * len(pairs)
+
+
+def passes(picks):
+    """A pass tells nothing of the next one."""
+    table = np.zeros((BATCHES, BATCHES))
+    np.add.at(table, (picks[0::2].ravel(), picks[1::2].ravel()), 1)
+    return stats.chi2_contingency(table).pvalue
+
+
+def library():
+    return picks_of(
+        AllocatedBatches(np.arange(RECORDS), batches=BATCHES, seed=SEED), PASSES
+    )
+
+
+def shuffled():
+    """Batches of equal size: records know of each other."""
+    order = np.random.default_rng(1).random((PASSES, RECORDS)).argsort(axis=1)
+    return order * BATCHES // RECORDS
+
+
+def uneven():
+    """A word modulo the number of batches, of words of few bits."""
+    words = np.random.default_rng(2).integers(0, 8, (PASSES, RECORDS))
+    return words % BATCHES
+
+
+def drawn_once():
+    picks = np.random.default_rng(3).integers(
+        0, BATCHES, (PASSES // 2, RECORDS)
+    )
+    return np.repeat(picks, 2, axis=0)
+
+
+@pytest.mark.parametrize("check", [uniform, independent, passes])
+def test_records_pick_uniformly_and_independently(check) -> None:
+    assert check(library()) > FALSE_ALARM
+
+
+@pytest.mark.parametrize(
+    ("check", "wrong"),
+    [(uniform, uneven), (independent, shuffled), (passes, drawn_once)],
+)
+def test_the_checks_can_fail(check, wrong) -> None:
+    """Control: picks that are nearly right would have been seen."""
+    assert check(wrong()) < FALSE_ALARM
+
+
+class TestSampler:
+    def test_event_and_sizes(self) -> None:
+        batches = AllocatedBatches(np.ones(1000), batches=np.int64(20))
+        of = Pass.new()
+
+        assert batches.sampling_of(of) == RandomAllocation(
+            of.epoch_id, 20, drawn_by_library=True
+        )
+        assert batches.expected_sample_size == 50.0
+        assert len(batches) == batches.rounds_per_pass == 20
+        assert [count for _, count in batches.planned(45)] == [20, 20, 5]
+        assert "batches=20" in repr(batches)
+
+    @pytest.mark.parametrize(
+        ("arguments", "error", "message"),
+        [
+            ({"batches": 0}, ValueError, "integer >= 1 .*=0"),
+            ({"physical_batch_size": 0}, ValueError, "integer >= 1 .*=0"),
+            ({"batch_size": 5}, TypeError, "given as `batches`"),
+            (
+                {"microbatches": RandomMicrobatches(2)},
+                TypeError,
+                "given as `PoissonBatches",
+            ),
+        ],
+    )
+    def test_refuses_other_arguments(self, arguments, error, message) -> None:
+        (name,) = arguments
+        arguments = {"batches": 2, **arguments}
+
+        with pytest.raises(error, match=f"^`{name}` must be .*{message}"):
+            AllocatedBatches(np.ones(4), **arguments)
+
+
+def epoch(name, stddev=4.0, batches=10, bound=1.0):
+    query = GaussianSum("sum", bound, stddev)
+    return Round(RandomAllocation(name, batches), (query,))
+
+
+class TestPrice:
+    def test_is_that_of_whole_epochs(self) -> None:
+        (found,) = normalize([(epoch("a"), 3), (epoch("b"), 10)])
+
+        assert found == (RandomAllocationGaussian(4.0, 10), 2)
+
+    def test_of_more_rounds_than_batches_is_that_of_more_epochs(self) -> None:
+        ((_, count),) = normalize([(epoch("a"), 11)])
+
+        assert count == 2
+
+    def test_of_an_epoch_is_that_of_its_least_private_round(self) -> None:
+        (found,) = normalize([(epoch("a", 4.0), 3), (epoch("a", 2.0), 1)])
+
+        assert found.mechanism.noise_multiplier == 2.0
+
+    def test_of_one_batch_is_that_of_all_records(self) -> None:
+        assert normalize([(epoch("a", batches=1), 1)])[0] == (Gaussian(4.0), 1)
+
+    def test_of_nothing_is_nothing(self) -> None:
+        assert normalize([(epoch("a", bound=0.0), 10)]) == ()
+
+    def test_of_a_bare_sum_is_infinite(self) -> None:
+        assert Fourier().epsilon([(epoch("a", 0.0), 1)], delta=0.1) == math.inf
+
+    def test_falls_with_the_number_of_batches(self) -> None:
+        found = [
+            Fourier().epsilon([(epoch("a", 1.0, t), 1)], delta=1e-5)
+            for t in (1, 2, 5, 20)
+        ]
+
+        assert found == sorted(found, reverse=True)
+        assert found[-1] < found[0] / 2
+
+    def test_is_known_to_fourier_alone(self) -> None:
+        rounds = [(epoch("a"), 10)]
+
+        assert [type(each) for each in available_accountants(rounds)] == [
+            Fourier
+        ]
+        with pytest.raises(UnsupportedEventError):
+            RDP().epsilon(rounds, delta=1e-5)
+
+    def test_of_a_group_is_the_textbook_bound(self) -> None:
+        rounds = [(epoch("a"), 10)]
+
+        found = group_epsilon(rounds, group_size=2, delta=1e-5)
+
+        assert not found.is_k_fold_pair
+        assert found.epsilon > 2 * Fourier().epsilon(rounds, delta=1e-5)
+
+    def test_says_how_many_rounds_are_left(self) -> None:
+        planned = epoch("a", 2.0)
+
+        found = rounds_left(
+            [], planned, target_epsilon=1.0, delta=1e-5, rounds_per_pass=10
+        )
+
+        epochs, rest = divmod(found, 10)
+        assert rest == 0
+        fits, not_so = (
+            Fourier().epsilon([(planned, 10 * n)], delta=1e-5)
+            for n in (epochs, epochs + 1)
+        )
+        assert fits <= 1.0 < not_so
+
+    def test_is_out_of_reach_where_there_is_hardly_noise(self) -> None:
+        rounds = [(epoch("a", 1e-2), 10)]
+
+        assert Fourier().epsilon(rounds, delta=1e-5) == math.inf
+        assert Fourier().delta(rounds, epsilon=1.0) == 1.0
+
+
+@pytest.mark.parametrize("kind", [RenyiFilter, GaussianFilter])
+def test_filters_refuse_epochs(kind) -> None:
+    ledger = PrivacyLedger.in_memory(dataset="d")
+    account = open_account(ledger, "all", kind(6.0, 1e-6))
+
+    with pytest.raises(UnsupportedEventError, match="epoch is private as a wh"):
+        charge_of(account, epoch("a"))
