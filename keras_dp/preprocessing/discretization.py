@@ -112,7 +112,7 @@ class Discretization(Adapter):
     @override
     def noised_layer(self, data: Any) -> keras.layers.Discretization:
         below = np.cumsum(self.bounded_sum(data))
-        below += self._noise()
+        below += noise_below_edges(self.cells, self.noise_multiplier)
         increasing = np.maximum(isotonic_regression(below).x, 0.0)
         return keras.layers.Discretization(
             bin_boundaries=self._boundaries(increasing),
@@ -128,13 +128,6 @@ class Discretization(Adapter):
         return np.bincount(
             np.minimum(places, self.cells - 1), minlength=self.cells
         )
-
-    def _noise(self) -> Floats:
-        """Returns the noise on the number of values below every edge."""
-        root = root_of_sums(self.cells)
-        stddev = self.noise_multiplier * float(np.linalg.norm(root))
-        noise = gaussian_noise((self.cells,), stddev)
-        return np.asarray(fftconvolve(root, noise)[: self.cells])
 
     def _boundaries(self, below: Floats) -> list[float]:
         """Returns where the counts pass equal shares of the last.
@@ -153,6 +146,19 @@ class Discretization(Adapter):
             shares = (last + within) / self.cells
         boundaries: list[float] = (low + shares * (high - low)).tolist()
         return boundaries
+
+
+def noise_below_edges(cells: int, noise_multiplier: float) -> Floats:
+    """Returns the noise on the number of values below every edge.
+
+    Args:
+        cells: >= 1.
+        noise_multiplier: See `Discretization`.
+    """
+    root = root_of_sums(cells)
+    stddev = noise_multiplier * float(np.linalg.norm(root))
+    noise = gaussian_noise((cells,), stddev)
+    return np.asarray(fftconvolve(root, noise)[:cells])
 
 
 def root_of_sums(size: int) -> Floats:
