@@ -240,6 +240,30 @@ class TestShuffledPasses:
                 [(whole, 2)], delta=1e-5, neighbours=neighbours
             )
 
+    def test_go_on_from_a_backup_with_a_new_pass(
+        self, ledger, tmp_path
+    ) -> None:
+        """What a dead training drew is not drawn again under its ids."""
+
+        class DiedError(Exception):
+            pass
+
+        class Dies(keras.callbacks.Callback):
+            def on_train_batch_end(self, batch, logs=None):
+                if len(ledger) > 7 and batch == 2:
+                    raise DiedError
+
+        samples = SAMPLERS["shuffled"](data())
+        backup = keras.callbacks.BackupAndRestore(tmp_path / "backup")
+        with pytest.raises(DiedError):
+            compiled(ledger).fit(
+                samples, epochs=3, verbose=0, callbacks=[backup, Dies()]
+            )
+        compiled(ledger).fit(samples, epochs=3, verbose=0, callbacks=[backup])
+
+        assert [count for _, count in ledger.rounds] == [7, 3, 7, 7]
+        assert len({each.sampling.epoch_id for each, _ in ledger.rounds}) == 4
+
     def test_carry_trees(self, ledger) -> None:
         private = keras_dp.PrivateModel(new_model())
         query = keras_dp.NormalizedQuery(
@@ -268,16 +292,16 @@ class TestShuffledPasses:
     def test_of_a_dead_process_count_in_full(self, ledger) -> None:
         """What was reserved stays in the ledger, under the id of its pass."""
 
-        class Died(BaseException):
+        class DiedError(BaseException):
             pass
 
         class Dies(keras.callbacks.Callback):
             def on_train_batch_end(self, batch, logs=None):
                 if batch == 3:
-                    raise Died
+                    raise DiedError
 
         samples, private = SAMPLERS["shuffled"](data()), compiled(ledger)
-        with pytest.raises(Died):
+        with pytest.raises(DiedError):
             private.fit(samples, verbose=0, callbacks=[Dies()])
         private.fit(samples, verbose=0)
 
