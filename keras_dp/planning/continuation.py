@@ -74,7 +74,7 @@ def continuation(ledger: LedgerLike) -> Continuation:
             f"Received: {last.queries!r} in the last round."
         )
     if isinstance(last.sampling, RandomAllocation):
-        # Of an id that no round has: rounds beyond an epoch are more of them.
+        # The id is one that no round has. Rounds beyond an epoch begin others.
         sampling = dataclasses.replace(last.sampling, epoch_id="to come")
         last = dataclasses.replace(last, sampling=sampling)
         return Continuation(last, sampling.batches, is_epoch=False)

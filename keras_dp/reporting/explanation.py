@@ -112,10 +112,10 @@ def explain(
         neighbours: The adjacency relation; by default the strongest that
             all rounds support.
         group_size: How many units are asked about together, >= 1.
-        covered: What `guarantee` says of the same, where it is known already.
+        covered: The answer of `guarantee`, where it is known already.
 
-    Of more than 1000 kinds of rounds the noise is rounded down here to that of
-    16 of them, and the curve has fewer lines; both leave bounds.
+    Where there are more than 1000 kinds of rounds, their noise is rounded down
+    here to that of 16 of them, and the curve has fewer lines. Both leave bounds.
 
     >>> from keras_dp.ledger import FullDataset, GaussianSum
     >>> ledger = PrivacyLedger.in_memory(dataset="clinic", unit="patient")

@@ -105,7 +105,7 @@ class Groups(Layout):
 class Truncated(Groups):
     """Takes or leaves each record, and keeps no more than fit into a batch.
 
-    Of a larger sample a uniformly random subset is kept.
+    A uniformly random subset of a larger sample is kept.
     """
 
     def __init__(self, population: int, probability: float, most: int) -> None:

@@ -19,7 +19,7 @@ Neighbours: TypeAlias = Literal["add_or_remove_one", "replace_one", "zero_out"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NormalizedRounds:
-    """What `normalize` makes of a ledger. It stands for that ledger.
+    """The mechanisms of a ledger. They stand for it in every question.
 
     Attributes:
         neighbours: The adjacency relation.

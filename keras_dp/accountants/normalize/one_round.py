@@ -147,8 +147,8 @@ def allocated(batches: int, sensitivity: float) -> Mechanism | None:
     """Returns the mechanism of an epoch of which records pick one batch.
 
     Args:
-        batches: Of the epoch.
-        sensitivity: The largest of its rounds.
+        batches: Number of batches of the epoch.
+        sensitivity: The largest one of its rounds.
     """
     if not sensitivity:
         return None

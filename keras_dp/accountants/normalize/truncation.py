@@ -12,13 +12,13 @@ Guarantee: let `O` be the event that the coin of the record falls on "drawn" and
 that `B` or more others are drawn. The coins are independent of the data, so
 that `O` has the chance `c` on both data sets (on that without the record, its
 coin is tossed and not used): the outputs are `(1-c) P + c E` and
-`(1-c) Q + c F`. What `P` and `Q` are, follows from the set `T` of others that
+`(1-c) Q + c F`. `P` and `Q` follow from the set `T` of others that
 are drawn, which has one distribution for both. If `T` has `B` or more, the
 record is not drawn, `T` is truncated by coins of its own, and both outputs are
 the same. If it has fewer, the record is drawn with probability `q`, and nothing
-is truncated: the outputs are those of a Poisson sample. So given `T` their
-divergence is at most that of the pair of Poisson sampling, and joint convexity
-takes the mixture over `T` away. `Slack` says how exposures compose. A record
+is truncated: the outputs are those of a Poisson sample. So their divergence
+given `T` is at most that of the pair of Poisson sampling. Joint convexity takes
+the mixture over `T` away. `Slack` says how exposures compose. A record
 that is replaced or zeroed has one coin on both data sets, and a tree sees the
 same `T` on both in all rounds, if no round has `O`.
 

@@ -77,7 +77,7 @@ def cells(edges: Array, stddev: float) -> Cells:
 
     Args:
         edges: Logarithms, rising, shape `[n]`.
-        stddev: Of the logarithm, > 0.
+        stddev: Standard deviation of the logarithm, > 0.
     """
     half = stddev**2 / 2
     return Cells(

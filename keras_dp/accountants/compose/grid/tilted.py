@@ -34,7 +34,7 @@ class Losses(NamedTuple):
 
     Attributes:
         first: The first loss, in steps.
-        masses: Of the losses, one a step.
+        masses: The mass of each loss, one a step.
         infinite: Mass of an infinite loss.
         rounds: How many there are.
     """
@@ -160,8 +160,8 @@ def composed(
     Args:
         parts: The rounds.
         step: Distance of the losses, in nats.
-        log_delta: Of the epsilon that is looked for; or
-        epsilon: Of the delta that is looked for.
+        log_delta: At which epsilon is looked for; or
+        epsilon: At which delta is looked for.
 
     Raises:
         TooSlowError: There are too many points.
