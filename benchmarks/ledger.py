@@ -4,13 +4,15 @@
     python benchmarks/ledger.py rounds [--at ...]
     python benchmarks/ledger.py size [--at ...] [--kinds 100000]
     python benchmarks/ledger.py accountants [--at ...] [--kinds 100000]
+    python benchmarks/ledger.py commands [--at ...] [--kinds 100000]
 
 `commits` are the milliseconds of a durable one. Adaptive queries reserve one
 round at a time, so they wait for one commit a round; other training waits for
 one commit a second. `rounds` are the microseconds by which recording delays a
 step of 5 ms, with and without an account that pays. `size` opens a ledger of
 many kinds of rounds, which verifies it, appends to it, and lists its rounds and
-runs; `accountants` then bounds epsilon, each in a process of its own.
+runs; `accountants` then bounds epsilon, each in a process of its own, and
+`commands` runs those of `keras-dp`, likewise.
 
 The disk decides: give a folder on the disk that will hold the ledger, or the
 URL of a server, without a schema.
@@ -19,6 +21,7 @@ URL of a server, without a schema.
 import argparse
 import contextlib
 import multiprocessing
+import os
 import resource
 import secrets
 import statistics
@@ -46,6 +49,7 @@ STEPS, STEP_SECONDS = 2000, 5e-3
 COMMIT_SECONDS = 1e-4
 ROUNDS_OF_A_KIND, KINDS_OF_A_COMMIT = 100, 500
 QUERIES = (GaussianSum("gradients", 1.0, 4.0),)
+AT_DELTA = ("--delta", "1e-6")
 ACCOUNTANTS = ("Fourier", "GDP", "Moments", "StrongComposition", "RDP")
 
 
@@ -185,6 +189,39 @@ def _bound(address: str, name: str) -> None:
         _timed(name, lambda: accountant.epsilon(ledger, delta=1e-6))
 
 
+def _commands(address: str, kinds: int) -> None:
+    _alone(_fill, address, kinds)
+    print("| keras-dp ... | seconds | of CPU time | peak MB |")
+    print("| --- | --- | --- | --- |", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        page = str(Path(folder, "page.html"))
+        for name, *options in (
+            ("budget",),
+            ("runs", *AT_DELTA),
+            ("report", *AT_DELTA),
+            ("report", "--all", *AT_DELTA),
+            ("report", "--json", *AT_DELTA),
+            ("report", "--html", page, *AT_DELTA),
+            ("explain", *AT_DELTA),
+            ("afford", "--epsilon", "4", *AT_DELTA),
+        ):
+            _alone(_command, [name, address, *options])
+
+
+def _command(arguments: list[str]) -> None:
+    """Times a command, with its imports but for those of the ledger."""
+    start, start_cpu = time.perf_counter(), time.process_time()
+    from keras_dp.reporting import cli
+
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        cli.main(arguments)
+    seconds = time.perf_counter() - start
+    cpu = time.process_time() - start_cpu
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    name = " ".join(each for each in arguments if "/" not in each)
+    print(f"| {name} | {seconds:.1f} | {cpu:.1f} | {peak:.0f} |", flush=True)
+
+
 def _alone(act: Callable[..., None], *arguments: object) -> None:
     """Runs a function in a process of its own, whose memory is measured."""
     process = multiprocessing.get_context("spawn").Process(
@@ -238,6 +275,7 @@ _PARTS = {
     "rounds": _rounds,
     "size": _size,
     "accountants": _accountants,
+    "commands": _commands,
 }
 
 

@@ -123,7 +123,7 @@ class Contents:
 
     @functools.cached_property
     def _amounts(self) -> "_Amounts":
-        """The sums over the rows, which are then let go of: they may be many."""
+        """The amounts of all rows; lets go of the rows, which may be many."""
         amounts = counted(self._rows)
         found = _Amounts(
             total=sum(part.count for part in amounts),
@@ -136,7 +136,7 @@ class Contents:
 
 
 class _Amounts(NamedTuple):
-    """The sums over rows; see the properties of `Contents`."""
+    """The amounts of all rows; see the properties of `Contents`."""
 
     total: int
     unsettled: int

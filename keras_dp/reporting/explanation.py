@@ -112,10 +112,10 @@ def explain(
         neighbours: The adjacency relation; by default the strongest that
             all rounds support.
         group_size: How many units are asked about together, >= 1.
-        covered: The answer of `guarantee`, where it is known already.
+        covered: The guarantee of the ledger, where it is known already.
 
-    Where there are more than 1000 kinds of rounds, their noise is rounded down
-    here to that of 16 of them, and the curve has fewer lines. Both leave bounds.
+    It rounds the noise of more than 1000 kinds of rounds down to that of 16, and
+    the curve then has fewer lines; both leave bounds.
 
     >>> from keras_dp.ledger import FullDataset, GaussianSum
     >>> ledger = PrivacyLedger.in_memory(dataset="clinic", unit="patient")

@@ -118,6 +118,11 @@ def run_costs(
     """
     counted = [rounds_that_count(run, neighbours) for run in runs]
     every = [pair for rounds in counted for pair in rounds]
+    is_one = sum(map(bool, counted)) == 1
+    if is_one and total is None:
+        total = claim(
+            every, delta=delta, neighbours=neighbours, group_size=group_size
+        )
     relation = (
         chosen_relation(every, neighbours)
         if total is None
@@ -127,8 +132,9 @@ def run_costs(
         return tuple(RunCost(run, math.inf, math.inf) for run in runs)
     known: dict[frozenset[tuple[Round, int]], float] = {}
     if total is not None:
-        if sum(map(bool, counted)) == 1:  # Nothing else is to be told apart.
-            return tuple(_alone(runs, counted, total.epsilon))
+        if is_one:
+            epsilon = total.epsilon if total.is_bound else math.inf
+            return tuple(_alone(runs, counted, epsilon))
         known[frozenset(_counts(every).items())] = total.epsilon
 
     def cost(counts: Counter[Round]) -> float:

@@ -1,4 +1,4 @@
-"""Ledgers of many kinds of rounds: fewer stand for them, none cheaper."""
+"""Ledgers of many kinds of rounds: fewer stand for them, which cost more."""
 
 import json
 
@@ -57,6 +57,7 @@ class TestFewerKinds:
 
         assert whole.merged(KINDS) is whole
 
+    @pytest.mark.standard
     def test_cost_more(self) -> None:
         whole = normalized(ROUNDS)
 
@@ -84,6 +85,7 @@ class TestNormalizedRounds:
         assert dict(more.mechanisms)[SampledGaussian(4.0, 1e-3)] == 103
 
 
+@pytest.mark.full
 class TestReport:
     def test_normalizes_rounds_twice(self, ledger, monkeypatch) -> None:
         """For all numbers together, and for the curve, whose end is known."""
@@ -122,6 +124,7 @@ class TestReport:
         assert rounds[-1]["queries"][0]["noise_stddev"] == 5.0
 
 
+@pytest.mark.full
 def test_rounds_left_are_never_too_many() -> None:
     exact = rounds_left(ROUNDS[::2], step(4.0), target_epsilon=0.6, delta=DELTA)
     twice = [(each, (count + 1) // 2) for each, count in ROUNDS]

@@ -19,7 +19,7 @@ Neighbours: TypeAlias = Literal["add_or_remove_one", "replace_one", "zero_out"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NormalizedRounds:
-    """The mechanisms of a ledger. They stand for it in every question.
+    """The mechanisms of a ledger, which stand for it.
 
     Attributes:
         neighbours: The adjacency relation.
