@@ -114,8 +114,8 @@ def explain(
         group_size: How many units are asked about together, >= 1.
         covered: The guarantee of the ledger, where it is known already.
 
-    It rounds the noise of more than 1000 kinds of rounds down to that of 16, and
-    the curve then has fewer lines; both leave bounds.
+    If there are more than 1000 kinds of rounds, 16 with as little noise stand
+    for them, and the curve has fewer lines. Both leave bounds.
 
     >>> from keras_dp.ledger import FullDataset, GaussianSum
     >>> ledger = PrivacyLedger.in_memory(dataset="clinic", unit="patient")

@@ -16,8 +16,8 @@ coin is tossed and not used): the outputs are `(1-c) P + c E` and
 are drawn, which has one distribution for both. If `T` has `B` or more, the
 record is not drawn, `T` is truncated by coins of its own, and both outputs are
 the same. If it has fewer, the record is drawn with probability `q`, and nothing
-is truncated: the outputs are those of a Poisson sample. So their divergence for
-a fixed `T` is at most that of the pair of Poisson sampling. Joint convexity
+is truncated: the outputs are those of a Poisson sample. So for a fixed `T`
+they are at most as far apart as the pair of Poisson sampling. Joint convexity
 takes the mixture over `T` away. `Slack` says how exposures compose. A record
 that is replaced or zeroed has one coin on both data sets, and a tree sees the
 same `T` on both in all rounds, if no round has `O`.
