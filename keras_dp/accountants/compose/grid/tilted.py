@@ -21,8 +21,8 @@ _LOG_OUTSIDE = -36.0
 _MOST_POINTS = 1 << 23
 # Error of a transform relative to the norm, a few times what is known of it.
 _ERROR_PER_LEVEL = 2e-15
-# Tilts that are tried.
-_TILTS = np.geomspace(1e-3, 1e4, 57)
+# Between them the best tilt is looked for, to that share of itself.
+_LEAST_TILT, _MOST_TILT, _NEAREST = 1e-3, 1e4, 0.05
 # How much less than an upper bound a lower one is tried to be.
 _BELOW = np.geomspace(1e-7, 0.9, 120)
 # Errors of sums and exponentials: together, and for each round.
@@ -187,16 +187,17 @@ def composed(
             return log_moment(tilt) - tilt * epsilon
         return (log_moment(tilt) - (log_delta or 0.0)) / tilt
 
-    sizes = [size(math.log(tilt)) for tilt in _TILTS]
-    best = int(np.argmin(sizes))
-    ends = _TILTS[max(best - 1, 0)], _TILTS[min(best + 1, len(_TILTS) - 1)]
+    # Chernoff's exponents have one minimum.
     found = optimize.minimize_scalar(
-        size, bounds=[math.log(end) for end in ends], method="bounded"
+        size,
+        bounds=(math.log(_LEAST_TILT), math.log(_MOST_TILT)),
+        method="bounded",
+        options={"xatol": _NEAREST},
     )
     tilt = math.exp(float(found.x))
     whole = log_moment(tilt)
     # Chernoff's bound on the tilted mass beyond each end, for some tilts more.
-    more = tilt * np.geomspace(1e-3, 10, 25)
+    more = tilt * np.geomspace(1e-2, 10, 9)
     highest = min(
         (log_moment(tilt + r) - whole - _LOG_OUTSIDE) / r for r in more
     )
