@@ -39,6 +39,11 @@ if TYPE_CHECKING:
     from keras_dp.planning.epsilon_curve import EpsilonCurve, epsilon_curve
     from keras_dp.planning.plan import Plan, PlannedTraining, plan
     from keras_dp.planning.rounds_left import rounds_left
+    from keras_dp.planning.user_plan import (
+        UserPlan,
+        UserProtection,
+        plan_users,
+    )
 
 __all__ = [
     "GDP",
@@ -54,6 +59,8 @@ __all__ = [
     "PlannedTraining",
     "StrongComposition",
     "TradeOff",
+    "UserPlan",
+    "UserProtection",
     "advantage",
     "available_accountants",
     "bayes_risk",
@@ -65,6 +72,7 @@ __all__ = [
     "group_delta",
     "group_epsilon",
     "plan",
+    "plan_users",
     "precision_at_recall",
     "rounds_left",
     "strongest_neighbours",

@@ -9,16 +9,20 @@ from keras_dp.planning.calibration import (
 from keras_dp.planning.epsilon_curve import EpsilonCurve, epsilon_curve
 from keras_dp.planning.plan import Plan, PlannedTraining, plan
 from keras_dp.planning.rounds_left import rounds_left
+from keras_dp.planning.user_plan import UserPlan, UserProtection, plan_users
 
 __all__ = [
     "EpsilonCurve",
     "Plan",
     "PlannedTraining",
+    "UserPlan",
+    "UserProtection",
     "calibrate_noise",
     "calibrate_rounds",
     "calibrate_sampling_probability",
     "calibrate_scale",
     "epsilon_curve",
     "plan",
+    "plan_users",
     "rounds_left",
 ]
