@@ -32,6 +32,9 @@ _ROUNDED = 2e-4
 # But no more points than that within 30 standard deviations.
 _MOST_ROUNDED = 2_000_000
 
+# Beyond, delta is bounded by what it is here from above, and by 0 from below.
+_LARGEST_EPSILON = 1e4
+
 
 class _Kind(NamedTuple):
     """Rounds that are alike.
@@ -56,8 +59,8 @@ def upper_epsilon(rounds: tuple[CountedMechanism, ...], delta: float) -> float:
 def upper_delta(rounds: tuple[CountedMechanism, ...], epsilon: float) -> float:
     """Returns an upper bound on delta."""
     return max(
-        each.delta(epsilon, is_upper=True)
-        for each in _uppers(rounds, epsilon=epsilon)
+        each.delta(min(epsilon, _LARGEST_EPSILON), is_upper=True)
+        for each in _uppers(rounds, epsilon=min(epsilon, _LARGEST_EPSILON))
     )
 
 
@@ -73,6 +76,8 @@ def lower_epsilon(
 
 def lower_delta(rounds: tuple[CountedMechanism, ...], epsilon: float) -> float:
     """Returns a lower bound on delta."""
+    if epsilon > _LARGEST_EPSILON:
+        return 0.0
     return max(
         each.delta(epsilon, is_upper=False)
         for each in _lowers(rounds, max(epsilon, 0.1), epsilon=epsilon)
