@@ -33,7 +33,7 @@ class TestBothWays:
         of_records = rounds(plan.examples.noise_multiplier)
         epsilons = (
             Fourier().epsilon(of_users, delta=1e-6),
-            group_epsilon(of_records, group_size=4, delta=1e-6),
+            group_epsilon(of_records, group_size=4, delta=1e-6).epsilon,
         )
         assert epsilons == pytest.approx((2.0, 2.0), rel=1e-5)
         assert max(epsilons) <= 2.0
