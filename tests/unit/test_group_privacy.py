@@ -168,6 +168,24 @@ class TestTheTextbookBound:
         assert found == (math.inf, 1e-5, False, "replace_one")
 
 
+    def test_gives_up_where_delta_has_a_floor(self, monkeypatch) -> None:
+        """Numerical bounds do not fall to 0, and the search must end."""
+        asked = []
+
+        def floored(self, rounds, epsilon):
+            asked.append(epsilon)
+            return max(1e-18, math.exp(-epsilon))
+
+        monkeypatch.setattr(Moments, "delta_of", floored)
+
+        found = group_epsilon(
+            self.LEDGER, group_size=5, delta=1e-5, accountant=Moments()
+        )
+
+        assert found.epsilon == math.inf
+        assert 0 < len(asked) < 60
+
+
 @pytest.mark.parametrize(
     ("ledger", "delta", "epsilon"),
     [

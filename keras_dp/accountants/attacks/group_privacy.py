@@ -253,7 +253,12 @@ def _textbook_epsilon(
     if high < math.inf and excess(high) <= 0:
         return group_size * high
     while high == math.inf or excess(high) > 0:
-        if high == math.inf or accountant.delta_of(rounds, high) <= _LEAST:
+        # No accountant reports less than `_LEAST`, and the sum grows.
+        if (
+            high == math.inf
+            or accountant.delta_of(rounds, high) <= _LEAST
+            or _log_growth(group_size, high) + math.log(_LEAST) > log_delta
+        ):
             return math.inf
         low, high = high, _GROWTH * max(high, _NEAREST)
     share = least_safe(excess, low, high, nearest=_NEAREST * high)
