@@ -167,7 +167,6 @@ class TestTheTextbookBound:
 
         assert found == (math.inf, 1e-5, False, "replace_one")
 
-
     def test_gives_up_where_delta_has_a_floor(self, monkeypatch) -> None:
         """Numerical bounds do not fall to 0, and the search must end."""
         asked = []

@@ -1,0 +1,32 @@
+"""The table of random allocation beside Poisson samples is what it computes."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def script():
+    path = ROOT / "benchmarks" / "samplers.py"
+    spec = importlib.util.spec_from_file_location("samplers", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(("batches", "epochs"), [(10, 1), (100, 10)])
+def test_a_row_is_what_is_computed(script, batches, epochs) -> None:
+    text = (ROOT / "docs" / "guarantees.md").read_text("utf-8")
+    (row,) = re.findall(rf"^\| {batches} \| {epochs} \| (.*) \|$", text, re.M)
+
+    cells = []
+    for noise_multiplier in script.NOISE_MULTIPLIERS:
+        ours, poisson = script.epsilons(batches, epochs, noise_multiplier, 1e-6)
+        assert ours <= poisson
+        cells.append(f"{ours:.4g} ({ours / poisson:.2f})")
+
+    assert row == " | ".join(cells)
