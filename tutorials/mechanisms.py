@@ -39,7 +39,11 @@ from keras_dp.dp_queries import (
 )
 from keras_dp.ledger import GaussianNoise, StudentTNoise
 from keras_dp.optimizers import DPAdam
-from keras_dp.training import PrivateLoss, mean_gradient_norms
+from keras_dp.training import (
+    PrivateLoss,
+    PrivateMetric,
+    mean_gradient_norms,
+)
 
 ADULT = Path(__file__).resolve().parent.parent / "data" / "adult.npz"
 DELTA = 1e-5
@@ -195,20 +199,31 @@ def loss() -> keras.losses.Loss:
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
-def train(task: Task, options: dict[str, Any], epochs: int, name: str) -> str:
-    """Trains by one mechanism, and returns a line of the table."""
-    ledger = keras_dp.PrivacyLedger.in_memory(dataset=name)
+class Trained(NamedTuple):
+    """A training that ended: what it reached, and what it cost."""
+
+    accuracy: float
+    epsilon: float
+    accountant: str
+    seconds: float
+    rounds: int
+    history: dict[str, list[float]]
+
+
+def train(
+    task: Task,
+    options: dict[str, Any],
+    epochs: int,
+    private_metrics: dict[str, PrivateMetric] | None = None,
+) -> Trained:
+    """Trains by one mechanism, under a ledger of its own."""
+    ledger = keras_dp.PrivacyLedger.in_memory(dataset="mechanisms")
     private = keras_dp.PrivateModel(task.make_model())
-    clip = max(1.0, 2 * math.log(task.classes))
     private.compile(
         DPAdam(5e-3, ledger=ledger, **options),
         loss=loss(),
         metrics=["accuracy"],
-        private_metrics={
-            "loss": PrivateLoss(
-                keras_dp.GaussianAverageQuery(clip, 20 * clip, task.batch)
-            )
-        },
+        private_metrics=private_metrics,
     )
     samples = keras_dp.sampling.PoissonBatches(
         task.train, sampling_probability=task.batch / len(task.train[0])
@@ -219,15 +234,28 @@ def train(task: Task, options: dict[str, Any], epochs: int, name: str) -> str:
     accuracy = private.evaluate(*task.test, verbose=0)[1]
     best, *_ = accountants.available_accountants(ledger)
     epsilon = best.epsilon(ledger, delta=DELTA)
+    return Trained(accuracy, epsilon, best.name, seconds, len(ledger), history)
+
+
+def private_loss(task: Task) -> PrivateLoss:
+    """Returns the loss as a query of its own, clipped at twice chance."""
+    clip = max(1.0, 2 * math.log(task.classes))
+    return PrivateLoss(
+        keras_dp.GaussianAverageQuery(clip, 20 * clip, task.batch)
+    )
+
+
+def line(name: str, trained: Trained) -> str:
+    """Returns a line of the table."""
     clips = [
         f"{key}={values[-1]:.3g}"
-        for key, values in history.items()
+        for key, values in trained.history.items()
         if key.endswith("clip")
     ]
-    rounds = len(ledger)
     return (
-        f"{name:12} {accuracy:8.2%} {epsilon:10.3f} {best.name:>9} "
-        f"{1000 * seconds / rounds:8.1f}  {' '.join(clips)}"
+        f"{name:12} {trained.accuracy:8.2%} {trained.epsilon:10.3f} "
+        f"{trained.accountant:>9} "
+        f"{1000 * trained.seconds / trained.rounds:8.1f}  {' '.join(clips)}"
     )
 
 
@@ -244,8 +272,10 @@ def main() -> None:
     known = mechanisms(task)
     names = options.only.split(",") if options.only else list(known)
     print("mechanism    accuracy    epsilon        by ms/round  clips")
+    metrics = {"loss": private_loss(task)}
     for name in names:
-        print(train(task, known[name](), options.epochs, name))
+        trained = train(task, known[name](), options.epochs, metrics)
+        print(line(name, trained))
 
 
 if __name__ == "__main__":
