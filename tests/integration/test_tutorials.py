@@ -44,10 +44,20 @@ def note(event, arguments):
 
 sys.addaudithook(note)
 sys.argv.pop(0)
+sys.path.insert(0, os.path.dirname(sys.argv[0]))  # As Python does.
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 # Where programs write what belongs to no file: progress, terminals, locks.
 NOT_FILES = ("/dev/", "/proc/")
+
+
+# Scripts that share their options.
+QUICK = {
+    "abadi": "papers/abadi_mnist.py",
+    "nasr": "papers/nasr_mnist.py",
+    "three_tools": "three_tools.py",
+    "mcmahan": "papers/mcmahan_general.py",
+}
 
 
 class Finished(NamedTuple):
@@ -94,11 +104,22 @@ def started(name, folder, *arguments):
         )
 
 
-def synthetic_mnist(path):
-    """Writes a file in the form of `mnist.npz`, with 96 + 32 images."""
+def result_of(folder, code):
+    """Returns what a process that ended left in its folder."""
+    return Finished(
+        folder,
+        (folder / "out").read_text("utf-8"),
+        (folder / "err").read_text("utf-8"),
+        code,
+        (folder / "written").read_text("utf-8").splitlines(),
+    )
+
+
+def synthetic_mnist(path, train=96):
+    """Writes a file in the form of `mnist.npz`, with 32 test images."""
     generator = np.random.default_rng(0)
     parts = {}
-    for split, count in (("train", 96), ("test", 32)):
+    for split, count in (("train", train), ("test", 32)):
         parts[f"x_{split}"] = generator.integers(
             0, 256, size=(count, 28, 28), dtype=np.uint8
         )
@@ -149,15 +170,24 @@ def finished(tmp_path_factory):
         for process in processes.values():
             process.kill()
     return {
-        name: Finished(
-            folder,
-            (folder / "out").read_text("utf-8"),
-            (folder / "err").read_text("utf-8"),
-            codes[name],
-            (folder / "written").read_text("utf-8").splitlines(),
-        )
-        for name, folder in folders.items()
+        name: result_of(folder, codes[name]) for name, folder in folders.items()
     }
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory):
+    """Returns the scripts on papers, run with `--quick` one by one."""
+    results = {}
+    for name, script in QUICK.items():
+        folder = tmp_path_factory.mktemp(name)
+        data = synthetic_mnist(folder / "small.npz", train=640)
+        process = started(script, folder, "--quick", "--data", str(data))
+        try:
+            code = process.wait(timeout=400)
+        finally:
+            process.kill()
+        results[name] = result_of(folder, code)
+    return results
 
 
 pytestmark = pytest.mark.full
@@ -232,3 +262,70 @@ def test_it_writes_nothing_outside_its_folder(finished, name) -> None:
 
     assert any(path.endswith(".ledger") for path in files)  # It did notice.
     assert [p for p in files if not Path(p).is_relative_to(folder)] == []
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_script_on_papers_draws_its_picture_in_its_folder(
+    quick, name
+) -> None:
+    assert quick[name].code == 0, quick[name].error
+    folder = quick[name].folder.resolve()
+    path = re.search(r"^Picture: +(.+)$", quick[name].text, re.MULTILINE)[1]
+    picture = folder / "work" / path
+    written = [p for p in quick[name].written if not p.startswith(NOT_FILES)]
+
+    assert picture.read_bytes().startswith(b"\x89PNG\r\n")
+    assert picture.stat().st_size > 10_000  # More than an empty canvas.
+    assert str(picture) in written
+    assert [p for p in written if not Path(p).is_relative_to(folder)] == []
+
+
+def test_no_training_of_abadi_exceeds_the_epsilon_of_the_paper(
+    quick,
+) -> None:
+    rows = re.findall(
+        r"^\d+% at (\S+)  .*  (\d+\.\d{4})  ",
+        quick["abadi"].text,
+        re.MULTILINE,
+    )
+
+    assert {float(stated) for stated, _ in rows} == {0.5, 2.0, 8.0}
+    for stated, true in rows:
+        assert float(stated) - 1e-3 < float(true) <= float(stated)
+
+
+def test_three_tools_prints_the_epsilon_of_the_paper_and_the_true_one(
+    quick,
+) -> None:
+    text = quick["three_tools"].text
+
+    assert "its rule gives 19.87." in text
+    assert "together: 421.0 in truth." in text
+
+
+def test_three_tools_finds_memorization_without_privacy(quick) -> None:
+    (row,) = re.findall(r"^no privacy .*$", quick["three_tools"].text, re.M)
+
+    assert row.endswith("memorizes")
+
+
+def test_no_mechanism_of_nasr_exceeds_the_epsilon_of_all(quick) -> None:
+    text = quick["nasr"].text
+    target = float(re.search(r"^2\.27 as stated is (\S+) ", text)[1])
+    rows = re.findall(r" (\d+\.\d{4}) +(?:Fourier|RDP) ", text)
+
+    assert len(rows) == 2 * 7  # Each is printed twice.
+    assert all(0 < float(epsilon) <= target + 1e-4 for epsilon in rows)
+
+
+def test_mcmahan_prices_all_sums_of_a_round_as_one(quick) -> None:
+    recorded, together, gradients = map(
+        float,
+        re.search(
+            r": (\S+) as recorded, (\S+) as one sum; (\S+) for the gradients",
+            quick["mcmahan"].text,
+        ).groups(),
+    )
+
+    assert recorded == pytest.approx(together, abs=1.1e-4)  # 4 decimals.
+    assert gradients < recorded

@@ -99,7 +99,7 @@ def draw_bars(
     axes.set_xticks(range(len(bars)), list(bars), fontsize=8)
     axes.set(ylabel=ylabel, title=title)
     if len(series) > 1:
-        axes.legend(loc="lower right")
+        figure.legend(loc="outside lower center", ncols=len(series))
     figure.savefig(to, dpi=150)
     plt.close(figure)
     print(f"Picture: {to}")
