@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 from typing_extensions import override
 
 from keras_dp import _check
@@ -15,7 +16,7 @@ from keras_dp.preprocessing.integer_lookup import IntegerLookup
 from keras_dp.preprocessing.normalization import Normalization
 from keras_dp.preprocessing.release import Adapter
 from keras_dp.preprocessing.string_lookup import StringLookup
-from keras_dp.sampling.datasets import is_dataset, stored
+from keras_dp.sampling.datasets import batches_of, is_dataset
 
 # The dtype and the output mode of features that are given as an adapter.
 _KINDS: dict[type[Adapter], tuple[str, str]] = {
@@ -229,10 +230,22 @@ def _noised(adapter: Adapter, column: Any) -> keras.Layer:
 
 
 def _columns(data: Any, names: list[str]) -> Mapping[str, Any]:
-    """Returns the columns of a table, or of a data set that is read once."""
-    table: Any = stored(data, verbose=False) if is_dataset(data) else data
-    if isinstance(table, tuple):
-        table = table[0]
+    """Returns the columns of a table, or of a data set that is read once.
+
+    Entries stay what they are: the adapter of a column says which of them
+    count, so that no record is an error.
+    """
+    if is_dataset(data):
+        parts = [_columns(each, names) for each in batches_of(data, None)]
+        if not parts:
+            raise ValueError(
+                "`data` must hold at least one batch. Received: none."
+            )
+        return {
+            name: np.concatenate([np.asarray(part[name]) for part in parts])
+            for name in names
+        }
+    table: Any = data[0] if isinstance(data, tuple) else data
     if not (isinstance(table, Mapping) or hasattr(table, "columns")):
         raise TypeError(
             "`data` must be a table: a dict of columns, a DataFrame, or a data "

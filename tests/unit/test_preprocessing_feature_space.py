@@ -150,6 +150,17 @@ class TestVocabularies:
             **{"noise_multiplier": 0.5, **options},
         )
 
+    @pytest.mark.parametrize("odd", [b"Kiel\0", b"\xff", b""])
+    def test_no_text_of_a_data_set_is_an_error(self, odd, monkeypatch) -> None:
+        without_noise(monkeypatch)
+        towns = np.array([b"Kiel", b"Bonn"] * 100 + [odd], object)
+        data = tf.data.Dataset.from_tensor_slices({"town": towns}).batch(32)
+
+        space = adapted(FeatureSpace({"town": TOWN}, 0.5), data)
+
+        layer = space.preprocessors["town"]
+        assert sorted(layer.get_vocabulary()) == ["Bonn", "Kiel", "[UNK]"]
+
     @pytest.mark.parametrize(
         "make",
         [
