@@ -198,6 +198,7 @@ class TestAdaptiveAdversary:
             found.append((high, q))
         return found
 
+    @pytest.mark.standard
     def test_the_invalid_filter_is_caught(self) -> None:
         def allows(z: float, q: float) -> bool:
             rounds = [(gaussian(self.FIRST), 1), (gaussian(z, q), 1)]

@@ -312,6 +312,7 @@ class TestThePage:
         report = make_report(ledger, delta=DELTA, details=True, **options)
         return report, report_page(report)
 
+    @pytest.mark.standard
     def test_needs_nothing_else(self, ledger) -> None:
         _, text = self.page(ledger)
 
@@ -345,6 +346,7 @@ class TestThePage:
             assert each in shown
         assert len(re.findall("<svg ", text)) == 4
 
+    @pytest.mark.standard
     def test_draws_each_run(self, ledger) -> None:
         _, text = self.page(ledger)
 

@@ -119,6 +119,7 @@ class TestTheChance:
         assert found >= max(each)
         assert found <= max(one) * (1 + 1e-8) + math.ulp(0.0)
 
+    @pytest.mark.standard
     def test_between_the_ends_is_never_larger(self) -> None:
         """A finer look where the two ends are nearly alike."""
         for threshold in np.linspace(1.0, 12.0, 23):
