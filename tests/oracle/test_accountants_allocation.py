@@ -216,6 +216,20 @@ class TestTiltedSums:
         assert lower <= true <= upper
         assert upper - lower < 1e-6 * true
 
+    def test_what_rounding_lost_of_masses_is_added(self) -> None:
+        whole = np.array([0.7, 0.0, 0.3])
+        true = tilted.composed(
+            [tilted.Losses(-1, whole, 0, 1000)], 0.25, epsilon=2.0
+        )
+
+        found = tilted.composed(
+            [tilted.Losses(-1, whole * (1 - 2e-9), 0, 1000)], 0.25, epsilon=2.0
+        )
+
+        least = true.delta(2.0, is_upper=False)
+        assert found.delta(2.0, is_upper=True) >= least
+        assert found.delta(2.0, is_upper=False) <= least
+
     def test_infinite_losses_are_added(self) -> None:
         part = tilted.Losses(0, np.array([0.99]), 0.01, 3)
 

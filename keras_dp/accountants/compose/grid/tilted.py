@@ -34,7 +34,8 @@ class Losses(NamedTuple):
 
     Attributes:
         first: The first loss, in steps.
-        masses: The mass of each loss, one a step.
+        masses: The mass of each loss, one a step; 1 together with `infinite`,
+            but for rounding.
         infinite: Mass of an infinite loss.
         rounds: How many there are.
     """
@@ -216,7 +217,7 @@ def composed(
     points = max(points, max(len(each.masses) for each in parts))
     points = fft.next_fast_len(points, real=True)
     spectrum = np.ones(points // 2 + 1, np.complex128)
-    relative, shift = 0.0, 0
+    relative, shift, rounding = 0.0, 0, _ROUNDING
     level = _ERROR_PER_LEVEL * math.log2(points)
     for each, at, log, place in zip(parts, held, logs, places, strict=True):
         exponents = log + tilt * place
@@ -226,6 +227,9 @@ def composed(
         norm = math.sqrt(points) * float(np.linalg.norm(masses))
         relative += each.rounds * level * (norm + 1)
         shift += each.rounds * each.first
+        # Masses that were added up often lack the same share each.
+        lost = abs(float(each.masses.sum()) + each.infinite - 1)
+        rounding += each.rounds * (_ROUNDING_EACH + 2 * lost)
     circular = fft.irfft(spectrum, points)
     tilted = np.roll(circular, (shift - start) % points)
     return Sum(
@@ -237,5 +241,5 @@ def composed(
         math.expm1(min(relative, 1.0)) + level,
         math.exp(_LOG_OUTSIDE),
         min(1.0, sum(each.rounds * each.infinite for each in parts) * 1.000001),
-        _ROUNDING + _ROUNDING_EACH * sum(each.rounds for each in parts),
+        rounding,
     )
