@@ -199,7 +199,7 @@ def per_layer(
         epochs: How many are trained.
     """
     probability = task.batch / len(task.train[0])
-    rounds = epochs * math.ceil(1 / probability)
+    rounds = epochs * round(1 / probability)
 
     def query(scale: float) -> NestedQuery:
         return NestedQuery(

@@ -166,7 +166,7 @@ def print_costs(
     }
     total = math.fsum(costs.values())
     print_table(
-        ("sum of one round", "bound", "noise", "share of the cost"),
+        ("sum of the last round", "bound", "noise", "share of the cost"),
         [
             (
                 name,
@@ -210,7 +210,7 @@ def main() -> None:
     task = load_task(options)
     epochs, repeats = (1, 1) if options.quick else (3, 3)
     probability = task.batch / len(task.train[0])
-    rounds = epochs * math.ceil(1 / probability)
+    rounds = epochs * round(1 / probability)
     clips = first_clips(task)
     asked = statistics(task, math.hypot(*clips.values()))
     ledger = keras_dp.PrivacyLedger.in_memory(dataset="mcmahan")

@@ -24,7 +24,6 @@ accountant covers. Without MNIST the census data is taken.
 
 import argparse
 import dataclasses
-import math
 from typing import Any
 
 from common import draw_bars, print_table, read_options
@@ -103,7 +102,7 @@ def scale_for(task: Task, query: DPQuery, epsilon: float) -> float:
     event = query.planned_event(query.initial_global_state())
     (planned,) = query.ledger_events(event)
     probability = task.batch / len(task.train[0])
-    rounds = math.ceil(1 / probability)
+    rounds = round(1 / probability)
     return calibrate_scale(
         lambda scale: [
             (
