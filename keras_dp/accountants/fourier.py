@@ -101,7 +101,7 @@ class Fourier(Accountant):
     | Poisson, one record more or less, or zero | exact, both directions |
     | Poisson, one record replaced | exact (see `mechanisms`) |
     | Poisson, a group of records | exact, both directions |
-    | epochs of random allocation, one record more or less | mostly a percent apart |
+    | random allocation, one record more or less | mostly a percent apart |
     | fixed size, one record replaced | what an attack reaches, and a bound |
     | encoded, noise that is not Gaussian | none: use `RDP` |
 
