@@ -2,8 +2,9 @@
 
 Run as `python resumed_training.py FOLDER HOW ROUNDS`. After that many rounds
 the process is killed, 0 for never. It restores what is in the folder: the files
-of `BackupAndRestore` ("backup"), weights ("weights"), or the whole private
-model ("model"). One line of JSON a round goes to `FOLDER/rounds`.
+of `BackupAndRestore` ("backup", or "users" where users train), weights
+("weights"), or the whole private model ("model"). One line of JSON a round goes
+to `FOLDER/rounds`.
 """
 
 import json
@@ -22,7 +23,9 @@ import keras_dp
 EPOCHS, ROUNDS_PER_EPOCH, SAVE_FREQ = 2, 10, 3
 
 
-def new_model(ledger: keras_dp.PrivacyLedger) -> keras_dp.PrivateModel:
+def new_model(
+    ledger: keras_dp.PrivacyLedger, *, of_users: bool
+) -> keras_dp.PrivateModel:
     """Returns a model whose clip adapts, and whose layers draw numbers."""
     model = keras.Sequential(
         [keras.Input((3,)), keras.layers.Dropout(0.5), keras.layers.Dense(1)],
@@ -40,6 +43,10 @@ def new_model(ledger: keras_dp.PrivacyLedger) -> keras_dp.PrivateModel:
         10,
     )
     private = keras_dp.PrivateModel(model)
+    if of_users:
+        private = keras_dp.FederatedModel(
+            model, keras_dp.LocalTraining(0.1, batch_size=1)
+        )
     private.compile(
         keras_dp.DPAdam(0.1, query=query, ledger=ledger), loss="mse"
     )
@@ -86,15 +93,27 @@ class Notes(keras.callbacks.Callback):
 
 def main(folder: Path, how: str, last: int) -> None:
     """Trains on records that are all zero: weights move by noise alone."""
-    ledger = keras_dp.PrivacyLedger.open(folder / "l.db", dataset="d")
+    of_users = how == "users"
+    ledger = keras_dp.PrivacyLedger.open(
+        folder / "l.db", dataset="d", unit="user" if of_users else "example"
+    )
     x = np.zeros([100, 3], "float32")
     samples = keras_dp.PoissonBatches((x, x[:, :1]), sampling_probability=0.1)
-    private = new_model(ledger)
+    if of_users:
+        samples = keras_dp.UserBatches(
+            (x, x[:, :1]),
+            user_ids=np.arange(100) // 2,
+            sampling_probability=0.1,
+            records_per_user=2,
+        )
+    private = new_model(ledger, of_users=of_users)
     epochs = EPOCHS
+    backup = keras.callbacks.BackupAndRestore(
+        folder / "backup", save_freq=SAVE_FREQ
+    )
     saved = {
-        "backup": keras.callbacks.BackupAndRestore(
-            folder / "backup", save_freq=SAVE_FREQ
-        ),
+        "backup": backup,
+        "users": backup,
         "weights": keras.callbacks.ModelCheckpoint(
             folder / "run.weights.h5",
             save_weights_only=True,
@@ -104,7 +123,7 @@ def main(folder: Path, how: str, last: int) -> None:
             folder / "run.keras", save_freq=SAVE_FREQ
         ),
     }[how]
-    if how != "backup" and Path(saved.filepath).exists():
+    if how in ("weights", "model") and Path(saved.filepath).exists():
         epochs -= 1  # One was completed, which no such file knows.
         if how == "weights":
             private.load_weights(saved.filepath)

@@ -53,11 +53,11 @@ def numbers_in(path: Path) -> set[int]:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("how", ["backup", "weights", "model"])
+@pytest.mark.parametrize("how", ["backup", "users", "weights", "model"])
 def test_a_killed_training_goes_on(how, tmp_path) -> None:
     assert run(tmp_path, how, DIED) == -signal.SIGKILL
     before = read_states(tmp_path)
-    if how == "backup":
+    if how in ("backup", "users"):
         saved = numbers_in(tmp_path / "backup" / "latest.weights.h5")
         assert SAVED in saved
         assert not saved & {
