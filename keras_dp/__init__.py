@@ -15,6 +15,7 @@ from keras_dp._version import __version__
 if TYPE_CHECKING:
     from keras_dp import (
         accountants,
+        auditing,
         budgets,
         dp_queries,
         errors,
@@ -99,6 +100,7 @@ if TYPE_CHECKING:
 
 _MODULES = (
     "accountants",
+    "auditing",
     "budgets",
     "dp_queries",
     "errors",
@@ -224,6 +226,7 @@ __all__ = [
     "VariableGroups",
     "__version__",
     "accountants",
+    "auditing",
     "budgets",
     "dp_queries",
     "errors",

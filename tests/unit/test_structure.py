@@ -20,6 +20,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 ALLOWED = {
     "ledger": set(),
     "accountants": {"ledger"},
+    "auditing": {"accountants", "ledger"},
     "planning": {"accountants", "ledger", "sampling"},
     "budgets": {"accountants", "ledger", "planning"},
     "interchange": {"accountants", "budgets", "ledger"},
@@ -367,6 +368,7 @@ STATEMENTS = [
     "import keras_dp.sampling",
     "import keras_dp.interchange",
     "import keras_dp.reporting",
+    "import keras_dp.auditing",
     "keras_dp.PrivacyLedger, keras_dp.accountants.RDP",
     "dir(keras_dp), keras_dp.__version__",
     "keras_dp.sampling.PoissonBatches",

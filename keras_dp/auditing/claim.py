@@ -1,0 +1,48 @@
+"""A test of the claim that a ledger makes of a training."""
+
+import math
+
+from keras_dp.accountants.attacks.trade_off import TradeOff
+from keras_dp.auditing.estimators import curves
+from keras_dp.auditing.estimators.guesses import check_guesses, guesses_of
+from keras_dp.auditing.lower_bound import largest_refuted
+from keras_dp.auditing.scores import Scores
+
+
+def p_value_of_claim(
+    scores: Scores, claim: TradeOff, *, guesses: int | None = None
+) -> float:
+    """Returns how likely such scores are, at most, if a claim is true.
+
+    The claim is a whole trade-off curve, such as the one that
+    `accountants.trade_off` certifies for a ledger, under the relation of the
+    scores. Fair coins and a number of guesses that was fixed before are all
+    that is assumed.
+
+    Args:
+        scores: The canaries have fair coins.
+        claim: The most that any attack on the training reaches.
+        guesses: As in `OneRun`.
+
+    Returns:
+        In (0, 1]. At 0.05 or below, the scores contradict the claim with a
+        confidence of 95 %: of trainings that keep it, one of twenty does that.
+
+    Source: Mahloujifar, Melis, Chaudhuri (2024), arXiv:2410.22235v1. We differ
+    in testing the curve of the accountant.
+
+    >>> import numpy as np
+    >>> from keras_dp.accountants import AnalyticGaussian, trade_off
+    >>> from keras_dp.ledger import FullDataset, GaussianSum, Round
+    >>> release = Round(FullDataset(), (GaussianSum("all", 1.0, 4.0),))
+    >>> claim = trade_off([(release, 1)], accountant=AnalyticGaussian())
+    >>> scores = Scores(np.linspace(3, 5, 500), np.linspace(0, 3.2, 500))
+    >>> p_value_of_claim(scores, claim) < 1e-9
+    True
+    """
+    check_guesses(guesses)
+    found, curve = guesses_of(scores, guesses), curves.of_lines(claim)
+    exponent = largest_refuted(
+        lambda each: curves.refutes(found, curve, math.exp(-each))
+    )
+    return math.exp(-exponent)

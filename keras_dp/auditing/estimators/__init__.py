@@ -1,0 +1,1 @@
+"""Estimators: scores of canaries become lower bounds on epsilon."""
