@@ -20,7 +20,7 @@ def p_value_of_claim(
     that is assumed.
 
     Args:
-        scores: The canaries have fair coins.
+        scores: One for each canary with a fair coin.
         claim: The most that any attack on the training reaches.
         guesses: As in `OneRun`.
 

@@ -48,7 +48,7 @@ class ClopperPearson:
         """Returns the largest bound of all thresholds, in both directions.
 
         Args:
-            scores: Those of the canaries.
+            scores: One for each canary.
             delta: In [0, 1).
             confidence: In (0, 1).
         """

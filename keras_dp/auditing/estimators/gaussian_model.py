@@ -53,7 +53,7 @@ class GaussianModel:
         """Returns the epsilon of a lower bound on the distance of the means.
 
         Args:
-            scores: Those of the canaries.
+            scores: One for each canary.
             delta: In (0, 1).
             confidence: In (0, 1).
         """

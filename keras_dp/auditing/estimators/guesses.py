@@ -48,7 +48,7 @@ def guesses_of(scores: Scores, number: int | None) -> Guesses:
     counted does not exceed what any rule for ties would.
 
     Args:
-        scores: Those of the canaries.
+        scores: One for each canary.
         number: How many to guess, half of them "in"; by default four times
             the root of the number of canaries. At most all of them.
     """

@@ -58,7 +58,7 @@ class OneRun:
         """Returns the largest epsilon that the guesses refute.
 
         Args:
-            scores: The canaries have fair coins.
+            scores: One for each canary with a fair coin.
             delta: In [0, 1).
             confidence: In (0, 1).
         """

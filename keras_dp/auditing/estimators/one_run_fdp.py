@@ -55,7 +55,7 @@ class OneRunFDP:
         """Returns the epsilon of the largest `mu` that the guesses refute.
 
         Args:
-            scores: The canaries have fair coins.
+            scores: One for each canary with a fair coin.
             delta: In (0, 1).
             confidence: In (0, 1).
         """
