@@ -29,6 +29,10 @@ class LedgerWriteError(LedgerError):
     """
 
 
+class ContradictedLedgerError(Exception):
+    """An audit found more than the ledger certifies."""
+
+
 class UnsupportedEventError(Exception):
     """An accountant has no sound bound for an event under this relation."""
 

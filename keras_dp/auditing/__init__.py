@@ -11,14 +11,18 @@ from keras_dp.auditing.estimators.one_run import OneRun
 from keras_dp.auditing.estimators.one_run_fdp import OneRunFDP
 from keras_dp.auditing.lower_bound import Estimator, LowerBound
 from keras_dp.auditing.scores import Scores
+from keras_dp.auditing.verdicts import Judgement, judgements, write_verdict
 
 __all__ = [
     "ClopperPearson",
     "Estimator",
     "GaussianModel",
+    "Judgement",
     "LowerBound",
     "OneRun",
     "OneRunFDP",
     "Scores",
+    "judgements",
     "p_value_of_claim",
+    "write_verdict",
 ]

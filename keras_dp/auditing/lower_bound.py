@@ -16,7 +16,7 @@ _LARGEST = 2.0**9
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LowerBound:
-    """What the scores of canaries show of a training's privacy.
+    """A bound that the scores of canaries show.
 
     Guarantee: if the assumptions hold, and the training is
     `(e, delta)`-private under `neighbours`, then `epsilon <= e` with a
@@ -33,7 +33,7 @@ class LowerBound:
         confidence: In (0, 1).
         neighbours: The adjacency relation.
         estimator: The name of the class that computed it.
-        statistic: What was counted or measured, in words.
+        statistic: The counts or the measurement, in words.
         assumptions: Sentences. Nothing is claimed where one of them fails.
     """
 

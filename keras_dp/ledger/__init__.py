@@ -1,8 +1,15 @@
 """Events, rounds and the durable ledger that holds them. No TensorFlow."""
 
+from keras_dp.ledger.audits import Commitment, Opening, Verdict
 from keras_dp.ledger.author import Author
 from keras_dp.ledger.charges import Balance, Charge
-from keras_dp.ledger.contents import AccountRecord, SealRecord, Verification
+from keras_dp.ledger.contents import (
+    AccountRecord,
+    CommitmentRecord,
+    SealRecord,
+    VerdictRecord,
+    Verification,
+)
 from keras_dp.ledger.coordinate_bounds import CoordinateBounds
 from keras_dp.ledger.events import (
     DiscreteGaussianSum,
@@ -46,6 +53,8 @@ __all__ = [
     "Balance",
     "CauchyNoise",
     "Charge",
+    "Commitment",
+    "CommitmentRecord",
     "CoordinateBounds",
     "CountedRound",
     "DiscreteGaussianSum",
@@ -62,6 +71,7 @@ __all__ = [
     "LogisticNoise",
     "NoiseDistribution",
     "NonPrivateSum",
+    "Opening",
     "PoissonSampling",
     "PrivacyLedger",
     "RandomAllocation",
@@ -78,5 +88,7 @@ __all__ = [
     "TruncatedPoissonSampling",
     "UnverifiedSampling",
     "VarianceGammaNoise",
+    "Verdict",
+    "VerdictRecord",
     "Verification",
 ]

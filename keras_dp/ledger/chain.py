@@ -18,6 +18,7 @@ from keras_dp.errors import (
     LedgerIntegrityError,
 )
 from keras_dp.ledger import statements
+from keras_dp.ledger.audits import Verdict
 from keras_dp.ledger.canonical import canonical
 from keras_dp.ledger.charges import (
     Balance,
@@ -90,6 +91,11 @@ def verify(all_rows: list[Row], meta: dict[str, str]) -> None:
         else:
             _check_statement(row)
         _check_run(row, runs)
+        if row.kind == "verdict":
+            verdict = statements.verdict_from_text(row.body)
+            reason = why_unfit(verdict, all_rows[: position - 1])
+            if reason:
+                raise contradiction(row.seq, reason)
         previous = row
     total = sum(amount.count for amount in counted(all_rows))
     _check_meta(meta, previous)
@@ -97,6 +103,35 @@ def verify(all_rows: list[Row], meta: dict[str, str]) -> None:
         raise _wrong_end(f"{total} rounds")
     if meta["balances"] != text_from_balances(balances(all_rows)):
         raise _wrong_end("accounts that have spent something else")
+
+
+def why_unfit(verdict: Verdict, before: list[Row]) -> str:
+    """Returns why a verdict cannot stand after some rows, empty if it can.
+
+    Args:
+        verdict: It names a seal, runs, and a commitment.
+        before: All rows before it.
+    """
+
+    def kind_of(number: int, most: int) -> str:
+        return before[number - 1].kind if number <= most else ""
+
+    seal, opening = verdict.seal_row, verdict.opening
+    if (
+        kind_of(seal, len(before)) != "seal"
+        or before[seal - 1].hash != verdict.seal_hash
+    ):
+        return f"row {seal} is not the seal of which its verdict speaks"
+    if any(kind_of(run, seal) != "run" for run in verdict.runs):
+        return "its verdict speaks of a run that did not begin before the seal"
+    if opening is None:
+        return ""
+    if kind_of(opening.row, min(seal, *verdict.runs)) != "commitment":
+        return f"no commitment in row {opening.row} came before the training"
+    commitment = statements.commitment_from_text(before[opening.row - 1].body)
+    if not commitment.is_opened_by(opening):
+        return f"it does not open the commitment in row {opening.row}"
+    return ""
 
 
 def balances(all_rows: list[Row]) -> dict[int, Balance]:
@@ -199,7 +234,10 @@ def _check_rounds(row: Row, reserved: dict[int, Row]) -> None:
 
 def _check_statement(row: Row) -> None:
     if row.kind not in statements.KINDS:
-        raise contradiction(row.seq, f"its kind is {row.kind!r}")
+        raise contradiction(
+            row.seq,
+            f"its kind is {row.kind!r}, which this version does not know",
+        )
     if row.count or row.target is not None:
         raise contradiction(row.seq, "its count or target cannot be")
     if row.charge is not None and row.kind != "account":
@@ -215,7 +253,7 @@ def _check_run(row: Row, runs: dict[int, bool]) -> None:
     """
     if row.kind == "run":
         runs[row.seq] = False
-    if row.kind in ("run", "account", "seal"):
+    if row.kind in statements.KINDS_WITHOUT_RUN:
         if row.run is not None:
             raise contradiction(row.seq, "it belongs to no run")
         return

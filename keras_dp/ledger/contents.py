@@ -4,6 +4,7 @@ import functools
 from typing import NamedTuple, cast
 
 from keras_dp.ledger import chain
+from keras_dp.ledger.audits import Commitment, Verdict
 from keras_dp.ledger.charges import Balance
 from keras_dp.ledger.codec import round_from_text
 from keras_dp.ledger.rows import KINDS_OF_ROUNDS, Row, counted
@@ -13,7 +14,9 @@ from keras_dp.ledger.statements import (
     CountedRound,
     Seal,
     account_from_text,
+    commitment_from_text,
     statement_from_text,
+    verdict_from_text,
 )
 
 
@@ -47,6 +50,34 @@ class SealRecord(NamedTuple):
     hash: str
     time: int
     note: str
+
+
+class CommitmentRecord(NamedTuple):
+    """A commitment to canaries as it stands in the ledger.
+
+    Attributes:
+        number: Its row.
+        time: Seconds since 1970 (UTC).
+        commitment: The hash that was written.
+    """
+
+    number: int
+    time: int
+    commitment: Commitment
+
+
+class VerdictRecord(NamedTuple):
+    """A verdict as it stands in the ledger.
+
+    Attributes:
+        number: Its row.
+        time: Seconds since 1970 (UTC).
+        verdict: The result that was written.
+    """
+
+    number: int
+    time: int
+    verdict: Verdict
 
 
 class Verification(NamedTuple):
@@ -151,6 +182,22 @@ def seal_records(rows: list[Row]) -> tuple[SealRecord, ...]:
         seal = cast(Seal, statement_from_text(row.kind, row.body))
         found.append(SealRecord(row.seq, row.hash, row.time, seal.note))
     return tuple(found)
+
+
+def commitment_records(rows: list[Row]) -> tuple[CommitmentRecord, ...]:
+    """Returns the commitments of rows that hold commitments."""
+    return tuple(
+        CommitmentRecord(row.seq, row.time, commitment_from_text(row.body))
+        for row in rows
+    )
+
+
+def verdict_records(rows: list[Row]) -> tuple[VerdictRecord, ...]:
+    """Returns the verdicts of rows that hold verdicts."""
+    return tuple(
+        VerdictRecord(row.seq, row.time, verdict_from_text(row.body))
+        for row in rows
+    )
 
 
 def account_records(

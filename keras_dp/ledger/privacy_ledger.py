@@ -6,17 +6,22 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from keras_dp.errors import LedgerFormatError, LedgerWriteError
-from keras_dp.ledger import connections, copies, creation, log, schema
+from keras_dp.ledger import chain, connections, copies, creation, log, schema
+from keras_dp.ledger.audits import Commitment, Verdict
 from keras_dp.ledger.author import this_process
 from keras_dp.ledger.charges import Charge, balances_from_text
 from keras_dp.ledger.codec import text_from_round
 from keras_dp.ledger.contents import (
     AccountRecord,
+    CommitmentRecord,
     Contents,
     SealRecord,
+    VerdictRecord,
     Verification,
     account_records,
+    commitment_records,
     seal_records,
+    verdict_records,
 )
 from keras_dp.ledger.events import Round, SamplingEvent, SumQueryEvent
 from keras_dp.ledger.file_handle import FileHandle
@@ -284,6 +289,18 @@ class PrivacyLedger:
         with self._handle.reading() as database:
             return seal_records(log.rows(database, Seal.kind))
 
+    @property
+    def commitments(self) -> tuple[CommitmentRecord, ...]:
+        """All commitments to canaries, in the order of their writing."""
+        with self._handle.reading() as database:
+            return commitment_records(log.rows(database, Commitment.kind))
+
+    @property
+    def verdicts(self) -> tuple[VerdictRecord, ...]:
+        """All verdicts of audits, in the order of their writing."""
+        with self._handle.reading() as database:
+            return verdict_records(log.rows(database, Verdict.kind))
+
     def __bool__(self) -> bool:
         """True: a ledger without rounds is a ledger, `ledger or ...` too."""
         return True
@@ -442,6 +459,45 @@ class PrivacyLedger:
         with self._handle.transaction() as connection:
             number = log.append_statement(connection, Seal(note))
             return seal_records([log.row(connection, number)])[0]
+
+    def write_commitment(self, commitment: Commitment) -> CommitmentRecord:
+        """Writes which canaries a training will see, before it begins.
+
+        `auditing.FairCoins` makes commitments.
+
+        Args:
+            commitment: To be opened by a verdict.
+
+        Raises:
+            LedgerWriteError: It is not written.
+        """
+        with self._handle.transaction() as connection:
+            number = log.append_statement(connection, commitment)
+            return commitment_records([log.row(connection, number)])[0]
+
+    def write_verdict(self, verdict: Verdict) -> VerdictRecord:
+        """Writes what an audit found. It costs nothing.
+
+        `auditing.write_verdict` makes verdicts of lower bounds.
+
+        Args:
+            verdict: It speaks of a seal of this ledger.
+
+        Raises:
+            LedgerWriteError: The verdict is not written.
+            ValueError: The ledger has no such seal, run or commitment; or the
+                commitment is another, or came after the training.
+        """
+        with self._handle.transaction() as connection:
+            reason = chain.why_unfit(verdict, log.rows(connection))
+            if reason:
+                raise ValueError(
+                    "`verdict` must speak of rows that the ledger has. "
+                    f"Received: {verdict!r}, but {reason}. Nothing was "
+                    "written."
+                )
+            number = log.append_statement(connection, verdict)
+            return verdict_records([log.row(connection, number)])[0]
 
     def to_json(self) -> str:
         """Returns all that the ledger holds, without loss, as JSON."""

@@ -17,13 +17,12 @@ from keras_dp.ledger.rows import (
     counted,
 )
 from keras_dp.ledger.statements import (
-    Account,
+    KINDS_WITHOUT_RUN,
     CountedRound,
     Outcome,
     Plan,
     RunEnd,
     RunStart,
-    Seal,
     Statement,
     statement_from_text,
 )
@@ -265,7 +264,7 @@ class _Draft:
 
     def read(self, row: Row) -> None:
         """Takes what the row says, but for the number of its rounds."""
-        if row.kind in (Account.kind, Seal.kind):
+        if row.kind in KINDS_WITHOUT_RUN and row.kind != RunStart.kind:
             return
         self.updated = row.time
         if row.kind in KINDS_OF_ROUNDS:

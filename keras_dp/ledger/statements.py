@@ -1,4 +1,4 @@
-"""Statements stand in a ledger beside rounds: runs, plans, accounts, seals.
+"""Statements stand in a ledger beside rounds: runs, accounts, seals, audits.
 
 Each is a row of its own, is never folded or changed, and stands in the chain of
 hashes like the rounds. Its text is canonical JSON. As in rounds, what is not
@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 from keras_dp import _check
 from keras_dp.errors import LedgerFormatError
+from keras_dp.ledger.audits import Commitment, Opening, Verdict
 from keras_dp.ledger.author import Author
 from keras_dp.ledger.canonical import canonical, parsed
 from keras_dp.ledger.charges import opened
@@ -146,12 +147,15 @@ class Seal:
         _check.kind(str, note=self.note)
 
 
-Statement = RunStart | Plan | RunEnd | Account | Seal
+Statement = RunStart | Plan | RunEnd | Account | Seal | Commitment | Verdict
 
 _CLASSES: dict[str, type[Any]] = {
-    each.kind: each for each in (RunStart, Plan, RunEnd, Account, Seal)
+    each.kind: each
+    for each in (RunStart, Plan, RunEnd, Account, Seal, Commitment, Verdict)
 }
 KINDS = frozenset(_CLASSES)
+# Their rows belong to no run.
+KINDS_WITHOUT_RUN = KINDS - {Plan.kind, RunEnd.kind}
 
 
 def text_from_statement(statement: Statement) -> str:
@@ -206,6 +210,16 @@ def account_from_text(text: str) -> Account:
     return cast(Account, statement_from_text(Account.kind, text))
 
 
+def commitment_from_text(text: str) -> Commitment:
+    """Returns the commitment of a row's text."""
+    return cast(Commitment, statement_from_text(Commitment.kind, text))
+
+
+def verdict_from_text(text: str) -> Verdict:
+    """Returns the verdict of a row's text."""
+    return cast(Verdict, statement_from_text(Verdict.kind, text))
+
+
 def _statement(kind: str, content: Any) -> Statement:
     if kind == "plan":
         (rounds,) = content.values()
@@ -222,4 +236,9 @@ def _statement(kind: str, content: Any) -> Statement:
     if kind == "account":
         content["capacities"] = tuple(content["capacities"])
         content["terms"] = canonical(content["terms"])
+    if kind == "verdict":
+        opening = content["opening"]
+        content["opening"] = None if opening is None else Opening(**opening)
+        content["assumptions"] = tuple(content["assumptions"])
+        content["runs"] = tuple(content["runs"])
     return cast(Statement, _CLASSES[kind](**content))

@@ -3,7 +3,8 @@
 Exit codes: 0 done; 1 the answer could not be written; 2 wrong usage, a question
 without an answer, or an extra that is not installed; 3 the file is not a ledger
 that can be read or written (missing, foreign, corrupt, newer); 4 its rows
-contradict each other, or it is not the ledger that was meant. Messages about
+contradict each other, or it is not the ledger that was meant; 5 an audit in it
+found more than it certifies, and the answer says so. Messages about
 failures go to the standard error stream, as one line. A reader who leaves the
 pipe early has what it wanted: 0.
 """
@@ -18,6 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from keras_dp._version import __version__
 from keras_dp.errors import (
     CalibrationError,
+    ContradictedLedgerError,
     LedgerError,
     LedgerIntegrityError,
     OutputError,
@@ -37,7 +39,7 @@ from keras_dp.reporting.commands import (
     verify,
 )
 
-OK, UNWRITTEN, USAGE, UNREADABLE, INCONSISTENT = 0, 1, 2, 3, 4
+OK, UNWRITTEN, USAGE, UNREADABLE, INCONSISTENT, CONTRADICTED = range(6)
 
 _COMMANDS = {
     "report": report,
@@ -75,7 +77,7 @@ def _without_collection() -> Iterator[None]:
 
 def _answered(options: argparse.Namespace) -> int:
     try:
-        text = _COMMANDS[options.command].answer(options)
+        return _answer(_COMMANDS[options.command].answer(options))
     except LedgerIntegrityError as error:
         return _fail(INCONSISTENT, error)
     except (LedgerError, OSError) as error:
@@ -89,7 +91,8 @@ def _answered(options: argparse.Namespace) -> int:
         return _fail(USAGE, error)
     except OutputError as error:
         return _fail(UNWRITTEN, error)
-    return _answer(text)
+    except ContradictedLedgerError as error:
+        return _fail(CONTRADICTED, error)
 
 
 def _answer(text: str | Iterable[str]) -> int:
@@ -128,7 +131,7 @@ def _parser() -> argparse.ArgumentParser:
         "and plans trainings.",
         epilog="Exit codes: 0 done, 1 the answer could not be written, 2 wrong "
         "usage, 3 not a readable ledger, 4 the ledger contradicts itself or "
-        "is not the one that was meant.",
+        "is not the one that was meant, 5 an audit contradicts the ledger.",
     )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True)

@@ -14,6 +14,7 @@ from keras_dp.accountants.normalize.normalize import normalized
 from keras_dp.accountants.normalize.normalized_rounds import (
     NormalizedRounds,
 )
+from keras_dp.auditing.verdicts import Judgement, judgements
 from keras_dp.budgets import Guarantee, guarantee
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
@@ -115,6 +116,7 @@ class Report:
         runs: Each with its epsilon and the running total.
         accounts: Each with what is left.
         seals: In the order of their writing.
+        audits: The verdicts, each beside what the ledger certifies.
         cautions: Sentences: what the numbers take for granted.
         versions: The versions of libraries by name, in all runs.
         group_size: How many units every epsilon protects together.
@@ -136,6 +138,7 @@ class Report:
     runs: tuple[RunCost, ...]
     accounts: tuple[AccountState, ...]
     seals: tuple[SealRecord, ...]
+    audits: tuple[Judgement, ...]
     cautions: tuple[str, ...]
     versions: Mapping[str, tuple[str, ...]]
     group_size: int = 1
@@ -184,6 +187,13 @@ class Report:
             *lines[1:],
             f"Only {names}, as if nothing else had been released: "
             f"{self.chosen_claim.sentence(self.subject)}",
+        )
+
+    @property
+    def contradictions(self) -> tuple[str, ...]:
+        """A sentence for each audit that found more than is certified."""
+        return tuple(
+            each.warning for each in self.audits if each.is_contradiction
         )
 
     @property
@@ -243,6 +253,7 @@ class Report:
             "runs": [each.as_dict() for each in self.runs],
             "accounts": [each.as_dict() for each in self.accounts],
             "seals": [each._asdict() for each in self.seals],
+            "audits": [_json_audit(each) for each in self.audits],
             "versions": {name: [*each] for name, each in self.versions.items()},
         }
         if self.details is not None:
@@ -258,7 +269,9 @@ class Report:
         Args:
             every_accountant: Whether to print epsilon by all accountants too.
         """
-        lines = [line for each in self.sentences for line in wrapped(each)]
+        lines = [line for each in self.contradictions for line in wrapped(each)]
+        lines += [""] * bool(lines)
+        lines += [line for each in self.sentences for line in wrapped(each)]
         lines += ["", *(x for each in self.summary for x in wrapped(each))]
         if any(each.run.number for each in self.runs):
             left_out = self.runs[:-_MOST_RUNS]
@@ -277,6 +290,9 @@ class Report:
         if self.seals:
             lines += ["", "Seals, before which no row changes:"]
             lines += tables.seal_lines(self.seals)
+        if self.audits:
+            lines += ["", "Audits, beside what is certified of the same:"]
+            lines += tables.audit_lines(self.audits)
         if self.cautions:
             lines += ["", "Before you believe it:"]
             for caution in self.cautions:
@@ -429,6 +445,7 @@ def make_report(
         ),
         accounts=account_states(ledger),
         seals=ledger.seals,
+        audits=judgements(ledger),
         cautions=cautions(
             ledger.header, every, ledger.rounds if chosen else rounds, found
         ),
@@ -536,6 +553,16 @@ def _json_claim(found: Claim) -> dict[str, Any]:
     return {
         **dataclasses.asdict(found),
         "epsilon": json_number(found.epsilon),
+    }
+
+
+def _json_audit(audit: Judgement) -> dict[str, Any]:
+    return {
+        "row": audit.record.number,
+        "time": audit.record.time,
+        **dataclasses.asdict(audit.record.verdict),
+        "certified_epsilon": json_number(audit.certified.epsilon),
+        "is_contradiction": audit.is_contradiction,
     }
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from keras_dp._version import __version__
 from keras_dp.accountants.claim import rounded_up
+from keras_dp.auditing.verdicts import Judgement
 from keras_dp.ledger import SealRecord
 from keras_dp.reporting.account_state import AccountState
 from keras_dp.reporting.pictures import (
@@ -98,6 +99,10 @@ def report_page(report: Report) -> str:
 
 
 def _sections(report: Report, details: Details) -> Iterator[str]:
+    if report.contradictions:
+        yield '<section class="cautions">'
+        yield "".join(f"<p>{_text(x)}</p>" for x in report.contradictions)
+        yield "</section>"
     yield "".join(f"<p>{_text(each)}</p>" for each in report.summary)
     yield '<div class="claim">'
     yield "".join(f"<p>{_text(each)}</p>" for each in report.sentences)
@@ -127,6 +132,9 @@ def _sections(report: Report, details: Details) -> Iterator[str]:
     if report.seals:
         yield "<h2>Seals, before which no row changes</h2>"
         yield _seals(report.seals)
+    if report.audits:
+        yield "<h2>Audits, beside what is certified of the same</h2>"
+        yield _audits(report.audits)
     yield "<h2>About this report</h2>"
     yield from _about(report, details)
 
@@ -291,6 +299,26 @@ def _seals(seals: Sequence[SealRecord]) -> str:
     ]
     table = _table(("row", "when (UTC)", "hash", "note"), rows, wide=(2,))
     return f'<div class="hash">{table}</div>'
+
+
+def _audits(audits: Sequence[Judgement]) -> str:
+    rows = []
+    for audit in audits:
+        verdict = audit.record.verdict
+        assumptions = "\n".join(f"if {each}" for each in verdict.assumptions)
+        rows.append(
+            (
+                f"{audit.record.number:,}",
+                moment(audit.record.time),
+                f"{audit.sentence} ({verdict.statistic})",
+                assumptions,
+            )
+        )
+    titles = ("row", "when (UTC)", "found", "what it takes for granted")
+    return _table(titles, rows, wide=(2, 3)) + (
+        '<p class="soft">A lower bound far below what is certified shows '
+        "nothing: attacks may be weak, and canaries few.</p>"
+    )
 
 
 def _about(report: Report, details: Details) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from keras_dp.accountants.claim import rounded_up
+from keras_dp.auditing.verdicts import Judgement
 from keras_dp.ledger import CountedRound, RunRecord, SealRecord
 from keras_dp.reporting.account_state import AccountState
 from keras_dp.reporting.run_costs import RunCost, states_in_words
@@ -92,6 +93,21 @@ def seal_lines(seals: Sequence[SealRecord]) -> Iterator[str]:
             "  ",
             "      ",
         )
+
+
+def audit_lines(audits: Sequence[Judgement]) -> Iterator[str]:
+    """Yields lines for each audit, with what it takes for granted."""
+    for audit in audits:
+        verdict = audit.record.verdict
+        yield from wrapped(
+            f"{on_one_line(audit.sentence)} ({on_one_line(verdict.statistic)})",
+            "  ",
+            "      ",
+        )
+        for assumption in verdict.assumptions:
+            yield from wrapped(
+                f"if {on_one_line(assumption)}", "      - ", "        "
+            )
 
 
 def round_lines(rounds: Sequence[CountedRound]) -> Iterator[str]:

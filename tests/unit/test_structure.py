@@ -26,6 +26,7 @@ ALLOWED = {
     "interchange": {"accountants", "budgets", "ledger"},
     "reporting": {
         "accountants",
+        "auditing",
         "budgets",
         "interchange",
         "ledger",

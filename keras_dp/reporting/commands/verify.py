@@ -1,12 +1,15 @@
 """`keras-dp verify`: the rows of a ledger are as they were written."""
 
 import argparse
+from collections.abc import Iterable
 
+from keras_dp.auditing import judgements
 from keras_dp.budgets import verify_prices
 from keras_dp.errors import LedgerIntegrityError
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.reporting.certificate import Certificate, read_certificate
 from keras_dp.reporting.commands import arguments
+from keras_dp.reporting.contradictions import failing_after
 from keras_dp.reporting.wording import wrapped
 
 HELP = "check that the rows of a ledger are as written"
@@ -31,10 +34,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def answer(options: argparse.Namespace) -> str:
+def answer(options: argparse.Namespace) -> str | Iterable[str]:
     """Returns the size and the head of the ledger.
 
     Raises:
+        ContradictedLedgerError: After the answer: an audit found more than is
+            certified.
         LedgerIntegrityError: The rows contradict each other, or the head is
             not the given one, or the ledger is not the one that was certified.
         LedgerFormatError: The certificate cannot be read.
@@ -57,6 +62,9 @@ def answer(options: argparse.Namespace) -> str:
         lines = [f"OK: {size}"]
         if certificate is not None:
             lines += _certified(certificate, ledger, options.public_key)
+        contradictions = [
+            each.warning for each in judgements(ledger) if each.is_contradiction
+        ]
     if options.head is not None:
         lines.append("The ledger is the one with that head: nothing changed.")
     elif certificate is None:
@@ -64,7 +72,7 @@ def answer(options: argparse.Namespace) -> str:
             "The same head later means the same ledger; it changes with every "
             "round that is added."
         )
-    return "\n".join(lines)
+    return failing_after("\n".join(lines), contradictions)
 
 
 def _check_head(given: str, found: str, size: str) -> None:

@@ -1,0 +1,145 @@
+"""Verdicts: lower bounds in a ledger, beside what the ledger certifies."""
+
+import dataclasses
+import math
+from collections.abc import Iterable
+from typing import cast
+
+from keras_dp.accountants.claim import Claim, claim, rounded_up
+from keras_dp.accountants.normalize.adjacency import Neighbours
+from keras_dp.auditing.lower_bound import LowerBound
+from keras_dp.ledger import Opening, PrivacyLedger, Verdict, VerdictRecord
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict, and the epsilon that the ledger certifies for the same.
+
+    Attributes:
+        record: The verdict as it stands in the ledger.
+        certified: The claim of the ledger at the seal of which the verdict
+            speaks: for the same runs, the same delta and the same relation.
+    """
+
+    record: VerdictRecord
+    certified: Claim
+
+    @property
+    def is_contradiction(self) -> bool:
+        """Whether the audit found more than the ledger certifies."""
+        verdict = self.record.verdict
+        return verdict.rejects_claim or (
+            self.certified.is_bound and verdict.epsilon > self.certified.epsilon
+        )
+
+    @property
+    def sentence(self) -> str:
+        """Both bounds as one line; the lower one is rounded down."""
+        verdict = self.record.verdict
+        lower = math.floor(verdict.epsilon * 1e4) / 1e4
+        text = (
+            f"Audit in row {self.record.number}: epsilon >= {lower:.4f} with "
+            f"{100 * verdict.confidence:.6g} % confidence by "
+            f"{verdict.estimator}, certified epsilon <= "
+            f"{rounded_up(self.certified.epsilon)}, at delta = "
+            f"{verdict.delta!r}, {verdict.neighbours.replace('_', ' ')}"
+        )
+        if verdict.group_size > 1:
+            text += f", {verdict.group_size:,} records together"
+        if verdict.p_value is not None:
+            text += f"; p-value of the certified claim {verdict.p_value:.2g}"
+        if self.is_contradiction:
+            text += ". THIS CONTRADICTS THE LEDGER"
+        return text
+
+    @property
+    def warning(self) -> str:
+        """The sentence, and what a contradiction may mean."""
+        often = 1 / (1 - self.record.verdict.confidence)
+        return (
+            f"{self.sentence}: the training released more than is recorded, or "
+            "an assumption of the audit fails, or it is the one of "
+            f"{often:.3g} correct trainings for which such an audit is wrong."
+        )
+
+
+def write_verdict(
+    ledger: PrivacyLedger,
+    bound: LowerBound,
+    *,
+    p_value: float | None = None,
+    runs: Iterable[int] = (),
+    group_size: int = 1,
+    opening: Opening | None = None,
+) -> Judgement:
+    """Writes what an audit found, and compares it with the ledger.
+
+    The ledger is sealed first: the verdict speaks of the rows before the seal.
+    It costs nothing, and stands in the chain of hashes for ever. `keras-dp
+    report` shows it beside epsilon, and fails if the two contradict.
+
+    Args:
+        ledger: It has all rounds whose releases the scores come from.
+        bound: An estimator's, or one of another test that names its
+            assumptions.
+        p_value: As `p_value_of_claim` returns it, if the claim was tested. A
+            second test is a second chance of a false alarm.
+        runs: The numbers of the runs whose releases were looked at; by default
+            all rounds.
+        group_size: How many records one canary is, >= 1.
+        opening: Which canaries were put in, if the ledger has a commitment.
+
+    Raises:
+        LedgerWriteError: The verdict is not written.
+        ValueError: The ledger has no such run or commitment.
+
+    >>> from keras_dp.auditing import OneRun, Scores
+    >>> from keras_dp.ledger import FullDataset, GaussianSum
+    >>> ledger = PrivacyLedger.in_memory(dataset="doc")
+    >>> ledger.record(FullDataset(), [GaussianSum("sum", 1.0, 4.0)])
+    >>> scores = Scores([3.0] * 500, [0.0] * 500)
+    >>> bound = OneRun().epsilon(scores, delta=1e-5)
+    >>> write_verdict(ledger, bound).is_contradiction
+    True
+    """
+    seal = ledger.seal("for the verdict of an audit")
+    record = ledger.write_verdict(
+        Verdict(
+            estimator=bound.estimator,
+            statistic=bound.statistic,
+            epsilon=float(bound.epsilon),
+            delta=float(bound.delta),
+            confidence=float(bound.confidence),
+            neighbours=bound.neighbours,
+            group_size=int(group_size),
+            assumptions=tuple(bound.assumptions),
+            p_value=None if p_value is None else float(p_value),
+            runs=tuple(map(int, runs)),
+            seal_row=seal.number,
+            seal_hash=seal.hash,
+            opening=opening,
+        )
+    )
+    return _judged(ledger, record)
+
+
+def judgements(ledger: PrivacyLedger) -> tuple[Judgement, ...]:
+    """Returns all verdicts of a ledger, each beside what is certified."""
+    return tuple(_judged(ledger, record) for record in ledger.verdicts)
+
+
+def _judged(ledger: PrivacyLedger, record: VerdictRecord) -> Judgement:
+    verdict = record.verdict
+    sealed = ledger.until(verdict.seal_row)
+    rounds = sealed.rounds
+    if verdict.runs:
+        rounds = sealed.rounds_of(*verdict.runs)
+    return Judgement(
+        record,
+        claim(
+            rounds,
+            delta=verdict.delta,
+            neighbours=cast(Neighbours, verdict.neighbours),
+            group_size=verdict.group_size,
+        ),
+    )

@@ -1,0 +1,173 @@
+"""Rows about audits: canaries that are chosen, and the verdict of a test.
+
+They cost nothing. A *commitment* hides which canaries a training will see, and
+fixes it before the training. A *verdict* says afterwards what was found, of
+which rows, and opens the commitment.
+"""
+
+import dataclasses
+import hashlib
+from typing import ClassVar
+
+from keras_dp import _check
+from keras_dp.ledger.canonical import canonical
+
+# The adjacency relations under which a canary changes the data.
+RELATIONS = ("add_or_remove_one", "replace_one", "zero_out")
+_HASH = 64  # Hexadecimal digits of SHA-256.
+_DIGITS = set("0123456789abcdef")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Opening:
+    """The content that a commitment hid.
+
+    Attributes:
+        row: The row of the commitment.
+        salt: 256 random bits in hex, without which the coins could be tried.
+        coins: One bit for each canary, from the highest of each byte, in hex;
+            1 for a canary that was put in. The last byte is filled with zeros.
+        content: SHA-256 of the canaries, in hex.
+    """
+
+    row: int
+    salt: str
+    coins: str
+    content: str
+
+    def __post_init__(self) -> None:
+        _check.integer_at_least(1, row=self.row)
+        _hexadecimal(_HASH, salt=self.salt, content=self.content)
+        _hexadecimal(None, coins=self.coins)
+
+    @property
+    def digest(self) -> str:
+        """The hash that the commitment holds if this is its content."""
+        return digest_of(self.salt, self.coins, self.content)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Commitment:
+    """Which canaries a training will see, fixed and hidden.
+
+    Attributes:
+        digest: SHA-256 over the salt, the coins and the canaries, in hex.
+        canaries: How many there are, >= 1.
+        note: Free text. Nothing secret.
+    """
+
+    kind: ClassVar[str] = "commitment"
+
+    digest: str
+    canaries: int
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        _hexadecimal(_HASH, digest=self.digest)
+        _check.integer_at_least(1, canaries=self.canaries)
+        _check.kind(str, note=self.note)
+
+    def is_opened_by(self, opening: Opening) -> bool:
+        """Returns whether an opening is the one that was hidden."""
+        size = -(-self.canaries // 8)
+        spare = 8 * size - self.canaries
+        return (
+            opening.digest == self.digest
+            and len(opening.coins) == 2 * size
+            and int(opening.coins, 16) % (1 << spare) == 0
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Verdict:
+    """The result of a test of a training.
+
+    Attributes:
+        estimator: The name of the test that gave the bound.
+        statistic: The counts or the measurement, in words.
+        epsilon: A lower bound, finite and >= 0. 0 says nothing.
+        delta: At which epsilon is given, in [0, 1).
+        confidence: The chance at which the bound holds, in (0, 1).
+        neighbours: The adjacency relation, of the change that one canary
+            makes.
+        group_size: How many records one canary is, >= 1.
+        assumptions: Sentences. Nothing is claimed where one of them fails.
+        p_value: How likely such scores are, at most, if the claim of the
+            ledger is true; `None` if it was not tested.
+        runs: The numbers of the runs whose releases were looked at; empty for
+            all rounds.
+        seal_row: A seal. The verdict speaks of the rows before it.
+        seal_hash: Its hash.
+        opening: The commitment to the canaries; `None` without one.
+    """
+
+    kind: ClassVar[str] = "verdict"
+
+    estimator: str
+    statistic: str
+    epsilon: float
+    delta: float
+    confidence: float
+    neighbours: str
+    group_size: int
+    assumptions: tuple[str, ...]
+    p_value: float | None
+    runs: tuple[int, ...]
+    seal_row: int
+    seal_hash: str
+    opening: Opening | None
+
+    def __post_init__(self) -> None:
+        _check.non_empty_text(estimator=self.estimator)
+        _check.kind(str, statistic=self.statistic)
+        _check.finite_non_negative(epsilon=self.epsilon, delta=self.delta)
+        _check.finite_positive(confidence=self.confidence)
+        _check.one_of(RELATIONS, neighbours=self.neighbours)
+        _check.integer_at_least(1, group_size=self.group_size)
+        _check.integer_at_least(1, seal_row=self.seal_row)
+        _hexadecimal(_HASH, seal_hash=self.seal_hash)
+        for name, value in {
+            "delta": self.delta,
+            "confidence": self.confidence,
+        }.items():
+            if value >= 1:
+                raise ValueError(
+                    f"`{name}` must be < 1. Received: {name}={value!r}."
+                )
+        if self.p_value is not None:
+            _check.probability(p_value=self.p_value)
+        for assumption in self.assumptions:
+            _check.non_empty_text(assumptions=assumption)
+        for run in self.runs:
+            _check.integer_at_least(1, runs=run)
+
+    @property
+    def rejects_claim(self) -> bool:
+        """Whether the claim of the ledger was tested, and failed."""
+        error = 1 - self.confidence
+        return self.p_value is not None and self.p_value <= error
+
+
+def digest_of(salt: str, coins: str, content: str) -> str:
+    """Returns the hash that commits to coins and canaries.
+
+    Args:
+        salt: As in `Opening`.
+        coins: As in `Opening`.
+        content: As in `Opening`.
+    """
+    return hashlib.sha256(
+        canonical([salt, coins, content]).encode()
+    ).hexdigest()
+
+
+def _hexadecimal(length: int | None, **named: str) -> None:
+    """Raises unless every value has `length` digits, or at least one."""
+    for name, value in named.items():
+        _check.non_empty_text(**{name: value})
+        expected = len(value) if length is None else length
+        if len(value) != expected or not set(value) <= _DIGITS:
+            raise ValueError(
+                f"`{name}` must be {expected} hexadecimal digits in lower "
+                f"case. Received: {name}={value!r}."
+            )
