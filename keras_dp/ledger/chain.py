@@ -126,7 +126,7 @@ def why_unfit(verdict: Verdict, before: list[Row]) -> str:
         return "its verdict speaks of a run that did not begin before the seal"
     if opening is None:
         return ""
-    if kind_of(opening.row, min(seal, *verdict.runs)) != "commitment":
+    if kind_of(opening.row, min((seal, *verdict.runs))) != "commitment":
         return f"no commitment in row {opening.row} came before the training"
     commitment = statements.commitment_from_text(before[opening.row - 1].body)
     if not commitment.is_opened_by(opening):

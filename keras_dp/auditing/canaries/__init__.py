@@ -1,0 +1,1 @@
+"""Canaries: records that a coin puts into a training or leaves out."""

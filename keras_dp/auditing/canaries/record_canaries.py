@@ -1,0 +1,191 @@
+"""Records that are put among the records of a training, or left out."""
+
+import dataclasses
+import hashlib
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from keras_dp import _check, _nests
+from keras_dp.auditing.canaries.coins import FairCoins
+from keras_dp.auditing.scores import Scores
+from keras_dp.ledger import CommitmentRecord, Opening, PrivacyLedger
+from keras_dp.ledger.canonical import canonical
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class RecordCanaries:
+    """Records that are made for an audit, each with a coin of its own.
+
+    The unit is one record, and the relation of the scores
+    `add_or_remove_one`. It hides nothing if the rest of the training follows
+    from the number of records: fix the sampling probability and the
+    denominator before, by the records without canaries and half of the
+    canaries.
+
+    Canaries are not private, and nothing about them may be: make them of noise
+    or of public records.
+
+    Attributes:
+        records: A nest of arrays, such as `(x, y)`, of shapes
+            `[canaries, ...]`.
+        coins: One for each canary; by default drawn anew.
+
+    >>> x, y = np.zeros([100, 4], np.float32), np.zeros([100], np.int32)
+    >>> canaries = RecordCanaries(random_labels(np.ones([8, 4]), classes=2))
+    >>> data = canaries.insert((x, y))
+    >>> bool(len(data[0]) == 100 + canaries.coins.values.sum())
+    True
+    """
+
+    records: Any
+    coins: FairCoins
+
+    def __init__(self, records: Any, coins: FairCoins | None = None) -> None:
+        leaves = [np.asarray(leaf) for leaf in _nests.leaves(records)]
+        sizes = {leaf.shape[0] if leaf.ndim else 0 for leaf in leaves}
+        if (
+            len(sizes) != 1
+            or 0 in sizes
+            or any(x.dtype.hasobject for x in leaves)
+        ):
+            raise ValueError(
+                "`records` must be arrays of numbers with one row for each "
+                "canary. Received: "
+                f"{[(leaf.shape, str(leaf.dtype)) for leaf in leaves]!r}."
+            )
+        (size,) = sizes
+        found = FairCoins.draw(size) if coins is None else coins
+        if len(found) != size:
+            raise ValueError(
+                f"`coins` must be one for each of {size} canaries. Received: "
+                f"{len(found)}."
+            )
+        object.__setattr__(self, "records", _nests.join(records, iter(leaves)))
+        object.__setattr__(self, "coins", found)
+
+    @property
+    def content(self) -> str:
+        """SHA-256 over the kinds, the shapes and the values, in hex."""
+        digest = hashlib.sha256()
+        for leaf in _nests.leaves(self.records):
+            values = np.ascontiguousarray(leaf)
+            head = canonical([values.dtype.str, values.shape])
+            digest.update(head.encode())
+            digest.update(values.tobytes())
+        return digest.hexdigest()
+
+    def commit(self, ledger: PrivacyLedger, note: str = "") -> CommitmentRecord:
+        """Fixes canaries and coins in a ledger, before the training.
+
+        Args:
+            ledger: The one of the training.
+            note: Free text. Nothing secret.
+
+        Raises:
+            LedgerWriteError: It is not written. Do not train.
+        """
+        return ledger.write_commitment(
+            self.coins.commitment(self.content, note)
+        )
+
+    def opening(self, commitment: CommitmentRecord) -> Opening:
+        """Opens a commitment after the training, for `write_verdict`."""
+        return self.coins.opening(commitment.number, self.content)
+
+    def insert(self, records: Any) -> Any:
+        """Returns the records of a training and the canaries that are in.
+
+        Args:
+            records: Arrays in the same nest as the canaries, of shapes
+                `[records, ...]`.
+
+        Returns:
+            The same nest, of shapes `[records + canaries that are in, ...]`.
+            Its size tells how many coins are 1.
+        """
+        own = _nests.split(
+            self.records,
+            records,
+            "`records` must be a nest like that of the canaries.",
+        )
+        joined = [
+            np.concatenate(
+                [
+                    each,
+                    canaries[self.coins.values].astype(np.asarray(each).dtype),
+                ]
+            )
+            for each, canaries in zip(
+                own, _nests.leaves(self.records), strict=True
+            )
+        ]
+        return _nests.join(self.records, iter(joined))
+
+    def scores(self, values: npt.ArrayLike) -> Scores:
+        """Returns the scores of the canaries, divided by their coins.
+
+        Args:
+            values: For each canary how much it looks trained on, such as minus
+                its loss, shape `[canaries]`.
+        """
+        return Scores.from_coins(values, self.coins.values)
+
+
+def random_labels(
+    x: npt.ArrayLike,
+    *,
+    classes: int,
+    generator: np.random.Generator | None = None,
+) -> tuple[Any, Any]:
+    """Returns inputs with labels that say nothing about them.
+
+    Args:
+        x: Inputs of noise, or public ones, shape `[canaries, ...]`.
+        classes: >= 2.
+        generator: Draws the labels; by default a new one.
+
+    Returns:
+        `(x, y)`, where `y` is int32 of shape `[canaries]`.
+    """
+    _check.integer_at_least(2, classes=classes)
+    inputs = np.asarray(x)
+    draw = np.random.default_rng() if generator is None else generator
+    return inputs, draw.integers(0, classes, len(inputs)).astype(np.int32)
+
+
+def mislabelled(
+    x: npt.ArrayLike,
+    y: npt.ArrayLike,
+    *,
+    classes: int,
+    generator: np.random.Generator | None = None,
+) -> tuple[Any, Any]:
+    """Returns records with another label than their own.
+
+    Args:
+        x: Public inputs, shape `[canaries, ...]`.
+        y: Their labels, integers in `[0, classes)`, shape `[canaries]`.
+        classes: >= 2.
+        generator: Draws the labels; by default a new one.
+
+    Returns:
+        `(x, y)`, where each label is one of the others, all equally likely.
+
+    >>> _, y = mislabelled(np.zeros([3, 2]), [0, 1, 1], classes=2)
+    >>> y.tolist()
+    [1, 0, 0]
+    """
+    _check.integer_at_least(2, classes=classes)
+    labels = np.asarray(y)
+    if labels.dtype.kind not in "iu" or np.any(
+        (labels < 0) | (labels >= classes)
+    ):
+        raise ValueError(
+            f"`y` must be integers in [0, {classes}). Received: "
+            f"dtype={labels.dtype!s}."
+        )
+    draw = np.random.default_rng() if generator is None else generator
+    moved = labels + draw.integers(1, classes, labels.shape)
+    return np.asarray(x), (moved % classes).astype(labels.dtype)
