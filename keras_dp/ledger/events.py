@@ -141,15 +141,18 @@ class DisjointBatches(SamplingEvent):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RandomAllocation(SamplingEvent):
-    """One batch of an epoch in which every record picked one batch at random.
+    """One batch of an epoch in which every record picked batches at random.
 
-    Each record picked one of `batches` uniformly, independently of the others.
-    No more rounds than that share an `epoch_id`.
+    Each record picked `batches_per_record` of the `batches`, all such subsets
+    being equally likely, independently of the other records. No more rounds
+    than `batches` share an `epoch_id`.
 
     Attributes:
         epoch_id: The same for all batches of one pass over the data, and
             different for every other pass of any run on the data set.
         batches: Batches of the epoch, whether they all ran or not, >= 1.
+        batches_per_record: How many of them each record is in, in
+            [1, `batches`].
         drawn_by_library: Whether a sampler of this library made the draw.
 
     Source: Chua et al. (2024), arXiv:2412.16802 ("balls and bins"); Feldman
@@ -158,11 +161,18 @@ class RandomAllocation(SamplingEvent):
 
     epoch_id: str
     batches: int
+    batches_per_record: int = 1
     drawn_by_library: bool = False
 
     def __post_init__(self) -> None:
         _check.non_empty_text(epoch_id=self.epoch_id)
-        _as_integers(self, "batches")
+        _as_integers(self, "batches", "batches_per_record")
+        if self.batches_per_record > self.batches:
+            raise ValueError(
+                "`batches_per_record` must be at most batches="
+                f"{self.batches!r}. Received: "
+                f"batches_per_record={self.batches_per_record!r}."
+            )
         _check.boolean(drawn_by_library=self.drawn_by_library)
 
 

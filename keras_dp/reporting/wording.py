@@ -56,7 +56,8 @@ def sampled(event: SamplingEvent) -> str:
     elif isinstance(event, RandomAllocation):
         text = (
             f"one of {event.batches:,} batches, of which each record picked "
-            f"one, of epoch {on_one_line(event.epoch_id)}"
+            f"{event.batches_per_record:,}, of epoch "
+            f"{on_one_line(event.epoch_id)}"
         )
     elif isinstance(event, DisjointBatches):
         text = f"disjoint batch of epoch {on_one_line(event.epoch_id)}"

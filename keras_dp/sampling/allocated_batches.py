@@ -1,4 +1,4 @@
-"""Batches of passes in which each record picks its batch at random."""
+"""Batches of passes in which each record picks its batches at random."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,37 +11,41 @@ from keras_dp.ledger import RandomAllocation
 from keras_dp.sampling.layouts import default_physical_batch_size
 from keras_dp.sampling.nests import Nest
 from keras_dp.sampling.random_rows import in_random_rows
-from keras_dp.sampling.random_subset import random_integers
+from keras_dp.sampling.random_subset import random_subsets
 from keras_dp.sampling.random_words import Words
 from keras_dp.sampling.record_source import RandomAccessSource
 from keras_dp.sampling.sampler import Draw, Pass, Sampler
 
 
 class AllocatedBatches(Sampler):
-    """Lets each record pick one batch of each pass, at random.
+    """Lets each record pick batches of each pass, at random.
 
     Iterating gives physical batches without end, pass after pass of `batches`
-    samples each; a pass is an epoch of `fit`. Every record takes part once a
-    pass, as with shuffled batches, and the round is as good as secret, as with
-    Poisson samples. Sizes of samples are random and secret, and a sample takes
-    physical batches as for `PoissonBatches`, padded in random rows.
+    samples each; a pass is an epoch of `fit`. Every record takes part in
+    `batches_per_record` of them, in one by default, as with shuffled batches,
+    and the rounds are as good as secret, as with Poisson samples. Sizes of
+    samples are random and secret, and a sample takes physical batches as for
+    `PoissonBatches`, padded in random rows.
 
-    Guarantee: in each pass each record is in one batch, each with the same
-    chance, independently of all other records and passes, exactly, by the
-    operating system's cryptographic generator. Adding or removing a record
-    leaves the others in their batches, and in their rows as long as the number
-    of physical batches stays; see `in_random_rows`. Each iterator begins a pass
-    of its own, whose `epoch_id` nothing else has; a pass that is stopped costs
-    the whole of it.
+    Guarantee: in each pass each record is in `batches_per_record` batches, all
+    such sets of batches with the same chance, independently of all other
+    records and passes, exactly, by the operating system's cryptographic
+    generator. Adding or removing a record leaves the others in their batches,
+    and in their rows as long as the number of physical batches stays; see
+    `in_random_rows`. Each iterator begins a pass of its own, whose `epoch_id`
+    nothing else has; a pass that is stopped costs the whole of it.
 
     There is a price for Gaussian noise, under the relations "add or remove
     one" and "zero out", from `Fourier`: a little less than that of Poisson
-    samples with probability `1 / batches`, for the same noise. There are no
-    microbatches here, and no shards for the workers of a cluster. A chosen
-    `seed` has no effect outside of `reproducible()`, as for `PoissonBatches`.
+    samples with probability `batches_per_record / batches`, for the same noise,
+    and about that of as many passes of fewer batches in which each record picks
+    one. There are no microbatches here, and no shards for the workers of a
+    cluster. A chosen `seed` has no effect outside of `reproducible()`, as for
+    `PoissonBatches`.
 
     Attributes: those of `Sampler`, and
         batches: Samples of a pass.
+        batches_per_record: In how many of them each record is.
 
     >>> batches = AllocatedBatches(np.arange(1000), batches=20)
     >>> batches.expected_sample_size, batches.physical_batch_size
@@ -60,6 +64,7 @@ class AllocatedBatches(Sampler):
         data: Nest | RandomAccessSource,
         *,
         batches: int,
+        batches_per_record: int = 1,
         physical_batch_size: int | None = None,
         map: Callable[..., Any] | None = None,  # noqa: A002 - as in tf.data.
         seed: int | None = None,
@@ -69,6 +74,8 @@ class AllocatedBatches(Sampler):
         Args:
             data: As for `PoissonBatches`.
             batches: Samples of a pass, at least 1.
+            batches_per_record: In how many of them each record is, at least 1
+                and at most `batches`.
             physical_batch_size: As for `PoissonBatches`.
             map: As for `PoissonBatches`.
             seed: As for `PoissonBatches`.
@@ -78,11 +85,20 @@ class AllocatedBatches(Sampler):
             ValueError: As for `PoissonBatches`.
         """
         super().__init__(data, map=map, seed=seed)
-        _check.integer_at_least(1, batches=batches)
+        _check.integer_at_least(
+            1, batches=batches, batches_per_record=batches_per_record
+        )
+        if batches_per_record > batches:
+            raise ValueError(
+                f"`batches_per_record` must be at most batches={batches!r}: a "
+                "record is in a batch once. Received: "
+                f"batches_per_record={batches_per_record!r}."
+            )
         self.batches = int(batches)
+        self.batches_per_record = int(batches_per_record)
         if physical_batch_size is None:
             physical_batch_size = default_physical_batch_size(
-                self.population_size, 1 / self.batches
+                self.population_size, self.batches_per_record / self.batches
             )
         _check.integer_at_least(1, physical_batch_size=physical_batch_size)
         self.physical_batch_size = int(physical_batch_size)
@@ -91,27 +107,37 @@ class AllocatedBatches(Sampler):
     @property
     @override
     def expected_sample_size(self) -> float:
-        return self.population_size / self.batches
+        return self.population_size * self.batches_per_record / self.batches
 
     @override
     def sampling_of(self, of: Pass) -> RandomAllocation:
         return RandomAllocation(
-            of.epoch_id, self.batches, drawn_by_library=True
+            of.epoch_id,
+            self.batches,
+            self.batches_per_record,
+            drawn_by_library=True,
         )
 
     def __repr__(self) -> str:
         return (
             f"<AllocatedBatches of {self.population_size:,} records, "
-            f"batches={self.batches}, {self.expected_sample_size:.6g} expected "
-            f"in a sample, physical_batch_size={self.physical_batch_size}>"
+            f"batches={self.batches}, "
+            f"batches_per_record={self.batches_per_record}, "
+            f"{self.expected_sample_size:.6g} expected in a sample, "
+            f"physical_batch_size={self.physical_batch_size}>"
         )
 
     @override
     def _draws(self, words: Words, places: Words) -> Iterator[Draw]:
         of = Pass.new()
         while True:
-            picked = random_integers(self.population_size, self.batches, words)
-            order = np.argsort(picked, kind="stable")
+            picked = random_subsets(
+                self.population_size,
+                self.batches_per_record,
+                self.batches,
+                words,
+            ).ravel()
+            order = np.argsort(picked, kind="stable") // self.batches_per_record
             counts = np.bincount(picked, minlength=self.batches)
             ends = np.cumsum(counts)
             for number, (count, end) in enumerate(

@@ -41,6 +41,49 @@ def random_subset(size: int, population: int, words: Words) -> Integers:
             return np.sort(drawn[np.sort(first)[:size]])
 
 
+def random_subsets(
+    count: int, size: int, population: int, words: Words
+) -> Integers:
+    """Returns independent, uniformly random subsets of one small size.
+
+    Floyd's algorithm: for `j` from `population - size` on, each subset takes a
+    uniform draw from `[0, j]`, or `j` if it has that already. A subset of
+    `[0, j]` holds `j` with the chance that it should, `taken / (j + 1)`; else
+    it is a uniform one of `[0, j-1]` and another element of that. Of more than
+    half of the population, those left out are drawn.
+
+    Args:
+        count: How many.
+        size: In [1, population].
+        population: At most 2^31.
+        words: Where the randomness comes from.
+
+    Returns:
+        Shape `[count, size]`, each row of different numbers in any order.
+
+    Source: Bentley and Floyd (1987), Programming pearls: a sample of
+    brilliance, Communications of the ACM 30(9).
+
+    >>> words = lambda count: np.arange(count, dtype=np.uint64)
+    >>> random_subsets(3, 2, 4, words)
+    array([[0, 3],
+           [1, 3],
+           [2, 3]])
+    """
+    if 2 * size > population:
+        left = np.ones((count, population), np.bool_)
+        if size < population:
+            others = random_subsets(count, population - size, population, words)
+            left[np.arange(count)[:, np.newaxis], others] = False
+        return np.nonzero(left)[1].reshape(count, size)
+    taken = np.empty((count, size), np.int64)
+    for place, last in enumerate(range(population - size, population)):
+        drawn = random_integers(count, last + 1, words)
+        is_there = (taken[:, :place] == drawn[:, np.newaxis]).any(axis=1)
+        taken[:, place] = np.where(is_there, last, drawn)
+    return taken
+
+
 def random_integers(count: int, below: int, words: Words) -> Integers:
     """Returns independent integers, each exactly uniform in `[0, below)`.
 

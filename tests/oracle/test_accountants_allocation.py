@@ -1,10 +1,11 @@
 """Random allocation against the definition, and against what is known.
 
-The likelihood ratio of an epoch of two or three batches is integrated over all
-its coordinates.
+The likelihood ratio of an epoch of up to four batches is integrated over all
+its coordinates, or added up over all outcomes of rounds that have two.
 """
 
 import functools
+import itertools
 import math
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from scipy import special, stats
 
 from keras_dp.accountants import Fourier
-from keras_dp.accountants.compose.grid import allocation, tilted
+from keras_dp.accountants.compose.grid import allocation, score_sum, tilted
 from keras_dp.accountants.compose.grid.likelihood import (
     drawn_log_normal,
     drawn_sum,
@@ -37,35 +38,36 @@ EPSILONS = (0.0, 0.3, 1.0, 2.0)
 ADD = "add_or_remove_one"
 
 
-def epochs(count, batches, stddev):
+def epochs(count, batches, stddev, picks=1):
     query = (GaussianSum("sum", 1.0, stddev),)
     return [
-        (Round(RandomAllocation(f"{number}", batches), query), batches)
+        (Round(RandomAllocation(f"{number}", batches, picks), query), batches)
         for number in range(count)
     ]
 
 
 @functools.cache
-def ratios(batches, stddev):
-    """Likelihood ratios of an epoch and their masses, by Hermite's rule.
-
-    The integrand has a kink: the rule is a midpoint rule in the quantiles of
-    one coordinate where it is exact to a few digits only.
-    """
-    count = 1500 if batches == 2 else 220
+def ratios(batches, stddev, picks=1):
+    """Likelihood ratios of an epoch and their masses, by a midpoint rule."""
+    count = {2: 1500, 3: 220, 4: 60}[batches]
     ends = np.linspace(-8.5, 8.5, count + 1)
     u = (ends[:-1] + ends[1:]) / 2
     w = np.exp(u / stddev - 1 / (2 * stddev**2))
     masses = np.diff(special.ndtr(ends))
-    total, joint = w, masses
-    for _ in range(batches - 1):
-        total = np.add.outer(total, w).ravel()
-        joint = np.multiply.outer(joint, masses).ravel()
-    return total / batches, joint
+    ratio = sum(
+        functools.reduce(
+            np.multiply,
+            np.ix_(*[w if j in chosen else np.ones(count) for j in each]),
+        )
+        for each in [range(batches)]
+        for chosen in itertools.combinations(each, picks)
+    ) / math.comb(batches, picks)
+    joint = functools.reduce(np.multiply, np.ix_(*[masses] * batches))
+    return ratio.ravel(), joint.ravel()
 
 
-def true_delta(batches, stddev, epsilon):
-    ratio, masses = ratios(batches, stddev)
+def true_delta(batches, stddev, epsilon, picks=1):
+    ratio, masses = ratios(batches, stddev, picks)
     e = math.exp(epsilon)
     return max(
         float((masses * np.maximum(ratio - e, 0)).sum()),
@@ -87,6 +89,154 @@ def test_one_epoch_is_what_the_definition_says(batches, stddev) -> None:
         assert lower <= true * (1 + error) + 1e-12  # Where it is cut off.
         assert upper >= true * (1 - error) - 1e-12
         assert upper <= lower * 1.02 + 1e-12
+
+
+@pytest.mark.parametrize("stddev", [0.6, 1.0, 3.0])
+@pytest.mark.parametrize(("batches", "picks"), [(3, 2), (4, 2), (4, 3)])
+class TestSeveralBatchesOfARecord:
+    """The upper bound is one of blocks, and the lower one of an attack."""
+
+    def test_cost_what_the_definition_says(
+        self, batches, picks, stddev
+    ) -> None:
+        error = 4e-3 if batches == 3 else 3e-2
+
+        for epsilon in EPSILONS:
+            true = true_delta(batches, stddev, epsilon, picks)
+            lower, upper = Fourier().delta_bounds(
+                epochs(1, batches, stddev, picks),
+                epsilon=epsilon,
+                neighbours=ADD,
+            )
+            assert 0.5 * true < lower <= true * (1 + error) + 1e-12
+            assert true * (1 - error) - 1e-12 <= upper
+
+    def test_cost_more_than_a_batch_less(self, batches, picks, stddev) -> None:
+        """Control: the wrong number of batches would have been seen."""
+        true = true_delta(batches, stddev, 1.0, picks)
+
+        _, upper = Fourier().delta_bounds(
+            epochs(1, batches, stddev, picks - 1), epsilon=1.0, neighbours=ADD
+        )
+
+        assert upper < 0.9 * true
+
+
+def outcomes(batches, picks, chance=0.4):
+    """Ratios of an epoch whose rounds tell one of two things, and masses.
+
+    Each round says 1 with a chance of 0.2, and more if the record is in it.
+    """
+    ratio, masses = [], []
+    w, q = {0: (1 - chance) / 0.8, 1: chance / 0.2}, {0: 0.8, 1: 0.2}
+    for found in itertools.product((0, 1), repeat=batches):
+        products = [
+            math.prod(w[found[j]] for j in chosen)
+            for chosen in itertools.combinations(range(batches), picks)
+        ]
+        ratio.append(sum(products) / len(products))
+        masses.append(math.prod(q[each] for each in found))
+    return np.array(ratio), np.array(masses)
+
+
+def hockey_sticks(ratio, masses, epsilon):
+    e = math.exp(epsilon)
+    return np.array(
+        [
+            masses @ np.maximum(ratio - e, 0),
+            masses @ np.maximum(1 - e * ratio, 0),
+        ]
+    )
+
+
+@pytest.mark.parametrize("batches", [1, 2, 3, 5, 6])
+class TestBlocks:
+    def test_let_every_set_be_picked_equally_often(self, batches) -> None:
+        for picks in range(1, batches + 1):
+            sizes = block_sizes(batches, picks)
+            counts = dict.fromkeys(
+                itertools.combinations(range(batches), picks), 0
+            )
+            for order in itertools.permutations(range(batches)):
+                left = iter(order)
+                blocks = [list(itertools.islice(left, n)) for n in sizes]
+                for chosen in itertools.product(*blocks):
+                    counts[tuple(sorted(chosen))] += 1
+
+            assert len(set(counts.values())) == 1
+
+    def test_dominate_in_both_directions(self, batches) -> None:
+        for picks in range(1, batches + 1):
+            ratio, masses = np.ones(1), np.ones(1)
+            for size in block_sizes(batches, picks):
+                one, its = outcomes(size, 1)
+                ratio = np.multiply.outer(ratio, one).ravel()
+                masses = np.multiply.outer(masses, its).ravel()
+            for epsilon in np.linspace(0, 3, 31):
+                true = hockey_sticks(*outcomes(batches, picks), epsilon)
+                found = hockey_sticks(ratio, masses, epsilon)
+                assert (true <= found + 1e-15).all()
+
+
+def block_sizes(batches, picks):
+    sizes = [
+        size
+        for size, count in RandomAllocationGaussian(1.0, batches, picks).blocks
+        for _ in range(count)
+    ]
+    assert sum(sizes) == batches
+    assert len(sizes) == picks
+    return sizes
+
+
+@pytest.mark.parametrize(
+    ("count", "batches", "picks", "stddev", "apart"),
+    [
+        (1, 100, 4, 1.0, 1.1),
+        (10, 100, 4, 2.0, 1.01),
+        (1, 1000, 4, 0.6, 1.1),
+        (1, 101, 50, 4.0, 1.05),
+        (100, 20, 3, 5.0, 1.01),
+    ],
+)
+def test_bounds_of_several_batches_a_record(
+    count, batches, picks, stddev, apart
+) -> None:
+    """They are below Poisson samples of the same mean size, too."""
+    lower, upper = Fourier().epsilon_bounds(
+        epochs(count, batches, stddev, picks), delta=1e-6, neighbours=ADD
+    )
+    poisson = Round(
+        PoissonSampling(picks / batches), (GaussianSum("sum", 1.0, stddev),)
+    )
+
+    assert lower <= upper <= apart * lower
+    assert upper <= Fourier().epsilon([(poisson, count * batches)], delta=1e-6)
+
+
+class TestTheSumOfScores:
+    @pytest.mark.parametrize(
+        ("batches", "picks", "stddev"),
+        [(2, 1, 1.0), (7, 3, 0.5), (1000, 2, 0.8), (50, 49, 3.0)],
+    )
+    def test_has_a_ratio_of_mean_one(self, batches, picks, stddev) -> None:
+        found = score_sum.drawn(
+            RandomAllocationGaussian(stddev, batches, picks)
+        )
+
+        assert found.masses.sum() == pytest.approx(1, abs=1e-11)
+        assert found.masses @ found.points == pytest.approx(1, abs=1e-11)
+
+    @pytest.mark.parametrize("stddev", [0.6, 1.0, 3.0])
+    def test_tells_less_than_the_outputs(self, stddev) -> None:
+        """With one batch a record, for which the ratio is known otherwise."""
+        found = score_sum.drawn(RandomAllocationGaussian(stddev, 2))
+
+        for epsilon in EPSILONS:
+            lower = hockey_sticks(found.points, found.masses, epsilon)
+            true = hockey_sticks(*ratios(2, stddev), epsilon)
+            assert (lower <= true * (1 + 1e-4) + 1e-12).all()
+            assert (lower > 0.4 * true - 1e-12).all()
 
 
 def test_the_definition_tells_poisson_samples_from_it() -> None:

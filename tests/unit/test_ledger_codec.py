@@ -20,6 +20,7 @@ SAMPLINGS = [
     events.FixedSizeWithReplacement(30, 10),
     events.DisjointBatches("epoch é ☃ \x00"),
     events.RandomAllocation("epoch", 7, drawn_by_library=True),
+    events.RandomAllocation("epoch", 7, 3),
     events.FullDataset(drawn_by_library=True),
     events.UnverifiedSampling(),
 ]

@@ -1,4 +1,4 @@
-"""Passes in which each record picks its batch: who is where, and the price."""
+"""Passes in which records pick their batches: who is where, and the price."""
 
 import itertools
 import math
@@ -27,12 +27,14 @@ from keras_dp.budgets import (
 )
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
+    FullDataset,
     GaussianSum,
     PrivacyLedger,
     RandomAllocation,
     Round,
 )
 from keras_dp.sampling import AllocatedBatches, RandomMicrobatches
+from keras_dp.sampling.random_subset import random_subsets
 from keras_dp.sampling.sampler import Pass
 
 SEED = 9
@@ -54,6 +56,76 @@ def picks_of(batches, passes):
                 ends = batch.ends_sample
     assert (found >= 0).all()
     return found
+
+
+def sets_of(batches, passes):
+    """Returns who is in which batch, boolean `[passes, records, batches]`."""
+    shape = passes, batches.population_size, batches.batches
+    found = np.zeros(shape, bool)
+    stream = iter(batches)
+    for one_pass in found:
+        for number in range(batches.batches):
+            ends = False
+            while not ends:
+                batch = next(stream)
+                records = batch.records[batch.mask]
+                assert not one_pass[records, number].any()
+                one_pass[records, number] = True
+                ends = batch.ends_sample
+    return found
+
+
+class TestSeveralBatchesARecord:
+    @pytest.mark.parametrize(
+        ("count", "picks"), [(1, 1), (2, 2), (7, 3), (7, 5), (30, 29), (9, 9)]
+    )
+    @pytest.mark.parametrize("physical", [None, 3])
+    def test_are_different_ones(self, count, picks, physical) -> None:
+        batches = AllocatedBatches(
+            np.arange(10),
+            batches=count,
+            batches_per_record=picks,
+            physical_batch_size=physical,
+        )
+
+        assert (sets_of(batches, 4).sum(axis=2) == picks).all()
+
+    @pytest.mark.parametrize("picks", [2, 3, 4])
+    def test_are_all_sets_of_them_equally_often(self, picks) -> None:
+        """All records, and pairs of records as well (Bonferroni)."""
+        takes = sets_of(
+            AllocatedBatches(
+                np.arange(4), batches=5, batches_per_record=picks, seed=SEED
+            ),
+            PASSES,
+        )
+        of_set = np.full(2**5, -1)
+        for number, chosen in enumerate(
+            itertools.combinations(range(5), picks)
+        ):
+            of_set[sum(1 << each for each in chosen)] = number
+        sets = of_set[takes @ (1 << np.arange(5))]
+        assert (sets >= 0).all()
+        kinds = math.comb(5, picks)
+        found = [
+            stats.chisquare(np.bincount(sets[:, record], minlength=kinds))
+            for record in range(4)
+        ]
+        found += [
+            stats.chisquare(
+                np.bincount(sets[:, one] * kinds + sets[:, two], None, kinds**2)
+            )
+            for one, two in itertools.combinations(range(4), 2)
+        ]
+
+        assert min(each.pvalue for each in found) * len(found) > FALSE_ALARM
+
+    def test_leave_the_draw_of_one_what_it_was(self) -> None:
+        """The picks of one batch are one word each."""
+        counts = iter(range(10**6))
+        words = lambda n: np.array([next(counts) for _ in range(n)], np.uint64)  # noqa: E731
+
+        assert (random_subsets(9, 1, 4, words)[:, 0] == np.arange(9) % 4).all()
 
 
 class TestPasses:
@@ -162,10 +234,25 @@ class TestSampler:
         assert [count for _, count in batches.planned(45)] == [20, 20, 5]
         assert "batches=20" in repr(batches)
 
+    def test_event_and_sizes_of_several_batches_a_record(self) -> None:
+        batches = AllocatedBatches(
+            np.ones(1000), batches=20, batches_per_record=np.int64(3)
+        )
+        of = Pass.new()
+
+        assert batches.sampling_of(of) == RandomAllocation(
+            of.epoch_id, 20, 3, drawn_by_library=True
+        )
+        assert batches.expected_sample_size == 150.0
+        assert len(batches) == batches.rounds_per_pass == 20
+        assert "batches_per_record=3" in repr(batches)
+
     @pytest.mark.parametrize(
         ("arguments", "error", "message"),
         [
             ({"batches": 0}, ValueError, "integer >= 1 .*=0"),
+            ({"batches_per_record": 0}, ValueError, "integer >= 1 .*=0"),
+            ({"batches_per_record": 3}, ValueError, "at most batches=2.*=3"),
             ({"physical_batch_size": 0}, ValueError, "integer >= 1 .*=0"),
             ({"batch_size": 5}, TypeError, "given as `batches`"),
             (
@@ -183,9 +270,9 @@ class TestSampler:
             AllocatedBatches(np.ones(4), **arguments)
 
 
-def epoch(name, stddev=4.0, batches=10, bound=1.0):
+def epoch(name, stddev=4.0, batches=10, bound=1.0, picks=1):
     query = GaussianSum("sum", bound, stddev)
-    return Round(RandomAllocation(name, batches), (query,))
+    return Round(RandomAllocation(name, batches, picks), (query,))
 
 
 class TestPrice:
@@ -206,6 +293,56 @@ class TestPrice:
 
     def test_of_one_batch_is_that_of_all_records(self) -> None:
         assert normalize([(epoch("a", batches=1), 1)])[0] == (Gaussian(4.0), 1)
+
+    def test_of_all_batches_is_that_of_each_round(self) -> None:
+        rounds = [
+            (epoch("a", 4.0, picks=10), 3),
+            (epoch("a", 2.0, picks=10), 1),
+        ]
+
+        assert normalize(rounds) == ((Gaussian(2.0), 1), (Gaussian(4.0), 3))
+
+    def test_of_several_batches_a_record_is_of_an_epoch(self) -> None:
+        (found,) = normalize(
+            [(epoch("a", picks=3), 4), (epoch("b", picks=3), 1)]
+        )
+
+        assert found == (RandomAllocationGaussian(4.0, 10, 3), 2)
+
+    @pytest.mark.parametrize("batches", [1, 2, 7, 10])
+    def test_rises_with_the_batches_of_a_record(self, batches) -> None:
+        found = [
+            Fourier().epsilon(
+                [(epoch("a", 2.0, batches, 1.0, k), batches)], delta=1e-5
+            )
+            for k in range(1, batches + 1)
+        ]
+
+        assert found == sorted(found)
+        every = (
+            [(epoch("a", 2.0, 1), 1)]
+            if batches == 1
+            else [
+                (Round(FullDataset(), (GaussianSum("sum", 1.0, 2.0),)), batches)
+            ]
+        )
+        assert found[-1] == Fourier().epsilon(every, delta=1e-5)
+
+    def test_does_not_tell_data_sets_by_their_size(self) -> None:
+        """Removing, adding and zeroing a record are one pair, both ways."""
+        rounds = [(epoch("a", 1.0, 7, 1.0, 2), 7)]
+
+        assert Fourier().epsilon(
+            rounds, delta=1e-5, neighbours="zero_out"
+        ) == Fourier().epsilon(
+            rounds, delta=1e-5, neighbours="add_or_remove_one"
+        )
+
+    def test_of_a_replaced_record_is_refused_with_what_to_ask(self) -> None:
+        with pytest.raises(UnsupportedEventError, match="a group of 2"):
+            Fourier().epsilon(
+                [(epoch("a"), 1)], delta=1e-5, neighbours="replace_one"
+            )
 
     def test_of_nothing_is_nothing(self) -> None:
         assert normalize([(epoch("a", bound=0.0), 10)]) == ()

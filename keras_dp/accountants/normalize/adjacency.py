@@ -50,7 +50,8 @@ _ONE_SIZE = "The samples do not exist for one record more or less."
 _ONLY_REPLACED = "A bound is known for a replaced record only."
 _ONLY_THERE = (
     "No bound is known for a record that is replaced, where records pick their "
-    "batches at random."
+    "batches at random. It is one that is removed and one that is added: ask "
+    "`group_epsilon` for a group of 2, under 'add_or_remove_one'."
 )
 # The relations that a sampling event does not support, and why.
 UNSUPPORTED: Mapping[type[SamplingEvent], Mapping[Neighbours, str]] = {

@@ -79,42 +79,68 @@ class SampledGaussianReplaceOne:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RandomAllocationGaussian:
-    """The pair `mean_i N(e_i, z^2 I)`, `N(0, z^2 I)` in `t` dimensions.
+    """The pair `mean_S N(1_S, z^2 I)`, `N(0, z^2 I)` in `t` dimensions.
 
-    An epoch of `t` batches of which each record picked one at random, when
-    neighbours differ by one record being there or not; both ways round.
+    An epoch of `t` batches of which each record picked `k` at random, when
+    neighbours differ by one record being there or not; both ways round. `S` is
+    any of the sets of `k` batches, and `1_S` is 1 at those in it.
 
-    Guarantee: fix the batches of the other records. If the record is in batch
-    `j`, round `j` alone differs from what it is without the record: given all
-    outputs before, its mean moves by a vector `v_j` that these tell, of length
-    at most 1 in units of the bound. So the likelihood ratio of all outputs is
-    `R = mean_j W_j` with `W_j = exp((v_j y_j - |v_j|^2 / 2) / z^2)`, where,
-    without the record, `y_j` is noise that knows nothing of the rounds before.
-    If all `|v_j|` are 1, the `W_j` are independent log-normal numbers: that is
-    the pair above. Shorter ones have `W_j` that are conditional means of
-    these, round by round, from the last one on: `R` is smaller in the convex
-    order, and the hockey-stick divergences, means of the convex functions
-    `(R - e^epsilon)+` and `(1 - e^epsilon R)+`, are not larger. Joint
+    Guarantee: fix the batches of the other records. If the record is in the
+    batches `S`, these rounds alone differ from what they are without it: given
+    all outputs before, the mean of round `j` moves by a vector `v_j` that these
+    tell, of length at most 1 in units of the bound. So the likelihood ratio of
+    all outputs is `R = mean_S prod_(j in S) W_j` with
+    `W_j = exp((v_j y_j - |v_j|^2 / 2) / z^2)`, where, without the record, `y_j`
+    is noise that knows nothing of the rounds before. If all `|v_j|` are 1, the
+    `W_j` are independent log-normal numbers: that is the pair above. Shorter
+    ones have `W_j` that are conditional means of these, round by round, from
+    the last one on, and `R` is affine in each of them: it is smaller in the
+    convex order, and the hockey-stick divergences, means of the convex
+    functions `(R - e^epsilon)+` and `(1 - e^epsilon R)+`, are not larger. Joint
     convexity takes the mixture over the others' batches away. Rounds that did
     not run are post-processing of those that did and more; rounds with more
     noise are rounds with less, and more noise added.
+
+    *Blocks.* Cut the batches into `k` blocks, by a uniformly random permutation
+    of them, and let the record pick one batch of each block. No set of `k`
+    batches is then likelier than another, as permuting the batches changes
+    nothing: this is the same mechanism, whatever the sizes of the blocks are.
+    Tell the adversary the blocks, which know nothing of the data. Given them,
+    the pair is a product of such pairs with `k = 1`, one a block, and by joint
+    convexity it dominates: an epoch costs at most what `k` epochs do together
+    that have the blocks for batches. A block of one batch is a `Gaussian`.
+    `blocks` has sizes that differ by one at most.
 
     Attributes:
         noise_multiplier: `z`, stddev over the bound of one record, the least
             of the epoch.
         batches: `t` >= 2.
+        batches_per_record: `k`, in [1, t).
 
     Source: Chua et al. (2024), arXiv:2412.16802; Feldman and Shenfeld (2025),
-    arXiv:2502.08202.
+    arXiv:2502.08202. We differ in the blocks, theirs have `floor(t / k)`
+    batches each.
     """
 
     noise_multiplier: float
     batches: int
+    batches_per_record: int = 1
 
     @property
     def sampling_probability(self) -> float:
         """The chance of a record to be in one given batch."""
-        return 1 / self.batches
+        return self.batches_per_record / self.batches
+
+    @property
+    def blocks(self) -> tuple[tuple[int, int], ...]:
+        """Sizes of blocks, and how many there are of each.
+
+        >>> RandomAllocationGaussian(1.0, 10, 4).blocks
+        ((2, 2), (3, 2))
+        """
+        size, larger = divmod(self.batches, self.batches_per_record)
+        found = (size, self.batches_per_record - larger), (size + 1, larger)
+        return tuple(each for each in found if each[1])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

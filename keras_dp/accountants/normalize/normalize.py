@@ -62,7 +62,7 @@ def normalize(
     | TruncatedPoissonSampling | amplified, with slack (see `truncation`) |
     | FullDataset, UnverifiedSampling | in every round |
     | DisjointBatches | once an epoch |
-    | RandomAllocation | once an epoch, amplified |
+    | RandomAllocation | in some batches of an epoch, amplified |
     | FixedSizeWithoutReplacement, FixedSizeWithReplacement | amplified |
 
     `adjacency` says which relations these are. `replace_one` moves a sum by
@@ -165,7 +165,7 @@ class RoundsTogether:
         self._instead = instead
         self._alone: Counter[Mechanism] = Counter()
         self._epochs: defaultdict[str, _Epoch] = defaultdict(_Epoch)
-        self._allocated: defaultdict[tuple[str, int], _AllocatedEpoch]
+        self._allocated: defaultdict[RandomAllocation, _AllocatedEpoch]
         self._allocated = defaultdict(_AllocatedEpoch)
         self._trees: Counter[tuple[tuple[TreeSum, ...], str | None]] = Counter()
 
@@ -181,8 +181,12 @@ class RoundsTogether:
         if isinstance(sampling, DisjointBatches):
             epoch = sampling.epoch_id
             self._epochs[epoch].add(release)
-        elif isinstance(sampling, RandomAllocation):
-            key = sampling.epoch_id, sampling.batches
+        elif (
+            isinstance(sampling, RandomAllocation)
+            and sampling.batches_per_record < sampling.batches
+        ):
+            # The same but for whoever drew it.
+            key = dataclasses.replace(sampling, drawn_by_library=False)
             self._allocated[key].add(release, count)
         else:
             for found in (
@@ -215,16 +219,20 @@ class RoundsTogether:
         for mechanism in once:
             if mechanism:
                 counts[mechanism] += 1
-        for (_, batches), epoch in self._allocated.items():
-            whole = allocated(batches, epoch.sensitivity)
+        for sampling, epoch in self._allocated.items():
+            whole = allocated(
+                sampling.batches,
+                sampling.batches_per_record,
+                epoch.sensitivity,
+            )
             if whole:
-                counts[whole] += -(-epoch.rounds // batches)
+                counts[whole] += -(-epoch.rounds // sampling.batches)
         return in_order(counts)
 
 
 @dataclasses.dataclass(slots=True)
 class _AllocatedEpoch:
-    """Batches of which each record picked one at random.
+    """Batches of which each record picked some at random.
 
     A part of an epoch costs the whole. Rounds beyond its batches, which a
     reservation that was never settled may hold, cost more epochs.

@@ -34,6 +34,7 @@ from keras_dp.ledger import (
     FixedSizeWithReplacement,
     FullDataset,
     PoissonSampling,
+    RandomAllocation,
     SamplingEvent,
     TruncatedPoissonSampling,
     UnverifiedSampling,
@@ -65,6 +66,8 @@ def mechanism_of(
 
 @mechanism_of.register(FullDataset)
 @mechanism_of.register(UnverifiedSampling)
+# An epoch of which each record is in every batch; others are not one by one.
+@mechanism_of.register(RandomAllocation)
 def _(
     sampling: SamplingEvent, release: Release, neighbours: Neighbours
 ) -> Mechanism | None:
@@ -143,17 +146,21 @@ def overflow_of(sampling: SamplingEvent, release: Release) -> Slack | None:
     return Slack(chance) if chance else None
 
 
-def allocated(batches: int, sensitivity: float) -> Mechanism | None:
-    """Returns the mechanism of an epoch of which records pick one batch.
+def allocated(
+    batches: int, batches_per_record: int, sensitivity: float
+) -> Mechanism | None:
+    """Returns the mechanism of an epoch of which records pick batches.
 
     Args:
         batches: Number of batches of the epoch.
+        batches_per_record: How many of them a record is in, fewer.
         sensitivity: The largest one of its rounds.
     """
     if not sensitivity:
         return None
-    z = _noise_multiplier(sensitivity)
-    return Gaussian(z) if batches == 1 else RandomAllocationGaussian(z, batches)
+    return RandomAllocationGaussian(
+        _noise_multiplier(sensitivity), batches, batches_per_record
+    )
 
 
 def unamplified(release: Release, neighbours: Neighbours) -> Mechanism | None:

@@ -2,18 +2,20 @@
 
 An epoch's likelihood ratio is the mean of `t` independent log-normal ratios
 (`mechanisms.RandomAllocationGaussian`). Its distribution follows by doubling;
-no random numbers are involved.
+no random numbers are involved. Where a record is in several batches, the upper
+bound is that of their blocks, and the lower one is what an attack reaches
+(`score_sum`).
 """
 
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from keras_dp.accountants.arrays import Array
-from keras_dp.accountants.compose.grid import likelihood, tilted
+from keras_dp.accountants.compose.grid import likelihood, score_sum, tilted
 from keras_dp.accountants.compose.grid.likelihood import Cells, Drawn, Spread
 from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
@@ -21,7 +23,7 @@ from keras_dp.accountants.normalize.mechanisms import (
     RandomAllocationGaussian,
     SampledGaussian,
 )
-from keras_dp.errors import NumericalLimitError
+from keras_dp.errors import NumericalLimitError, UnsupportedEventError
 
 METHOD = "convolution of likelihood ratios"
 # Steps of the grids over the stddev of what is on them.
@@ -34,6 +36,10 @@ _MOST_ROUNDED = 2_000_000
 
 # Beyond, delta is bounded by what it is here from above, and by 0 from below.
 _LARGEST_EPSILON = 1e4
+# A lower bound is 0 below: attacks take unlikely outcomes to be likelier.
+_LEAST_DELTA = 1e-100
+# Rounding of the losses of a lower bound.
+_LOSS_ERROR = 1e-10
 
 
 class _Kind(NamedTuple):
@@ -68,6 +74,8 @@ def lower_epsilon(
     rounds: tuple[CountedMechanism, ...], delta: float, upper: float
 ) -> float:
     """Returns a lower bound on epsilon, given an upper one."""
+    if delta <= _LEAST_DELTA:
+        return 0.0
     return max(
         each.lower_epsilon(delta)
         for each in _lowers(rounds, upper, log_delta=math.log(delta))
@@ -78,16 +86,17 @@ def lower_delta(rounds: tuple[CountedMechanism, ...], epsilon: float) -> float:
     """Returns a lower bound on delta."""
     if epsilon > _LARGEST_EPSILON:
         return 0.0
-    return max(
+    found = max(
         each.delta(epsilon, is_upper=False)
         for each in _lowers(rounds, max(epsilon, 0.1), epsilon=epsilon)
     )
+    return found if found > _LEAST_DELTA else 0.0
 
 
 def _uppers(
     rounds: tuple[CountedMechanism, ...], **target: float
 ) -> Iterable[tilted.Sum]:
-    kinds = _kinds(rounds)
+    kinds = _kinds(_in_blocks(rounds))
     step = min(_composed_step(each.mechanism) for each in kinds)
     first, second = [], []
     for mechanism, count in kinds:
@@ -123,7 +132,7 @@ def _lowers(
             masses = each.masses[kept]
             if sign > 0:
                 masses = masses * each.points[kept]
-            places = np.floor(losses / step).astype(np.int64)
+            places = np.floor((losses - _LOSS_ERROR) / step).astype(np.int64)
             low = int(places.min())
             parts.append(
                 tilted.Losses(
@@ -137,13 +146,34 @@ def _lowers(
     return found
 
 
-def _kinds(rounds: tuple[CountedMechanism, ...]) -> list[_Kind]:
+def _in_blocks(
+    rounds: tuple[CountedMechanism, ...],
+) -> Iterator[CountedMechanism]:
+    """Yields rounds that dominate: epochs become those of their blocks."""
+    for mechanism, count in rounds:
+        if not isinstance(mechanism, RandomAllocationGaussian):
+            yield CountedMechanism(mechanism, count)
+            continue
+        z = mechanism.noise_multiplier
+        for size, blocks in mechanism.blocks:
+            yield CountedMechanism(
+                RandomAllocationGaussian(z, size) if size > 1 else Gaussian(z),
+                blocks * count,
+            )
+
+
+def _kinds(rounds: Iterable[CountedMechanism]) -> list[_Kind]:
     gaussian, kinds = 0.0, []
     for mechanism, count in rounds:
         if isinstance(mechanism, Gaussian):
             gaussian += count / mechanism.noise_multiplier**2
         elif isinstance(mechanism, SampledGaussian | RandomAllocationGaussian):
             kinds.append(_Kind(mechanism, count))
+        else:
+            raise UnsupportedEventError(
+                "`rounds` must be Gaussian sums beside epochs of random "
+                f"allocation. Received: {mechanism!r}."
+            )
     if gaussian:
         kinds.append(_Kind(Gaussian(1 / math.sqrt(gaussian)), 1))
     return kinds
@@ -160,7 +190,10 @@ def _variance(
     if isinstance(mechanism, SampledGaussian):
         return variance * mechanism.sampling_probability**2
     if isinstance(mechanism, RandomAllocationGaussian):
-        return variance / mechanism.batches
+        picks = mechanism.batches_per_record
+        # The epoch has less than its blocks, of which this is the variance.
+        share = variance * mechanism.sampling_probability
+        return math.expm1(min(600.0, picks * math.log1p(share)))
     return variance
 
 
@@ -280,6 +313,10 @@ def _drawn(
         _DRAWN_STEP * math.sqrt(math.log1p(_variance(mechanism))),
         _LARGEST_STEP,
     )
+    if isinstance(mechanism, RandomAllocationGaussian) and (
+        mechanism.batches_per_record > 1
+    ):
+        return score_sum.drawn(mechanism)
     if isinstance(mechanism, Gaussian):
         return likelihood.drawn_log_normal(stddev, step / 10)
     if isinstance(mechanism, SampledGaussian):

@@ -1,0 +1,114 @@
+"""An attack on random allocation: it adds up a score of each round.
+
+The score is an integer, the logarithm of `1 - q + q W` in steps, rounded down,
+where `W` is the round's likelihood ratio and `q` the chance of a record to be
+in it: what a Poisson sample would have for likelihood ratio. Whatever the
+batches of the record are, it raises the scores of `k` rounds of `t`. So the sum
+of all scores has the distribution
+
+    a^(*t) without the record, and b^(*k) * a^(*(t-k)) with it,
+
+where `a` and `b` are those of one score, and `*` is convolution. It is a
+function of the outputs: the ratio of the two is smaller than that of the
+outputs in the convex order, and every divergence a lower bound.
+
+All terms of the convolutions are positive and added up directly, so that they
+are relatively precise.
+"""
+
+import functools
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_dp.accountants.arrays import Array
+from keras_dp.accountants.compose.grid import likelihood
+from keras_dp.accountants.compose.grid.likelihood import Drawn
+from keras_dp.accountants.normalize.mechanisms import RandomAllocationGaussian
+
+# Mass left out of a convolution, and the least that an outcome is taken to
+# have, which makes up for it. Deltas of this size are not told from 0.
+_LEFT_OUT, LEAST_MASS = 1e-150, 1e-120
+# Step of the scores over their stddev, and about how many sums there may be.
+_STEP, _MOST_POINTS = 0.25, 4000
+# Width of the sums in their stddevs, and in largest scores.
+_STDDEVS, _SCORES = 48, 3
+# Normal variables are cut off where they have such a share of their mass.
+_TAIL = 9.5
+
+
+class _Masses(NamedTuple):
+    """Masses of integers, the first of which is `first`."""
+
+    first: int
+    masses: Array
+
+
+@functools.lru_cache(maxsize=64)
+def drawn(mechanism: RandomAllocationGaussian) -> Drawn:
+    """Returns the likelihood ratio of the sum of scores of an epoch.
+
+    Outcomes of less than `LEAST_MASS` are taken to have that. Where one has
+    less without the record and not with it, that lowers the divergence from it,
+    and adds nothing to that of the other direction; and the other way round.
+    """
+    t, k = mechanism.batches, mechanism.batches_per_record
+    absent, present = _one_score(mechanism)
+    rest = _power(absent, t - k)
+    without = _convolved(rest, _power(absent, k))
+    within = _convolved(rest, _power(present, k))
+    first = min(without.first, within.first)
+    stop = max(each.first + len(each.masses) for each in (without, within))
+    found = np.zeros((2, stop - first))
+    for row, each in zip(found, (without, within), strict=True):
+        start = each.first - first
+        row[start : start + len(each.masses)] = each.masses
+    under_q, under_p = np.maximum(
+        found[:, (found > LEAST_MASS).any(axis=0)], LEAST_MASS
+    )
+    return Drawn(under_p / under_q, under_q)
+
+
+def _one_score(
+    mechanism: RandomAllocationGaussian,
+) -> tuple[_Masses, _Masses]:
+    """Returns the score of a round without the record, and with it."""
+    stddev, q = 1 / mechanism.noise_multiplier, mechanism.sampling_probability
+    reach = _TAIL * stddev + stddev**2 / 2
+    low = math.log1p(q * math.expm1(-reach))
+    high = reach + math.log(q + (1 - q) * math.exp(-reach))
+    normal = np.linspace(-_TAIL, _TAIL, 2001)
+    weights = np.exp(-(normal**2) / 2)
+    scores = np.log1p(q * np.expm1(normal * stddev - stddev**2 / 2))
+    mean = np.average(scores, weights=weights)
+    spread = math.sqrt(np.average((scores - mean) ** 2, weights=weights))
+    width = _STDDEVS * spread * math.sqrt(mechanism.batches) + _SCORES * high
+    step = max(_STEP * spread, width / _MOST_POINTS)
+    edges = step * np.arange(math.floor(low / step), math.ceil(high / step) + 1)
+    # log(1 + (e^edge - 1) / q), which is -inf below 1 - q.
+    with np.errstate(divide="ignore"):
+        ratios = np.log1p(np.maximum(np.expm1(edges) / q, -1.0))
+    cells = likelihood.cells(ratios, stddev)
+    return _Masses(0, cells.under_q), _Masses(0, cells.under_p)
+
+
+def _power(one: _Masses, count: int) -> _Masses:
+    """Returns the masses of the sum of `count` >= 1 independent numbers."""
+    total = None
+    while True:
+        if count & 1:
+            total = one if total is None else _convolved(total, one)
+        count >>= 1
+        if not count and total is not None:
+            return total
+        one = _convolved(one, one)
+
+
+def _convolved(one: _Masses, two: _Masses) -> _Masses:
+    masses = np.convolve(one.masses, two.masses)
+    below = int((np.cumsum(masses) <= _LEFT_OUT).sum())
+    above = int((np.cumsum(masses[::-1]) <= _LEFT_OUT).sum())
+    return _Masses(
+        one.first + two.first + below, masses[below : len(masses) - above]
+    )
