@@ -202,10 +202,11 @@ def _in_pieces(
                 return tf.nest.map_structure(lambda part: part[None], piece)
         pieces = -(-blocks // lanes)
         lanes = -(-blocks // (pieces * _ALIGNMENT)) * _ALIGNMENT
+    eager = tf.executing_eagerly()  # TensorFlow warns of any number there.
     return tf.map_fn(
         functools.partial(draw, lanes),
         starts(pieces),
-        parallel_iterations=os.cpu_count() or 1,
+        parallel_iterations=None if eager else os.cpu_count() or 1,
         fn_output_signature=spec(lanes),
     )
 

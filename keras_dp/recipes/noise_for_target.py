@@ -108,14 +108,22 @@ def queries_for(
         events = round_for(scale).queries
         return [*held, *((Round(each, events), n) for each, n in planned)]
 
-    scale = calibrate_scale(
-        whole,
-        target_epsilon=target.epsilon,
-        delta=target.delta,
-        accountant=target.accountant,
-        neighbours=target.neighbours,
-        group_size=ledger.header.rows_per_unit,
-    )
+    try:
+        scale = calibrate_scale(
+            whole,
+            target_epsilon=target.epsilon,
+            delta=target.delta,
+            accountant=target.accountant,
+            neighbours=target.neighbours,
+            group_size=ledger.header.rows_per_unit,
+        )
+    except CalibrationError as error:
+        raise CalibrationError(
+            f"{error} The ledger's {len(ledger):,} rounds, private metrics and "
+            "batch statistics keep the noise that they have, and thresholds of "
+            "vocabularies take a part of delta. Raise the target, or give "
+            "metrics more noise."
+        ) from error
     if account is not None:
         scale = least_within(account, round_for, rounds, least=scale)
     found = queries(scale)

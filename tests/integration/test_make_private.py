@@ -157,8 +157,16 @@ class TestWhatItMakes:
         own = ledger()
         own.record(PoissonSampling(0.1), [GaussianSum("a", 1.0, 0.5)], 100)
 
-        with pytest.raises(CalibrationError, match="`target_epsilon` must"):
+        with pytest.raises(CalibrationError, match="The ledger's 100 rounds"):
             made(ledger=own)
+
+    def test_says_that_metrics_keep_their_noise(self) -> None:
+        query = keras_dp.GaussianAverageQuery(
+            1.0, noise_multiplier=0.5, denominator=80
+        )
+
+        with pytest.raises(CalibrationError, match="give metrics more noise"):
+            made(private_metrics={"loss": keras_dp.PrivateLoss(query)})
 
     def test_derives_all_from_the_batch_size(self) -> None:
         private = made(l2_norm_clip=0.5)

@@ -97,6 +97,18 @@ class TestNormals:
         values = np.concatenate([np.ravel(one) for one in noise])
         assert len(np.unique(values)) == 25
 
+    @pytest.mark.full
+    def test_of_many_values_say_nothing_outside_of_graphs(self, caplog):
+        """TensorFlow warns of parallel iterations in an eager `map_fn`."""
+        logger = tf.get_logger()
+        logger.addHandler(caplog.handler)
+        try:
+            seeds.normal(tf.zeros([2**21]), seeds.fresh(None), tf.ones([]))
+        finally:
+            logger.removeHandler(caplog.handler)
+
+        assert not caplog.records
+
     def test_of_no_leaves_are_none(self):
         assert seeds.normals([], seeds.fresh(1), 1.0) == []
 
