@@ -32,6 +32,8 @@ NAMES = [
     "lora",
     "transfer_learning",
 ]
+# Layers are adapted, and metrics computed, under the epsilon of the training.
+IN_ONE_LEDGER = ["wide_and_deep", "text", "feature_space"]
 HEAD = """\
 | Example | Changed lines | epsilon | Without privacy | With | Seconds |
 | --- | --- | --- | --- | --- | --- |"""

@@ -1,7 +1,7 @@
 """Text classification: spam among short messages, by the words they hold.
 
-The vocabulary is typed below. One that `TextVectorization.adapt` took from the
-messages would publish words of theirs.
+The vocabulary is learned from the messages. `TextVectorization.adapt` of Keras
+publishes every word of theirs.
 
 The messages are the SMS Spam Collection where `KERAS_DP_DATA` names a folder
 with `sms_spam.csv.gz`, else synthetic: words drawn with a fixed seed.
@@ -56,13 +56,15 @@ def load():
 
 
 texts, labels = load()
-bag_of_words = layers.TextVectorization(
-    vocabulary=f"{SPAM} {HAM}".split(), output_mode="multi_hot"
-)
-x = np.asarray(bag_of_words(texts[:RECORDS]), "float32")
-x_test = np.asarray(bag_of_words(texts[4_500:]), "float32")
+texts, texts_test = texts[:RECORDS], texts[4_500:]
 y, y_test = labels[:RECORDS], labels[4_500:]
 os.chdir(tempfile.mkdtemp())  # Files are written there.
+
+bag_of_words = layers.TextVectorization(output_mode="multi_hot")
+bag_of_words.adapt(texts)
+x, x_test = (
+    np.asarray(bag_of_words(each), "float32") for each in (texts, texts_test)
+)
 
 model = keras.Sequential([keras.Input((x.shape[1],)), layers.Dense(1)])
 model.compile(

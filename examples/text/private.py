@@ -1,7 +1,8 @@
 """Text classification: spam among short messages, by the words they hold.
 
-The vocabulary is typed below. One that `TextVectorization.adapt` took from the
-messages would publish words of theirs.
+The vocabulary is learned from the messages. `TextVectorization.adapt` of Keras
+publishes every word of theirs; here noise decides on each, and one epsilon
+covers the words, the weights and the metrics of the training.
 
 The messages are the SMS Spam Collection where `KERAS_DP_DATA` names a folder
 with `sms_spam.csv.gz`, else synthetic: words drawn with a fixed seed.
@@ -17,6 +18,7 @@ import numpy as np
 from keras import layers
 
 import keras_dp
+from keras_dp import preprocessing
 
 QUICK = "KERAS_DP_QUICK" in os.environ
 RECORDS, EPOCHS = (512, 1) if QUICK else (4_500, 20)
@@ -58,13 +60,20 @@ def load():
 
 
 texts, labels = load()
-bag_of_words = layers.TextVectorization(
-    vocabulary=f"{SPAM} {HAM}".split(), output_mode="multi_hot"
-)
-x = np.asarray(bag_of_words(texts[:RECORDS]), "float32")
-x_test = np.asarray(bag_of_words(texts[4_500:]), "float32")
+texts, texts_test = texts[:RECORDS], texts[4_500:]
 y, y_test = labels[:RECORDS], labels[4_500:]
 os.chdir(tempfile.mkdtemp())  # Files are written there.
+
+ledger = keras_dp.PrivacyLedger.open("messages.ledger", dataset="messages")
+bag_of_words = preprocessing.TextVectorization(
+    noise_multiplier=3.0,
+    threshold_delta=1e-6,
+    max_keys=20,
+    output_mode="multi_hot",
+).adapt(texts, ledger)
+x, x_test = (
+    np.asarray(bag_of_words(each), "float32") for each in (texts, texts_test)
+)
 
 model = keras.Sequential([keras.Input((x.shape[1],)), layers.Dense(1)])
 model.compile(
@@ -72,7 +81,22 @@ model.compile(
     loss=keras.losses.BinaryCrossentropy(from_logits=True),
     metrics=[keras.metrics.BinaryAccuracy("accuracy", threshold=0.0)],
 )
-private = keras_dp.make_private(model, (x, y), target_epsilon=3, epochs=EPOCHS)
+private = keras_dp.make_private(
+    model,
+    (x, y),
+    target_epsilon=3,
+    epochs=EPOCHS,
+    batch_size=256,
+    ledger=ledger,
+    private_metrics={
+        "accuracy": keras_dp.PrivateMean(
+            keras_dp.GaussianAverageQuery(
+                1.0, noise_multiplier=10.0, denominator=256
+            ),
+            lambda y, logit: (logit > 0) == (y > 0),
+        )
+    },
+)
 private.fit()
 
 model.save("model.keras")

@@ -367,4 +367,5 @@ class TestExamples:
 
         assert reached.batch_size == (256 if side == "plain" else None)
         history = reached.fit(1, []).history
-        assert len(history["loss"]) == 1
+        # What the private side shows is noised, and holds no loss.
+        assert len(history["loss" if side == "plain" else "accuracy"]) == 1
