@@ -20,6 +20,9 @@ from keras_dp.training.run import TrainingRun
 
 Result = TypeVar("Result")
 
+# As "metrics/" in a training: reports sum up what begins alike.
+_PREFIX = "preprocessing/"
+
 
 def released(
     ledger: PrivacyLedger,
@@ -142,7 +145,7 @@ class Adapter(abc.ABC):
 
     def planned_round(self) -> Round:
         """Returns the round that `adapt` records: its price is known before."""
-        return Round(FullDataset(drawn_by_library=True), self.events())
+        return Round(FullDataset(drawn_by_library=True), self.events(_PREFIX))
 
     def adapt(
         self,

@@ -176,4 +176,6 @@ class TestRefuses:
 def test_the_round_is_known_before() -> None:
     planned = Discretization((0, 1), 2, 4.0).planned_round()
 
-    assert planned.queries == (GaussianSum("discretization", 1.0, 4.0),)
+    assert planned.queries == (
+        GaussianSum("preprocessing/discretization", 1.0, 4.0),
+    )

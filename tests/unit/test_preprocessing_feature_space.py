@@ -214,7 +214,7 @@ class TestVocabularies:
         ).events()
 
         assert round_.queries[0] == dataclasses.replace(
-            town, name="town/vocabulary"
+            town, name="preprocessing/town/vocabulary"
         )
         alone = Normalization((0, 1), 4.0).planned_round()
         price = AnalyticGaussian().epsilon

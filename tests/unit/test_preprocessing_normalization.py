@@ -284,5 +284,7 @@ class TestRefuses:
 def test_the_round_is_known_before() -> None:
     planned = Normalization((0, 1), 3.0).planned_round()
 
-    assert planned.queries == (GaussianSum("normalization", 1.0, 3.0),)
+    assert planned.queries == (
+        GaussianSum("preprocessing/normalization", 1.0, 3.0),
+    )
     assert planned.sampling.drawn_by_library

@@ -174,4 +174,4 @@ class TestRefuses:
 def test_the_round_is_known_before() -> None:
     planned = PCA(60, 4.0).planned_round()
 
-    assert planned.queries == (GaussianSum("pca", 1.0, 4.0),)
+    assert planned.queries == (GaussianSum("preprocessing/pca", 1.0, 4.0),)

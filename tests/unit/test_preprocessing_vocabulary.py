@@ -339,7 +339,8 @@ class TestEveryAdapter:
         assert round_ == (adapter.planned_round(), 1)
         (event,) = round_[0].queries
         assert event == ThresholdedSum(
-            "vocabulary", 1.0, 0.1, adapter.max_keys, event.threshold
+            *("preprocessing/vocabulary", 1.0, 0.1, adapter.max_keys),
+            event.threshold,
         )
         assert round_[0].sampling == FullDataset(drawn_by_library=True)
         assert ledger.runs[0].name == "preprocessing"
