@@ -184,15 +184,10 @@ class Fourier(Accountant):
             return Bounds(math.inf, math.inf)
         if delta == 0:  # Infinite but for some noise that is not Gaussian.
             return Bounds(0.0, math.inf)
-        slack, rest = split(rounds)
-        if slack is None:
-            return _epsilon_bounds(rounds, float(delta), width)
-        found = Bounds(0.0, 0.0)
-        if rest:
-            found = _epsilon_bounds(rest, float(delta), width)
-        upper = Fourier(width).epsilon_of(rounds, delta)
-        return Bounds(
-            found.lower, upper, _WITH_SLACK.format(method=found.method)
+        return _beside_slack(
+            rounds,
+            lambda of: _epsilon_bounds(of, float(delta), width),
+            lambda: Fourier(width).epsilon_of(rounds, delta),
         )
 
     def delta_bounds(
@@ -224,15 +219,10 @@ class Fourier(Accountant):
             return Bounds(0.0, 0.0)
         if has_bare_sum(rounds):
             return Bounds(1.0, 1.0)
-        slack, rest = split(rounds)
-        if slack is None:
-            return _delta_bounds(rounds, float(epsilon), width)
-        found = Bounds(0.0, 0.0)
-        if rest:
-            found = _delta_bounds(rest, float(epsilon), width)
-        upper = Fourier(width).delta_of(rounds, epsilon)
-        return Bounds(
-            found.lower, upper, _WITH_SLACK.format(method=found.method)
+        return _beside_slack(
+            rounds,
+            lambda of: _delta_bounds(of, float(epsilon), width),
+            lambda: Fourier(width).delta_of(rounds, epsilon),
         )
 
     @override
@@ -270,6 +260,25 @@ class Fourier(Accountant):
                 lambda: allocation.upper_delta(rounds, epsilon), 1.0
             )
         return _delta_bounds(rounds, epsilon, self.relative_width).upper
+
+
+def _beside_slack(
+    rounds: tuple[CountedMechanism, ...],
+    bounds: Callable[[tuple[CountedMechanism, ...]], Bounds],
+    upper: Callable[[], float],
+) -> Bounds:
+    """Returns bounds of which the upper one has the slack of the rounds.
+
+    Args:
+        rounds: At least one.
+        bounds: Of the rounds without slack, or of those that are left.
+        upper: The upper bound of rounds with slack.
+    """
+    slack, rest = split(rounds)
+    if slack is None:
+        return bounds(rounds)
+    found = bounds(rest) if rest else Bounds(0.0, 0.0)
+    return Bounds(found.lower, upper(), _WITH_SLACK.format(method=found.method))
 
 
 def _epsilon_bounds(
