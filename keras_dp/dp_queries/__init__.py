@@ -9,6 +9,7 @@ from keras_dp.dp_queries.dp_query import (
     DPQuery,
     GaussianEvent,
     LeafNoise,
+    Mechanism,
     QueryResult,
 )
 from keras_dp.dp_queries.encoded_sum_query import EncodedSumQuery
@@ -59,6 +60,7 @@ __all__ = [
     "KSDenoisedQuery",
     "LazyRecords",
     "LeafNoise",
+    "Mechanism",
     "NestedQuery",
     "NoPrivacyAverageQuery",
     "NoPrivacyQuantileEstimatorQuery",

@@ -10,6 +10,7 @@ from keras_dp import _check, ledger
 from keras_dp.dp_queries.dp_query import (
     DPQuery,
     LeafNoise,
+    Mechanism,
     Nest,
     QueryResult,
 )
@@ -151,6 +152,19 @@ class AdaptiveSumQuery(SummingQuery):
             *self.sum_query.ledger_events(sum_event, name),
             *self.side_query.ledger_events(side_event, side_name),
         )
+
+    @override
+    def mechanisms(
+        self, sample_state: AdaptiveSample, global_state: Any
+    ) -> list[Mechanism]:
+        return [
+            *self.sum_query.mechanisms(
+                sample_state.sum_state, global_state.sum_state
+            ),
+            *self.side_query.mechanisms(
+                sample_state.side_state, self.side_state(global_state)
+            ),
+        ]
 
     @property
     @override

@@ -48,6 +48,20 @@ class LeafNoise(NamedTuple):
     group: str = ""
 
 
+class Mechanism(NamedTuple):
+    """A query that adds its own noise, in one round.
+
+    Attributes:
+        query: Makes one ledger event.
+        sample_state: The sum that its event bounds.
+        global_state: The state before the release.
+    """
+
+    query: "DPQuery"
+    sample_state: Nest
+    global_state: Nest
+
+
 class DPQuery(Configured, abc.ABC):
     """A mechanism that answers a sum over the records of one sample.
 
@@ -154,6 +168,19 @@ class DPQuery(Configured, abc.ABC):
             event: A `QueryResult.event` or `planned_event`, with values.
             name: Name of the records; leaf queries of a nest extend it.
         """
+
+    def mechanisms(
+        self, sample_state: Nest, global_state: Nest
+    ) -> list[Mechanism]:
+        """Returns what each of `ledger_events` is the event of, in order.
+
+        An auditor compares the sum in it with the bound in the event.
+
+        Args:
+            sample_state: A finished sample.
+            global_state: The state that it is released with.
+        """
+        return [Mechanism(self, sample_state, global_state)]
 
     @property
     def adapts(self) -> bool:

@@ -12,6 +12,7 @@ from keras_dp import _nests, ledger
 from keras_dp.dp_queries.dp_query import (
     DPQuery,
     LeafNoise,
+    Mechanism,
     Nest,
     QueryResult,
 )
@@ -178,6 +179,16 @@ class NestedQuery(DPQuery):
                 query.ledger_events(own, f"{name}/{path}" if path else name)
             )
         return tuple(events)
+
+    @override
+    def mechanisms(
+        self, sample_state: Nest, global_state: Nest
+    ) -> list[Mechanism]:
+        return [
+            mechanism
+            for query, sample, state in self._zip(sample_state, global_state)
+            for mechanism in query.mechanisms(sample, state)
+        ]
 
     @override
     def derive_metrics(self, global_state: Nest) -> dict[str, tf.Tensor]:

@@ -6,7 +6,13 @@ import tensorflow as tf
 from typing_extensions import override
 
 from keras_dp import ledger
-from keras_dp.dp_queries.dp_query import DPQuery, LeafNoise, Nest, QueryResult
+from keras_dp.dp_queries.dp_query import (
+    DPQuery,
+    LeafNoise,
+    Mechanism,
+    Nest,
+    QueryResult,
+)
 
 
 class WrappingQuery(DPQuery):
@@ -95,6 +101,13 @@ class WrappingQuery(DPQuery):
         self, event: Nest, name: str = "records"
     ) -> tuple[ledger.SumQueryEvent, ...]:
         return self.inner.ledger_events(event, name)
+
+    @override
+    def mechanisms(
+        self, sample_state: Nest, global_state: Nest
+    ) -> list[Mechanism]:
+        state = self.inner_state(global_state)
+        return self.inner.mechanisms(sample_state, state)
 
     @property
     @override

@@ -158,6 +158,26 @@ class TestContract:
         assert case.query.ledger_events(planned, "r") == case.events
         Round(FullDataset(), case.query.ledger_events(planned))  # Valid.
 
+    def test_each_event_has_a_mechanism_of_that_event(self, case):
+        state = case.query.initial_global_state(3)
+        sample = case.query.initial_sample_state(case.template)
+
+        events = [
+            mechanism.query.ledger_events(
+                mechanism.query.planned_event(mechanism.global_state), "r"
+            )
+            for mechanism in case.query.mechanisms(sample, state)
+        ]
+
+        assert [
+            dataclasses.replace(event, name="r") for (event,) in events
+        ] == [
+            dataclasses.replace(event, name="r")
+            for event in case.query.ledger_events(
+                case.query.planned_event(state), "r"
+            )
+        ]
+
     def test_the_next_release_costs_what_its_state_plans(self, case):
         _, sample, first = self.released(case)
         planned = case.query.planned_event(first.global_state)
