@@ -1,6 +1,8 @@
 """A Keras optimizer that takes private answers, and only those."""
 
-from collections.abc import Mapping
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
 import keras
@@ -23,6 +25,8 @@ from keras_dp.optimizers.inner_optimizer import apply_once, check_inner
 from keras_dp.optimizers.ledger_of_chief import LedgerOfChief
 from keras_dp.optimizers.private_round import PrivateRound
 from keras_dp.optimizers.wrapping_optimizer import WrappingOptimizer
+
+Rewind = Callable[[], None]
 
 # In float32 the norms of gradients below this are rounded to 0.
 _SMALLEST_CLIP = 1e-12
@@ -120,6 +124,8 @@ class DPOptimizer(WrappingOptimizer):
         self.is_recording = False
         self._ledger = None
         self._round: PrivateRound | None = None
+        self._change: Callable[[PrivateRound], PrivateRound] | None = None
+        self._changed: PrivateRound | None = None
         self._state: DrawnState | None = None
 
     @property
@@ -313,6 +319,46 @@ class DPOptimizer(WrappingOptimizer):
         """Returns the public scalars of the queries' state, by name."""
         return self.round.metrics(self.read_state())
 
+    @contextlib.contextmanager
+    def rehearsing(
+        self, ledger: ledger_lib.PrivacyLedger, observed: PrivateRound
+    ) -> Iterator[Rewind]:
+        """Records in another ledger, and asks by another round, for a while.
+
+        Guarantee: afterwards the state of queries and inner optimizer, seeds
+        included, is what it was.
+
+        Args:
+            ledger: One with the header of the optimizer's own.
+            observed: Asks the queries of `round`.
+
+        Yields:
+            A function that puts the state back at once.
+        """
+        own, changed = self._ledger, self._change
+        variables = [*self.variables, *self._built_state.variables]
+        values = [tf.identity(variable) for variable in variables]
+
+        def rewind() -> None:
+            for variable, value in zip(variables, values, strict=True):
+                variable.assign(value)
+
+        self._ledger = ledger
+        self.change_round(lambda _: observed)
+        try:
+            yield rewind
+        finally:
+            self._ledger = own
+            self.change_round(changed)
+            rewind()
+
+    def state_digests(self) -> list[str]:
+        """Returns SHA-256 of the state of each query, seeds included."""
+        return [
+            hashlib.sha256(variable.numpy().tobytes()).hexdigest()
+            for variable in self._built_state.variables
+        ]
+
     @property
     def round(self) -> PrivateRound:
         """The queries of each round, and how they are answered.
@@ -322,7 +368,21 @@ class DPOptimizer(WrappingOptimizer):
         """
         if self._round is None:
             raise _not_built()
-        return self._round
+        if self._change is not None and self._changed is None:
+            self._changed = self._change(self._round)
+        return self._changed or self._round
+
+    def change_round(
+        self, change: Callable[[PrivateRound], PrivateRound] | None
+    ) -> None:
+        """Has another round of the same queries ask them, for an audit.
+
+        Steps that were compiled keep the one that they were compiled with.
+
+        Args:
+            change: Makes it of `round`; `None` for `round` itself.
+        """
+        self._change, self._changed = change, None
 
     @property
     def seed(self) -> int | None:

@@ -331,6 +331,11 @@ class Sampler(abc.ABC):
         """
         return self._batches(change, *self._words())
 
+    def draws(self) -> Iterator[Draw]:
+        """Yields fresh samples without end, as rows: no record is read."""
+        words, places, _ = self._words()
+        return self._draws(words, places)
+
     def in_order(self, change: Change | None = None) -> Iterator[Nest]:
         """Yields the records that are drawn from, all of them once, in order.
 

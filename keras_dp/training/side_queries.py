@@ -105,6 +105,11 @@ class SideQueries:
             queries[_STATISTICS] = self.statistics
         return queries
 
+    @property
+    def variables(self) -> list[keras.Variable]:
+        """The means of the private metrics over an epoch, as variables."""
+        return [v for each in self._trackers.values() for v in each.variables]
+
     def templates(self, layers: list[keras.Layer]) -> dict[str, Any]:
         """Returns what one record of each query looks like.
 

@@ -1,0 +1,125 @@
+"""A round that keeps its sums for an audit, and can repeat earlier answers."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+from typing_extensions import override
+
+from keras_dp.optimizers.private_round import PrivateRound, Released
+from keras_dp.optimizers.record_batch import RecordBatch
+
+# So far above any norm that no record is clipped.
+_NO_CLIP = 1e6
+
+
+class Kept:
+    """Keeps the last value of a nest of tensors, of fixed shapes."""
+
+    def __init__(self) -> None:
+        self._structure: Any = None
+        self._variables: list[tf.Variable] = []
+
+    def keep(self, nest: Any) -> None:
+        """Stores a nest; also inside of a `tf.function`."""
+        leaves = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(nest)]
+        if self._structure is None:
+            with tf.init_scope():
+                self._variables = [
+                    tf.Variable(tf.zeros(leaf.shape, leaf.dtype))
+                    for leaf in leaves
+                ]
+            self._structure = tf.nest.map_structure(lambda _: 0, nest)
+        for variable, leaf in zip(self._variables, leaves, strict=True):
+            variable.assign(leaf)
+
+    def read(self) -> Any:
+        """Returns the nest as it was stored last."""
+        values = [tf.identity(variable) for variable in self._variables]
+        return tf.nest.pack_sequence_as(self._structure, values)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ObservedRound(PrivateRound):
+    """Answers as another round does, and keeps what went in and came out.
+
+    Everything it keeps is secret. The last answers can be repeated in the
+    next round: whatever then differs between two samples got there past the
+    queries.
+
+    Attributes:
+        sums: The sample that was released last, by name of the query.
+        released: The last release.
+        repeats: Whether the next release repeats the last one, boolean.
+        loosening: Factor of the clip of queries that keep it in their state.
+            Sums then tell records apart that the clip makes alike.
+    """
+
+    sums: Kept = dataclasses.field(default_factory=Kept)
+    released: Kept = dataclasses.field(default_factory=Kept)
+    repeats: tf.Variable = dataclasses.field(
+        default_factory=lambda: tf.Variable(False, trainable=False)
+    )
+    loosening: tf.Variable = dataclasses.field(
+        default_factory=lambda: tf.Variable(
+            1.0, trainable=False, dtype=tf.float64
+        )
+    )
+
+    def loosen(self, *, loose: bool) -> None:
+        """Has the clip bind no record, or as it is."""
+        self.loosening.assign(_NO_CLIP if loose else 1.0)
+
+    @override
+    def accumulate(
+        self,
+        state: Mapping[str, Any],
+        sample: Mapping[str, Any],
+        variables: list[Any],
+        batches: Mapping[str, RecordBatch],
+    ) -> dict[str, Any]:
+        loosened = {
+            name: _with_clips(own, self.loosening)
+            for name, own in state.items()
+        }
+        return super().accumulate(loosened, sample, variables, batches)
+
+    @override
+    def release(
+        self,
+        sample: Mapping[str, Any],
+        state: Mapping[str, Any],
+        variables: list[Any],
+        planned: Mapping[str, Any],
+    ) -> Released:
+        self.sums.keep(dict(sample))
+        new = super().release(sample, state, variables, planned)
+        if self.released._structure is None:
+            self.released.keep(new)
+        released = tf.cond(
+            self.repeats,
+            self.released.read,
+            lambda: tf.nest.map_structure(tf.identity, new),
+        )
+        self.released.keep(released)
+        return Released(*released)
+
+
+def _with_clips(state: Any, factor: tf.Variable) -> Any:
+    """Returns a state whose clips are multiplied, at any depth."""
+    fields = getattr(state, "_fields", None)
+    if fields is not None:
+        return type(state)(
+            **{
+                name: part * tf.cast(factor, part.dtype)
+                if name == "l2_norm_clip"
+                else _with_clips(part, factor)
+                for name, part in zip(fields, state, strict=True)
+            }
+        )
+    if isinstance(state, Mapping):
+        return {key: _with_clips(part, factor) for key, part in state.items()}
+    if isinstance(state, (list, tuple)):
+        return type(state)(_with_clips(part, factor) for part in state)
+    return state
