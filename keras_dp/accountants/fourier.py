@@ -271,7 +271,7 @@ def _beside_slack(
 
     Args:
         rounds: At least one.
-        bounds: Of the rounds without slack, or of those that are left.
+        bounds: They hold for the rounds without slack, or for those left.
         upper: The upper bound of rounds with slack.
     """
     slack, rest = split(rounds)
