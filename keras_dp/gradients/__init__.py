@@ -13,7 +13,7 @@ from keras_dp.gradients.checks.adapted_layers import (
 )
 from keras_dp.gradients.checks.self_check import check_loss_splits, self_check
 from keras_dp.gradients.engine import GradientEngine, PerExampleGradients
-from keras_dp.gradients.records.records import GradientRecords
+from keras_dp.gradients.records.records import GradientRecords, ZeroRecords
 from keras_dp.gradients.rules.batch_normalization import (
     ExampleStatistics,
     update_statistics,
@@ -33,6 +33,7 @@ __all__ = [
     "GradientRecords",
     "PerExampleGradients",
     "TracedMaps",
+    "ZeroRecords",
     "adapted_layers",
     "batch_losses",
     "check_loss_splits",

@@ -88,6 +88,9 @@ class PrivateRound:
         """
         return repr((dict(self.queries), self.groups))
 
+    def prepare(self) -> None:
+        """Is called before each sample, outside of what is compiled."""
+
     def initial_state(self, seed: int | None) -> dict[str, Any]:
         """Returns the global state of each query."""
         each = children(seed, len(self.queries))

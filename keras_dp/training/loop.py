@@ -178,6 +178,16 @@ class TrainingLoop:
         return self._optimizer.round.ledger_events(event, self._bound_factor)
 
     @property
+    def run_number(self) -> int | None:
+        """The number of its run in the ledger, `None` without one."""
+        return None if self._run is None else self._run.number
+
+    @property
+    def adapter(self) -> DataAdapter:
+        """Where samples come from."""
+        return self._adapter
+
+    @property
     def _bound_factor(self) -> int:
         grouping = self._adapter.grouping
         return 1 if grouping is None else grouping.bound_factor

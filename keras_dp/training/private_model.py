@@ -22,6 +22,7 @@ from keras_dp.keras_internals import (
 )
 from keras_dp.ledger import Round
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
+from keras_dp.optimizers.private_round import PrivateRound
 from keras_dp.sampling import Sampler
 from keras_dp.training.batch_computation import BatchKind
 from keras_dp.training.class_weights import with_class_weights
@@ -520,6 +521,31 @@ class PrivateModel(HeldModel):
                 self._loop.advise(batch)
         self._step.check_unchanged(self.model, self.optimizer)
         return self._step
+
+    @property
+    def run_number(self) -> int | None:
+        """The number of the run of the present `fit`, once it has rounds."""
+        return None if self._loop is None else self._loop.run_number
+
+    def change_round(
+        self, change: Callable[[DataAdapter, PrivateRound], PrivateRound] | None
+    ) -> None:
+        """Has another round of the same queries ask them from now on.
+
+        The step is compiled anew.
+
+        Args:
+            change: Makes it of where the samples of the present `fit` come
+                from, and of the optimizer's own round; `None` for the latter.
+        """
+        self._step = None
+        if change is None:
+            self.optimizer.change_round(None)
+            return
+        if self._loop is None:
+            raise PrivateTrainingError("`change_round` must be called in fit.")
+        adapter = self._loop.adapter
+        self.optimizer.change_round(lambda own: change(adapter, own))
 
     def step_parts(self) -> StepParts:
         """Returns what the steps of training are made of, once it is built."""

@@ -112,6 +112,11 @@ class TrainingRun:
         self._own, self._coming = 0, coming
 
     @property
+    def number(self) -> int | None:
+        """Its number in the ledger, `None` before its first rounds."""
+        return None if self._run is None else self._run.number
+
+    @property
     def has_limit(self) -> bool:
         """Whether a target or an account may end it."""
         return self._limit is not None or self._account is not None

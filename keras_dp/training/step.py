@@ -117,6 +117,8 @@ class TrainingStep:
             The metrics so far, and the event of the release, `None` if the
             sample goes on, or is released by `release`.
         """
+        if kind.first:
+            self._parts.optimizer.round.prepare()
         if not kind.last:
             self._computation.make_sums()
         parts: tuple[Any, ...] = (*step.data, step.mask)

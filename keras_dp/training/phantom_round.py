@@ -1,0 +1,217 @@
+"""Rounds in which records of no data take part, to be found again."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+from typing_extensions import override
+
+from keras_dp.dp_queries import (
+    DPQuery,
+    GaussianAverageQuery,
+    GaussianSumQuery,
+    NormalizedQuery,
+)
+from keras_dp.errors import PrivateTrainingError
+from keras_dp.gradients import GradientRecords, ZeroRecords
+from keras_dp.ledger import GaussianSum
+from keras_dp.optimizers.private_round import (
+    GRADIENTS,
+    PrivateRound,
+    Released,
+)
+from keras_dp.optimizers.record_batch import RecordBatch
+
+# Phantoms come to the query longer than the clip, which it has to enforce.
+_LENGTH = 2.0
+_LARGEST_LOG = 700.0
+
+
+class Phantoms:
+    """Records that take part beside the real ones, each in its own coordinate.
+
+    Attributes:
+        count: How many there are.
+        draws: For each round, which of them take part, as places in [0,
+            count), -1 for padding, int32 `[most]`.
+        probability: The chance of one that may take part to do so.
+        present: The draw of this round.
+        scores: For each, the logarithm of the likelihood ratio of all answers
+            so far, between "took part" and "never did", float64 `[count]`.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        probability: float,
+        most: int,
+        draws: Iterator[npt.NDArray[np.int32]],
+    ) -> None:
+        """Draws nothing yet.
+
+        Args:
+            count: How many, at least 1.
+            probability: In (0, 1].
+            most: The most that take part in one round.
+            draws: Endless; each `[most]`.
+        """
+        self.count, self.probability, self.draws = count, probability, draws
+        self.present = tf.Variable(
+            tf.fill([most], tf.constant(-1, tf.int32)), trainable=False
+        )
+        self.scores = tf.Variable(
+            tf.zeros([count], tf.float64), trainable=False
+        )
+
+    def add_to_scores(self, answer: tf.Tensor, multiplier: tf.Tensor) -> None:
+        """Takes in the answers of a round.
+
+        Args:
+            answer: In units of the noise's standard deviation, `[count]`.
+            multiplier: Noise over the bound of a record.
+        """
+        shift = 1 / multiplier
+        log_ratio = tf.cast(answer, tf.float64) * shift - 0.5 * shift**2
+        # log(1 - q + q e^r); beyond 700, float64 would overflow.
+        rise = tf.math.expm1(tf.minimum(log_ratio, _LARGEST_LOG))
+        self.scores.assign_add(tf.math.log1p(self.probability * rise))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PhantomRound(PrivateRound):
+    """A round with phantoms in it.
+
+    The record of the gradients gets one part more, a vector with a coordinate
+    for each phantom. It is zero for real records: their norms, their clip and
+    what they add are what they were. A phantom is zero everywhere else.
+
+    Guarantee: that of the queries. The real records are released as their own
+    sum with its noise; the vector of the phantoms, independent of
+    all data, is released with noise of its own.
+
+    Attributes:
+        phantoms: Who they are.
+    """
+
+    phantoms: Phantoms = dataclasses.field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        query = self.queries[GRADIENTS]
+        if self.groups is not None or not _is_plain(query):
+            raise PrivateTrainingError(
+                "Phantom canaries must be answered by a Gaussian sum or "
+                f"average of all variables. Received: query={query!r}, "
+                f"groups={self.groups!r}. Audit the same training with "
+                "GaussianAverageQuery, or by input canaries."
+            )
+
+    @override
+    def prepare(self) -> None:
+        self.phantoms.present.assign(next(self.phantoms.draws))
+
+    @override
+    def templates(
+        self, variables: list[Any], side_templates: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        found = super().templates(variables, side_templates)
+        own = tf.TensorSpec([self.phantoms.count], tf.float32)
+        return {**found, GRADIENTS: [*found[GRADIENTS], own]}
+
+    @override
+    def accumulate(
+        self,
+        state: Mapping[str, Any],
+        sample: Mapping[str, Any],
+        variables: list[Any],
+        batches: Mapping[str, RecordBatch],
+    ) -> dict[str, Any]:
+        gradients = batches[GRADIENTS]
+        rows = gradients.records[0].squared_norms().shape[0]
+        nothing = ZeroRecords(rows, tf.zeros([self.phantoms.count]))
+        records = [*gradients.records, nothing]
+        batches = {**batches, GRADIENTS: gradients._replace(records=records)}
+        return super().accumulate(state, sample, variables, batches)
+
+    @override
+    def release(
+        self,
+        sample: Mapping[str, Any],
+        state: Mapping[str, Any],
+        variables: list[Any],
+        planned: Mapping[str, Any],
+    ) -> Released:
+        query, phantoms = self.queries[GRADIENTS], self.phantoms
+        present = tf.convert_to_tensor(phantoms.present)
+        rows = present.shape[0]
+        length = _LENGTH * tf.cast(planned[GRADIENTS].l2_norm_bound, tf.float32)
+        records = [
+            *(ZeroRecords(rows, tf.zeros_like(v)) for v in variables),
+            _Coordinates(length, present, phantoms.count),
+        ]
+        with_phantoms = query.accumulate_records(
+            query.derive_sample_params(state[GRADIENTS]),
+            sample[GRADIENTS],
+            records,
+            present >= 0,
+        )
+        released = super().release(
+            {**sample, GRADIENTS: with_phantoms}, state, variables, planned
+        )
+        *gradients, answer = released.gradients
+        *_, noise = query.result_noise(
+            state[GRADIENTS], released.answers[GRADIENTS]
+        )
+        event = planned[GRADIENTS]
+        phantoms.add_to_scores(
+            tf.cast(answer, tf.float64) / noise.scale,
+            event.noise_stddev / event.l2_norm_bound,
+        )
+        answers = {**released.answers, GRADIENTS: gradients}
+        return released._replace(gradients=gradients, answers=answers)
+
+
+class _Coordinates(GradientRecords):
+    """Each record is a multiple of the unit vector of its place."""
+
+    def __init__(
+        self, length: tf.Tensor, places: tf.Tensor, count: int
+    ) -> None:
+        self._lengths = tf.fill(places.shape, length)
+        self._places, self._count = tf.maximum(places, 0), count
+
+    @override
+    def squared_norms(self) -> tf.Tensor:
+        return tf.square(self._lengths)
+
+    @override
+    def weighted_sum(self, weights: tf.Tensor) -> tf.Tensor:
+        values = self._lengths * tf.cast(weights, self._lengths.dtype)
+        return tf.math.unsorted_segment_sum(values, self._places, self._count)
+
+    @override
+    def materialize(self) -> tf.Tensor:
+        unit = tf.one_hot(self._places, self._count, dtype=tf.float32)
+        return self._lengths[:, tf.newaxis] * unit
+
+    @override
+    def take(self, indices: tf.Tensor) -> GradientRecords:
+        raise NotImplementedError("Phantoms are summed all at once.")
+
+    @override
+    def grouped(self, size: int, weights: tf.Tensor) -> GradientRecords:
+        raise NotImplementedError("Phantoms make no microbatches.")
+
+
+def _is_plain(query: DPQuery) -> bool:
+    """Returns whether a query adds Gaussian noise to one clipped vector."""
+    while isinstance(query, NormalizedQuery):
+        query = query.inner
+    if type(query) not in (GaussianSumQuery, GaussianAverageQuery):
+        return False
+    state = query.initial_global_state()
+    (event,) = query.ledger_events(query.planned_event(state))
+    return isinstance(event, GaussianSum) and event.noise_stddev > 0
