@@ -1,8 +1,13 @@
 """Auditing: does a training keep the promise that its ledger states?
 
-Canaries are records that are put in or left out at random. What a training
-tells of them bounds epsilon from below. No TensorFlow.
+`check` runs rounds on neighbouring samples and compares them with the ledger.
+Canaries are records that are put in or left out at random: what a training
+tells of them bounds epsilon from below.
+
+TensorFlow is imported with `check`, not before: scores and verdicts need none.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from keras_dp.auditing.canaries.coins import FairCoins
 from keras_dp.auditing.canaries.record_canaries import (
@@ -19,10 +24,15 @@ from keras_dp.auditing.lower_bound import Estimator, LowerBound
 from keras_dp.auditing.scores import Scores
 from keras_dp.auditing.verdicts import Judgement, judgements, write_verdict
 
+if TYPE_CHECKING:
+    from keras_dp.auditing.replay import CheckReport, Finding, check
+
 __all__ = [
+    "CheckReport",
     "ClopperPearson",
     "Estimator",
     "FairCoins",
+    "Finding",
     "GaussianModel",
     "Judgement",
     "LowerBound",
@@ -30,9 +40,22 @@ __all__ = [
     "OneRunFDP",
     "RecordCanaries",
     "Scores",
+    "check",
     "judgements",
     "mislabelled",
     "p_value_of_claim",
     "random_labels",
     "write_verdict",
 ]
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name in ("CheckReport", "Finding", "check"):
+            from keras_dp.auditing import replay
+
+            return getattr(replay, name)
+        raise AttributeError(
+            f"module 'keras_dp.auditing' has no attribute {name!r}"
+        )

@@ -1,0 +1,434 @@
+"""Runs rounds on neighbouring samples, and compares them with the ledger."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_dp import _check, ledger
+from keras_dp.auditing.replay import draw, noise, sensitivity
+from keras_dp.auditing.replay.findings import CheckReport, Finding
+from keras_dp.auditing.replay.neighbours import (
+    Rows,
+    neighbours,
+    only,
+    small_batch,
+    without,
+)
+from keras_dp.errors import (
+    GradientCheckError,
+    LedgerError,
+    PrivateTrainingError,
+    UnsupportedLayerError,
+)
+from keras_dp.sampling import Sampler
+from keras_dp.training import PrivateModel
+from keras_dp.training.data_adapter import DataAdapter, PhysicalStep
+from keras_dp.training.rehearsal import Observation, Rehearsal
+
+# Sums of single records add up to that of the sample, to float32's accuracy.
+_ADDITIVE = 1e-3
+
+
+def check(
+    private_model: PrivateModel, batches: Any, *, records: int = 8
+) -> CheckReport:
+    """Compares rounds on neighbouring samples with what a ledger says of them.
+
+    A round runs again and again from one state and one seed, each time with
+    another record in one place: as it is, of zeros, huge, with NaN, twice, or
+    not there. The step, the queries and the recorder are those of `fit`; the
+    ledger is one in memory. Then weights, states and metrics are put back. It
+    asks:
+
+    * sensitivity: does a record move the sum of each query by no more than the
+      bound that the ledger holds?
+    * independence: does it leave alone what the others contribute?
+    * flow: with the same answers, is everything else the same: weights,
+      states, seeds, logs, whatever the record?
+    * noise: is it that of the ledger, and new in each round and each query?
+    * record: does the ledger hold the round before it runs, and is the real
+      ledger intact?
+    * draw: does the sampler draw as its event says?
+
+    Passing is no proof: it looks at a few records, and at a state that has
+    trained as far as the model has. What it finds is real. The report depends
+    on the records: check on public or made-up data of the same shapes, or keep
+    the report as secret as the data.
+
+    Args:
+        private_model: Compiled, on one device. It may have trained.
+        batches: Anything that `fit` takes: a sampler, or `(x, y)` or `(x, y,
+            sample_weight)`, or an iterable of such batches. Of the data, the
+            first batch is used.
+        records: How many records, or units of several rows, a sample has;
+            >= 2.
+
+    Returns:
+        All that was found and measured.
+
+    Raises:
+        TypeError: An argument is of another kind.
+        PrivateTrainingError: The model is not compiled, or it trains on
+            several devices.
+
+    Source: the idea of running a mechanism on neighbours and looking at all
+    that moves is that of "Re:cord-play" (2026), arXiv:2602.17454.
+
+    >>> import keras, keras_dp, numpy as np
+    >>> x = np.random.default_rng(0).normal(size=[64, 3]).astype("float32")
+    >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    >>> private = keras_dp.PrivateModel(model)
+    >>> private.compile(
+    ...     keras_dp.DPSGD(0.1,
+    ...         ledger=keras_dp.PrivacyLedger.in_memory(dataset="doc"),
+    ...         query=keras_dp.GaussianAverageQuery(1.0, 1.1, denominator=16)),
+    ...     loss="mse", private_metrics={})
+    >>> samples = keras_dp.PoissonBatches(
+    ...     (x, x[:, :1]), sampling_probability=0.25)
+    >>> check(private, samples).passed
+    True
+    """
+    _check.kind(PrivateModel, private_model=private_model)
+    _check.integer_at_least(2, records=records)
+    adapter = DataAdapter(_source(batches))
+    ready = private_model._prepared(adapter.source)
+    if ready.replicas.are_many:
+        raise PrivateTrainingError(
+            "`private_model` must train on one device to be checked. Received: "
+            f"the strategy {private_model.distribute_strategy!r}. Make the "
+            "same model outside of its scope."
+        )
+    found = _Findings()
+    _look_at_ledger(private_model, found)
+    if isinstance(adapter.source, Sampler):
+        for departure in draw.departures(adapter.source):
+            found.add("draw", repr(adapter.source), departure + ".")
+    group = 1 if adapter.grouping is None else adapter.grouping.rows
+    first = _first_batch(adapter)
+    batch = small_batch(first, group, group * records)
+    try:
+        with Rehearsal(private_model, adapter).begun(batch) as rehearsal:
+            _look_at_rounds(rehearsal, batch, group, adapter, found)
+            _look_at_noise(rehearsal, batch, found)
+    except (
+        GradientCheckError,
+        PrivateTrainingError,
+        UnsupportedLayerError,
+    ) as refusal:
+        found.add("refusal", private_model.model.name, str(refusal))
+    return CheckReport(
+        tuple(found.findings),
+        tuple(sorted(found.exposed)),
+        tuple(found.measured),
+        tuple(found.not_measured),
+    )
+
+
+class _Findings:
+    """Collects findings, each once."""
+
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+        self.measured: list[str] = []
+        self.not_measured: list[str] = []
+        self.exposed: set[str] = set()
+
+    def add(self, question: Any, where: str, message: str) -> None:
+        known = {(each.question, each.where) for each in self.findings}
+        if (question, where) not in known:
+            self.findings.append(Finding(question, where, message))
+
+
+def _source(samples: Any) -> Any:
+    if isinstance(samples, Sampler | tf.data.Dataset):
+        return samples
+    if isinstance(samples, tuple) and len(samples) in (2, 3):
+        return samples
+    return next(iter(samples))
+
+
+def _first_batch(adapter: DataAdapter) -> PhysicalStep:
+    source = adapter.source
+    if adapter.is_sampler:
+        # An empty sample says nothing.
+        for data in adapter.dataset():
+            batch = adapter.step_from(data)
+            if bool(tf.reduce_any(batch.mask)):
+                return batch
+    if isinstance(source, tf.data.Dataset):
+        source = next(iter(source))
+    return adapter.step_from(source)
+
+
+def _look_at_ledger(private_model: PrivateModel, found: _Findings) -> None:
+    """Verifies the chain of hashes of the ledger itself."""
+    own = private_model.optimizer.required_ledger()
+    if not isinstance(own, ledger.PrivacyLedger):
+        return
+    try:
+        own.verify()
+    except LedgerError as error:
+        found.add("record", repr(own), str(error))
+
+
+def _look_at_rounds(
+    rehearsal: Rehearsal,
+    batch: PhysicalStep,
+    group: int,
+    adapter: DataAdapter,
+    found: _Findings,
+) -> None:
+    count = len(np.asarray(batch.mask))
+    shares: dict[str, float] = {}
+    for own in _places(count, group, adapter):
+        base = rehearsal.run(without(batch, own))
+        if rehearsal.shows_raw_metrics:
+            found.exposed |= set(base.logs)
+        _look_at_record(base, batch, found)
+        for name, changed, present in neighbours(batch, own):
+            other = rehearsal.run(changed, repeats_answers=True)
+            where = f"a record {name}"
+            _compare_sums(base, other, where, present, shares, found)
+            _compare_flow(
+                base, other, where, rehearsal.shows_raw_metrics, found
+            )
+        whole = own[0] - own[0] % group + np.arange(group)
+        _look_at_independence(rehearsal, batch, whole, found)
+    for name, share in shares.items():
+        found.measured.append(
+            f"a record moved the sum of {name!r} by at most "
+            f"{100 * share:.3g} % of its bound."
+        )
+
+
+def _places(count: int, group: int, adapter: DataAdapter) -> Iterator[Rows]:
+    """Yields the rows of one unit: the first, and the last."""
+    if adapter.unit == "example":
+        yield np.array([0])
+        yield np.array([count - 1])
+    else:
+        yield np.arange(group)
+        yield np.arange(count - group, count)
+
+
+def _look_at_record(
+    base: Observation, batch: PhysicalStep, found: _Findings
+) -> None:
+    if not base.was_covered:
+        found.add(
+            "record",
+            "the ledger",
+            "it does not hold a round before the round runs: a crash would "
+            "leave a release that nobody counts.",
+        )
+    if sum(each.count for each in base.rounds) != 1:
+        found.add(
+            "record",
+            "the ledger",
+            f"one round ran, and it holds {base.rounds!r}.",
+        )
+    for each in base.rounds:
+        if each.round.sampling != batch.sampling:
+            found.add(
+                "record",
+                "the ledger",
+                f"the sample was drawn by {batch.sampling!r}, and it says "
+                f"{each.round.sampling!r}.",
+            )
+    for event in base.events:
+        if isinstance(event, ledger.NonPrivateSum):
+            found.add(
+                "noise",
+                event.name,
+                "the sum has neither bound nor noise: epsilon is infinite.",
+            )
+    if len(base.mechanisms) != len(base.events):
+        found.add(
+            "record",
+            "the ledger",
+            f"{len(base.mechanisms)} sums were released, and it holds "
+            f"{len(base.events)} events. Let `mechanisms` and `ledger_events` "
+            "of the query agree.",
+        )
+
+
+def _compare_sums(
+    base: Observation,
+    other: Observation,
+    where: str,
+    present: bool,
+    shares: dict[str, float],
+    found: _Findings,
+) -> None:
+    if base.events != other.events:
+        found.add(
+            "record",
+            "the ledger",
+            f"{where} changes what it says of the round.",
+        )
+        return
+    for one, two, event in zip(
+        base.mechanisms, other.mechanisms, base.events, strict=False
+    ):
+        sums = sensitivity.sum_of(one), sensitivity.sum_of(two)
+        if not present:
+            apart = sensitivity.distance(*sums)
+            if not apart <= 1e-5 * max(1.0, sensitivity.norm(sums[0])):
+                found.add(
+                    "sensitivity",
+                    event.name,
+                    f"{where} moves its sum: padding counts. Give it to the "
+                    "query with the mask of the batch.",
+                )
+            continue
+        share = sensitivity.share_of_bound(event, *sums)
+        if share is None:
+            continue
+        known = shares.get(event.name, 0.0)
+        shares[event.name] = share if np.isnan(share) else max(known, share)
+        if not sensitivity.is_kept(share):
+            found.add(
+                "sensitivity",
+                event.name,
+                f"{where} moves its sum by {share:.4g} times the bound in the "
+                f"ledger, {_bound(event)}{_largest(one, two)}. Clip the record "
+                "in the query, after everything that makes it, and count what "
+                "is not finite as zero.",
+            )
+
+
+def _bound(event: ledger.SumQueryEvent) -> str:
+    bound = getattr(event, "l2_norm_bound", None)
+    return "its vectors" if bound is None else f"{bound:.4g}"
+
+
+def _largest(one: Any, two: Any) -> str:
+    """Says which part of the record moved most, if there are several."""
+    pairs = zip(sensitivity.sum_of(one), sensitivity.sum_of(two), strict=True)
+    moves = [float(np.linalg.norm(a - b)) for a, b in pairs]
+    if len(moves) < 2:
+        return ""
+    worst = int(np.argmax(np.nan_to_num(moves, nan=np.inf)))
+    return f", most of it in part {worst} of {len(moves)} of the record"
+
+
+def _compare_flow(
+    base: Observation,
+    other: Observation,
+    where: str,
+    shows_raw_metrics: bool,
+    found: _Findings,
+) -> None:
+    for name, digest in base.variables.items():
+        if shows_raw_metrics and name in base.metric_variables:
+            continue
+        if other.variables.get(name) != digest:
+            found.add(
+                "flow",
+                name,
+                f"{where} moves it past the noise: it differs where all "
+                "private answers are the same. What follows the data must go "
+                "through a query.",
+            )
+    if not shows_raw_metrics:
+        for name, value in base.logs.items():
+            if not _equal(other.logs.get(name, np.inf), value):
+                found.add(
+                    "flow",
+                    f"logs[{name!r}]",
+                    f"{where} moves what callbacks see, past the noise.",
+                )
+    if set(base.logs) != set(other.logs):
+        found.add("flow", "logs", f"{where} changes which metrics are shown.")
+    if other.traces != base.traces:
+        found.add(
+            "flow",
+            "the compiled step",
+            f"{where} has it traced again: control follows the data.",
+        )
+
+
+def _equal(one: float, two: float) -> bool:
+    return one == two or (np.isnan(one) and np.isnan(two))
+
+
+def _look_at_independence(
+    rehearsal: Rehearsal, batch: PhysicalStep, own: Rows, found: _Findings
+) -> None:
+    """Compares the sum of all with the others, and with one alone."""
+    for loose in (False, True):
+        everything, others, alone = (
+            [
+                sensitivity.sum_of(each)
+                for each in rehearsal.run(step, loose=loose).mechanisms
+            ]
+            for step in (batch, without(batch, own), only(batch, own))
+        )
+        events = rehearsal.run(batch).events
+        for event, whole, rest, single in zip(
+            events, everything, others, alone, strict=False
+        ):
+            apart = sensitivity.norm(
+                [w - r - s for w, r, s in zip(whole, rest, single, strict=True)]
+            )
+            size = max(map(sensitivity.norm, (whole, rest, single)))
+            if np.isfinite(size) and not apart <= _ADDITIVE * size:
+                found.add(
+                    "independence",
+                    event.name,
+                    "a record changes what the others contribute: the sum "
+                    "over a sample is not that over its parts. Look for what "
+                    "is computed over the batch, in layers, the loss, metrics "
+                    "or the query.",
+                )
+
+
+def _look_at_noise(
+    rehearsal: Rehearsal, batch: PhysicalStep, found: _Findings
+) -> None:
+    observed = rehearsal.run(batch)
+    if len(observed.mechanisms) != len(observed.events):
+        return  # Which is found already.
+    asked = rehearsal.asked()
+    measured = noise.measured_noise(asked, observed.mechanisms, observed.events)
+    for query, sample, _ in asked:
+        bare = all(isinstance(e, ledger.NonPrivateSum) for e in observed.events)
+        if not (bare or query.seeded) and noise.repeats_over_states(
+            query, sample
+        ):
+            found.add(
+                "noise",
+                repr(query),
+                "two trainings have the same noise: their difference bares "
+                "what records add. Seeds must come from the operating system.",
+            )
+    for event, own in zip(observed.events, measured, strict=False):
+        if own is None:
+            found.not_measured.append(
+                f"the noise of {event.name!r}, a {type(event).__name__}: its "
+                "answers do not follow its sum in a straight line."
+            )
+            continue
+        departure = noise.departure(event, own)
+        if departure is not None:
+            found.add("noise", event.name, departure + ".")
+        else:
+            found.measured.append(
+                f"{own.all.size:,} draws of the noise of {event.name!r} are "
+                "as the ledger says."
+            )
+    known = [
+        (event.name, own)
+        for event, own in zip(observed.events, measured, strict=False)
+        if own is not None
+    ]
+    for i, (name, own) in enumerate(known):
+        for other, two in known[:i]:
+            if noise.correlated(own, two):
+                found.add(
+                    "noise",
+                    name,
+                    f"it has the noise of {other!r}: one seed serves both.",
+                )

@@ -1,0 +1,187 @@
+"""Samples that differ in one privacy unit, in physical batches of one shape."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from keras_dp.training.data_adapter import PhysicalStep
+
+Rows = npt.NDArray[np.int64]
+
+# Its square overflows float32, and its products do.
+_HUGE = 1e30
+# Gradients then point one way, whatever the rest of the record.
+_FAR = 1e3
+
+
+class Neighbour(NamedTuple):
+    """A sample that holds one unit more than the one without it.
+
+    Attributes:
+        name: How the unit differs from the record of the data, in words.
+        batch: The sample.
+        present: Whether the unit takes part. Else its rows are padding.
+    """
+
+    name: str
+    batch: PhysicalStep
+    present: bool
+
+
+def small_batch(batch: PhysicalStep, rows: int, size: int) -> PhysicalStep:
+    """Returns a batch of few records of another, all of which take part.
+
+    Args:
+        batch: A physical batch. Its rows are repeated if they are too few.
+        rows: Rows of one unit.
+        size: Rows of the result, a multiple of `rows`.
+    """
+    leaves = keras.tree.flatten(batch.x)
+    count = int(leaves[0].shape[0])
+    real = np.ones(count, bool) if batch.mask is None else batch.mask.numpy()
+    order = np.flatnonzero(real) if rows == 1 else np.arange(count)
+    if not order.size:
+        order = np.arange(count)
+    chosen = np.resize(order, size)
+
+    def taken(part: Any) -> Any:
+        return _mapped(lambda leaf: tf.gather(leaf, chosen), part)
+
+    return PhysicalStep(
+        taken(batch.x),
+        taken(batch.y),
+        taken(batch.sample_weight),
+        tf.constant(np.ones(size, bool)),
+        ends_sample=True,
+        sampling=batch.sampling,
+        next_sampling=batch.sampling,
+    )
+
+
+def without(batch: PhysicalStep, own: Rows) -> PhysicalStep:
+    """Returns the batch with some rows as padding."""
+    mask = np.array(batch.mask, bool)
+    mask[own] = False
+    return batch._replace(mask=tf.constant(mask))
+
+
+def only(batch: PhysicalStep, own: Rows) -> PhysicalStep:
+    """Returns the batch with all other rows as padding."""
+    mask = np.zeros_like(np.array(batch.mask, bool))
+    mask[own] = True
+    return batch._replace(mask=tf.constant(mask))
+
+
+def neighbours(batch: PhysicalStep, own: Rows) -> Iterator[Neighbour]:
+    """Yields samples that differ from `without(batch, own)` in one unit.
+
+    Args:
+        batch: All records take part.
+        own: The rows of the unit.
+    """
+    yield Neighbour("as it is", batch, True)
+    for name, x, y, weight in (
+        ("of zeros", _zeros, None, None),
+        ("with huge inputs", _huge, None, None),
+        ("with huge inputs and targets", _huge, _huge, None),
+        ("with targets far above", None, _far_above, None),
+        ("with targets far below", None, _far_below, None),
+        ("with NaN in its inputs", _nan, None, None),
+        ("with NaN in its targets", None, _nan, None),
+        ("with a huge sample weight", None, None, _huge),
+        ("with other targets", None, _rolled, None),
+        ("that is another record twice", _rolled, _rolled, _rolled),
+    ):
+        changed = batch._replace(
+            x=_changed(batch.x, own, x),
+            y=_changed(batch.y, own, y),
+            sample_weight=_changed(batch.sample_weight, own, weight),
+        )
+        if not _same(changed, batch):
+            yield Neighbour(name, changed, True)
+    padded = without(batch, own)
+    yield Neighbour(
+        "that is padding, with NaN in it",
+        padded._replace(
+            x=_changed(batch.x, own, _nan), y=_changed(batch.y, own, _nan)
+        ),
+        False,
+    )
+    yield Neighbour(
+        "that is padding, with another record in it",
+        padded._replace(
+            x=_changed(batch.x, own, _rolled), y=_changed(batch.y, own, _rolled)
+        ),
+        False,
+    )
+
+
+def _changed(part: Any, own: Rows, change: Any) -> Any:
+    if change is None:
+        return part
+
+    def changed(leaf: tf.Tensor) -> tf.Tensor:
+        rows = change(leaf, own)
+        if rows is None:
+            return leaf
+        return tf.tensor_scatter_nd_update(leaf, own[:, np.newaxis], rows)
+
+    return _mapped(changed, part)
+
+
+def _zeros(leaf: tf.Tensor, own: Rows) -> tf.Tensor | None:
+    if leaf.dtype == tf.string:
+        return None
+    return tf.zeros_like(tf.gather(leaf, own))
+
+
+def _huge(leaf: tf.Tensor, own: Rows) -> tf.Tensor | None:
+    if not leaf.dtype.is_floating:
+        return _rolled(leaf, own)
+    most = min(_HUGE, leaf.dtype.max / 4)
+    return tf.ones_like(tf.gather(leaf, own)) * tf.cast(most, leaf.dtype)
+
+
+def _far_above(leaf: tf.Tensor, own: Rows) -> tf.Tensor | None:
+    if not leaf.dtype.is_floating:
+        return None
+    return tf.gather(leaf, own) + tf.cast(_FAR, leaf.dtype)
+
+
+def _far_below(leaf: tf.Tensor, own: Rows) -> tf.Tensor | None:
+    if not leaf.dtype.is_floating:
+        return None
+    return tf.gather(leaf, own) - tf.cast(_FAR, leaf.dtype)
+
+
+def _nan(leaf: tf.Tensor, own: Rows) -> tf.Tensor | None:
+    if not leaf.dtype.is_floating:
+        return None
+    return tf.fill(
+        tf.shape(tf.gather(leaf, own)), leaf.dtype.as_numpy_dtype("nan")
+    )
+
+
+def _rolled(leaf: tf.Tensor, own: Rows) -> tf.Tensor:
+    """Returns the rows of other records, so that ids stay in their range."""
+    count = int(leaf.shape[0])
+    return tf.gather(leaf, (own + len(own)) % count)
+
+
+def _same(one: PhysicalStep, two: PhysicalStep) -> bool:
+    pairs = zip(_leaves(one), _leaves(two), strict=True)
+    return all(np.array_equal(a.numpy(), b.numpy()) for a, b in pairs)
+
+
+def _leaves(batch: PhysicalStep) -> list[tf.Tensor]:
+    return [leaf for leaf in keras.tree.flatten(batch.data) if leaf is not None]
+
+
+def _mapped(function: Any, part: Any) -> Any:
+    return keras.tree.map_structure(
+        lambda leaf: None if leaf is None else function(leaf), part
+    )

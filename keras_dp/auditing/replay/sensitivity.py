@@ -1,0 +1,79 @@
+"""How far a record moves the sum of each query, against its bound."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from keras_dp import ledger
+from keras_dp.dp_queries import Mechanism
+
+Sum = list[npt.NDArray[np.float64]]
+
+# A sum of float32 is rounded with each record; its clip to a relative 1e-6.
+_ROUNDING = 1e-4
+
+
+def sum_of(mechanism: Mechanism) -> Sum:
+    """Returns the leaves of the sum before noise, float64."""
+    return [
+        np.asarray(leaf, np.float64)
+        for leaf in tf.nest.flatten(mechanism.sample_state)
+    ]
+
+
+def distance(one: Sum, two: Sum) -> float:
+    """Returns the L2 norm of the difference, NaN where either is NaN."""
+    return norm([a - b for a, b in zip(one, two, strict=True)])
+
+
+def norm(of: Sum) -> float:
+    """Returns the joint L2 norm of all leaves."""
+    return float(np.linalg.norm([np.linalg.norm(leaf) for leaf in of]))
+
+
+def share_of_bound(
+    event: ledger.SumQueryEvent, one: Sum, two: Sum
+) -> float | None:
+    """Returns how far two sums are apart, in units of what the event allows.
+
+    Args:
+        event: The event in the ledger.
+        one: The sum over one sample.
+        two: The sum over its neighbour.
+
+    Returns:
+        At most 1 if the bound is kept, up to rounding; `None` if the event has
+        no bound.
+    """
+    if isinstance(event, ledger.EncodedSum):
+        return _share_of_vectors(event.bounds, one, two)
+    bound = getattr(event, "l2_norm_bound", None)
+    if bound is None:
+        return None
+    apart = distance(one, two)
+    if not apart:
+        return 0.0
+    size = _ROUNDING * (norm(two) / 100 if np.isfinite(norm(two)) else 0)
+    return max(0.0, apart - size) / bound if bound else np.inf
+
+
+def is_kept(share: float) -> bool:
+    """Returns whether a share of a bound is at most 1, up to rounding."""
+    return bool(share <= 1 + _ROUNDING)  # Not so for NaN.
+
+
+def _share_of_vectors(bounds: Any, one: Sum, two: Sum) -> float:
+    """Returns by how much the nearest vector would have to grow."""
+    moved = np.concatenate(
+        [np.abs(a - b).ravel() for a, b in zip(one, two, strict=True)]
+    )
+    falling = -np.sort(-moved)
+    counts = bounds.count_array()
+    largest = np.array(
+        [part[0] for part in np.split(falling, np.cumsum(counts)[:-1])]
+    )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shares = np.where(largest > 0, largest / bounds.level_array(), 0.0)
+    return float(shares.max(axis=1).min())

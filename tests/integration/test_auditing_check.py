@@ -1,0 +1,189 @@
+"""The check finds nothing where the library keeps its promise."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_dp
+from keras_dp import dp_queries
+from keras_dp.auditing import check
+from keras_dp.ledger import CoordinateBounds
+from keras_dp.ledger.noise_families import StudentTNoise
+from keras_dp.sampling import (
+    AllocatedBatches,
+    FixedMicrobatches,
+    FixedSizeBatches,
+    PoissonBatches,
+    RandomMicrobatches,
+    ShuffledBatches,
+    UserBatches,
+)
+from tests.audited import X, Y, average, dense, samples, training
+
+QUERIES = {
+    "average": lambda: average(),
+    "sum that is nested in groups": lambda: dp_queries.NestedQuery(
+        {"hidden": average(0.5), "head": average(2.0)}
+    ),
+    "joint clip": lambda: dp_queries.JointClipQuery(
+        {"hidden": 1.0, "head": 3.0},
+        1.0,
+        noise_multiplier=1.0,
+        denominator=20,
+    ),
+    "adaptive clip": lambda: dp_queries.NormalizedQuery(
+        dp_queries.QuantileAdaptiveClipSumQuery(
+            1.0,
+            1.0,
+            0.5,
+            0.2,
+            clipped_count_stddev=2.0,
+            expected_num_records=20,
+        ),
+        20,
+    ),
+    "quantized": lambda: dp_queries.NormalizedQuery(
+        dp_queries.QuantizedSumQuery(1.0, 1.0, 1e-3), 20
+    ),
+    "discretized and corrected": lambda: dp_queries.ErrorCorrectedQuery(
+        dp_queries.NormalizedQuery(
+            dp_queries.DiscretizedSumQuery(0.1, 1.0, noise_multiplier=1.0), 20
+        ),
+        threshold=0.05,
+    ),
+    "encoded, Student": lambda: dp_queries.NormalizedQuery(
+        dp_queries.EncodedSumQuery(
+            CoordinateBounds.from_vectors([[1.0] * 21, [3.0] * 3 + [0.1] * 18]),
+            StudentTNoise(1.0, 4.0),
+        ),
+        20,
+    ),
+    "tree": lambda: dp_queries.NormalizedQuery(
+        dp_queries.TreeResidualSumQuery(
+            1.0, 1.0, [tf.TensorSpec(v.shape) for v in dense().weights]
+        ),
+        20,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", QUERIES)
+def test_every_query_passes(kind):
+    query = QUERIES[kind]()
+    groups = None
+    if isinstance(query, (dp_queries.NestedQuery, dp_queries.JointClipQuery)):
+        groups = {"hidden": "*hidden/*", "head": "*head/*"}
+
+    report = check(training(query=query, groups=groups), samples())
+
+    assert report.passed, str(report)
+    assert report.exposed == ()
+
+
+SAMPLERS = {
+    "truncated": lambda: samples(truncate_at=40),
+    "fixed size": lambda: FixedSizeBatches((X, Y), sample_size=20),
+    "shuffled": lambda: ShuffledBatches((X, Y), batch_size=20),
+    "allocated": lambda: AllocatedBatches((X, Y), batches=10),
+    "random microbatches": lambda: samples(
+        microbatches=RandomMicrobatches(size=2)
+    ),
+    "fixed microbatches": lambda: samples(
+        microbatches=FixedMicrobatches(size=2)
+    ),
+    "users": lambda: UserBatches(
+        (X, Y),
+        user_ids=np.arange(200) % 50,
+        sampling_probability=0.2,
+        records_per_user=3,
+    ),
+    "weights of examples": lambda: PoissonBatches(
+        (X, Y, np.ones(200, "float32")), sampling_probability=0.1
+    ),
+    "a batch": lambda: (X[:20], Y[:20]),
+    "batches of tf.data": lambda: tf.data.Dataset.from_tensor_slices(
+        (X, Y)
+    ).batch(20),
+}
+
+
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_every_way_to_bring_data_passes(kind):
+    source = SAMPLERS[kind]()
+    unit = getattr(source, "unit", "example")
+    options = {} if unit == "example" else {"private_metrics": {}}
+
+    report = check(training(unit=unit, **options), source)
+
+    assert report.passed, str(report)
+
+
+def test_federated_training_passes():
+    private = keras_dp.FederatedModel(
+        dense(), keras_dp.LocalTraining(0.1, batch_size=3)
+    )
+    private.compile(
+        keras_dp.DPSGD(
+            1.0,
+            query=average(),
+            ledger=keras_dp.PrivacyLedger.in_memory(dataset="d", unit="user"),
+        ),
+        "mse",
+        private_metrics={},
+    )
+
+    report = check(private, SAMPLERS["users"]())
+
+    assert report.passed, str(report)
+
+
+def test_layers_with_seeds_and_states_pass():
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            keras.Input((3,)),
+            layers.Dropout(0.4, seed=3),
+            layers.Dense(4, activation="relu"),
+            layers.GaussianNoise(0.1),
+            layers.LayerNormalization(),
+            layers.Dense(1),
+        ]
+    )
+
+    report = check(training(model), samples())
+
+    assert report.passed, str(report)
+
+
+def test_a_check_leaves_no_trace():
+    private = training(optimizer=keras.optimizers.Adam(0.1))
+    private.fit(samples(), epochs=1, verbose=0)
+    before = [np.array(v) for v in private.variables]
+    state = [np.array(v) for v in private.optimizer.variables]
+    digests = private.optimizer.state_digests()
+    rounds = len(private.optimizer.ledger)
+
+    check(private, samples())
+
+    for variable, value in zip(private.variables, before, strict=True):
+        if "seed" not in variable.path:
+            np.testing.assert_array_equal(variable, value)
+    for variable, value in zip(private.optimizer.variables, state, strict=True):
+        np.testing.assert_array_equal(variable, value)
+    assert private.optimizer.state_digests() == digests
+    assert len(private.optimizer.ledger) == rounds
+    traces = private.trace_count
+    private.fit(samples(), epochs=1, verbose=0)
+    assert private.trace_count == traces
+    assert len(private.optimizer.ledger) == 2 * rounds
+
+
+def test_raw_metrics_are_named():
+    private = training(private_metrics=None, metrics=["mae"])
+
+    report = check(private, samples())
+
+    assert report.passed, str(report)
+    assert report.exposed == ("loss", "mae")
+    assert "Shown without noise" in str(report)
