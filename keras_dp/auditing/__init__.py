@@ -4,7 +4,8 @@
 Canaries are records that are put in or left out at random: what a training
 tells of them bounds epsilon from below.
 
-TensorFlow is imported with `check`, not before: scores and verdicts need none.
+TensorFlow is imported with `check` and `PhantomCanaries`, not before: scores
+and verdicts need none.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from keras_dp.auditing.scores import Scores
 from keras_dp.auditing.verdicts import Judgement, judgements, write_verdict
 
 if TYPE_CHECKING:
+    from keras_dp.auditing.canaries.phantom_canaries import PhantomCanaries
     from keras_dp.auditing.replay import CheckReport, Finding, check
 
 __all__ = [
@@ -38,6 +40,7 @@ __all__ = [
     "LowerBound",
     "OneRun",
     "OneRunFDP",
+    "PhantomCanaries",
     "RecordCanaries",
     "Scores",
     "check",
@@ -52,6 +55,10 @@ __all__ = [
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
+        if name == "PhantomCanaries":
+            from keras_dp.auditing.canaries import phantom_canaries
+
+            return phantom_canaries.PhantomCanaries
         if name in ("CheckReport", "Finding", "check"):
             from keras_dp.auditing import replay
 

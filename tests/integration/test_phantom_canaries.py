@@ -1,0 +1,170 @@
+"""Canaries that are no data, in a training that they do not change."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+import scipy.stats
+
+import keras_dp
+from keras_dp import dp_queries
+from keras_dp.auditing import PhantomCanaries
+from keras_dp.errors import PrivateTrainingError
+from keras_dp.noise import seeds
+from keras_dp.sampling import FixedSizeBatches
+from tests.audited import X, Y, average, dense, samples
+
+
+def fitted(canaries=None, *, query=None, epochs=2, source=None, **options):
+    keras.utils.set_random_seed(0)
+    made = keras_dp.PrivateModel(dense())
+    made.compile(
+        keras_dp.DPSGD(
+            0.1,
+            query=query or average(),
+            ledger=keras_dp.PrivacyLedger.in_memory(dataset="d"),
+            seed=7,
+        ),
+        "mse",
+        **options,
+    )
+    source = samples(seed=3) if source is None else source
+    callbacks = [] if canaries is None else [canaries]
+    made.fit(source, epochs=epochs, verbose=0, callbacks=callbacks)
+    return made
+
+
+def test_weights_and_ledger_are_those_without_canaries():
+    query = average(noise_multiplier=1e-8)  # None to be seen.
+    plain, audited = (
+        fitted(query=query),
+        fitted(PhantomCanaries(100), query=query),
+    )
+
+    for one, two in zip(
+        plain.model.weights, audited.model.weights, strict=True
+    ):
+        np.testing.assert_allclose(one, two, rtol=0, atol=2e-6)
+    assert (
+        plain.optimizer.ledger.rounds[0].round
+        == audited.optimizer.ledger.rounds[0].round
+    )
+    assert len(plain.optimizer.ledger) == len(audited.optimizer.ledger)
+
+
+def test_scores_are_likelihood_ratios_of_the_rounds():
+    canaries = PhantomCanaries(20_000)
+
+    fitted(canaries, query=average(noise_multiplier=2.0), epochs=4)
+
+    ins, outs = canaries.scores.inside, canaries.scores.outside
+    # The mean of a likelihood ratio under its own null is 1.
+    ratios = np.exp(outs)
+    error = ratios.std() / np.sqrt(len(ratios))
+    assert abs(ratios.mean() - 1) < 6 * error
+    error = np.sqrt(ins.var() / len(ins) + outs.var() / len(outs))
+    assert ins.mean() - outs.mean() > 6 * error
+
+
+def advantage(canaries):
+    """Returns the area under the curve, less a half, over its error."""
+    ins, outs = canaries.scores.inside, canaries.scores.outside
+    area = scipy.stats.mannwhitneyu(ins, outs).statistic / len(ins) / len(outs)
+    return (area - 0.5) / np.sqrt((1 / len(ins) + 1 / len(outs)) / 12)
+
+
+def test_canaries_that_nobody_drew_are_not_found(monkeypatch):
+    monkeypatch.setattr(
+        PhantomCanaries,
+        "_draws",
+        lambda self, probability, most: itertools.repeat(
+            np.full(most, -1, np.int32)
+        ),
+    )
+    canaries = PhantomCanaries(10_000)
+
+    fitted(canaries)
+
+    assert abs(advantage(canaries)) < 5
+
+
+def test_halved_noise_is_seen(monkeypatch):
+    honest = PhantomCanaries(10_000)
+    fitted(honest)
+    normals = seeds.normals_and_seed
+    monkeypatch.setattr(
+        seeds,
+        "normals_and_seed",
+        lambda leaves, seed, stddev: normals(leaves, seed, 0.5 * stddev),
+    )
+    faulty = PhantomCanaries(10_000)
+
+    fitted(faulty)
+
+    assert advantage(faulty) > 1.2 * advantage(honest) > 0
+
+
+def test_steps_in_one_execution_draw_anew_for_each_round():
+    one = PhantomCanaries(10_000)
+    several = PhantomCanaries(10_000)
+
+    fitted(one, query=average(noise_multiplier=0.5))
+    fitted(several, query=average(noise_multiplier=0.5), steps_per_execution=5)
+
+    assert advantage(several) == pytest.approx(advantage(one), rel=0.2)
+
+
+def test_the_next_fit_is_without_canaries():
+    canaries = PhantomCanaries(100)
+    made = fitted(canaries)
+    scores = canaries.scores.inside.copy()
+
+    made.fit(samples(), epochs=1, verbose=0)
+
+    np.testing.assert_array_equal(canaries.scores.inside, scores)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        lambda: dp_queries.NormalizedQuery(
+            dp_queries.QuantileAdaptiveClipSumQuery(
+                1.0,
+                1.0,
+                0.5,
+                0.2,
+                clipped_count_stddev=2.0,
+                expected_num_records=20,
+            ),
+            20,
+        ),
+        lambda: dp_queries.NormalizedQuery(
+            dp_queries.DiscretizedSumQuery(0.1, 1.0, noise_multiplier=1.0), 20
+        ),
+        lambda: average(noise_multiplier=0.0),
+    ],
+)
+def test_queries_that_canaries_cannot_be_in_are_refused(query):
+    with pytest.raises(PrivateTrainingError, match="Phantom canaries must"):
+        fitted(PhantomCanaries(10), query=query())
+
+
+def test_samplers_that_canaries_cannot_follow_are_refused():
+    source = FixedSizeBatches((X, Y), sample_size=20)
+
+    with pytest.raises(PrivateTrainingError, match="Use PoissonBatches"):
+        fitted(PhantomCanaries(10), source=source)
+
+
+def test_an_ordinary_model_is_refused():
+    model = dense()
+    model.compile("sgd", "mse")
+
+    with pytest.raises(PrivateTrainingError, match="fit of a PrivateModel"):
+        model.fit(X, Y, verbose=0, callbacks=[PhantomCanaries(10)])
+
+
+def test_scores_before_a_fit_are_refused():
+    with pytest.raises(PrivateTrainingError, match="must have run"):
+        _ = PhantomCanaries(10).scores
