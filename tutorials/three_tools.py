@@ -26,16 +26,15 @@ import keras
 import numpy as np
 from mechanisms import Task, loss, train
 from papers.common import (
-    Images,
     draw_bars,
     load_mnist,
     print_table,
     read_options,
 )
-from scipy import stats
 
 import keras_dp
 from keras_dp import accountants
+from keras_dp.auditing import NoiseRecords
 from keras_dp.dp_queries import (
     AdaptiveClipSumQuery,
     GaussianSumQuery,
@@ -48,7 +47,7 @@ from keras_dp.planning import calibrate_scale
 from keras_dp.training import mean_gradient_norms
 
 DELTA = 1e-5
-SIGNIFICANCE = 0.01
+FALSE_ALARM = 0.01
 CLASSES = 10
 LAYERS = {"hidden": "hidden", "head": "head"}
 
@@ -96,15 +95,6 @@ def print_stated_and_true() -> None:
     print(f"All ten tensors of a round together: {true:.1f} in truth.\n")
 
 
-def random_images(count: int) -> Images:
-    """Returns images of noise, and labels that say nothing about them."""
-    generator = np.random.Generator(np.random.Philox(0))
-    return Images(
-        generator.random((count, 28, 28), np.float32),
-        generator.integers(0, CLASSES, count).astype(np.int32),
-    )
-
-
 def make_network() -> keras.Model:
     """Returns a network that could learn all labels of the noise by heart."""
     keras.utils.set_random_seed(0)
@@ -118,67 +108,59 @@ def make_network() -> keras.Model:
     )
 
 
-def labels_known(noise: Images, epsilon: float, epochs: int) -> int:
-    """Returns how many of the random labels a trained model says right.
+def predictions(noise: NoiseRecords, epsilon: float, epochs: int) -> Any:
+    """Returns the labels that a model says which was trained on the noise.
 
     An infinite epsilon is ordinary training: the control that must be found.
     """
     network = make_network()
+    data = noise.data
     compiled = {"loss": loss(), "metrics": ["accuracy"]}
     if math.isinf(epsilon):
         network.compile(keras.optimizers.Adam(2e-3), **compiled)
-        network.fit(*noise, batch_size=100, epochs=epochs, verbose=0)
+        network.fit(*data, batch_size=100, epochs=epochs, verbose=0)
     else:
         private = keras_dp.make_private(
             network,
-            noise,
+            data,
             ledger=keras_dp.PrivacyLedger.in_memory(dataset="noise"),
             target_epsilon=epsilon,
             delta=DELTA,
             epochs=epochs,
-            batch_size=len(noise.x) // 10,
+            batch_size=noise.count // 10,
             optimizer=keras.optimizers.Adam(2e-3),
             verbose=False,
             **compiled,
         )
         private.fit(verbose=0)
-    said = np.argmax(network.predict(noise.x, verbose=0), axis=1)
-    return int(np.sum(said == noise.y))
-
-
-def chance_of(known: int, count: int) -> float:
-    """Returns how likely so many right labels are by chance, or more.
-
-    A model that does not depend on the labels says each of them right with
-    probability 1/10, independently: the number is binomial, and the test exact.
-    """
-    return float(stats.binomtest(known, count, 1 / CLASSES, "greater").pvalue)
+    return np.argmax(network.predict(data[0], verbose=0), axis=1)
 
 
 def choose_epsilon(size: Size) -> float:
     """Returns the largest epsilon that passes the check."""
-    noise = random_images(size.noise_images)
+    noise = NoiseRecords(size.noise_images, classes=CLASSES)
     rows = []
     chosen = 0.0
     for epsilon in size.budgets:
-        known = labels_known(noise, epsilon, size.noise_epochs)
-        chance = chance_of(known, len(noise.y))
-        passes = chance >= SIGNIFICANCE
+        check = noise.check(
+            predictions(noise, epsilon, size.noise_epochs),
+            false_alarm=FALSE_ALARM,
+        )
         rows.append(
             (
                 "no privacy" if math.isinf(epsilon) else f"{epsilon:g}",
-                f"{known} of {len(noise.y)}",
-                f"{chance:.2g}",
-                "passes" if passes else "memorizes",
+                f"{check.correct} of {check.labels}",
+                f"{check.p_value:.2g}",
+                "memorizes" if check.memorizes else "passes",
             )
         )
-        if passes and not math.isinf(epsilon):
+        if not check.memorizes and not math.isinf(epsilon):
             chosen = max(chosen, epsilon)
     print_table(("epsilon", "random labels right", "p-value", "check"), rows)
     if not chosen:
         chosen = size.budgets[-1]
         print("None passes: the smallest is taken, and is still too large.")
-    print(f"Taken: epsilon {chosen:g} (tests at level {SIGNIFICANCE:g}).\n")
+    print(f"Taken: epsilon {chosen:g} (false alarms: {FALSE_ALARM:g}).\n")
     return chosen
 
 
@@ -223,9 +205,9 @@ def clipping_rows(
     task: Task, epsilon: float, epochs: int
 ) -> list[tuple[str, str, float, float]]:
     """Returns what each way to clip reaches: name, stated, ours, epsilon."""
-    noise = random_images(128)
+    noise = NoiseRecords(128, classes=CLASSES)
     first = mean_gradient_norms(
-        task.make_model(), loss(), *noise, groups=LAYERS
+        task.make_model(), loss(), *noise.data, groups=LAYERS
     )
     expected = float(task.batch)
 

@@ -21,7 +21,7 @@ FALSE_ALARM = 1e-9
 def canaries(count=50):
     generator = np.random.Generator(np.random.Philox(0))
     noise = generator.random((count, 3), np.float32)
-    return RecordCanaries(random_labels(noise, classes=4, generator=generator))
+    return RecordCanaries(random_labels(noise, classes=4, seed=0))
 
 
 class TestCoins:
@@ -149,6 +149,16 @@ class TestRecordCanaries:
 
 
 class TestLabels:
+    def test_are_the_same_for_a_seed(self) -> None:
+        x, labels = np.zeros([100, 1]), np.arange(100) % 4
+        for make in (
+            lambda seed: random_labels(x, classes=4, seed=seed)[1],
+            lambda seed: mislabelled(x, labels, classes=4, seed=seed)[1],
+        ):
+            assert (make(1) == make(1)).all()
+            assert (make(1) != make(2)).any()
+            assert (make(None) != make(None)).any()
+
     def test_that_are_random_say_nothing(self) -> None:
         _, y = random_labels(np.zeros([40_000, 1]), classes=4)
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from keras_dp import _check, _nests
 from keras_dp.auditing.canaries.coins import FairCoins
+from keras_dp.auditing.draws import Draws
 from keras_dp.auditing.scores import Scores
 from keras_dp.ledger import CommitmentRecord, Opening, PrivacyLedger
 from keras_dp.ledger.canonical import canonical
@@ -137,22 +138,22 @@ def random_labels(
     x: npt.ArrayLike,
     *,
     classes: int,
-    generator: np.random.Generator | None = None,
+    seed: int | None = None,
 ) -> tuple[Any, Any]:
     """Returns inputs with labels that say nothing about them.
 
     Args:
         x: Inputs of noise, or public ones, shape `[canaries, ...]`.
         classes: >= 2.
-        generator: Draws the labels; by default a new one.
+        seed: Draws the labels; by default from the operating system.
 
     Returns:
         `(x, y)`, where `y` is int32 of shape `[canaries]`.
     """
     _check.integer_at_least(2, classes=classes)
     inputs = np.asarray(x)
-    draw = np.random.default_rng() if generator is None else generator
-    return inputs, draw.integers(0, classes, len(inputs)).astype(np.int32)
+    labels = Draws(seed).integers(classes, inputs.shape[:1])
+    return inputs, labels.astype(np.int32)
 
 
 def mislabelled(
@@ -160,7 +161,7 @@ def mislabelled(
     y: npt.ArrayLike,
     *,
     classes: int,
-    generator: np.random.Generator | None = None,
+    seed: int | None = None,
 ) -> tuple[Any, Any]:
     """Returns records with another label than their own.
 
@@ -168,7 +169,7 @@ def mislabelled(
         x: Public inputs, shape `[canaries, ...]`.
         y: Their labels, integers in `[0, classes)`, shape `[canaries]`.
         classes: >= 2.
-        generator: Draws the labels; by default a new one.
+        seed: Draws the labels; by default from the operating system.
 
     Returns:
         `(x, y)`, where each label is one of the others, all equally likely.
@@ -186,6 +187,5 @@ def mislabelled(
             f"`y` must be integers in [0, {classes}). Received: "
             f"dtype={labels.dtype!s}."
         )
-    draw = np.random.default_rng() if generator is None else generator
-    moved = labels + draw.integers(1, classes, labels.shape)
+    moved = labels + 1 + Draws(seed).integers(classes - 1, labels.shape)
     return np.asarray(x), (moved % classes).astype(labels.dtype)

@@ -1,0 +1,1 @@
+"""Checks for memorization on noise, which costs no privacy."""

@@ -1,0 +1,150 @@
+"""Checks for memorization on noise."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from keras_dp.auditing import (
+    MemorizationCheck,
+    NoiseRecords,
+    UserPatterns,
+    exposure,
+)
+
+# The chance that a test fails although all is well.
+FALSE_ALARM = 1e-6
+
+
+def nearest(x, y, asked):
+    """A model that knows everything by heart."""
+    x, asked = x.reshape([len(x), -1]), asked.reshape([len(asked), -1])
+    squares = (x**2).sum(axis=1) - 2 * asked @ x.T
+    return y[np.argmin(squares, axis=1)]
+
+
+class TestTheCheck:
+    def test_is_the_binomial_tail(self) -> None:
+        check = MemorizationCheck(30, 200, 10)
+
+        assert check.p_value == pytest.approx(stats.binom.sf(29, 200, 0.1))
+
+    def test_gives_no_more_false_alarms_than_it_names(self) -> None:
+        """Exactly, over all numbers of right labels."""
+        for false_alarm in (0.01, 0.2):
+            chance = sum(
+                stats.binom.pmf(correct, 150, 0.25)
+                for correct in range(151)
+                if MemorizationCheck(correct, 150, 4, false_alarm).memorizes
+            )
+            assert 0.2 * false_alarm < chance <= false_alarm
+
+    @pytest.mark.parametrize(
+        ("fields", "match"),
+        [
+            ((5, 4, 2), "`correct` must be at most"),
+            ((0, 0, 2), "`labels` must be"),
+            ((0, 1, 1), "`classes` must be"),
+            ((0, 1, 2, 0.0), "`false_alarm` must be"),
+        ],
+    )
+    def test_refuses_what_cannot_be(self, fields, match) -> None:
+        with pytest.raises(ValueError, match=match):
+            MemorizationCheck(*fields)
+
+
+class TestNoiseRecords:
+    def test_are_the_same_for_a_seed(self) -> None:
+        one, again = NoiseRecords(9).data, NoiseRecords(9).data
+        other = NoiseRecords(9, seed=1).data
+
+        np.testing.assert_array_equal(one[0], again[0])
+        np.testing.assert_array_equal(one[1], again[1])
+        assert (one[0] != other[0]).any()
+
+    def test_are_known_by_heart_or_not_at_all(self) -> None:
+        noise = NoiseRecords(400, shape=(5,), classes=3)
+        x, y = noise.data
+        others = NoiseRecords(400, shape=(5,), classes=3, seed=1).data
+
+        assert noise.check(nearest(x, y, x)).correct == 400
+        found = noise.check(nearest(*others, x), false_alarm=FALSE_ALARM)
+        assert not found.memorizes
+
+    def test_need_a_prediction_each(self) -> None:
+        with pytest.raises(ValueError, match="`predictions` must be"):
+            NoiseRecords(9).check(np.zeros([9, 10]))
+
+
+@pytest.mark.parametrize("place", ["centralized", "distributed"])
+class TestUserPatterns:
+    def test_are_learned_by_heart(self, place) -> None:
+        patterns = UserPatterns(place, patterns=20, users=60, shape=(8, 8))
+        x, y, _, probes, labels = patterns.data
+
+        assert patterns.check(labels).correct == 20
+        assert patterns.check(nearest(x, y, probes)).memorizes
+
+    def test_are_not_known_without_their_images(self, place) -> None:
+        patterns = UserPatterns(place, patterns=60, users=60, shape=(8, 8))
+        others = UserPatterns(
+            place, patterns=60, users=60, shape=(8, 8), seed=1
+        ).data
+
+        said = nearest(others.x, others.y, patterns.data.probes)
+
+        found = patterns.check(said, false_alarm=FALSE_ALARM)
+        assert not found.memorizes
+
+    def test_stand_in_as_many_images_of_one_user_or_of_many(
+        self, place
+    ) -> None:
+        records = UserPatterns(place, patterns=5, users=40).data
+        shown = records.probes[:, None, :14, :14] == records.x[:, :14, :14]
+        shown = shown.all(axis=(2, 3))
+
+        assert shown.sum(axis=1).tolist() == [10] * 5
+        for pattern, rows in enumerate(shown):
+            assert set(records.y[rows]) == {records.labels[pattern]}
+            owners = set(records.user_ids[rows])
+            assert (len(owners) == 1) == (place == "centralized")
+        plain = ~shown.any(axis=0)
+        for user in range(40):
+            assert len(set(records.y[plain & (records.user_ids == user)])) <= 1
+
+
+def test_a_pattern_needs_a_user() -> None:
+    with pytest.raises(ValueError, match="`users` must be"):
+        UserPatterns("centralized", patterns=10, users=9)
+    with pytest.raises(ValueError, match="`place` must be"):
+        UserPatterns("everywhere")
+
+
+class TestExposure:
+    def test_is_by_rank(self) -> None:
+        others = np.arange(10.0, 1033.0)
+
+        found = exposure([0.0, 10.5, 2000.0], others)
+
+        np.testing.assert_allclose(found, [10, 9, 0])
+
+    def test_of_equal_perplexities_is_the_least(self) -> None:
+        assert exposure(1.0, np.ones(1023)) == 0
+
+    def test_is_large_by_chance_as_rarely_as_it_says(self) -> None:
+        """A canary is one of all sequences that are alike to the model."""
+        generator = np.random.Generator(np.random.Philox(0))
+        scores = generator.normal(size=[4000, 64])
+
+        bits = [exposure(each[0], each[1:]) for each in scores]
+
+        for least in (1, 3, 6):
+            count = int(np.sum(np.array(bits) >= least - 1e-9))
+            exact = stats.binomtest(count, 4000, 2.0**-least).pvalue
+            assert exact > FALSE_ALARM
+        assert max(bits) <= math.log2(64)
+
+    def test_needs_numbers(self) -> None:
+        with pytest.raises(ValueError, match="`alternatives` must be"):
+            exposure(np.nan, np.ones(3))
