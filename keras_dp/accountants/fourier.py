@@ -49,6 +49,9 @@ _WITH_SLACK = (
     "{method} (with what thresholds or truncated samples add to delta; the "
     "lower bound is without it)"
 )
+_NOT_AMPLIFIED = (
+    " (as if it were known which batches of an epoch a record is in)"
+)
 _LEAST_NOISE, _MOST_NOISE = 1e-3, 1e9
 # Each takes some 10 ms.
 _MOST_PROBABILITIES = 4096
@@ -117,7 +120,8 @@ class Fourier(Accountant):
     Memory and time do not depend on how often a round was repeated. Noise out
     of all proportion, of less than 0.001 or more than 1e9 times the bound, is
     priced by `RDP`, with 0 as the lower bound; and so are rounds of more than
-    4096 different sampling probabilities.
+    4096 different sampling probabilities. Epochs of random allocation with less
+    noise than 0.041 are taken to be rounds without amplification.
 
     Attributes:
         relative_width: How far apart the bounds may be, as a share of the upper
@@ -247,18 +251,16 @@ class Fourier(Accountant):
         self, rounds: tuple[CountedMechanism, ...], delta: float
     ) -> float:
         if _has_allocation(rounds):
-            return _of_allocation(
-                lambda: allocation.upper_epsilon(rounds, delta), math.inf
-            )
+            width = self.relative_width
+            return _allocation_upper_epsilon(rounds, delta, width)[0]
         return _epsilon_bounds(rounds, delta, self.relative_width).upper
 
     def _delta(
         self, rounds: tuple[CountedMechanism, ...], epsilon: float
     ) -> float:
         if _has_allocation(rounds):
-            return _of_allocation(
-                lambda: allocation.upper_delta(rounds, epsilon), 1.0
-            )
+            width = self.relative_width
+            return _allocation_upper_delta(rounds, epsilon, width)[0]
         return _delta_bounds(rounds, epsilon, self.relative_width).upper
 
 
@@ -285,7 +287,7 @@ def _epsilon_bounds(
     rounds: tuple[CountedMechanism, ...], delta: float, relative_width: float
 ) -> Bounds:
     if _has_allocation(rounds):
-        return _allocation_epsilons(rounds, delta)
+        return _allocation_epsilons(rounds, delta, relative_width)
     lower, upper, method = 0.0, 0.0, choose.CLOSED_FORM
     if not _is_in_reach(rounds):
         return Bounds(0.0, _MOMENTS.epsilon_of(rounds, delta), RENYI)
@@ -317,7 +319,7 @@ def _delta_bounds(
     rounds: tuple[CountedMechanism, ...], epsilon: float, relative_width: float
 ) -> Bounds:
     if _has_allocation(rounds):
-        return _allocation_deltas(rounds, epsilon)
+        return _allocation_deltas(rounds, epsilon, relative_width)
     upper, method = 0.0, choose.CLOSED_FORM
     if not _is_in_reach(rounds):
         return Bounds(0.0, _MOMENTS.delta_of(rounds, epsilon), RENYI)
@@ -352,38 +354,66 @@ def _has_allocation(rounds: tuple[CountedMechanism, ...]) -> bool:
     )
 
 
+def _allocation_epsilons(
+    rounds: tuple[CountedMechanism, ...], delta: float, relative_width: float
+) -> Bounds:
+    upper, method = _allocation_upper_epsilon(rounds, delta, relative_width)
+    lower = _of_allocation(
+        lambda: allocation.lower_epsilon(rounds, delta, upper), 0.0
+    )
+    if not lower:
+        sums = allocation.sums_of_rounds(rounds)
+        lower = _epsilon_bounds(sums, delta, relative_width).lower
+    margin = _margin(rounds)
+    lower = max(0.0, lower * (1 - margin) - 2 * margin * delta)
+    return Bounds(min(lower, upper), upper, method)
+
+
+def _allocation_upper_epsilon(
+    rounds: tuple[CountedMechanism, ...], delta: float, relative_width: float
+) -> tuple[float, str]:
+    """Returns an upper bound, and the method that found it."""
+    upper = _of_allocation(
+        lambda: allocation.upper_epsilon(rounds, delta), math.inf
+    )
+    if upper < math.inf:
+        return upper, allocation.METHOD
+    told = allocation.without_amplification(rounds)
+    found = _epsilon_bounds(told, delta, relative_width)
+    return found.upper, found.method + _NOT_AMPLIFIED
+
+
+def _allocation_deltas(
+    rounds: tuple[CountedMechanism, ...], epsilon: float, relative_width: float
+) -> Bounds:
+    upper, method = _allocation_upper_delta(rounds, epsilon, relative_width)
+    lower = _of_allocation(lambda: allocation.lower_delta(rounds, epsilon), 0.0)
+    if not lower:
+        sums = allocation.sums_of_rounds(rounds)
+        lower = _delta_bounds(sums, epsilon, relative_width).lower
+    size = -math.log(lower) if lower else 0.0
+    lower *= math.exp(-_margin(rounds) * (1 + epsilon + size))
+    return Bounds(min(lower, upper), upper, method)
+
+
+def _allocation_upper_delta(
+    rounds: tuple[CountedMechanism, ...], epsilon: float, relative_width: float
+) -> tuple[float, str]:
+    """Returns an upper bound, and the method that found it."""
+    upper = _of_allocation(lambda: allocation.upper_delta(rounds, epsilon), 1.0)
+    if upper < 1:
+        return upper, allocation.METHOD
+    told = allocation.without_amplification(rounds)
+    found = _delta_bounds(told, epsilon, relative_width)
+    return found.upper, found.method + _NOT_AMPLIFIED
+
+
 def _of_allocation(bound: Callable[[], float], otherwise: float) -> float:
     """Returns a bound, or what is always one where none is in reach."""
     try:
         return bound()
     except (TooSlowError, NumericalLimitError):
         return otherwise
-
-
-def _allocation_epsilons(
-    rounds: tuple[CountedMechanism, ...], delta: float
-) -> Bounds:
-    upper = _of_allocation(
-        lambda: allocation.upper_epsilon(rounds, delta), math.inf
-    )
-    if upper == math.inf:
-        return Bounds(0.0, upper, allocation.METHOD)
-    lower = _of_allocation(
-        lambda: allocation.lower_epsilon(rounds, delta, upper), 0.0
-    )
-    margin = _margin(rounds)
-    lower = max(0.0, lower * (1 - margin) - 2 * margin * delta)
-    return Bounds(min(lower, upper), upper, allocation.METHOD)
-
-
-def _allocation_deltas(
-    rounds: tuple[CountedMechanism, ...], epsilon: float
-) -> Bounds:
-    upper = _of_allocation(lambda: allocation.upper_delta(rounds, epsilon), 1.0)
-    lower = _of_allocation(lambda: allocation.lower_delta(rounds, epsilon), 0.0)
-    size = -math.log(lower) if lower else 0.0
-    lower *= math.exp(-_margin(rounds) * (1 + epsilon + size))
-    return Bounds(min(lower, upper), upper, allocation.METHOD)
 
 
 def _said(method: str, direction: Direction) -> str:

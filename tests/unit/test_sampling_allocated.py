@@ -391,11 +391,62 @@ class TestPrice:
         )
         assert fits <= 1.0 < not_so
 
-    def test_is_out_of_reach_where_there_is_hardly_noise(self) -> None:
-        rounds = [(epoch("a", 1e-2), 10)]
+    @pytest.mark.parametrize("picks", [1, 3])
+    @pytest.mark.parametrize(
+        "stddev", [1e-30, 1e-2, 0.05, 50.0, 1e6, 1e9, 1e12, 1e100]
+    )
+    def test_is_known_for_every_noise(self, stddev, picks) -> None:
+        """It is at most that of an epoch that hides no batches."""
+        rounds = [(epoch("a", stddev, 5, 1.0, picks), 5)]
+        told = [(Round(FullDataset(), rounds[0][0].queries), picks)]
 
-        assert Fourier().epsilon(rounds, delta=1e-5) == math.inf
-        assert Fourier().delta(rounds, epsilon=1.0) == 1.0
+        epsilons = Fourier().epsilon_bounds(rounds, delta=1e-8)
+        deltas = Fourier().delta_bounds(rounds, epsilon=0.5)
+
+        most = Fourier().epsilon(told, delta=1e-8)
+        assert 0 <= epsilons.lower <= epsilons.upper <= most + 1e-8
+        assert 0 <= deltas.lower <= deltas.upper <= 1
+        is_told = not 0.04 < stddev < 1e10
+        assert ("as if it were known" in epsilons.method) == is_told
+
+    @pytest.mark.parametrize(
+        ("batches", "stddevs", "apart"),
+        [
+            (1000, (0.05,), 1.001),
+            (100, (50.0, 0.05), 1.001),
+            (100, (1e6, 5.0, 0.5), 1.001),
+            (100, (1e12, 1.0), 1.001),
+            (10, tuple(np.linspace(1.0, 1.1, 30)), 1.03),
+            (50, (0.01, 50.0), math.inf),
+        ],
+    )
+    def test_of_kinds_that_differ_much_takes_no_longer(
+        self, batches, stddevs, apart
+    ) -> None:
+        """A grid that is fine enough for one would not hold the other."""
+        rounds = [
+            (epoch(f"{stddev}", stddev, batches), batches) for stddev in stddevs
+        ]
+
+        lower, upper = Fourier().epsilon_bounds(rounds, delta=1e-6)
+
+        assert 0 < lower <= upper <= apart * lower
+        assert upper < math.inf
+        assert upper >= max(
+            Fourier().epsilon_bounds([each], delta=1e-6)[0] for each in rounds
+        )
+
+    @pytest.mark.parametrize("stddev", [1e2, 1e4, 1e6])
+    def test_of_much_noise_is_that_of_the_sum_of_all_rounds(
+        self, stddev
+    ) -> None:
+        rounds = [(epoch("a", stddev, 100), 100)]
+        query = GaussianSum("sum", 1.0, 10 * stddev)
+        true = Fourier().delta([(Round(FullDataset(), (query,)), 1)], epsilon=0)
+
+        lower, upper = Fourier().delta_bounds(rounds, epsilon=0)
+
+        assert 0.97 * true <= lower <= true <= upper <= 1.01 * true
 
 
 @pytest.mark.parametrize("kind", [RenyiFilter, GaussianFilter])

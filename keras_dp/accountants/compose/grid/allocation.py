@@ -7,8 +7,10 @@ bound is that of their blocks, and the lower one is what an attack reaches
 (`score_sum`).
 """
 
+import dataclasses
 import functools
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -20,6 +22,7 @@ from keras_dp.accountants.compose.grid.likelihood import Cells, Drawn, Spread
 from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
     Gaussian,
+    Mechanism,
     RandomAllocationGaussian,
     SampledGaussian,
 )
@@ -28,9 +31,15 @@ from keras_dp.errors import NumericalLimitError, UnsupportedEventError
 METHOD = "convolution of likelihood ratios"
 # Steps of the grids over the stddev of what is on them.
 _STEP, _DRAWN_STEP, _COMPOSED_STEP = 0.05, 0.3, 0.05
-_LARGEST_STEP, _MOST_POINTS, _MOST_DRAWN = 0.01, 40_000, 3_000
-# Rounding of losses, all rounds together, over the epsilon that is looked for.
-_ROUNDED = 2e-4
+_LARGEST_STEP, _MOST_POINTS, _MOST_DRAWN = 0.01, 12_000, 3_000
+# Floats around 1 are not told apart on finer grids. Epochs with more noise, of
+# all rounds together, are taken to be Gaussian sums without amplification.
+_LEAST_STEP, _MOST_NOISE = 1e-11, 1e9
+# Epochs of more noises are taken to have so many. Each takes up to a second.
+_MOST_NOISES = 8
+# Rounding of losses, all rounds together, over the epsilon that is looked for,
+# and over their stddev.
+_ROUNDED, _ROUNDED_STDDEVS = 2e-4, 2e-2
 # But no more points than that within 30 standard deviations.
 _MOST_ROUNDED = 2_000_000
 
@@ -38,6 +47,8 @@ _MOST_ROUNDED = 2_000_000
 _LARGEST_EPSILON = 1e4
 # A lower bound is 0 below: attacks take unlikely outcomes to be likelier.
 _LEAST_DELTA = 1e-100
+# More than the rounding of a few products.
+_ROUND_UP = 1 + 1e-14
 # Rounding of the losses of a lower bound.
 _LOSS_ERROR = 1e-10
 
@@ -93,11 +104,54 @@ def lower_delta(rounds: tuple[CountedMechanism, ...], epsilon: float) -> float:
     return found if found > _LEAST_DELTA else 0.0
 
 
+def without_amplification(
+    rounds: tuple[CountedMechanism, ...],
+) -> tuple[CountedMechanism, ...]:
+    """Returns rounds that dominate and whose epochs hide no batches.
+
+    Whoever is told the batches of the record has as many sums without sampling
+    as the record has batches; by joint convexity these dominate.
+    """
+    return tuple(
+        CountedMechanism(
+            Gaussian(mechanism.noise_multiplier),
+            count * mechanism.batches_per_record,
+        )
+        if isinstance(mechanism, RandomAllocationGaussian)
+        else CountedMechanism(mechanism, count)
+        for mechanism, count in rounds
+    )
+
+
+def sums_of_rounds(
+    rounds: tuple[CountedMechanism, ...],
+) -> tuple[CountedMechanism, ...]:
+    """Returns what is seen of rounds if those of each epoch are added up.
+
+    The sum of all rounds of an epoch has the stddev `sqrt(t) z`, and a record
+    moves it by `k`, whichever its batches are.
+    """
+    return tuple(
+        CountedMechanism(
+            Gaussian(
+                math.sqrt(mechanism.batches)
+                / mechanism.batches_per_record
+                * mechanism.noise_multiplier
+                * _ROUND_UP
+            ),
+            count,
+        )
+        if isinstance(mechanism, RandomAllocationGaussian)
+        else CountedMechanism(mechanism, count)
+        for mechanism, count in rounds
+    )
+
+
 def _uppers(
     rounds: tuple[CountedMechanism, ...], **target: float
 ) -> Iterable[tilted.Sum]:
-    kinds = _kinds(_in_blocks(rounds))
-    step = min(_composed_step(each.mechanism) for each in kinds)
+    kinds = _kinds(_in_blocks(_of_few_noises(rounds, is_more=False)))
+    step = _composed_step(kinds)
     first, second = [], []
     for mechanism, count in kinds:
         each = _spread(mechanism, step)
@@ -117,11 +171,19 @@ def _uppers(
 def _lowers(
     rounds: tuple[CountedMechanism, ...], scale: float, **target: float
 ) -> Iterable[tilted.Sum]:
-    kinds = _kinds(rounds)
+    # Who overlooks some rounds learns less.
+    kinds = [
+        each
+        for each in _kinds(_of_few_noises(rounds, is_more=True))
+        if each.mechanism.noise_multiplier < _MOST_NOISE
+    ]
+    if not kinds:
+        raise NumericalLimitError
     total = sum(each.rounds for each in kinds)
     variance = sum(n * math.log1p(_variance(each)) for each, n in kinds)
-    least = 30 * math.sqrt(variance) / _MOST_ROUNDED
-    step = max(min(_ROUNDED * scale / total, _LARGEST_STEP), least)
+    stddev = math.sqrt(variance)
+    step = min(_ROUNDED * scale, _ROUNDED_STDDEVS * stddev) / total
+    step = max(min(step, _LARGEST_STEP), 30 * stddev / _MOST_ROUNDED)
     found = []
     for sign in (1, -1):
         parts = []
@@ -146,8 +208,43 @@ def _lowers(
     return found
 
 
+def _of_few_noises(
+    rounds: tuple[CountedMechanism, ...], *, is_more: bool
+) -> list[CountedMechanism]:
+    """Returns rounds whose epochs have so few noises that all are computed.
+
+    Args:
+        rounds: More noise is post-processing.
+        is_more: Whether noises are rounded up, for a lower bound; otherwise
+            down, for an upper one.
+    """
+    noises = {
+        mechanism.noise_multiplier
+        for mechanism, _ in rounds
+        if isinstance(mechanism, RandomAllocationGaussian)
+    }
+    if len(noises) <= _MOST_NOISES:
+        return [*rounds]
+    lines = np.geomspace(min(noises), max(noises), _MOST_NOISES)
+    lines[[0, -1]] = min(noises), max(noises)
+    counts: Counter[Mechanism] = Counter()
+    for mechanism, count in rounds:
+        if isinstance(mechanism, RandomAllocationGaussian):
+            z = mechanism.noise_multiplier
+            line = (
+                np.searchsorted(lines, z)
+                if is_more
+                else np.searchsorted(lines, z, side="right") - 1
+            )
+            mechanism = dataclasses.replace(
+                mechanism, noise_multiplier=float(lines[line])
+            )
+        counts[mechanism] += count
+    return [CountedMechanism(*each) for each in counts.items()]
+
+
 def _in_blocks(
-    rounds: tuple[CountedMechanism, ...],
+    rounds: Iterable[CountedMechanism],
 ) -> Iterator[CountedMechanism]:
     """Yields rounds that dominate: epochs become those of their blocks."""
     for mechanism, count in rounds:
@@ -156,8 +253,11 @@ def _in_blocks(
             continue
         z = mechanism.noise_multiplier
         for size, blocks in mechanism.blocks:
+            is_amplified = size > 1 and z * math.sqrt(size) < _MOST_NOISE
             yield CountedMechanism(
-                RandomAllocationGaussian(z, size) if size > 1 else Gaussian(z),
+                RandomAllocationGaussian(z, size)
+                if is_amplified
+                else Gaussian(z),
                 blocks * count,
             )
 
@@ -197,11 +297,18 @@ def _variance(
     return variance
 
 
-def _composed_step(
-    mechanism: Gaussian | SampledGaussian | RandomAllocationGaussian,
-) -> float:
-    stddev = math.sqrt(math.log1p(_variance(mechanism)))
-    return min(_COMPOSED_STEP * stddev, _LARGEST_STEP)
+def _composed_step(kinds: list[_Kind]) -> float:
+    """Returns the step in which the losses of all rounds are composed.
+
+    Spreading adds a variance to each round that grows with the step alone. It
+    is small beside the variance of the average round.
+    """
+    total = sum(each.rounds for each in kinds)
+    variance = sum(n * math.log1p(_variance(each)) for each, n in kinds)
+    step = min(_COMPOSED_STEP * math.sqrt(variance / total), _LARGEST_STEP)
+    if step < _LEAST_STEP:
+        raise NumericalLimitError
+    return step
 
 
 def _reach(stddev: float) -> float:

@@ -127,44 +127,47 @@ def spread_sum(one: Spread, two: Spread) -> Spread:
     `e^(i step) + e^(j step)` is `e^(i step)` times a number that `j - i` tells:
     all pairs of one distance are moved by as many points, and split alike.
     """
-    step = one.step
-    start, stop = (
-        min(one.first, two.first),
-        max(one.first + len(one.masses), two.first + len(two.masses)),
-    )
-    size = stop - start
-    a, b = (_padded(each, start, size) for each in (one, two))
-    more = math.ceil(math.log(2) / step) + 2
-    out = np.zeros(size + more)
-    for distance in range(size):
-        products = a[: size - distance] * b[distance:]
-        if distance:
-            products = products + b[: size - distance] * a[distance:]
-        far = distance + math.log1p(math.exp(-distance * step)) / step
-        shift = math.floor(far)
-        # (e^step - e^x) / (e^step - 1) for the part x of a step.
-        right = math.expm1((far - shift) * step) / math.expm1(step)
-        count = len(products)
-        out[shift : shift + count] += (1 - right) * products
-        out[shift + 1 : shift + 1 + count] += right * products
-    # A ratio of 0 leaves the other one.
-    out[:size] += one.zero * b + two.zero * a
+    step, apart, is_same = one.step, two.first - one.first, one is two
+    a, b = one.masses, two.masses
+    # The first and the last point of the sum, from the first one of `a`.
+    ends = np.array([[0, apart], [len(a) - 1, apart + len(b) - 1]])
+    low, high = np.logaddexp(*(step * ends).T) / step
+    base = math.floor(low) - 1
+    out = np.zeros(math.floor(high) - base + 3)
+    distances = apart + np.arange(0 if is_same else 1 - len(a), len(b))
+    far = np.logaddexp(0, step * distances) / step
+    shifts = np.floor(far)
+    # (e^step - e^x) / (e^step - 1) for the part x of a step.
+    rights = np.expm1((far - shifts) * step) / math.expm1(step)
+    for distance, shift, right in zip(
+        distances.tolist(), shifts.tolist(), rights.tolist(), strict=True
+    ):
+        skipped = distance - apart
+        start, stop = max(0, -skipped), min(len(a), len(b) - skipped)
+        products = a[start:stop] * b[start + skipped : stop + skipped]
+        if is_same and distance:
+            products *= 2
+        place = start + int(shift) - base
+        out[place : place + stop - start] += (1 - right) * products
+        out[place + 1 : place + 1 + stop - start] += right * products
+    zero = one.zero * two.zero
+    # A ratio of 0 leaves the other one, which may be below the grid.
+    for chance, other, first in ((one.zero, b, apart), (two.zero, a, 0)):
+        below = min(max(0, base - first), len(other))
+        share = np.exp(step * (first - base + np.arange(below)))
+        out[0] += chance * float(share @ other[:below])
+        zero += chance * float((1 - share) @ other[:below])
+        start = first + below - base
+        out[start : start + len(other) - below] += chance * other[below:]
     return _trimmed(
         Spread(
             step,
-            start,
+            one.first + base,
             out,
-            one.zero * two.zero,
+            zero,
             one.infinite + two.infinite,
         )
     )
-
-
-def _padded(each: Spread, start: int, size: int) -> Array:
-    out = np.zeros(size)
-    offset = each.first - start
-    out[offset : offset + len(each.masses)] = each.masses
-    return out
 
 
 # Points beyond which so little mass is left go to 0 and infinity.

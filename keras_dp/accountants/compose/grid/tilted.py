@@ -21,10 +21,15 @@ _LOG_OUTSIDE = -36.0
 _MOST_POINTS = 1 << 23
 # Error of a transform relative to the norm, a few times what is known of it.
 _ERROR_PER_LEVEL = 2e-15
-# Between them the best tilt is looked for, to that share of itself.
+# Between them the best tilt is looked for, to that share of itself. Those in
+# stddevs of the sum are for losses of which all are next to 0.
 _LEAST_TILT, _MOST_TILT, _NEAREST = 1e-3, 1e4, 0.05
-# How much less than an upper bound a lower one is tried to be.
-_BELOW = np.geomspace(1e-7, 0.9, 120)
+_LEAST_STDDEVS, _MOST_STDDEVS = 0.1, 1e3
+# How near the upper bound is to the least epsilon.
+_PRECISION = 1e-8
+# How much less than it a lower one is tried to be, and how near it then is.
+_BELOW = tuple(10.0**-power for power in range(6, -1, -1))
+_PRECISION_BELOW = 1e-6
 # Errors of sums and exponentials: together, and for each round.
 _ROUNDING, _ROUNDING_EACH = 1e-9, 1e-12
 
@@ -112,7 +117,9 @@ class Sum:
         low, high = 0.0, max(0.0, float(self.losses[-1]))
         if is_enough(low):
             return 0.0
-        return _between(low, high, is_enough) if is_enough(high) else math.inf
+        if not is_enough(high):
+            return math.inf
+        return _between(low, high, is_enough, _PRECISION)[1]
 
     def lower_epsilon(self, delta: float) -> float:
         """Returns a lower bound on the least epsilon.
@@ -124,29 +131,34 @@ class Sum:
         def is_enough(epsilon: float) -> bool:
             return self.delta(epsilon, is_upper=False) <= delta
 
-        high = self.upper_epsilon(delta)
+        least = high = self.upper_epsilon(delta)
         # Far from where the tilt looks, errors hide that delta is larger.
         for below in _BELOW if high < math.inf else ():
-            low = float(high * (1 - below))
+            low, above = float(high * (1 - below)), least
             if not is_enough(low):
-                return low
+                return _between(low, above, is_enough, _PRECISION_BELOW)[0]
+            least = low
         return 0.0
 
 
 def _between(
-    low: float, high: float, is_enough: Callable[[float], bool]
-) -> float:
-    """Returns an epsilon that is enough, next to one that is not.
+    low: float,
+    high: float,
+    is_enough: Callable[[float], bool],
+    precision: float,
+) -> tuple[float, float]:
+    """Returns an epsilon that is not enough, and one next to it that is.
 
     Args:
         low: Is not.
         high: Is.
         is_enough: Tells of epsilons in between.
+        precision: How near they are, as a share of the larger one.
     """
-    while high - low > 1e-9 * high:
+    while high - low > precision * high:
         middle = (low + high) / 2
         low, high = (low, middle) if is_enough(middle) else (middle, high)
-    return high
+    return low, high
 
 
 def composed(
@@ -188,10 +200,15 @@ def composed(
             return log_moment(tilt) - tilt * epsilon
         return (log_moment(tilt) - (log_delta or 0.0)) / tilt
 
+    variance = math.fsum(each.rounds * _variance(each) for each in parts)
+    per_stddev = 1 / (step * math.sqrt(variance)) if variance else 0.0
     # Chernoff's exponents have one minimum.
     found = optimize.minimize_scalar(
         size,
-        bounds=(math.log(_LEAST_TILT), math.log(_MOST_TILT)),
+        bounds=(
+            math.log(max(_LEAST_TILT, _LEAST_STDDEVS * per_stddev)),
+            math.log(max(_MOST_TILT, _MOST_STDDEVS * per_stddev)),
+        ),
         method="bounded",
         options={"xatol": _NEAREST},
     )
@@ -243,3 +260,10 @@ def composed(
         min(1.0, sum(each.rounds * each.infinite for each in parts) * 1.000001),
         rounding,
     )
+
+
+def _variance(each: Losses) -> float:
+    """Returns the variance of a loss, in steps."""
+    places = np.arange(len(each.masses))
+    mean = np.average(places, weights=each.masses)
+    return float(np.average((places - mean) ** 2, weights=each.masses))
