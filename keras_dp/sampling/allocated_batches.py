@@ -96,13 +96,11 @@ class AllocatedBatches(Sampler):
             )
         self.batches = int(batches)
         self.batches_per_record = int(batches_per_record)
-        if physical_batch_size is None:
-            physical_batch_size = default_physical_batch_size(
-                self.population_size, self.batches_per_record / self.batches
-            )
-        _check.integer_at_least(1, physical_batch_size=physical_batch_size)
-        self.physical_batch_size = int(physical_batch_size)
-        self.rounds_per_pass = self.rounds_per_epoch = self.batches
+        self.rounds_per_pass = self.batches
+        size = default_physical_batch_size(
+            self.population_size, self.batches_per_record / self.batches
+        )
+        self._set_sizes(physical_batch_size, None, default=(size, self.batches))
 
     @property
     @override

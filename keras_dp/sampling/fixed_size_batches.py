@@ -5,7 +5,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from keras_dp import _check, _peers
+from keras_dp import _peers
 from keras_dp.ledger import FixedSizeWithoutReplacement
 from keras_dp.sampling.nests import Nest
 from keras_dp.sampling.random_rows import in_random_rows
@@ -77,19 +77,12 @@ class FixedSizeBatches(Sampler):
         """
         super().__init__(data, map=map, seed=seed)
         self.sample_size = self._checked_size(sample_size=sample_size)
-        if physical_batch_size is None:
-            physical_batch_size = self.sample_size
-        if rounds_per_epoch is None:
-            rounds_per_epoch = max(
-                1, round(self.population_size / self.sample_size)
-            )
-        _check.integer_at_least(
-            1,
-            physical_batch_size=physical_batch_size,
-            rounds_per_epoch=rounds_per_epoch,
+        rounds = max(1, round(self.population_size / self.sample_size))
+        self._set_sizes(
+            physical_batch_size,
+            rounds_per_epoch,
+            default=(self.sample_size, rounds),
         )
-        self.physical_batch_size = int(physical_batch_size)
-        self.rounds_per_epoch = int(rounds_per_epoch)
 
     @property
     @override

@@ -154,18 +154,15 @@ class PoissonBatches(Sampler):
             )
         )
         self._has_default_size = physical_batch_size is None
-        if physical_batch_size is None:
-            physical_batch_size = self._layout.most_rows
-        if rounds_per_epoch is None:
-            rounds_per_epoch = max(1, round(1 / sampling_probability))
-        _check.integer_at_least(
-            1,
-            physical_batch_size=physical_batch_size,
-            rounds_per_epoch=rounds_per_epoch,
+        self._set_sizes(
+            physical_batch_size,
+            rounds_per_epoch,
+            default=(
+                self._layout.most_rows,
+                max(1, round(1 / sampling_probability)),
+            ),
+            rows=self._layout.rows,
         )
-        _check_holds_microbatches(physical_batch_size, self._layout.rows)
-        self.physical_batch_size = int(physical_batch_size)
-        self.rounds_per_epoch = int(rounds_per_epoch)
 
     @property
     def sampling_probability(self) -> float:
@@ -335,12 +332,3 @@ def _checked_truncation(
             f"moves several. Received: truncate_at={truncate_at!r}."
         )
     return int(truncate_at)
-
-
-def _check_holds_microbatches(physical_batch_size: int, rows: int) -> None:
-    if physical_batch_size % rows:
-        raise ValueError(
-            f"`physical_batch_size` must be a multiple of the {rows} rows of a "
-            "microbatch. Received: "
-            f"physical_batch_size={physical_batch_size!r}."
-        )

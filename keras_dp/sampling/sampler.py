@@ -356,6 +356,39 @@ class Sampler(abc.ABC):
                 records = change(records, np.ones(len(rows), np.bool_), words)
             yield records
 
+    def _set_sizes(
+        self,
+        physical_batch_size: int | None,
+        rounds_per_epoch: int | None,
+        *,
+        default: tuple[int, int],
+        rows: int = 1,
+    ) -> None:
+        """Checks and sets the sizes that the caller may choose.
+
+        Args:
+            physical_batch_size: At least 1, and a multiple of `rows`; `None`
+                for the default.
+            rounds_per_epoch: At least 1; `None` for the default.
+            default: Both, where they are not chosen.
+            rows: How many rows stand together in one batch.
+        """
+        size, rounds = default
+        if physical_batch_size is not None:
+            _check.integer_at_least(1, physical_batch_size=physical_batch_size)
+            size = int(physical_batch_size)
+        if rounds_per_epoch is not None:
+            _check.integer_at_least(1, rounds_per_epoch=rounds_per_epoch)
+            rounds = int(rounds_per_epoch)
+        if size % rows:
+            whose = "user" if self.unit == "user" else "microbatch"
+            raise ValueError(
+                f"`physical_batch_size` must be a multiple of the {rows} rows "
+                f"of a {whose}, which stand in one batch. Received: "
+                f"physical_batch_size={physical_batch_size!r}."
+            )
+        self.physical_batch_size, self.rounds_per_epoch = size, rounds
+
     def _checked_size(self, **named: int) -> int:
         """Returns a number of records, in [1, population_size]."""
         _check.integer_at_least(1, **named)

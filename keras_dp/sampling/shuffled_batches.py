@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
-from keras_dp import _check, _peers
+from keras_dp import _peers
 from keras_dp.ledger import DisjointBatches
 from keras_dp.sampling.nests import Nest
 from keras_dp.sampling.random_rows import random_places
@@ -79,12 +79,12 @@ class ShuffledBatches(Sampler):
         """
         super().__init__(data, map=map, seed=seed)
         self.batch_size = self._checked_size(batch_size=batch_size)
-        if physical_batch_size is None:
-            physical_batch_size = self.batch_size
-        _check.integer_at_least(1, physical_batch_size=physical_batch_size)
-        self.physical_batch_size = int(physical_batch_size)
         self.rounds_per_pass = -(-self.population_size // self.batch_size)
-        self.rounds_per_epoch = self.rounds_per_pass
+        self._set_sizes(
+            physical_batch_size,
+            None,
+            default=(self.batch_size, self.rounds_per_pass),
+        )
 
     @property
     @override

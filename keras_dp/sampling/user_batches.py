@@ -109,24 +109,15 @@ class UserBatches(Sampler):
             numbers, float(sampling_probability), int(records_per_user)
         )
         self.records_per_user = int(records_per_user)
-        if physical_batch_size is None:
-            physical_batch_size = self._users.most_rows
-        if rounds_per_epoch is None:
-            rounds_per_epoch = max(1, round(1 / sampling_probability))
-        _check.integer_at_least(
-            1,
-            physical_batch_size=physical_batch_size,
-            rounds_per_epoch=rounds_per_epoch,
+        self._set_sizes(
+            physical_batch_size,
+            rounds_per_epoch,
+            default=(
+                self._users.most_rows,
+                max(1, round(1 / sampling_probability)),
+            ),
+            rows=self.records_per_user,
         )
-        if physical_batch_size % records_per_user:
-            raise ValueError(
-                "`physical_batch_size` must be a multiple of "
-                f"records_per_user={records_per_user!r}: the records of a user "
-                "stand in one batch. Received: "
-                f"physical_batch_size={physical_batch_size!r}."
-            )
-        self.physical_batch_size = int(physical_batch_size)
-        self.rounds_per_epoch = int(rounds_per_epoch)
 
     @property
     def sampling_probability(self) -> float:

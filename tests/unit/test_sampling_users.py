@@ -124,7 +124,7 @@ class TestTheSampler:
             ({"user_ids": np.arange(12) / 1.0}, "`user_ids` must hold"),
             ({"records_per_user": 0}, "`records_per_user`"),
             ({"sampling_probability": 0.0}, "`sampling_probability`"),
-            ({"physical_batch_size": 4}, "multiple of records_per_user=3"),
+            ({"physical_batch_size": 4}, "multiple of the 3 rows of a user"),
         ],
     )
     def test_refuses_what_does_not_fit(self, changes, match) -> None:
