@@ -273,8 +273,8 @@ def _beside_slack(
 
     Args:
         rounds: At least one.
-        bounds: They hold for the rounds without slack, or for those left.
-        upper: The upper bound of rounds with slack.
+        bounds: Returns those of rounds without slack.
+        upper: Returns the upper one of rounds with slack.
     """
     slack, rest = split(rounds)
     if slack is None:
