@@ -15,7 +15,8 @@ from keras_dp import _check
 from keras_dp.ledger import GaussianSum, SumQueryEvent
 from keras_dp.preprocessing.ranges import checked_range
 from keras_dp.preprocessing.release import Adapter, gaussian_noise
-from keras_dp.preprocessing.rows import Floats, known_shape, number_chunks
+from keras_dp.preprocessing.rows import Floats, check_numbers, number_chunks
+from keras_dp.preprocessing.schema import Schema
 
 _MOST_CELLS = 2**20
 
@@ -91,8 +92,8 @@ class Discretization(Adapter):
         )
 
     @override
-    def check_data(self, data: Any) -> None:
-        known_shape(data)
+    def check_schema(self, schema: Schema) -> None:
+        check_numbers(schema)
 
     def bounded_sum(self, data: Any) -> Floats:
         """Returns the counts of the cells, without noise, `[cells]`.

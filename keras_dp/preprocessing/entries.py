@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from keras_dp.preprocessing.schema import Schema, first_of
 from keras_dp.sampling.datasets import batches_of, is_dataset
 
 # Records at once.
@@ -33,26 +34,34 @@ def row_chunks(
     for batch in _batches(data):
         values = _plain(batch)
         if isinstance(values, np.ndarray):
-            _check_array(values, kinds, one_each)
+            schema = Schema(values.dtype, values.shape[1:])
+            check_keys(schema, kinds, one_each=one_each)
         for start in range(0, len(values), _CHUNK):
             chunk = values[start : start + _CHUNK]
             rows = chunk.tolist() if isinstance(chunk, np.ndarray) else chunk
             yield [_entries(row) for row in rows]
 
 
-def _check_array(values: Any, kinds: str, one_each: bool) -> None:
-    if values.dtype.kind not in kinds or values.dtype == np.uint64:
+def check_keys(schema: Schema, kinds: str, *, one_each: bool = False) -> None:
+    """Raises unless records hold keys; see `row_chunks`.
+
+    Args:
+        schema: Dtype and shape of the records.
+        kinds: Codes of the NumPy dtypes that they may have.
+        one_each: Whether they must have one entry each.
+    """
+    dtype, shape = schema
+    if dtype.kind not in kinds or dtype == np.uint64:
         raise TypeError(
             "`data` must have entries of the kind that the layer takes: text, "
             "or whole numbers that fit int64. Received: dtype "
-            f"{values.dtype}. IntegerLookup takes numbers, and StringLookup "
+            f"{dtype}. IntegerLookup takes numbers, and StringLookup "
             "and TextVectorization text."
         )
-    shape = values.shape
-    if values.ndim not in (1, 2) or (one_each and shape[1:] not in ((), (1,))):
+    if len(shape) > 1 or (one_each and shape not in ((), (1,), (None,))):
         raise ValueError(
             "`data` must have one row for each record, of one text each for "
-            f"TextVectorization. Received: shape (records, *{shape[1:]})."
+            f"TextVectorization. Received: shape (records, *{shape})."
         )
 
 
@@ -117,7 +126,7 @@ def _batches(data: Any) -> Iterator[Any]:
         yield data
         return
     for element in batches_of(data, None):
-        yield element[0] if isinstance(element, tuple) else element
+        yield first_of(element)
 
 
 def _plain(batch: Any) -> Any:

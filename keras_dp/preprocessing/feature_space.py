@@ -15,8 +15,9 @@ from keras_dp.preprocessing.discretization import Discretization
 from keras_dp.preprocessing.integer_lookup import IntegerLookup
 from keras_dp.preprocessing.normalization import Normalization
 from keras_dp.preprocessing.release import Adapter
+from keras_dp.preprocessing.schema import Schema, first_of
 from keras_dp.preprocessing.string_lookup import StringLookup
-from keras_dp.sampling.datasets import batches_of, is_dataset
+from keras_dp.sampling.datasets import batches_of, is_dataset, record_specs
 
 # The dtype and the output mode of features that are given as an adapter.
 _KINDS: dict[type[Adapter], tuple[str, str]] = {
@@ -115,10 +116,15 @@ class FeatureSpace(Adapter):
 
     @override
     def check_data(self, data: Any) -> None:
+        adapters = self._adapters()
         if not is_dataset(data):
-            adapters = self._adapters()
             for name, column in _columns(data, list(adapters)).items():
                 adapters[name].check_data(column)
+            return
+        specs = record_specs(data)
+        if specs is not None:
+            for name, spec in _columns(specs, list(adapters)).items():
+                adapters[name].check_schema(Schema.of(spec))
 
     @override
     def noised_layer(self, data: Any) -> keras.utils.FeatureSpace:
@@ -245,7 +251,7 @@ def _columns(data: Any, names: list[str]) -> Mapping[str, Any]:
             name: np.concatenate([np.asarray(part[name]) for part in parts])
             for name in names
         }
-    table: Any = data[0] if isinstance(data, tuple) else data
+    table: Any = first_of(data)
     if not (isinstance(table, Mapping) or hasattr(table, "columns")):
         raise TypeError(
             "`data` must be a table: a dict of columns, a DataFrame, or a data "

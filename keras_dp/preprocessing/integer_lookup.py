@@ -1,20 +1,30 @@
 """Whole numbers that become indices, for `keras.layers.IntegerLookup`."""
 
 import dataclasses
+import itertools
 from typing import Any
 
 import keras
 from typing_extensions import override
 
-from keras_dp import _check
 from keras_dp.ledger import SumQueryEvent
-from keras_dp.preprocessing.entries import integer_keys, row_chunks
+from keras_dp.preprocessing.entries import (
+    check_keys,
+    integer_keys,
+    row_chunks,
+)
 from keras_dp.preprocessing.release import Adapter
+from keras_dp.preprocessing.schema import Schema
 from keras_dp.preprocessing.vocabulary import (
-    check_settings,
-    noised_keys,
+    check_lookup,
+    keras_layer,
+    lookup_tokens,
+    noised_vocabulary,
     thresholded_sum,
 )
+
+# Codes of the dtypes of NumPy that columns may have.
+_KINDS = "iub"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,39 +66,28 @@ class IntegerLookup(Adapter):
     pad_to_max_tokens: bool = False
 
     def __post_init__(self) -> None:
-        _check.integer_at_least(1, num_oov_indices=self.num_oov_indices)
-        check_settings(self, self._special_tokens)
-
-    @property
-    def _special_tokens(self) -> int:
-        has_mask = self.mask_token is not None
-        # Only indices can be masked.
-        return self.num_oov_indices + (has_mask and self.output_mode == "int")
+        check_lookup(self)
 
     @override
     def events(self, prefix: str = "") -> tuple[SumQueryEvent, ...]:
         return (thresholded_sum(self, prefix),)
 
     @override
+    def check_schema(self, schema: Schema) -> None:
+        check_keys(schema, _KINDS)
+
+    @override
     def noised_layer(self, data: Any) -> keras.layers.IntegerLookup:
-        reserved = {
-            token
-            for token in (self.oov_token, self.mask_token)
-            if token is not None
-        }
-        records = (
-            integer_keys(row, reserved)
-            for chunk in row_chunks(data, "iub")
-            for row in chunk
+        reserved = {self.oov_token}
+        if self.mask_token is not None:
+            reserved.add(self.mask_token)
+        rows = itertools.chain.from_iterable(row_chunks(data, _KINDS))
+        found = noised_vocabulary(
+            self,
+            (integer_keys(row, reserved) for row in rows),
+            lookup_tokens(self),
         )
-        most = self.max_tokens and self.max_tokens - self._special_tokens
-        found = noised_keys(records, thresholded_sum(self, ""), most)
-        return keras.layers.IntegerLookup(
-            max_tokens=self.max_tokens,
-            num_oov_indices=self.num_oov_indices,
-            mask_token=self.mask_token,
-            oov_token=self.oov_token,
-            vocabulary=found,
-            output_mode=self.output_mode,
-            pad_to_max_tokens=self.pad_to_max_tokens,
+        layer: keras.layers.IntegerLookup = keras_layer(
+            keras.layers.IntegerLookup, self, found
         )
+        return layer

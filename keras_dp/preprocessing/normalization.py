@@ -16,10 +16,11 @@ from keras_dp.preprocessing.ranges import checked_range
 from keras_dp.preprocessing.release import Adapter, gaussian_noise
 from keras_dp.preprocessing.rows import (
     Floats,
+    check_numbers,
     exact_sum,
-    known_shape,
     number_chunks,
 )
+from keras_dp.preprocessing.schema import Schema
 
 # A feature `u` in [-1, 1] contributes `u` and `_WEIGHT (u^2 - _CENTRE)`.
 _WEIGHT = math.sqrt(2)
@@ -119,11 +120,13 @@ class Normalization(Adapter):
         )
 
     @override
-    def check_data(self, data: Any) -> None:
-        shape = known_shape(data)
-        if shape is not None:
-            kept = self._kept_axes(len(shape) + 1)
-            self._centre_and_half(tuple(shape[axis - 1] for axis in kept))
+    def check_schema(self, schema: Schema) -> None:
+        check_numbers(schema)
+        shape = schema.features
+        kept = [shape[axis - 1] for axis in self._kept_axes(len(shape) + 1)]
+        known = tuple(size for size in kept if size is not None)
+        if len(known) == len(kept):
+            self._centre_and_half(known)
 
     def bounded_sum(self, data: Any) -> tuple[Floats, tuple[int, ...]]:
         """Returns the sum of all vectors, without noise, and a mean's shape.

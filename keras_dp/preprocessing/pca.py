@@ -14,10 +14,11 @@ from keras_dp.ledger import GaussianSum, SumQueryEvent
 from keras_dp.preprocessing.release import Adapter, gaussian_noise
 from keras_dp.preprocessing.rows import (
     Floats,
-    known_shape,
+    check_numbers,
     number_chunks,
     whole_total,
 )
+from keras_dp.preprocessing.schema import Schema
 
 # Entries of records are rounded to whole multiples of `1 / _UNITS`. Products
 # summed over a chunk are whole numbers up to 2^36 times its 2^17 rows, which
@@ -88,10 +89,9 @@ class PCA(Adapter):
         return (GaussianSum(f"{prefix}pca", 1.0, self.noise_multiplier),)
 
     @override
-    def check_data(self, data: Any) -> None:
-        shape = known_shape(data)
-        if shape is not None:
-            self._check_shape(shape)
+    def check_schema(self, schema: Schema) -> None:
+        check_numbers(schema)
+        self._check_shape(schema.features)
 
     def bounded_sum(self, data: Any) -> Floats:
         """Returns the sum of all `x x^T`, without noise.
@@ -121,8 +121,9 @@ class PCA(Adapter):
         layer.set_weights([kernel])
         return layer
 
-    def _check_shape(self, shape: tuple[int, ...]) -> None:
-        if len(shape) != 1 or shape[0] < self.components:
+    def _check_shape(self, shape: tuple[int | None, ...]) -> None:
+        width = shape[0] if len(shape) == 1 else 0
+        if width is not None and width < self.components:
             raise ValueError(
                 "`data` must be records of one axis, with at least as many "
                 f"entries as `components`. Received: records of shape "

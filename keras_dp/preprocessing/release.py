@@ -13,6 +13,7 @@ from keras_dp import _check
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.ledger import FullDataset, PrivacyLedger, Round, SumQueryEvent
 from keras_dp.noise import seeds
+from keras_dp.preprocessing.schema import Schema, schema_of
 from keras_dp.preprocessing.units import with_capped_units
 from keras_dp.training import RunDetails
 from keras_dp.training.recording import RoundRecorder
@@ -133,15 +134,25 @@ class Adapter(abc.ABC):
         """
 
     def check_data(self, data: Any) -> None:
-        """Raises where the kind or shape of data shows that no round can do.
+        """Raises where the schema of data shows that no round can do.
 
-        It looks at dtypes and shapes alone, so that a mistake spends no round.
+        It looks at what is public alone, so that a mistake spends no round.
         Other mistakes are refused in the round, when the data are read.
 
         Args:
             data: See `adapt`.
         """
-        del data
+        schema = schema_of(data)
+        if schema is not None:
+            self.check_schema(schema)
+
+    def check_schema(self, schema: Schema) -> None:
+        """Raises unless the layer can be adapted to a column of this schema.
+
+        Args:
+            schema: Dtype and shape of the column.
+        """
+        del schema
 
     def planned_round(self) -> Round:
         """Returns the round that `adapt` records: its price is known before."""
@@ -164,8 +175,8 @@ class Adapter(abc.ABC):
         Args:
             data: Array, table or column, one row a record; or a finite
                 `tf.data.Dataset` or `keras.utils.PyDataset`, which is read
-                once; of a tuple `(x, y)` the first entry counts. Its shapes are
-                public, but for the number of records.
+                once; of a tuple `(x, y)` the first entry counts. Its dtypes and
+                the shapes of its records are public.
             ledger: Where the round is recorded: the ledger of the training, so
                 that its report covers both.
             run: The name of the run, or its details; "preprocessing" by
@@ -178,8 +189,9 @@ class Adapter(abc.ABC):
         Raises:
             BudgetExceededError: The account has no room for the round.
             LedgerWriteError: The ledger cannot be written.
-            TypeError: The data are of another kind. This spends no round where
-                it can be seen without reading them; the next one alike.
+            TypeError: The data are of another dtype or kind. This spends no
+                round where an array has it, or a `tf.data.Dataset` declares it;
+                the next one alike. Of lists and a `PyDataset` the round counts.
             ValueError: The data do not have the shape that is needed.
         """
         _check.kind(PrivacyLedger, ledger=ledger)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from keras_dp.preprocessing.schema import Schema, first_of
 from keras_dp.sampling.columns import as_array
 from keras_dp.sampling.datasets import batches_of, is_dataset
 
@@ -28,40 +29,30 @@ def array_batches(data: Any) -> Iterator[npt.NDArray[Any]]:
     """
     if is_dataset(data):
         for element in batches_of(data, None):
-            first = element[0] if isinstance(element, tuple) else element
-            yield as_array(first, "data", "data")
+            yield as_array(first_of(element), "data", "data")
     else:
         yield as_array(data, "data", "data")
 
 
-def known_shape(data: Any) -> tuple[int, ...] | None:
-    """Returns the shape of records of numbers, `None` if it must be read.
+def check_numbers(schema: Schema) -> None:
+    """Raises unless records hold real numbers, at least one each.
 
     Args:
-        data: See `Adapter.adapt`.
+        schema: Dtype and shape of the records.
 
     Raises:
-        TypeError: The records are no numbers.
+        TypeError: They are no numbers.
         ValueError: They have no entries.
     """
-    if is_dataset(data):
-        return None
-    return _of_numbers(as_array(data, "data", "data")).shape[1:]
-
-
-def _of_numbers(batch: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Returns records of at least one number each, `[batch, ...]`."""
-    if batch.dtype.kind not in "biuf":
+    if schema.dtype.kind not in "biuf":
         raise TypeError(
-            f"`data` must hold real numbers. Received: dtype {batch.dtype}."
+            f"`data` must hold real numbers. Received: dtype {schema.dtype}."
         )
-    rows = batch[:, np.newaxis] if batch.ndim == 1 else batch
-    if 0 in rows.shape[1:]:
+    if 0 in schema.shape:
         raise ValueError(
             "`data` must have records of at least one number. Received: "
-            f"records of shape {rows.shape[1:]}."
+            f"records of shape {schema.shape}."
         )
-    return rows
 
 
 def number_chunks(data: Any) -> Iterator[Floats]:
@@ -79,7 +70,8 @@ def number_chunks(data: Any) -> Iterator[Floats]:
     """
     shape: tuple[int, ...] | None = None
     for batch in array_batches(data):
-        rows = _of_numbers(batch)
+        check_numbers(Schema(batch.dtype, batch.shape[1:]))
+        rows = batch[:, np.newaxis] if batch.ndim == 1 else batch
         shape = rows.shape[1:] if shape is None else shape
         if rows.shape[1:] != shape:
             raise ValueError(

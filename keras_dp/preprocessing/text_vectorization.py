@@ -10,14 +10,22 @@ from typing_extensions import override
 
 from keras_dp import _check, keras_internals
 from keras_dp.ledger import SumQueryEvent
-from keras_dp.preprocessing.entries import row_chunks, text_keys
+from keras_dp.preprocessing.entries import (
+    check_keys,
+    row_chunks,
+    text_keys,
+)
 from keras_dp.preprocessing.release import Adapter
+from keras_dp.preprocessing.schema import Schema
 from keras_dp.preprocessing.vocabulary import (
     check_settings,
-    noised_keys,
+    keras_layer,
+    noised_vocabulary,
     thresholded_sum,
 )
 
+# Codes of the dtypes of NumPy that texts may have.
+_KINDS = "OSUT"
 _STANDARDIZE = ("lower", "lower_and_strip_punctuation", "strip_punctuation")
 _SPLIT = ("character", "whitespace")
 _MASK, _UNKNOWN = b"", b"[UNK]"
@@ -94,29 +102,26 @@ class TextVectorization(Adapter):
         return (thresholded_sum(self, prefix),)
 
     @override
+    def check_schema(self, schema: Schema) -> None:
+        check_keys(schema, _KINDS, one_each=True)
+
+    @override
     def noised_layer(self, data: Any) -> keras.layers.TextVectorization:
-        most = self.max_tokens and self.max_tokens - self._special_tokens
-        found = noised_keys(
-            self._records(data), thresholded_sum(self, ""), most
+        found = noised_vocabulary(
+            self, self._records(data), self._special_tokens
         )
         return self._layer([key.decode() for key in found])
 
     def _layer(self, vocabulary: list[str]) -> keras.layers.TextVectorization:
-        return keras.layers.TextVectorization(
-            max_tokens=self.max_tokens,
-            standardize=self.standardize,
-            split=self.split,
-            ngrams=self.ngrams,
-            output_mode=self.output_mode,
-            output_sequence_length=self.output_sequence_length,
-            pad_to_max_tokens=self.pad_to_max_tokens,
-            vocabulary=vocabulary,
+        layer: keras.layers.TextVectorization = keras_layer(
+            keras.layers.TextVectorization, self, vocabulary
         )
+        return layer
 
     def _records(self, data: Any) -> Iterator[set[bytes]]:
         """Yields the keys of each text."""
         layer = self._layer(["key"])
-        for chunk in row_chunks(data, "OSUT", one_each=True):
+        for chunk in row_chunks(data, _KINDS, one_each=True):
             texts = [[_text(row)] for row in chunk]
             if not texts:
                 continue

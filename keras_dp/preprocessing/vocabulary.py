@@ -4,10 +4,12 @@ A record holds a set of keys, such as the words of a text. Keys that few records
 hold can name a person, so that the keys are released, not only their counts.
 """
 
+import dataclasses
 import math
 from collections.abc import Collection, Hashable, Iterable
 from typing import Any, TypeVar
 
+import keras
 import numpy as np
 
 from keras_dp import _check
@@ -21,6 +23,8 @@ Key = TypeVar("Key", bound=Hashable)
 # Weights are whole numbers of `1 / UNITS`, whose sums are exact.
 UNITS = 2**32
 OUTPUT_MODES = ("int", "one_hot", "multi_hot", "count")
+# Fields of an adapter that its layer does not have.
+_OF_THE_NOISE = ("noise_multiplier", "threshold_delta", "max_keys")
 
 
 def check_settings(adapter: Any, special_tokens: int) -> None:
@@ -53,6 +57,45 @@ def check_settings(adapter: Any, special_tokens: int) -> None:
             )
 
 
+def lookup_tokens(lookup: Any) -> int:
+    """Returns how many tokens a lookup layer has beside its vocabulary.
+
+    Args:
+        lookup: A `StringLookup` or an `IntegerLookup`.
+    """
+    # Only indices can be masked.
+    is_masked = lookup.mask_token is not None and lookup.output_mode == "int"
+    return int(lookup.num_oov_indices) + is_masked
+
+
+def check_lookup(lookup: Any) -> None:
+    """Raises unless the settings of a lookup are possible; see `lookup_tokens`.
+
+    Args:
+        lookup: Likewise.
+    """
+    _check.integer_at_least(1, num_oov_indices=lookup.num_oov_indices)
+    check_settings(lookup, lookup_tokens(lookup))
+
+
+def keras_layer(
+    kind: type[keras.Layer], adapter: Any, vocabulary: list[Any]
+) -> Any:
+    """Returns a layer with the settings of its adapter.
+
+    Args:
+        kind: Takes all fields of the adapter, but for those of the noise.
+        adapter: A frozen dataclass with the fields of `StringLookup`.
+        vocabulary: Keys as the layer takes them.
+    """
+    settings = {
+        field.name: getattr(adapter, field.name)
+        for field in dataclasses.fields(adapter)
+        if field.name not in _OF_THE_NOISE
+    }
+    return kind(vocabulary=vocabulary, **settings)
+
+
 def thresholded_sum(adapter: Any, prefix: str) -> ThresholdedSum:
     """Returns what an adapter of a vocabulary releases, from its settings.
 
@@ -67,6 +110,20 @@ def thresholded_sum(adapter: Any, prefix: str) -> ThresholdedSum:
     return ThresholdedSum(
         f"{prefix}vocabulary", 1.0, stddev, adapter.max_keys, threshold
     )
+
+
+def noised_vocabulary(
+    adapter: Any, records: Iterable[set[Key]], special_tokens: int
+) -> list[Key]:
+    """Returns the keys of an adapter's release; see `noised_keys`.
+
+    Args:
+        adapter: Has the fields of `StringLookup`.
+        records: The keys of each record.
+        special_tokens: How many tokens its layer has beside the vocabulary.
+    """
+    most = adapter.max_tokens and adapter.max_tokens - special_tokens
+    return noised_keys(records, thresholded_sum(adapter, ""), most)
 
 
 def noised_keys(

@@ -172,6 +172,46 @@ def batches_of(dataset: Any, batched: bool | None) -> Iterator[Nest]:
         ValueError: It is infinite or repeated, or does not say whether it is
             batched.
     """
+    is_batched = _check_dataset(dataset, batched)
+    if _is_keras(dataset):
+        return (dataset[i] for i in range(dataset.num_batches))
+    if is_batched:
+        elements: Iterator[Nest] = dataset.as_numpy_iterator()
+        return elements
+    specs = _nests.leaves(dataset.element_spec)
+    if all(spec.shape.is_fully_defined() for spec in specs):
+        at_once: Iterator[Nest] = dataset.batch(_AT_ONCE).as_numpy_iterator()
+        return at_once
+    # Records that differ in shape would not make a batch.
+    return dataset.batch(1).as_numpy_iterator()  # type: ignore[no-any-return]
+
+
+def record_specs(dataset: Any) -> Nest:
+    """Returns the `tf.TensorSpec`s of one record, and reads none.
+
+    Args:
+        dataset: A data set.
+
+    Returns:
+        A nest of them; `None` for a `PyDataset`, which declares none.
+
+    Raises:
+        ValueError: See `batches_of`.
+    """
+    is_batched = _check_dataset(dataset, None)
+    if _is_keras(dataset):
+        return None
+    specs = dataset.element_spec
+    if not is_batched:
+        return specs
+    leaves = _nests.leaves(specs)
+    return _nests.join(
+        specs, (type(each)(each.shape[1:], each.dtype) for each in leaves)
+    )
+
+
+def _check_dataset(dataset: Any, batched: bool | None) -> bool:
+    """Returns whether an element is a batch of records; see `batches_of`."""
     if _is_keras(dataset):
         if batched is False or dataset.num_batches is None:
             raise ValueError(
@@ -179,29 +219,21 @@ def batches_of(dataset: Any, batched: bool | None) -> Iterator[Nest]:
                 f"PyDataset. Received: batched={batched!r}, num_batches="
                 f"{dataset.num_batches!r}."
             )
-        return (dataset[i] for i in range(dataset.num_batches))
+        return True
     if not _is_tensorflow(dataset):
         raise TypeError(
             "`dataset` must be a tf.data.Dataset or a keras.utils.PyDataset. "
             f"Received: {type(dataset).__name__}. PoissonBatches takes arrays."
         )
     _check_finite(dataset)
-    specs = _nests.leaves(dataset.element_spec)
-    for spec in specs:
+    for spec in _nests.leaves(dataset.element_spec):
         if type(spec).__name__ != "TensorSpec" or spec.shape.rank is None:
             raise ValueError(
                 "`dataset` must yield dense tensors of known rank. Received: "
                 f"{spec!r}. Make ragged tensors dense in a map: "
                 "ragged.to_tensor(shape=...)."
             )
-    if _is_batched(dataset, batched):
-        elements: Iterator[Nest] = dataset.as_numpy_iterator()
-        return elements
-    if all(spec.shape.is_fully_defined() for spec in specs):
-        at_once: Iterator[Nest] = dataset.batch(_AT_ONCE).as_numpy_iterator()
-        return at_once
-    # Records that differ in shape would not make a batch.
-    return dataset.batch(1).as_numpy_iterator()  # type: ignore[no-any-return]
+    return _is_batched(dataset, batched)
 
 
 def _check_finite(dataset: Any) -> None:

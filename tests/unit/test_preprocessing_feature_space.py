@@ -367,7 +367,11 @@ class TestRefuses:
         ("data", "error", "match"),
         [
             ({"age": [1.0]}, ValueError, "'hours'"),
-            ({"age": [1.0], "hours": ["a"]}, TypeError, "real numbers"),
+            (
+                {"age": [1.0], "hours": np.array(["a"])},
+                TypeError,
+                "real numbers",
+            ),
             (np.ones((3, 2)), TypeError, "must be a table"),
         ],
     )
