@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from absl import logging
 
-from keras_dp.errors import BudgetExceededError, PrivateTrainingError
+from keras_dp.errors import BudgetExceededError
 from keras_dp.keras_internals import counting_one_replica
 from keras_dp.ledger import Round, SamplingEvent, UnverifiedSampling
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
@@ -26,6 +26,7 @@ from keras_dp.training.recording import (
     LARGEST_BLOCK,
     RoundRecorder,
     UnrecordedRounds,
+    recording_with,
 )
 from keras_dp.training.run import TrainingRun
 from keras_dp.training.settings_advice import advise
@@ -106,26 +107,11 @@ class TrainingLoop:
         Raises:
             PrivateTrainingError: The optimizer is training already.
         """
-        if self._optimizer.is_recording:
-            raise nested_training()
-        self._optimizer.is_recording = True
-        failed = True
-        try:
-            yield
-            failed = False
-        except (KeyboardInterrupt, GeneratorExit):
-            failed = False  # Somebody stopped it.
-            raise
-        except BudgetExceededError:
-            failed = not self.recorder.ran_out
-            raise
-        finally:
-            self._optimizer.is_recording = False
+        with recording_with(
+            self._optimizer, self.recorder, ends_run=self._ends_run
+        ):
             try:
-                if self._ends_run:
-                    self.recorder.end(failed=failed)
-                else:
-                    self.recorder.settle()
+                yield
             finally:
                 # A model saved now says nothing of the seeds that were used.
                 self.renew_seeds()
@@ -306,11 +292,3 @@ class TrainingLoop:
             )
             self._agreed = True
         return step
-
-
-def nested_training() -> PrivateTrainingError:
-    """Returns why a training cannot start inside another one."""
-    return PrivateTrainingError(
-        "A private training must not be started inside another one of "
-        "the same model or optimizer, such as from a callback."
-    )

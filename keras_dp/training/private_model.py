@@ -37,7 +37,7 @@ from keras_dp.training.example_metrics import ExampleMetrics
 from keras_dp.training.fit_callbacks import fit_callbacks
 from keras_dp.training.held_model import HeldModel
 from keras_dp.training.layer_seeds import LayerSeeds
-from keras_dp.training.loop import TrainingLoop, nested_training
+from keras_dp.training.loop import TrainingLoop
 from keras_dp.training.outside_the_ledger import (
     warn_of_adapted_layers,
 )
@@ -58,6 +58,7 @@ from keras_dp.training.preparation import (
     prepared,
 )
 from keras_dp.training.private_metrics import PrivateMetric
+from keras_dp.training.recording import nested_training
 from keras_dp.training.run import RunDetails, TrainingRun
 from keras_dp.training.sampled_batches import batches_in_order
 from keras_dp.training.settings_advice import advise_clip

@@ -7,13 +7,15 @@ and so is what a crash over-counts. Where events change from round to round, a
 block is one round.
 """
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from keras_dp.errors import BudgetExceededError, PrivateTrainingError
 from keras_dp.ledger import Reservation, Round, SumQueryEvent
 from keras_dp.ledger.rows import LARGEST_COUNT
+from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.training.run import TrainingRun
 
 BLOCK_SECONDS = 1.0
@@ -220,3 +222,49 @@ class UnrecordedRounds:
 
     def end(self, *, failed: bool = False) -> None:
         """Does nothing: the chief ends the run."""
+
+
+@contextlib.contextmanager
+def recording_with(
+    optimizer: DPOptimizer,
+    recorder: RoundRecorder | UnrecordedRounds,
+    *,
+    ends_run: bool = True,
+) -> Iterator[None]:
+    """Marks an optimizer as busy, and settles its rounds at the end.
+
+    Args:
+        optimizer: Its rounds are run inside.
+        recorder: It covers them.
+        ends_run: Whether the run ends with the rounds.
+
+    Raises:
+        PrivateTrainingError: The optimizer is training already.
+    """
+    if optimizer.is_recording:
+        raise nested_training()
+    optimizer.is_recording = True
+    failed = True
+    try:
+        yield
+        failed = False
+    except (KeyboardInterrupt, GeneratorExit):
+        failed = False  # Somebody stopped it.
+        raise
+    except BudgetExceededError:
+        failed = not recorder.ran_out
+        raise
+    finally:
+        optimizer.is_recording = False
+        if ends_run:
+            recorder.end(failed=failed)
+        else:
+            recorder.settle()
+
+
+def nested_training() -> PrivateTrainingError:
+    """Returns why a training cannot start inside another one."""
+    return PrivateTrainingError(
+        "A private training must not be started inside another one of "
+        "the same model or optimizer, such as from a callback."
+    )
