@@ -123,6 +123,7 @@ class TestTheDependencies:
         assert imported - required == {
             "cryptography",
             "dp-accounting",
+            "flwr",
             "matplotlib",
             "psycopg",
             "tensorflow",

@@ -55,6 +55,7 @@ ALLOWED = {
         "planning",
         "sampling",
     },
+    "federation": {"training"},
     "preprocessing": {
         "accountants",
         "keras_internals",

@@ -1,0 +1,32 @@
+"""Federated averaging over many machines, carried by Flower.
+
+Its classes are imported when they are first used, and Flower with them.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from keras_dp.federation.flower_client import FlowerClient
+    from keras_dp.federation.flower_strategy import FlowerStrategy
+
+__all__ = ["FlowerClient", "FlowerStrategy"]
+
+
+if not TYPE_CHECKING:  # Else every misspelt name would pass as `Any`.
+
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(
+                f"module {__name__!r} has no attribute {name!r}"
+            )
+        try:
+            from keras_dp.federation import flower_client, flower_strategy
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != "flwr":
+                raise
+            raise ImportError(
+                "Flower must be installed for federations: "
+                "pip install keras_dp[flower]"
+            ) from error
+        home = flower_client if name == "FlowerClient" else flower_strategy
+        return getattr(home, name)

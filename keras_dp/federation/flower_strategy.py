@@ -1,0 +1,299 @@
+"""The server's side of a private federated training under Flower."""
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from absl import logging
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+from typing_extensions import override
+
+from keras_dp import _check
+from keras_dp.errors import PrivateTrainingError
+from keras_dp.training import FederatedModel, RunDetails
+from keras_dp.training.remote_rounds import RemoteRounds
+
+POLL_SECONDS = 1.0
+
+
+class FlowerStrategy(Strategy):
+    """Trains a `FederatedModel` on the users of a Flower federation.
+
+    In each round the server draws nodes, sends them the weights, and takes the
+    weights that they answer with. The update of each is clipped here, by the
+    model's query, summed, noised and applied by the model's optimizer. One node
+    is one user, and one unit of the ledger.
+
+    Guarantee: that of `RemoteRounds`. The server sees each update in clear, and
+    hands on noised weights alone. The amplification by sampling holds against
+    those who do not learn which nodes were asked.
+
+    Attributes:
+        federated: Compiled. After `start` its model is the trained one.
+        sampling_probability: Chance of each connected node to take part in a
+            round.
+        min_available_nodes: A round waits until so many are connected.
+
+    Source: McMahan et al. (2018), arXiv:1710.06963v3, Algorithm 1. Messages
+    are those of Flower's `FedAvg`: records "arrays" and "config".
+
+    >>> import keras, keras_dp
+    >>> federated = keras_dp.FederatedModel(
+    ...     keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]),
+    ...     keras_dp.LocalTraining(0.1))
+    >>> federated.compile(
+    ...     keras_dp.DPSGD(1.0,
+    ...         ledger=keras_dp.PrivacyLedger.in_memory(
+    ...             dataset="doc", unit="user"),
+    ...         query=keras_dp.GaussianAverageQuery(
+    ...             1.0, noise_multiplier=1.1, denominator=4)),
+    ...     loss="mse")
+    >>> FlowerStrategy(federated, sampling_probability=0.1).min_available_nodes
+    1
+    """
+
+    def __init__(
+        self,
+        federated: FederatedModel,
+        *,
+        sampling_probability: float,
+        min_available_nodes: int = 1,
+    ) -> None:
+        _check.kind(FederatedModel, federated=federated)
+        _check.probability(sampling_probability=sampling_probability)
+        _check.integer_at_least(1, min_available_nodes=min_available_nodes)
+        self.federated = federated
+        self.sampling_probability = float(sampling_probability)
+        self.min_available_nodes = int(min_available_nodes)
+        self._rounds: RemoteRounds | None = None
+        self._sent: ArrayRecord | None = None
+
+    @override
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None]
+        | None = None,
+        *,
+        target_epsilon: float | None = None,
+        delta: float | None = None,
+        run: RunDetails | str | None = None,
+    ) -> Result:
+        """Runs rounds as Flower's strategies do, and records each of them.
+
+        Args:
+            grid: The one that Flower gives the `ServerApp`.
+            initial_arrays: The weights to start from, as `get_weights` of the
+                model orders them; those of the model by default.
+            num_rounds: How many, unless the target or the account ends them.
+                Rounds after the end ask nobody.
+            timeout: Seconds that a round waits for answers. Those that are
+                missing then count as zero.
+            train_config: Sent to each client; the round's number is added.
+            evaluate_config: Must be `None`.
+            evaluate_fn: Called before the first round and after each, with its
+                number and the weights. It must not look at the users' data.
+            target_epsilon: As in `FederatedModel.fit`.
+            delta: As in `FederatedModel.fit`; 1e-5 by default.
+            run: As in `FederatedModel.fit`.
+
+        Raises:
+            BudgetExceededError: There is no room for a single round.
+            ValueError: Clients were to evaluate.
+        """
+        if evaluate_config is not None:
+            raise ValueError(
+                "`evaluate_config` must be None: metrics of clients have no "
+                f"noise. Received: evaluate_config={evaluate_config!r}. "
+                "Evaluate public records in evaluate_fn."
+            )
+        rounds = RemoteRounds(
+            self.federated,
+            self.sampling_probability,
+            num_rounds,
+            target_epsilon=target_epsilon,
+            delta=delta,
+            run=run,
+        )
+
+        def evaluated(number: int, arrays: ArrayRecord) -> MetricRecord | None:
+            ended = number > 0 and self._sent is None
+            return (
+                None
+                if ended or not evaluate_fn
+                else evaluate_fn(number, arrays)
+            )
+
+        with rounds.recording():
+            if initial_arrays is not None:
+                arrays = initial_arrays.to_numpy_ndarrays()
+                self.federated.model.set_weights(arrays)
+            self._rounds = rounds
+            try:
+                return super().start(
+                    grid,
+                    self._arrays(),
+                    num_rounds,
+                    timeout,
+                    train_config,
+                    None,
+                    evaluated if evaluate_fn else None,
+                )
+            finally:
+                self._rounds = self._sent = None
+
+    @override
+    def configure_train(
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
+    ) -> Iterable[Message]:
+        """Records the round, and returns one message for each node it drew."""
+        rounds = self._running()
+        self._sent = None
+        asked = rounds.draw(self._connected(grid))
+        if asked is None:
+            return []
+        self._sent = self._arrays()
+        content = RecordDict(
+            {
+                "arrays": self._sent,
+                "config": ConfigRecord(
+                    {**config, "server-round": server_round}
+                ),
+            }
+        )
+        return [
+            Message(content, dst_node_id=node, message_type=MessageType.TRAIN)
+            for node in asked
+        ]
+
+    @override
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Sums the clipped updates, and returns the weights after the noise.
+
+        The metrics are the query's public scalars. Those of clients are not
+        read.
+        """
+        rounds, sent = self._running(), self._sent
+        if sent is None:
+            return None, None
+        refused = 0
+        for reply in replies:
+            weights = self._weights_in(reply, sent)
+            node = reply.metadata.src_node_id
+            refused += weights is None or not rounds.receive(node, weights)
+        if refused:
+            logging.warning(
+                "%d replies of round %d were not counted: they hold an error, "
+                "or other arrays than those of the model, or come from a node "
+                "that was not asked or has answered.",
+                refused,
+                server_round,
+            )
+        metrics = rounds.release()
+        return self._arrays(), MetricRecord({**metrics}) if metrics else None
+
+    @override
+    def configure_evaluate(
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
+    ) -> Iterable[Message]:
+        """Returns nothing: what clients would measure has no noise."""
+        return []
+
+    @override
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Returns nothing."""
+        return None
+
+    @override
+    def summary(self) -> None:
+        """Logs how the training is private."""
+        logging.info("%r", self)
+
+    def __repr__(self) -> str:
+        return (
+            f"<FlowerStrategy of {self.federated!r}, "
+            f"sampling_probability={self.sampling_probability:.6g}>"
+        )
+
+    def _running(self) -> RemoteRounds:
+        if self._rounds is None:
+            raise PrivateTrainingError(
+                "A round must run inside start, which records it."
+            )
+        return self._rounds
+
+    def _connected(self, grid: Grid) -> list[int]:
+        """Returns the nodes that are present, once there are enough."""
+        while True:
+            nodes = sorted(set(grid.get_node_ids()))
+            if len(nodes) >= self.min_available_nodes:
+                return nodes
+            time.sleep(POLL_SECONDS)
+
+    def _arrays(self) -> ArrayRecord:
+        return ArrayRecord(self.federated.model.get_weights())
+
+    def _weights_in(
+        self, reply: Message, sent: ArrayRecord
+    ) -> list[npt.NDArray[Any]] | None:
+        """Returns the trainable weights of a reply; `None` if it has none."""
+        if not reply.has_content():
+            return None
+        answered = reply.content.array_records.get("arrays")
+        if answered is None or [*answered] != [*sent]:
+            return None
+        model = self.federated.model
+        trained = {id(each) for each in model.trainable_variables}
+        found = {
+            id(variable): _array_in(answered[key], sent[key], variable.dtype)
+            for key, variable in zip(sent, model.weights, strict=True)
+            if id(variable) in trained
+        }
+        weights = [found[id(each)] for each in model.trainable_variables]
+        present = [each for each in weights if each is not None]
+        return present if len(present) == len(weights) else None
+
+
+def _array_in(
+    answered: Array, sent: Array, dtype: str
+) -> npt.NDArray[Any] | None:
+    """Returns an array of a reply, `None` unless it is written as it was sent.
+
+    The bytes before the numbers must be equal to those of the array that was
+    sent, so that nothing that a client wrote is parsed.
+    """
+    data, like = answered.data, sent.data
+    size = np.dtype(dtype).itemsize * int(np.prod(sent.shape, dtype=np.int64))
+    start = len(like) - size
+    if len(data) != len(like) or data[:start] != like[:start]:
+        return None
+    return np.ndarray(sent.shape, dtype, data, start)
