@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,7 +71,7 @@ class Finished(NamedTuple):
     written: list
 
 
-def started(name, folder, *arguments):
+def started(name, folder, *arguments, **variables):
     """Starts a tutorial whose every default points into `folder`."""
     home = folder / "home"
     for each in (home, folder / "tmp", folder / "work"):
@@ -84,6 +85,7 @@ def started(name, folder, *arguments):
         "TMPDIR": str(folder / "tmp"),
         "PYTHONDONTWRITEBYTECODE": "1",
         "TF_CPP_MIN_LOG_LEVEL": "3",
+        **variables,
     }
     environment.pop("KERAS_DP_DATA", None)
     # Into files: a full pipe would stop the process.
@@ -175,6 +177,25 @@ def finished(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def flower(tmp_path_factory):
+    """Returns the tutorial of Flower, run with few users."""
+    folder = tmp_path_factory.mktemp("flower")
+    # Ray's sockets need short paths.
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as short:
+        process = started(
+            "flower.py",
+            folder,
+            *("--users", "6", "--rounds", "3"),
+            RAY_TMPDIR=short,
+        )
+        try:
+            code = process.wait(timeout=400)
+        finally:
+            process.kill()
+    return result_of(folder, code)
+
+
+@pytest.fixture(scope="module")
 def quick(tmp_path_factory):
     """Returns the scripts on papers, run with `--quick` one by one."""
     results = {}
@@ -235,6 +256,22 @@ def test_its_ledger_replays_to_the_epsilon_it_printed(finished, name) -> None:
     assert (count, unsettled) == (ROUNDS[name], 0)
     assert epsilon <= printed < epsilon + 1.1e-4  # Printed rounded up.
     assert epsilon <= 2.9  # What all are calibrated to.
+
+
+def test_the_tutorial_of_flower_counts_every_answer(flower) -> None:
+    assert flower.code == 0, flower.error
+    path = Path(re.search(r"^Ledger: +(.+)$", flower.text, re.MULTILINE)[1])
+    printed, delta = map(float, CLAIM.search(flower.text).groups())
+
+    with PrivacyLedger.open(flower.folder / "work" / path, mode="r") as ledger:
+        ((round_, count),) = ledger.rounds
+        epsilon = Fourier().epsilon(ledger, delta=delta)
+        unsettled = ledger.unsettled
+
+    assert (count, unsettled) == (3, 0)
+    assert round_.sampling == PoissonSampling(0.5, drawn_by_library=True)
+    assert epsilon <= printed < epsilon + 1.1e-4  # Printed rounded up.
+    assert "not counted" not in flower.text + flower.error
 
 
 @BOTH
