@@ -36,12 +36,12 @@ class AllocatedBatches(Sampler):
     nothing else has; a pass that is stopped costs the whole of it.
 
     There is a price for Gaussian noise, under the relations "add or remove
-    one" and "zero out", from `Fourier`: a little less than that of Poisson
-    samples with probability `batches_per_record / batches`, for the same noise,
-    and about that of as many passes of fewer batches in which each record picks
-    one. There are no microbatches here, and no shards for the workers of a
-    cluster. A chosen `seed` has no effect outside of `reproducible()`, as for
-    `PoissonBatches`.
+    one" and "zero out", from `Fourier`: mostly a little less than that of
+    Poisson samples with probability `batches_per_record / batches`, for the
+    same noise, and about that of as many passes of fewer batches in which each
+    record picks one. There are no microbatches here, and no shards for the
+    workers of a cluster. A chosen `seed` has no effect outside of
+    `reproducible()`, as for `PoissonBatches`.
 
     Attributes: those of `Sampler`, and
         batches: Samples of a pass.

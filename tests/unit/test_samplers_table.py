@@ -18,14 +18,21 @@ def script():
     return module
 
 
-@pytest.mark.parametrize(("batches", "epochs"), [(10, 1), (100, 10)])
-def test_a_row_is_what_is_computed(script, batches, epochs) -> None:
+@pytest.mark.parametrize(
+    ("batches", "picks", "epochs"),
+    [(10, 1, 1), (100, 1, 10), (10, 4, 10), (100, 2, 1)],
+)
+def test_a_row_is_what_is_computed(script, batches, picks, epochs) -> None:
     text = (ROOT / "docs" / "guarantees.md").read_text("utf-8")
-    (row,) = re.findall(rf"^\| {batches} \| {epochs} \| (.*) \|$", text, re.M)
+    (row,) = re.findall(
+        rf"^\| {batches} \| {picks} \| {epochs} \| (.*) \|$", text, re.M
+    )
 
     cells = []
     for noise_multiplier in script.NOISE_MULTIPLIERS:
-        ours, poisson = script.epsilons(batches, epochs, noise_multiplier, 1e-6)
+        ours, poisson = script.epsilons(
+            batches, epochs, noise_multiplier, 1e-6, picks
+        )
         assert ours <= poisson
         cells.append(f"{ours:.4g} ({ours / poisson:.2f})")
 
