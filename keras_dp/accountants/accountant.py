@@ -9,6 +9,7 @@ from keras_dp.accountants.normalize.mechanisms import (
     SLACK,
     CountedMechanism,
     Mechanism,
+    RandomAllocationGaussian,
 )
 from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.accountants.normalize.rounds import LedgerLike
@@ -141,11 +142,16 @@ class Accountant(abc.ABC):
             kind = type(mechanism)
             if kind not in self.mechanisms and not issubclass(kind, SLACK):
                 known = sorted(kind.__name__ for kind in self.mechanisms)
+                remedy = (
+                    "Use `Fourier`, the only one that has a bound for it."
+                    if kind is RandomAllocationGaussian
+                    else "`available_accountants` lists the accountants that "
+                    "can replay the ledger."
+                )
                 raise UnsupportedEventError(
                     f"`ledger` must normalize to {' or '.join(known)} for "
                     f"`{type(self).__name__}`. Received: {mechanism!r}. "
-                    "`available_accountants` lists the accountants that can "
-                    "replay the ledger."
+                    f"{remedy}"
                 )
 
     def supports(self, rounds: tuple[CountedMechanism, ...]) -> bool:

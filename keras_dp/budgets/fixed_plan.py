@@ -114,10 +114,16 @@ class FixedPlan(Budget):
         for slot, (planned, _) in enumerate(self.rounds):
             if mechanism and mechanism == _alone(planned, self.neighbours):
                 return ((slot, 1),)
+        remedy = (
+            "The id of an epoch is drawn when it begins, so that no plan has "
+            "it: draw samples with PoissonBatches, or train on a ledger "
+            "without accounts."
+            if isinstance(round_.sampling, DisjointBatches | RandomAllocation)
+            else f"The plan has {[each for each, _ in self.rounds]!r}."
+        )
         raise BudgetExceededError(
             "A round must be one of those in the plan of its account. Received:"
-            f" {round_!r}. It does not run. The plan has "
-            f"{[each for each, _ in self.rounds]!r}."
+            f" {round_!r}. It does not run. {remedy}"
         )
 
     @override

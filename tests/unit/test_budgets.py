@@ -25,6 +25,7 @@ from keras_dp.ledger import (
     PrivacyLedger,
     Round,
     TreeSum,
+    TruncatedPoissonSampling,
 )
 
 DELTA = 1e-5
@@ -242,6 +243,57 @@ class TestAdaptiveAdversary:
 
         delta = Fourier().delta(plan.rounds, epsilon=self.EPSILON)
         assert self.played(questions) <= delta
+
+
+def truncated(most, name="sum", scale=1.0):
+    return Round(
+        TruncatedPoissonSampling(0.1, most, 100),
+        (GaussianSum(name, scale, 4.0 * scale),),
+    )
+
+
+class TestPlansOfTruncatedSamples:
+    """Their slack is composed with the plan, and paid for with the round."""
+
+    def test_cost_what_they_do_together(self) -> None:
+        plan = budgets.FixedPlan([(truncated(40), 50)], 2.0, DELTA)
+        whole = Round(PoissonSampling(0.1), truncated(40).queries)
+
+        assert plan.cost == Fourier().epsilon(
+            [(truncated(40), 50)], delta=DELTA
+        )
+        assert plan.cost > Fourier().epsilon([(whole, 50)], delta=DELTA)
+
+    def test_pay_for_the_same_truncation_alone(self) -> None:
+        plan = budgets.FixedPlan([(truncated(40), 50)], 2.0, DELTA)
+        whole = Round(PoissonSampling(0.1), truncated(40).queries)
+
+        assert plan.prices(truncated(40, "other", 2.0)) == ((0, 1),)
+        for other in (truncated(39), truncated(41), whole):
+            with pytest.raises(BudgetExceededError, match="one of those in"):
+                plan.prices(other)
+
+    def test_of_whole_samples_do_not_pay_for_them(self) -> None:
+        whole = Round(PoissonSampling(0.1), truncated(40).queries)
+        plan = budgets.FixedPlan([(whole, 50)], 2.0, DELTA)
+
+        with pytest.raises(BudgetExceededError, match="one of those in"):
+            plan.prices(truncated(40))
+
+    def test_are_refused_where_delta_is_too_small_for_the_slack(self) -> None:
+        with pytest.raises(BudgetExceededError, match="cost inf"):
+            budgets.FixedPlan([(truncated(12), 50)], 2.0, DELTA)
+
+    def test_hold_rounds_of_a_division_too(self, ledger) -> None:
+        budgets.open_account(ledger, "all", budgets.Division(3.0, DELTA))
+        plan = budgets.FixedPlan([(truncated(40), 50)], 2.0, DELTA / 2)
+        budgets.open_account(ledger, "one", plan, parent="all")
+
+        spend(ledger, truncated(40), 50, account="one")
+        with pytest.raises(BudgetExceededError):
+            spend(ledger, truncated(40), 1, name="b", account="one")
+        budgets.verify_prices(ledger)
+        assert Fourier().epsilon(ledger, delta=DELTA) <= 2.0
 
 
 @pytest.fixture

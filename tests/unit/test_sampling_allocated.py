@@ -20,12 +20,13 @@ from keras_dp.accountants.normalize.mechanisms import (
 )
 from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.budgets import (
+    FixedPlan,
     GaussianFilter,
     RenyiFilter,
     charge_of,
     open_account,
 )
-from keras_dp.errors import UnsupportedEventError
+from keras_dp.errors import BudgetExceededError, UnsupportedEventError
 from keras_dp.ledger import (
     FullDataset,
     GaussianSum,
@@ -365,7 +366,7 @@ class TestPrice:
         assert [type(each) for each in available_accountants(rounds)] == [
             Fourier
         ]
-        with pytest.raises(UnsupportedEventError):
+        with pytest.raises(UnsupportedEventError, match="Use `Fourier`"):
             RDP().epsilon(rounds, delta=1e-5)
 
     def test_of_a_group_is_the_textbook_bound(self) -> None:
@@ -456,3 +457,12 @@ def test_filters_refuse_epochs(kind) -> None:
 
     with pytest.raises(UnsupportedEventError, match="epoch is private as a wh"):
         charge_of(account, epoch("a"))
+
+
+def test_a_plan_pays_for_its_own_epoch_alone() -> None:
+    plan = FixedPlan([(epoch("a"), 10)], 2.0, 1e-5)
+
+    assert plan.cost == Fourier().epsilon([(epoch("a"), 10)], delta=1e-5)
+    assert plan.prices(epoch("a")) == ((0, 1),)
+    with pytest.raises(BudgetExceededError, match="id of an epoch is drawn"):
+        plan.prices(epoch("b"))
