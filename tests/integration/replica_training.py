@@ -20,7 +20,14 @@ from keras_dp.dp_queries import (
 )
 from keras_dp.noise import reproducible
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
-from keras_dp.sampling import PoissonBatches, RandomMicrobatches
+from keras_dp.sampling import (
+    AllocatedBatches,
+    FixedSizeBatches,
+    PoissonBatches,
+    RandomMicrobatches,
+    ShuffledBatches,
+    UserBatches,
+)
 from keras_dp.training.private_metrics import PrivateLoss
 
 FEATURES, RECORDS = 6, 256
@@ -84,6 +91,7 @@ class Training:
         query=None,
         groups=None,
         inner=adam,
+        unit="example",
         **compiled,
     ):
         keras.utils.set_random_seed(1)
@@ -96,7 +104,9 @@ class Training:
                 DPOptimizer(
                     inner(),
                     query=query or average(),
-                    ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
+                    ledger=keras_dp.PrivacyLedger.in_memory(
+                        dataset="test", unit=unit
+                    ),
                     groups=groups,
                     seed=3,
                 ),
@@ -124,6 +134,9 @@ class Training:
             seed=5,
             **options,
         )
+        return self.fit_over(batches, epochs)
+
+    def fit_over(self, batches, epochs=2):
         with self.noting():
             self.history = self.private.fit(batches, epochs=epochs, verbose=0)
         return self.results()
@@ -193,6 +206,38 @@ SCENARIOS = {
         ),
     ).fit(),
     "mapped": lambda on: Training(on).fit(16, map=blurred()),
+    "fixed_size": lambda on: Training(on, query=NOISED).fit_over(
+        FixedSizeBatches(data(), sample_size=33, seed=5)
+    ),
+    "shuffled": lambda on: Training(on, query=NOISED).fit_over(
+        ShuffledBatches(data(), batch_size=33, physical_batch_size=20, seed=5)
+    ),
+    "allocated": lambda on: Training(on, query=NOISED).fit_over(
+        AllocatedBatches(data(), batches=8, seed=5)
+    ),
+    "allocated_twice": lambda on: Training(on, query=NOISED).fit_over(
+        AllocatedBatches(
+            data(),
+            batches=16,
+            batches_per_record=2,
+            physical_batch_size=20,
+            seed=5,
+        )
+    ),
+    "truncated": lambda on: Training(on, query=NOISED).fit_over(
+        PoissonBatches(
+            data(), sampling_probability=0.125, truncate_at=40, seed=5
+        )
+    ),
+    "users": lambda on: Training(on, query=NOISED, unit="user").fit_over(
+        UserBatches(
+            data(),
+            user_ids=np.arange(RECORDS) // 3,
+            sampling_probability=0.125,
+            records_per_user=2,
+            seed=5,
+        )
+    ),
     "evaluated": lambda on: evaluated(on),
     "arrays": lambda on: arrays(on),
     "noise_alone": lambda on: noise_alone(on),

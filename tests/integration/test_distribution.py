@@ -38,6 +38,12 @@ COMPARED = [
     "microbatches",
     "decayed",
     "mapped",
+    "fixed_size",
+    "shuffled",
+    "allocated",
+    "allocated_twice",
+    "truncated",
+    "users",
     "evaluated",
     "arrays",
 ]

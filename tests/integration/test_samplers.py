@@ -8,6 +8,8 @@ import tensorflow as tf
 import keras_dp
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.ledger import FixedSizeWithoutReplacement
+from keras_dp.reporting.wording import sampled
+from keras_dp.sampling import ArrayShards, TFRecordShards
 
 RECORDS, FEATURES, SIZE = 50, 3, 8
 LOSS = keras.losses.BinaryCrossentropy(from_logits=True)
@@ -23,6 +25,9 @@ SAMPLERS = {
     ),
     "allocated": lambda data, **options: keras_dp.AllocatedBatches(
         data, batches=6, **options
+    ),
+    "allocated twice": lambda data, **options: keras_dp.AllocatedBatches(
+        data, batches=13, batches_per_record=2, **options
     ),
     "shuffled": lambda data, **options: keras_dp.ShuffledBatches(
         data, batch_size=SIZE, **options
@@ -52,6 +57,46 @@ def compiled(ledger, noise_multiplier=4.0, **options):
         **options,
     )
     return private
+
+
+def mapped(folder, x, y):
+    for name, array in (("x", x), ("y", y)):
+        np.save(folder / f"{name}.npy", array)
+    return tuple(
+        np.load(folder / f"{name}.npy", mmap_mode="r") for name in "xy"
+    )
+
+
+def npy_shards(folder, x, y):
+    """Shards of different sizes, one of which is a single record."""
+    names = []
+    for shard, part in enumerate((slice(0, 1), slice(1, 33), slice(33, 50))):
+        names.append((folder / f"x-{shard}.npy", folder / f"y-{shard}.npy"))
+        for name, array in zip(names[-1], (x, y), strict=True):
+            np.save(name, array[part])
+    return ArrayShards(names)
+
+
+def tfrecords(folder, x, y):
+    paths = [folder / f"{shard}.tfrecord" for shard in range(2)]
+    for path, part in zip(paths, (slice(0, 20), slice(20, 50)), strict=True):
+        with tf.io.TFRecordWriter(str(path)) as writer:
+            for record in np.concatenate([x, y], axis=1)[part]:
+                writer.write(record.tobytes())
+
+    def parse(serialized):
+        records = np.frombuffer(b"".join(serialized), np.float32)
+        records = records.reshape(-1, FEATURES + 1)
+        return records[:, :FEATURES], records[:, FEATURES:]
+
+    return TFRecordShards(paths, parse=parse)
+
+
+SOURCES = {
+    "memory map": mapped,
+    "npy shards": npy_shards,
+    "tfrecords": tfrecords,
+}
 
 
 @pytest.fixture
@@ -94,6 +139,25 @@ class TestEverySampler:
 
         np.testing.assert_allclose(
             trained(mapped), trained(new_samples((2 * x, y), seed=3)), atol=1e-5
+        )
+
+    @pytest.mark.parametrize("source", SOURCES)
+    def test_trains_from_files_as_from_arrays(
+        self, ledger, new_samples, source, tmp_path
+    ) -> None:
+        """A memory map, `.npy` shards and TFRecord files, read when drawn."""
+
+        def trained(samples):
+            private = compiled(ledger, noise_multiplier=0.0)
+            private.fit(samples, epochs=2, verbose=0)
+            return private.model.get_weights()[0]
+
+        x, y = data()
+        stored = SOURCES[source](tmp_path, x, y)
+
+        np.testing.assert_array_equal(
+            trained(new_samples(stored, seed=3)),
+            trained(new_samples((x, y), seed=3)),
         )
 
     def test_drives_a_loop_of_ones_own(self, ledger, new_samples) -> None:
@@ -308,7 +372,67 @@ class TestShuffledPasses:
         assert [count for _, count in ledger.rounds] == [4, 7]
 
 
+class TestTruncatedSamples:
+    def test_are_paid_by_a_plan(self, ledger) -> None:
+        """What they add to delta is composed with the plan."""
+        samples = SAMPLERS["truncated"](data())
+        query = keras_dp.ledger.GaussianSum("gradients", 1.0, 4.0)
+        step = keras_dp.ledger.Round(samples.sampling_event, (query,))
+        budget = keras_dp.budgets.FixedPlan([(step, 8)], 2.0, 1e-3)
+        keras_dp.budgets.open_account(ledger, "all", budget)
+
+        for expected in (6, 8):
+            compiled(ledger).fit(samples, verbose=0)
+            assert len(ledger) == expected
+
+        keras_dp.budgets.verify_prices(ledger)
+        found = keras_dp.budgets.guarantee(ledger, delta=1e-3)
+        assert found.basis == "account"
+        assert found.claim.epsilon == budget.cost
+
+    @pytest.mark.parametrize(
+        "kind", [keras_dp.budgets.RenyiFilter, keras_dp.budgets.GaussianFilter]
+    )
+    def test_are_paid_by_no_filter(self, ledger, kind) -> None:
+        keras_dp.budgets.open_account(ledger, "all", kind(2.0, 1e-3))
+
+        with pytest.raises(
+            keras_dp.errors.UnsupportedEventError, match="Fixed"
+        ):
+            compiled(ledger).fit(SAMPLERS["truncated"](data()), verbose=0)
+
+        assert len(ledger) == 0
+
+
 class TestAllocatedPasses:
+    def test_are_paid_by_no_account(self, ledger) -> None:
+        keras_dp.budgets.open_account(
+            ledger, "all", keras_dp.budgets.RenyiFilter(9.0, 1e-3)
+        )
+
+        with pytest.raises(
+            keras_dp.errors.UnsupportedEventError, match="PoissonBatches"
+        ):
+            compiled(ledger).fit(SAMPLERS["allocated"](data()), verbose=0)
+
+        assert len(ledger) == 0
+
+    def test_of_several_batches_a_record_are_recorded(self, ledger) -> None:
+        samples = SAMPLERS["allocated twice"](data())
+
+        compiled(ledger).fit(samples, epochs=2, verbose=0)
+
+        assert [count for _, count in ledger.rounds] == [13, 13]
+        (picks,) = {
+            each.sampling.batches_per_record for each, _ in ledger.rounds
+        }
+        assert picks == 2
+        (text,) = {
+            sampled(each.sampling).partition(", of epoch")[0]
+            for each, _ in ledger.rounds
+        }
+        assert text == "one of 13 batches, of which each record picked 2"
+
     def test_are_recorded_each_under_an_id(self, ledger) -> None:
         samples = SAMPLERS["allocated"](data())
 

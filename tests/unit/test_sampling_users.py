@@ -1,10 +1,12 @@
 """Samples of users: who is drawn, with which records, and what is refused."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 from keras_dp.ledger import PoissonSampling
-from keras_dp.sampling import UserBatches
+from keras_dp.sampling import ArrayShards, UserBatches
 
 # Ann has 3 records, bob 1, cid 8.
 IDS = np.array(["cid", "ann", "cid", "bob", "ann", "cid", "ann", *["cid"] * 5])
@@ -97,6 +99,28 @@ class TestSamples:
         for name in OF:
             assert deviation(name, 0.2) < 5
             assert deviation(name, 0.25) > 5  # Control.
+
+
+def test_users_are_drawn_from_files_as_from_arrays(tmp_path) -> None:
+    x, ids = np.arange(20.0), np.arange(20) % 7
+    paths = [tmp_path / f"{shard}.npy" for shard in range(2)]
+    np.save(paths[0], x[:3])
+    np.save(paths[1], x[3:])
+    options = {
+        "user_ids": ids,
+        "sampling_probability": 0.5,
+        "records_per_user": 2,
+        "seed": 4,
+    }
+
+    both = zip(
+        UserBatches(x, **options),
+        UserBatches(ArrayShards(paths), **options),
+        strict=True,
+    )
+    for one, two in itertools.islice(both, 5):
+        np.testing.assert_array_equal(one.records, two.records)
+        np.testing.assert_array_equal(one.mask, two.mask)
 
 
 class TestTheSampler:
