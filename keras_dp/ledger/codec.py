@@ -16,6 +16,7 @@ from keras_dp.ledger.coordinate_bounds import CoordinateBounds
 
 _KINDS: dict[str, type[Any]] = {
     "poisson": events.PoissonSampling,
+    "poisson_users": events.PoissonUserSampling,
     "truncated_poisson": events.TruncatedPoissonSampling,
     "fixed_size_without_replacement": events.FixedSizeWithoutReplacement,
     "fixed_size_with_replacement": events.FixedSizeWithReplacement,

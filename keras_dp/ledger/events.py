@@ -50,6 +50,18 @@ class PoissonSampling(SamplingEvent):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class PoissonUserSampling(PoissonSampling):
+    """A Poisson sample of units, each with all of its rows.
+
+    The record of the round is such a unit, such as a user. Its cost is that of
+    `PoissonSampling`; the class tells that no row was taken for a unit.
+
+    >>> PoissonUserSampling(probability=0.01)
+    PoissonUserSampling(probability=0.01, drawn_by_library=False)
+    """
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class TruncatedPoissonSampling(SamplingEvent):
     """A Poisson sample of which at most `batch_size` records were kept.
 

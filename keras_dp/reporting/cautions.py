@@ -15,7 +15,12 @@ from keras_dp.ledger import (
     TruncatedPoissonSampling,
     UnverifiedSampling,
 )
-from keras_dp.reporting.wording import UNITS_OF_ROWS, counted, on_one_line
+from keras_dp.reporting.wording import (
+    UNITS_OF_ROWS,
+    counted,
+    declared_of_units,
+    on_one_line,
+)
 
 
 def cautions(
@@ -44,7 +49,7 @@ def cautions(
         *_of_the_theorem(guarantee),
         *_of_rounds(rounds),
         *_of_runs(runs),
-        *_of_the_unit(header),
+        *_of_the_unit(header, rounds),
     )
 
 
@@ -162,7 +167,9 @@ def _unsettled(run: RunRecord, name: str) -> str:
     )
 
 
-def _of_the_unit(header: Header) -> Iterator[str]:
+def _of_the_unit(
+    header: Header, rounds: Sequence[CountedRound]
+) -> Iterator[str]:
     unit = on_one_line(header.unit)
     if header.unit == "microbatch":
         yield (
@@ -170,8 +177,4 @@ def _of_the_unit(header: Header) -> Iterator[str]:
             "together: one person may be in several of them."
         )
     elif header.unit not in UNITS_OF_ROWS:
-        rows = counted(header.rows_per_unit, "row")
-        yield (
-            f"That one {unit} has at most {rows} of the data was declared, and "
-            "not checked."
-        )
+        yield declared_of_units(unit, header.rows_per_unit, rounds)

@@ -20,6 +20,7 @@ from keras_dp.reporting.run_costs import rounds_that_count
 from keras_dp.reporting.wording import (
     UNITS_OF_ROWS,
     counted,
+    declared_of_units,
     on_one_line,
     percent,
     wrapped,
@@ -235,10 +236,8 @@ class _Subject(NamedTuple):
             "top.",
         ]
         if self.unit not in UNITS_OF_ROWS:
-            rows = counted(self.rows_per_unit, "row")
             sentences.append(
-                f"That each {self.unit} has at most {rows} of the data was "
-                "declared, and not checked."
+                declared_of_units(self.unit, self.rows_per_unit, self.rounds)
             )
         if declared:
             sentences.append(

@@ -41,6 +41,7 @@ from keras_dp.reporting.wording import (
     UNITS_OF_ROWS,
     counted,
     on_one_line,
+    rounds_of_whole_units,
     wrapped,
 )
 
@@ -307,12 +308,16 @@ class Report:
         unit = on_one_line(self.unit)
         if self.unit in UNITS_OF_ROWS:
             return unit
+        whole = rounds_of_whole_units(self.rounds)
+        if whole and whole == self.total_rounds:
+            return f"{unit} (with all its rows)"
         rows = (
             "one row"
             if self.rows_per_unit == 1
             else (f"at most {self.rows_per_unit:,} rows")
         )
-        return f"{unit} ({rows} each, as declared)"
+        some = f"with all its rows in {whole:,} rounds, else " if whole else ""
+        return f"{unit} ({some}{rows} each, as declared)"
 
     def _epsilons(self) -> Iterator[str]:
         yield f"Epsilon of these rounds at delta = {self.delta!r}:"

@@ -4,6 +4,7 @@ import decimal
 import math
 import textwrap
 import time
+from collections.abc import Iterable, Sequence
 
 from keras_dp.ledger import (
     DiscreteGaussianSum,
@@ -15,7 +16,9 @@ from keras_dp.ledger import (
     GaussianSum,
     NonPrivateSum,
     PoissonSampling,
+    PoissonUserSampling,
     RandomAllocation,
+    Round,
     SamplingEvent,
     SumQueryEvent,
     ThresholdedSum,
@@ -45,7 +48,9 @@ def sampled(event: SamplingEvent) -> str:
     if isinstance(event, UnverifiedSampling):
         return "batch whose sampling was not verified"
     if isinstance(event, PoissonSampling):
+        of_users = isinstance(event, PoissonUserSampling)
         text = f"Poisson sample, probability {event.probability:g}"
+        text += ", of units with all their rows" if of_users else ""
     elif isinstance(event, TruncatedPoissonSampling):
         text = (
             f"Poisson sample, probability {event.probability:g}, at most "
@@ -73,6 +78,44 @@ def sampled(event: SamplingEvent) -> str:
         return on_one_line(repr(event))
     drawn = getattr(event, "drawn_by_library", False)
     return text if drawn else f"{text}, as declared"
+
+
+def rounds_of_whole_units(rounds: Iterable[tuple[Round, int]]) -> int:
+    """Returns how many rounds drew units with all of their rows."""
+    return sum(
+        count
+        for each, count in rounds
+        if isinstance(each.sampling, PoissonUserSampling)
+    )
+
+
+def declared_of_units(
+    unit: str, rows_per_unit: int, rounds: Sequence[tuple[Round, int]]
+) -> str:
+    """Returns a sentence on what rows a unit has, which nobody checked.
+
+    Args:
+        unit: The word for it.
+        rows_per_unit: How many rows one unit has at most, as declared.
+        rounds: All rounds of the ledger, counted.
+    """
+    whole = rounds_of_whole_units(rounds)
+    others = sum(count for _, count in rounds) - whole
+    rows = counted(rows_per_unit, "row")
+    declared = "was declared, and not checked."
+    if not whole:
+        return f"That one {unit} has at most {rows} of the data {declared}"
+    if not others:
+        return (
+            f"Each {unit} was drawn with all of its rows. To which {unit} a "
+            f"row belongs {declared}"
+        )
+    return (
+        f"{counted(whole, 'round')} drew each {unit} with all of its rows, and "
+        f"{counted(others, 'round')} took each row for one. To which {unit} a "
+        f"row belongs, and that in the latter one {unit} has at most {rows}, "
+        f"{declared}"
+    )
 
 
 def described(query: SumQueryEvent) -> str:

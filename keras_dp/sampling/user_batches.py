@@ -8,7 +8,7 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from keras_dp import _check, _peers
-from keras_dp.ledger import PoissonSampling
+from keras_dp.ledger import PoissonUserSampling
 from keras_dp.sampling.bernoulli_draw import BernoulliDraw
 from keras_dp.sampling.layouts import Layout, rows_that_hold
 from keras_dp.sampling.nests import Nest
@@ -40,7 +40,8 @@ class UserBatches(Sampler):
     has several records.
 
     Other samplers, and private preprocessing, take each row for a user: under
-    the same ledger give them one row for each.
+    the same ledger give them one row for each. The ledger holds which rounds
+    drew users, and reports say it.
 
     The number of users is used for `expected_sample_size` and the default
     `physical_batch_size`; as in `PoissonBatches`, it counts as public.
@@ -148,12 +149,14 @@ class UserBatches(Sampler):
         return self._users
 
     @property
-    def sampling_event(self) -> PoissonSampling:
+    def sampling_event(self) -> PoissonUserSampling:
         """The event that a ledger records for the draw of each round."""
-        return PoissonSampling(self.sampling_probability, drawn_by_library=True)
+        return PoissonUserSampling(
+            self.sampling_probability, drawn_by_library=True
+        )
 
     @override
-    def sampling_of(self, of: Pass) -> PoissonSampling:
+    def sampling_of(self, of: Pass) -> PoissonUserSampling:
         return self.sampling_event
 
     def __repr__(self) -> str:

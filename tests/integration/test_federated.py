@@ -10,7 +10,7 @@ from keras_dp.dp_queries import (
     NormalizedQuery,
     QuantileAdaptiveClipSumQuery,
 )
-from keras_dp.ledger import GaussianSum, PoissonSampling, PrivacyLedger
+from keras_dp.ledger import GaussianSum, PoissonUserSampling, PrivacyLedger
 from keras_dp.training import LocalTraining
 
 DENOMINATOR, CLIP, RATE = 2.0, 0.05, 0.02
@@ -205,7 +205,7 @@ class TestTraining:
         assert made.evaluate(drawn, verbose=0)[0] < 0.2
         ((round_, count),) = ledger.rounds
         assert count == 40
-        assert round_.sampling == PoissonSampling(0.1, True)
+        assert round_.sampling == PoissonUserSampling(0.1, True)
         assert round_.queries == (GaussianSum("gradients", 1.0, 0.8),)
 
     @pytest.mark.parametrize(

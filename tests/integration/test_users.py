@@ -6,7 +6,7 @@ import pytest
 
 import keras_dp
 from keras_dp.errors import PrivateTrainingError
-from keras_dp.ledger import GaussianSum, PoissonSampling, PrivacyLedger
+from keras_dp.ledger import GaussianSum, PoissonUserSampling, PrivacyLedger
 
 DENOMINATOR, CLIP = 2.0, 0.5
 
@@ -111,7 +111,7 @@ class TestTheRound:
 
         ((round_, count),) = ledger.rounds
         assert count == 1
-        assert round_.sampling == PoissonSampling(0.25, True)
+        assert round_.sampling == PoissonUserSampling(0.25, True)
         assert round_.queries == (GaussianSum("gradients", CLIP, 1.0),)
 
 

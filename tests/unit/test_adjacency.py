@@ -27,6 +27,7 @@ from keras_dp.ledger import (
     FullDataset,
     GaussianSum,
     PoissonSampling,
+    PoissonUserSampling,
     RandomAllocation,
     Round,
     SamplingEvent,
@@ -43,6 +44,7 @@ ADD, REPLACE, ZERO = "add_or_remove_one", "replace_one", "zero_out"
 RELATIONS = (ADD, REPLACE, ZERO)
 SAMPLINGS = {
     "poisson": PoissonSampling(0.1),
+    "poisson of users": PoissonUserSampling(0.1),
     "certain poisson": PoissonSampling(1.0),
     "truncated": TruncatedPoissonSampling(0.1, 30, 100),
     "full": FullDataset(),
@@ -68,6 +70,7 @@ ONLY_REPLACED, NONE = {REPLACE}, set()
 # Which relations have a bound. Rows as `SAMPLINGS`, columns as `QUERIES`.
 SUPPORTED = {
     "poisson": [EVERY, {ADD, ZERO}, EVERY, {ADD, ZERO}, EVERY],
+    "poisson of users": [EVERY, {ADD, ZERO}, EVERY, {ADD, ZERO}, EVERY],
     "truncated": [EVERY, {ADD, ZERO}, EVERY, {ADD, ZERO}, EVERY],
     "certain poisson": [EVERY, EVERY, EVERY, {ADD, ZERO}, EVERY],
     "full": [EVERY, EVERY, EVERY, {ADD, ZERO}, EVERY],

@@ -178,7 +178,7 @@ class TestTheLimits:
 
         assert "the samples of 5 rounds were drawn" in text
         assert "The seed of 7 rounds was chosen" in text
-        assert "That each patient has at most 1 row of the data" in text
+        assert "That one patient has at most 1 row of the data" in text
 
     def test_and_nothing_else(self) -> None:
         text = self.limits(some(unit="example"))

@@ -15,6 +15,7 @@ from keras_dp.ledger.noise_families import GaussianNoise
 
 SAMPLINGS = [
     events.PoissonSampling(0.1, drawn_by_library=True),
+    events.PoissonUserSampling(0.1, drawn_by_library=True),
     events.TruncatedPoissonSampling(0.1, 30, 100, drawn_by_library=True),
     events.FixedSizeWithoutReplacement(3, 10),
     events.FixedSizeWithReplacement(30, 10),

@@ -14,6 +14,7 @@ from keras_dp.ledger import (
     GaussianSum,
     NonPrivateSum,
     PoissonSampling,
+    PoissonUserSampling,
     PrivacyLedger,
     Round,
     ThresholdedSum,
@@ -243,6 +244,47 @@ class TestCautions:
         assert "ask the people who made the runs" in found
         assert "Publish the first one" in found
         assert "one patient has at most 1 row" in found
+
+    @pytest.mark.parametrize(
+        ("whole", "of_rows", "summary", "caution"),
+        [
+            (
+                0,
+                3,
+                "(one row each, as declared)",
+                "one user has at most 1 row ",
+            ),
+            (3, 0, "(with all its rows)", "drawn with all of its rows. To "),
+            (
+                3,
+                2,
+                "(with all its rows in 3 rounds, else one row each, as",
+                "3 rounds drew each user with all of its rows, and 2 rounds "
+                "took each row for one.",
+            ),
+        ],
+    )
+    def test_tell_users_that_are_drawn_from_rows(
+        self, whole, of_rows, summary, caution
+    ) -> None:
+        ledger = PrivacyLedger.in_memory(dataset="d", unit="user")
+        if whole:
+            ledger.record(PoissonUserSampling(0.1), STEP.queries, whole)
+        if of_rows:
+            ledger.record(PoissonSampling(0.1), STEP.queries, of_rows)
+
+        report = make_report(ledger, delta=DELTA, details=True)
+
+        assert summary in report.summary[0]
+        assert caution in report.cautions[-1]
+        (limits,) = (
+            sentences
+            for title, sentences in report.details.explanation.paragraphs
+            if title == "What this does not say"
+        )
+        assert report.cautions[-1] in limits
+        ending = "of units with all their rows" in report.as_text()
+        assert ending == bool(whole)
 
     def test_name_sampling_seeds_and_sums_without_noise(self) -> None:
         ledger = PrivacyLedger.in_memory(dataset="d", unit="microbatch")

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from keras_dp.ledger import PoissonSampling
+from keras_dp.ledger import PoissonUserSampling
 from keras_dp.sampling import ArrayShards, UserBatches
 
 # Ann has 3 records, bob 1, cid 8.
@@ -130,7 +130,7 @@ class TestTheSampler:
         assert batches.population_size == 3
         assert batches.expected_sample_size == 1.5
         assert batches.unit == "user"
-        assert batches.sampling_event == PoissonSampling(0.5, True)
+        assert batches.sampling_event == PoissonUserSampling(0.5, True)
         assert batches.microbatches.rows == 3
         assert len(batches) == 2
 

@@ -25,6 +25,7 @@ from keras_dp.ledger import (
     FixedSizeWithReplacement,
     FullDataset,
     PoissonSampling,
+    PoissonUserSampling,
     RandomAllocation,
     SamplingEvent,
     TruncatedPoissonSampling,
@@ -57,6 +58,7 @@ _ONLY_THERE = (
 UNSUPPORTED: Mapping[type[SamplingEvent], Mapping[Neighbours, str]] = {
     FullDataset: {},
     PoissonSampling: {},
+    PoissonUserSampling: {},
     TruncatedPoissonSampling: {},
     UnverifiedSampling: {"add_or_remove_one": _MOVES_OTHERS},
     DisjointBatches: {"add_or_remove_one": _MOVES_OTHERS},
