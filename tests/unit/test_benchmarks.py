@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -369,3 +370,39 @@ class TestExamples:
         history = reached.fit(1, []).history
         # What the private side shows is noised, and holds no loss.
         assert len(history["loss" if side == "plain" else "accuracy"]) == 1
+
+
+@pytest.fixture
+def vocabularies(monkeypatch):
+    """Returns the benchmark of vocabularies, and forgets it after."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    yield __import__("vocabularies")
+    del sys.modules["vocabularies"]
+
+
+@pytest.mark.full
+class TestVocabularies:
+    def test_few_private_words_do_nearly_as_well(self, vocabularies):
+        messages = vocabularies.synthetic()
+
+        bare = vocabularies.without_noise(messages)
+        private = vocabularies.with_noise(messages, 5.0)
+
+        assert round(private.epsilon, 4) == 0.7308
+        assert private.words < bare.words / 50
+        assert messages.spam.mean() < 0.14  # Never "spam": 0.86 is right.
+        assert min(bare.right, private.right) > 0.92
+
+    @pytest.mark.skipif("KERAS_DP_DATA" not in os.environ, reason="needs data")
+    def test_the_sms_spam_collection_is_as_the_documents_say(
+        self, vocabularies
+    ):
+        folder = Path(os.environ["KERAS_DP_DATA"])
+        messages = vocabularies.load(folder / "sms_spam.csv.gz")
+
+        bare = vocabularies.without_noise(messages)
+        private = vocabularies.with_noise(messages, 5.0)
+
+        assert (bare.words, round(bare.right, 3)) == (8657, 0.973)
+        assert 80 < private.words < 110
+        assert 0.945 < private.right < 0.97

@@ -1,11 +1,8 @@
 """Vocabularies: what a record adds, what is released, and which layer it is."""
 
-import csv
 import dataclasses
-import gzip
 import json
 import math
-import os
 import subprocess
 import sys
 import time
@@ -473,40 +470,3 @@ def test_frequent_words_are_found() -> None:
     assert often <= found
     # About one word of 10^7 that a single text holds may pass.
     assert not any(held[word] < 20 for word in found)
-
-
-@pytest.mark.full
-@pytest.mark.skipif("KERAS_DP_DATA" not in os.environ, reason="needs data")
-def test_private_words_tell_spam_nearly_as_well_as_all() -> None:
-    """At epsilon 0.73 and delta 1e-5, by naive Bayes on 1,074 messages."""
-    path = f"{os.environ['KERAS_DP_DATA']}/sms_spam.csv.gz"
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    order = np.random.default_rng(0).permutation(len(rows))
-    texts = [rows[index]["text"] for index in order]
-    spam = np.array([rows[index]["label"] == "spam" for index in order])
-    adapter = TextVectorization(5.0, 1e-6, 20, output_mode="multi_hot")
-    every = keras.layers.TextVectorization(output_mode="multi_hot")
-    every.adapt(texts)
-
-    private = adapter.adapt(texts[:4500], in_memory())
-
-    rates = [share_of_right(layer, texts, spam) for layer in (private, every)]
-    assert 70 < private.vocabulary_size() < 160
-    assert rates[0] > rates[1] - 0.035 > 0.93
-
-
-def share_of_right(layer, texts, spam):
-    """Learns from 4,500 messages, and judges the others."""
-    parts = [layer(texts[i : i + 500]) for i in range(0, len(texts), 500)]
-    words, known = np.concatenate(parts), 4500
-    ones, zeros = (
-        (words[:known][spam[:known] == label].sum(axis=0) + 1)
-        / (np.count_nonzero(spam[:known] == label) + 2)
-        for label in (True, False)
-    )
-    scores = words @ np.log(ones / zeros)
-    scores += (1 - words) @ (np.log1p(-ones) - np.log1p(-zeros))
-    prior = spam[:known].mean()
-    said = scores + math.log(prior / (1 - prior)) > 0
-    return (said == spam)[known:].mean()
