@@ -57,6 +57,20 @@ for x, y in real.batch(1000).take(10):
 """,
         7,
     ),
+    "from keras_dp import preprocessing": (
+        """\
+normalize = keras.layers.Normalization()
+normalize.adapt(x)
+together = keras.Sequential(
+    [keras.Input((20,)), normalize, keras.layers.Dense(2)]
+)
+together.compile(
+    "adam", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+)
+together.fit(x, y, batch_size=1000, epochs=1)
+""",
+        18,
+    ),
     "users = keras_dp.UserBatches(": (
         """\
 federated = keras.Sequential([keras.Input((20,)), keras.layers.Dense(2)])
