@@ -72,7 +72,7 @@ def published_formula(found, epsilon, delta):
     return min(1.0, tail + 2 * canaries * delta * slope)
 
 
-COUNTS = [(1, 1), (2, 2), (3, 2), (5, 5), (8, 4), (30, 12)]
+COUNTS = [(1, 1), (2, 2), (3, 2), (5, 5), (8, 4), (30, 12), (100, 20)]
 PAIRS = [(0.0, 0.1), (0.5, 0.0), (1.0, 0.01), (2.0, 0.05), (3.0, 1e-3)]
 
 

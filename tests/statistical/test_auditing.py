@@ -18,11 +18,12 @@ from keras_dp.auditing import (
 from keras_dp.auditing.estimators import curves
 from keras_dp.auditing.estimators.gaussian_model import gaussian_epsilon
 from keras_dp.auditing.estimators.guesses import guesses_of
-from keras_dp.ledger import FullDataset, GaussianSum, Round
+from keras_dp.ledger import FullDataset, GaussianSum, PoissonSampling, Round
 
 # The chance that a test fails although all is well.
 FALSE_ALARM = 1e-6
 RUNS, CANARIES, CONFIDENCE, DELTA = 1000, 400, 0.95, 1e-5
+PROBABILITY = 0.25
 # A Gaussian release of epsilon 3 at 1e-5.
 MU = 0.7191174322
 
@@ -101,6 +102,45 @@ def test_the_claim_of_a_ledger_is_contradicted_as_rarely() -> None:
     )
 
     assert too_many(found) > FALSE_ALARM
+
+
+def trained(generator, noise_multiplier, rounds, count):
+    """Rounds of Poisson samples, in which each canary has a direction."""
+    coins = generator.random(count) < 0.5
+    scores = np.zeros(count)
+    for _ in range(rounds):
+        scores += coins & (generator.random(count) < PROBABILITY)
+        scores += noise_multiplier * generator.normal(size=count)
+    return Scores.from_coins(scores, coins)
+
+
+def contradicts(scores):
+    """Whether scores contradict 8 rounds with noise multiplier 2."""
+    return p_value_of_claim(scores, claimed()) <= 1 - CONFIDENCE
+
+
+@functools.cache
+def claimed():
+    event = GaussianSum("gradients", 1.0, 2.0)
+    sampling = PoissonSampling(PROBABILITY, drawn_by_library=True)
+    return trade_off([(Round(sampling, (event,)), 8)])
+
+
+@pytest.mark.full
+def test_so_is_that_of_rounds_of_samples() -> None:
+    found = alarms(
+        contradicts, lambda generator: trained(generator, 2.0, 8, CANARIES)
+    )
+
+    assert too_many(found) > FALSE_ALARM
+
+
+def test_a_fifth_of_the_noise_that_is_recorded_is_found() -> None:
+    """In 50 trainings of 50, which a power of 3/4 has with chance 1e-6."""
+    generator = np.random.Generator(np.random.Philox(4))
+
+    for _ in range(50):
+        assert contradicts(trained(generator, 0.4, 8, CANARIES))
 
 
 @pytest.mark.full

@@ -194,6 +194,26 @@ class TestTheClaimOfALedger:
     def test_is_not_by_one_with_more(self) -> None:
         assert p_value_of_claim(normal_scores(0.8), gaussian_claim(1.0)) > 0.5
 
+    def test_is_about_the_relation_of_the_scores_and_their_records(
+        self,
+    ) -> None:
+        scores = normal_scores(2.0)
+        release = Round(FullDataset(), (GaussianSum("all", 1.0, 1.0),))
+        replaced = Scores(scores.inside, scores.outside, "replace_one")
+
+        added = p_value_of_claim(scores, [(release, 1)])
+
+        assert added == pytest.approx(
+            p_value_of_claim(scores, gaussian_claim(1.0)), rel=0.01
+        )
+        # The records of two canaries, or of one that replaces another, move
+        # the sum twice as far.
+        for twice in (
+            p_value_of_claim(replaced, [(release, 1)]),
+            p_value_of_claim(scores, [(release, 1)], group_size=2),
+        ):
+            assert twice > 0.5 > added
+
     def test_is_not_if_it_claims_nothing(self) -> None:
         nothing = TradeOff((0.0,), (1.0,))
 

@@ -86,6 +86,22 @@ class TestARow:
         assert Fourier().epsilon(ledger, delta=DELTA) == before
         assert [run.name for run in ledger.runs] == ["first", "second"]
 
+    def test_stands_in_a_file_or_on_a_server(self, address) -> None:
+        with PrivacyLedger.open(address, dataset="clinic") as ledger:
+            fixed = ledger.write_commitment(commitment())
+            with ledger.start_run("first") as run:
+                run.record(SAMPLING, STEP)
+            judged = write_verdict(
+                ledger,
+                bound(0.0),
+                runs=[run.number],
+                opening=opening(fixed.number),
+            )
+
+        with PrivacyLedger.open(address, mode="r") as ledger:
+            assert ledger.commitments == (fixed,)
+            assert ledger.verdicts == (judged.record,)
+
     def test_survives_copies_and_later_rounds(self, ledger) -> None:
         write_verdict(ledger, bound(0.1), runs=[2], opening=opening())
         ledger.record(SAMPLING, STEP)
