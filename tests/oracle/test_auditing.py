@@ -9,6 +9,7 @@ from scipy import optimize, special, stats
 
 from keras_dp.accountants import TradeOff
 from keras_dp.auditing.estimators import curves
+from keras_dp.auditing.estimators.gaussian_model import gaussian_epsilon
 from keras_dp.auditing.estimators.guesses import Guesses
 from keras_dp.auditing.lower_bound import largest_refuted
 
@@ -157,3 +158,45 @@ def test_the_published_formula_is_no_bound_for_few_right_guesses() -> None:
             assert excess <= delta * (1 + 1e-12)
     assert 1 - none > published_formula(Guesses(2, 2, 1), 1.0, delta) + 5e-4
     assert p_value(Guesses(2, 2, 1), curves.of_pair(1.0, delta)) >= 1 - none
+
+
+def refuted(found, curve_of, confidence=0.95):
+    """Returns the largest parameter whose curve the guesses refute."""
+    return largest_refuted(
+        lambda each: curves.refutes(found, curve_of(each), 1 - confidence)
+    )
+
+
+# By the functions `_epsilon_one_run_fdp` and `_epsilon_one_run` of jax_privacy
+# 2.0.0, at significance 0.05 and delta 1e-5.
+PUBLISHED = [
+    ((200, 56, 50), 2.465068, 1.381401),
+    ((1000, 126, 126), 6.091970, 3.699779),
+    ((1000, 1000, 700), 1.371980, 0.731741),
+    ((10_000, 400, 350), 2.202263, 1.679693),
+]
+
+
+@pytest.mark.parametrize(("counts", "fdp", "formula"), PUBLISHED)
+def test_bounds_are_those_of_jax_privacy(counts, fdp, formula) -> None:
+    found = Guesses(*counts)
+
+    mu = refuted(found, curves.of_gaussian)
+    pair = refuted(found, lambda each: curves.of_pair(each, 1e-5))
+
+    # They stop at 1e-6 of epsilon.
+    assert gaussian_epsilon(mu, 1e-5) == pytest.approx(fdp, abs=2e-6)
+    # Another test of the same guesses; see `OneRun`.
+    assert pair == pytest.approx(formula, rel=0.02)
+
+
+@pytest.mark.parametrize("guesses", [10, 100, 1000])
+@pytest.mark.parametrize("confidence", [0.95, 0.999])
+def test_all_right_refute_what_arithmetic_says(guesses, confidence) -> None:
+    """Each is right with `e^epsilon / (1 + e^epsilon)` at most."""
+    found = Guesses(guesses, guesses, guesses)
+    chance = (1 - confidence) ** (1 / guesses)
+
+    epsilon = refuted(found, lambda each: curves.of_pair(each, 0.0), confidence)
+
+    assert epsilon == pytest.approx(special.logit(chance), rel=1e-5)
