@@ -309,6 +309,17 @@ class TestReports:
         if options:
             assert json.loads(out)["audits"][1]["is_contradiction"]
 
+    def test_so_does_seal(self, ledger, tmp_path, capsys) -> None:
+        write_verdict(ledger, bound(5.0))
+        ledger.close()
+        out = tmp_path / "certificate.json"
+        options = ["--delta", "1e-5", "--out", str(out)]
+
+        assert main(["seal", str(ledger.path), *options]) == 5
+
+        assert "THIS CONTRADICTS THE LEDGER" in capsys.readouterr().err
+        assert json.loads(out.read_text())["rounds"] == 2000
+
     def test_so_does_verify(self, ledger, capsys) -> None:
         write_verdict(ledger, bound(5.0))
 

@@ -1,11 +1,13 @@
 """`keras-dp seal`: a mark in the ledger, and a certificate of it."""
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
 
 from keras_dp.errors import OutputError
 from keras_dp.reporting.certificate import certify, signing_key
 from keras_dp.reporting.commands import arguments
+from keras_dp.reporting.contradictions import contradictions, failing_after
 
 HELP = "seal a ledger, and write a certificate of what it held and cost"
 
@@ -26,10 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_neighbours(parser)
 
 
-def answer(options: argparse.Namespace) -> str:
+def answer(options: argparse.Namespace) -> str | Iterable[str]:
     """Returns what was certified.
 
     Raises:
+        ContradictedLedgerError: After the answer: an audit found more than is
+            certified.
         OutputError: The certificate could not be written; the message says
             whether the ledger was sealed.
         ValueError: It cannot be signed with the key.
@@ -40,6 +44,7 @@ def answer(options: argparse.Namespace) -> str:
         # A seal is for ever: everything that may fail comes first.
         if key is not None:
             signing_key(key)
+        warnings = contradictions(ledger)
         try:
             out.touch(exist_ok=False)
         except OSError as error:
@@ -63,4 +68,4 @@ def answer(options: argparse.Namespace) -> str:
     ]
     if key is not None:
         lines.append(f"Signed by the public key {certificate.public_key}")
-    return "\n".join(lines)
+    return failing_after("\n".join(lines), warnings)

@@ -3,13 +3,12 @@
 import argparse
 from collections.abc import Iterable
 
-from keras_dp.auditing import judgements
 from keras_dp.budgets import verify_prices
 from keras_dp.errors import LedgerIntegrityError
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.reporting.certificate import Certificate, read_certificate
 from keras_dp.reporting.commands import arguments
-from keras_dp.reporting.contradictions import failing_after
+from keras_dp.reporting.contradictions import contradictions, failing_after
 from keras_dp.reporting.wording import wrapped
 
 HELP = "check that the rows of a ledger are as written"
@@ -62,9 +61,7 @@ def answer(options: argparse.Namespace) -> str | Iterable[str]:
         lines = [f"OK: {size}"]
         if certificate is not None:
             lines += _certified(certificate, ledger, options.public_key)
-        contradictions = [
-            each.warning for each in judgements(ledger) if each.is_contradiction
-        ]
+        warnings = contradictions(ledger)
     if options.head is not None:
         lines.append("The ledger is the one with that head: nothing changed.")
     elif certificate is None:
@@ -72,7 +69,7 @@ def answer(options: argparse.Namespace) -> str | Iterable[str]:
             "The same head later means the same ledger; it changes with every "
             "round that is added."
         )
-    return failing_after("\n".join(lines), contradictions)
+    return failing_after("\n".join(lines), warnings)
 
 
 def _check_head(given: str, found: str, size: str) -> None:
