@@ -7,6 +7,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Message, RecordDict
 
 from keras_dp import _check
+from keras_dp.sampling import random_words
 from keras_dp.training import LocalTraining
 
 
@@ -57,7 +58,7 @@ class FlowerClient:
         arrays = message.content.array_records["arrays"]
         self.model.set_weights(arrays.to_numpy_ndarrays())
         count = len(keras.tree.flatten(x)[0])
-        order = np.random.default_rng().permutation(count)
+        order = np.argsort(random_words.from_operating_system(count))
         x, y, sample_weight = keras.tree.map_structure(
             lambda leaf: None if leaf is None else np.asarray(leaf)[order],
             (x, y, sample_weight),

@@ -55,7 +55,7 @@ ALLOWED = {
         "planning",
         "sampling",
     },
-    "federation": {"training"},
+    "federation": {"sampling", "training"},
     "preprocessing": {
         "accountants",
         "keras_internals",
