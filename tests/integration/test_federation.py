@@ -179,8 +179,8 @@ class TestTheWeights:
             (lambda: JointClipQuery([0.1, 0.02], 1.0, 0.5, 5.0), {"seed": 7}),
             (adaptive, {"seed": 7}),
             (
-                lambda: NestedQuery({"all": average(0.4)}),
-                {"seed": 7, "groups": {"all": ...}},
+                lambda: NestedQuery({"kernel": adaptive(), "rest": average(2)}),
+                {"seed": 7, "groups": {"kernel": "*kernel", "rest": ...}},
             ),
         ],
         ids=["flat", "noised", "Adam", "joint", "adaptive", "nested"],
