@@ -21,6 +21,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 import keras_dp
+from keras_dp import budgets
 from keras_dp.dp_queries import (
     JointClipQuery,
     NestedQuery,
@@ -474,6 +475,27 @@ class TestTheLedger:
         assert not any(grid.asked[len(ledger) :])
         with pytest.raises(BudgetExceededError):
             trained(made, {1: idle}, target_epsilon=1e-3, delta=1e-5)
+
+    def test_charges_the_account_and_ends_with_its_room(self) -> None:
+        ledger = PrivacyLedger.in_memory(dataset="d", unit="user")
+        for name in ("a", "b"):
+            budgets.open_account(ledger, name, budgets.RenyiFilter(4.0, 1e-5))
+        made = federated(average(2.0), ledger)
+
+        trained(
+            made,
+            {1: idle},
+            rounds=9,
+            probability=0.5,
+            run=keras_dp.RunDetails("c", account="b"),
+        )
+
+        assert 0 < len(ledger) < 9
+        (run,) = ledger.runs
+        assert (run.name, run.start.account) == ("c", "b")
+        assert run.outcome == "budget"
+        with pytest.raises(ValueError, match="account"):
+            trained(federated(average(2.0), ledger), {1: idle})
 
 
 class TestTheSample:
