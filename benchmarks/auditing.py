@@ -131,9 +131,7 @@ def times(canaries: int, turns: int) -> None:
             trainings, clocks, ([], [phantom]), strict=True
         ):
             clock.seconds, kept = [], clock.seconds
-            training.fit(
-                samples, epochs=1, verbose=0, callbacks=[*own, clock]
-            )
+            training.fit(samples, epochs=1, verbose=0, callbacks=[*own, clock])
             # The step is compiled in the first rounds.
             clock.seconds = kept + clock.seconds[3:]
         plain, audited = (statistics.median(c.seconds) for c in clocks)

@@ -12,7 +12,7 @@ from absl import logging
 from keras_dp import _check
 from keras_dp.errors import BudgetExceededError, PrivateTrainingError
 from keras_dp.keras_internals import check_compiled
-from keras_dp.ledger import PoissonSampling, PrivacyLedger, Round
+from keras_dp.ledger import PoissonUserSampling, PrivacyLedger, Round
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.optimizers.private_round import GRADIENTS
 from keras_dp.optimizers.record_batch import RecordBatch
@@ -248,7 +248,7 @@ class RemoteRounds:
         return self._planned
 
     def _planned_round(self) -> Round:
-        sampling = PoissonSampling(
+        sampling = PoissonUserSampling(
             self.sampling_probability, drawn_by_library=True
         )
         return self._optimizer.planned_round(

@@ -30,7 +30,7 @@ from keras_dp.dp_queries import (
 )
 from keras_dp.errors import BudgetExceededError, PrivateTrainingError
 from keras_dp.federation import FlowerClient, FlowerStrategy
-from keras_dp.ledger import GaussianSum, PoissonSampling, PrivacyLedger
+from keras_dp.ledger import GaussianSum, PoissonUserSampling, PrivacyLedger
 from keras_dp.sampling import random_words
 from keras_dp.training import LocalTraining
 from tests.imports import ROOT
@@ -401,7 +401,7 @@ class TestTheLedger:
         assert seen == [(each, each) for each in range(1, 5)]
         ((round_, count),) = ledger.rounds
         assert count == 4
-        assert round_.sampling == PoissonSampling(1.0, True)
+        assert round_.sampling == PoissonUserSampling(1.0, True)
         assert round_.queries == (GaussianSum("gradients", CLIP, CLIP),)
         (run,) = ledger.runs
         assert (run.name, run.outcome) == ("a", "finished")
