@@ -110,6 +110,16 @@ WINGS = {
             "slack",
         },
     },
+    "auditing": {
+        "draws": set(),
+        "scores": set(),
+        "lower_bound": {"scores"},
+        "estimators": {"lower_bound", "scores"},
+        "claim": {"estimators", "lower_bound", "scores"},
+        "canaries": {"draws", "scores"},
+        "memorization": {"draws"},
+        "verdicts": {"lower_bound"},
+    },
     "noise": {
         "xla": set(),
         "box_muller": {"xla"},
