@@ -32,7 +32,7 @@ from keras_dp.auditing.scores import Scores
 from keras_dp.auditing.verdicts import Judgement, judgements, write_verdict
 
 if TYPE_CHECKING:
-    from keras_dp.auditing.canaries.phantom_canaries import PhantomCanaries
+    from keras_dp.auditing.phantom_canaries import PhantomCanaries
     from keras_dp.auditing.replay import CheckReport, Finding, check
 
 __all__ = [
@@ -66,7 +66,7 @@ if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
         if name == "PhantomCanaries":
-            from keras_dp.auditing.canaries import phantom_canaries
+            from keras_dp.auditing import phantom_canaries
 
             return phantom_canaries.PhantomCanaries
         if name in ("CheckReport", "Finding", "check"):

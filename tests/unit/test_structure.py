@@ -119,6 +119,14 @@ WINGS = {
         "canaries": {"draws", "scores"},
         "memorization": {"draws"},
         "verdicts": {"lower_bound"},
+        "phantom_canaries": {
+            "canaries",
+            "estimators",
+            "lower_bound",
+            "scores",
+            "verdicts",
+        },
+        "replay": set(),
     },
     "noise": {
         "xla": set(),
