@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -55,6 +56,7 @@ NOT_FILES = ("/dev/", "/proc/")
 # Scripts that share their options.
 QUICK = {
     "abadi": "papers/abadi_mnist.py",
+    "cifar10": "papers/abadi_cifar10.py",
     "nasr": "papers/nasr_mnist.py",
     "three_tools": "three_tools.py",
     "mcmahan": "papers/mcmahan_general.py",
@@ -202,6 +204,7 @@ def quick(tmp_path_factory):
     for name, script in QUICK.items():
         folder = tmp_path_factory.mktemp(name)
         data = synthetic_mnist(folder / "small.npz", train=640)
+        shutil.copy(data, folder / "fashion_mnist.npz")  # Public images.
         process = started(script, folder, "--quick", "--data", str(data))
         try:
             code = process.wait(timeout=400)
@@ -317,16 +320,19 @@ def test_a_script_on_papers_draws_its_picture_in_its_folder(
     assert [p for p in written if not Path(p).is_relative_to(folder)] == []
 
 
+@pytest.mark.parametrize(
+    ("name", "epsilons"), [("abadi", {0.5, 2, 8}), ("cifar10", {2, 4, 8})]
+)
 def test_no_training_of_abadi_exceeds_the_epsilon_of_the_paper(
-    quick,
+    quick, name, epsilons
 ) -> None:
     rows = re.findall(
         r"^\d+% at (\S+)  .*  (\d+\.\d{4})  ",
-        quick["abadi"].text,
+        quick[name].text,
         re.MULTILINE,
     )
 
-    assert {float(stated) for stated, _ in rows} == {0.5, 2.0, 8.0}
+    assert {float(stated) for stated, _ in rows} == epsilons
     for stated, true in rows:
         assert float(stated) - 1e-3 < float(true) <= float(stated)
 

@@ -26,19 +26,26 @@ class Images(NamedTuple):
     y: np.ndarray
 
 
-def read_options(description: str | None) -> argparse.Namespace:
-    """Returns the options that every script has."""
+def read_options(
+    description: str | None, file: str = "mnist.npz"
+) -> argparse.Namespace:
+    """Returns the options that every script has.
+
+    Args:
+        description: What `--help` prints.
+        file: The name of the data, in the folder `$KERAS_DP_DATA`.
+    """
     parser = argparse.ArgumentParser(
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--data", type=Path, help="mnist.npz")
+    parser.add_argument("--data", type=Path, help=file)
     parser.add_argument("--quick", action="store_true", help="takes seconds")
     name = Path(sys.argv[0]).stem
     parser.add_argument("--out", type=Path, default=Path("out") / name)
     options = parser.parse_args()
     if options.data is None and "KERAS_DP_DATA" in os.environ:
-        options.data = Path(os.environ["KERAS_DP_DATA"]) / "mnist.npz"
+        options.data = Path(os.environ["KERAS_DP_DATA"]) / file
     options.out.mkdir(parents=True, exist_ok=True)
     return options
 
