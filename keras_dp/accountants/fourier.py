@@ -105,6 +105,7 @@ class Fourier(Accountant):
     | Poisson, one record replaced | exact (see `mechanisms`) |
     | Poisson, a group of records | exact, both directions |
     | random allocation, one record more or less | mostly a percent apart |
+    | with several batches a record | mostly a tenth apart |
     | fixed size, one record replaced | what an attack reaches, and a bound |
     | encoded, noise that is not Gaussian | none: use `RDP` |
 
