@@ -147,6 +147,8 @@ class TrainingStep:
     @property
     def trace_count(self) -> int:
         """How often a function was traced, over all kinds of batches."""
+        if self._parts.options.run_eagerly:
+            return 0
         functions = self._functions.values()
         return sum(f.experimental_get_tracing_count() for f in functions)
 

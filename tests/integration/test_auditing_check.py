@@ -179,6 +179,12 @@ def test_a_check_leaves_no_trace():
     assert len(private.optimizer.ledger) == 2 * rounds
 
 
+def test_a_training_that_runs_eagerly_passes():
+    report = check(training(run_eagerly=True), samples())
+
+    assert report.passed, str(report)
+
+
 def test_raw_metrics_are_named():
     private = training(private_metrics=None, metrics=["mae"])
 
