@@ -437,6 +437,19 @@ class TestPrice:
             Fourier().epsilon_bounds([each], delta=1e-6)[0] for each in rounds
         )
 
+    @pytest.mark.parametrize("picks", [500, 999])
+    @pytest.mark.parametrize("stddev", [0.1, 3.0])
+    def test_of_almost_all_batches_is_nearly_that_of_all(
+        self, stddev, picks
+    ) -> None:
+        rounds = [(epoch("a", stddev, 1000, 1.0, picks), 1000)]
+        told = [(Round(FullDataset(), rounds[0][0].queries), picks)]
+
+        lower, upper = Fourier().epsilon_bounds(rounds, delta=1e-6)
+
+        assert 0 < lower <= upper
+        assert upper <= Fourier().epsilon(told, delta=1e-6) * (1 + 1e-9)
+
     @pytest.mark.parametrize("stddev", [1e2, 1e4, 1e6])
     def test_of_much_noise_is_that_of_the_sum_of_all_rounds(
         self, stddev

@@ -78,19 +78,28 @@ def _one_score(
     reach = _TAIL * stddev + stddev**2 / 2
     low = math.log1p(q * math.expm1(-reach))
     high = reach + math.log(q + (1 - q) * math.exp(-reach))
-    normal = np.linspace(-_TAIL, _TAIL, 2001)
-    weights = np.exp(-(normal**2) / 2)
-    scores = np.log1p(q * np.expm1(normal * stddev - stddev**2 / 2))
-    mean = np.average(scores, weights=weights)
-    spread = math.sqrt(np.average((scores - mean) ** 2, weights=weights))
-    width = _STDDEVS * spread * math.sqrt(mechanism.batches) + _SCORES * high
-    step = max(_STEP * spread, width / _MOST_POINTS)
+    absent, present = (
+        _spread(stddev, q, sign * stddev**2 / 2) for sign in (-1, 1)
+    )
+    t, k = mechanism.batches, mechanism.batches_per_record
+    spread = math.hypot(math.sqrt(t - k) * absent, math.sqrt(k) * present)
+    width = _STDDEVS * spread + _SCORES * high
+    step = max(_STEP * absent, width / _MOST_POINTS)
     edges = step * np.arange(math.floor(low / step), math.ceil(high / step) + 1)
     # log(1 + (e^edge - 1) / q), which is -inf below 1 - q.
     with np.errstate(divide="ignore"):
         ratios = np.log1p(np.maximum(np.expm1(edges) / q, -1.0))
     cells = likelihood.cells(ratios, stddev)
     return _Masses(0, cells.under_q), _Masses(0, cells.under_p)
+
+
+def _spread(stddev: float, q: float, mean: float) -> float:
+    """Returns the stddev of a score whose ratio has a log of some mean."""
+    normal = np.linspace(-_TAIL, _TAIL, 2001)
+    weights = np.exp(-(normal**2) / 2)
+    scores = np.log1p(q * np.expm1(normal * stddev + mean))
+    center = np.average(scores, weights=weights)
+    return math.sqrt(np.average((scores - center) ** 2, weights=weights))
 
 
 def _power(one: _Masses, count: int) -> _Masses:
