@@ -36,7 +36,7 @@ _LARGEST_STEP, _MOST_POINTS, _MOST_DRAWN = 0.01, 12_000, 3_000
 # all rounds together, are taken to be Gaussian sums without amplification.
 _LEAST_STEP, _MOST_NOISE = 1e-11, 1e9
 # Epochs of more noises are taken to have so many. Each takes up to a second.
-_MOST_NOISES = 8
+_MOST_NOISES = 6
 # Rounding of losses, all rounds together, over the epsilon that is looked for,
 # and over their stddev.
 _ROUNDED, _ROUNDED_STDDEVS = 2e-4, 2e-2
