@@ -1,5 +1,8 @@
 """The check finds nothing where the library keeps its promise."""
 
+import contextlib
+import sqlite3
+
 import keras
 import numpy as np
 import pytest
@@ -183,6 +186,21 @@ def test_a_training_that_runs_eagerly_passes():
     report = check(training(run_eagerly=True), samples())
 
     assert report.passed, str(report)
+
+
+def test_a_ledger_that_was_tampered_with_is_found(tmp_path):
+    path = tmp_path / "run.ledger"
+    private = training()
+    private.optimizer.ledger = keras_dp.PrivacyLedger.open(path, dataset="d")
+    private.fit(samples(), epochs=1, verbose=0)
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute(
+            "UPDATE log SET count = count - 1 WHERE kind = 'record'"
+        )
+
+    report = check(private, samples())
+
+    assert [finding.question for finding in report.findings] == ["record"]
 
 
 def test_raw_metrics_are_named():

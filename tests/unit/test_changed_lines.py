@@ -57,6 +57,12 @@ for x, y in real.batch(1000).take(10):
 """,
         7,
     ),
+    "from keras_dp.auditing import PhantomCanaries": (
+        """\
+private_model.fit(samples, epochs=10)
+""",
+        5,
+    ),
     "from keras_dp import preprocessing": (
         """\
 normalize = keras.layers.Normalization()
