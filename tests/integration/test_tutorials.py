@@ -13,7 +13,12 @@ import numpy as np
 import pytest
 
 from keras_dp.accountants import Fourier
-from keras_dp.ledger import PoissonSampling, PrivacyLedger
+from keras_dp.auditing import judgements
+from keras_dp.ledger import (
+    PoissonSampling,
+    PoissonUserSampling,
+    PrivacyLedger,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 # Writes down every file that Python opens for writing, makes, moves or
@@ -139,7 +144,7 @@ def finished(tmp_path_factory):
     """Returns all tutorials, run at the same time."""
     folders = {
         name: tmp_path_factory.mktemp(name)
-        for name in ("adult", "mnist", "mechanisms", "gan")
+        for name in ("adult", "mnist", "mechanisms", "gan", "auditing")
     }
     data = synthetic_mnist(folders["mnist"] / "tiny.npz")
     processes = {
@@ -163,6 +168,12 @@ def finished(tmp_path_factory):
             "gan.py",
             folders["gan"],
             *("--rounds", "12", "--out", str(folders["gan"] / "out_gan")),
+        ),
+        "auditing": started(
+            "auditing.py",
+            folders["auditing"],
+            *("--epochs", "1", "--canaries", "1000"),
+            *("--out", str(folders["auditing"] / "out_auditing")),
         ),
     }
     try:
@@ -222,7 +233,9 @@ CLAIM = re.compile(r"^epsilon <= (\S+) at delta = (\S+),", re.MULTILINE)
 ROUNDS = {"adult": 32, "mnist": 6, "gan": 12}
 
 
-@pytest.mark.parametrize("name", ["adult", "mnist", "mechanisms", "gan"])
+@pytest.mark.parametrize(
+    "name", ["adult", "mnist", "mechanisms", "gan", "auditing"]
+)
 def test_a_tutorial_succeeds(finished, name) -> None:
     assert finished[name].code == 0, finished[name].error
 
@@ -239,6 +252,20 @@ def test_the_tutorial_of_mechanisms_has_a_line_for_each(finished) -> None:
         "head/clip",
         "hidden/clip",
     }
+
+
+def test_the_tutorial_of_audits_has_a_verdict(finished) -> None:
+    text = finished["auditing"].text
+    path = Path(re.search(r"^Ledger: +(.+)$", text, re.MULTILINE)[1])
+
+    with PrivacyLedger.open(path, mode="r") as ledger:
+        (judgement,) = judgements(ledger)
+
+    assert "No violation was found." in text
+    assert judgement.sentence in text
+    assert not judgement.is_contradiction
+    assert judgement.record.verdict.opening is not None
+    assert (path.parent / "audit.png").stat().st_size > 10_000
 
 
 @WITH_LEDGER
@@ -272,7 +299,7 @@ def test_the_tutorial_of_flower_counts_every_answer(flower) -> None:
         unsettled = ledger.unsettled
 
     assert (count, unsettled) == (3, 0)
-    assert round_.sampling == PoissonSampling(0.5, drawn_by_library=True)
+    assert round_.sampling == PoissonUserSampling(0.5, drawn_by_library=True)
     assert epsilon <= printed < epsilon + 1.1e-4  # Printed rounded up.
     assert "not counted" not in flower.text + flower.error
 
