@@ -5,7 +5,9 @@ PYTHON ?= $(shell command -v python3.11 || echo python3)
 TENSORFLOW ?= tensorflow-cpu
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# What is imported is compiled then; the packages hold much more.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+  --no-compile
 # A file stays on one worker, for its fixtures; the folders with the longest
 # files come first, so that both workers end together.
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile \
