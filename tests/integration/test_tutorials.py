@@ -347,11 +347,9 @@ def test_a_script_on_papers_draws_its_picture_in_its_folder(
     assert [p for p in written if not Path(p).is_relative_to(folder)] == []
 
 
-@pytest.mark.parametrize(
-    ("name", "epsilons"), [("abadi", {0.5, 2, 8}), ("cifar10", {2, 4, 8})]
-)
+@pytest.mark.parametrize("name", ["abadi", "cifar10"])
 def test_no_training_of_abadi_exceeds_the_epsilon_of_the_paper(
-    quick, name, epsilons
+    quick, name
 ) -> None:
     rows = re.findall(
         r"^\d+% at (\S+)  .*  (\d+\.\d{4})  ",
@@ -359,7 +357,7 @@ def test_no_training_of_abadi_exceeds_the_epsilon_of_the_paper(
         re.MULTILINE,
     )
 
-    assert {float(stated) for stated, _ in rows} == epsilons
+    assert {float(stated) for stated, _ in rows} == {8}
     for stated, true in rows:
         assert float(stated) - 1e-3 < float(true) <= float(stated)
 
