@@ -22,7 +22,6 @@ from keras_dp.noise import reproducible
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.sampling import (
     AllocatedBatches,
-    FixedSizeBatches,
     PoissonBatches,
     RandomMicrobatches,
     ShuffledBatches,
@@ -206,14 +205,8 @@ SCENARIOS = {
         ),
     ).fit(),
     "mapped": lambda on: Training(on).fit(16, map=blurred()),
-    "fixed_size": lambda on: Training(on, query=NOISED).fit_over(
-        FixedSizeBatches(data(), sample_size=33, seed=5)
-    ),
     "shuffled": lambda on: Training(on, query=NOISED).fit_over(
         ShuffledBatches(data(), batch_size=33, physical_batch_size=20, seed=5)
-    ),
-    "allocated": lambda on: Training(on, query=NOISED).fit_over(
-        AllocatedBatches(data(), batches=8, seed=5)
     ),
     "allocated_twice": lambda on: Training(on, query=NOISED).fit_over(
         AllocatedBatches(
@@ -222,11 +215,6 @@ SCENARIOS = {
             batches_per_record=2,
             physical_batch_size=20,
             seed=5,
-        )
-    ),
-    "truncated": lambda on: Training(on, query=NOISED).fit_over(
-        PoissonBatches(
-            data(), sampling_probability=0.125, truncate_at=40, seed=5
         )
     ),
     "users": lambda on: Training(on, query=NOISED, unit="user").fit_over(

@@ -78,7 +78,7 @@ def test_every_query_passes(kind):
     if isinstance(query, (dp_queries.NestedQuery, dp_queries.JointClipQuery)):
         groups = {"hidden": "*hidden/*", "head": "*head/*"}
 
-    report = check(training(query=query, groups=groups), samples())
+    report = check(training(query=query, groups=groups), samples(), records=2)
 
     assert report.passed, str(report)
     assert report.exposed == ()
@@ -117,7 +117,7 @@ def test_every_way_to_bring_data_passes(kind):
     unit = getattr(source, "unit", "example")
     options = {} if unit == "example" else {"private_metrics": {}}
 
-    report = check(training(unit=unit, **options), source)
+    report = check(training(unit=unit, **options), source, records=2)
 
     assert report.passed, str(report)
 
@@ -136,7 +136,7 @@ def test_federated_training_passes():
         private_metrics={},
     )
 
-    report = check(private, SAMPLERS["users"]())
+    report = check(private, SAMPLERS["users"](), records=2)
 
     assert report.passed, str(report)
 
@@ -154,7 +154,7 @@ def test_layers_with_seeds_and_states_pass():
         ]
     )
 
-    report = check(training(model), samples())
+    report = check(training(model), samples(), records=2)
 
     assert report.passed, str(report)
 
@@ -167,7 +167,7 @@ def test_a_check_leaves_no_trace():
     digests = private.optimizer.state_digests()
     rounds = len(private.optimizer.ledger)
 
-    check(private, samples())
+    check(private, samples(), records=2)
 
     for variable, value in zip(private.variables, before, strict=True):
         if "seed" not in variable.path:
@@ -183,7 +183,7 @@ def test_a_check_leaves_no_trace():
 
 
 def test_a_training_that_runs_eagerly_passes():
-    report = check(training(run_eagerly=True), samples())
+    report = check(training(run_eagerly=True), samples(), records=2)
 
     assert report.passed, str(report)
 
@@ -198,7 +198,7 @@ def test_a_ledger_that_was_tampered_with_is_found(tmp_path):
             "UPDATE log SET count = count - 1 WHERE kind = 'record'"
         )
 
-    report = check(private, samples())
+    report = check(private, samples(), records=2)
 
     assert [finding.question for finding in report.findings] == ["record"]
 
@@ -206,7 +206,7 @@ def test_a_ledger_that_was_tampered_with_is_found(tmp_path):
 def test_raw_metrics_are_named():
     private = training(private_metrics=None, metrics=["mae"])
 
-    report = check(private, samples())
+    report = check(private, samples(), records=2)
 
     assert report.passed, str(report)
     assert report.exposed == ("loss", "mae")

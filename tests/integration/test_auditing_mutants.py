@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from keras_dp.auditing import check
+from keras_dp.auditing.replay import draw, neighbouring_rounds
+from keras_dp.training import rehearsal
 from tests.audit_mutants import MUTANTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "auditing.md"
@@ -14,6 +16,16 @@ ROWS = [
     for line in TABLE.splitlines()[2:]
     if line.startswith("|")
 ]
+
+
+def leave_out_other_questions(questions, patch):
+    """Has a check ask no more than it must, for time."""
+    if "refusal" not in questions:
+        patch.setattr(rehearsal, "_SELF_CHECK", 0)
+    if questions == ["noise"]:
+        patch.setattr(neighbouring_rounds, "_look_at_rounds", lambda *_: None)
+    elif "noise" not in questions:
+        patch.setattr(neighbouring_rounds, "_look_at_noise", lambda *_: None)
 
 
 def test_the_page_lists_the_faults():
@@ -29,8 +41,24 @@ def test_every_fault_is_found(name, questions, monkeypatch):
     mutant = MUTANTS[name]
     with monkeypatch.context() as patch:
         mutant.plant(patch)
+        source = mutant.source()
+        if questions == "draw":  # No round is needed to see it.
+            assert draw.departures(source)
+            return
 
-        report = check(mutant.train(), mutant.source())
+        leave_out_other_questions(questions.split(", "), patch)
+        report = check(mutant.train(), source, records=2)
 
     found = {finding.question for finding in report.findings}
     assert found & set(questions.split(", "))
+
+
+@pytest.mark.full
+def test_a_check_asks_how_samples_are_drawn(monkeypatch):
+    mutant = MUTANTS["records are drawn twice as often"]
+    with monkeypatch.context() as patch:
+        mutant.plant(patch)
+
+        report = check(mutant.train(), mutant.source())
+
+    assert {finding.question for finding in report.findings} == {"draw"}

@@ -74,7 +74,6 @@ class TestInANewProcess:
         [
             "keras, keras_dp",
             "keras_dp, keras",
-            "tensorflow, keras_dp, keras",
             "keras_dp, tensorflow, keras",
             "keras_dp.dp_queries, keras",
         ],

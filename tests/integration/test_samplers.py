@@ -1,5 +1,7 @@
 """Samplers other than Poisson's train the same way, and the ledger says how."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
@@ -141,7 +143,11 @@ class TestEverySampler:
             trained(mapped), trained(new_samples((2 * x, y), seed=3)), atol=1e-5
         )
 
-    @pytest.mark.parametrize("source", SOURCES)
+    @pytest.mark.parametrize(
+        ("new_samples", "source"),
+        list(zip(SAMPLERS.values(), itertools.cycle(SOURCES))),
+        ids=SAMPLERS,
+    )
     def test_trains_from_files_as_from_arrays(
         self, ledger, new_samples, source, tmp_path
     ) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from keras_dp.ledger import (
     DisjointBatches,
     FixedSizeWithoutReplacement,
-    PoissonSampling,
+    PoissonUserSampling,
     RandomAllocation,
     TruncatedPoissonSampling,
 )
@@ -302,6 +302,6 @@ def test_users_have_their_rows_together_and_not_more(chosen, physical, seed):
             )
         )
         assert len(places) == len(set(places))
-        assert each.event == PoissonSampling(
+        assert each.event == PoissonUserSampling(
             sampler.sampling_probability, drawn_by_library=True
         )
