@@ -5,6 +5,7 @@ others but those marked `full`. *Full*, the default, leaves nothing out. A test
 marked `standard` is too long for the quick tier.
 """
 
+import gc
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,6 +50,12 @@ def pytest_collection_modifyitems(
     ]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in set(left_out)]
+
+
+def pytest_collection_finish() -> None:
+    """Spares the search for cycles all that was imported: it stays."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

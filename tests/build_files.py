@@ -5,7 +5,6 @@
 makes one library of each package of `keras_dp`, wings included.
 """
 
-import ast
 import sys
 from pathlib import Path
 
@@ -86,7 +85,7 @@ def dependencies(folder: Path, root: Path = ROOT) -> set[str]:
 def _needed(sources: list[Path], own: str, root: Path) -> set[str]:
     found = set()
     for source in sources:
-        for name in imports.names(ast.parse(source.read_text("utf-8"))):
+        for name in imports.names_of(source):
             top, *parts = name.split(".")
             if top == "keras_dp":
                 is_package = (root / "keras_dp" / parts[0]).is_dir()

@@ -18,6 +18,8 @@ def names(tree: ast.AST, *, deferred: bool = True) -> Iterator[str]:
         deferred: Also the imports in functions, which wait for a call.
     """
     for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.expr):
+            continue  # Most of a program; only statements import.
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -26,6 +28,12 @@ def names(tree: ast.AST, *, deferred: bool = True) -> Iterator[str]:
             deferred or not isinstance(node, ast.FunctionDef)
         ):
             yield from names(node, deferred=deferred)
+
+
+@functools.cache
+def names_of(path: Path) -> tuple[str, ...]:
+    """Returns all `names` of a file, as it stands at the first call."""
+    return (*names(ast.parse(path.read_text("utf-8"))),)
 
 
 def _is_for_types(node: ast.AST) -> bool:
@@ -67,7 +75,8 @@ def needs_tensorflow(path: Path) -> bool:
 def _in_examples(path: Path) -> Iterator[str]:
     """Yields what the examples in docstrings import."""
     parser = doctest.DocTestParser()
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    text = path.read_text("utf-8")
+    for node in ast.walk(ast.parse(text)) if ">>>" in text else ():
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
             for example in parser.get_examples(ast.get_docstring(node) or ""):
                 yield from names(ast.parse(example.source))

@@ -196,6 +196,7 @@ class TestEncoded:
             assert 0 <= RDP().epsilon(ledger, delta=1e-5) < math.inf
             assert 0 < RDP().delta(ledger, epsilon=1.0) <= 1
 
+    @pytest.mark.standard
     def test_shifts_out_of_all_use_have_no_bound(self) -> None:
         query = EncodedSum("encoded", BOUNDS, LaplaceNoise(1e-12))
         ledger = [over(PoissonSampling(0.01), query)]
@@ -215,6 +216,7 @@ MIXED = [
 ]
 
 
+@pytest.mark.standard
 class TestAccountants:
     @pytest.mark.parametrize("accountant", [RDP(), Moments()])
     def test_replay_all_kinds_together(self, accountant) -> None:

@@ -232,6 +232,7 @@ class TestRounds:
             with pytest.raises(UnsupportedEventError, match="iscrete"):
                 Fourier().epsilon(ledger, delta=1e-5)
 
+    @pytest.mark.standard
     @pytest.mark.parametrize("vectors", [[[0.5]], [[0.6, 0.1], [0.4, 0.3]]])
     def test_encoded_sums_with_other_noise_raise_naming_rdp(
         self, vectors

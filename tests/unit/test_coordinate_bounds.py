@@ -160,6 +160,7 @@ def test_levels_that_are_no_multiple_of_counts_are_refused():
         )
 
 
+@pytest.mark.standard
 def test_a_text_that_unpacks_to_too_much_is_refused():
     """A megabyte of text could otherwise fill the memory."""
     bomb = base64.b64encode(zlib.compress(bytes(2**27))).decode()

@@ -102,6 +102,7 @@ class TestTheTable:
 
 
 class TestThePlot:
+    @pytest.mark.standard
     def test_shows_noise_per_example_against_batch_size(self, tmp_path) -> None:
         plans = [planned(target_epsilon=each) for each in (1.0, 4.0)]
 

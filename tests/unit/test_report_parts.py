@@ -415,6 +415,7 @@ class TestThePage:
         with pytest.raises(ValueError, match="`report` must have its details"):
             report_page(make_report(ledger, delta=DELTA))
 
+    @pytest.mark.standard
     def test_the_json_has_them_too(self, ledger) -> None:
         report, _ = self.page(ledger)
 

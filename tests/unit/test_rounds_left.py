@@ -93,6 +93,7 @@ class TestCalibrationOverALedger:
         epsilon = Fourier().epsilon([*HELD, planned], delta=1e-5)
         assert 1 - 1e-6 <= epsilon <= 1
 
+    @pytest.mark.standard
     def test_of_rounds(self) -> None:
         rounds = calibrate_rounds(
             noise_multiplier=2.0,

@@ -20,7 +20,12 @@ def script():
 
 @pytest.mark.parametrize(
     ("batches", "picks", "epochs"),
-    [(10, 1, 1), (100, 1, 10), (10, 4, 10), (100, 2, 1)],
+    [
+        (10, 1, 1),
+        (10, 4, 10),
+        pytest.param(100, 1, 10, marks=pytest.mark.standard),
+        pytest.param(100, 2, 1, marks=pytest.mark.standard),
+    ],
 )
 def test_a_row_is_what_is_computed(script, batches, picks, epochs) -> None:
     text = (ROOT / "docs" / "guarantees.md").read_text("utf-8")

@@ -86,6 +86,7 @@ class TestSamples:
         assert mask.sum() == 3 + 1 + 3 + 3
         assert sum(many[r] == "dan" for r in records[mask]) == 3
 
+    @pytest.mark.standard
     def test_follow_the_event(self) -> None:
         """Each user takes part as often as the event says."""
         rounds = 4000

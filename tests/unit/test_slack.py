@@ -139,6 +139,7 @@ class TestASlackThatGrows:
 
         assert Fourier().epsilon_of(rounds, 1e-5) == math.inf
 
+    @pytest.mark.standard
     def test_does_not_make_delta_grow_with_epsilon(self) -> None:
         rounds = with_slack(1e-7, 1e-7)
 
@@ -204,7 +205,9 @@ class TestGroups:
         assert both.is_k_fold_pair
 
     @pytest.mark.parametrize("delta_q", [0.0, 1e-8])
-    @pytest.mark.parametrize("size", [2, 5])
+    @pytest.mark.parametrize(
+        "size", [2, pytest.param(5, marks=pytest.mark.standard)]
+    )
     def test_take_the_textbook_bound_for_other_slack(
         self, size, delta_q
     ) -> None:

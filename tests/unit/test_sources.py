@@ -10,17 +10,6 @@ from tests.imports import ROOT
 FILES = sorted((ROOT / "keras_dp").rglob("*.py"))
 
 
-def offenders(find):
-    """Returns what `find` finds in the sources, by name of the file."""
-    found = {
-        path.relative_to(ROOT).as_posix(): find(
-            ast.parse(path.read_text("utf-8"))
-        )
-        for path in FILES
-    }
-    return {name: each for name, each in found.items() if each}
-
-
 def asserts_and_prints(tree):
     return [
         node.lineno
@@ -41,8 +30,10 @@ def _chain(node):
 RANDOM_MODULES = r"(tf|tensorflow|keras|np|numpy)\.random\.\w+"
 SEEDED = (
     r"(tf|tensorflow)\.random\.(stateless_\w+|split|fold_in|Algorithm)"
-    r"|np\.random\.(SeedSequence|Philox)"
+    r"|np\.random\.(Generator|SeedSequence|Philox)"
 )
+# They draw a seed of their own if they are given none.
+SEEDS = r"np\.random\.(SeedSequence|Philox)"
 DRAW = r"(tf|tensorflow)\.random\.(stateless_\w+|split|fold_in)"
 
 
@@ -74,6 +65,8 @@ def unsafe_draws(tree):
             named = any(each.arg == "alg" for each in node.keywords)
             if re.fullmatch(DRAW, name) and not named:
                 found.append(f"{name} without alg")  # `auto_select`, then.
+            if re.fullmatch(SEEDS, name) and not node.args:
+                found.append(f"{name} without a seed")
     return found
 
 
@@ -89,9 +82,31 @@ def exception_classes(tree):
     ]
 
 
+def without_docstring(tree):
+    return not ast.get_docstring(tree)
+
+
+@pytest.fixture(scope="module")
+def offenders():
+    """What each check finds in the sources, by name of the file."""
+    checks = (
+        asserts_and_prints,
+        unsafe_draws,
+        exception_classes,
+        without_docstring,
+    )
+    found = {check: {} for check in checks}
+    for path in FILES:
+        tree = ast.parse(path.read_text("utf-8"))
+        for check in checks:
+            if of_file := check(tree):
+                found[check][path.relative_to(ROOT).as_posix()] = of_file
+    return found
+
+
 class TestTheSources:
-    def test_have_no_assert_and_no_print(self) -> None:
-        assert offenders(asserts_and_prints) == {}
+    def test_have_no_assert_and_no_print(self, offenders) -> None:
+        assert offenders[asserts_and_prints] == {}
 
     @pytest.mark.parametrize(
         "source", ["assert x", "def f():\n  print(1)", "log = print"]
@@ -99,8 +114,10 @@ class TestTheSources:
     def test_and_either_would_be_found(self, source) -> None:
         assert asserts_and_prints(ast.parse(source))
 
-    def test_draw_from_explicit_seeds_by_a_named_generator(self) -> None:
-        assert offenders(unsafe_draws) == {}
+    def test_draw_from_explicit_seeds_by_a_named_generator(
+        self, offenders
+    ) -> None:
+        assert offenders[unsafe_draws] == {}
 
     @pytest.mark.parametrize(
         "source",
@@ -111,6 +128,8 @@ class TestTheSources:
             "tf.random.experimental.Generator",
             "keras.random.normal([2])",
             "np.random.default_rng()",
+            "np.random.Philox()",
+            "np.random.Generator(np.random.PCG64(0))",
             "from tensorflow.random import normal",
             "from tensorflow import random",
             "import random",
@@ -123,10 +142,8 @@ class TestTheSources:
     def test_and_any_other_draw_would_be_found(self, source) -> None:
         assert unsafe_draws(ast.parse(source))
 
-    def test_begin_with_a_docstring(self) -> None:
-        assert offenders(lambda tree: not ast.get_docstring(tree)) == {}
+    def test_begin_with_a_docstring(self, offenders) -> None:
+        assert offenders[without_docstring] == {}
 
-    def test_have_every_exception_class_in_errors(self) -> None:
-        found = offenders(exception_classes)
-
-        assert found.keys() == {"keras_dp/errors.py"}
+    def test_have_every_exception_class_in_errors(self, offenders) -> None:
+        assert offenders[exception_classes].keys() == {"keras_dp/errors.py"}

@@ -54,6 +54,7 @@ class TestBothWays:
         """A group of k moves a Gaussian sum by k clips: its mean by one."""
         assert planned(users_per_round=1000).break_even == pytest.approx(1)
 
+    @pytest.mark.standard
     def test_break_even_falls_where_sampling_parts_a_group(self) -> None:
         found = [planned(records_per_user=k).break_even for k in (1, 2, 8)]
 
