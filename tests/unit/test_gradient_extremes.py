@@ -14,6 +14,8 @@ from keras_dp.gradients.records.outer_product_records import (
     OuterProductRecords,
 )
 from keras_dp.gradients.records.records import outside_xla
+from keras_dp.gradients.records.row_records import RowRecords
+from keras_dp.gradients.records.tied_table_records import TiedTableRecords
 
 MODES = ["eager", "graph", "jit"]
 
@@ -68,6 +70,29 @@ def test_nor_can_terms_whose_factors_differ_in_opposite_ways(
 
     assert of_sum == pytest.approx(2, rel=1e-5)
     assert norm == pytest.approx(2, rel=1e-3)
+
+
+@pytest.mark.parametrize("size", [1e-36, 1.0, 1e36])
+def test_factors_far_apart_add_up_with_the_lookups_of_a_tied_table(size):
+    table = (3, 4)
+    left = np.zeros([1, 1, 2, 3], np.float32)
+    left[0, 0, :, 1] = size
+    right = np.full([1, 1, 2, 4], 0.05 / size, np.float32)
+    updates = np.full([1, 1, 4], 0.1, np.float32)
+    records = TiedTableRecords(
+        RowRecords(tf.constant([[1]]), tf.constant(updates), rows=3),
+        OuterProductRecords(
+            tf.constant(left),
+            tf.constant(right),
+            Arrangement(table, (0, 1), table),
+        ),
+    )
+
+    norm = np.sqrt(records.squared_norms()[0])
+
+    # Both uses add 0.1 to the 4 entries of a row.
+    assert norm == pytest.approx(0.4, rel=1e-5)
+    assert norm >= np.linalg.norm(records.materialize())
 
 
 def test_a_record_of_extreme_size_is_clipped() -> None:

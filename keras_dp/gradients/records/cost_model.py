@@ -13,7 +13,7 @@ BYTES_PER_SECOND = 1.0e10
 
 # Above so much, all examples together, the way with less memory is taken: built
 # gradients are kept until the norms of all variables are known.
-LARGEST_BYTES = 2**26
+LARGEST_BYTES = 2**24
 
 
 def instantiates(

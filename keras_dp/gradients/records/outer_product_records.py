@@ -94,13 +94,13 @@ class OuterProductRecords(GradientRecords):
     def squared_norms(self) -> tf.Tensor:
         if self._sizes[2] > 1 and self.instantiates:
             return squared_sums(self._instantiated())
-        left, right = self._balanced()
+        left, right = self.balanced()
         if self._sizes[2] > 1:
             return _ghost_norms(left, right)
         norms = norms_along(left, axis=3) * norms_along(right, axis=3)
         return tf.reduce_sum(tf.square(norms), axis=[1, 2])
 
-    def _balanced(self) -> tuple[tf.Tensor, tf.Tensor]:
+    def balanced(self) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the factors, the size of each term on the right alone.
 
         The squares of numbers below 1e-19 are 0 in float32, however large the

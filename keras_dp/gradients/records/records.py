@@ -19,6 +19,7 @@ from typing_extensions import override
 _SUMMED_IN_FLOAT32 = 2**16
 
 _OUTSIDE_XLA = contextvars.ContextVar("outside_xla", default=False)
+_ALL_FINITE = contextvars.ContextVar("all_finite", default=False)
 
 
 @contextlib.contextmanager
@@ -29,6 +30,16 @@ def outside_xla(certainly: bool) -> Iterator[None]:
         yield
     finally:
         _OUTSIDE_XLA.reset(token)
+
+
+@contextlib.contextmanager
+def all_finite(certainly: bool) -> Iterator[None]:
+    """Says whether examples that are not finite may be left to spoil a sum."""
+    token = _ALL_FINITE.set(certainly)
+    try:
+        yield
+    finally:
+        _ALL_FINITE.reset(token)
 
 
 class GradientRecords(abc.ABC):
@@ -178,6 +189,8 @@ def finite_or(total: tf.Tensor, careful: Callable[[], tf.Tensor]) -> tf.Tensor:
     Examples that are not finite have weight 0, and are rare. Setting them to 0
     beforehand copies all others, which takes as long as the sum.
     """
+    if _ALL_FINITE.get():
+        return total
     # Not finite if anything in it is not: one pass, which writes nothing.
     check = tf.reduce_sum(total)
     return tf.cond(tf.math.is_finite(check), lambda: total, careful)

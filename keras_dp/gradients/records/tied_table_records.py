@@ -1,0 +1,122 @@
+"""Gradients of a table that rows are looked up in, and outputs projected by."""
+
+import tensorflow as tf
+from typing_extensions import override
+
+from keras_dp.gradients.records.outer_product_records import (
+    OuterProductRecords,
+)
+from keras_dp.gradients.records.records import GradientRecords, norms_along
+from keras_dp.gradients.records.row_records import RowRecords
+
+
+class TiedTableRecords(GradientRecords):
+    """Sums of updates to rows, and of outer products, of one table.
+
+    An embedding whose table is the kernel of the output layer, too (Press and
+    Wolf 2016, arXiv:1608.05859), leaves both. With `u_t` the update of row
+    `id_t`, and `g_s h_s^T` the outer product of a position, the squared norm of
+    their sum has the cross term `2 sum_{s, t} g_s[id_t] <h_s, u_t>`: no table
+    of an example is ever formed.
+    """
+
+    def __init__(
+        self,
+        lookups: RowRecords | None,
+        projections: OuterProductRecords | None,
+    ) -> None:
+        """Stores the uses; one of them may be missing.
+
+        Args:
+            lookups: Updates to rows of the table `[rows, width]`.
+            projections: Outer products, rows on the left, with the table's
+                shape.
+        """
+        self.lookups, self.projections = lookups, projections
+
+    @property
+    def _parts(self) -> list[GradientRecords]:
+        both = (self.lookups, self.projections)
+        return [part for part in both if part is not None]
+
+    @override
+    def joined(self, other: GradientRecords) -> "TiedTableRecords | None":
+        if not isinstance(other, TiedTableRecords):
+            return None
+        lookups, projections = self.lookups, self.projections
+        if other.lookups is not None:
+            lookups = (
+                other.lookups
+                if lookups is None
+                else lookups.joined(other.lookups)
+            )
+        if other.projections is not None:
+            projections = (
+                other.projections
+                if projections is None
+                else projections.joined(other.projections)
+            )
+        return TiedTableRecords(lookups, projections)
+
+    @override
+    def squared_norms(self) -> tf.Tensor:
+        """Upper bounds, with a margin for the rounding of the cross term.
+
+        The margin and the least norm are those of ghost norms, over the terms
+        of both uses.
+        """
+        squares = [part.squared_norms() for part in self._parts]
+        if self.lookups is None or self.projections is None:
+            return squares[0]
+        left, right = self.projections.balanced()
+        updates, ids = self.lookups.updates, self.lookups.ids
+        count = left.shape[2] + updates.shape[1]
+        products = tf.matmul(right[:, 0], updates, transpose_b=True)
+        factors = tf.gather(left[:, 0], ids, axis=2, batch_dims=1)
+        cross = tf.cast(tf.reduce_sum(products * factors, axis=2), tf.float64)
+        terms = norms_along(left[:, 0], axis=2) * norms_along(
+            right[:, 0], axis=2
+        )
+        total = _sum(terms) + _sum(norms_along(updates, axis=2))
+        unit = 2.0**-53 if left.dtype == tf.float64 else 2.0**-24
+        widths = left.shape[3] + right.shape[3]
+        margin = unit * (1 + (widths + count) / 64)
+        exact = _sum(cross) * 2 + sum(
+            tf.cast(part, tf.float64) for part in squares
+        )
+        least = tf.square(total) / (256 * count)
+        bounds = tf.maximum(exact, least) + margin * tf.square(total)
+        return tf.cast(bounds, left.dtype)
+
+    @override
+    def weighted_sum(self, weights: tf.Tensor) -> tf.Tensor:
+        return tf.add_n([part.weighted_sum(weights) for part in self._parts])
+
+    @override
+    def materialize(self) -> tf.Tensor:
+        return tf.add_n([part.materialize() for part in self._parts])
+
+    @override
+    def take(self, indices: tf.Tensor) -> "TiedTableRecords":
+        return TiedTableRecords(
+            None if self.lookups is None else self.lookups.take(indices),
+            None
+            if self.projections is None
+            else self.projections.take(indices),
+        )
+
+    @override
+    def grouped(self, size: int, weights: tf.Tensor) -> "TiedTableRecords":
+        return TiedTableRecords(
+            None
+            if self.lookups is None
+            else self.lookups.grouped(size, weights),
+            None
+            if self.projections is None
+            else self.projections.grouped(size, weights),
+        )
+
+
+def _sum(tensor: tf.Tensor) -> tf.Tensor:
+    """Returns the sum of each example's terms, in float64."""
+    return tf.reduce_sum(tf.cast(tensor, tf.float64), axis=1)
