@@ -30,7 +30,7 @@ class LedgerWriteError(LedgerError):
 
 
 class ContradictedLedgerError(Exception):
-    """An audit found more than the ledger certifies."""
+    """An audit found a larger epsilon than the ledger certifies."""
 
 
 class UnsupportedEventError(Exception):

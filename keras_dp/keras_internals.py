@@ -12,6 +12,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.backend.common import global_state
 from keras.src.models import functional
 from keras.src.utils import io_utils
 from typing_extensions import override
@@ -82,6 +83,17 @@ def takes_training(layer: keras.Layer) -> bool:
     argument cannot be called in training mode.
     """
     return bool(layer._call_has_training_arg)
+
+
+def training_of_call() -> bool | None:
+    """Returns the argument `training` that layers called now take over.
+
+    The attribute "current_call_ctx" of Keras's global state, Keras 3.15.
+    `None` outside of a call, or if no layer was given the argument. Without it
+    a layer that is called again leaves a Dropout inside of it out.
+    """
+    context = global_state.get_global_attribute("current_call_ctx")
+    return None if context is None else context.get_value("training")
 
 
 def takes_mask(layer: keras.Layer) -> bool:
@@ -485,6 +497,18 @@ def keeping_variable_scope() -> Iterator[None]:
         yield
     finally:
         scope.set_caching_device(before)
+
+
+def trace_of(function: Any, *arguments: Any) -> Any:
+    """Returns the trace of a `tf.function`, whose graph is freed with it.
+
+    `ConcreteFunction._garbage_collector`, TensorFlow 2.21. TensorFlow calls it
+    off for the first trace of each function, whose graph then stays until the
+    process ends. Without it each `fit` would leave several megabytes behind.
+    """
+    trace = function.get_concrete_function(*arguments)
+    trace._garbage_collector._func_graph = trace.graph
+    return trace
 
 
 def function_nodes(name: str) -> list[Any]:

@@ -6,21 +6,29 @@ rule needs for norms and weighted sums is its input and that cotangent.
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
+from absl import logging
 
 from keras_dp.errors import UnsupportedLayerError
 from keras_dp.gradients import registry
+from keras_dp.gradients.capture.direct_uses import (
+    DirectUses,
+    could_use_directly,
+)
 from keras_dp.gradients.capture.hooks import (
     Hook,
     HookedCall,
     find_hooks,
     hooked,
+    of_length,
 )
 from keras_dp.gradients.capture.vectorized import vectorized
+from keras_dp.gradients.layer_calls import functions_of
 from keras_dp.gradients.records.records import (
     GradientRecords,
     ZeroRecords,
@@ -38,7 +46,11 @@ from keras_dp.gradients.unsupported import layers as unsupported_layers
 from keras_dp.gradients.unsupported.variable_writes import (
     without_variable_writes,
 )
-from keras_dp.keras_internals import keeping_variable_scope, takes_training
+from keras_dp.keras_internals import (
+    keeping_variable_scope,
+    takes_training,
+    trace_of,
+)
 
 
 class PerExampleGradients(NamedTuple):
@@ -120,6 +132,9 @@ class GradientEngine:
         )
         self.variables = list(model.trainable_variables)
         self.hooks: list[Hook] = find_hooks(model)
+        self._functions = functions_of(model)
+        self._whole: list[keras.Layer] = []
+        self._knows_uses = False
 
     def gradients(
         self,
@@ -174,6 +189,7 @@ class GradientEngine:
             loss_scale: Factor of the losses.
             training: Whether the model is called as in training.
         """
+        self._settle_hooks(inputs, batch, training)
         tape = tf.GradientTape(watch_accessed_variables=False)
         with self._normalizing(collects=True, training=training) as statistics:
             with tape, hooked(self.hooks, tape, batch) as calls:
@@ -189,6 +205,52 @@ class GradientEngine:
             unconnected_gradients=tf.UnconnectedGradients.ZERO,
         )
         return HookedPass(calls, cotangents, losses, outputs, added)
+
+    def _settle_hooks(self, inputs: Any, batch: int, training: bool) -> None:
+        """Gives one hook to each layer that goes past the hooks inside of it.
+
+        The model is traced for that, and the trace thrown away.
+        """
+        while not self._knows_uses:
+            found = self._direct_use(inputs, batch, training)
+            if found is None:
+                self._knows_uses = True
+                return
+            logging.warning(
+                "Layer %r uses weights of layers inside it past their calls, "
+                "or calls them in a loop: the per-example gradients of all its "
+                "weights are built, which takes as much memory as these times "
+                "the physical batch. To train in less, call the layers on the "
+                "batch (a ReversibleEmbedding for tied tables).",
+                found.path,
+            )
+            self._whole.append(found)
+            self.hooks = find_hooks(self.model, self._whole)
+
+    def _direct_use(
+        self, inputs: Any, batch: int, training: bool
+    ) -> keras.Layer | None:
+        layers = could_use_directly(self.model)
+        taken = {id(layer) for layer in self._whole}
+        layers = [layer for layer in layers if id(layer) not in taken]
+        if not layers:
+            return None
+        uses = DirectUses(self.variables)
+        hooked_layers = {id(hook.layer) for hook in self.hooks}
+        others = [layer for layer in layers if id(layer) not in hooked_layers]
+
+        def traced(inputs: Any) -> None:
+            tape = tf.GradientTape(watch_accessed_variables=False)
+            with (
+                self._normalizing(training=training),
+                tape,
+                uses.watching(others),
+                hooked(self.hooks, tape, batch, uses),
+            ):
+                _called(self.model, inputs, training)
+
+        trace_of(tf.function(traced, autograph=False), inputs)
+        return uses.found
 
     def call(self, inputs: Any, *, training: bool = True) -> Any:
         """Returns the outputs of the model, as in training or not."""
@@ -226,6 +288,11 @@ class GradientEngine:
         with outside_xla(not self.jit_compile):
             yield
 
+    @property
+    def is_exchanged(self) -> bool:
+        """Whether layers compute with other functions than at construction."""
+        return functions_of(self.model) != self._functions
+
     def check_layers(self) -> None:
         """Raises for layers that make examples interact, as far as known.
 
@@ -247,9 +314,15 @@ class GradientEngine:
                 "Call the model on a batch of data first."
             )
 
-    def _vectorized(self, call: registry.LayerCall) -> registry.Gradients:
-        with self._normalizing(training=False):
-            return vectorized(call, jit_compile=self.jit_compile)
+    def _vectorized(
+        self, call: registry.LayerCall, hook: Hook
+    ) -> registry.Gradients:
+        return vectorized(
+            call,
+            hook.variables,
+            jit_compile=self.jit_compile,
+            within=functools.partial(self._normalizing, training=False),
+        )
 
     def records(
         self,
@@ -269,7 +342,7 @@ class GradientEngine:
                 static_shapes=self.static_shapes,
             )
             if call.hook.rule is None:
-                pairs = self._vectorized(layer_call)
+                pairs = self._vectorized(layer_call, call.hook)
             else:
                 pairs = call.hook.rule(layer_call)
             for variable, records in pairs:
@@ -289,6 +362,9 @@ def _has_accelerator() -> bool:
 
 
 def _called(model: keras.Model, inputs: Any, training: bool) -> Any:
-    if takes_training(model):
-        return model(inputs, training=training)
-    return model(inputs)
+    options = {"training": training} if takes_training(model) else {}
+    outputs = model(inputs, **options)
+    batch = keras.tree.flatten(inputs)[0].shape[0]
+    return keras.tree.map_structure(
+        lambda leaf: of_length(leaf, batch), outputs
+    )

@@ -7,6 +7,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_dp.keras_internals import layers_of
+
 
 def current_call(layer: keras.Layer) -> Callable[..., Any]:
     """Returns what `layer(...)` ends in: of quantized layers another method."""
@@ -16,6 +18,17 @@ def current_call(layer: keras.Layer) -> Callable[..., Any]:
 def is_replaced(layer: keras.Layer) -> bool:
     """Whether the layer's own call was exchanged on the instance."""
     return _method(layer) in vars(layer)
+
+
+def functions_of(model: keras.Model) -> list[Any]:
+    """Returns what its layers compute with, where that can be exchanged.
+
+    The layers, the calls that were set on instances, and the activations.
+    """
+    return [
+        (layer, vars(layer).get(_method(layer)), activation_of(layer))
+        for layer in layers_of(model)
+    ]
 
 
 @contextlib.contextmanager
@@ -54,6 +67,16 @@ def without_activation(layer: keras.Layer) -> Iterator[None]:
         yield
     finally:
         vars(layer)["activation"] = activation
+
+
+def trained_variables(layer: keras.Layer) -> list[keras.Variable]:
+    """Returns the variables of a layer that a model around it trains.
+
+    A frozen layer may hold layers that are trained: `enable_lora` of KerasHub
+    freezes all of a backbone, and then trains some of its innermost layers.
+    `layer.trainable_variables` is empty there, and the model's is not.
+    """
+    return [variable for variable in layer.variables if variable.trainable]
 
 
 def float_outputs(outputs: Any) -> list[tf.Tensor]:

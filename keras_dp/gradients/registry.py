@@ -1,10 +1,11 @@
 """The table of rules: layer class to the gradients of its variables.
 
-A rule answers for one call of a layer. It is used for layers of exactly the
-registered class (a subclass may do anything in its `call`) whose options it
-understands; all others go through `vectorized.py`.
+A rule answers for one call of a layer. It is used for layers of the registered
+class whose options it understands, and of those subclasses that change nothing
+of what the class computes; all others go through `vectorized.py`.
 """
 
+import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from keras_dp.gradients.layer_calls import (
     activation_of,
     float_outputs,
     is_replaced,
+    trained_variables,
     without_activation,
 )
 from keras_dp.gradients.records.records import GradientRecords
@@ -131,7 +133,7 @@ def register(
     """Makes the decorated function a rule of a layer class.
 
     Args:
-        layer_class: The exact class.
+        layer_class: The class.
         applies: Whether the rule understands this layer's options. Of several
             rules of a class at most one may.
         observe: Calls the layer while it is hooked. By default it is called
@@ -153,10 +155,58 @@ def entry_for(layer: keras.Layer) -> Entry | None:
 
 def entry_of(layer: keras.Layer) -> Entry | None:
     """Returns the same for a layer that may be hooked itself."""
-    for entry in _RULES.get(type(layer), []):
+    ruled = _ruled_class(type(layer))
+    for entry in [] if ruled is None else _RULES[ruled]:
         if entry.applies(layer):
             return entry
     return None
+
+
+# A subclass may define these anew: none of them takes part in a call.
+_WITHOUT_EFFECT = {
+    "__doc__",
+    "__init__",
+    "__module__",
+    "__qualname__",
+    "build",
+    "compute_output_shape",
+    "compute_output_spec",
+    "from_config",
+    "get_config",
+}
+# Where Keras's own decorators note the public name of a class.
+_EXPORTED = "_api_export_"
+
+
+def _ruled_class(
+    layer_class: type[keras.Layer],
+) -> type[keras.Layer] | None:
+    """Returns the class whose rules hold for a class, `None` if none do.
+
+    That is the nearest ancestor with rules, if no class before it defines what
+    the ancestor defines, or anything but methods: a property could stand for a
+    weight that the ancestor's call reads.
+    """
+    for place, ancestor in enumerate(layer_class.__mro__):
+        if ancestor in _RULES:
+            subclasses = layer_class.__mro__[:place]
+            changes = any(_changes(each, ancestor) for each in subclasses)
+            return None if changes else ancestor
+    return None
+
+
+def _changes(subclass: type, ancestor: type) -> bool:
+    """Whether a subclass could compute something else than its ancestor."""
+    return any(
+        hasattr(ancestor, name)
+        or (name.startswith("__") and name.endswith("__"))
+        or not isinstance(value, types.FunctionType | classmethod)
+        for name, value in vars(subclass).items()
+        if name not in _WITHOUT_EFFECT
+        and not name.startswith(_EXPORTED)
+        # The compiler's own notes.
+        and name not in ("__firstlineno__", "__static_attributes__")
+    )
 
 
 def rule_for(layer: keras.Layer) -> Rule | None:
@@ -180,4 +230,4 @@ def has_plain_kernel(layer: keras.Layer) -> bool:
 
 def has_no_weights_inside(layer: keras.Layer) -> bool:
     """Whether no sublayer (an activation, say) owns trained weights."""
-    return not any(sub.trainable_variables for sub in sublayers_of(layer))
+    return not any(trained_variables(sub) for sub in sublayers_of(layer))

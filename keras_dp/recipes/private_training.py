@@ -62,10 +62,11 @@ def make_private(
     from `batch_size`, the noise from the target and from what the ledger holds
     already. The model is held, not copied: it is trained by `fit`.
 
-    Guarantee: after `fit()` the whole ledger is `(target_epsilon, delta)`-
-    private for one record more or less (or for one that is replaced, where the
-    samples support no more), certified; `fit` ends before a round would exceed
-    that. The number of records becomes public.
+    Guarantee: after `fit()` all rounds of the ledger together are
+    `(target_epsilon, delta)`-private, by a certified bound. Neighbours differ
+    in one record that is added or removed, or that is replaced where the
+    samples support no stronger relation. `fit` ends before a round would
+    exceed the target. The number of records becomes public.
 
     Args:
         model: Any Keras model; where it is compiled, its optimizer, loss and
@@ -75,8 +76,9 @@ def make_private(
             is read into memory (see `PoissonBatches.from_dataset`); or a
             sampler: a `PoissonBatches` with microbatches, or another one of
             `keras_dp.sampling`.
-        target_epsilon: For all rounds of the ledger, > 0.
-        epochs: How many `fit()` will run, >= 1.
+        target_epsilon: The most epsilon that all rounds of the ledger may
+            spend together, > 0.
+        epochs: Number of epochs that `fit()` will run, >= 1.
         ledger: The ledger of the data set, or its path or URL as
             `PrivacyLedger.open` takes it; it is created if there is none. By
             default all trainings in one folder count together; name the file
@@ -86,9 +88,9 @@ def make_private(
             see `plan`.
         delta: In (0, 1), by default `N^-1.1` for N records.
         validation_split: Share of the records, the last ones, that are held
-            back before anything is sampled, in [0, 1); `fit` evaluates them
+            back before anything is sampled, in [0, 1). `fit` evaluates them
             after each epoch. That is not private, as for all
-            `validation_data`. N counts the others.
+            `validation_data`. The N of `delta` counts the remaining records.
         l2_norm_clip: Bound on the norm of an example's gradient, > 0.
         optimizer: Name, or Keras optimizer; by default that of the compiled
             model, else "adam". Its learning rate is kept.
@@ -106,15 +108,15 @@ def make_private(
             numbers. At most `rows_per_unit` records of each unit are kept,
             chosen at random.
         rows_per_unit: How many records one unit has at most. Target and reports
-            are then for all of them together. By default that of the ledger,
-            1 for a new one.
+            are then for all of them together. By default the ledger's own
+            value, which is 1 in a new ledger.
         dataset: Id of the data set; by default the name of a new file.
-        run: As in `PrivateModel.fit`, which takes it from here. Where the
-            ledger has accounts, the noise is also such that the one that pays
-            has room for all rounds.
+        run: As in `PrivateModel.fit`, which takes it from here. If the ledger
+            has accounts, the noise is large enough for the account that pays
+            to have room for all rounds.
         verbose: Whether to print what was chosen.
-        **options: Others of `PrivateModel.compile`. Private metrics keep their
-            noise, and count towards the target.
+        **options: Further arguments of `PrivateModel.compile`. Private metrics
+            keep their noise, and count towards the target.
 
     Raises:
         TypeError: `data` cannot be read, divided or capped.

@@ -1,6 +1,7 @@
 """From what `fit` is given to physical batches of one sample."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -170,8 +171,10 @@ def example_batch(step: PhysicalStep, examples: int) -> tuple[Any, Any, bool]:
     """Returns inputs and targets for the self-check, and whether they tell.
 
     The batch keeps its size, for layers may treat an axis as long as the batch
-    specially. Its records come first; where floats are not finite they are 0,
-    and inputs get noise, so that no two examples are alike.
+    specially. Its records stand in the rows of padding, too, where many models
+    are not finite (a mean over no tokens). Where floats are not finite they are
+    0. Inputs get noise, so that no two examples are alike, but for their whole
+    numbers: those may be ids, or mark what is masked.
 
     Args:
         step: A physical batch.
@@ -184,8 +187,9 @@ def example_batch(step: PhysicalStep, examples: int) -> tuple[Any, Any, bool]:
     leaves = keras.tree.flatten(step.x)
     size = leaves[0].shape[0]
     real = np.ones(size, bool) if step.mask is None else step.mask.numpy()
-    order = np.argsort(~real, kind="stable")
-    rows = np.resize(order, max(2, size))
+    records = np.flatnonzero(real) if real.any() else np.arange(size)
+    rows = np.resize(records, max(2, size))
+    first = min(examples, len(rows))
 
     def taken(leaf: Any) -> Any:
         if leaf is None:
@@ -195,24 +199,40 @@ def example_batch(step: PhysicalStep, examples: int) -> tuple[Any, Any, bool]:
             leaf = tf.where(tf.math.is_finite(leaf), leaf, tf.zeros_like(leaf))
         return leaf
 
-    def moved(leaf: Any) -> Any:
-        leaf = taken(leaf)
-        if leaf is None or not leaf.dtype.is_floating:
-            return leaf
-        noise = tf.random.stateless_normal(leaf.shape, [0, 0], alg="philox")
-        return leaf + tf.cast(noise, leaf.dtype) * (
-            tf.math.reduce_std(leaf) + 0.1
-        )
-
-    x = keras.tree.map_structure(moved, step.x)
-    first = min(examples, len(rows))
-    kinds = {
-        b"".join(_content(leaf[i]) for leaf in keras.tree.flatten(x))
-        for i in range(first)
-    }
-    floats = any(leaf.dtype.is_floating for leaf in leaves)
-    tells = len(kinds) > 1 and (floats or real.sum() > 1)
+    given = keras.tree.map_structure(taken, step.x)
+    x = keras.tree.map_structure(_moved, given)
+    tells = _are_different(x, first)
+    # Records that are all alike, or none, or no place for a second one.
+    if not tells and (real.sum() != 1 or size == 1):
+        every = functools.partial(_moved, whole_numbers=True)
+        x = keras.tree.map_structure(every, given)
+        tells = _are_different(x, first)
     return x, keras.tree.map_structure(taken, step.y), tells
+
+
+def _moved(leaf: Any, *, whole_numbers: bool = False) -> Any:
+    """Returns a tensor of floats with noise of the size of its entries.
+
+    Args:
+        leaf: A tensor, or `None`.
+        whole_numbers: Whether they get noise, too.
+    """
+    if leaf is None or not leaf.dtype.is_floating:
+        return leaf
+    noise = tf.random.stateless_normal(leaf.shape, [0, 0], alg="philox")
+    noise = tf.cast(noise, leaf.dtype) * (tf.math.reduce_std(leaf) + 0.1)
+    if not whole_numbers:
+        noise = tf.where(leaf == tf.round(leaf), tf.zeros_like(noise), noise)
+    return leaf + noise
+
+
+def _are_different(inputs: Any, count: int) -> bool:
+    """Whether two of the first examples are not alike."""
+    leaves = keras.tree.flatten(inputs)
+    kinds = {
+        b"".join(_content(leaf[i]) for leaf in leaves) for i in range(count)
+    }
+    return len(kinds) > 1
 
 
 def _content(entry: tf.Tensor) -> bytes:

@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 from keras_dp.gradients import batch_losses, check_loss_splits, self_check
-from keras_dp.keras_internals import counting_one_replica
+from keras_dp.keras_internals import counting_one_replica, trace_of
 from keras_dp.training.batch_computation import BatchComputation
 from keras_dp.training.data_adapter import PhysicalStep, example_batch
 from keras_dp.training.example_metrics import masks_of, set_masks
@@ -34,6 +34,7 @@ class EngineCheck:
             self._losses_of(y, rows),
             rows,
             examples=examples,
+            eagerly=self._parts.options.run_eagerly,
         )
         if finite and tells:
             self._checked.add(batch)
@@ -51,14 +52,24 @@ class EngineCheck:
             # Nobody asks for their gradients, which would be traced.
             return losses, [tf.stop_gradient(whole) for whole in wholes]
 
+        def run(outputs: Any, masks: Any) -> Any:
+            # A call that traces would count in TensorFlow's warning of those.
+            return trace_of(both_losses, outputs, masks)(outputs, masks)
+
         def losses_of(outputs: Any) -> tf.Tensor:
             masks = masks_of(outputs)
-            losses, wholes = both_losses(outputs, masks)
-            has_masks = any(mask is not None for mask in masks)
+            losses, wholes = run(outputs, masks)
+            if not tf.executing_eagerly():
+                return losses.total  # Compared in the call that is eager.
+            split = losses
+            if any(mask is not None for mask in masks):
+                # Keras's own losses weigh examples by their unmasked entries.
+                plain = keras.tree.map_structure(tf.identity, outputs)
+                split, wholes = run(plain, [None] * len(masks))
             for part, whole in zip(
-                losses.parts or [losses.total], wholes, strict=True
+                split.parts or [split.total], wholes, strict=True
             ):
-                check_loss_splits(part, whole, has_masks=has_masks)
+                check_loss_splits(part, whole)
             return losses.total
 
         return losses_of

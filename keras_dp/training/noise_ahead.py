@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_dp.keras_internals import trace_of
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 
 
@@ -33,7 +34,7 @@ def compile_noise_ahead(
         ).answers
 
     def trace() -> None:
-        tf.function(release, autograph=False).get_concrete_function()
+        trace_of(tf.function(release, autograph=False))
 
     threads = ThreadPoolExecutor(1, thread_name_prefix="keras_dp noise")
     try:

@@ -253,6 +253,14 @@ def check_wrapped(model: Any) -> None:
             f"out what is done there. Received: class {type(model).__name__}. "
             + " ".join(overridden.values())
         )
+    # Tasks of KerasHub preprocess in `fit` and `predict`.
+    if getattr(model, "preprocessor", None) is not None:
+        raise PrivateTrainingError(
+            "`model` must not preprocess: the private model samples records "
+            "as they are, and would train on what was not preprocessed. "
+            f"Received: preprocessor={type(model.preprocessor).__name__}. "
+            "Preprocess the data beforehand, and set model.preprocessor = None."
+        )
 
 
 def warn_of_test_step(model: keras.Model) -> None:

@@ -80,14 +80,16 @@ class PrivateModel(HeldModel):
     Guarantee: the model's weights after any number of rounds are a function of
     noised answers only, each of which the optimizer's ledger covered before it
     was computed. Amplification by sampling is recorded only for samples drawn
-    by `keras_dp.sampling`; other input to `fit` is `UnverifiedSampling`. Not
-    private without `private_metrics`: what `fit` prints and callbacks get.
+    by `keras_dp.sampling`; other input to `fit` is `UnverifiedSampling`.
+    Without `private_metrics`, the values that `fit` prints and passes to
+    callbacks are not private.
 
     Attributes:
         model: Sequential, functional or subclassed, built or not.
-        self_check_examples: How many examples of the first batch the engine
-            is compared with brute force on before training, eagerly; 0 turns
-            the check off. It costs one backward pass per example.
+        self_check_examples: Number of examples of the first batch on which the
+            per-example gradients are compared with brute force before
+            training. 0 turns the check off. It costs one backward pass for
+            each of them.
         samples: The data of `fit` without `x`; set by `make_private`.
         epochs: How many `fit` without `x` runs; set by `make_private`.
         validation_data: The `validation_data` of `fit` without `x`; set by

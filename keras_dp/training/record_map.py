@@ -12,7 +12,7 @@ from typing_extensions import override
 from keras_dp import _nests
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.gradients.unsupported import stateful_operations
-from keras_dp.keras_internals import is_seed_state
+from keras_dp.keras_internals import is_seed_state, trace_of
 from keras_dp.sampling import RecordSpec, Sampler
 from keras_dp.sampling.nests import Nest, mapped
 from keras_dp.sampling.random_words import Words
@@ -77,7 +77,7 @@ class RecordMap:
         ]
         seed = tf.TensorSpec([2], tf.int32)
         one = tf.function(of_record, autograph=False)
-        traced = one.get_concrete_function(specs, seed)
+        traced = trace_of(one, specs, seed)
         returned = traced.structured_outputs
         self.structure = mapped(_spec_of, returned)
         _check_keeps_nothing(traced.graph)

@@ -74,10 +74,12 @@ class Rehearsal:
         self._step: _WatchedStep
 
     @contextlib.contextmanager
-    def begun(self, batch: PhysicalStep) -> Iterator[Self]:
-        """Builds the model from a batch, and undoes all at the end.
+    def begun(self, whole: PhysicalStep, batch: PhysicalStep) -> Iterator[Self]:
+        """Builds and checks the model as `fit` does; undoes all at the end.
 
         Args:
+            whole: A physical batch as in training. The engine is checked on
+                it: a model may treat large batches in another way.
             batch: It has the shapes of all batches to come.
         """
         model = self._model
@@ -107,7 +109,7 @@ class Rehearsal:
             self._step = _WatchedStep(
                 dataclasses.replace(parts, options=options), self
             )
-            self._step.check(batch)
+            self._step.check(whole)
             try:
                 yield self
             finally:
@@ -116,15 +118,14 @@ class Rehearsal:
 
     def run(
         self,
-        batch: PhysicalStep,
-        *,
+        *batches: PhysicalStep,
         repeats_answers: bool = False,
         loose: bool = False,
     ) -> Observation:
-        """Returns what a round on a batch does, from the state at the start.
+        """Returns what a round does, from the state at the start.
 
         Args:
-            batch: The whole sample.
+            *batches: The whole sample, in one physical batch or several.
             repeats_answers: Whether the answers of the last round are given
                 again, whatever the sums.
             loose: Whether no record is clipped, where the state of a query
@@ -149,8 +150,13 @@ class Rehearsal:
             FitTerms(1, {"steps_per_epoch": 1}, 1),
             TrainingRun(self._ledger, most=1),
         )
+        last = len(batches) - 1
+        parts = (
+            each._replace(ends_sample=place == last)
+            for place, each in enumerate(batches)
+        )
         with loop.recording():
-            loop.run(iter([batch]), rounds=1)
+            loop.run(parts, rounds=1)
         sums = self._observed.sums.read()
         queries = optimizer.round.queries
         mechanisms = [

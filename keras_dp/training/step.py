@@ -8,7 +8,11 @@ import tensorflow as tf
 
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.gradients import trained_normalizations
-from keras_dp.keras_internals import learning_rate_of, trainable_variables_of
+from keras_dp.keras_internals import (
+    learning_rate_of,
+    trace_of,
+    trainable_variables_of,
+)
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.training.batch_computation import BatchComputation, BatchKind
 from keras_dp.training.data_adapter import PhysicalStep
@@ -63,8 +67,9 @@ class TrainingStep:
             optimizer: The optimizer of the private model.
 
         Raises:
-            PrivateTrainingError: The optimizer or the model was exchanged,
-                other variables are to be trained, or other queries asked.
+            PrivateTrainingError: The optimizer, the model or what its layers
+                compute with was exchanged, other variables are to be trained,
+                or other queries asked.
             UnsupportedLayerError: A layer of the model is refused by now.
         """
         parts, engine = self._parts, self._computation.engine
@@ -73,6 +78,7 @@ class TrainingStep:
         if (
             optimizer is not parts.optimizer
             or model is not engine.model
+            or engine.is_exchanged
             or optimizer.inner is not self._inner
             or learning_rate_of(self._inner) is not self._learning_rate
             or _ids(model.trainable_variables) != trained
@@ -177,7 +183,7 @@ class TrainingStep:
         nest = str(keras.tree.map_structure(lambda leaf: leaf is None, parts))
         key = (kind, nest, shapes)
         if key not in self._traces:
-            self._traces[key] = function.get_concrete_function(*parts, planned)
+            self._traces[key] = trace_of(function, *parts, planned)
         return self._traces[key]
 
     def _function(self, kind: BatchKind) -> Any:

@@ -91,6 +91,7 @@ class Training:
         groups=None,
         inner=adam,
         unit="example",
+        checked=0,
         **compiled,
     ):
         keras.utils.set_random_seed(1)
@@ -98,7 +99,9 @@ class Training:
         self.created = []
         with strategy.scope(), self.noting():
             self.model = model()
-            self.private = keras_dp.PrivateModel(self.model)
+            self.private = keras_dp.PrivateModel(
+                self.model, self_check_examples=checked
+            )
             self.private.compile(
                 DPOptimizer(
                     inner(),
@@ -168,8 +171,7 @@ NOISED = average(noise=0.8)
 
 # Called with a strategy, each returns what its training left.
 SCENARIOS = {
-    "one_batch": lambda on: Training(on).fit(),
-    "parts": lambda on: Training(on).fit(16),
+    "one_batch": lambda on: Training(on, checked=4).fit(),
     "noised_parts": lambda on: Training(on, query=NOISED).fit(16),
     "several_a_call": lambda on: Training(
         on, query=NOISED, steps_per_execution=4
@@ -197,15 +199,14 @@ SCENARIOS = {
     "microbatches": lambda on: Training(on).fit(
         52, microbatches=RandomMicrobatches(2)
     ),
-    "decayed": lambda on: Training(
+    "mapped": lambda on: Training(on).fit(16, map=blurred()),
+    "shuffled_and_decayed": lambda on: Training(
         on,
         query=NOISED,
         inner=lambda: keras.optimizers.AdamW(
             0.01, use_ema=True, ema_momentum=0.9
         ),
-    ).fit(),
-    "mapped": lambda on: Training(on).fit(16, map=blurred()),
-    "shuffled": lambda on: Training(on, query=NOISED).fit_over(
+    ).fit_over(
         ShuffledBatches(data(), batch_size=33, physical_batch_size=20, seed=5)
     ),
     "allocated_twice": lambda on: Training(on, query=NOISED).fit_over(

@@ -29,16 +29,14 @@ FALSE_ALARM = 1e-6
 
 COMPARED = [
     "one_batch",
-    "parts",
     "noised_parts",
     "several_a_call",
     "adaptive",
     "groups",
     "beside",
     "microbatches",
-    "decayed",
     "mapped",
-    "shuffled",
+    "shuffled_and_decayed",
     "allocated_twice",
     "users",
     "evaluated",

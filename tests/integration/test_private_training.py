@@ -574,6 +574,17 @@ class TestRefusals:
         with pytest.raises(PrivateTrainingError, match="compile"):
             private.train_on_batch(*_data())
 
+    @pytest.mark.parametrize("what", ["activation", "call"])
+    def test_a_layer_that_computes_something_else_later(self, what) -> None:
+        """Nobody would look whether examples interact by now."""
+        hidden = layers.Dense(4)
+        private = _private(_model(hidden), _query(1.0))
+        private.train_on_batch(*_data())
+
+        setattr(hidden, what, lambda x: x - keras.ops.mean(x, axis=0))
+        with pytest.raises(PrivateTrainingError, match="compile"):
+            private.train_on_batch(*_data())
+
     def test_a_batch_normalization_that_is_unfrozen_later(self) -> None:
         norm = layers.BatchNormalization(center=False, scale=False)
         model = _model(norm)

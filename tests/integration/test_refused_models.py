@@ -6,12 +6,12 @@ import pytest
 from keras import layers, losses
 
 import keras_dp
-from keras_dp.errors import PrivateTrainingError
+from keras_dp.errors import GradientCheckError, PrivateTrainingError
 
 IMAGES = np.random.default_rng(0).random((6, 4, 4, 2)).astype("float32")
 
 
-def private_model(model, loss="mse"):
+def private_model(model, loss="mse", **options):
     private = keras_dp.PrivateModel(model)
     private.compile(
         keras_dp.optimizers.DPSGD(
@@ -20,6 +20,7 @@ def private_model(model, loss="mse"):
             ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
         ),
         loss=loss,
+        **options,
     )
     return private
 
@@ -110,6 +111,41 @@ def test_a_mean_by_the_weights_of_the_batch_is_refused_at_compile() -> None:
 
     with pytest.raises(ValueError, match="sum_over_batch_size"):
         private_model(segmenting(), loss)
+
+
+def test_a_loss_of_a_whole_batch_is_refused_behind_a_mask() -> None:
+    """Keras's own losses do not split there: examples count by their masks."""
+    ids = np.array([[1, 2, 0], [3, 0, 0], [1, 1, 1], [2, 0, 0]])
+    targets = np.ones((4, 3, 1))
+
+    def of_batch(y_true, y_pred):
+        return keras.ops.square(keras.ops.sum(y_pred - y_true))
+
+    def model():
+        embedding = layers.Embedding(4, 2, mask_zero=True)
+        return keras.Sequential(
+            [keras.Input((3,), dtype="int32"), embedding, layers.Dense(1)]
+        )
+
+    private_model(model(), "mse").fit(ids, targets, verbose=0)
+    with pytest.raises(GradientCheckError, match="couples examples"):
+        private_model(model(), of_batch).fit(ids, targets, verbose=0)
+
+
+@pytest.mark.parametrize("run_eagerly", [True, False])
+def test_a_loss_that_reads_weights_is_refused(run_eagerly) -> None:
+    model = segmenting()
+
+    def penalized(y_true, y_pred):
+        penalty = keras.ops.sum(keras.ops.square(model.layers[0].kernel))
+        return keras.losses.mean_squared_error(y_true, y_pred) + penalty
+
+    private = private_model(model, penalized, run_eagerly=run_eagerly)
+
+    with pytest.raises(GradientCheckError, match=r"kernel.*regularizer"):
+        private.fit(IMAGES, np.round(IMAGES), verbose=0)
+
+    assert len(private.optimizer.ledger) == 0
 
 
 @pytest.mark.full

@@ -9,8 +9,11 @@ from keras import layers
 import keras_dp
 from keras_dp import accountants
 from keras_dp.accountants.claim import rounded_up
+from keras_dp.errors import GradientCheckError
+from keras_dp.gradients import self_check
 from keras_dp.ledger import PoissonSampling
 from keras_dp.sampling import PoissonBatches
+from keras_dp.training import engine_check
 
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 RECORDS = 60
@@ -274,3 +277,87 @@ class TestBatchesThatNobodyDrew:
             compiled(stddev=2.0).train_on_batch(*data())
 
         assert not messages(caplog, "did not draw")
+
+
+def test_rows_of_padding_do_not_repeat_the_self_check(monkeypatch) -> None:
+    """A mean over no tokens is not finite, and so is its gradient."""
+    checked = []
+    monkeypatch.setattr(
+        engine_check,
+        "self_check",
+        lambda *args, **options: (
+            checked.append(1) or self_check(*args, **options)
+        ),
+    )
+    ids = keras.Input((5,), dtype="int32")
+    kept = keras.ops.cast(ids != 0, "float32")[..., None]
+    hidden = kept * keras.layers.Embedding(7, 4)(ids)
+    mean = keras.ops.sum(hidden, axis=1) / keras.ops.sum(kept, axis=1)
+    x = np.random.default_rng(0).integers(1, 7, (200, 5)).astype("int32")
+    private = keras_dp.make_private(
+        keras.Model(ids, keras.layers.Dense(1)(mean)),
+        (x, x[:, :1].astype("float32")),
+        ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
+        target_epsilon=8.0,
+        epochs=1,
+        batch_size=50,
+        optimizer="sgd",
+        loss="mse",
+    )
+
+    private.fit(epochs=1, verbose=0)
+
+    assert len(checked) == 1
+
+
+def test_ids_among_floats_stay_ids_in_the_self_check() -> None:
+    rows = keras.Input((3,))
+    ids = keras.layers.Lambda(lambda x: keras.ops.cast(x[:, 0], "int32"))(rows)
+    both = layers.concatenate([layers.Embedding(5, 2)(ids), rows])
+    private = compiled(keras.Model(rows, layers.Dense(3)(both)))
+    x, y = data()
+    x = np.column_stack([np.arange(RECORDS) % 5, x[:, :2]]).astype("float32")
+
+    private.fit(samples((x, y)), verbose=0)
+
+    assert len(private.optimizer.ledger) > 0
+
+
+def test_masks_of_floats_are_there_in_the_self_check() -> None:
+    """Without a masked step, nobody sees who counts those of all examples."""
+
+    class MeanOfBatch(layers.Layer):
+        def call(self, x, mask=None):
+            kept = keras.ops.cast(mask, x.dtype)[..., None]
+            return keras.ops.sum(x * kept, axis=1) / keras.ops.mean(kept)
+
+        def compute_mask(self, inputs, mask=None):
+            return None
+
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(RECORDS, 5, 2)).astype("float32")
+    x[np.arange(5) >= generator.integers(1, 6, size=(RECORDS, 1))] = 0
+    stack = [layers.Masking(), MeanOfBatch(), layers.Dense(3)]
+    private = compiled(keras.Sequential([keras.Input((5, 2)), *stack]))
+
+    with pytest.raises(GradientCheckError, match="of class MeanOfBatch"):
+        private.fit(samples((x, data()[1])), verbose=0)
+
+
+def test_records_that_are_all_alike_do_not_repeat_the_self_check(
+    monkeypatch,
+) -> None:
+    checked = []
+    monkeypatch.setattr(
+        engine_check,
+        "self_check",
+        lambda *args, **options: (
+            checked.append(1) or self_check(*args, **options)
+        ),
+    )
+
+    compiled().fit(
+        samples((np.ones((RECORDS, 4)), data()[1])), epochs=2, verbose=0
+    )
+
+    assert len(checked) == 1

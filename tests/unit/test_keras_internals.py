@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import gc
 import inspect
 from pathlib import Path
 
@@ -88,10 +89,6 @@ def _keras_classes(trees):
         found |= more
 
 
-TREES = {path: ast.parse(path.read_text("utf-8")) for path in FILES}
-KERAS_CLASSES = _keras_classes(TREES.values())
-
-
 def _assigned_to_self(tree):
     """Returns the names that the classes of a module give their objects."""
     return {
@@ -103,7 +100,7 @@ def _assigned_to_self(tree):
     }
 
 
-def foreign(tree, keras_classes=frozenset(KERAS_CLASSES)):
+def foreign(tree, keras_classes):
     """Returns what a module touches of the inside of Keras or TensorFlow."""
     found = []
     own = _assigned_to_self(tree)
@@ -145,10 +142,13 @@ def foreign(tree, keras_classes=frozenset(KERAS_CLASSES)):
 
 
 def test_no_other_file_touches_private_names() -> None:
+    trees = {path: ast.parse(path.read_text("utf-8")) for path in FILES}
+    keras_classes = _keras_classes(trees.values())
+
     touched = {
         path.relative_to(ROOT).as_posix(): names
-        for path, tree in TREES.items()
-        if (names := foreign(tree))
+        for path, tree in trees.items()
+        if (names := foreign(tree, keras_classes))
     }
 
     assert touched == {}
@@ -215,6 +215,16 @@ def _added():
     layer = _Adds()
     layer(tf.ones([2, 2]))
     return layer
+
+
+def _within(function):
+    """Returns a layer that returns what a function does while it is called."""
+
+    class Asks(keras.layers.Layer):
+        def call(self, x):
+            return function()
+
+    return Asks()
 
 
 def _rematerialized():
@@ -284,6 +294,9 @@ WORKS = {
     "takes_mask": lambda f: (
         f(keras.layers.LSTM(1)) and not f(keras.layers.Flatten())
     ),
+    "training_of_call": lambda f: (
+        f() is None and _within(f)(tf.ones([1]), training=True)
+    ),
     "adds_losses": lambda f: f(_added()) and not f(keras.layers.Flatten()),
     "is_rematerialized": lambda f: (
         f(_rematerialized()) and not f(keras.layers.Flatten())
@@ -337,6 +350,10 @@ WORKS = {
     ),
     "variant_of": lambda f: f(tf.data.Dataset.range(3)).dtype == tf.variant,
     "xla_call_module": lambda f: callable(f()),
+    "trace_of": lambda f: (
+        _is_freed(f)
+        and not _is_freed(lambda traced: traced.get_concrete_function())
+    ),
 }
 
 
@@ -377,6 +394,15 @@ def _seen_by(context):
     with context(lambda kind, inputs: seen.append(kind)):
         tf.ones([2]) * 2
     return seen
+
+
+def _is_freed(trace_of):
+    """Whether the operations of a trace are gone when it is."""
+    trace = trace_of(tf.function(lambda: tf.constant(1) * 2, autograph=False))
+    graph = trace.graph
+    del trace
+    gc.collect()
+    return not graph.get_operations()
 
 
 def _nodes_of_double(nodes):

@@ -7,7 +7,7 @@ is saved of the model are untouched.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
 import keras
@@ -15,14 +15,19 @@ import tensorflow as tf
 
 from keras_dp.errors import UnsupportedLayerError
 from keras_dp.gradients import registry
+from keras_dp.gradients.capture.direct_uses import DirectUses
 from keras_dp.gradients.layer_calls import (
     current_call,
     float_outputs,
     replaced_call,
+    trained_variables,
 )
 from keras_dp.keras_internals import (
+    mask_of,
     own_trainable_variables,
+    set_mask,
     sublayers_of,
+    training_of_call,
 )
 
 
@@ -33,11 +38,22 @@ class Hook(NamedTuple):
         layer: The layer.
         rule: How its gradients follow; `None` for the vectorized fallback.
         observe: How it is called, if not as it is.
+        is_apart: Whether the hook answers for the layer's own weights only, and
+            the layers inside have hooks of their own.
     """
 
     layer: keras.Layer
     rule: registry.Rule | None
     observe: registry.Observer | None = None
+    is_apart: bool = False
+
+    @property
+    def variables(self) -> list[keras.Variable]:
+        """The trained variables that the hook answers for."""
+        if self.is_apart or (self.rule is not None and self.observe is None):
+            own = own_trainable_variables(self.layer)
+            return [variable for variable in own if variable.trainable]
+        return trained_variables(self.layer)
 
 
 class HookedCall(NamedTuple):
@@ -46,7 +62,8 @@ class HookedCall(NamedTuple):
     Attributes:
         hook: The hook of the layer.
         args: Positional arguments of the call.
-        kwargs: Keyword arguments of the call.
+        kwargs: Keyword arguments of the call. For the fallback `training` is
+            among them, if it is known: layers inside take it over.
         outputs: The tensors that the backward pass stops at.
         kept: Other values that the layer's observer kept for its rule.
     """
@@ -58,26 +75,36 @@ class HookedCall(NamedTuple):
     kept: Any
 
 
-def find_hooks(model: keras.Model) -> list[Hook]:
+def find_hooks(
+    model: keras.Model, whole: Collection[keras.Layer] = ()
+) -> list[Hook]:
     """Returns a hook for each layer of a built model that owns weights.
 
-    A layer that owns weights *and* holds layers with weights is one hook, for
-    what it does between them is unknown; so is one that calls its sublayers
-    in a loop (recurrent layers and wrappers).
+    A layer that owns weights *and* holds layers with weights has a hook for its
+    own. One that calls its sublayers in a loop (recurrent layers and wrappers)
+    has one hook for all.
+
+    Args:
+        model: The model.
+        whole: Layers that have one hook for all inside, too.
     """
     hooks: dict[int, Hook] = {}
+    one_hook = {id(layer) for layer in whole}
 
     def visit(layer: keras.Layer) -> None:
-        if id(layer) in hooks or not layer.trainable_variables:
+        if id(layer) in hooks or not trained_variables(layer):
             return
         entry = registry.entry_for(layer)
         observe = None if entry is None else entry.observe
         owns = any(v.trainable for v in own_trainable_variables(layer))
         loops = isinstance(layer, (keras.layers.RNN, keras.layers.Wrapper))
+        loops = loops or id(layer) in one_hook
         if owns or loops or observe is not None:
             rule = None if entry is None else entry.rule
-            hooks[id(layer)] = Hook(layer, rule, observe)
-            return
+            is_apart = rule is None and not loops and _holds_trained(layer)
+            hooks[id(layer)] = Hook(layer, rule, observe, is_apart)
+            if not is_apart:
+                return
         for sublayer in sublayers_of(layer):
             visit(sublayer)
 
@@ -85,6 +112,10 @@ def find_hooks(model: keras.Model) -> list[Hook]:
     found = list(hooks.values())
     _check_coverage(model, found)
     return found
+
+
+def _holds_trained(layer: keras.Layer) -> bool:
+    return any(trained_variables(inside) for inside in sublayers_of(layer))
 
 
 def layers_without_rule(model: keras.Model) -> list[keras.Layer]:
@@ -97,15 +128,7 @@ def layers_without_rule(model: keras.Model) -> list[keras.Layer]:
 
 
 def _check_coverage(model: keras.Model, hooks: list[Hook]) -> None:
-    covered = {
-        id(variable)
-        for layer, rule, observe in hooks
-        for variable in (
-            layer.trainable_variables
-            if rule is None or observe is not None
-            else own_trainable_variables(layer)
-        )
-    }
+    covered = {id(v) for hook in hooks for v in hook.variables}
     missing = [v for v in model.trainable_variables if id(v) not in covered]
     if missing:
         raise UnsupportedLayerError(
@@ -117,7 +140,10 @@ def _check_coverage(model: keras.Model, hooks: list[Hook]) -> None:
 
 @contextlib.contextmanager
 def hooked(
-    hooks: list[Hook], tape: tf.GradientTape, batch: int
+    hooks: list[Hook],
+    tape: tf.GradientTape,
+    batch: int,
+    uses: DirectUses | None = None,
 ) -> Iterator[list[HookedCall]]:
     """Puts hooks on the layers while the context is open.
 
@@ -125,15 +151,18 @@ def hooked(
         hooks: From `find_hooks`.
         tape: Made to watch the outputs of the hooked layers.
         batch: Number of examples, for the check of shapes.
+        uses: Watches what goes past the hooks, if anything does.
 
     Yields:
         The calls, in order, filled while the model is called.
     """
     calls: list[HookedCall] = []
     whole: list[Hook] = []
+    apart = [hook.layer for hook in hooks if hook.is_apart]
+    uses = uses or DirectUses([])
     with contextlib.ExitStack() as patches:
         for hook in hooks:
-            call = _hooked_call(hook, tape, batch, calls, whole)
+            call = _hooked_call(hook, tape, batch, calls, whole, uses, apart)
             patches.enter_context(replaced_call(hook.layer, call))
         yield calls
 
@@ -144,6 +173,8 @@ def _hooked_call(
     batch: int,
     calls: list[HookedCall],
     whole: list[Hook],
+    uses: DirectUses,
+    apart: list[keras.Layer],
 ) -> Callable[..., Any]:
     """Returns what replaces the call of a hooked layer.
 
@@ -153,6 +184,8 @@ def _hooked_call(
         batch: As in `hooked`.
         calls: Where the call is noted.
         whole: Hooks that answer for all layers inside, while they are called.
+        uses: As in `hooked`.
+        apart: Layers whose hook could answer for all layers inside.
     """
     layer, original = hook.layer, current_call(hook.layer)
     home = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
@@ -160,38 +193,54 @@ def _hooked_call(
     def call(*args: Any, **kwargs: Any) -> Any:
         if whole:
             return original(*args, **kwargs)
-        if hook.rule is not None and hook.observe is None:
-            return noted(*args, **kwargs)
-        whole.append(hook)
-        try:
-            return noted(*args, **kwargs)
-        finally:
-            whole.pop()
+        if hook.is_apart:
+            with uses.of(layer, hook.variables):
+                return noted(*args, **kwargs)
+        with uses.through_hook():
+            if hook.rule is not None and hook.observe is None:
+                return noted(*args, **kwargs)
+            whole.append(hook)
+            try:
+                return noted(*args, **kwargs)
+            finally:
+                whole.pop()
 
     def noted(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = keras.tree.map_structure(
-            lambda leaf: _of_length(leaf, batch), (args, kwargs)
+            lambda leaf: of_length(leaf, batch), (args, kwargs)
         )
+        training = training_of_call()
         observed = _observed(hook, original, args, kwargs, tape.watch)
         outputs, watched, kept = observed
-        _check_call(layer, args, kwargs, float_outputs(outputs), batch)
-        _check_graph(layer, watched, home)
+        try:
+            _check_call(layer, args, kwargs, float_outputs(outputs), batch)
+            _check_graph(layer, watched, home)
+        except UnsupportedLayerError:
+            if not uses.cannot_hook_inside(apart):
+                raise
+            return outputs
+        if hook.rule is None and training is not None:
+            kwargs = {"training": training, **kwargs}
         calls.append(HookedCall(hook, args, kwargs, watched, kept))
         return outputs
 
     return call
 
 
-def _of_length(leaf: Any, batch: int) -> Any:
+def of_length(leaf: Any, batch: int) -> Any:
     """Returns a tensor of unknown length with that of the batch, checked.
 
-    Such is the text that `TextVectorization` has split.
+    Such is the text that `TextVectorization` has split. A Keras mask stays.
     """
     if not tf.is_tensor(leaf) or not leaf.shape.rank:
         return leaf
     if leaf.shape[0] is not None:
         return leaf
-    return tf.ensure_shape(leaf, [batch, *leaf.shape[1:]])
+    mask = mask_of(leaf)
+    leaf = tf.ensure_shape(leaf, [batch, *leaf.shape[1:]])
+    if mask is not None:
+        set_mask(leaf, of_length(mask, batch))
+    return leaf
 
 
 def _observed(

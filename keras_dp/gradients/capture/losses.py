@@ -6,12 +6,13 @@ loss only, nothing is coupled, whatever the loss does.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
 
+from keras_dp.errors import GradientCheckError
 from keras_dp.keras_internals import mask_of, part_trackers_of, set_mask
 
 
@@ -186,7 +187,13 @@ def _differentiable(
             leaves[place] = tensor
         total, parts, gradients = vectorized(with_gradients, leaves)
 
-        def backward(upstream: tf.Tensor, *_: tf.Tensor) -> list[tf.Tensor]:
+        def backward(
+            upstream: tf.Tensor,
+            *_: tf.Tensor,
+            variables: Sequence[tf.Variable] | None = None,
+        ) -> list[tf.Tensor]:
+            if variables:
+                raise _reads_weights(variables)
             share = tf.reshape(upstream, [-1]) / loss_scale
             return [_times(gradient, share) for gradient in gradients]
 
@@ -194,6 +201,16 @@ def _differentiable(
 
     total, *parts = mapped(*(rows[place] for place in watched))
     return total, parts
+
+
+def _reads_weights(variables: Sequence[tf.Variable]) -> GradientCheckError:
+    names = sorted(variable.name for variable in variables)
+    return GradientCheckError(
+        "The loss must be a function of targets and outputs alone. Received: "
+        f"a loss that reads the weights {names!r}. Give a penalty of weights "
+        "to their layer (kernel_regularizer=...), and return what else the "
+        "loss needs as one more output of the model."
+    )
 
 
 def _times(gradient: tf.Tensor, share: tf.Tensor) -> tf.Tensor:

@@ -2,10 +2,12 @@
 
 It is the layer's own backward pass: the layer is called again on every example
 as a batch of one, under a tape that watches its variables only. Memory is that
-of its per-example gradients.
+of its per-example gradients, up to a budget. What exceeds it is not kept: norms
+are taken in chunks of examples, and gradients computed again for their sum.
 """
 
 import contextlib
+import math
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,19 +17,40 @@ import tensorflow as tf
 
 from keras_dp.errors import UnsupportedLayerError
 from keras_dp.gradients.layer_calls import float_outputs
-from keras_dp.gradients.records.records import MaterializedRecords
+from keras_dp.gradients.records.recomputed_records import (
+    RecomputedRecords,
+    in_chunks,
+)
+from keras_dp.gradients.records.records import (
+    MaterializedRecords,
+    in_float,
+    squared_sums,
+)
 from keras_dp.gradients.registry import Gradients, LayerCall
 from keras_dp.keras_internals import layers_of, seed_generators_of
 
+# Above so many bytes of per-example gradients a layer is computed in chunks.
+LARGEST_BYTES = 2**27
 
-def vectorized(call: LayerCall, *, jit_compile: bool) -> Gradients:
-    """Returns the gradients of all trainable variables of a layer.
+
+def vectorized(
+    call: LayerCall,
+    variables: list[keras.Variable],
+    *,
+    jit_compile: bool,
+    within: Callable[[], contextlib.AbstractContextManager[Any]] = (
+        contextlib.nullcontext
+    ),
+) -> Gradients:
+    """Returns the gradients of variables of a layer.
 
     Args:
         call: Arguments that are tensors and as long as the batch are taken to
             be one row per example; all others are given to every example.
+        variables: Those wanted, in the layer or inside of it.
         jit_compile: Whether the step is compiled by XLA, which knows other
             ways to loop.
+        within: Makes the context that the layer is called in.
 
     Raises:
         UnsupportedLayerError: The layer draws random numbers. Its second call
@@ -35,7 +58,6 @@ def vectorized(call: LayerCall, *, jit_compile: bool) -> Gradients:
             those of a different function.
     """
     layer = call.layer
-    variables = layer.trainable_variables
     if not call.cotangents:
         return []
     batch = call.cotangents[0].shape[0]
@@ -45,26 +67,104 @@ def vectorized(call: LayerCall, *, jit_compile: bool) -> Gradients:
         for index, leaf in enumerate(arguments)
         if tf.is_tensor(leaf) and leaf.shape.rank and leaf.shape[0] == batch
     ]
-
-    def one_example(rows: tuple[list[Any], list[Any]]) -> list[tf.Tensor]:
-        inputs, cotangents = keras.tree.map_structure(
-            lambda row: row[tf.newaxis], rows
-        )
-        leaves = list(arguments)
-        for index, row in zip(mapped, inputs, strict=True):
-            leaves[index] = row
-        args, kwargs = keras.tree.pack_sequence_as(
-            (call.args, call.kwargs), leaves
-        )
-        return _gradients(layer, variables, args, kwargs, cotangents)
-
     rows = ([arguments[index] for index in mapped], call.cotangents)
-    with _without_randomness(layer):
-        gradients = _loop(layer, jit_compile)(one_example, rows, variables)
+    # A loop that is left in the graph is that of the first call.
+    loop = _loop(layer, jit_compile)
+
+    def gradients(
+        wanted: list[keras.Variable], indices: tf.Tensor | None
+    ) -> list[tf.Tensor]:
+        def one_example(rows: tuple[list[Any], list[Any]]) -> list[tf.Tensor]:
+            inputs, cotangents = keras.tree.map_structure(
+                lambda row: row[tf.newaxis], rows
+            )
+            leaves = list(arguments)
+            for index, row in zip(mapped, inputs, strict=True):
+                leaves[index] = row
+            args, kwargs = keras.tree.pack_sequence_as(
+                (call.args, call.kwargs), leaves
+            )
+            return _gradients(layer, wanted, args, kwargs, cotangents)
+
+        own, count = rows, batch
+        if indices is not None:
+            own = keras.tree.map_structure(
+                lambda leaf: tf.gather(leaf, indices), rows
+            )
+            count = indices.shape[0]
+        with _without_randomness(layer), within():
+            found = loop(one_example, own, wanted)
+        return [
+            tf.reshape(gradient, [count, *variable.shape])
+            for variable, gradient in zip(wanted, found, strict=True)
+        ]
+
+    if batch * sum(map(_bytes, variables)) > LARGEST_BYTES:
+        return _in_chunks(gradients, variables, batch)
     return [
-        (variable, MaterializedRecords(tf.reshape(g, [batch, *variable.shape])))
-        for variable, g in zip(variables, gradients, strict=True)
+        (variable, MaterializedRecords(gradient))
+        for variable, gradient in zip(
+            variables, gradients(variables, None), strict=True
+        )
     ]
+
+
+def _in_chunks(
+    gradients: Callable[
+        [list[keras.Variable], tf.Tensor | None], list[tf.Tensor]
+    ],
+    variables: list[keras.Variable],
+    batch: int,
+) -> Gradients:
+    """Returns the gradients of small variables, and the norms of large ones.
+
+    Args:
+        gradients: Returns those of some variables and examples.
+        variables: All of the layer.
+        batch: Number of examples.
+    """
+    left, small = LARGEST_BYTES // 2, set()
+    for variable in sorted(variables, key=_bytes):
+        left -= batch * _bytes(variable)
+        if left >= 0:
+            small.add(id(variable))
+    chunk = max(1, LARGEST_BYTES // sum(map(_bytes, variables)))
+    indices = tf.range(batch)
+
+    def found(own: tf.Tensor) -> list[tf.Tensor]:
+        return [
+            each if id(variable) in small else squared_sums(each)
+            for variable, each in zip(
+                variables, map(in_float, gradients(variables, own)), strict=True
+            )
+        ]
+
+    dtypes = [in_float(variable.value).dtype for variable in variables]
+    pairs: Gradients = []
+    for variable, each in zip(
+        variables, in_chunks(found, indices, chunk, dtypes), strict=True
+    ):
+        if id(variable) in small:
+            pairs.append((variable, MaterializedRecords(each)))
+            continue
+
+        def compute(
+            own: tf.Tensor, variable: keras.Variable = variable
+        ) -> tf.Tensor:
+            (gradient,) = gradients([variable], own)
+            return gradient
+
+        records = RecomputedRecords(
+            compute, indices, variable.value, chunk, squares=each
+        )
+        pairs.append((variable, records))
+    return pairs
+
+
+def _bytes(variable: keras.Variable) -> int:
+    """Returns the size of one gradient, float32 at least."""
+    dtype = tf.as_dtype(variable.dtype)
+    return math.prod(variable.shape) * max(dtype.size, tf.float32.size)
 
 
 def _gradients(
@@ -76,7 +176,9 @@ def _gradients(
 ) -> list[tf.Tensor]:
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch([variable.value for variable in variables])
-        outputs = float_outputs(layer(*args, **kwargs))
+        # Past a `__call__` of its own class: these are arguments of `call`.
+        outputs = keras.Layer.__call__(layer, *args, **kwargs)
+        outputs = float_outputs(outputs)
     gradients = tape.gradient(
         outputs,
         [variable.value for variable in variables],

@@ -6,12 +6,13 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
-from keras_dp.gradients.checks.trial import Trial
+from keras_dp.gradients.checks.trial import Digests, Trial
 from keras_dp.gradients.layer_calls import current_call, replaced_call
 from keras_dp.keras_internals import layers_of
 
-_Call = tuple[keras.Layer, Any]
+_Call = tuple[keras.Layer, Digests]
 
 
 def differing_layer(
@@ -37,7 +38,7 @@ def differing_layer(
         _outputs(trial, inputs, training) for inputs in (trial.inputs, changed)
     ]
     for (layer, one), (_, two) in zip(first, second, strict=False):
-        if _has_as_many_leaves(one, two) and trial.differ(one, two, kept, rows):
+        if len(one) == len(two) and trial.differ(one, two, kept, rows):
             return (
                 " The first layer to do so is "
                 f"{layer.path or layer.name!r} of class "
@@ -46,13 +47,8 @@ def differing_layer(
     return ""
 
 
-def _has_as_many_leaves(one: Any, two: Any) -> bool:
-    one, two = map(keras.tree.flatten, (one, two))
-    return len(one) == len(two)
-
-
 def _outputs(trial: Trial, inputs: Any, training: bool) -> list[_Call]:
-    """Returns the outputs of all layers without layers inside, in order."""
+    """Returns digests of what all layers without layers inside return."""
     calls: list[_Call] = []
     layers = [
         layer
@@ -61,18 +57,21 @@ def _outputs(trial: Trial, inputs: Any, training: bool) -> list[_Call]:
     ]
     with contextlib.ExitStack() as stack:
         for layer in layers:
-            stack.enter_context(_noting(layer, calls))
+            stack.enter_context(_noting(layer, trial, calls))
         trial.outputs(inputs, training=training)
     return calls
 
 
 @contextlib.contextmanager
-def _noting(layer: keras.Layer, calls: list[_Call]) -> Iterator[None]:
+def _noting(
+    layer: keras.Layer, trial: Trial, calls: list[_Call]
+) -> Iterator[None]:
     original: Callable[..., Any] = current_call(layer)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         outputs = original(*args, **kwargs)
-        calls.append((layer, outputs))
+        if tf.executing_eagerly():  # Not inside a loop that is traced.
+            calls.append((layer, trial.digests(outputs)))
         return outputs
 
     with replaced_call(layer, call):

@@ -22,44 +22,41 @@ import tensorflow as tf
 
 from keras_dp.errors import GradientCheckError
 from keras_dp.gradients.checks.culprit import differing_layer
-from keras_dp.gradients.checks.trial import Trial
-from keras_dp.gradients.engine import HookedPass
-from keras_dp.gradients.layer_calls import (
-    current_call,
-    float_outputs,
-    replaced_call,
-)
+from keras_dp.gradients.checks.trial import DigestedPass, Trial
+from keras_dp.gradients.layer_calls import current_call, replaced_call
 from keras_dp.keras_internals import (
     layers_of,
-    moved_draws,
     seed_generators_of,
     sublayers_of,
     takes_training,
 )
 
+# Part of the tolerance that outputs may differ by if nothing is drawn.
+_SAME = 0.01
 
-def check_repeats(trial: Trial) -> bool:
+
+def check_repeats(trial: Trial, first: DigestedPass) -> bool:
     """Returns whether the model draws random numbers in training.
+
+    Args:
+        trial: The model and its batch.
+        first: The last pass that was run, over the batch as it is.
 
     Raises:
         GradientCheckError: It draws some that cannot be repeated.
     """
 
-    def outputs() -> list[tf.Tensor]:
-        return float_outputs(trial.engine.call(trial.inputs))
-
-    def differ(one: list[tf.Tensor], two: list[tf.Tensor]) -> bool:
-        return any(
-            not np.allclose(a, b, rtol=1e-6, atol=1e-6, equal_nan=True)
-            for a, b in zip(one, two, strict=True)
+    def differs(second: DigestedPass) -> bool:
+        return trial.differ(
+            first.outputs,
+            second.outputs,
+            np.ones(trial.batch, bool),
+            tolerance=trial.tolerance * _SAME,
         )
 
-    trial.restore()
-    first, following = outputs(), outputs()
-    if not differ(first, following):
+    if not differs(trial.run(trial.inputs, restores=False)):
         return False
-    trial.restore()
-    if differ(first, outputs()):
+    if differs(trial.run(trial.inputs)):
         raise GradientCheckError(
             "Random numbers that the model draws in training must come from a "
             "keras.random.SeedGenerator of the layer that uses them. Without "
@@ -69,12 +66,13 @@ def check_repeats(trial: Trial) -> bool:
     return True
 
 
-def check_independence(trial: Trial, first: HookedPass) -> None:
+def check_independence(trial: Trial, first: DigestedPass) -> None:
     """Exchanges some examples, and compares what the others add.
 
-    Every example is kept in one pass of each pair, and exchanged in the other.
-    The pass compares an example's loss, its inputs to the layers that own
-    weights, and the cotangents of their outputs. These determine its gradient.
+    The batch is split into parts. Each part is kept in one pass, in which all
+    other examples are exchanged. The pass compares an example's loss, its
+    inputs to the layers that own weights, and the cotangents of their outputs.
+    These determine its gradient.
 
     Args:
         trial: The model and its batch.
@@ -83,10 +81,11 @@ def check_independence(trial: Trial, first: HookedPass) -> None:
     Raises:
         GradientCheckError: Another example changed one of them.
     """
-    for kept in _splits(trial.batch):
+    for part in range(max(trial.parts) + 1):
+        kept = trial.parts == part
         copies = np.where(kept, np.arange(trial.batch), np.argmax(kept))
         changed = rows_of(trial.inputs, copies)
-        place = _difference(trial, first, trial.hooked_pass(changed), kept)
+        place = _difference(trial, first, trial.run(changed), kept, part)
         if place is not None:
             layer = differing_layer(trial, changed, kept)
             raise GradientCheckError(
@@ -97,11 +96,12 @@ def check_independence(trial: Trial, first: HookedPass) -> None:
             )
 
 
-def check_rows(trial: Trial, *, is_random: bool) -> None:
+def check_rows(trial: Trial, first: DigestedPass, *, is_random: bool) -> None:
     """Moves every example into the next row, and compares what it adds.
 
     Args:
         trial: The model and its batch.
+        first: A pass over the batch as it is.
         is_random: Whether rows have random numbers of their own in training.
             Then these are moved along with the examples. Where that does not
             make them equal, the model is compared as it is used without
@@ -114,14 +114,17 @@ def check_rows(trial: Trial, *, is_random: bool) -> None:
     rows = np.roll(np.arange(trial.batch), 1)
     moved = rows_of(trial.inputs, rows)
     everywhere = np.ones(trial.batch, bool)
-    if is_random and _moves_with_its_draws(trial, moved, rows):
-        return
+    second = trial.run(moved, rows, moves_draws=is_random)
+    place = _difference(trial, first, second, everywhere, rows=rows)
     training = not is_random
-    first, second = (
-        trial.hooked_pass(inputs, _squares, training=training)
-        for inputs in (trial.inputs, moved)
-    )
-    place = _difference(trial, first, second, everywhere, rows)
+    if is_random:
+        if place is None:
+            return
+        first, second = (
+            trial.run(inputs, own, training=False)
+            for inputs, own in ((trial.inputs, None), (moved, rows))
+        )
+        place = _difference(trial, first, second, everywhere, rows=rows)
     if place is not None:
         layer = differing_layer(
             trial, moved, everywhere, rows, training=training
@@ -130,19 +133,13 @@ def check_rows(trial: Trial, *, is_random: bool) -> None:
     if not is_random:
         return
     with _without_draws(trial.engine.model):
-        one, two = (trial.outputs(inputs) for inputs in (trial.inputs, moved))
+        one, two = (
+            trial.digests(trial.outputs(inputs))
+            for inputs in (trial.inputs, moved)
+        )
         if trial.differ(one, two, everywhere, rows):
             layer = differing_layer(trial, moved, everywhere, rows)
             raise _depends_on_row("the outputs of the model", layer)
-
-
-def _moves_with_its_draws(trial: Trial, moved: Any, rows: np.ndarray) -> bool:
-    """Whether examples add the same where their random numbers move along."""
-    first = trial.hooked_pass(trial.inputs, _squares)
-    with moved_draws(rows.tolist()):
-        second = trial.hooked_pass(moved, _squares)
-    everywhere = np.ones(trial.batch, bool)
-    return _difference(trial, first, second, everywhere, rows) is None
 
 
 def _depends_on_row(place: str, layer: str) -> GradientCheckError:
@@ -188,19 +185,12 @@ def rows_of(nest: Any, rows: np.ndarray) -> Any:
     return keras.tree.map_structure(lambda leaf: tf.gather(leaf, rows), nest)
 
 
-def _splits(batch: int) -> Iterator[np.ndarray]:
-    """Yields which examples are kept: every second, and a random half."""
-    parity = np.arange(batch) % 2 == 0
-    half = parity[np.argsort(np.random.SeedSequence(0).generate_state(batch))]
-    for kept in (parity, half) if batch > 2 else (parity,):
-        yield from (kept, ~kept)
-
-
 def _difference(
     trial: Trial,
-    first: HookedPass,
-    second: HookedPass,
+    first: DigestedPass,
+    second: DigestedPass,
     kept: np.ndarray,
+    part: int = -1,
     rows: np.ndarray | None = None,
 ) -> str | None:
     """Returns in words where two passes differ.
@@ -210,52 +200,21 @@ def _difference(
         first: A pass.
         second: Another pass.
         kept: Which rows of the second pass are compared, `[batch]`.
+        part: The row of `Trial.weights` of these.
         rows: Which row of the first pass each of them was; the same by default.
     """
-    for one, two in zip(first.calls, second.calls, strict=True):
-        given = (one.args, one.kwargs)
-        if trial.differ(given, (two.args, two.kwargs), kept, rows):
-            return f"the inputs of layer {one.hook.layer.path!r}"
-    if trial.differ(first.losses, second.losses, kept, rows):
+    paths = trial.paths
+    for path, one, two in zip(paths, first.inputs, second.inputs, strict=True):
+        if trial.differ(one, two, kept, rows):
+            return f"the inputs of layer {path!r}"
+    # The losses are in the order of the batch.
+    before, after = (trial.digests(each.losses) for each in (first, second))
+    if trial.differ(before, after, kept):
         return "the loss of one"
-    weights = tf.random.stateless_normal([trial.batch], [0, 0], alg="philox")
-    weights = tf.where(kept, weights, tf.zeros_like(weights))
-    back = weights if rows is None else tf.gather(weights, np.argsort(rows))
-    for place, call in enumerate(first.calls):
-        before = _backward_values(trial, first, place, back)
-        after = _backward_values(trial, second, place, weights)
-        if trial.differ(before, after, kept, rows):
-            return f"the gradient at the output of {call.hook.layer.path!r}"
+    for place, path in enumerate(paths):
+        one, two = (each.cotangents[place] for each in (first, second))
+        if first.sums[place]:
+            one, two = (each.sums[place][part] for each in (first, second))
+        if trial.differ(one, two, kept, rows):
+            return f"the gradient at the output of {path!r}"
     return None
-
-
-def _backward_values(
-    trial: Trial, ran: HookedPass, place: int, weights: tf.Tensor
-) -> list[tf.Tensor]:
-    """Returns what the backward pass left at a hook, to be compared.
-
-    Cotangents of layers that are called in a way of their own are not arranged
-    by rows: their weighted sums of gradients stand for them.
-    """
-    call, cotangents = ran.calls[place], ran.cotangents[place]
-    if call.hook.observe is None:
-        return cotangents
-    records = trial.engine.records([call], [cotangents], trial.batch)
-    sums = [record.weighted_sum(weights) for record in records]
-    return [total[tf.newaxis] for total in sums]  # Not taken for rows.
-
-
-def _squares(outputs: Any) -> tf.Tensor:
-    """A loss of each row that knows no targets."""
-    return tf.add_n(
-        [
-            tf.reduce_sum(
-                tf.reshape(
-                    tf.square(tf.cast(leaf, tf.float32)), [leaf.shape[0], -1]
-                ),
-                axis=1,
-            )
-            for leaf in keras.tree.flatten(outputs)
-            if leaf.dtype.is_floating
-        ]
-    )

@@ -19,16 +19,14 @@ from keras_dp.gradients.checks.independence import (
     check_repeats,
     check_rows,
 )
-from keras_dp.gradients.checks.trial import (
-    LossesOf,
-    Trial,
-    restore,
-    state_of,
-)
+from keras_dp.gradients.checks.trial import LossesOf, Trial, restore
 from keras_dp.gradients.engine import GradientEngine
 from keras_dp.gradients.unsupported.variable_writes import (
     without_variable_writes,
 )
+
+# Variables that could hide something are raised to at least this.
+_RAISED = 0.1
 
 
 def self_check(
@@ -38,13 +36,16 @@ def self_check(
     batch: int,
     *,
     examples: int = 4,
+    eagerly: bool = False,
 ) -> bool:
-    """Tries the model and its engine on a batch, eagerly.
+    """Tries the model and its engine on a batch.
 
     Weights are perturbed meanwhile, because at their initial values (a head of
-    zeros) a model can hide what it does. All variables are left as they were.
-    Costs one backward pass over the batch per gradient compared and about ten
-    passes more, whatever the size of the batch.
+    zeros) a model can hide what it does, and so are other variables that are 0,
+    or a tiny number: a factor that grows in training hides what it multiplies
+    until then. All variables are left as they were.
+    Costs about eight passes over the batch, whatever its size, each of them in
+    the memory of a step.
 
     Guarantee: every row of the batch is looked at. Not found are couplings
     that this batch does not show, such as those of rare inputs, and those of
@@ -53,9 +54,11 @@ def self_check(
     Args:
         engine: The engine of the model to be checked.
         inputs: A batch as in training, leaves `[batch, ...]`.
-        losses_of: Maps the model's outputs to losses `[batch]`.
+        losses_of: Maps the model's outputs to losses `[batch]`. It is called
+            eagerly once, and traced.
         batch: Number of examples, at least 2.
-        examples: How many gradients are compared one by one.
+        examples: How many gradients are looked at one by one.
+        eagerly: Whether nothing is traced.
 
     Returns:
         Whether there was a finite example to compare.
@@ -67,27 +70,36 @@ def self_check(
         UnsupportedLayerError: The model keeps what it sees in training.
     """
     weights = [(v, tf.identity(v.value)) for v in engine.variables]
-    trial = Trial(engine, inputs, losses_of, batch, state_of(engine.model))
+    trial = Trial(engine, inputs, losses_of, batch, eagerly=eagerly)
+    closed = [pair for pair in trial.state if _could_hide(pair[1])]
+    opened = {id(variable) for variable, _ in closed}
+    trial.state = [pair for pair in trial.state if id(pair[0]) not in opened]
     try:
-        with without_variable_writes(engine.model):
-            losses_of(engine.call(inputs))
         for perturbation in (0.1, 0.0):
             _perturb(weights, perturbation)
+            if perturbation:
+                _open(closed)
+            else:
+                restore(closed)
             if _finds_nothing(trial, examples):
                 return True
         return False
     finally:
         restore(weights)
+        restore(closed)
         restore(trial.state)
 
 
 def _finds_nothing(trial: Trial, examples: int) -> bool:
     """Raises for what is wrong; returns whether there was something finite."""
-    is_random = check_repeats(trial)
-    first = trial.hooked_pass(trial.inputs)
+    trial.restore()
+    with without_variable_writes(trial.engine.model):
+        trial.losses_of(trial.engine.call(trial.inputs))
+    first = trial.run(trial.inputs)
+    is_random = check_repeats(trial, first)
     check_independence(trial, first)
-    check_rows(trial, is_random=is_random)
-    return compare_gradients(trial, first, examples)
+    check_rows(trial, first, is_random=is_random)
+    return compare_gradients(trial, examples)
 
 
 def _perturb(
@@ -103,20 +115,34 @@ def _perturb(
         variable.assign(value + tf.cast(size * noise, value.dtype))
 
 
-def check_loss_splits(
-    losses: tf.Tensor, batch_loss: tf.Tensor, has_masks: bool
-) -> None:
+def _could_hide(value: tf.Tensor) -> bool:
+    """Whether a variable is 0, or a tiny factor: what it multiplies is gone."""
+    if value.dtype not in {tf.bfloat16, tf.float16, tf.float32, tf.float64}:
+        return False
+    largest = _RAISED if value.shape.num_elements() == 1 else 0.0
+    return bool(tf.reduce_all(tf.abs(value) <= largest))  # False for NaN.
+
+
+def _open(closed: list[tuple[keras.Variable, tf.Tensor]]) -> None:
+    """Sets each entry to a positive number, which a variance may be, too."""
+    for index, (variable, value) in enumerate(closed):
+        noise = tf.random.stateless_uniform(
+            value.shape, [1, index], dtype=tf.float64, alg="philox"
+        )
+        variable.assign(tf.cast(_RAISED * (1 + noise), value.dtype))
+
+
+def check_loss_splits(losses: tf.Tensor, batch_loss: tf.Tensor) -> None:
     """Raises if the loss of a batch is not that of its examples.
 
     Args:
-        losses: Each example's loss as a batch of one, `[batch]`; one loss.
-        batch_loss: That loss of the batch, without sample weights.
-        has_masks: Whether outputs are masked. Then Keras's own losses weigh
-            examples by their unmasked entries, and nothing can be told.
+        losses: Each example's loss as a batch of one, `[batch]`; one loss, of
+            outputs without masks.
+        batch_loss: That loss of the batch, without sample weights or masks.
     """
     total, count = float(tf.reduce_sum(losses)), int(losses.shape[0])
     whole = float(batch_loss)
-    if has_masks or not np.isfinite([total, whole]).all():
+    if not np.isfinite([total, whole]).all():
         return
     scale = float(tf.reduce_sum(tf.abs(losses))) + 1e-6
     if min(abs(whole - total), abs(whole - total / count)) > 1e-3 * scale:

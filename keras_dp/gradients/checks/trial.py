@@ -1,18 +1,27 @@
 """Passes of a model over one batch, each of them from the same state."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_dp.gradients.checks.rows import has_rows, rows_differ
+from keras_dp.gradients.checks.rows import digest, digests_differ
 from keras_dp.gradients.engine import GradientEngine, HookedPass
-from keras_dp.keras_internals import layers_of
+from keras_dp.keras_internals import (
+    keeping_variable_scope,
+    layers_of,
+    mask_of,
+    moved_draws,
+    set_mask,
+    trace_of,
+)
 
 LossesOf = Callable[[Any], tf.Tensor]
 State = list[tuple[keras.Variable, tf.Tensor]]
+Digests = list[tf.Tensor | None]
 
 # Relative to the norm of an example's gradient. Rounding in float32 stays below
 # 1e-5, also in ghost norms, which square the condition. A wrong rule is off by
@@ -22,23 +31,82 @@ _TOLERANCE = 1e-3
 _TOLERANCE_HALF = 5e-2
 
 
-class Trial(NamedTuple):
+class DigestedPass(NamedTuple):
+    """Digests of one pass, which are compared with those of another.
+
+    Attributes:
+        inputs: Digests of the arguments of each call of a hooked layer.
+        cotangents: Digests of the cotangents of each call, empty where it has
+            sums.
+        sums: Digests of the weighted sums of gradients of each call of a layer
+            that is called in a way of its own, one list for each row of
+            `Trial.weights`. Its cotangents are not arranged by rows.
+        outputs: Digests of the outputs of the model.
+        losses: Loss of each example, `[batch]`.
+    """
+
+    inputs: list[Digests]
+    cotangents: list[Digests]
+    sums: list[list[Digests]]
+    outputs: Digests
+    losses: tf.Tensor
+
+
+class Trial:
     """A model with a batch to try it on.
+
+    Passes are traced once for each way to call the model, so that their
+    tensors are freed as early as those of a step are.
 
     Attributes:
         engine: The engine of the model.
         inputs: Leaves `[batch, ...]`.
         losses_of: Maps the model's outputs to losses `[batch]`.
         batch: Number of examples.
-        state: The variables that are not trained, with the values that every
-            pass starts from. They hold the states of seeds.
+        parts: The part of the batch that each example is in, `[batch]`. No two
+            neighbours are in one part.
+        weights: Random weights of the examples of each part, and then of all,
+            `[parts + 1, batch]`; other examples have 0.
+        paths: The path of the layer of each call, once a pass was run.
     """
 
-    engine: GradientEngine
-    inputs: Any
-    losses_of: LossesOf
-    batch: int
-    state: State
+    def __init__(
+        self,
+        engine: GradientEngine,
+        inputs: Any,
+        losses_of: LossesOf,
+        batch: int,
+        *,
+        eagerly: bool = False,
+    ) -> None:
+        """Remembers the state of the model.
+
+        Args:
+            engine: The engine.
+            inputs: The batch.
+            losses_of: The losses.
+            batch: At least 2.
+            eagerly: Whether nothing is traced.
+        """
+        self.engine, self.inputs = engine, inputs
+        self.losses_of, self.batch = losses_of, batch
+        # The variables that are not trained hold the states of seeds.
+        self.state = state_of(engine.model)
+        self.parts = _parts(batch)
+        normal = np.random.Generator(np.random.Philox(0)).standard_normal
+        self.weights = normal(batch).astype(np.float32) * np.stack(
+            [
+                *(self.parts == part for part in range(max(self.parts) + 1)),
+                np.ones(batch, bool),
+            ]
+        )
+        self.paths: list[str] = []
+        self._eagerly = eagerly
+        self._has_half = any(
+            layer.compute_dtype in {"float16", "bfloat16"}
+            for layer in layers_of(engine.model)
+        )
+        self._functions: dict[Any, Callable[..., DigestedPass]] = {}
 
     def restore(self) -> None:
         """Sets the state back, so that random numbers are drawn again."""
@@ -49,51 +117,195 @@ class Trial(NamedTuple):
         self.restore()
         return self.engine.call(inputs, training=training)
 
-    def hooked_pass(
+    def traced(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns the function traced, unless all is run eagerly."""
+        if self._eagerly:
+            return function
+        graph = tf.function(function, autograph=False)
+        traces: list[Callable[..., Any]] = []
+
+        def run(*arguments: Any) -> Any:
+            # All calls have the same shapes. TensorFlow would warn of functions
+            # that are traced once for each model.
+            if not traces:
+                traces.append(trace_of(graph, *arguments))
+            with _as_written():
+                return traces[0](*arguments)
+
+        return run
+
+    def run(
         self,
         inputs: Any,
-        losses_of: LossesOf | None = None,
+        rows: np.ndarray | None = None,
         *,
         training: bool = True,
-    ) -> HookedPass:
-        """Runs the model from the state, and back to the hooks."""
-        self.restore()
-        return self.engine.hooked_pass(
-            inputs, losses_of or self.losses_of, self.batch, training=training
+        moves_draws: bool = False,
+        restores: bool = True,
+    ) -> DigestedPass:
+        """Runs the model, and back to the hooks.
+
+        Args:
+            inputs: Leaves `[batch, ...]`.
+            rows: Which row of the batch each row of the inputs was; the same
+                by default. Losses are those of the batch.
+            training: Whether the model is called as in training.
+            moves_draws: Whether random numbers are moved to `rows`, too.
+            restores: Whether the pass starts from the state.
+        """
+        if restores:
+            self.restore()
+        order = np.arange(self.batch) if rows is None else rows
+        key = training, moves_draws
+        if key not in self._functions:
+
+            def digested(*arguments: Any) -> DigestedPass:
+                with contextlib.ExitStack() as stack:
+                    stack.enter_context(keeping_variable_scope())
+                    if moves_draws:
+                        stack.enter_context(moved_draws(order.tolist()))
+                    return self._digested(training, *arguments)
+
+            self._functions[key] = self.traced(digested)
+        return self._functions[key](
+            inputs,
+            tf.constant(np.argsort(order)),
+            tf.constant(self.weights[:, order]),
         )
+
+    def _digested(
+        self, training: bool, inputs: Any, back: tf.Tensor, weights: tf.Tensor
+    ) -> DigestedPass:
+        """Returns the pass.
+
+        Args:
+            training: As in `run`.
+            inputs: As in `run`.
+            back: The row of the inputs of each row of the batch.
+            weights: As `weights`, for the rows of the inputs.
+        """
+        ran = self.engine.hooked_pass(
+            inputs,
+            lambda outputs: self.losses_of(_gathered(outputs, back)),
+            self.batch,
+            training=training,
+        )
+        self.paths = [call.hook.layer.path for call in ran.calls]
+        self._has_half = self._has_half or _computes_in_half(ran)
+        cotangents, sums = [], []
+        for place, call in enumerate(ran.calls):
+            is_apart = call.hook.observe is not None
+            cotangents.append(
+                [] if is_apart else self.digests(ran.cotangents[place])
+            )
+            sums.append(self._sums(ran, place, weights) if is_apart else [])
+        return DigestedPass(
+            [self.digests((call.args, call.kwargs)) for call in ran.calls],
+            cotangents,
+            sums,
+            self.digests(ran.outputs),
+            ran.losses,
+        )
+
+    def _sums(
+        self, ran: HookedPass, place: int, weights: tf.Tensor
+    ) -> list[Digests]:
+        records = self.engine.records(
+            [ran.calls[place]], [ran.cotangents[place]], self.batch
+        )
+        return [
+            # Not taken for rows.
+            self.digests([r.weighted_sum(own)[tf.newaxis] for r in records])
+            for own in tf.unstack(weights)
+        ]
+
+    def digests(self, nest: Any) -> Digests:
+        """Returns the digest of each leaf of a nest."""
+        return [digest(leaf, self.batch) for leaf in keras.tree.flatten(nest)]
 
     def differ(
         self,
-        one: Any,
-        two: Any,
+        one: Digests,
+        two: Digests,
         kept: np.ndarray,
         rows: np.ndarray | None = None,
+        tolerance: float | None = None,
     ) -> bool:
-        """Whether two nests differ in a row.
+        """Whether two lists of digests differ in a row.
 
         Args:
-            one: Values of the first pass; see `rows_differ`.
-            two: Values of the second pass, a nest of as many leaves.
+            one: Digests of the first pass.
+            two: Digests of the second pass, as many.
             kept: Which rows of `two` are compared, `[batch]`.
             rows: Which row of `one` each row of `two` was; the same by default.
+            tolerance: By default that of the trial.
         """
+        limit = self.tolerance if tolerance is None else tolerance
 
-        def leaves_differ(one: Any, two: Any) -> bool:
-            if rows is not None and has_rows(one, self.batch):
+        def leaves_differ(one: tf.Tensor | None, two: tf.Tensor | None) -> bool:
+            if one is None or two is None:
+                return False
+            if one.shape != two.shape:
+                return True
+            if rows is not None and len(one) == self.batch:
                 one = tf.gather(one, rows)
-            return rows_differ(one, two, kept, self.tolerance)
+            return digests_differ(one, two, kept, limit)
 
-        pairs = zip(*map(keras.tree.flatten, (one, two)), strict=True)
-        return any(leaves_differ(*pair) for pair in pairs)
+        return any(leaves_differ(*pair) for pair in zip(one, two, strict=True))
 
     @property
     def tolerance(self) -> float:
         """How far two results may be apart, relative to their size."""
-        half = any(
-            layer.compute_dtype in {"float16", "bfloat16"}
-            for layer in layers_of(self.engine.model)
-        )
-        return _TOLERANCE_HALF if half else _TOLERANCE
+        return _TOLERANCE_HALF if self._has_half else _TOLERANCE
+
+
+def _computes_in_half(ran: HookedPass) -> bool:
+    """Whether a layer casts to half precision itself, as far as can be seen."""
+    tensors = [tensor for call in ran.calls for tensor in call.outputs]
+    if not tf.executing_eagerly():
+        graph = tf.compat.v1.get_default_graph()
+        operations = graph.get_operations()
+        tensors = [tensor for each in operations for tensor in each.outputs]
+    return any(t.dtype in {tf.float16, tf.bfloat16} for t in tensors)
+
+
+@contextlib.contextmanager
+def _as_written() -> Iterator[None]:
+    """Runs graphs as they were traced.
+
+    To rewrite them takes longer than the few runs of a check, and TensorFlow
+    2.21 fails to rewrite some that compute with the number of a row.
+    """
+    options = tf.config.optimizer
+    off = "disable_meta_optimizer"
+    before = options.get_experimental_options().get(off, False)
+    options.set_experimental_options({off: True})
+    try:
+        yield
+    finally:
+        options.set_experimental_options({off: before})
+
+
+def _parts(batch: int) -> np.ndarray:
+    """Returns the part of each example: random, but not its neighbour's."""
+    if batch == 2:
+        return np.arange(2)
+    steps = np.random.SeedSequence(0).generate_state(batch) % 2 + 1
+    steps[:3] = 1  # No part is empty.
+    return np.cumsum(steps) % 3
+
+
+def _gathered(outputs: Any, rows: tf.Tensor) -> Any:
+    """Returns the rows of all outputs, with those of their Keras masks."""
+
+    def gathered(leaf: Any) -> Any:
+        taken = tf.gather(leaf, rows)
+        mask = mask_of(leaf)
+        if mask is not None:
+            set_mask(taken, tf.gather(mask, rows))
+        return taken
+
+    return keras.tree.map_structure(gathered, outputs)
 
 
 def state_of(model: keras.Model) -> State:

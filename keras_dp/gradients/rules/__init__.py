@@ -15,6 +15,7 @@ from keras_dp.gradients.rules import (  # noqa: F401
     lora,
     prelu,
     recurrent,
+    reversible_embedding,
     rms_normalization,
     separable_conv,
     time_distributed,

@@ -10,15 +10,19 @@ from keras_dp.gradients.records.row_records import RowRecords
 @registry.register(keras.layers.Embedding, registry.has_plain_kernel)
 def embedding(call: registry.LayerCall) -> registry.Gradients:
     """Returns the gradients of the table `[rows, width]`."""
+    return [(call.layer.embeddings, row_records(call))]
+
+
+def row_records(call: registry.LayerCall) -> RowRecords:
+    """Returns the updates of the rows that a call looked up."""
     layer, (cotangent,) = call.layer, call.cotangents
     rows, width = layer.embeddings.shape
     ids = tf.cast(call.inputs, tf.int32)
     ids = tf.where(ids < 0, ids + rows, ids)  # As `keras.ops.take` counts.
     batch = cotangent.shape[0]
-    records = RowRecords(
+    return RowRecords(
         tf.reshape(ids, [batch, -1]),
         tf.reshape(cotangent, [batch, -1, width]),
         rows,
         static_shapes=call.static_shapes,
     )
-    return [(layer.embeddings, records)]

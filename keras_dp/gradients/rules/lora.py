@@ -16,6 +16,7 @@ import keras
 import tensorflow as tf
 
 from keras_dp.gradients import registry
+from keras_dp.gradients.layer_calls import trained_variables
 from keras_dp.gradients.records.records import in_float
 from keras_dp.gradients.rules.convolution import convolution
 from keras_dp.gradients.rules.convolution_layers import channels_last
@@ -50,7 +51,7 @@ def _adapted(layer: keras.Layer) -> bool:
 def _trains_only(layer: keras.Layer, *variables: keras.Variable | None) -> bool:
     """Whether nothing else is trained, in the layer and inside of it."""
     allowed = {id(variable) for variable in variables}
-    return all(id(each) in allowed for each in layer.trainable_variables)
+    return all(id(each) in allowed for each in trained_variables(layer))
 
 
 def _quantized(layer: keras.Layer) -> bool:

@@ -71,8 +71,10 @@ def check_none_refused(refused: list[tuple[keras.Layer, str]]) -> None:
     paths: dict[str, list[str]] = {}
     for layer, reason in refused:
         known = paths.setdefault(reason, [])
-        if layer.path not in known:
-            known.append(layer.path)
+        # Keras gives a layer its path when it is built; some never are.
+        path = layer.path or layer.name
+        if path not in known:
+            known.append(path)
     raise UnsupportedLayerError(
         "The model has layers that cannot be trained privately.\n"
         + "\n".join(
@@ -96,12 +98,23 @@ def _reasons(layer: keras.Layer) -> Iterator[str]:
             "the gradient of one depends on others. Remove it; other "
             "augmentation is unaffected."
         )
+    if _shares_draws(layer):
+        yield (
+            "its noise_shape is 1 for the examples: all of a batch share one "
+            "draw, so that a record changes that of others where it changes "
+            "the number of batches. Give noise_shape None as its first entry."
+        )
     if is_rematerialized(layer):
         yield (
             "it is called again in the backward pass, where its output cannot "
             "be hooked, because it was made in a keras.RematScope. Make it "
             "outside of the scope."
         )
+
+
+def _shares_draws(layer: keras.Layer) -> bool:
+    shape = getattr(layer, "noise_shape", None)
+    return isinstance(shape, tuple | list) and shape[:1] in ((1,), [1])
 
 
 def _reasons_not_to_release(layer: keras.Layer) -> Iterator[str]:

@@ -1,0 +1,67 @@
+"""The rule of `ReversibleEmbedding`, whose table may project outputs, too."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_dp.gradients import registry
+from keras_dp.gradients.records.outer_product_records import (
+    Arrangement,
+    OuterProductRecords,
+)
+from keras_dp.gradients.records.tied_table_records import TiedTableRecords
+from keras_dp.gradients.rules.embedding import row_records
+
+
+def _observed(
+    layer: keras.Layer,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    watch: registry.Watch,
+) -> registry.Observed:
+    """Calls the layer, and watches the logits before they are capped."""
+    cap, reverse = layer.logit_soft_cap, is_reversed(args, kwargs)
+    vars(layer)["logit_soft_cap"] = None
+    try:
+        outputs = type(layer).call(layer, *args, **kwargs)
+    finally:
+        vars(layer)["logit_soft_cap"] = cap
+    watch([outputs])
+    watched = outputs
+    if reverse and cap is not None:
+        outputs = keras.ops.multiply(
+            keras.ops.tanh(keras.ops.divide(outputs, cap)), cap
+        )
+    return registry.Observed(outputs, [watched], None)
+
+
+def is_reversed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call projects by the table, and looks nothing up."""
+    return bool(args[1] if len(args) > 1 else kwargs.get("reverse", False))
+
+
+@registry.register(
+    keras.layers.ReversibleEmbedding,
+    registry.has_plain_kernel,
+    observe=_observed,
+)
+def reversible_embedding(call: registry.LayerCall) -> registry.Gradients:
+    """Returns the gradients of the table `[rows, width]`, for either use."""
+    layer, (cotangent,) = call.layer, call.cotangents
+    if not is_reversed(call.args, call.kwargs):
+        return [(layer.embeddings, TiedTableRecords(row_records(call), None))]
+    rows, width = layer.embeddings.shape
+    batch = cotangent.shape[0]
+    outs = tf.reshape(cotangent, [batch, 1, -1, rows])
+    inputs = tf.cast(call.inputs, cotangent.dtype)  # As `reverse_dtype` asks.
+    ins = tf.reshape(inputs, [batch, 1, -1, width])
+    if layer.tie_weights:
+        shape = (rows, width)
+        products = OuterProductRecords(
+            outs, ins, Arrangement(shape, (0, 1), shape)
+        )
+        return [(layer.embeddings, TiedTableRecords(None, products))]
+    shape = (width, rows)
+    kernel = OuterProductRecords(ins, outs, Arrangement(shape, (0, 1), shape))
+    return [(layer.reverse_embeddings, kernel)]
