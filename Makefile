@@ -12,13 +12,15 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 # files come first, so that both workers end together.
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile \
   --no-loadscope-reorder
-REQUIREMENTS := $(wildcard requirements/*.txt) pyproject.toml
+DOCS := requirements/docs.txt
+REQUIREMENTS := $(filter-out $(DOCS),$(wildcard requirements/*.txt)) \
+  pyproject.toml
 # TensorFlow's C++ code logs its build options at every start otherwise.
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 # Each process that a test starts would compile all sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help env demo quick test test-full format lint types clean
+.PHONY: help env demo quick test test-full docs format lint types clean
 
 help:  ## List the targets.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -31,6 +33,9 @@ $(VENV)/.installed: $(REQUIREMENTS)
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) -r requirements/$(TENSORFLOW).txt -r requirements/runtime.txt \
 	  -r requirements/dev.txt
+	# Its tensorflow-text needs the package `tensorflow`, whose files would
+	# overwrite those of tensorflow-cpu; models without tokenizers do not.
+	$(PIP) --no-deps -r requirements/keras_hub.txt
 	$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -43,8 +48,18 @@ quick: env  ## Run the unit tests that need no TensorFlow, within a minute.
 test: env format lint types  ## Check style and types, run all but the longest tests.
 	$(PYTEST) --tier standard
 
+# In two runs: the graphs that TensorFlow keeps grow to 14 GB in a worker.
 test-full: env format lint types  ## Check style and types, run every test.
-	$(PYTEST) --tier full
+	$(PYTEST) --tier full keras_dp tests/integration
+	$(PYTEST) --tier full tests/oracle tests/property tests/statistical tests/unit
+
+docs: $(VENV)/.docs-installed  ## Build the site in out/site, offline.
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "Open out/site/index.html"
+
+$(VENV)/.docs-installed: $(VENV)/.installed $(DOCS)
+	$(PIP) -r $(DOCS)
+	@touch $@
 
 format:
 	$(BIN)/ruff format --check .

@@ -244,10 +244,10 @@ CASES = {
     ),
     "ReversibleEmbedding": Case(
         lambda: layers.ReversibleEmbedding(7, 3),
-        FALLBACK,
+        RULE,
         (IDS,),
-        "A table per example: lower the physical batch, or use an "
-        "`Embedding` and a `Dense`.",
+        "The table may look rows up and project, in one model: no gradient of "
+        "its size per example.",
         _reversed,
     ),
     "STFTSpectrogram": Case(
@@ -405,29 +405,29 @@ def _listed(title: str, names: list[str], text: str) -> str:
 
 _HEAD = """# Layers
 
-How the gradients of each layer of Keras 3.15 follow per example. The table is
-written from `tests/layer_table.py`, and each row is compared with a loop over
-single examples by `tests/unit/test_layer_table.py`, with XLA and without.
+This page says how the per-example gradients of each layer of Keras 3.15 are
+computed. `tests/layer_table.py` writes the table, and
+`tests/unit/test_layer_table.py` compares each row with a loop over single
+examples, with XLA and without.
 
-* *rule*: from the inputs of the layer and one backward pass over the batch;
-  gradients are built per example only where that is cheapest.
-* *fallback*: the layer is called again on each example, vectorized. It takes
-  the memory of its own gradients times the physical batch. So is every layer
-  of yours that owns weights; layers without weights, and models or layers that
-  only call others, need nothing.
-* *refused*: `UnsupportedLayerError`, with the remedy.
+* *rule*: the gradients follow from the inputs of the layer and one backward
+  pass over the batch. They are built per example only where that is cheapest.
+* *fallback*: the layer is called again on each example, vectorized. This takes
+  the memory of the layer's gradients times the physical batch. The same holds
+  for every layer of your own that owns weights. Layers without weights, and
+  models or layers that only call others, need nothing.
+* *refused*: training raises `UnsupportedLayerError`, which names the remedy.
 
 A layer with `trainable = False` costs nothing but its forward pass, and the
 backward pass ends at the lowest layer that is trained.
 """
 _WEIGHTLESS = (
-    "Nothing is needed for these. What preprocessing layers adapt to (their "
-    "`adapt`) is not private: adapt to public data, or with "
-    "`keras_dp.preprocessing`."
+    "These layers need nothing. Keras's `adapt` of a preprocessing layer is "
+    "not private: adapt to public data, or with `keras_dp.preprocessing`."
 )
 _MIXED = (
-    "Refused: each output depends on several examples, so that no clip bounds "
-    "what one of them changes."
+    "These layers are refused: each output depends on several examples, so no "
+    "clip bounds what one of them changes."
 )
 _OTHERS = (
     "Their weights are not seen by TensorFlow's gradients, or are not trained."

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import keras
 import numpy as np
+import tensorflow as tf
 from keras import layers
 
 
@@ -65,6 +66,46 @@ def _transformer():
     x = x + layers.Dense(8)(layers.Dense(16, activation="gelu")(x))
     x = layers.GlobalAveragePooling1D()(layers.LayerNormalization()(x))
     return keras.Model(ids, layers.Dense(3)(x))
+
+
+def _language_model(calls=1, **options):
+    """A causal language model, whose table projects, too, unless it is told."""
+
+    def make():
+        ids = keras.Input((6,), dtype="int32")
+        table = layers.ReversibleEmbedding(11, 8, **options)
+        x = table(ids)
+        for _ in range(calls - 1):
+            x = x + table(ids[:, ::-1])
+        x = layers.LayerNormalization()(layers.Dense(8, "tanh")(x))
+        logits = [table(x, reverse=True) for _ in range(calls)]
+        return keras.Model(ids, layers.add(logits) if calls > 1 else logits[0])
+
+    return make
+
+
+class _Renamed(layers.Dense):
+    """Computes what `Dense` does."""
+
+    def __init__(self, units, **options):
+        super().__init__(units, activation="tanh", **options)
+
+    def units_doubled(self):
+        return 2 * self.units
+
+
+def _trained_inside_of_frozen():
+    """As KerasHub's `enable_lora` leaves a backbone."""
+    ids = keras.Input((6,), dtype="int32")
+    x = layers.Embedding(11, 8)(ids)
+    attention = layers.MultiHeadAttention(2, 4)
+    x = layers.GlobalAveragePooling1D()(attention(x, x))
+    model = keras.Model(ids, layers.Dense(3)(x))
+    for layer in model.layers[:-1]:
+        layer.trainable = False
+    attention.query_dense.trainable = True
+    attention.query_dense.enable_lora(2)
+    return model
 
 
 def _called_twice():
@@ -172,6 +213,111 @@ def _own_weights():
     model = OwnWeights()
     model.build((None, 6))
     return model
+
+
+class PastItsLayer(keras.Model):
+    """Multiplies by the table of its embedding, past the embedding's call."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = layers.Embedding(11, 8)
+        self.hidden = layers.Dense(8, activation="tanh")
+
+    def call(self, inputs):
+        hidden = self.hidden(self.table(inputs))
+        weights = keras.ops.transpose(self.table.embeddings)
+        return keras.ops.matmul(hidden, weights)
+
+
+def _past_its_layer():
+    model = PastItsLayer()
+    model(np.zeros((1, 6), "int32"))
+    return model
+
+
+class Around(layers.Layer):
+    """Has a weight of its own beside the layer inside of it.
+
+    It calls that layer, or multiplies by its kernel, or calls it in a loop.
+    """
+
+    def __init__(self, way, **options):
+        super().__init__(**options)
+        self.way = way
+        self.inside = layers.Dense(5, activation="tanh")
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(5,), initializer="ones")
+        self.inside.build(shape)
+
+    def call(self, inputs):
+        if self.way == "loop":
+            return self.scale * tf.map_fn(self.inside, inputs)
+        outputs = self.scale * self.inside(inputs)
+        if self.way == "kernel":
+            outputs += keras.ops.matmul(inputs, self.inside.kernel)
+        return outputs
+
+
+class Twice(layers.Layer):
+    """Calls layers that hold layers, and owns nothing."""
+
+    def __init__(self, *inside, **options):
+        super().__init__(**options)
+        self.inside = inside
+
+    def build(self, shape):
+        for layer in self.inside:
+            layer.build(shape)
+
+    def call(self, inputs):
+        for layer in self.inside:
+            inputs = layer(inputs)
+        return inputs
+
+
+class WithTraining(layers.Layer):
+    """Computes something else in training."""
+
+    def call(self, inputs, training=False):
+        return 2 * inputs if training else inputs
+
+
+class AroundTraining(layers.Layer):
+    """Owns a weight, and takes no argument that the layer inside takes."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.inside = WithTraining()
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(shape[-1],), initializer="ones")
+
+    def call(self, inputs):
+        return self.inside(keras.ops.tanh(inputs * self.scale))
+
+
+class OnItsWay(layers.Layer):
+    """Changes its inputs before Keras calls it."""
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(shape[-1],), initializer="ones")
+
+    def __call__(self, inputs, **options):
+        return super().__call__(keras.ops.tanh(inputs), **options)
+
+    def call(self, inputs):
+        return keras.ops.sin(inputs * self.scale)
+
+
+def _around(way):
+    return _sequential(
+        (4, 5),
+        lambda: [
+            Twice(Around(way), Twice(layers.Dense(5), Around("call"))),
+            layers.Dense(2),
+        ],
+    )
 
 
 def _frozen():
@@ -318,6 +464,74 @@ MODELS = [
         "conv_called_twice", _conv_called_twice, _normal(6, 6, 3), _normal(2)
     ),
     ModelCase("transformer", _transformer, _ids(11, 6), _ids(3), _SPARSE),
+    ModelCase(
+        "tied_table", _language_model(), _ids(11, 6), _ids(11, 6), _SPARSE
+    ),
+    ModelCase(
+        "tied_table_capped",
+        _language_model(logit_soft_cap=0.5),
+        _ids(11, 6),
+        _ids(11, 6),
+        _SPARSE,
+    ),
+    ModelCase(
+        "tied_table_called_often",
+        _language_model(calls=2),
+        _ids(11, 6),
+        _ids(11, 6),
+        _SPARSE,
+    ),
+    ModelCase(
+        "two_tables",
+        _language_model(tie_weights=False),
+        _ids(11, 6),
+        _ids(11, 6),
+        _SPARSE,
+    ),
+    ModelCase(
+        "past_its_layer",
+        _past_its_layer,
+        _ids(11, 6),
+        _ids(11, 6),
+        _SPARSE,
+    ),
+    *(
+        ModelCase(
+            f"around_{way}",
+            _around(way),
+            _normal(4, 5),
+            _normal(4, 2),
+            fallbacks=("Around", "Around"),
+        )
+        for way in ("call", "kernel", "loop")
+    ),
+    ModelCase(
+        "around_training",
+        _sequential((5,), lambda: [AroundTraining(), layers.Dense(2)]),
+        _normal(5),
+        _normal(2),
+        fallbacks=("AroundTraining",),
+    ),
+    ModelCase(
+        "call_of_its_own",
+        _sequential((5,), lambda: [OnItsWay(), layers.Dense(2)]),
+        _normal(5),
+        _normal(2),
+        fallbacks=("OnItsWay",),
+    ),
+    ModelCase(
+        "subclass",
+        _sequential((5,), lambda: [_Renamed(4), layers.Dense(2)]),
+        _normal(5),
+        _normal(2),
+    ),
+    ModelCase(
+        "trained_inside_of_frozen",
+        _trained_inside_of_frozen,
+        _ids(11, 6),
+        _ids(3),
+        _SPARSE,
+    ),
     ModelCase(
         "embedding_long",
         _sequential(

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_dp.gradients import GradientEngine, example_losses
+from keras_dp.gradients import GradientEngine, example_losses, registry
 from keras_dp.gradients.records.outer_product_records import (
     OuterProductRecords,
 )
@@ -68,10 +68,15 @@ def _assert_agrees(case, mode, *weight, of_zero=()):
 
 
 def _comparisons():
-    """Every model once, and some of them in every mode."""
+    """Every model eagerly and by XLA, and some of them in every mode.
+
+    Graphs that XLA does not compile take the ways that eager passes take.
+    """
     for case in MODELS:
         for mode in MODES:
             again = mode != "eager" and case.name not in REPRESENTATIVE
+            if again and mode == "graph":
+                continue
             marks = [pytest.mark.full] if again else []
             yield pytest.param(
                 case, mode, id=f"{case.name}-{mode}", marks=marks
@@ -101,6 +106,31 @@ def test_the_expected_layers_have_rules(case: ModelCase) -> None:
     )
 
     assert without == sorted(case.fallbacks)
+
+
+@pytest.mark.parametrize(
+    ("name", "one_hook"),
+    [
+        ("past_its_layer", ["PastItsLayer"]),
+        ("around_call", []),
+        ("around_kernel", ["Around"]),
+        ("around_loop", ["Around"]),
+    ],
+)
+def test_uses_past_a_hook_are_seen(name: str, one_hook: list[str]) -> None:
+    """No more layers have one hook for all inside than must have one."""
+    case = next(case for case in MODELS if case.name == name)
+    model = case.make()
+    engine = GradientEngine(model)
+    x, _ = case.data(BATCH)
+
+    engine.hooked_pass(x, lambda outputs: tf.reduce_sum(outputs, [1, 2]), BATCH)
+
+    assert one_hook == [
+        type(hook.layer).__name__
+        for hook in engine.hooks
+        if hook.rule is None and not hook.is_apart
+    ]
 
 
 @pytest.mark.parametrize("question", ["weighted_sum", "materialize"])
@@ -137,16 +167,43 @@ def test_examples_in_another_order_are_found(question, monkeypatch) -> None:
         _assert_agrees(MODELS[0], "eager")
 
 
-def test_a_subclass_of_a_layer_does_not_inherit_its_rule() -> None:
-    class Doubled(keras.layers.Dense):
-        def call(self, inputs):
-            return 2 * super().call(inputs)
+def _doubled(self, inputs):
+    return 2 * keras.layers.Dense.call(self, inputs)
 
-    layer = Doubled(3)
-    layer.build((None, 2))
 
-    assert rule_for(layer) is None
-    assert rule_for(keras.layers.Dense(3)) is not None
+class _Doubles:
+    call = _doubled
+
+
+@pytest.mark.parametrize(
+    ("bases", "members"),
+    [
+        ((), {"call": _doubled}),
+        ((), {"__call__": _doubled}),
+        ((), {"kernel": property(lambda self: 2 * self._kernel)}),
+        ((), {"bias": property(lambda self: 0.0)}),
+        ((), {"units": 3}),
+        ((), {"__getattr__": lambda self, name: 0.0}),
+        ((_Doubles,), {}),
+    ],
+)
+def test_a_subclass_that_changes_its_layer_has_no_rule(bases, members) -> None:
+    subclass = type("Changed", (*bases, keras.layers.Dense), members)
+
+    assert registry._ruled_class(subclass) is None
+
+
+def test_a_subclass_that_changes_nothing_inherits_the_rule() -> None:
+    def build(self, input_shape):
+        keras.layers.Dense.build(self, input_shape)
+
+    def of_three(cls):
+        return cls(3)
+
+    members = {"build": build, "of_three": classmethod(of_three)}
+    subclass = type("Same", (keras.layers.Dense,), members)
+
+    assert rule_for(subclass.of_three()) is rule_for(keras.layers.Dense(3))
 
 
 def test_float64_models_keep_their_precision() -> None:
