@@ -29,15 +29,24 @@ from keras_dp.ledger.noise_families import StudentTNoise
 from keras_dp.noise import discrete_gaussian, samplers, seeds
 from keras_dp.optimizers import dp_optimizer, private_round
 from keras_dp.sampling import (
+    AllocatedBatches,
+    FixedMicrobatches,
     FixedSizeBatches,
     PoissonBatches,
     RandomMicrobatches,
     ShuffledBatches,
+    UserBatches,
     layouts,
     sampler,
+    user_batches,
 )
 from keras_dp.sampling.bernoulli_draw import BernoulliDraw
-from keras_dp.training import batch_computation, recording, side_queries
+from keras_dp.training import (
+    batch_computation,
+    recording,
+    sample_sums,
+    side_queries,
+)
 from tests.audited import X, Y, average, samples, training
 
 Patch = pytest.MonkeyPatch
@@ -252,6 +261,22 @@ def _(patch):
     patch.setattr(layouts.Slots, "bound_factor", 1)
 
 
+@mutant(
+    "clip",
+    "records of earlier physical batches count twice",
+    source=lambda: samples(physical_batch_size=8),
+)
+def _(patch):
+    around(
+        patch,
+        sample_sums.SampleSums,
+        "read",
+        lambda f: (
+            lambda self: tf.nest.map_structure(lambda leaf: 2 * leaf, f(self))
+        ),
+    )
+
+
 # Gradients.
 
 
@@ -321,6 +346,50 @@ def _(patch):
     "user",
     "a layer computes over the batch, and the self-check is off",
     lambda: centred(self_check_examples=0),
+)
+def _(patch):
+    pass
+
+
+class CentredOnLargeBatch(keras.layers.Layer):
+    """A layer in which the records of large batches interact."""
+
+    def call(self, inputs):
+        """Subtracts the mean where a batch has more than 16 rows."""
+        if inputs.shape[0] is None or inputs.shape[0] <= 16:
+            return inputs
+        return inputs - keras.ops.mean(inputs, axis=0)
+
+
+class ScaledByOutliers(keras.layers.Layer):
+    """A layer in which a record far away moves the others."""
+
+    def call(self, inputs):
+        """Counts the entries far away."""
+        far = keras.ops.cast(keras.ops.abs(inputs) > 100, inputs.dtype)
+        return inputs * (1 + 0.01 * keras.ops.sum(far))
+
+
+def behind(layer):
+    """Returns a training of a model with a layer in front."""
+    layers = keras.layers
+    stack = [keras.Input((3,)), layer, layers.Dense(1)]
+    return training(keras.Sequential(stack))
+
+
+@mutant(
+    "user",
+    "a layer computes over batches of more than 16 rows",
+    lambda: behind(CentredOnLargeBatch()),
+)
+def _(patch):
+    pass
+
+
+@mutant(
+    "user",
+    "a layer scales a batch by how many records are far",
+    lambda: behind(ScaledByOutliers()),
 )
 def _(patch):
     pass
@@ -1014,3 +1083,119 @@ def _(patch):
 )
 def _(patch):
     patch.setattr(layouts.Truncated, "draw", layouts.Groups.draw)
+
+
+@mutant(
+    "draw",
+    "truncated samples are drawn twice as often",
+    source=lambda: samples(truncate_at=60),
+)
+def _(patch):
+    MUTANTS["records are drawn twice as often"].plant(patch)
+
+
+@mutant(
+    "draw",
+    "one record is in every sample of fixed size",
+    source=lambda: FixedSizeBatches((X, Y), sample_size=20),
+)
+def _(patch):
+    from keras_dp.sampling import fixed_size_batches
+
+    def with_first(random_subset):
+        def drawn(size, population, words):
+            rest = random_subset(size - 1, population - 1, words) + 1
+            return np.append(rest, 0)
+
+        return drawn
+
+    around(patch, fixed_size_batches, "random_subset", with_first)
+
+
+@mutant(
+    "draw",
+    "a record is in more batches of a pass than allocated",
+    source=lambda: AllocatedBatches((X, Y), batches=10),
+)
+def _(patch):
+    from keras_dp.sampling import allocated_batches
+
+    def again(random_subsets):
+        def picked(population, size, of, words):
+            found = random_subsets(population, size, of, words)
+            return np.repeat(found[: population // 2], 2, axis=0)
+
+        return picked
+
+    around(patch, allocated_batches, "random_subsets", again)
+    around(
+        patch,
+        allocated_batches,
+        "in_random_rows",
+        lambda f: lambda units, *rest: f(units // 2, *rest),
+    )
+
+
+def of_users():
+    """Returns samples of 50 users with 4 records, of which 3 take part."""
+    return UserBatches(
+        (X, Y),
+        user_ids=np.arange(200) % 50,
+        sampling_probability=0.2,
+        records_per_user=3,
+        physical_batch_size=60,
+    )
+
+
+@mutant("draw", "a user takes part with one record too many", source=of_users)
+def _(patch):
+    around(
+        patch,
+        user_batches,
+        "Users",
+        lambda make: lambda ids, q, records: make(ids, q, records + 1),
+    )
+
+
+@mutant("draw", "a user takes part without a record", source=of_users)
+def _(patch):
+    def without_one(draw):
+        def drawn(self, *args):
+            rows = draw(self, *args)
+            return np.where(rows % 50 == rows, -1, rows)
+
+        return drawn
+
+    around(patch, user_batches.Users, "draw", without_one)
+
+
+@mutant("draw", "rows of a user hold a record of another", source=of_users)
+def _(patch):
+    around(
+        patch,
+        user_batches.Users,
+        "draw",
+        lambda f: lambda self, *args: np.roll(f(self, *args), 1, axis=1),
+    )
+
+
+@mutant("draw", "a user is drawn twice as often", source=of_users)
+def _(patch):
+    MUTANTS["records are drawn twice as often"].plant(patch)
+
+
+@mutant(
+    "draw",
+    "a microbatch is drawn without its last record",
+    lambda: training(unit="microbatch", private_metrics={}),
+    lambda: samples(microbatches=FixedMicrobatches(size=2)),
+)
+def _(patch):
+    def without_one(draw):
+        def drawn(self, *args):
+            rows = draw(self, *args)
+            return np.where(rows == 199, -1, rows)
+
+        return drawn
+
+    around(patch, layouts.Groups, "draw", without_one)

@@ -36,9 +36,9 @@ class Judgement:
     def sentence(self) -> str:
         """Both bounds as one line; the lower one is rounded down."""
         verdict = self.record.verdict
-        lower = math.floor(verdict.epsilon * 1e4) / 1e4
         text = (
-            f"Audit in row {self.record.number}: epsilon >= {lower:.4f} with "
+            f"Audit in row {self.record.number}: epsilon >= "
+            f"{rounded_down(verdict.epsilon)} with "
             f"{100 * verdict.confidence:.6g} % confidence by "
             f"{verdict.estimator}, certified epsilon <= "
             f"{rounded_up(self.certified.epsilon)}, at delta = "
@@ -61,6 +61,11 @@ class Judgement:
             "an assumption of the audit fails, or it is the one of "
             f"{often:.3g} correct trainings for which such an audit is wrong."
         )
+
+
+def rounded_down(epsilon: float) -> str:
+    """Returns a lower bound with four digits, rounded down."""
+    return f"{math.floor(epsilon * 1e4) / 1e4:.4f}"
 
 
 def write_verdict(

@@ -86,7 +86,7 @@ class Verdict:
         estimator: The name of the test that gave the bound.
         statistic: The counts or the measurement, in words.
         epsilon: A lower bound, finite and >= 0. 0 says nothing.
-        delta: At which epsilon is given, in [0, 1).
+        delta: The delta at which `epsilon` holds, in [0, 1).
         confidence: The chance at which the bound holds, in (0, 1).
         neighbours: The adjacency relation, of the change that one canary
             makes.
@@ -97,7 +97,7 @@ class Verdict:
         runs: The numbers of the runs whose releases were looked at; empty for
             all rounds.
         seal_row: A seal. The verdict speaks of the rows before it.
-        seal_hash: Its hash.
+        seal_hash: Hash of that seal.
         opening: The commitment to the canaries; `None` without one.
     """
 

@@ -81,7 +81,8 @@ class CoordinateBounds:
             counts: Shape `[levels]`, integers >= 1.
 
         Raises:
-            ValueError: The arrays are not so.
+            ValueError: An array has another shape, or a value that its
+                argument does not allow.
         """
         exact = np.asarray(levels, np.float64)
         if exact.ndim != 2 or np.shape(counts) != exact.shape[1:]:

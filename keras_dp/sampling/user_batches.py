@@ -110,6 +110,10 @@ class UserBatches(Sampler):
             numbers, float(sampling_probability), int(records_per_user)
         )
         self.records_per_user = int(records_per_user)
+        # In as few bytes as hold a number.
+        self._users_of_records = numbers.astype(
+            np.min_scalar_type(self._users.count)
+        )
         self._set_sizes(
             physical_batch_size,
             rounds_per_epoch,
@@ -141,6 +145,11 @@ class UserBatches(Sampler):
     @override
     def unit(self) -> str:
         return "user"
+
+    @property
+    def users_of_records(self) -> Integers:
+        """The number of the user of each record, from 0 on, `[N]`. Secret."""
+        return self._users_of_records.astype(np.int64)
 
     @property
     @override

@@ -101,6 +101,12 @@ SAMPLERS = {
         sampling_probability=0.2,
         records_per_user=3,
     ),
+    "users of other sizes": lambda: UserBatches(
+        (X, Y),
+        user_ids=np.arange(200) ** 2 % 67,
+        sampling_probability=0.2,
+        records_per_user=5,
+    ),
     "weights of examples": lambda: PoissonBatches(
         (X, Y, np.ones(200, "float32")), sampling_probability=0.1
     ),

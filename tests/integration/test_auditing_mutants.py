@@ -10,7 +10,8 @@ from keras_dp.training import rehearsal
 from tests.audit_mutants import MUTANTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "auditing.md"
-TABLE = PAGE.read_text("utf-8").split("| Where | Fault | Found by |")[1]
+TEXT = PAGE.read_text("utf-8")
+TABLE = TEXT.split("| Where | Fault | Found by |")[1].split("\n\n")[0]
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
     for line in TABLE.splitlines()[2:]

@@ -4,13 +4,19 @@ import itertools
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import scipy.stats
 
 from keras_dp import ledger
 from keras_dp.auditing.replay.noise import FALSE_ALARM
-from keras_dp.sampling import Sampler
+from keras_dp.sampling import FixedMicrobatches, Sampler, UserBatches
+from keras_dp.sampling.sampler import Draw
+
+Integers = npt.NDArray[np.int64]
 
 _DRAWS = 200_000
+# The rows of a user are drawn one user after the other.
+_DRAWS_OF_USERS = 20_000
 _MOST_ROUNDS = 400
 
 
@@ -22,8 +28,9 @@ def departures(samples: Sampler) -> list[str]:
     Args:
         samples: Draws as for a training.
     """
+    number = _DRAWS_OF_USERS if samples.unit == "user" else _DRAWS
     rounds = int(
-        np.clip(_DRAWS // max(1, samples.expected_sample_size), 8, _MOST_ROUNDS)
+        np.clip(number // max(1, samples.expected_sample_size), 8, _MOST_ROUNDS)
     )
     draws = list(itertools.islice(samples.draws(), rounds))
     taken = [draw.rows[draw.rows >= 0] for draw in draws]
@@ -40,29 +47,90 @@ def departures(samples: Sampler) -> list[str]:
         and samples.expected_sample_size < samples.population_size
     ):
         found.append("two iterators draw the same samples")
+    owners = _owners(samples)
+    if owners is None:
+        return found
+    if samples.unit != "example":
+        found += _whole_units(samples, owners, draws)
     event: Any = samples.sampling_of(draws[0].of)
-    sizes = np.array([len(rows) for rows in taken])
+    units = [np.unique(owners[rows]) for rows in taken]
+    sizes = np.array([len(each) for each in units])
+    count = int(owners.max()) + 1
     if isinstance(event, ledger.PoissonSampling):
-        found += _poisson(samples, event.probability, taken)
+        found += _poisson(sizes, count, event.probability)
+        found += _shares(units, count, event.probability)
     elif isinstance(event, ledger.TruncatedPoissonSampling):
         if sizes.max() > event.batch_size:
             found.append("a sample holds more records than the event says")
+        found += _shares(units, count, event.probability, exactly=False)
     elif isinstance(event, ledger.FixedSizeWithoutReplacement):
         if set(sizes) != {event.sample_size}:
             found.append("a sample has another size than the event says")
+        found += _shares(units, count, event.sample_size / count)
     elif isinstance(event, ledger.DisjointBatches):
-        found += _disjoint(draws)
+        found += _passes(draws, most=1)
+    elif isinstance(event, ledger.RandomAllocation):
+        found += _passes(draws, most=event.batches_per_record)
+        share = event.batches_per_record / event.batches
+        found += _shares(units, count, share)
     return found
 
 
-def _poisson(samples: Sampler, probability: float, taken: Any) -> list[str]:
-    """Compares sizes and shares of records with independent coins."""
+def _owners(samples: Sampler) -> Integers | None:
+    """Returns the unit of each record that is drawn from, if it is known."""
+    count = len(samples.positions)
+    if isinstance(samples, UserBatches):
+        return samples.users_of_records
+    if samples.unit == "example":
+        return np.arange(count)
+    if samples.unit == FixedMicrobatches.unit and samples.microbatches:
+        return np.arange(count) // samples.microbatches.rows
+    return None
+
+
+def _whole_units(
+    samples: Sampler, owners: Integers, draws: list[Draw]
+) -> list[str]:
+    """Compares the rows that make one record of the query with its unit.
+
+    A user takes part with all records or with `records_per_user` of them, a
+    microbatch with all; nobody else's are among them, and nowhere else is
+    one of theirs.
+    """
     layout = samples.microbatches
-    units = len(samples.positions)
-    if layout is not None or samples.unit == "user":
-        return []  # Rows are drawn together.
+    if layout is None:
+        return ["rows of one unit do not stand together"]
+    most = getattr(samples, "records_per_user", layout.rows)
+    sizes = np.minimum(np.bincount(owners), most)
+    found = set()
+    for draw in draws:
+        groups = draw.rows.reshape(-1, layout.rows)
+        groups = groups[(groups >= 0).any(axis=1)]
+        present = groups >= 0
+        # Padding has the owner of the first record that is there.
+        first = np.take_along_axis(
+            groups, np.argmax(present, axis=1)[:, np.newaxis], axis=1
+        )
+        own = owners[np.where(present, groups, first)]
+        kind = samples.unit
+        if (own != own[:, :1]).any():
+            found.add(f"rows of one {kind} hold records of another")
+        if len(np.unique(own[:, 0])) < len(own):
+            found.add(f"a {kind} is in one sample twice")
+        records = present.sum(axis=1)
+        if (records > most).any():
+            found.add(
+                f"a {kind} takes part with more than {most} records, the most "
+                "that it may"
+            )
+        if (records < sizes[own[:, 0]]).any():
+            found.add(f"a {kind} takes part with some of its records only")
+    return sorted(found)
+
+
+def _poisson(sizes: Integers, units: int, probability: float) -> list[str]:
+    """Compares sizes of samples with those of independent coins."""
     found = []
-    sizes = np.array([len(rows) for rows in taken])
     trials = units * len(sizes)
     total = int(sizes.sum())
     chances = (
@@ -80,20 +148,37 @@ def _poisson(samples: Sampler, probability: float, taken: Any) -> list[str]:
         chance = scipy.stats.chi2.cdf(spread, len(sizes))
         if min(chance, 1 - chance) < FALSE_ALARM:
             found.append("sizes of samples do not vary as independent draws do")
-    counts = np.bincount(np.concatenate(taken), minlength=units)
-    most = scipy.stats.binom.isf(FALSE_ALARM / units, len(sizes), probability)
-    least = scipy.stats.binom.ppf(FALSE_ALARM / units, len(sizes), probability)
-    if counts.max() > most or counts.min() < least:
-        found.append("some records take part more often than others")
     return found
 
 
-def _disjoint(draws: Any) -> list[str]:
+def _shares(
+    taken: list[Integers], units: int, share: float, *, exactly: bool = True
+) -> list[str]:
+    """Compares how often each unit takes part with its chance.
+
+    Args:
+        taken: The units in each sample.
+        units: How many there are.
+        share: The chance of each to be in a sample.
+        exactly: Whether none may take part less often.
+    """
+    rounds = len(taken)
+    counts = np.bincount(np.concatenate(taken), minlength=units)
+    most = scipy.stats.binom.isf(FALSE_ALARM / units, rounds, share)
+    least = scipy.stats.binom.ppf(FALSE_ALARM / units, rounds, share)
+    if counts.max() > most or (exactly and counts.min() < least):
+        return ["some records take part more often than the event says"]
+    return []
+
+
+def _passes(draws: list[Draw], most: int) -> list[str]:
+    """Counts in how many batches of one pass a record stands."""
     passes: dict[Any, list[Any]] = {}
     for draw in draws:
         rows = draw.rows[draw.rows >= 0]
-        passes.setdefault((draw.of.number, draw.of.low), []).append(rows)
-    together = [np.concatenate(rows) for rows in passes.values()]
-    if any(len(np.unique(rows)) < len(rows) for rows in together):
-        return ["a record stands in two batches of one pass"]
+        passes.setdefault(draw.of.epoch_id, []).append(rows)
+    together = (np.bincount(np.concatenate(r)) for r in passes.values())
+    if any(counts.max(initial=0) > most for counts in together):
+        times = "one batch" if most == 1 else f"{most} batches"
+        return [f"a record stands in more than {times} of one pass"]
     return []

@@ -109,7 +109,7 @@ def check(
     first = _first_batch(adapter)
     batch = small_batch(first, group, group * records)
     try:
-        with Rehearsal(private_model, adapter).begun(batch) as rehearsal:
+        with Rehearsal(private_model, adapter).begun(first, batch) as rehearsal:
             _look_at_rounds(rehearsal, batch, group, adapter, found)
             _look_at_noise(rehearsal, batch, found)
     except (
@@ -194,8 +194,14 @@ def _look_at_rounds(
             _compare_flow(
                 base, other, where, rehearsal.shows_raw_metrics, found
             )
+            if present and len(own) == group:
+                alone = rehearsal.run(only(changed, own), repeats_answers=True)
+                _compare_parts((other, base, alone), where, found)
         whole = own[0] - own[0] % group + np.arange(group)
         _look_at_independence(rehearsal, batch, whole, found)
+    if _splits_samples(adapter.source):
+        parts = without(batch, own), only(batch, own)
+        _look_at_split_sample(rehearsal, batch, parts, found)
     for name, share in shares.items():
         found.measured.append(
             f"a record moved the sum of {name!r} by at most "
@@ -359,30 +365,75 @@ def _look_at_independence(
 ) -> None:
     """Compares the sum of all with the others, and with one alone."""
     for loose in (False, True):
-        everything, others, alone = (
-            [
-                sensitivity.sum_of(each)
-                for each in rehearsal.run(step, loose=loose).mechanisms
-            ]
+        whole, others, alone = (
+            rehearsal.run(step, loose=loose)
             for step in (batch, without(batch, own), only(batch, own))
         )
-        events = rehearsal.run(batch).events
-        for event, whole, rest, single in zip(
-            events, everything, others, alone, strict=False
-        ):
-            apart = sensitivity.norm(
-                [w - r - s for w, r, s in zip(whole, rest, single, strict=True)]
+        _compare_parts((whole, others, alone), "a record", found)
+
+
+def _compare_parts(
+    of: tuple[Observation, Observation, Observation],
+    where: str,
+    found: _Findings,
+) -> None:
+    """Compares a sum over a sample with those over the others and one."""
+    for event, *mechanisms in zip(
+        of[0].events, *(each.mechanisms for each in of), strict=False
+    ):
+        whole, rest, single = map(sensitivity.sum_of, mechanisms)
+        size = np.max(
+            [sensitivity.norm(each) for each in (whole, rest, single)]
+        )
+        if not np.isfinite(size):
+            continue  # Which is a matter of sensitivity.
+        apart = sensitivity.norm(
+            [w - r - s for w, r, s in zip(whole, rest, single, strict=True)]
+        )
+        if not apart <= _ADDITIVE * size:
+            found.add(
+                "independence",
+                event.name,
+                f"{where} changes what the others contribute: the sum over a "
+                "sample is not that over its parts. Look for what is computed "
+                "over the batch, in layers, the loss, metrics or the query.",
             )
-            size = max(map(sensitivity.norm, (whole, rest, single)))
-            if np.isfinite(size) and not apart <= _ADDITIVE * size:
-                found.add(
-                    "independence",
-                    event.name,
-                    "a record changes what the others contribute: the sum "
-                    "over a sample is not that over its parts. Look for what "
-                    "is computed over the batch, in layers, the loss, metrics "
-                    "or the query.",
-                )
+
+
+def _splits_samples(source: Any) -> bool:
+    """Returns whether samples take several physical batches by design."""
+    return isinstance(source, Sampler) and (
+        source.physical_batch_size < source.expected_sample_size
+    )
+
+
+def _look_at_split_sample(
+    rehearsal: Rehearsal,
+    batch: PhysicalStep,
+    parts: tuple[PhysicalStep, PhysicalStep],
+    found: _Findings,
+) -> None:
+    """Compares a sample in one physical batch with the same in two."""
+    one, two = rehearsal.run(batch), rehearsal.run(*parts)
+    if one.events != two.events:
+        found.add(
+            "record",
+            "the ledger",
+            "a sample of two physical batches is recorded as another round "
+            "than in one batch.",
+        )
+    for event, *mechanisms in zip(
+        one.events, one.mechanisms, two.mechanisms, strict=False
+    ):
+        sums = [sensitivity.sum_of(each) for each in mechanisms]
+        apart = sensitivity.distance(*sums)
+        if not apart <= _ADDITIVE * max(map(sensitivity.norm, sums)):
+            found.add(
+                "independence",
+                event.name,
+                "a sample of two physical batches has another sum than in one "
+                "batch. Each record must be added once, whatever the batch.",
+            )
 
 
 def _look_at_noise(
