@@ -1,4 +1,4 @@
-"""Rényi differential privacy: a bound for all kinds of rounds but two."""
+"""Rényi differential privacy: a bound for all kinds of rounds but three."""
 
 import dataclasses
 import math
@@ -62,7 +62,7 @@ class RDP(Accountant):
     | fixed size, one record replaced | a bound (see `renyi.fixed_size`) |
     | discrete Gaussian | as above at integer orders (see `mechanisms`) |
     | encoded, any noise | to 1e-6 at `renyi.shifted_noise.ORDERS` |
-    | fixed size with replacement; sampled groups | none |
+    | fixed size with replacement; random allocation; sampled groups | none |
 
     Between the orders of discrete and encoded sums a chord bounds the log
     moment. Of more than 512 kinds of sampled rounds those that are alike are

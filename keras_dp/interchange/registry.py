@@ -26,6 +26,7 @@ from keras_dp.budgets import Guarantee, budget_of, guarantee
 from keras_dp.ledger import NonPrivateSum, PrivacyLedger, UnverifiedSampling
 
 TO_BE_FILLED_IN = "TO BE FILLED IN"
+"""Marks a field of a registry entry that no ledger knows."""
 
 _DIFFERENCES = {
     "add_or_remove_one": "one of them holds the data of one {unit} more",

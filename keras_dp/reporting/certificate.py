@@ -22,10 +22,12 @@ from typing import Any, Self
 from keras_dp._version import __version__
 from keras_dp.accountants.claim import rounded_up
 from keras_dp.accountants.normalize.adjacency import Neighbours
+from keras_dp.auditing.verdicts import judgements
 from keras_dp.budgets import guarantee
 from keras_dp.errors import LedgerFormatError, LedgerIntegrityError
 from keras_dp.ledger import Header, PrivacyLedger
 from keras_dp.ledger.canonical import canonical
+from keras_dp.reporting.contradictions import AuditSummary
 from keras_dp.reporting.wording import counted, moment, on_one_line
 
 _KIND = "keras_dp certificate"
@@ -47,6 +49,11 @@ class Certificate:
         delta: At which epsilon is given.
         neighbours: The adjacency relation; `None` without a guarantee.
         theorem: Covers epsilon.
+        audits: How many verdicts of audits there were up to the seal.
+        contradictions: How many of them found more than was certified.
+        audited_epsilon: The largest lower bound among them; 0 without any.
+        audited_delta: At which it is given; 0 without any.
+        audited_confidence: The chance at which it holds; 0 without any.
         issued: Seconds since 1970 (UTC).
         version: The version of keras_dp that issued it.
         public_key: The Ed25519 key of who signed, in hex; empty if nobody did.
@@ -62,6 +69,11 @@ class Certificate:
     delta: float
     neighbours: Neighbours | None
     theorem: str
+    audits: int
+    contradictions: int
+    audited_epsilon: float
+    audited_delta: float
+    audited_confidence: float
     issued: int
     version: str = __version__
     public_key: str = ""
@@ -171,6 +183,11 @@ class Certificate:
                 f"it held {again.rounds} rounds in {again.runs} runs, not "
                 f"{self.rounds} in {self.runs}"
             )
+        if self._audits != again._audits:
+            raise _differs(
+                f"of its audits the certificate says {self._audits.sentence!r} "
+                f"and the ledger {again._audits.sentence!r}"
+            )
         if self.epsilon < again.epsilon - _TOLERANCE:
             raise _differs(
                 f"its epsilon was {again.epsilon:.6g}, not {self.epsilon:.6g}"
@@ -178,7 +195,7 @@ class Certificate:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The guarantee, its theorem, and how much it covers."""
+        """The guarantee, its theorem, how much it covers, and its audits."""
         header = Header.from_text(self.header)
         relation = "no adjacency relation is supported by all rounds"
         if self.neighbours is not None:
@@ -194,6 +211,17 @@ class Certificate:
             f"It covers {rounds} in {runs} of the data set "
             f"{on_one_line(header.dataset)}, up to row {self.seal_row}, "
             f"{moment(self.issued)} UTC.",
+            self._audits.sentence,
+        )
+
+    @property
+    def _audits(self) -> AuditSummary:
+        return AuditSummary(
+            self.audits,
+            self.contradictions,
+            self.audited_epsilon,
+            self.audited_delta,
+            self.audited_confidence,
         )
 
     def _content(self) -> dict[str, Any]:
@@ -291,6 +319,7 @@ def _certificate(
     (seal,) = (each for each in ledger.seals if each.number == row)
     sealed = ledger.until(row)
     found = guarantee(sealed, delta=delta, neighbours=neighbours)
+    audits = AuditSummary.of(judgements(sealed))
     return Certificate(
         header=ledger.header.as_text(),
         seal_row=seal.number,
@@ -301,6 +330,11 @@ def _certificate(
         delta=float(delta),
         neighbours=found.claim.neighbours,
         theorem=found.theorem,
+        audits=audits.verdicts,
+        contradictions=audits.contradictions,
+        audited_epsilon=audits.epsilon,
+        audited_delta=audits.delta,
+        audited_confidence=audits.confidence,
         issued=int(time.time()),
     )
 

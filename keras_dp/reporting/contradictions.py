@@ -1,10 +1,74 @@
-"""Answers about a ledger that an audit contradicts."""
+"""Answers about a ledger, beside what audits of it found."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
-from keras_dp.auditing.verdicts import judgements
+from keras_dp.auditing.verdicts import Judgement, judgements, rounded_down
 from keras_dp.errors import ContradictedLedgerError
 from keras_dp.ledger import PrivacyLedger
+from keras_dp.reporting.wording import counted
+
+
+class AuditSummary(NamedTuple):
+    """Sums up all audits of a ledger.
+
+    Attributes:
+        verdicts: How many there are.
+        contradictions: How many of them found more than is certified.
+        epsilon: The largest lower bound; 0 without any.
+        delta: At which it is given; 0 without any.
+        confidence: The chance at which it holds; 0 without any.
+    """
+
+    verdicts: int
+    contradictions: int
+    epsilon: float
+    delta: float
+    confidence: float
+
+    @classmethod
+    def of(cls, found: Sequence[Judgement]) -> "AuditSummary":
+        """Sums up verdicts."""
+        if not found:
+            return cls(0, 0, 0.0, 0.0, 0.0)
+        verdict = max(
+            (each.record.verdict for each in found),
+            key=lambda each: each.epsilon,
+        )
+        return cls(
+            len(found),
+            sum(each.is_contradiction for each in found),
+            verdict.epsilon,
+            verdict.delta,
+            verdict.confidence,
+        )
+
+    @property
+    def sentence(self) -> str:
+        """One line: how many, whether they agree, and the lower bound."""
+        if not self.verdicts:
+            return "Audits: none. Nothing tested what this ledger says."
+        agrees = "none contradicts the ledger"
+        if self.contradictions:
+            verb = "CONTRADICTS" if self.contradictions == 1 else "CONTRADICT"
+            agrees = f"{self.contradictions:,} {verb} THE LEDGER"
+        return (
+            f"Audits: {counted(self.verdicts, 'verdict')}, {agrees}; the "
+            f"largest lower bound is epsilon >= {rounded_down(self.epsilon)} "
+            f"at delta = {self.delta!r}, with {100 * self.confidence:.6g} % "
+            "confidence."
+        )
+
+
+def audited(ledger: PrivacyLedger) -> tuple[str, tuple[str, ...]]:
+    """Returns a line about all audits, and a sentence for each contradiction.
+
+    Args:
+        ledger: With its verdicts.
+    """
+    found = judgements(ledger)
+    warnings = tuple(each.warning for each in found if each.is_contradiction)
+    return AuditSummary.of(found).sentence, warnings
 
 
 def contradictions(ledger: PrivacyLedger) -> tuple[str, ...]:

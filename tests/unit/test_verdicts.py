@@ -23,6 +23,7 @@ from keras_dp.ledger import (
 )
 from keras_dp.ledger.audits import digest_of
 from keras_dp.reporting import make_report
+from keras_dp.reporting.certificate import certify
 from keras_dp.reporting.cli import main
 from keras_dp.reporting.report_page import report_page
 
@@ -328,6 +329,56 @@ class TestReports:
         out, err = capsys.readouterr()
         assert out.startswith("OK: 9 rows")
         assert "THIS CONTRADICTS THE LEDGER" in err
+
+    @pytest.mark.parametrize("command", ["explain", "runs"])
+    def test_say_in_a_line_what_audits_found(
+        self, ledger, command, capsys
+    ) -> None:
+        options = [command, str(ledger.path), "--delta", "1e-5"]
+        assert main(options) == 0
+        assert "Audits: none." in capsys.readouterr().out
+
+        write_verdict(ledger, bound(0.01239))
+        assert main(options) == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert "1 verdict, none contradicts the ledger" in said
+        assert "epsilon >= 0.0123 at delta = 1e-05, with 95 %" in said
+
+        write_verdict(ledger, bound(50.0))
+        assert main(options) == 5
+        said = " ".join(capsys.readouterr().out.split())
+        assert "2 verdicts, 1 CONTRADICTS THE LEDGER" in said
+        assert "epsilon >= 50.0000" in said
+
+
+class TestCertificates:
+    def test_hold_what_audits_found(self, ledger) -> None:
+        write_verdict(ledger, bound(0.01239))
+        certificate = certify(ledger, delta=DELTA)
+
+        certificate.check(ledger)
+
+        assert (certificate.audits, certificate.contradictions) == (1, 0)
+        assert "epsilon >= 0.0123" in certificate.sentences[-1]
+
+    @pytest.mark.parametrize(
+        "change",
+        [{"audits": 2}, {"contradictions": 1}, {"audited_epsilon": 0.02}],
+    )
+    def test_that_say_something_else_are_refused(self, ledger, change) -> None:
+        write_verdict(ledger, bound(0.01239))
+        certificate = certify(ledger, delta=DELTA)
+
+        with pytest.raises(LedgerIntegrityError, match="of its audits"):
+            dataclasses.replace(certificate, **change).check(ledger)
+
+    def test_keep_to_the_seal(self, ledger) -> None:
+        certificate = certify(ledger, delta=DELTA)
+        write_verdict(ledger, bound(0.01239))
+
+        certificate.check(ledger)
+
+        assert certificate.audits == 0
 
 
 def _edited(path, body=None) -> None:

@@ -1,10 +1,13 @@
 """`keras-dp explain`: what epsilon means for one person."""
 
 import argparse
+from collections.abc import Iterable
 
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.reporting.commands import arguments
+from keras_dp.reporting.contradictions import audited, failing_after
 from keras_dp.reporting.explanation import explain
+from keras_dp.reporting.wording import wrapped
 
 HELP = "say in sentences what epsilon means for one person"
 
@@ -17,12 +20,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_group_size(parser)
 
 
-def answer(options: argparse.Namespace) -> str:
-    """Returns the explanation."""
+def answer(options: argparse.Namespace) -> str | Iterable[str]:
+    """Returns the explanation, and what audits found.
+
+    Raises:
+        ContradictedLedgerError: After the answer: an audit found more than is
+            certified.
+    """
     with PrivacyLedger.open(options.file, mode="r") as ledger:
-        return explain(
+        text = explain(
             ledger,
             delta=options.delta,
             neighbours=options.neighbours,
             group_size=options.group_size,
         ).as_text()
+        audits, warnings = audited(ledger)
+    return failing_after("\n".join([text, "", *wrapped(audits)]), warnings)
