@@ -37,7 +37,7 @@ from keras_dp.dp_queries import (
     RestartQuery,
     TreeResidualSumQuery,
 )
-from keras_dp.ledger import GaussianNoise, StudentTNoise
+from keras_dp.ledger import GaussianNoise, NoiseDistribution, StudentTNoise
 from keras_dp.optimizers import DPAdam
 from keras_dp.training import (
     PrivateLoss,
@@ -105,15 +105,17 @@ def mechanisms(task: Task) -> dict[str, Callable[[], dict[str, Any]]]:
     model = task.make_model()
     size = model.count_params()
     z, batch = task.noise_multiplier, float(task.batch)
-    # Norms of gradients on noise: a first clip that no data was asked for.
-    noise = np.random.Generator(np.random.Philox(0))
-    norms = mean_gradient_norms(
-        model,
-        loss(),
-        noise.standard_normal([64, *task.train[0].shape[1:]]).astype("f4"),
-        noise.integers(0, task.classes, 64),
-        groups={"hidden": "hidden", "head": "head"},
-    )
+
+    def norms() -> dict[str, float]:
+        """Of gradients on noise: a first clip that no data was asked for."""
+        noise = np.random.Generator(np.random.Philox(0))
+        return mean_gradient_norms(
+            model,
+            loss(),
+            noise.standard_normal([64, *task.train[0].shape[1:]]).astype("f4"),
+            noise.integers(0, task.classes, 64),
+            groups={"hidden": "hidden", "head": "head"},
+        )
 
     def average(query: keras_dp.DPQuery) -> dict[str, Any]:
         return {"query": NormalizedQuery(query, batch)}
@@ -123,7 +125,7 @@ def mechanisms(task: Task) -> dict[str, Callable[[], dict[str, Any]]]:
             model,
             {"hidden": "hidden", "head": "head"},
             noise_multiplier=z,
-            l2_norm_clips=norms,
+            l2_norm_clips=norms(),
             denominator=batch,
             strategy="dimension_adjusted",
         )
@@ -140,20 +142,24 @@ def mechanisms(task: Task) -> dict[str, Callable[[], dict[str, Any]]]:
                 ),
                 batch,
             )
-            for name, norm in norms.items()
+            for name, norm in norms().items()
         }
         return {
             "query": keras_dp.NestedQuery(layers),
-            "groups": {name: name for name in norms},
+            "groups": {name: name for name in layers},
         }
 
     gaussian = keras_dp.GaussianAverageQuery(1.0, z, batch)
     discretized = NormalizedQuery(
         DiscretizedSumQuery(threshold=0.01, l2_norm_clip=1.0, stddev=z), batch
     )
-    vectors = PreselectedVectors(
-        GaussianNoise(1.0), count=100, size=size, l2_norm=1.0
-    )
+
+    def encoded(added: NoiseDistribution) -> dict[str, Any]:
+        vectors = PreselectedVectors(
+            GaussianNoise(1.0), count=100, size=size, l2_norm=1.0
+        )
+        return average(EncodedSumQuery(vectors, added))
+
     return {
         "gaussian": lambda: {"query": gaussian},
         "joint": lambda: {
@@ -164,10 +170,8 @@ def mechanisms(task: Task) -> dict[str, Callable[[], dict[str, Any]]]:
         "corrected": lambda: {
             "query": ErrorCorrectedQuery(discretized, threshold=0.5 * z / batch)
         },
-        "encoded": lambda: average(EncodedSumQuery(vectors, GaussianNoise(z))),
-        "student": lambda: average(
-            EncodedSumQuery(vectors, StudentTNoise(z, df=9.0))
-        ),
+        "encoded": lambda: encoded(GaussianNoise(z)),
+        "student": lambda: encoded(StudentTNoise(z, df=9.0)),
         "denoised": lambda: {"query": KSDenoisedQuery(gaussian, "group")},
         "adaptive": adaptive,
         "quantile": lambda: average(

@@ -104,19 +104,7 @@ ADAPTIVE = {"adaptive", "quantile", "tree-restarted", "five-levels"}
 TRAINED = [
     *((name, False) for name in QUERIES),
     ("encoded-laplace-denoised", True),
-    pytest.param(("tree-restarted", True), marks=pytest.mark.full),
     pytest.param(("five-levels", True), marks=pytest.mark.full),
-]
-
-# The contract tests add up the records of each query in parts.
-SEVERAL = [
-    pytest.param(
-        name,
-        marks=[]
-        if name in ("discretized-in-chunks", "tree-restarted", "five-levels")
-        else [pytest.mark.full],
-    )
-    for name in QUERIES
 ]
 
 
@@ -184,6 +172,9 @@ class TestTraining:
         assert any(differ) == (name in ADAPTIVE)
 
     @pytest.mark.full
+    @pytest.mark.parametrize(
+        "trained", TRAINED[: len(QUERIES)], indirect=True, ids=QUERIES
+    )
     def test_survives_saving(self, trained, tmp_path) -> None:
         name, private = trained
         private.save(tmp_path / "private.keras")
@@ -201,8 +192,11 @@ class TestTraining:
         available_accountants(ledger)[0].epsilon(ledger, delta=1e-5)
 
     @pytest.mark.full
-    @pytest.mark.parametrize("name", SEVERAL)
+    @pytest.mark.parametrize(
+        "name", ["discretized-in-chunks", "tree-restarted", "five-levels"]
+    )
     def test_runs_in_several_physical_batches(self, name) -> None:
+        """The contract tests add up the records of each query in parts."""
         ledger = new_ledger()
 
         private_model(QUERIES[name], ledger).fit(

@@ -66,6 +66,8 @@ QUICK = {
     "three_tools": "three_tools.py",
     "mcmahan": "papers/mcmahan_general.py",
 }
+# Those without.
+SUCCEED = ["adult", "mnist", "mechanisms", "gan", "auditing", "fine_tuning"]
 
 
 class Finished(NamedTuple):
@@ -142,10 +144,7 @@ def synthetic_mnist(path, train=96):
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """Returns all tutorials, run at the same time."""
-    folders = {
-        name: tmp_path_factory.mktemp(name)
-        for name in ("adult", "mnist", "mechanisms", "gan", "auditing")
-    }
+    folders = {name: tmp_path_factory.mktemp(name) for name in SUCCEED}
     data = synthetic_mnist(folders["mnist"] / "tiny.npz")
     processes = {
         "adult": started(
@@ -174,6 +173,9 @@ def finished(tmp_path_factory):
             folders["auditing"],
             *("--epochs", "1", "--canaries", "1000"),
             *("--out", str(folders["auditing"] / "out_auditing")),
+        ),
+        "fine_tuning": started(
+            "fine_tuning.py", folders["fine_tuning"], "--quick"
         ),
     }
     try:
@@ -233,9 +235,7 @@ CLAIM = re.compile(r"^epsilon <= (\S+) at delta = (\S+),", re.MULTILINE)
 ROUNDS = {"adult": 32, "mnist": 6, "gan": 12}
 
 
-@pytest.mark.parametrize(
-    "name", ["adult", "mnist", "mechanisms", "gan", "auditing"]
-)
+@pytest.mark.parametrize("name", SUCCEED)
 def test_a_tutorial_succeeds(finished, name) -> None:
     assert finished[name].code == 0, finished[name].error
 
@@ -252,6 +252,20 @@ def test_the_tutorial_of_mechanisms_has_a_line_for_each(finished) -> None:
         "head/clip",
         "hidden/clip",
     }
+
+
+def test_the_tutorial_of_fine_tuning_has_a_row_for_each_way(finished) -> None:
+    text = finished["fine_tuning"].text
+    rows = [
+        line.split("|")[1:-1]
+        for line in text.splitlines()
+        if line.startswith(("| in ", "| by "))
+    ]
+
+    coordinates = [int(row[1].replace(",", "")) for row in rows]
+    assert coordinates[0] == coordinates[1] > 2 * coordinates[2]
+    epsilon = re.search(r"epsilon <= (\S+) at delta = 1e-05", text)[1]
+    assert 2.9 < float(epsilon) <= 3.0
 
 
 def test_the_tutorial_of_audits_has_a_verdict(finished) -> None:
