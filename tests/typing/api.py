@@ -1,4 +1,4 @@
-"""The README's code, checked by mypy and never run.
+"""The code of the documents, checked by mypy and never run.
 
 Functions, so that each example has its own names. What is built on TensorFlow
 and Keras, which ship no types, is checked for names and arguments only.

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import documents
+
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 COMPARE = runpy.run_path(str(EXAMPLES / "compare.py"))
@@ -39,8 +41,15 @@ model.save("model.keras")  # The user's own model, trained.
 """,
         4,
     ),
+    "private = keras_dp.make_private(": (
+        """\
+model.fit(x, y, batch_size=512, epochs=10, validation_data=(x_test, y_test))
+model.save("private.keras")
+""",
+        9,
+    ),
     "query = keras_dp.GaussianAverageQuery(": (PLAIN_FIT, 15),
-    "from keras_dp import budgets": (PLAIN_FIT, 15),
+    "from keras_dp import budgets": (PLAIN_FIT, 16),
     "private = keras_dp.PrivateModel(model)": (PLAIN_FIT, 15),
     "discriminator = keras.Sequential([keras.Input((20,)), keras.layers.Dense"
     "(1)])": (
@@ -88,6 +97,17 @@ federated.fit(x, y, batch_size=2, epochs=2)
 """,
         22,
     ),
+    "backbone.enable_lora(rank=4)": (
+        """\
+backbone.enable_lora(rank=4)
+model.compile(
+    keras.optimizers.Adam(5e-3),
+    loss=keras.losses.BinaryCrossentropy(from_logits=True),
+)
+model.fit(tokens, labels.astype("float32"), batch_size=500, epochs=2)
+""",
+        9,
+    ),
     "strategy = tf.distribute.MirroredStrategy()": (
         """\
 strategy = tf.distribute.MirroredStrategy()
@@ -114,9 +134,15 @@ model.fit(batches, epochs=10)
 
 def programs():
     """Yields the programs of the documents that train."""
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
-        text = path.read_text("utf-8")
-        for code in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
+    docs = ROOT / "docs"
+    for path in [
+        ROOT / "README.md",
+        *sorted(docs.glob("*.md")),
+        *sorted((docs / "guides").glob("*.md")),
+    ]:
+        if path.name == "troubleshooting.md":  # It asks, and changes nothing.
+            continue
+        for code in documents.blocks(path):
             if re.search(r"\.fit\(|\.over\(", code):
                 yield code
 

@@ -1,0 +1,37 @@
+"""The code of the documents runs as it stands, block after block."""
+
+import pytest
+
+from tests import documents
+
+README = documents.ROOT / "README.md"
+# The others ask the same of other pages.
+FIRST = {README, documents.ROOT / "docs/start.md"}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=() if path in FIRST else pytest.mark.full)
+        for path in documents.programs()
+        if documents.blocks(path)
+    ],
+    ids=lambda path: path.relative_to(documents.ROOT).as_posix(),
+)
+def test_the_code_of_a_document_runs(path, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = compile("\n".join(documents.blocks(path)), str(path), "exec")
+
+    exec(code, {"__name__": "__main__"})
+
+    if path == README:
+        assert (tmp_path / "model.keras").exists()
+        assert (tmp_path / "privacy.ledger").exists()
+
+
+def test_the_quick_start_is_short() -> None:
+    """A newcomer reads thirty lines of code, not more."""
+    first = documents.blocks(README)[0]
+    lines = [line for line in first.splitlines() if line.strip()]
+
+    assert len(lines) <= 30
