@@ -15,6 +15,8 @@ import pytest
 from tests.imports import needs_tensorflow
 
 TIERS = ("quick", "standard", "full")
+# They begin first: a worker that began one last would end alone.
+LONGEST = ("test_tutorials.py", "test_distribution.py")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -49,7 +51,8 @@ def pytest_collection_modifyitems(
         item for item in items if any(map(item.get_closest_marker, longer))
     ]
     config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in set(left_out)]
+    kept = [item for item in items if item not in set(left_out)]
+    items[:] = sorted(kept, key=lambda item: item.path.name not in LONGEST)
 
 
 def pytest_collection_finish() -> None:

@@ -62,6 +62,7 @@ class Size(NamedTuple):
         epochs: Of each training on MNIST.
         batch: The smallest.
         largest_batch: The largest.
+        rows: Of the tables of clips and of batches; None for all.
     """
 
     budgets: tuple[float, ...]
@@ -70,12 +71,13 @@ class Size(NamedTuple):
     epochs: int
     batch: int
     largest_batch: int
+    rows: int | None = None
 
 
 FULL = Size(
     (math.inf, 421.0, 100.0, 20.0, 8.0, 3.0, 1.0), 1000, 40, 3, 128, 2048
 )
-QUICK = Size((math.inf, 20.0), 200, 20, 1, 64, 256)
+QUICK = Size((math.inf, 20.0), 200, 20, 1, 64, 256, rows=2)
 
 
 def print_stated_and_true() -> None:
@@ -202,7 +204,7 @@ def per_layer(
 
 
 def clipping_rows(
-    task: Task, epsilon: float, epochs: int
+    task: Task, epsilon: float, size: Size
 ) -> list[tuple[str, str, float, float]]:
     """Returns what each way to clip reaches: name, stated, ours, epsilon."""
     noise = NoiseRecords(128, classes=CLASSES)
@@ -236,9 +238,9 @@ def clipping_rows(
         ("median norm", "-", median_norm, first),
     )
     rows = []
-    for name, stated, layer, clips in ways:
-        options = per_layer(layer, clips, task, epsilon, epochs)
-        trained = train(task, options, epochs)
+    for name, stated, layer, clips in ways[: size.rows]:
+        options = per_layer(layer, clips, task, epsilon, size.epochs)
+        trained = train(task, options, size.epochs)
         rows.append((name, stated, trained.accuracy, trained.epsilon))
     return rows
 
@@ -255,7 +257,7 @@ def batch_rows(
         (size.largest_batch, 1.0, "47.2 % (1024)"),
     )
     rows = []
-    for batch, factor, stated in ways:
+    for batch, factor, stated in ways[: size.rows]:
         ledger = keras_dp.PrivacyLedger.in_memory(dataset="mnist")
         private = keras_dp.make_private(
             task.make_model(),
@@ -304,7 +306,7 @@ def main() -> None:
     epsilon = choose_epsilon(size)
     batch = math.isqrt(size.batch * size.largest_batch)
     task = Task(images, test, CLASSES, batch, noise_multiplier=1.0)
-    clips = clipping_rows(task, epsilon, size.epochs)
+    clips = clipping_rows(task, epsilon, size)
     bars = print_rows("clip", clips)
     bars |= print_rows("batch", batch_rows(task, epsilon, size))
     print(f"delta = {DELTA:g}; one run of each.")
