@@ -88,6 +88,7 @@ def self_check(
         restore(weights)
         restore(closed)
         restore(trial.state)
+        trial.forget()
 
 
 def _finds_nothing(trial: Trial, examples: int) -> bool:

@@ -112,6 +112,10 @@ class Trial:
         """Sets the state back, so that random numbers are drawn again."""
         restore(self.state)
 
+    def forget(self) -> None:
+        """Frees what was traced, whose functions refer to the trial."""
+        self._functions.clear()
+
     def outputs(self, inputs: Any, *, training: bool = True) -> Any:
         """Returns the outputs of the model, called from the state."""
         self.restore()
