@@ -259,6 +259,24 @@ class Around(layers.Layer):
         return outputs
 
 
+class OnRows(layers.Layer):
+    """Calls layers on rows that are not the examples, and owns nothing."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.places = layers.Embedding(4, 5)
+        self.inside = layers.Dense(5, activation="tanh")
+
+    def build(self, shape):
+        self.places.build((shape[1],))
+        self.inside.build(shape)
+
+    def call(self, inputs):
+        inputs += self.places(keras.ops.arange(4))
+        rows = self.inside(keras.ops.reshape(inputs, (-1, 5)))
+        return keras.ops.reshape(rows, (-1, 4, 5))
+
+
 class Twice(layers.Layer):
     """Calls layers that hold layers, and owns nothing."""
 
@@ -504,6 +522,15 @@ MODELS = [
             fallbacks=("Around", "Around"),
         )
         for way in ("call", "kernel", "loop")
+    ),
+    ModelCase(
+        "on_rows",
+        _sequential(
+            (4, 5),
+            lambda: [Twice(OnRows(), layers.Dense(5)), layers.Dense(2)],
+        ),
+        _normal(4, 5),
+        _normal(4, 2),
     ),
     ModelCase(
         "around_training",

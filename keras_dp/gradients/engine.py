@@ -211,30 +211,35 @@ class GradientEngine:
 
         The model is traced for that, and the trace thrown away.
         """
-        while not self._knows_uses:
-            found = self._direct_use(inputs, batch, training)
-            if found is None:
-                self._knows_uses = True
-                return
-            logging.warning(
-                "Layer %r uses weights of layers inside it past their calls, "
-                "or calls them in a loop: the per-example gradients of all its "
-                "weights are built, which takes as much memory as these times "
-                "the physical batch. To train in less, call the layers on the "
-                "batch (a ReversibleEmbedding for tied tables).",
-                found.path,
-            )
-            self._whole.append(found)
+        if self._knows_uses:
+            return
+        found = self._direct_uses(inputs, batch, training)
+        while found:
+            self._whole += found
             self.hooks = find_hooks(self.model, self._whole)
+            found = self._direct_uses(inputs, batch, training)
+        self._knows_uses = True
+        whole = {id(layer) for layer in self._whole}
+        paths = [h.layer.path for h in self.hooks if id(h.layer) in whole]
+        if paths:
+            logging.warning(
+                "Layers use weights of layers inside them past their calls, "
+                "or call them in a loop, or on rows that are not the examples: "
+                "the per-example gradients of all their weights are built, "
+                "which takes as much memory as these times the physical batch. "
+                "To train in less, call the layers inside on the batch (a "
+                "ReversibleEmbedding for tied tables). Received: %s",
+                ", ".join(map(repr, paths)),
+            )
 
-    def _direct_use(
+    def _direct_uses(
         self, inputs: Any, batch: int, training: bool
-    ) -> keras.Layer | None:
+    ) -> list[keras.Layer]:
         layers = could_use_directly(self.model)
         taken = {id(layer) for layer in self._whole}
         layers = [layer for layer in layers if id(layer) not in taken]
         if not layers:
-            return None
+            return []
         uses = DirectUses(self.variables)
         hooked_layers = {id(hook.layer) for hook in self.hooks}
         others = [layer for layer in layers if id(layer) not in hooked_layers]

@@ -167,19 +167,17 @@ class TestRefusals:
         with pytest.raises(UnsupportedLayerError, match=r"adds.*add_loss"):
             GradientEngine(model).gradients(_data(4, 4), _squares, 4)
 
-    def test_an_output_without_batch_axis(self) -> None:
-        class Positions(layers.Layer):
-            def __init__(self):
-                super().__init__()
-                self.table = layers.Embedding(5, 3, name="positions")
+    def test_rows_that_are_not_the_examples(self) -> None:
+        model = _model(
+            layers.Reshape((5, 2)),
+            layers.Lambda(lambda x: keras.ops.reshape(x, (-1, 2))),
+            layers.Dense(3, name="on_rows"),
+            layers.Lambda(lambda x: keras.ops.reshape(x, (-1, 5, 3))),
+            shape=(10,),
+        )
 
-            def call(self, x):
-                return x + self.table(keras.ops.arange(5))
-
-        model = _model(layers.Dense(3), Positions(), shape=(5, 2))
-
-        with pytest.raises(UnsupportedLayerError, match=r"positions.*batch"):
-            GradientEngine(model).gradients(_data(4, 5, 2), _squares, 4)
+        with pytest.raises(UnsupportedLayerError, match=r"on_rows.*batch"):
+            GradientEngine(model).gradients(_data(4, 10), _squares, 4)
 
     def test_normalization_over_the_batch(self) -> None:
         inputs = keras.Input(batch_shape=(3, 4))

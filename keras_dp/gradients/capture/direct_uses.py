@@ -2,7 +2,8 @@
 
 A hook sees what goes through its layer's call. A model that multiplies by the
 transposed table of its embedding goes past it, and so does a layer that calls
-another in a loop. Such a layer must have one hook for all inside.
+another in a loop, or on rows that are not the examples. Such a layer must have
+one hook for all inside.
 """
 
 import contextlib
@@ -28,7 +29,7 @@ class DirectUses:
     """Watches one pass of a model for such uses.
 
     Attributes:
-        found: The innermost layer that made one, `None` so far.
+        found: The innermost layers that made one, so far.
     """
 
     def __init__(self, variables: Sequence[keras.Variable]) -> None:
@@ -40,19 +41,20 @@ class DirectUses:
         self._variables = {id(each.value): each for each in variables}
         self._open: list[tuple[keras.Layer, tf.GradientTape]] = []
         self._in_hook = False
-        self.found: keras.Layer | None = None
+        self.found: list[keras.Layer] = []
 
     @contextlib.contextmanager
     def through_hook(self) -> Iterator[None]:
         """Is open while a hooked layer is called: its reads are its own."""
-        if self._in_hook or not self._open:
+        if self._in_hook:
             yield
             return
-        # The tapes of layers further out are stopped already.
-        _, tape = self._open[-1]
         self._in_hook = True
         try:
-            with tape.stop_recording():
+            with contextlib.ExitStack() as stack:
+                # The tapes of layers further out are stopped already.
+                for _, tape in self._open[-1:]:
+                    stack.enter_context(tape.stop_recording())
                 yield
         finally:
             self._in_hook = False
@@ -78,19 +80,26 @@ class DirectUses:
         allowed = {id(variable) for variable in own}
         read = [self._variables.get(id(v)) for v in tape.watched_variables()]
         if any(v is not None and id(v) not in allowed for v in read):
-            self.found = self.found or layer
+            self._note(layer)
 
-    def cannot_hook_inside(self, layers: Sequence[keras.Layer]) -> bool:
+    def _note(self, layer: keras.Layer) -> None:
+        if not any(layer is each for each in self.found):
+            self.found.append(layer)
+
+    def cannot_hook_inside(
+        self, layers: Sequence[keras.Layer] | None = None
+    ) -> bool:
         """Notes that a call cannot be hooked, if it is inside of such a layer.
 
         Args:
-            layers: Layers that may have one hook for all inside instead.
+            layers: Layers that may have one hook for all inside instead; by
+                default all.
         """
-        around = [layer for layer, _ in self._open]
-        inside = around and any(around[-1] is layer for layer in layers)
-        if inside:
-            self.found = self.found or around[-1]
-        return bool(inside)
+        for around, _ in self._open[-1:]:
+            if layers is None or any(around is layer for layer in layers):
+                self._note(around)
+                return True
+        return False
 
     @contextlib.contextmanager
     def watching(self, layers: Sequence[keras.Layer]) -> Iterator[None]:
@@ -103,6 +112,8 @@ class DirectUses:
 
     def _watched(self, layer: keras.Layer, original: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
+            if self._in_hook:  # Which answers for this layer, too.
+                return original(*args, **kwargs)
             with self.of(layer):
                 return original(*args, **kwargs)
 

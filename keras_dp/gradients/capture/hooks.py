@@ -185,7 +185,7 @@ def _hooked_call(
         calls: Where the call is noted.
         whole: Hooks that answer for all layers inside, while they are called.
         uses: As in `hooked`.
-        apart: Layers whose hook could answer for all layers inside.
+        apart: Layers whose hook could answer for calls in a loop inside.
     """
     layer, original = hook.layer, current_call(hook.layer)
     home = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
@@ -213,10 +213,15 @@ def _hooked_call(
         observed = _observed(hook, original, args, kwargs, tape.watch)
         outputs, watched, kept = observed
         try:
-            _check_call(layer, args, kwargs, float_outputs(outputs), batch)
             _check_graph(layer, watched, home)
         except UnsupportedLayerError:
             if not uses.cannot_hook_inside(apart):
+                raise
+            return outputs
+        try:
+            _check_call(layer, args, kwargs, float_outputs(outputs), batch)
+        except UnsupportedLayerError:
+            if not uses.cannot_hook_inside():
                 raise
             return outputs
         if hook.rule is None and training is not None:
@@ -301,7 +306,8 @@ def _check_call(
             raise UnsupportedLayerError(
                 f"Layer {layer.path!r} must be called on inputs, and return "
                 f"outputs, whose first axis is the batch of {batch} examples. "
-                f"Received: shape={tuple(tensor.shape)!r}. Repeat what all "
-                "examples share (such as position ids) along the batch before "
-                "calling the layer."
+                f"Received: shape={tuple(tensor.shape)!r}. Keep the first axis "
+                "for the examples, and repeat what they share (such as "
+                "position ids) along it; or freeze the layer with "
+                "layer.trainable = False."
             )

@@ -153,7 +153,8 @@ def check_added_losses(model: keras.Model) -> None:
     reason = (
         "calls add_loss, a loss on the whole batch that cannot be split by "
         "example. Return the quantity as an output of the model and give it a "
-        "loss in compile()."
+        "loss in compile(), or leave the loss out with "
+        "layer.add_loss = lambda loss: None."
     )
     check_none_refused(
         [(layer, reason) for layer in layers_of(model) if adds_losses(layer)]
