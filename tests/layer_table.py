@@ -167,6 +167,14 @@ CASES = {
         _LOW_RANK,
         after=_quantize_and_adapt,
     ),
+    "Dense, float8": Case(
+        lambda: layers.Dense(3),
+        REFUSED,
+        (SIGNAL,),
+        "Its scales would be statistics of a batch. Compute in bfloat16, or "
+        "train LoRA after int8.",
+        after=_quantize("float8"),
+    ),
     "DepthwiseConv1D": Case(
         lambda: layers.DepthwiseConv1D(2), RULE, (SIGNAL,), ""
     ),
@@ -414,8 +422,9 @@ examples, with XLA and without.
   pass over the batch. They are built per example only where that is cheapest.
 * *fallback*: the layer is called again on each example, vectorized. This takes
   the memory of the layer's gradients times the physical batch. The same holds
-  for every layer of your own that owns weights. Layers without weights, and
-  models or layers that only call others, need nothing.
+  for every layer of your own that owns weights, or that calls others on rows
+  that are not the examples. Layers without weights, and models or layers that
+  only call others on the batch, need nothing.
 * *refused*: training raises `UnsupportedLayerError`, which names the remedy.
 
 A layer with `trainable = False` costs nothing but its forward pass, and the

@@ -120,6 +120,21 @@ class TestRefusals:
         base.trainable = False
         assert GradientEngine(model).trained_normalizations == []
 
+    def test_scales_that_are_overwritten(self) -> None:
+        model = _model(layers.Dense(3), layers.Dense(2, name="scaled"))
+        model.layers[1].quantize("float8")
+
+        with pytest.raises(UnsupportedLayerError, match=r"scaled.*int8"):
+            GradientEngine(model)
+        model.layers[1].trainable = False
+        assert len(GradientEngine(model).hooks) == 1
+
+    def test_many_layers_of_one_kind(self) -> None:
+        stack = [layers.Dense(2, activity_regularizer="l2") for _ in range(10)]
+
+        with pytest.raises(UnsupportedLayerError, match="' and 2 more: its"):
+            GradientEngine(_model(*stack))
+
     def test_all_layers_at_once(self) -> None:
         model = _model(
             layers.Dense(3, activity_regularizer="l2", name="act"),

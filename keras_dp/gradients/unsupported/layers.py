@@ -9,11 +9,15 @@ from keras_dp.keras_internals import (
     adds_losses,
     is_rematerialized,
     layers_of,
+    own_trainable_variables,
     passes_training_on,
 )
 
 # In Keras 3.15 `Equalization` takes one histogram of the whole batch.
 _MIXING = (keras.layers.MixUp, keras.layers.CutMix, keras.layers.Equalization)
+
+# So many layers are named for each reason.
+_SHOWN = 8
 
 NORMALIZES_BY_BATCH = (
     "BatchNormalization in training mode: it normalizes each example by the "
@@ -41,7 +45,7 @@ def check_model(
             are released privately.
 
     Raises:
-        UnsupportedLayerError: The message has all of them.
+        UnsupportedLayerError: The message has all reasons.
     """
     in_training = {id(layer) for layer in _normalizations(model)}
     refused: list[tuple[keras.Layer, str]] = []
@@ -64,7 +68,7 @@ def check_none_refused(refused: list[tuple[keras.Layer, str]]) -> None:
 
     Raises:
         UnsupportedLayerError: The message has one line for each reason, with
-            the paths of its layers.
+            the paths of its first layers.
     """
     if not refused:
         return
@@ -78,10 +82,15 @@ def check_none_refused(refused: list[tuple[keras.Layer, str]]) -> None:
     raise UnsupportedLayerError(
         "The model has layers that cannot be trained privately.\n"
         + "\n".join(
-            f"{', '.join(map(repr, names))}: {reason}"
-            for reason, names in paths.items()
+            f"{_some_of(names)}: {reason}" for reason, names in paths.items()
         )
     )
+
+
+def _some_of(names: list[str]) -> str:
+    """Returns the first names, and how many more there are."""
+    shown, more = names[:_SHOWN], len(names) - _SHOWN
+    return ", ".join(map(repr, shown)) + (f" and {more} more" * (more > 0))
 
 
 def _reasons(layer: keras.Layer) -> Iterator[str]:
@@ -103,6 +112,15 @@ def _reasons(layer: keras.Layer) -> Iterator[str]:
             "its noise_shape is 1 for the examples: all of a batch share one "
             "draw, so that a record changes that of others where it changes "
             "the number of batches. Give noise_shape None as its first entry."
+        )
+    if any(
+        variable.trainable and variable.overwrite_with_gradient
+        for variable in own_trainable_variables(layer)
+    ):
+        yield (
+            "training would overwrite its scales by statistics of a batch "
+            'instead of gradients, as quantize("float8") asks. Compute in '
+            'mixed_bfloat16 instead, or train LoRA after quantize("int8").'
         )
     if is_rematerialized(layer):
         yield (
