@@ -15,7 +15,7 @@ from keras_dp.gradients.registry import LayerCall, rule_for
 BATCH = 4
 # Rounding of sums over some thousand terms, relative to the norm of an
 # example's whole gradient.
-RELATIVE = {"float32": 1e-5, "float64": 1e-10}
+RELATIVE = {"float32": 1e-5, "float64": 1e-10, "bfloat16": 2**-8}
 WEIGHTS = np.linspace(0.2, 1.4, BATCH)
 TAKEN = np.array([2, 0])
 # The second example is not in its group.

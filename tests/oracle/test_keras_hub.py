@@ -11,8 +11,12 @@ import tensorflow as tf
 from keras_hub import models
 
 from keras_dp import PrivacyLedger, make_private
-from keras_dp.errors import PrivateTrainingError
-from keras_dp.gradients import GradientEngine
+from keras_dp.errors import (
+    GradientCheckError,
+    PrivateTrainingError,
+    UnsupportedLayerError,
+)
+from keras_dp.gradients import GradientEngine, self_check
 from tests.slow_loop import (
     BATCH,
     answers,
@@ -29,9 +33,10 @@ _INSIDE = {"intermediate_dim": 12}
 _ENCODER = _SIZES | _INSIDE | {"num_heads": 2, "dropout": 0.0}
 _LEARNED = _ENCODER | {"max_sequence_length": _LENGTH}
 _DECODER = _SIZES | _INSIDE | {"num_query_heads": 2, "num_key_value_heads": 1}
-# Weights of layers without a rule: vectors, positions, buckets and patches. A
-# table has more: `_ROWS` rows.
+# Weights of layers without a rule: vectors, positions, buckets, patches and
+# experts. A table has more: `_ROWS` rows.
 _MOST_WITHOUT_RULE = {
+    "MixtralTransformerDecoder": 1100,
     "T5MultiHeadAttention": 320,
     "ViTPatchingAndEmbedding": 440,
 }
@@ -62,7 +67,7 @@ def _sequences() -> Any:
     return _tokens(prefix="encoder_") | _tokens(prefix="decoder_")
 
 
-def _resnet() -> keras.Model:
+def _resnet(*, frozen: bool = True) -> keras.Model:
     model = models.ResNetBackbone(
         input_conv_filters=[4],
         input_conv_kernel_sizes=[3],
@@ -74,7 +79,7 @@ def _resnet() -> keras.Model:
     )
     for layer in model._flatten_layers():
         if isinstance(layer, keras.layers.BatchNormalization):
-            layer.trainable = False
+            layer.trainable = not frozen
     return model
 
 
@@ -87,6 +92,17 @@ def _vit() -> keras.Model:
         hidden_dim=8,
         mlp_dim=12,
     )
+
+
+def _mixtral() -> keras.Model:
+    return models.MixtralBackbone(**_DECODER | {"num_layers": 1}, num_experts=3)
+
+
+def _mixtral_without_balance() -> keras.Model:
+    model = _mixtral()
+    for layer in model._flatten_layers():
+        layer.add_loss = lambda loss: None
+    return model
 
 
 def _gemma3() -> keras.Model:
@@ -129,13 +145,12 @@ _STANDARD = [
     _Case("vit", _vit, lambda: normal(8, 8, 3)),
 ]
 _FULL = [
-    _Case("roberta", lambda: models.RobertaBackbone(**_LEARNED), _tokens),
     _Case("bart", lambda: models.BartBackbone(**_LEARNED), _sequences),
     _Case("t5", lambda: models.T5Backbone(**_ENCODER), _sequences),
     _Case("gemma_lm", _gemma_lm, _tokens),
     _Case("gemma3", _gemma3, _tokens),
     _Case("llama", lambda: models.LlamaBackbone(**_DECODER), _tokens),
-    _Case("qwen", lambda: models.QwenBackbone(**_DECODER), _tokens),
+    _Case("mixtral", _mixtral_without_balance, _tokens),
     _Case("resnet", _resnet, lambda: normal(8, 8, 3)),
 ]
 _CASES = [
@@ -154,20 +169,7 @@ _CASES = [
 def test_backbones_agree_with_the_loop(case: _Case) -> None:
     keras.utils.set_random_seed(7)
     model, data = case.make(), case.data()
-    _moved(model)
-    engine = GradientEngine(model)
-
-    def found(data: Any) -> Any:
-        records = engine.gradients(data, losses_of, BATCH).records
-        return [answers(each, "float32") for each in records]
-
-    @tf.function(autograph=False)
-    def loss_of(row: Any) -> tf.Tensor:
-        return losses_of(model(row, training=True))
-
-    got = compiled(found, "graph")(data)
-    want = loop(loss_of, model.trainable_variables, data)
-    assert_answers(keras.tree.map_structure(np.asarray, got), want)
+    engine = _compared(model, data)
     for hook in engine.hooks:
         if hook.rule is None:
             built = sum(math.prod(v.shape) for v in hook.variables)
@@ -175,11 +177,104 @@ def test_backbones_agree_with_the_loop(case: _Case) -> None:
             assert built <= _MOST_WITHOUT_RULE.get(name, _MOST), name
 
 
+def _compared(
+    model: keras.Model, data: Any, dtype: str = "float32", mode: str = "graph"
+) -> GradientEngine:
+    """Compares gradients with those of the loop, and returns their engine."""
+    _moved(model)
+    engine = GradientEngine(model, jit_compile=mode == "jit")
+
+    def found(data: Any) -> Any:
+        records = engine.gradients(data, _losses_of, BATCH).records
+        return [answers(each, "float32") for each in records]
+
+    @tf.function(autograph=False)
+    def loss_of(row: Any) -> tf.Tensor:
+        return _losses_of(model(row, training=True))
+
+    got = compiled(found, mode)(data)
+    want = loop(loss_of, model.trainable_variables, data)
+    assert_answers(keras.tree.map_structure(np.asarray, got), want, dtype)
+    return engine
+
+
+def _losses_of(outputs: Any) -> tf.Tensor:
+    return losses_of(
+        keras.tree.map_structure(lambda x: tf.cast(x, tf.float32), outputs)
+    )
+
+
 def _moved(model: keras.Model) -> None:
     """Takes weights off their initial values, of which many are 0."""
     for index, variable in enumerate(model.trainable_variables):
         noise = tf.random.stateless_normal(variable.shape, [0, index])
         variable.assign_add(0.1 * tf.cast(noise, variable.dtype))
+
+
+def _small_gpt2() -> keras.Model:
+    keras.utils.set_random_seed(7)
+    return models.GPT2Backbone(**_LEARNED | {"num_layers": 1})
+
+
+@pytest.mark.full
+def test_half_precision_agrees_to_its_own_precision() -> None:
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        model = _small_gpt2()
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+    _compared(model, _tokens(), "bfloat16")
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore:.*`quantize` method:UserWarning")
+@pytest.mark.parametrize(
+    ("ways", "mode"), [("quantize lora", "jit"), ("lora quantize", "graph")]
+)
+def test_quantized_models_with_lora_agree(ways: str, mode: str) -> None:
+    model = _small_gpt2()
+    for way in ways.split():
+        model.quantize("int8") if way == "quantize" else model.enable_lora(2)
+
+    engine = _compared(model, _tokens(), mode=mode)
+
+    # A and B of two kernels, and the biases of the adapted layers.
+    assert len(engine.variables) == 6
+
+
+class TestRefusals:
+    """The message names the layer and the remedy."""
+
+    def test_batch_normalization(self) -> None:
+        with pytest.raises(UnsupportedLayerError, match=r"bn.*freeze"):
+            GradientEngine(_resnet(frozen=False))
+
+    def test_models_that_are_computed_again(self) -> None:
+        with keras.RematScope(mode="full"):
+            model = _small_gpt2()
+
+        with pytest.raises(UnsupportedLayerError, match=r"more: .*RematScope"):
+            GradientEngine(model)
+
+    def test_losses_that_balance_experts(self) -> None:
+        engine = GradientEngine(_mixtral())
+
+        with pytest.raises(UnsupportedLayerError, match=r"moe.*add_loss = "):
+            engine.gradients(_tokens(), _losses_of, BATCH)
+
+    @pytest.mark.full
+    @pytest.mark.filterwarnings("ignore:.*unbuilt state:UserWarning")
+    def test_masks_that_mix_examples(self) -> None:
+        """XLNet reshapes its mask where it would have to transpose it."""
+        keras.utils.set_random_seed(7)
+        model = models.XLNetBackbone(**_ENCODER | {"num_layers": 1})
+        data = keras.tree.map_structure(tf.constant, _tokens("segment_ids"))
+
+        with pytest.raises(
+            GradientCheckError, match=r"that example only.*Mask"
+        ):
+            self_check(GradientEngine(model), data, _losses_of, BATCH)
 
 
 def _classifier(preprocessor: Any = None) -> keras.Model:
