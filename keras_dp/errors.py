@@ -22,10 +22,10 @@ class LedgerIntegrityError(LedgerError):
 
 
 class LedgerWriteError(LedgerError):
-    """The ledger could not make a record durable, so nothing may be released.
+    """The ledger could not store an entry durably: nothing may be released.
 
-    Also raised by handles that must not write: read-only, closed, or inherited
-    through `fork`.
+    It is also raised for a ledger that must not be written: one that was
+    opened for reading, is closed, or was inherited through `fork`.
     """
 
 

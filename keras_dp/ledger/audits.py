@@ -1,8 +1,10 @@
-"""Rows about audits: canaries that are chosen, and the verdict of a test.
+"""Rows of the ledger about audits: commitments and verdicts.
 
-They cost nothing. A *commitment* hides which canaries a training will see, and
-fixes it before the training. A *verdict* says afterwards what was found, of
-which rows, and opens the commitment.
+They cost no privacy. A *canary* is a record that is made for an audit; a fair
+coin decides whether it takes part. A *commitment* is written before the
+training. It fixes which canaries the training will see, and hides it. A
+*verdict* is written after the audit. It says what was found, about which rows,
+and reveals what the commitment hid.
 """
 
 import dataclasses
@@ -20,14 +22,16 @@ _DIGITS = set("0123456789abcdef")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Opening:
-    """The content that a commitment hid.
+    """The content that a commitment hid, revealed by a verdict.
 
     Attributes:
         row: The row of the commitment.
-        salt: 256 random bits in hex, without which the coins could be tried.
-        coins: One bit for each canary, from the highest of each byte, in hex;
-            1 for a canary that was put in. The last byte is filled with zeros.
-        content: SHA-256 of the canaries, in hex.
+        salt: 256 random bits, in hexadecimal digits. Without them, somebody
+            could try all coins until the hash fits.
+        coins: One bit for each canary, in hexadecimal digits: 1 if the canary
+            took part. The first canary has the highest bit of the first byte,
+            and zeros fill the last byte.
+        content: SHA-256 hash of the canaries, in hexadecimal digits.
     """
 
     row: int
@@ -48,12 +52,19 @@ class Opening:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Commitment:
-    """Which canaries a training will see, fixed and hidden.
+    """A hash that fixes which canaries a training will see, and hides it.
+
+    `auditing.FairCoins.commitment` makes one.
 
     Attributes:
-        digest: SHA-256 over the salt, the coins and the canaries, in hex.
-        canaries: How many there are, >= 1.
-        note: Free text. Nothing secret.
+        digest: SHA-256 hash over the salt, the coins and the canaries, in
+            hexadecimal digits.
+        canaries: The number of canaries, >= 1.
+        note: Free text. It must hold nothing secret.
+
+    >>> hidden = Opening(1, salt="0" * 64, coins="80", content="1" * 64)
+    >>> Commitment(hidden.digest, canaries=3).is_opened_by(hidden)
+    True
     """
 
     kind: ClassVar[str] = "commitment"
@@ -68,7 +79,7 @@ class Commitment:
         _check.kind(str, note=self.note)
 
     def is_opened_by(self, opening: Opening) -> bool:
-        """Returns whether an opening is the one that was hidden."""
+        """Returns whether `opening` is the content that was hashed."""
         size = -(-self.canaries // 8)
         spare = 8 * size - self.canaries
         return (
@@ -80,25 +91,26 @@ class Commitment:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of a test of a training.
+    """The result of an audit: a lower bound on the epsilon of a training.
 
     Attributes:
         estimator: The name of the test that gave the bound.
         statistic: The counts or the measurement, in words.
-        epsilon: A lower bound, finite and >= 0. 0 says nothing.
-        delta: The delta at which `epsilon` holds, in [0, 1).
-        confidence: The chance at which the bound holds, in (0, 1).
-        neighbours: The adjacency relation, of the change that one canary
-            makes.
-        group_size: How many records one canary is, >= 1.
-        assumptions: Sentences. Nothing is claimed where one of them fails.
-        p_value: How likely such scores are, at most, if the claim of the
-            ledger is true; `None` if it was not tested.
-        runs: The numbers of the runs whose releases were looked at; empty for
-            all rounds.
-        seal_row: A seal. The verdict speaks of the rows before it.
-        seal_hash: Hash of that seal.
-        opening: The commitment to the canaries; `None` without one.
+        epsilon: The lower bound, finite and >= 0. A bound of 0 says nothing.
+        delta: The delta of the guarantee that `epsilon` is about, in [0, 1).
+        confidence: The least probability with which the bound holds, in (0, 1).
+        neighbours: The adjacency relation under which one canary changes the
+            data.
+        group_size: The number of records in one canary, >= 1.
+        assumptions: Sentences. If one of them is false, nothing is claimed.
+        p_value: An upper bound on the probability of such scores, if the
+            epsilon of the ledger is true; `None` if that was not tested.
+        runs: The numbers of the runs whose releases were audited; empty if
+            all rounds were.
+        seal_row: The row of a seal. The verdict is about the rows before it.
+        seal_hash: The hash of this seal.
+        opening: The content of the commitment to the canaries; `None` without
+            a commitment.
     """
 
     kind: ClassVar[str] = "verdict"
@@ -143,7 +155,7 @@ class Verdict:
 
     @property
     def rejects_claim(self) -> bool:
-        """Whether the claim of the ledger was tested, and failed."""
+        """Whether the epsilon of the ledger was tested, and rejected."""
         error = 1 - self.confidence
         return self.p_value is not None and self.p_value <= error
 

@@ -1,7 +1,7 @@
 """Who writes into a ledger: the user, the machine, the process, the program.
 
-The ledger keeps it for ever. It says who spent privacy, so that somebody can be
-asked. It proves nothing: a process can write any name.
+The ledger keeps these for ever, so that people know whom to ask. They are no
+proof: a process can write any name.
 """
 
 import contextlib
@@ -26,15 +26,16 @@ class Author:
     """The process that started a run.
 
     Attributes:
-        user: The name under which it ran.
-        host: The name of its machine.
-        machine: Tells machines, and starts of one machine, apart.
-        process: Its number there.
-        process_start: When it started, in the machine's own count; empty if
-            the system does not tell.
-        program: The file that was run.
-        program_hash: SHA-256 of that file; empty if it cannot be read.
-        versions: Pairs of a library that was loaded and its version.
+        user: The name of the user who ran the process.
+        host: The name of the machine.
+        machine: A short hash, different for every machine and for every start
+            of a machine.
+        process: The number of the process on this machine.
+        process_start: When the process started, in clock ticks since the start
+            of the machine; empty if the system does not tell.
+        program: The name of the file that was run.
+        program_hash: SHA-256 hash of this file; empty if it cannot be read.
+        versions: Pairs of a loaded library and its version.
     """
 
     user: str
@@ -58,7 +59,11 @@ class Author:
     def is_running(self) -> bool | None:
         """Returns whether the process still runs.
 
-        `None` if this cannot be known from here: on another machine.
+        Returns:
+            `None` for a process of a machine with another name, because this
+            machine cannot know. `False` for a process of a machine with the
+            same name that was started anew since, or of another container with
+            this name.
         """
         if self.machine != _machine():
             # A machine with this name was started anew, or is another one.
@@ -75,7 +80,7 @@ class Author:
 
 
 def this_process() -> Author:
-    """Returns the process at hand."""
+    """Returns the process that calls this function."""
     program = sys.argv[0] if sys.argv and sys.argv[0] else "python"
     versions = {"python": platform.python_version()}
     for name in _LIBRARIES:
@@ -103,7 +108,7 @@ def _user() -> str:
 
 @functools.cache
 def _machine() -> str:
-    """Returns a short hash that another machine, or another start, changes."""
+    """Returns a short hash of this machine's name and of its last start."""
     found = [socket.gethostname()]
     with contextlib.suppress(OSError):  # Only Linux has both.
         found.append(Path("/proc/sys/kernel/random/boot_id").read_text())
@@ -114,8 +119,8 @@ def _machine() -> str:
 def _start_of(process: int) -> str:
     """Returns when a process started, empty if the system does not tell.
 
-    A number of a process is given anew when the process has ended; with its
-    start it names one process.
+    The number of an ended process is given to a new one. The number and the
+    start together name one process.
     """
     try:
         text = Path(f"/proc/{process}/stat").read_text()

@@ -1,4 +1,4 @@
-"""JSON with one text for each value: texts can be compared and hashed."""
+"""Canonical JSON: each value has one text, which can be compared and hashed."""
 
 import json
 from typing import Any
@@ -32,7 +32,7 @@ def parsed(text: str) -> Any:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns the object, which must not say one thing and mean another."""
+    """Returns the object of some pairs; refuses a field that occurs twice."""
     content = dict(pairs)
     if len(content) < len(pairs):
         raise LedgerFormatError(

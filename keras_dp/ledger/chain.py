@@ -1,13 +1,15 @@
 """The chain of hashes over the rows of a ledger.
 
-Each row holds the SHA-256 of its content and of the hash of the row before.
-The table `meta` holds the numbers of rows and of rounds, what the accounts have
-spent, and the *head*: the hash over the last row's hash and those numbers. So
-an edited, inserted, exchanged or removed row is found, and the rows at the end
-cannot be removed by copying a hash that stands in the file.
+Each row holds a SHA-256 hash over its content and the hash of the row before.
+The table `meta` holds the number of rows, the number of rounds, what the
+accounts have spent, and the *head*: a hash over the last row's hash and these
+numbers. With these hashes, `verify` finds a row that was edited, inserted,
+exchanged or removed. Somebody who removes the last rows must compute a new
+head: no hash in the file is the head of the shorter ledger.
 
-The chain has no key. It does not show that someone computed the hashes anew, or
-brought back an old copy of the file. Keep the head elsewhere to notice that.
+The chain has no key. So it does not show that somebody computed all hashes
+anew, or put back an old copy of the file. A copy of the head that is kept
+elsewhere shows both.
 """
 
 import hashlib
@@ -39,21 +41,22 @@ def first_meta(header: str) -> dict[str, str]:
 
 
 def hash_of(previous: str, *content: object) -> str:
-    """Returns the hash of a row that follows the one with hash `previous`.
+    """Returns the hash of a row.
 
     Args:
-        previous: As `hash_before` returns it.
+        previous: The hash of the row before, as `hash_before` returns it.
         *content: The fields of the row, without its hash.
     """
     return _digest([previous, *content])
 
 
 def hash_before(meta: dict[str, str], row: Row | None) -> str:
-    """Returns the hash that the row after `row` continues from.
+    """Returns the hash that goes into the hash of the row after `row`.
 
     Args:
-        meta: Holds the header, from which the first row continues.
-        row: `None` stands before the first row.
+        meta: The table `meta`. For the first row, the result is the hash of
+            the header that it holds.
+        row: The row before; `None` for the first row.
     """
     if row is not None:
         return row.hash
@@ -61,22 +64,23 @@ def hash_before(meta: dict[str, str], row: Row | None) -> str:
 
 
 def head(meta: dict[str, str], last: Row | None) -> str:
-    """Returns the hash over the end of a ledger.
+    """Returns the head: the hash over the last row and the table `meta`.
 
     Args:
-        meta: Holds the numbers of rows and rounds, what the accounts have
-            spent, and the writer.
-        last: The last row, `None` if there is none.
+        meta: The table, with the numbers of rows and rounds, what the accounts
+            have spent, and the writer.
+        last: The last row; `None` in a ledger without rows.
     """
     end = [meta.get(key) for key in ("rows", "total", "balances", "writer")]
     return _digest([hash_before(meta, last), *end])
 
 
 def verify(all_rows: list[Row], meta: dict[str, str]) -> None:
-    """Raises if the rows are not those that were written.
+    """Checks every row, and that all of them together fit the table `meta`.
 
     Raises:
-        LedgerIntegrityError: The message names the first row that is wrong.
+        LedgerIntegrityError: A row was edited, added or removed. The message
+            names the first row that is wrong.
     """
     previous = None
     reserved: dict[int, Row] = {}
@@ -106,11 +110,11 @@ def verify(all_rows: list[Row], meta: dict[str, str]) -> None:
 
 
 def why_unfit(verdict: Verdict, before: list[Row]) -> str:
-    """Returns why a verdict cannot stand after some rows, empty if it can.
+    """Returns why a verdict does not fit the rows before it, or "".
 
     Args:
-        verdict: It names a seal, runs, and a commitment.
-        before: All rows before it.
+        verdict: The verdict, which names a seal, runs, and a commitment.
+        before: All rows before the verdict.
     """
 
     def kind_of(number: int, most: int) -> str:
@@ -135,11 +139,11 @@ def why_unfit(verdict: Verdict, before: list[Row]) -> str:
 
 
 def balances(all_rows: list[Row]) -> dict[int, Balance]:
-    """Returns what each account has spent, by the row that opened it.
+    """Returns the balance of each account, by the row that opened it.
 
     Raises:
-        LedgerIntegrityError: An account has spent more than its capacity, or
-            is charged before it is opened.
+        LedgerIntegrityError: An account spent more than its capacity, or paid
+            before it was opened.
     """
     found: dict[int, Balance] = {}
     used = {row.target: row.count for row in all_rows if row.kind == "settle"}
@@ -157,7 +161,7 @@ def balances(all_rows: list[Row]) -> dict[int, Balance]:
                 LedgerFormatError,
             ) as error:
                 raise contradiction(
-                    row.seq, "its account cannot be charged so"
+                    row.seq, "its account cannot pay this charge"
                 ) from error
             found[charge.account] = spent
         if row.kind == "account":
@@ -170,16 +174,20 @@ def balances(all_rows: list[Row]) -> dict[int, Balance]:
 def check_end(
     meta: dict[str, str], before: Row | None, last: Row | None
 ) -> None:
-    """Checks what a transaction builds on, as `verify` checks everything.
+    """Checks the last row and the table `meta`, at the start of a transaction.
+
+    Only the end of the log is checked, to which the transaction appends;
+    `verify` checks all rows.
 
     Args:
-        meta: The content of the table.
-        before: The last row but one, `None` if there is none.
-        last: The last row, `None` if there is none.
+        meta: The table `meta`.
+        before: The last row but one; `None` if there is none.
+        last: The last row; `None` in a ledger without rows.
 
     Raises:
-        LedgerIntegrityError: They do not fit: they were edited, or are what a
-            commit left that was cut short and was not undone.
+        LedgerIntegrityError: The last row or the table does not fit its hash.
+            It was edited, or a process died in the middle of a commit that
+            nobody has undone.
     """
     if last is not None:
         _check_types(last)
@@ -188,7 +196,7 @@ def check_end(
 
 
 def contradiction(seq: int, reason: str) -> LedgerIntegrityError:
-    """Returns the error of a row that is wrong."""
+    """Returns the error to raise for a row that is wrong."""
     return LedgerIntegrityError(
         f"Row {seq} of the ledger is not as it was written: {reason}. The "
         "ledger must not be trusted. Restore it from a copy."
@@ -196,7 +204,7 @@ def contradiction(seq: int, reason: str) -> LedgerIntegrityError:
 
 
 def _check_types(row: Row) -> None:
-    """Refuses values that the columns do not let in, but a forged file may."""
+    """Refuses types that the columns rule out, but a forged file can hold."""
     given = (row.target, row.run)
     numbers = [number for number in given if number is not None]
     numbers += [row.seq, row.count, row.time]

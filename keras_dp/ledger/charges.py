@@ -1,10 +1,12 @@
 """Charges: the cost of rounds to an account, in whole numbers.
 
-An account has a *capacity* in one or several slots. A charge says how much of
-them a round takes. What a unit of a slot means, and why what fits the capacity
-keeps the promise of the account, is not known here: `keras_dp.budgets` sets
-capacities and prices. Whole numbers add up to the same sum in any order and in
-any process, so that a transaction can decide whether a round fits.
+An account has one or several *slots*, each with a *capacity*. A *charge* says
+how much a round takes from which slot. This module only counts. It does not
+know what a unit of a slot means, nor why rounds that fit the capacities keep
+the promise of the account: `keras_dp.budgets` chooses capacities and prices.
+
+The numbers are whole because whole numbers have the same sum in any order and
+in any process. So a transaction can decide whether a round fits.
 """
 
 import json
@@ -17,12 +19,15 @@ from keras_dp.ledger.rows import LARGEST_COUNT
 
 
 class Charge(NamedTuple):
-    """The cost of one round.
+    """The cost of one round to an account.
 
     Attributes:
-        account: The row that opened the account.
-        prices: Pairs of a slot and what is taken from it, each > 0; the slots
-            increase. Empty if the round costs nothing.
+        account: The number of the row that opened the account.
+        prices: Pairs of a slot, counted from 0, and a price > 0 in units of
+            this slot; in the order of the slots. Empty if the round is free.
+
+    >>> Charge(account=1, prices=((0, 250),)).as_text()
+    '[1,[[0,250]]]'
     """
 
     account: int
@@ -37,7 +42,7 @@ class Charge(NamedTuple):
         """Inverts `as_text`.
 
         Raises:
-            LedgerFormatError: No charge is written as this text.
+            LedgerFormatError: The text is not one that `as_text` returns.
         """
         try:
             account, pairs = json.loads(text)
@@ -60,29 +65,43 @@ class Charge(NamedTuple):
 
 
 class Balance(NamedTuple):
-    """The capacity of an account in each slot, and the amount it has spent."""
+    """The capacity of an account in each slot, and the amount it has spent.
+
+    Attributes:
+        capacities: The largest amount that may be spent, for each slot.
+        spent: The amount that was spent so far, for each slot.
+
+    >>> balance = Balance(capacities=(1000,), spent=(0,))
+    >>> balance.after(Charge(1, ((0, 250),)), count=3)
+    Balance(capacities=(1000,), spent=(750,))
+    """
 
     capacities: tuple[int, ...]
     spent: tuple[int, ...]
 
     def room(self, charge: Charge, count: int) -> int:
-        """Returns how many of `count` rounds at this charge fit."""
+        """Returns how many of `count` rounds with this charge fit."""
         for slot, price in charge.prices:
             left = self.capacities[slot] - self.spent[slot]
             count = min(count, left // price)
         return max(0, count)
 
     def after(self, charge: Charge, count: int) -> "Balance":
-        """Returns the balance after `count` rounds, or fewer if negative.
+        """Returns the balance after `count` more rounds.
+
+        Args:
+            charge: The cost of each round.
+            count: The number of rounds; a negative number gives rounds back.
 
         Raises:
-            BudgetExceededError: They do not fit.
+            BudgetExceededError: The rounds exceed a capacity.
         """
         if count > 0 and self.room(charge, count) < count:
             raise BudgetExceededError(
                 "The account must have room for every round that is reserved. "
                 f"Received: {count:,} rounds, with room for "
-                f"{self.room(charge, count):,}. None of them may run."
+                f"{self.room(charge, count):,}. None of them may run. Ask for "
+                "fewer rounds, or use another account."
             )
         spent = list(self.spent)
         for slot, price in charge.prices:
@@ -91,7 +110,7 @@ class Balance(NamedTuple):
 
 
 def opened(capacities: Iterable[int]) -> Balance:
-    """Returns the balance of an account that has spent nothing.
+    """Returns the balance of a new account, which has spent nothing.
 
     Raises:
         ValueError: There is no slot, or a capacity is not in [0, 2^63).
@@ -109,7 +128,7 @@ def opened(capacities: Iterable[int]) -> Balance:
 
 
 def text_from_balances(balances: dict[int, Balance]) -> str:
-    """Returns canonical JSON: the slots of each account by its row."""
+    """Returns canonical JSON: the balance of each account, by its row."""
     return canonical(
         {
             str(row): [list(balance.capacities), list(balance.spent)]
@@ -119,7 +138,7 @@ def text_from_balances(balances: dict[int, Balance]) -> str:
 
 
 def balances_from_text(text: str) -> dict[int, Balance]:
-    """Inverts `text_from_balances`; the text has passed its hash."""
+    """Inverts `text_from_balances`; the hash of the text was checked before."""
     return {
         int(row): Balance(tuple(capacities), tuple(spent))
         for row, (capacities, spent) in json.loads(text).items()

@@ -1,7 +1,7 @@
 """Events and rounds as canonical JSON, and back.
 
-The text of a round is what is stored, compared and hashed. Kinds and fields
-never change their meaning; what is not known is refused, not skipped.
+The ledger stores, compares and hashes the text of a round. Kinds and fields
+never change their meaning. An unknown kind or field is refused, not skipped.
 """
 
 import dataclasses
@@ -57,7 +57,7 @@ def text_from_round(round_: events.Round) -> str:
 
 
 def content_from_round(round_: events.Round) -> dict[str, Any]:
-    """Returns a round as what JSON has: objects, lists, texts and numbers."""
+    """Returns a round as dictionaries, lists, texts and numbers, for JSON."""
     return {
         "sampling": _content(round_.sampling),
         "queries": [_content(query) for query in round_.queries],
@@ -67,11 +67,12 @@ def content_from_round(round_: events.Round) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=_REMEMBERED)
 def round_from_text(text: str) -> events.Round:
-    """Returns the round of a text.
+    """Returns the round that a text describes.
 
     Raises:
-        LedgerFormatError: It is not canonical JSON, or has a kind or a field
-            that this version does not know, or a value that no event can have.
+        LedgerFormatError: The text is not canonical JSON; or it has a kind or a
+            field that this version does not know, or a value that no event can
+            have.
     """
     return round_from_content(_reading(parsed, text))
 
@@ -80,13 +81,13 @@ def round_from_content(content: Any) -> events.Round:
     """Inverts `content_from_round`.
 
     Raises:
-        LedgerFormatError: As `round_from_text`.
+        LedgerFormatError: See `round_from_text`.
     """
     return _reading(_round, content)
 
 
 def _reading(read: Callable[[Any], _T], content: Any) -> _T:
-    """Calls `read`, whose errors say that the ledger cannot be read."""
+    """Returns `read(content)`; errors become `LedgerFormatError`."""
     try:
         return read(content)
     except (
@@ -121,7 +122,8 @@ def _content(event: Any) -> dict[str, Any]:
     if kind is None:
         raise TypeError(
             "Events must be of a class that the ledger can store. "
-            f"Received: {event!r}."
+            f"Received: {event!r}. Use the events and noise families of "
+            "`keras_dp.ledger`."
         )
     fields = {
         field.name: getattr(event, field.name)
@@ -154,5 +156,5 @@ def _event(content: dict[str, Any]) -> Any:
 
 @functools.lru_cache(maxsize=1024, typed=True)
 def _same_event(names: tuple[str, ...], *values: Any) -> Any:
-    """Returns the event of some fields: many rounds are sampled alike."""
+    """Returns an event, made once: many rounds have equal sampling events."""
     return _event(dict(zip(names, values, strict=True)))

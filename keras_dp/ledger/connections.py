@@ -1,16 +1,16 @@
 """Connections to ledgers: opened, owned by one process, closed.
 
-POSIX drops every lock that a process has on a file as soon as it closes any
-descriptor of that file, and a forked child believes that it has the locks of
-its parent. Then two processes could write at the same time. Two rules keep rows
-from being lost so:
+Two properties of POSIX locks could let two processes write to a ledger at the
+same time, and lose rows. A process that closes any descriptor of a file drops
+all its locks on this file. And a forked child believes that it has the locks of
+its parent. Two rules prevent this:
 
 * a ledger file is opened through SQLite only, which knows its own locks;
-* a connection is used, and closed, by the process that opened it only, and no
-  file is opened that a parent process had open when it forked.
+* only the process that opened a connection uses and closes it, and a process
+  opens no file that its parent had open when it forked.
 
-The connection to a server is owned likewise: a forked child that closed it
-would end the session of its parent.
+The second rule holds for the connection to a server too: a forked child that
+closed it would end the session of its parent.
 """
 
 import contextlib
@@ -38,12 +38,12 @@ class _Connection(Protocol):
     def __hash__(self) -> int: ...
 
 
-# Also holds what was inherited through fork, which must never be closed.
+# It also holds connections inherited through fork, which must never be closed.
 _open: dict[_Connection, _Owner] = {}
 
 
 def connect(path: Path, parameters: str) -> sqlite3.Connection:
-    """Returns a connection, to be given back to `close`.
+    """Returns a connection to a file; give it back to `close`.
 
     Args:
         path: An existing file, absolute and without symbolic links.
@@ -74,7 +74,7 @@ def connect(path: Path, parameters: str) -> sqlite3.Connection:
 
 
 def adopt(connection: _Connection, file: _Identity = None) -> None:
-    """Notes that this process owns a connection, to no file by default."""
+    """Notes that this process owns a connection, by default to no file."""
     _open[connection] = _Owner(os.getpid(), file)
 
 
@@ -88,7 +88,7 @@ def close(connection: _Connection) -> None:
 
 
 def identity(path: Path) -> _Identity:
-    """Returns which file stands at the path, `None` if none can be found."""
+    """Returns the device and inode of a file; `None` if it is not found."""
     try:
         status = path.stat()
     except OSError:
@@ -97,5 +97,5 @@ def identity(path: Path) -> _Identity:
 
 
 def code_of(error: Exception) -> int:
-    """Returns SQLite's code, 0 if the error is Python's."""
+    """Returns SQLite's code of an error; 0 for an error of Python."""
     return int(getattr(error, "sqlite_errorcode", 0))

@@ -1,4 +1,4 @@
-"""The rows of a ledger at one moment, and what they amount to."""
+"""The rows of a ledger at one moment, and the rounds and runs in them."""
 
 import functools
 from typing import NamedTuple, cast
@@ -21,13 +21,13 @@ from keras_dp.ledger.statements import (
 
 
 class AccountRecord(NamedTuple):
-    """An account as it stands in the ledger.
+    """An account of a ledger, with its balance.
 
     Attributes:
-        number: The row that opened it.
-        account: Its name, capacities and terms.
-        balance: Its capacity, and the amount it has spent.
-        opened: Seconds since 1970 (UTC).
+        number: The number of the row that opened the account.
+        account: The name, capacities and terms of the account.
+        balance: The capacities, and the amounts that were spent.
+        opened: When it was opened, in seconds since 1970 (UTC).
     """
 
     number: int
@@ -37,13 +37,13 @@ class AccountRecord(NamedTuple):
 
 
 class SealRecord(NamedTuple):
-    """A seal as it stands in the ledger.
+    """A seal of a ledger: no earlier row changes any more.
 
     Attributes:
-        number: Its row. No row before it is changed any more.
-        hash: The hash over that row and all before it.
-        time: Seconds since 1970 (UTC).
-        note: The text that was written with it.
+        number: The number of its row.
+        hash: The hash over this row and all rows before it.
+        time: When it was written, in seconds since 1970 (UTC).
+        note: The text that was written with the seal.
     """
 
     number: int
@@ -53,12 +53,12 @@ class SealRecord(NamedTuple):
 
 
 class CommitmentRecord(NamedTuple):
-    """A commitment to canaries as it stands in the ledger.
+    """A commitment to the canaries of an audit, as a row of a ledger.
 
     Attributes:
-        number: Its row.
-        time: Seconds since 1970 (UTC).
-        commitment: The hash that was written.
+        number: The number of its row.
+        time: When it was written, in seconds since 1970 (UTC).
+        commitment: The hash that was written, with its note.
     """
 
     number: int
@@ -67,11 +67,11 @@ class CommitmentRecord(NamedTuple):
 
 
 class VerdictRecord(NamedTuple):
-    """A verdict as it stands in the ledger.
+    """The verdict of an audit, as a row of a ledger.
 
     Attributes:
-        number: Its row.
-        time: Seconds since 1970 (UTC).
+        number: The number of its row.
+        time: When it was written, in seconds since 1970 (UTC).
         verdict: The result that was written.
     """
 
@@ -84,10 +84,10 @@ class Verification(NamedTuple):
     """The size and the head of a ledger that was verified.
 
     Attributes:
-        rows: Rows of the log.
-        rounds: Rounds, reserved ones included.
-        head: Hash over all rows. Kept elsewhere, it proves later that the
-            ledger is still the same; it changes with every append.
+        rows: The number of rows.
+        rounds: The number of rounds, including reserved ones.
+        head: The hash over all rows, which changes with every new row. A copy
+            that you keep elsewhere shows later whether the ledger is the same.
     """
 
     rows: int
@@ -96,25 +96,27 @@ class Verification(NamedTuple):
 
 
 class Contents:
-    """All rows between two commits.
+    """The rows of a ledger as they were between two commits.
 
     Attributes:
-        meta: The table of this name. Its head is a hash over the rows, so that
-            equal tables belong to equal rows.
+        meta: The table `meta`. Its head is a hash over the rows, so that equal
+            tables belong to equal rows.
         is_verified: Whether `verify` was called, and raised nothing.
     """
 
     def __init__(self, rows: list[Row], meta: dict[str, str]) -> None:
-        """Takes them as they were read, in one transaction."""
+        """Takes the rows and the table, read in one transaction."""
         self._rows, self.meta = rows, meta
         self.is_verified = False
 
     def verify(self) -> None:
-        """Checks that every row is as it was written, and can be read.
+        """Checks the hash of every row, and reads every row.
+
+        Call it first: `rounds`, `runs` and the totals discard the rows.
 
         Raises:
             LedgerIntegrityError: A row was edited, added or removed.
-            LedgerFormatError: A row says what this version cannot read.
+            LedgerFormatError: This version cannot read a row.
         """
         chain.verify(self._rows, self.meta)
         for row in self._rows:
@@ -126,7 +128,7 @@ class Contents:
 
     @property
     def verification(self) -> Verification:
-        """The size and the head, as they stand in `meta`."""
+        """The size and the head, read from the table `meta`."""
         rows, rounds, head = (
             self.meta[key] for key in ("rows", "total", "head")
         )
@@ -134,17 +136,17 @@ class Contents:
 
     @property
     def total(self) -> int:
-        """The number of rounds, reserved ones included."""
+        """The number of rounds, including reserved ones."""
         return self._amounts.total
 
     @property
     def unsettled(self) -> int:
-        """Rounds that are reserved and not settled."""
+        """The number of rounds that are reserved and not settled."""
         return self._amounts.unsettled
 
     @property
     def rounds(self) -> tuple[CountedRound, ...]:
-        """All rounds in order, equal neighbours counted together."""
+        """All rounds in order; equal rounds in a row are counted together."""
         return self._amounts.rounds
 
     @property
@@ -154,7 +156,7 @@ class Contents:
 
     @functools.cached_property
     def _amounts(self) -> "_Amounts":
-        """The amounts of all rows; lets go of the rows, which may be many."""
+        """The rounds and runs of all rows; discards the rows to save memory."""
         amounts = counted(self._rows)
         found = _Amounts(
             total=sum(part.count for part in amounts),
@@ -167,7 +169,7 @@ class Contents:
 
 
 class _Amounts(NamedTuple):
-    """The amounts of all rows; see the properties of `Contents`."""
+    """The rounds and runs of all rows; see the properties of `Contents`."""
 
     total: int
     unsettled: int
@@ -176,7 +178,7 @@ class _Amounts(NamedTuple):
 
 
 def seal_records(rows: list[Row]) -> tuple[SealRecord, ...]:
-    """Returns the seals of rows that hold seals."""
+    """Returns the seals in some rows, which must hold seals."""
     found = []
     for row in rows:
         seal = cast(Seal, statement_from_text(row.kind, row.body))
@@ -185,7 +187,7 @@ def seal_records(rows: list[Row]) -> tuple[SealRecord, ...]:
 
 
 def commitment_records(rows: list[Row]) -> tuple[CommitmentRecord, ...]:
-    """Returns the commitments of rows that hold commitments."""
+    """Returns the commitments in some rows, which must hold commitments."""
     return tuple(
         CommitmentRecord(row.seq, row.time, commitment_from_text(row.body))
         for row in rows
@@ -193,7 +195,7 @@ def commitment_records(rows: list[Row]) -> tuple[CommitmentRecord, ...]:
 
 
 def verdict_records(rows: list[Row]) -> tuple[VerdictRecord, ...]:
-    """Returns the verdicts of rows that hold verdicts."""
+    """Returns the verdicts in some rows, which must hold verdicts."""
     return tuple(
         VerdictRecord(row.seq, row.time, verdict_from_text(row.body))
         for row in rows
@@ -203,7 +205,7 @@ def verdict_records(rows: list[Row]) -> tuple[VerdictRecord, ...]:
 def account_records(
     rows: list[Row], balances: dict[int, Balance]
 ) -> tuple[AccountRecord, ...]:
-    """Returns the accounts of rows that open them."""
+    """Returns the accounts in some rows, which must open accounts."""
     return tuple(
         AccountRecord(
             row.seq, account_from_text(row.body), balances[row.seq], row.time

@@ -1,4 +1,4 @@
-"""Magnitudes of preselected vectors, compressed: a value of an event."""
+"""Magnitudes of preselected vectors, compressed for a field of an event."""
 
 import base64
 import binascii
@@ -14,7 +14,7 @@ from keras_dp import _check
 
 _LEVELS = np.dtype("<f4")
 _COUNTS = np.dtype("<i8")
-# Texts are unpacked once for all who ask in turn, and not kept for ever.
+# The last few texts stay unpacked; their arrays can be large.
 _REMEMBERED = 8
 # A text from elsewhere could unpack to a thousand times its size.
 _LARGEST_BYTES = 2**26
@@ -22,16 +22,24 @@ _LARGEST_BYTES = 2**26
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CoordinateBounds:
-    """A set of vectors of magnitudes, each a multiset of levels.
+    """The magnitudes of a set of public vectors, in a compact form.
 
-    All vectors have the same `counts`: level `j` of each stands for
-    `counts[j]` coordinates. Two sets are equal if their levels and counts are,
-    in order: texts are compressed anew when they come from elsewhere.
+    A magnitude is the absolute value of a coordinate. Each vector is stored by
+    its distinct magnitudes, called levels: level `j` of a vector stands for
+    `counts[j]` of its coordinates. The counts are the same for all vectors.
+
+    Make it with `from_vectors` or `from_arrays`. Two objects are equal if their
+    levels and counts are equal, in the same order, however a text was
+    compressed.
 
     Attributes:
-        levels: float32 `[vectors, levels]`, finite and >= 0, as base64 of
-            their zlib-compressed little-endian bytes.
+        levels: float32 `[vectors, levels]`, finite and >= 0, as the base64
+            text of the zlib-compressed little-endian bytes.
         counts: int64 `[levels]`, each >= 1, in the same form.
+
+    Raises:
+        ValueError: A text is not in this form, the shapes differ, a level is
+            negative or not finite, or a count is below 1.
 
     >>> bounds = CoordinateBounds.from_arrays([[0.5, 0.25]], [1, 3])
     >>> bounds.level_array().tolist(), bounds.count_array().tolist()
@@ -68,21 +76,22 @@ class CoordinateBounds:
                 "`levels` must be finite and >= 0. Received: levels in "
                 f"[{flat.min()}, {flat.max()}]."
             )
-        # Minus zero is zero, and all compressors are ours.
+        # Minus zero becomes zero. Every text is compressed by one compressor.
         object.__setattr__(self, "levels", _packed(flat + _LEVELS.type(0)))
         object.__setattr__(self, "counts", _packed(counts))
 
     @classmethod
     def from_arrays(cls, levels: Any, counts: Any) -> Self:
-        """Returns the bounds with these levels, rounded up to float32.
+        """Returns the bounds of some levels, rounded up to float32.
 
         Args:
             levels: Shape `[vectors, levels]`, finite and >= 0.
-            counts: Shape `[levels]`, integers >= 1.
+            counts: Shape `[levels]`, integers >= 1: the number of coordinates
+                of each level.
 
         Raises:
-            ValueError: An array has another shape, or a value that its
-                argument does not allow.
+            ValueError: The shapes do not fit, a level is negative or not
+                finite, or a count is below 1 or not an integer.
         """
         exact = np.asarray(levels, np.float64)
         if exact.ndim != 2 or np.shape(counts) != exact.shape[1:]:
@@ -105,13 +114,16 @@ class CoordinateBounds:
 
     @classmethod
     def from_vectors(cls, vectors: Any) -> Self:
-        """Returns the magnitudes of public vectors of one's own.
+        """Returns the magnitudes of your own public vectors.
 
-        Each vector is sorted by magnitude, in decreasing order; neighbouring
-        coordinates at which no vector changes make one level.
+        The magnitudes of each vector are sorted in decreasing order. Adjacent
+        coordinates that are equal in every sorted vector become one level.
 
         Args:
             vectors: Shape `[vectors, size]`, finite.
+
+        Raises:
+            ValueError: `vectors` has another shape, is empty, or is not finite.
 
         >>> vectors = [[0, -3, 1, 0], [0, 2, 2, 0]]
         >>> bounds = CoordinateBounds.from_vectors(vectors)
@@ -121,8 +133,8 @@ class CoordinateBounds:
         magnitudes = np.abs(np.asarray(vectors, np.float64))
         if magnitudes.ndim != 2 or not magnitudes.size:
             raise ValueError(
-                "`vectors` must have the shape [vectors, size], neither of "
-                f"them 0. Received: shape {magnitudes.shape!r}."
+                "`vectors` must have the shape [vectors, size], with neither "
+                f"of these 0. Received: shape {magnitudes.shape!r}."
             )
         falling = -np.sort(-magnitudes, axis=1)
         changes = (falling[:, 1:] != falling[:, :-1]).any(axis=0)
@@ -141,7 +153,7 @@ class CoordinateBounds:
 
     @property
     def dimension(self) -> int:
-        """Number of coordinates."""
+        """The number of coordinates of each vector."""
         return int(self.count_array().sum())
 
     @property
@@ -177,5 +189,6 @@ def _unpacked(name: str, text: str, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     except (binascii.Error, zlib.error, ValueError) as error:
         raise ValueError(
             f"`{name}` must be base64 of zlib-compressed {dtype.name}. "
-            f"Received: a text that is not: {error}."
+            f"Received: a text that is not: {error}. Make the bounds with "
+            "`CoordinateBounds.from_vectors`."
         ) from error

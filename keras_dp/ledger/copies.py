@@ -1,4 +1,4 @@
-"""Copies of ledgers: as JSON without loss, and as they stood at a row."""
+"""Copies of ledgers: as JSON, or in memory up to one of the rows."""
 
 import json
 import sqlite3
@@ -13,7 +13,7 @@ _KIND = "keras_dp ledger"
 
 
 def text_of(rows: list[Row], meta: dict[str, str]) -> str:
-    """Returns all that a ledger holds as canonical JSON."""
+    """Returns the whole ledger as canonical JSON."""
     return canonical(
         {"kind": _KIND, "meta": meta, "rows": [list(row) for row in rows]}
     )
@@ -23,8 +23,8 @@ def database_from_text(text: str) -> sqlite3.Connection:
     """Inverts `text_of`: returns a database in memory with the same rows.
 
     Raises:
-        LedgerFormatError: It is not the text of a ledger.
-        LedgerIntegrityError: Its rows are not those that were written.
+        LedgerFormatError: The text is not the text of a ledger.
+        LedgerIntegrityError: A row in the text was edited, added or removed.
     """
     try:
         content = json.loads(text)
@@ -41,8 +41,8 @@ def database_from_text(text: str) -> sqlite3.Connection:
         RecursionError,
     ) as error:
         raise LedgerFormatError(
-            f"The text holds no ledger: {error}. `PrivacyLedger.to_json` "
-            "writes one."
+            f"`text` must be a ledger as JSON. Received: another text: {error}."
+            " `PrivacyLedger.to_json` returns such a text."
         ) from error
     return _database(rows, meta)
 
@@ -50,12 +50,12 @@ def database_from_text(text: str) -> sqlite3.Connection:
 def database_until(
     rows: list[Row], meta: dict[str, str], number: int
 ) -> sqlite3.Connection:
-    """Returns a database in memory with the rows up to one of them.
+    """Returns a database in memory with the first rows of a ledger.
 
     Args:
-        rows: All rows of a ledger.
+        rows: All rows of the ledger.
         meta: The table `meta` of the ledger.
-        number: The last row of the copy.
+        number: The number of rows in the copy.
     """
     rows = rows[:number]
     total = sum(part.count for part in counted(rows))

@@ -1,4 +1,4 @@
-"""Makes ledger files: complete under their name, or not at all."""
+"""Makes ledger files, which appear under their name complete or not at all."""
 
 import contextlib
 import os
@@ -15,13 +15,13 @@ _ATTEMPTS = 100
 
 
 def create(path: Path, header: str) -> None:
-    """Creates an empty ledger file, unless another process does so first.
+    """Creates a ledger file without rows, if there is none.
 
-    It appears under its name complete, or not at all.
+    Another process may create it first; this is no error.
 
     Args:
-        path: Its name.
-        header: The text of its header.
+        path: The name of the file.
+        header: The text of the header.
 
     Raises:
         LedgerWriteError: The file cannot be created.
@@ -31,7 +31,7 @@ def create(path: Path, header: str) -> None:
 
 
 def publish(path: Path, content: bytes) -> None:
-    """Gives a ledger file its name, unless another file has it.
+    """Writes a ledger file under its name, unless a file has this name.
 
     Raises:
         LedgerWriteError: The file cannot be created.
@@ -52,7 +52,7 @@ def publish(path: Path, content: bytes) -> None:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Removes what processes left that died while they created the ledger."""
+    """Removes the temporary files of processes that died in `publish`."""
     leftover = re.compile(re.escape(f".{path.name}.") + r"[0-9a-f]{16}\.new")
     for entry in os.scandir(path.parent):
         if leftover.fullmatch(entry.name):
@@ -61,7 +61,7 @@ def remove_leftovers(path: Path) -> None:
 
 
 def _publish(content: bytes, path: Path) -> None:
-    """Writes a complete file, and gives it the name if that is free."""
+    """Writes a temporary file, and links it to the name if that is free."""
     remove_leftovers(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
     try:
@@ -81,10 +81,11 @@ def _publish(content: bytes, path: Path) -> None:
 
 
 def _refuse_remains(path: Path) -> None:
-    """Refuses the place of a ledger of which only a part was removed.
+    """Refuses a path where an older ledger left its journal.
 
-    SQLite would add to the new ledger what lies there. It ignores empty files,
-    and a journal that begins with zero, because it was not complete.
+    SQLite would take the content of the journal for a part of the new ledger.
+    It ignores an empty file, and a journal that begins with a zero byte, which
+    was never complete.
     """
     for suffix, ignored in (("-journal", b"\0"), ("-wal", b"")):
         beside = Path(f"{path}{suffix}")
@@ -92,8 +93,8 @@ def _refuse_remains(path: Path) -> None:
         if _first_byte(beside) not in (b"", ignored) and not path.exists():
             raise LedgerWriteError(
                 f"The ledger {str(path)!r} cannot be created: {str(beside)!r} "
-                "belongs to another one, which was removed. Restore that "
-                f"ledger, or remove its {suffix} file."
+                "belongs to an older ledger of this name, which was removed. "
+                f"Restore the older ledger, or remove its {suffix} file."
             )
 
 

@@ -21,9 +21,10 @@ from keras_dp.ledger.noise_distribution import (
 class SamplingEvent:
     """How the records of one round were drawn from the data set.
 
-    `drawn_by_library` tells a draw made by a sampler of this library from one
-    that the caller only declared. Accountants treat both alike; reports say
-    which it was.
+    The base class of all sampling events. Most of them have the attribute
+    `drawn_by_library`: it is true if a sampler of this library drew the sample,
+    and false if the caller only declares how it was drawn. Accountants treat
+    both alike; reports say which it was.
     """
 
     __slots__ = ()
@@ -51,10 +52,11 @@ class PoissonSampling(SamplingEvent):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PoissonUserSampling(PoissonSampling):
-    """A Poisson sample of units, each with all of its rows.
+    """A Poisson sample of units such as users, each with all of its examples.
 
-    The record of the round is such a unit, such as a user. Its cost is that of
-    `PoissonSampling`; the class tells that no row was taken for a unit.
+    The record of this round is a whole unit. The round costs what a round of
+    `PoissonSampling` costs. The class only states that units were drawn, and
+    not single examples.
 
     >>> PoissonUserSampling(probability=0.01)
     PoissonUserSampling(probability=0.01, drawn_by_library=False)
@@ -65,12 +67,13 @@ class PoissonUserSampling(PoissonSampling):
 class TruncatedPoissonSampling(SamplingEvent):
     """A Poisson sample of which at most `batch_size` records were kept.
 
-    Where more took part, a uniformly random subset of that size was kept.
+    If more records were drawn, a uniformly random subset of `batch_size` of
+    them was kept.
 
     Attributes:
         probability: Chance of a record to be drawn, in (0, 1].
-        batch_size: The most records that a sample keeps, >= 1.
-        population_size: Records in the data set, >= 1.
+        batch_size: The largest number of records that a sample keeps, >= 1.
+        population_size: Number of records in the data set, >= 1.
         drawn_by_library: Whether a sampler of this library made the draw.
 
     >>> TruncatedPoissonSampling(0.01, batch_size=200, population_size=10_000)
@@ -90,12 +93,15 @@ class TruncatedPoissonSampling(SamplingEvent):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FixedSizeWithoutReplacement(SamplingEvent):
-    """A uniformly drawn subset of fixed size, new in every round.
+    """A subset of fixed size, drawn uniformly and anew in every round.
 
     Attributes:
-        sample_size: Records in the sample, >= 1.
-        population_size: Records in the data set, >= `sample_size`.
+        sample_size: Number of records in the sample, >= 1.
+        population_size: Number of records in the data set, >= `sample_size`.
         drawn_by_library: Whether a sampler of this library made the draw.
+
+    >>> FixedSizeWithoutReplacement(100, population_size=10_000)
+    FixedSizeWithoutReplacement(sample_size=100, population_size=10000, ...)
     """
 
     sample_size: int
@@ -116,12 +122,15 @@ class FixedSizeWithoutReplacement(SamplingEvent):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FixedSizeWithReplacement(SamplingEvent):
-    """`sample_size` independent uniform draws; a record can occur repeatedly.
+    """Independent uniform draws; a sample can hold a record several times.
 
     Attributes:
         sample_size: Number of draws, >= 1.
-        population_size: Records in the data set, >= 1.
+        population_size: Number of records in the data set, >= 1.
         drawn_by_library: Whether a sampler of this library made the draw.
+
+    >>> FixedSizeWithReplacement(100, population_size=10_000)
+    FixedSizeWithReplacement(sample_size=100, population_size=10000, ...)
     """
 
     sample_size: int
@@ -135,12 +144,15 @@ class FixedSizeWithReplacement(SamplingEvent):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DisjointBatches(SamplingEvent):
-    """One batch of an epoch in which every record occurs in one batch only.
+    """One batch of a pass over the data in which no record occurs twice.
 
     Attributes:
-        epoch_id: The same for all batches of one pass over the data, and
+        epoch_id: The name of the pass: the same for all its batches, and
             different for every other pass of any run on the data set.
         drawn_by_library: Whether a sampler of this library made the draw.
+
+    >>> DisjointBatches(epoch_id="first pass")
+    DisjointBatches(epoch_id='first pass', drawn_by_library=False)
     """
 
     epoch_id: str
@@ -153,22 +165,26 @@ class DisjointBatches(SamplingEvent):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RandomAllocation(SamplingEvent):
-    """One batch of an epoch in which every record picked batches at random.
+    """One batch of a pass in which every record picked its batches at random.
 
-    Each record picked `batches_per_record` of the `batches`, all such subsets
-    being equally likely, independently of the other records. No more rounds
-    than `batches` share an `epoch_id`.
+    Each record picked `batches_per_record` of the `batches` of the pass. All
+    subsets of that size were equally likely, and records picked independently.
+    At most `batches` rounds share an `epoch_id`.
 
     Attributes:
-        epoch_id: The same for all batches of one pass over the data, and
+        epoch_id: The name of the pass: the same for all its batches, and
             different for every other pass of any run on the data set.
-        batches: Batches of the epoch, whether they all ran or not, >= 1.
-        batches_per_record: How many of them each record is in, in
+        batches: Number of batches of the pass, whether they all ran or not,
+            >= 1.
+        batches_per_record: The number of batches that each record picked, in
             [1, `batches`].
         drawn_by_library: Whether a sampler of this library made the draw.
 
     Source: Chua et al. (2024), arXiv:2412.16802 ("balls and bins"); Feldman
     and Shenfeld (2025), arXiv:2502.08202 ("random allocation").
+
+    >>> RandomAllocation("first pass", batches=100)
+    RandomAllocation(epoch_id='first pass', batches=100, ...)
     """
 
     epoch_id: str
@@ -190,10 +206,13 @@ class RandomAllocation(SamplingEvent):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FullDataset(SamplingEvent):
-    """Every record took part.
+    """Every record of the data set took part.
 
     Attributes:
         drawn_by_library: Whether a sampler of this library made the draw.
+
+    >>> FullDataset()
+    FullDataset(drawn_by_library=False)
     """
 
     drawn_by_library: bool = False
@@ -204,15 +223,22 @@ class FullDataset(SamplingEvent):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class UnverifiedSampling(SamplingEvent):
-    """The caller brought the batch; a record occurs in it at most once.
+    """The caller brought the batch, in which a record occurs at most once.
 
-    Nothing is known of how it was drawn, so that no amplification by
-    sampling may be claimed.
+    The ledger does not know how the batch was drawn. So accountants claim no
+    amplification by sampling.
+
+    >>> UnverifiedSampling()
+    UnverifiedSampling()
     """
 
 
 class SumQueryEvent:
-    """One release over the sample of a round. Concrete classes have `name`."""
+    """One release over the sample of a round; the base class of all of them.
+
+    Attributes:
+        name: The leaf query that made the release, unique in its round.
+    """
 
     __slots__ = ()
     name: str
@@ -222,15 +248,16 @@ class SumQueryEvent:
 class GaussianSum(SumQueryEvent):
     """One release of `sum_i v_i + N(0, noise_stddev^2 I)`.
 
-    The bound and the noise are kept apart, never only their ratio: the
-    neighbouring relation is chosen at replay and changes the sensitivity.
+    The event holds the bound and the noise, and not only their ratio: an
+    accountant chooses the adjacency relation later, and this changes the
+    sensitivity.
 
     Attributes:
         name: The leaf query that made the release, unique in its round.
-        l2_norm_bound: Upper bound on the L2 norm of one record's `v_i`, in the
+        l2_norm_bound: Upper bound on the L2 norm of one record `v_i`, in the
             unit of the records, >= 0.
-        noise_stddev: Standard deviation of the noise on the *sum*, in the same
-            unit, >= 0. At 0 the sum is released bare.
+        noise_stddev: Standard deviation of the noise on the *sum*, in the unit
+            of the records, >= 0. At 0 the sum is released without noise.
 
     >>> GaussianSum(name="gradients", l2_norm_bound=1, noise_stddev=4)
     GaussianSum(name='gradients', l2_norm_bound=1.0, noise_stddev=4.0)
@@ -249,10 +276,13 @@ class GaussianSum(SumQueryEvent):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NonPrivateSum(SumQueryEvent):
-    """A sum was released without bound or noise: epsilon is infinite.
+    """One release of a sum without bound or noise: epsilon is infinite.
 
     Attributes:
         name: The leaf query that made the release, unique in its round.
+
+    >>> NonPrivateSum("loss")
+    NonPrivateSum(name='loss')
     """
 
     name: str
@@ -271,10 +301,14 @@ class DiscreteGaussianSum(SumQueryEvent):
     Attributes:
         name: The leaf query that made the release, unique in its round.
         l2_norm_bound: Upper bound on the L2 norm of one record's vector, >= 0.
-        noise_scale: Parameter of the noise on the *sum*, >= 0, which its
-            standard deviation never exceeds. At 0 the sum is released bare.
+        noise_scale: The parameter of the noise on the *sum*, >= 0. The standard
+            deviation of the noise is at most `noise_scale`. At 0 the sum is
+            released without noise.
 
     Source: Canonne, Kamath, Steinke (2020), arXiv:2004.00010v4, Definition 1.
+
+    >>> DiscreteGaussianSum("votes", l2_norm_bound=1, noise_scale=4)
+    DiscreteGaussianSum(name='votes', l2_norm_bound=1.0, noise_scale=4.0)
     """
 
     name: str
@@ -290,22 +324,26 @@ class DiscreteGaussianSum(SumQueryEvent):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TreeSum(SumQueryEvent):
-    """One step of a tree that releases noised sums of the rounds so far.
+    """One round of a tree, which releases the noised sum of all rounds so far.
 
     The rounds with one `tree_id` are the leaves of a binary tree, in order.
-    A node holds the sum over the leaves below it, with Gaussian noise of its
-    own, and each prefix of the rounds is released as a sum of nodes.
+    Each node of the tree holds the sum over the leaves below it, plus Gaussian
+    noise that is drawn once for this node. The sum of the first `t` rounds is
+    released as a sum of nodes.
 
     Attributes:
         name: The leaf query that made the release, unique in its round.
-        l2_norm_bound: Upper bound on the L2 norm of what one record
-            contributes to one round, >= 0.
+        l2_norm_bound: Upper bound on the L2 norm of the contribution of one
+            record to one round, >= 0.
         noise_stddev: Standard deviation of the noise on each node, >= 0.
-        tree_id: The same for all rounds of one tree, and different for every
-            other tree of any run on the data set.
+        tree_id: The name of the tree: the same for all its rounds, and
+            different for every other tree of any run on the data set.
 
     Source: Kairouz et al. (2021), arXiv:2103.00039v3, Algorithm 1 and
     Appendix D.
+
+    >>> TreeSum("gradients", 1, 4, tree_id="first tree")
+    TreeSum(name='gradients', l2_norm_bound=1.0, noise_stddev=4.0, ...)
     """
 
     name: str
@@ -324,16 +362,22 @@ class TreeSum(SumQueryEvent):
 class EncodedSum(SumQueryEvent):
     """One release of a sum of encoded records plus independent noise.
 
-    A record's contribution is bounded coordinate by coordinate, up to their
-    order and signs, by the magnitudes of one of the vectors in `bounds`;
-    which one depends on the record, and is not released.
+    Each record is encoded as one of the preselected vectors in `bounds`, with
+    its coordinates in any order and with any signs, or as a vector whose
+    coordinates are smaller in size. Which vector it is depends on the record,
+    and is not released.
 
     Attributes:
         name: The leaf query that made the release, unique in its round.
-        bounds: Magnitudes of each preselected vector.
+        bounds: The magnitudes (absolute values) of each preselected vector.
         noise: Distribution of the noise on each coordinate of the *sum*.
 
     Source: Nasr et al. (2020), arXiv:2007.11524v1, Lemma 5.
+
+    >>> from keras_dp.ledger import LaplaceNoise
+    >>> bounds = CoordinateBounds.from_vectors([[3, 1]])
+    >>> EncodedSum("gradients", bounds, LaplaceNoise(8.0)).noise
+    LaplaceNoise(scale=8.0)
     """
 
     name: str
@@ -349,24 +393,25 @@ class EncodedSum(SumQueryEvent):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ThresholdedSum(SumQueryEvent):
-    """One release of keys whose noised sum exceeds a threshold.
+    """One release of the keys (such as words) whose noised sum is large.
 
-    Each record adds equal positive weights to at most `max_keys` keys of its
-    own choice. Each key that a record of the sample holds gets the sum of its
-    weights plus `N(0, noise_stddev^2)`; keys whose noised sum exceeds
-    `threshold` are released, with the noised sum.
+    Each record adds a positive weight to at most `max_keys` keys of its own
+    choice, the same weight to each. For every key that occurs in the sample,
+    `N(0, noise_stddev^2)` is added to the sum of its weights. The keys whose
+    noised sum exceeds `threshold` are released, with their noised sums.
 
     Attributes:
         name: The leaf query that made the release, unique in its round.
         l2_norm_bound: Upper bound on the L2 norm of one record's weights, in
             the unit of the sums, > 0.
-        noise_stddev: Standard deviation of the noise on each sum, in the same
-            unit, > 0.
-        max_keys: Upper bound on the keys of one record, >= 1.
-        threshold: In the same unit, > 0.
+        noise_stddev: Standard deviation of the noise on each sum, in the unit
+            of the sums, > 0.
+        max_keys: Upper bound on the number of keys of one record, >= 1.
+        threshold: A key is released if its noised sum is larger than this, in
+            the unit of the sums, > 0.
 
     Source: Gopi et al. (2020), arXiv:2002.09745, the weighted Gaussian
-    mechanism. We differ in the weights, which are equal whatever others hold.
+    mechanism. We differ in the weights: they do not depend on other records.
 
     >>> ThresholdedSum("words", 1, 4, max_keys=50, threshold=25)
     ThresholdedSum(name='words', l2_norm_bound=1.0, noise_stddev=4.0, ...)
@@ -393,7 +438,7 @@ class ThresholdedSum(SumQueryEvent):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Round:
-    """One sampling event and everything that was released over that sample.
+    """One sample, and everything that was released over it.
 
     Attributes:
         sampling: How the sample was drawn. All `queries` saw this one sample.
@@ -401,6 +446,10 @@ class Round:
         seeded: Whether the caller chose a seed of the sampling or the noise.
             Such a round is reproducible, and private only towards those who
             cannot know the seed.
+
+    >>> step = Round(PoissonSampling(0.01), (GaussianSum("all", 1.0, 4.0),))
+    >>> step.queries[0].noise_stddev
+    4.0
     """
 
     sampling: SamplingEvent
@@ -435,7 +484,7 @@ def _check_sizes(event: Any) -> None:
 
 
 def _as_integers(event: Any, *fields: str) -> None:
-    """Checks fields, and makes numpy integers Python ones."""
+    """Checks fields, and turns NumPy integers into Python's."""
     for field in fields:
         value = getattr(event, field)
         _check.integer_at_least(1, **{field: value})
@@ -443,7 +492,7 @@ def _as_integers(event: Any, *fields: str) -> None:
 
 
 def _as_floats(event: Any, check: Callable[..., None], *fields: str) -> None:
-    """Checks fields, and makes numpy scalars and ints Python floats."""
+    """Checks fields, and turns integers and NumPy scalars into floats."""
     for field in fields:
         value = getattr(event, field)
         check(**{field: value})

@@ -11,7 +11,7 @@ from keras_dp.errors import LedgerError, LedgerWriteError
 from keras_dp.ledger import connections, journal, schema, storage
 from keras_dp.ledger.handle import Handle
 
-_PUT_BACK = "Put the file back, and open it again."
+_PUT_BACK = "Put the file back, and open the ledger again."
 
 
 class FileHandle(Handle):
@@ -30,8 +30,8 @@ class FileHandle(Handle):
         """Takes over a connection.
 
         Args:
-            connection: As `ledger.storage` makes it.
-            path: The file, `None` for a ledger in memory.
+            connection: A connection that `ledger.storage` made.
+            path: The file; `None` for a ledger in memory.
             writable: Whether the connection may write.
         """
         super().__init__(
@@ -95,7 +95,7 @@ class FileHandle(Handle):
         return "Check the disk, the folder and its permissions."
 
     def _went_away(self) -> bool:
-        """Whether another file, or none, stands at the path."""
+        """Returns whether the file at the path is another one, or is gone."""
         if self.path is None:
             return False
         return connections.identity(self.path) != self._file

@@ -19,29 +19,32 @@ _FORKED = (
 )
 
 _NESTED = (
-    "The ledger is in the middle of another call of this thread, which a "
-    "signal may have interrupted. Nothing was changed. Call it later."
+    "The ledger is in the middle of another call of this thread. Nothing was "
+    "changed. Do not call the ledger from a signal handler, or in the middle "
+    "of a transaction."
 )
 
 _DOUBTFUL = (
     "A commit failed in a way that leaves open whether it happened. Open the "
-    "ledger again: it holds the rounds as they were before the commit or after "
-    "it, and covers what was released in either case."
+    "ledger again. It holds the rounds either as before the commit or as after "
+    "it; in both cases it covers everything that was released."
 )
 
 
 class Handle(abc.ABC):
     """Reads and writes a ledger, from any thread of one process.
 
-    A subclass knows one kind of storage. It begins, commits and undoes
-    transactions, of which this class sees that each is whole and alone.
+    A subclass knows one kind of storage: it begins, commits and undoes
+    transactions. This class makes sure that each is complete, and that no two
+    of them overlap.
 
     Attributes:
-        path: The file, `None` if the ledger is in none.
-        name: The place of the ledger, without a password; `None` in memory.
+        path: The file; `None` for a ledger that is not in a file.
+        name: The path or URL of the ledger, without a password; `None` in
+            memory.
     """
 
-    # The errors of the storage, which become those of ledgers.
+    # The errors of the storage, which become errors of the ledger.
     errors: ClassVar[tuple[type[Exception], ...]]
 
     def __init__(
@@ -55,10 +58,10 @@ class Handle(abc.ABC):
         """Starts outside of any transaction.
 
         Args:
-            path: As the attribute.
-            name: As the attribute.
+            path: See the attribute.
+            name: See the attribute.
             writable: Whether `transaction` may be called.
-            writer: Written by each commit; see `ledger.journal`.
+            writer: A text that each commit writes; see `ledger.journal`.
         """
         self.path, self.name = path, name
         self._writable, self._writer = writable, writer
@@ -72,7 +75,7 @@ class Handle(abc.ABC):
         return self._is_closed
 
     def close(self) -> None:
-        """Lets go of the ledger."""
+        """Closes the connection, in the process that opened it."""
         if self._process != os.getpid():
             return  # The connection belongs to the parent process.
         with self._lock:
@@ -82,11 +85,12 @@ class Handle(abc.ABC):
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[log.Database]:
-        """Lets several reads see one state, whatever others write.
+        """Lets several reads see one state, although others may write.
 
         Raises:
-            LedgerError: The ledger cannot be read from here or now.
-            LedgerFormatError: It is corrupt.
+            LedgerError: The ledger is closed, locked, out of reach, or was
+                opened before this process was forked.
+            LedgerFormatError: The ledger is corrupt.
         """
         # Before the lock, which a thread of the parent may hold for ever.
         if self._process != os.getpid():
@@ -105,13 +109,14 @@ class Handle(abc.ABC):
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[log.Database]:
-        """Runs one transaction: durable at the end, or without a trace.
+        """Runs one transaction: all its changes are durable, or none is made.
 
         Raises:
-            LedgerIntegrityError: The end of the ledger is not as it was
-                written. Nothing was changed.
-            LedgerWriteError: Nothing was changed; or the commit itself failed,
-                and the message says that it may have happened.
+            LedgerIntegrityError: The last row or the table `meta` was edited.
+                Nothing was changed.
+            LedgerWriteError: The ledger could not be written. Nothing was
+                changed, unless the commit itself failed: then the message says
+                that the changes may have been made.
         """
         if self._process != os.getpid():
             raise LedgerWriteError(_FORKED)
@@ -128,19 +133,19 @@ class Handle(abc.ABC):
 
     @abc.abstractmethod
     def check_tables(self, database: log.Database) -> None:
-        """Raises unless the ledger has its tables and no others.
+        """Raises unless the ledger has its own tables and nothing else.
 
         Args:
-            database: Given by `reading`.
+            database: The connection that `reading` gives.
 
         Raises:
-            LedgerFormatError: Another table, a view, a trigger, or a table
-                that was changed.
+            LedgerFormatError: The ledger has another table, a view, a trigger,
+                or a table that was changed.
         """
 
     @abc.abstractmethod
     def _begin(self, *, writing: bool) -> log.Database:
-        """Begins a transaction; while one is writing, no other process is."""
+        """Begins a transaction; only one process at a time can write."""
 
     @abc.abstractmethod
     def _end_reading(self) -> None:
@@ -148,19 +153,19 @@ class Handle(abc.ABC):
 
     @abc.abstractmethod
     def _commit(self) -> None:
-        """Returns when what was written is durable, in its place.
+        """Commits the transaction, and returns when it is durable.
 
         Raises:
-            LedgerWriteError: The ledger was moved away meanwhile.
+            LedgerWriteError: The ledger was moved or replaced meanwhile.
         """
 
     @abc.abstractmethod
     def _may_have_committed(self, error: Exception) -> bool:
-        """Returns whether an error of `_commit` leaves open what happened."""
+        """Returns whether a commit may have happened in spite of an error."""
 
     @abc.abstractmethod
     def _rollback(self) -> None:
-        """Undoes the transaction, if one is open. Does not raise."""
+        """Undoes the transaction, if one is open. It does not raise."""
 
     @abc.abstractmethod
     def _disconnect(self) -> None:
@@ -168,7 +173,7 @@ class Handle(abc.ABC):
 
     @abc.abstractmethod
     def _unreadable(self, error: Exception) -> LedgerError:
-        """Returns the error of a ledger for one of `errors`."""
+        """Returns the ledger error to raise for an error of the storage."""
 
     @abc.abstractmethod
     def _remedy(self) -> str:
@@ -179,7 +184,8 @@ class Handle(abc.ABC):
             raise LedgerWriteError(_CLOSED)
         if not self._writable:
             raise LedgerWriteError(
-                "The ledger was opened for reading. Open it with mode='a'."
+                "The ledger must be open for writing. Received: a ledger that "
+                "was opened with mode='r'. Open it with mode='a'."
             )
         if self._has_failed:
             raise LedgerWriteError(_DOUBTFUL)
@@ -205,7 +211,7 @@ class Handle(abc.ABC):
             raise
 
     def _unwritten(self, error: Exception) -> LedgerWriteError:
-        state = f"It holds what it held before. {self._remedy()}"
+        state = f"The ledger holds what it held before. {self._remedy()}"
         return LedgerWriteError(
             f"The ledger {self.name!r} could not be written: "
             f"{' '.join(str(error).split())}. Nothing may be released that it "

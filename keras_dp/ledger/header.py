@@ -17,19 +17,24 @@ GENERATORS = ("chacha20", "philox")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Header:
-    """The header of a ledger, written once, at its creation.
+    """The header of a ledger, written once, when the ledger is created.
 
     Attributes:
-        dataset: Id of the data set that is spent from.
-        unit: The meaning of one record of the adjacency relation: example,
-            microbatch, user, patient, ...
-        metadata: Free text by key, as sorted pairs. Nothing secret.
-        generator: Draws the noise of all releases: "chacha20", which is
-            cryptographic, or "philox".
-        rows_per_unit: How many records one unit has at most, >= 1. Above 1,
-            every report prints the epsilon of so many records together.
-        format_version: The format of the file.
+        dataset: A name for the data set that the ledger is about.
+        unit: The privacy unit, for which a record stands: "example",
+            "microbatch", "user", "patient", ...
+        metadata: Free text by key, as sorted pairs. It must hold nothing
+            secret.
+        generator: The random generator of the noise of all releases:
+            "chacha20", which is cryptographic, or "philox".
+        rows_per_unit: The largest number of records that one unit has, >= 1. If
+            it is above 1, every report prints the epsilon for this many records
+            together.
+        format_version: The version of the ledger's format.
         library_version: The version of keras_dp that created the ledger.
+
+    >>> Header(dataset="clinic", unit="patient").generator
+    'chacha20'
     """
 
     dataset: str
@@ -81,7 +86,7 @@ class Header:
         """Inverts `as_text`.
 
         Raises:
-            LedgerFormatError: No header is written as this text.
+            LedgerFormatError: The text is not one that `as_text` returns.
         """
         try:
             content = json.loads(text)

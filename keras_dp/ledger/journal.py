@@ -1,15 +1,16 @@
-"""The rollback journal, which a commit that was cut short leaves behind.
+"""The rollback journal, which a process leaves that dies in a commit.
 
-SQLite copies the pages that a commit is about to change to `FILE-journal`,
-changes them in the file, and deletes the journal, which is the moment of the
-commit. If the process dies before, the next one that opens the file puts the
-copies back. No round is lost so: what a commit covers is released after it.
+SQLite copies the pages that a commit is about to change to `FILE-journal`. It
+then changes them in the file, and deletes the journal. The deletion is the
+moment of the commit. If the process dies before, the next process that opens
+the file puts the copies back. This loses no round: a round is released only
+after its commit.
 
 SQLite finds the journal by the name of the file. If a file has two names, a
-commit may be cut short under one, and others may follow under the other. The
-old copies, put back, would then remove those. So `check` compares the journal's
-count of commits with that of the file, and the name under which the last commit
-was made with the one at hand.
+commit may be cut short under one name, and later commits may follow under the
+other. The old copies, put back, would then undo the later commits. So `check`
+compares two things: the numbers of commits in the journal and in the file, and
+the names under which the last commit was made and the file is opened now.
 """
 
 import hashlib
@@ -35,7 +36,7 @@ _WAIT_SECONDS = 0.05
 
 
 class _Journal(NamedTuple):
-    """The state of the file before the commit, as its journal tells it.
+    """The state of the file before the commit, as the journal holds it.
 
     Attributes:
         nonce: A random number that no other journal has.
@@ -62,12 +63,13 @@ def writer(path: Path | None) -> str:
 
 
 def check(path: Path) -> None:
-    """Raises if SQLite would undo more than the commit that was cut short.
+    """Raises if SQLite would undo more than the unfinished commit.
 
-    Call it before anything that could put a journal back.
+    Call it before every operation that could put a journal back.
 
     Raises:
-        LedgerError: The journal belongs to an earlier state of the file.
+        LedgerError: The journal belongs to an earlier state of the file, or is
+            not one that a ledger leaves.
     """
     misfit = _misfit(path)
     if misfit is None:

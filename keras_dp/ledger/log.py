@@ -1,10 +1,11 @@
 """The log of a ledger in its database: appended, folded, settled and closed.
 
 The functions run inside a transaction, which `begin` starts and `finish` ends.
-The log stays short. A record that repeats the one before, in the same run, is
-folded into it, and a reservation that is still the last row is replaced by what
-was used when it is settled. It needs a `settle` row only if another row was
-appended since.
+Two rules keep the log short. A `record` row that repeats the last row, in the
+same run, is *folded* into it: one row with the sum of both counts replaces the
+two. A reservation that is still the last row when it is settled is replaced by
+a `record` row of the rounds that ran. A `settle` row is appended only if other
+rows were appended since the reservation.
 """
 
 import time
@@ -40,12 +41,14 @@ class Database(Protocol):
 
 
 class Rounds(NamedTuple):
-    """The content of a row of rounds, without their number.
+    """The content of a row about rounds, except how many rounds they are.
 
     Attributes:
         body: The round as text.
-        run: The row that started the run, if any.
-        charge: The cost of each round to an account, if any.
+        run: The number of the row in which the run began; `None` without a
+            run.
+        charge: The price that an account pays for each round; `None` without
+            an account.
     """
 
     body: str
@@ -68,7 +71,7 @@ def row(connection: Database, seq: int) -> Row:
     """Returns one row.
 
     Raises:
-        LedgerIntegrityError: It is missing.
+        LedgerIntegrityError: The row is missing.
     """
     values = connection.execute(f"{_SELECT} WHERE seq = ?", [seq]).fetchone()
     if values is None:
@@ -77,12 +80,12 @@ def row(connection: Database, seq: int) -> Row:
 
 
 def meta(connection: Database) -> dict[str, str]:
-    """Returns what stands beside the rows; see `ledger.chain`."""
+    """Returns the table `meta`: totals, balances, head; see `ledger.chain`."""
     return dict(connection.execute("SELECT key, value FROM meta"))
 
 
 def begin(connection: Database) -> None:
-    """Checks the end of the log, on which the transaction builds.
+    """Checks the end of the log, to which the transaction appends.
 
     Raises:
         LedgerIntegrityError: The last row or `meta` is not as it was written.
@@ -91,11 +94,11 @@ def begin(connection: Database) -> None:
 
 
 def finish(connection: Database, writer: str) -> None:
-    """Writes the head over what the transaction did.
+    """Writes the new head, as the last step before the commit.
 
     Args:
-        connection: Its transaction is about to be committed.
-        writer: Stands for the name under which the file is open; see
+        connection: A connection inside the transaction.
+        writer: A hash of the name under which the file is open; see
             `ledger.journal`.
     """
     last = _last(connection)
@@ -105,11 +108,13 @@ def finish(connection: Database, writer: str) -> None:
 
 
 def append_record(connection: Database, rounds: Rounds, count: int) -> None:
-    """Adds `count` rounds.
+    """Adds `count` rounds that ran.
 
     Raises:
-        BudgetExceededError: Their account has no room for them.
-        LedgerWriteError: Their run has ended, or no account pays for them.
+        BudgetExceededError: The account has no room for the rounds.
+        LedgerWriteError: The run has ended; or the ledger has accounts, and
+            none pays for the rounds.
+        OverflowError: The number of all rounds would not fit 64 bits.
     """
     _check_open(connection, rounds.run)
     _charge(connection, rounds.charge, count)
@@ -118,11 +123,13 @@ def append_record(connection: Database, rounds: Rounds, count: int) -> None:
 
 
 def append_reservation(connection: Database, rounds: Rounds, count: int) -> int:
-    """Reserves `count` rounds, and returns the row's number.
+    """Reserves `count` rounds, and returns the number of the new row.
 
     Raises:
-        BudgetExceededError: Their account has no room for them.
-        LedgerWriteError: Their run has ended, or no account pays for them.
+        BudgetExceededError: The account has no room for the rounds.
+        LedgerWriteError: The run has ended; or the ledger has accounts, and
+            none pays for the rounds.
+        OverflowError: The number of all rounds would not fit 64 bits.
     """
     _check_open(connection, rounds.run)
     _charge(connection, rounds.charge, count)
@@ -137,17 +144,19 @@ def append_statement(
     run: int | None = None,
     charge: Charge | None = None,
 ) -> int:
-    """Adds a statement, and returns the row's number.
+    """Adds a row with a statement, and returns the number of the row.
 
     Args:
-        connection: In a transaction.
-        statement: To be added.
-        run: The run of which it speaks, if any.
-        charge: The cost of an account to the one of which it is a share.
+        connection: A connection inside the transaction.
+        statement: The content of the row.
+        run: The number of the run, if the statement is the plan or the end of
+            a run; `None` for every other statement.
+        charge: The price of a new account that is a share of another account,
+            which pays the price; `None` for every other statement.
 
     Raises:
-        BudgetExceededError: The other account has no room for a new one.
-        LedgerWriteError: The run has ended.
+        BudgetExceededError: The paying account has no room for the new one.
+        LedgerWriteError: The run has ended already.
     """
     _check_open(connection, run)
     if charge is not None:
@@ -162,7 +171,7 @@ def append_statement(
 
 
 def copy(connection: Database, rows: list[Row], meta: dict[str, str]) -> None:
-    """Writes rows of another log, hashes included, into an empty one."""
+    """Writes the rows of another log, with their hashes, into an empty log."""
     for row in rows:
         _insert(connection, row)
     for key, value in meta.items():
@@ -172,10 +181,11 @@ def copy(connection: Database, rows: list[Row], meta: dict[str, str]) -> None:
 def settle(
     connection: Database, seq: int, rounds: Rounds, count: int, used: int
 ) -> None:
-    """Replaces the `count` rounds that row `seq` reserved by those used.
+    """Counts `used` rounds in place of the `count` that row `seq` reserved.
 
     Raises:
-        LedgerIntegrityError: The row is not that reservation, or is settled.
+        LedgerIntegrityError: Row `seq` does not hold this reservation, or it
+            was settled before.
     """
     last = _last(connection)
     found = row(connection, seq)
@@ -263,7 +273,7 @@ def _delete(connection: Database, seq: int) -> None:
 
 
 def _check_open(connection: Database, run: int | None) -> None:
-    """Raises if a run has ended, perhaps by a call in another process."""
+    """Raises if a run has ended; another process may have ended it."""
     if run is None:
         return
     # The kind stands in the text: a parameter would not use the index `ends`.
@@ -271,13 +281,13 @@ def _check_open(connection: Database, run: int | None) -> None:
         f"SELECT 1 FROM log WHERE run = ? AND kind = '{RunEnd.kind}'", [run]
     ).fetchone():
         raise LedgerWriteError(
-            f"The run in row {run} has ended. Nothing may be released in it. "
-            "Start another run with `ledger.start_run`."
+            f"Run {run} of the ledger has ended. Nothing more may be released "
+            "in it. Start another run with `ledger.start_run`."
         )
 
 
 def _charge(connection: Database, charge: Charge | None, count: int) -> None:
-    """Takes `count` rounds from their account, or gives back if negative."""
+    """Charges `count` rounds to their account; refunds them if negative."""
     balances = balances_from_text(meta(connection)["balances"])
     if charge is None:
         if balances:
@@ -285,8 +295,8 @@ def _charge(connection: Database, charge: Charge | None, count: int) -> None:
                 "The ledger has accounts, and one of them must pay for every "
                 "round. Received: rounds without an account. Nothing may be "
                 "released. A training that began before an account was opened "
-                "must be started again: it finds the only account, or takes "
-                "one of several by `run=RunDetails(account=...)`."
+                "must be started again: it takes the only account by itself. "
+                "Choose one of several with `run=RunDetails(account=...)`."
             )
         return
     balances[charge.account] = balances[charge.account].after(charge, count)
@@ -294,7 +304,7 @@ def _charge(connection: Database, charge: Charge | None, count: int) -> None:
 
 
 def _last(connection: Database, skip: int = 0) -> Row | None:
-    """Returns the last row, or one of those before it."""
+    """Returns the last row; with `skip`, the row that many rows before it."""
     values = connection.execute(
         f"{_SELECT} ORDER BY seq DESC LIMIT 1 OFFSET ?", [skip]
     ).fetchone()
@@ -305,8 +315,9 @@ def _add_to_total(connection: Database, count: int) -> None:
     before = int(meta(connection)["total"])
     if before + count > LARGEST_COUNT:
         raise OverflowError(
-            "`count` must fit 64 bits together with all rounds of the ledger. "
-            f"Received: count={count!r}, with {before} before it."
+            "`count` must fit 64 bits together with the rounds of the ledger. "
+            f"Received: count={count!r}, and the ledger holds {before} rounds. "
+            "Record fewer rounds."
         )
     _set_meta(connection, "total", str(before + count))
 

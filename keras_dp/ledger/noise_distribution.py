@@ -13,10 +13,10 @@ Array = npt.NDArray[np.float64]
 
 
 def _grid() -> Array:
-    """Returns where densities are compared, > 0, in units of the scale.
+    """Returns the points where densities are checked, > 0, in units of `scale`.
 
-    A point every 1.2 % where the mass of most families is, and ever fewer to
-    the ends of float64.
+    Between 1e-3 and 1e3, where most of the mass is, each point is 1.2 % above
+    the one before. Towards the ends of float64 the points are further apart.
     """
     # Decades from, to, and points in each.
     spans = [(-300, -12, 0.5), (-12, -3, 16), (-3, 3, 200)]
@@ -31,45 +31,54 @@ def _grid() -> Array:
 
 
 _GRID = _grid()
-# Log-densities from sums of a few terms are good to a few ulp of the terms.
+# Log-densities that are sums of a few terms are right to a few ulp of these.
 _ROUNDING = 64 * float(np.finfo(np.float64).eps)
 # Above it, a log-density does not fall to -inf between two points of the grid.
 _STILL_POSITIVE = -1000.0
-# The trapezoidal rule on the grid is good to 1e-4 for smooth densities; a
-# forgotten constant is seldom so near to 1.
+# The trapezoidal rule on the grid is right to 1e-4 for smooth densities. A
+# density that lacks a factor seldom integrates to a number so near to 1.
 _LARGEST_MASS_ERROR = 0.01
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NoiseDistribution(abc.ABC):
-    """The distribution of noise on one coordinate, independent of others.
+    """The distribution of the noise on one coordinate; coordinates independent.
 
-    Guarantee: the density is symmetric about 0, does not rise away from it,
-    is positive and integrates to 1, each to within rounding (the last, 1 %) on
-    a fixed grid that reaches from 1e-300 to 1e300 scales, with a point every
-    1.2 % between 1e-3 and 1e3. What violates it cannot be made. A grid proves
-    nothing about what lies between its points: that remains with the author of
-    a class; the families of this library are proven.
+    The base class of the noise families. Subclass it to ask an accountant about
+    noise of your own. A ledger stores the families of this library only.
 
-    For such noise the divergence between the noise and the noise moved by t
-    does not fall in |t|: its moments are convolutions of `f^k`, symmetric and
-    unimodal, with `f^(1-k)`, symmetric and rising in |x| (Wintner's theorem).
-    So a bound on the size of a coordinate is a bound on its cost. For other
-    distributions it is not.
+    Guarantee: the density is positive, symmetric about 0, never larger at a
+    larger distance from 0, and integrates to 1. The constructor checks this for
+    `log_density` on a fixed grid, from 1e-300 to 1e300 times the scale, with a
+    point every 1.2 % between 1e-3 and 1e3: the integral to 1 %, the rest to
+    rounding. It refuses a density that fails. A grid proves nothing about the
+    density between its points, and `cdf`, `quantile` and the other properties
+    are not checked: the author of a class is responsible for these. They are
+    proven for the families of this library.
+
+    The accountants need these conditions: under them, noise moved by `t` has a
+    divergence from the noise itself that does not fall as `|t|` grows. (The
+    moments of the privacy loss are convolutions of `f^k`, symmetric and
+    unimodal, with `f^(1-k)`, symmetric and rising in `|x|`; Wintner's theorem.)
+    So a bound on the size of a coordinate bounds the cost of this coordinate.
+    For other distributions it does not.
 
     A subclass with parameters of its own checks them in a `__post_init__` that
     ends with `NoiseDistribution.__post_init__(self)`.
 
     Attributes:
-        scale: Stretches the family's distribution, in the unit of what it is
-            added to, > 0. The standard deviation only for the Gaussian.
+        scale: The factor by which the standard distribution of the family is
+            stretched, in the unit of the numbers that the noise is added to,
+            > 0. It is the standard deviation for the Gaussian family only.
 
     Raises:
-        ValueError: The density is not as the guarantee says.
-        TypeError: It is no array of the shape of its argument.
+        ValueError: `scale` is not positive and finite; or the density breaks
+            one of the conditions above, which the message names.
+        TypeError: `log_density` returns something else than an array of the
+            shape of its argument.
 
-    Source: Nasr et al. (2020), arXiv:2007.11524v1, Lemmas 4 and 5, which leave
-    these conditions on the noise unsaid.
+    Source: Nasr et al. (2020), arXiv:2007.11524v1, Lemmas 4 and 5. The paper
+    does not state these conditions on the noise.
     """
 
     scale: float
@@ -82,54 +91,79 @@ class NoiseDistribution(abc.ABC):
 
     @abc.abstractmethod
     def log_density(self, x: Any) -> Array:
-        """Returns the log-density at `x`, of the shape of `x`, in nats.
+        """Returns the natural logarithm of the density at each point.
 
-        -inf only where it is below all floats, never where its exponential is.
+        Compute it from the formula of the logarithm, not as the log of a
+        density: a density below the least float becomes 0, whose log is -inf,
+        while its logarithm is an ordinary number such as -1000. The result may
+        be -inf only where the logarithm itself is below all floats.
+
+        Args:
+            x: Points of any shape.
+
+        Returns:
+            An array of the shape of `x`.
         """
 
     @abc.abstractmethod
     def cdf(self, x: Any) -> Array:
-        """Returns the probability of noise below `x`, of its shape.
+        """Returns the probability of noise below each point.
 
-        Small probabilities are as accurate as others. That of noise *above*
-        `x` is `cdf(-x)`.
+        Small probabilities are as accurate, relative to their size, as large
+        ones. Use `cdf(-x)`, not `1 - cdf(x)`, for the probability of noise
+        *above* `x`.
+
+        Args:
+            x: Points of any shape.
+
+        Returns:
+            An array of the shape of `x`.
         """
 
     @abc.abstractmethod
     def quantile(self, probability: Any) -> Array:
-        """Returns where `cdf` has the given values, of their shape.
+        """Returns the points where `cdf` has the given values.
 
         Args:
-            probability: In [0, 1]. Those near 1 are better given by symmetry:
-                `-quantile(p)` is the quantile of `1 - p`.
+            probability: Values of any shape, in [0, 1]. For a value near 1, use
+                the symmetry: `-quantile(p)` is the quantile of `1 - p`, without
+                the rounding of `1 - p`.
+
+        Returns:
+            An array of the shape of `probability`.
         """
 
     @property
     @abc.abstractmethod
     def variance(self) -> float:
-        """The variance, `inf` where there is none."""
+        """The variance; `inf` if the distribution has none."""
 
     @property
     @abc.abstractmethod
     def mean_absolute_value(self) -> float:
-        """The mean of the noise's size, `inf` where there is none."""
+        """The mean of the absolute value; `inf` if there is none."""
 
     @property
     @abc.abstractmethod
     def fisher_information(self) -> float:
-        """The Fisher information about the location, `E[(log f)'^2]`."""
+        """The Fisher information about the location, `E[((log f)')^2]`."""
 
     def scaled(self, factor: float) -> Self:
-        """Returns the noise times `factor`, which is > 0."""
+        """Returns the distribution of this noise times `factor`.
+
+        Args:
+            factor: Finite and > 0.
+        """
         _check.finite_positive(factor=factor)
         return dataclasses.replace(self, scale=self.scale * factor)
 
 
 def check_fields(noise: NoiseDistribution) -> None:
-    """Raises unless equal distributions have equal fields, and nothing else.
+    """Raises if a distribution has a parameter that `==` does not compare.
 
-    Costs are remembered by distribution: a parameter that equality does not
-    see would give one the cost of another.
+    Accountants remember the cost of each distribution. Two that differ in a
+    hidden parameter would be equal, and the second would get the cost of the
+    first.
     """
     hidden = sorted(getattr(noise, "__dict__", {})) + [
         field.name for field in dataclasses.fields(noise) if not field.compare
@@ -138,7 +172,8 @@ def check_fields(noise: NoiseDistribution) -> None:
         raise TypeError(
             "A NoiseDistribution must have all its parameters as fields of a "
             "frozen dataclass that are compared. Received: "
-            f"{type(noise).__name__} with {hidden!r} beside them."
+            f"{type(noise).__name__} with {hidden!r} beside them. Make these "
+            "fields, without `compare=False`."
         )
 
 
@@ -156,13 +191,14 @@ def _check_density(noise: NoiseDistribution) -> None:
     mass = np.sum((heights[1:] + heights[:-1]) * np.diff(log_x))
     if not abs(mass - 1) <= _LARGEST_MASS_ERROR:
         raise ValueError(
-            "`log_density` must be that of a density that integrates to 1. "
-            f"Received: {noise!r}, whose density integrates to {mass:.4g}."
+            "`log_density` must be the logarithm of a density that integrates "
+            f"to 1. Received: {noise!r}, whose density integrates to "
+            f"{mass:.4g}. Look for a missing factor, such as 1 / scale."
         )
 
 
 def _log_densities(noise: NoiseDistribution, points: Array) -> Array:
-    """Returns the log-densities, which are numbers or -inf, at points."""
+    """Returns the log-densities at points; refuses NaN and +inf."""
     each = noise.log_density(points)
     if not isinstance(each, np.ndarray) or each.shape != points.shape:
         raise TypeError(
@@ -188,7 +224,7 @@ def _check_sides(
 
     Args:
         noise: The distribution.
-        x: From 0 on, rising.
+        x: Points in rising order, from 0 on.
         right: Log-densities at `x`.
         left: Log-densities at `-x`.
     """

@@ -1,4 +1,4 @@
-"""The noise families, beside the events that name them."""
+"""The noise families: distributions of noise that an event can name."""
 
 import dataclasses
 import math
@@ -25,8 +25,9 @@ from keras_dp.ledger.variance_gamma_noise import VarianceGammaNoise
 class GaussianNoise(NoiseDistribution):
     """The normal distribution; `scale` is the standard deviation.
 
-    It has the least variance of all that have its Fisher information, and that
-    information is the cost of a record spread over many coordinates.
+    It has the least variance of all distributions with the same Fisher
+    information. And the Fisher information decides the cost of a record that is
+    spread over many coordinates.
 
     >>> GaussianNoise(2.0).variance
     4.0
@@ -67,11 +68,13 @@ class GaussianNoise(NoiseDistribution):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StudentTNoise(NoiseDistribution):
-    """Student's t distribution, times `scale`; its variance is not 1.
+    """Student's t distribution, times `scale`.
+
+    The variance is `scale^2 df / (df - 2)`.
 
     Attributes:
-        scale: Times a standard t variable, > 0.
-        df: Degrees of freedom, > 2, so that there is a variance.
+        scale: The factor of a standard t variable, > 0.
+        df: Degrees of freedom, > 2: with fewer there is no variance.
 
     >>> StudentTNoise(1.0, df=9).variance
     1.2857...
@@ -83,9 +86,10 @@ class StudentTNoise(NoiseDistribution):
         _check.finite_positive(df=self.df)
         if self.df <= 2:
             raise ValueError(
-                "`df` must be > 2. Received: df="
-                f"{self.df!r}. With fewer degrees of freedom there is no "
-                "variance; `CauchyNoise` has one."
+                f"`df` must be > 2. Received: df={self.df!r}. With fewer "
+                "degrees of freedom there is no variance. If you want noise "
+                "without a variance, use `CauchyNoise`, which is Student's t "
+                "with one degree of freedom."
             )
         object.__setattr__(self, "df", float(self.df))
         NoiseDistribution.__post_init__(self)
@@ -110,10 +114,10 @@ class StudentTNoise(NoiseDistribution):
         return two_sided(z, self._tail(np.abs(z)))
 
     def _tail(self, z: Array) -> Array:
-        """The probability of more than `z >= 0`."""
+        """Returns the probability of noise above `z >= 0`, at scale 1."""
         w = z / math.sqrt(self.df)
         square = np.square(np.minimum(w, 1.0))
-        # The argument that is at most 1/2: the other is not accurate.
+        # The formula whose argument is at most 1/2: the other loses digits.
         near = special.betaincc(0.5, 0.5 * self.df, square / (1 + square))
         with np.errstate(over="ignore"):
             far = special.betainc(0.5 * self.df, 0.5, 1 / (1 + w * w))
@@ -151,7 +155,7 @@ class StudentTNoise(NoiseDistribution):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LaplaceNoise(NoiseDistribution):
-    """The two-sided exponential distribution, with mean size `scale`.
+    """The Laplace distribution, with density `exp(-|x|/scale) / (2 scale)`.
 
     >>> LaplaceNoise(2.0).variance
     8.0
@@ -192,7 +196,9 @@ class LaplaceNoise(NoiseDistribution):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CauchyNoise(NoiseDistribution):
-    """The Cauchy distribution; half of it lies within `scale` of 0.
+    """The Cauchy distribution: noise is within `scale` of 0 half of the time.
+
+    It has neither a mean nor a variance.
 
     >>> CauchyNoise(1.0).variance
     inf

@@ -7,20 +7,20 @@ import numpy as np
 
 from keras_dp.ledger.noise_distribution import Array
 
-# The square of what is larger overflows, or hides the 1 it is added to.
+# The square of a larger number overflows, or absorbs the 1 that is added to it.
 _LARGE = 1e100
 # From here on the series below is exact to rounding.
 _ASYMPTOTIC = 100.0
 
 
 def standardized(x: Any, scale: float) -> Array:
-    """Returns `x / scale`, infinite where that is too large."""
+    """Returns `x / scale`, infinite where the quotient is above all floats."""
     with np.errstate(over="ignore"):
         return np.asarray(np.asarray(x, np.float64) / scale)
 
 
 def probabilities(probability: Any) -> Array:
-    """Returns the argument of a quantile as an array."""
+    """Returns probabilities as an array; refuses those outside [0, 1]."""
     each = np.asarray(probability, np.float64)
     if not ((each >= 0) & (each <= 1)).all():
         raise ValueError(
@@ -31,13 +31,13 @@ def probabilities(probability: Any) -> Array:
 
 
 def stretched(quantiles: Array, scale: float) -> Array:
-    """Returns `scale * quantiles`, infinite where that is too large."""
+    """Returns `scale * quantiles`, infinite where that is above all floats."""
     with np.errstate(over="ignore"):
         return np.asarray(scale * quantiles)
 
 
 def two_sided(z: Array, tail: Array) -> Array:
-    """Returns the cdf at `z` where the mass beyond `|z|` is `tail`."""
+    """Returns the cdf at `z`, from the probability `tail` of noise > `|z|`."""
     return np.asarray(np.where(z < 0, tail, 1 - tail))
 
 

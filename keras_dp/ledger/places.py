@@ -13,39 +13,41 @@ _SCHEMES = ("postgresql://", "postgres://")
 
 
 class Place(Protocol):
-    """A place where one ledger stands, or may be created.
+    """A place where a ledger is, or can be created: a file, or a schema.
 
     Attributes:
-        name: It in messages, without a password.
-        short_name: Its last part, without a suffix.
+        name: The path or URL, without a password, for messages.
+        short_name: The name of the file without its folder and suffix, or the
+            name of the schema.
     """
 
     name: str
     short_name: str
 
     def exists(self) -> bool:
-        """Returns whether something stands there.
+        """Returns whether there is something at this place.
 
         Raises:
-            LedgerError: It cannot be looked up.
+            LedgerError: The place cannot be looked up.
         """
 
     def create(self, header: str) -> None:
-        """Creates a ledger, whole or not at all, unless one stands there.
+        """Creates a complete ledger, unless there is something at this place.
 
         Args:
-            header: The text of its header.
+            header: The text of the ledger's header.
 
         Raises:
-            LedgerWriteError: It cannot be created.
+            LedgerWriteError: The ledger cannot be created.
         """
 
     def open(self, *, writable: bool) -> Handle:
-        """Returns a handle of the ledger, whose form was checked.
+        """Returns a handle of the ledger, after a check of its tables.
 
         Raises:
-            FileNotFoundError: There is none.
-            LedgerError: It is no ledger, or cannot be opened so.
+            FileNotFoundError: There is nothing at this place.
+            LedgerError: There is something else than a ledger, or the ledger
+                cannot be opened for reading or writing.
         """
 
 
@@ -53,25 +55,25 @@ class FilePlace:
     """A file; see `Place`."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Takes the name of a file.
+        """Takes the path of a file.
 
         Raises:
-            LedgerError: No file can have this name.
+            LedgerError: No file can have this path.
         """
         self._path = storage.absolute(path)
         self.name = str(self._path)
         self.short_name = Path(os.fspath(path)).stem
 
     def exists(self) -> bool:
-        """As `Place.exists`."""
+        """See `Place.exists`."""
         return storage.exists(self._path)
 
     def create(self, header: str) -> None:
-        """As `Place.create`."""
+        """See `Place.create`."""
         creation.create(self._path, header)
 
     def open(self, *, writable: bool) -> Handle:
-        """As `Place.open`."""
+        """See `Place.open`."""
         connect = (
             storage.connect_writing if writable else storage.connect_reading
         )
@@ -83,8 +85,8 @@ def place_of(path: str | os.PathLike[str]) -> Place:
     """Returns the place that a path or a URL names.
 
     Raises:
-        LedgerError: No ledger can stand there; or it is the URL of a server,
-            and the library that speaks with it is missing.
+        LedgerError: No file can have this path; or `path` is a URL that names
+            no schema; or `path` is a URL, and psycopg is not installed.
     """
     if not isinstance(path, str) or not path.startswith(_SCHEMES):
         return FilePlace(path)
@@ -92,7 +94,8 @@ def place_of(path: str | os.PathLike[str]) -> Place:
         from keras_dp.ledger.postgres import Schema
     except ImportError as error:
         raise LedgerError(
-            "`path` must be a file where psycopg 3 is not installed. Received: "
-            f"the URL of a server ({error}). Install keras_dp[postgres]."
+            "`path` must be a file, because psycopg 3 is not installed. "
+            f"Received: the URL of a server ({error}). To use a server, "
+            "install keras_dp[postgres]."
         ) from error
     return Schema(path)

@@ -1,7 +1,8 @@
 """A ledger in a schema of a PostgreSQL database, for several machines.
 
-The contract is that of a file. What SQLite does by locking a file and syncing
-its journal, the server does by a lock on a table and by its write-ahead log:
+It promises what a ledger file promises. SQLite keeps the promise by locking the
+file and syncing its journal. The server keeps it by a lock on a table, and by
+its write-ahead log:
 
 * a transaction that writes locks the table `log` against all other writers, and
   a reader sees the state of one moment;
@@ -9,11 +10,12 @@ its journal, the server does by a lock on a table and by its write-ahead log:
   is refused, and each transaction sets `synchronous_commit` for itself;
 * the ledger is a schema with exactly the tables below. Views, triggers, rules,
   policies and functions in it are refused, before a row is read;
-* settings belong to the transaction, not to the session, so that a pool of
-  connections between the two does no harm.
+* settings belong to the transaction, not to the session. So a pool of
+  connections between the process and the server does no harm.
 
-A connection that is lost during `COMMIT` leaves open whether it happened, like
-a disk that fails at that moment: the handle then refuses to write.
+If the connection is lost during `COMMIT`, nobody knows whether the commit
+happened, as with a disk that fails at this moment. The handle then refuses to
+write.
 """
 
 import contextlib
@@ -160,20 +162,20 @@ SELECT has_table_privilege('log', 'SELECT')
 
 
 class Schema:
-    """A schema of a database, named by a URL; see `places.Place`."""
+    """A schema of a database, given by a URL; see `places.Place`."""
 
     def __init__(self, url: str) -> None:
-        """Takes a URL of libpq that may also have `schema=NAME`.
+        """Takes a URL of libpq, with `schema=NAME` as a further parameter.
 
         Raises:
-            LedgerError: It is none. The message does not repeat it, because a
-                password may be in it.
+            LedgerError: `url` is not such a URL. The message does not repeat
+                it, because it may hold a password.
         """
         self.short_name, self._settings = _parsed(url)
         self.name = _without_password(self.short_name, self._settings)
 
     def exists(self) -> bool:
-        """As `Place.exists`."""
+        """See `Place.exists`."""
         with contextlib.closing(self._connect()) as connection:
             try:
                 return self._is_taken(_Database(connection))
@@ -181,7 +183,7 @@ class Schema:
                 raise self._unreachable(error) from error
 
     def create(self, header: str) -> None:
-        """As `Place.create`."""
+        """See `Place.create`."""
         name = hashlib.sha256(self.short_name.encode()).digest()
         with contextlib.closing(self._connect()) as connection:
             database = _Database(connection)
@@ -202,7 +204,7 @@ class Schema:
                 ) from error
 
     def open(self, *, writable: bool) -> Handle:
-        """As `Place.open`."""
+        """See `Place.open`."""
         connection = self._connect()
         handle = SchemaHandle(
             connection, self.name, self.short_name, writable=writable
@@ -279,14 +281,15 @@ class SchemaHandle(Handle):
         weakref.finalize(self, connections.close, connection)
 
     def check_form(self) -> None:
-        """Raises unless the schema is a ledger, and can be used as one.
+        """Raises unless the schema is a ledger that this user can use.
 
         Raises:
             FileNotFoundError: The schema is empty, or there is none.
-            LedgerFormatError: It holds something else.
-            LedgerVersionError: A ledger of another format.
-            LedgerWriteError: It cannot be written.
-            LedgerError: It cannot be read.
+            LedgerFormatError: The schema holds something else than a ledger.
+            LedgerVersionError: The ledger has another version of the format.
+            LedgerWriteError: The user may not write the ledger, or the server
+                is not durable.
+            LedgerError: The user may not read the ledger.
         """
         with self.reading() as database:
             self._check_mark(database)
@@ -406,7 +409,7 @@ class SchemaHandle(Handle):
             )
         raise LedgerFormatError(
             f"The schema {self._schema!r} of {self.name!r} must be that of a "
-            f"ledger, or empty. Received: a schema that holds "
+            f"ledger, or be empty. Received: a schema that holds "
             f"{content[0].split()[:3]!r}, without the mark of a ledger. It was "
             "not changed. Name another one with `schema=` in the URL."
         )
@@ -425,12 +428,13 @@ class SchemaHandle(Handle):
     def _not_writable(self, reason: str) -> LedgerWriteError:
         return LedgerWriteError(
             f"The ledger {self.name!r} cannot be opened for writing: {reason}. "
-            "Its user needs USAGE of the schema, and SELECT, INSERT, UPDATE "
-            "and DELETE on its tables. Or another process holds it."
+            "The user needs USAGE of the schema, and SELECT, INSERT, UPDATE "
+            "and DELETE on its tables. If the user has these, another process "
+            "may hold the ledger."
         )
 
     def _tables_now(self) -> tuple[object, ...]:
-        """Returns numbers that a table keeps, and that no other ever has."""
+        """Returns the object ids of the tables, which no other table has."""
         found = self._database.execute(
             "SELECT to_regclass('meta')::oid, to_regclass('bodies')::oid, "
             "to_regclass('log')::oid"
@@ -451,7 +455,7 @@ class _Database:
         )
 
     def begin(self, schema: str) -> None:
-        """Makes settings for the transaction that has begun."""
+        """Sets the settings of the transaction that has begun."""
         waits = (connections.BUSY_SECONDS, _IDLE_SECONDS)
         # In milliseconds, of which 0 would be without end.
         self.execute(
@@ -460,7 +464,7 @@ class _Database:
 
 
 def _parsed(url: str) -> tuple[str, dict[str, Any]]:
-    """Returns the schema and what libpq has to know."""
+    """Returns the name of the schema, and the settings for libpq."""
     ((head, place, query),) = _URL.findall(url)
     pairs = [pair for pair in query.split("&") if pair]
     own = [pair for pair in pairs if pair.startswith("schema=")]
@@ -473,9 +477,10 @@ def _parsed(url: str) -> tuple[str, dict[str, Any]]:
     if settings is None or "@" in place:
         raise LedgerError(
             "`path` must be a URL such as postgresql://user@host/database"
-            "?schema=clinic. Received: another form. Write what is special in "
-            "URLs, such as @ : / ? # % in a password, as % and two digits, or "
-            "leave the password to PGPASSWORD or ~/.pgpass."
+            "?schema=clinic. Received: another form. Write the characters that "
+            "are special in URLs, such as @ : / ? # % in a password, as % and "
+            "two hexadecimal digits, or set the password in PGPASSWORD or "
+            "~/.pgpass."
         ) from None
     name = DEFAULT_SCHEMA
     if own:
@@ -488,8 +493,9 @@ def _parsed(url: str) -> tuple[str, dict[str, Any]]:
         or not (1 <= len(name.encode()) <= 63)
     ):
         raise LedgerError(
-            "`path` must name one schema, by `schema=` and 1 to 63 bytes, that "
-            f"is not the server's own. Received: {own!r}."
+            "`path` must name one schema by `schema=NAME`. NAME has 1 to 63 "
+            "bytes, does not begin with pg_, and is not information_schema. "
+            f"Received: {own!r}."
         )
     return name, dict(settings)
 

@@ -1,4 +1,4 @@
-"""The ledger of a data set: what was released, durably, before it is used."""
+"""The ledger of a data set: each release is on disk before it is used."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -90,11 +90,20 @@ class PrivacyLedger:
         """Returns a new ledger that lives as long as the process.
 
         Args:
-            dataset: Id of the data set.
+            dataset: A name of your choice for the data set.
             unit: The privacy unit, such as "example" or "user".
-            metadata: Free text by key. Nothing secret.
-            generator: Draws the noise, "chacha20" or "philox".
-            rows_per_unit: How many records one unit has at most.
+            metadata: Free text by key. It must hold nothing secret.
+            generator: The random generator of the noise: "chacha20", which is
+                cryptographic, or "philox".
+            rows_per_unit: The largest number of records that one unit has,
+                >= 1.
+
+        Raises:
+            ValueError: A text is empty, `generator` is unknown, or
+                `rows_per_unit` is below 1.
+
+        >>> PrivacyLedger.in_memory(dataset="doc", unit="patient")
+        <PrivacyLedger in memory, dataset='doc', unit='patient'>
         """
         header = _new_header(dataset, unit, metadata, generator, rows_per_unit)
         connection = schema.new_database(header.as_text())
@@ -113,50 +122,65 @@ class PrivacyLedger:
         rows_per_unit: int | None = None,
         mode: Literal["a", "r"] = "a",
     ) -> Self:
-        """Opens a ledger, or creates it.
+        """Opens a ledger and checks every row, or creates a new ledger.
+
+        A new ledger takes `unit="example"`, `generator="chacha20"` and
+        `rows_per_unit=1` for arguments that are left out. An existing ledger
+        has its own values: an argument that is given must be equal to the
+        ledger's.
 
         Args:
-            path: The file, whose folder must exist. Or the URL of a schema of a
-                PostgreSQL database, whose database must exist:
+            path: The name of a file in a folder that exists. Or the URL of a
+                schema in a PostgreSQL database that exists:
                 `postgresql://user@host/database?schema=clinic`; see
                 `docs/guarantees.md`.
-            dataset: Id of the data set; needed for a new ledger, and compared
-                with that of an existing one if given.
-            unit: The privacy unit, "example" for a new ledger by default;
-                alike.
-            metadata: Free text by key, for a new ledger only. Nothing secret.
-            generator: Draws the noise: "chacha20" for a new ledger by default,
-                or "philox"; compared with that of an existing one if given.
-            rows_per_unit: How many records one unit has at most, 1 for a new
-                ledger by default; compared with that of an existing one if
-                given.
+            dataset: A name of your choice for the data set; a new ledger needs
+                it.
+            unit: The privacy unit, such as "example" or "user".
+            metadata: Free text by key, for a new ledger; an existing one
+                ignores it. It must hold nothing secret.
+            generator: The random generator of the noise: "chacha20", which is
+                cryptographic, or "philox".
+            rows_per_unit: The largest number of records that one unit has,
+                >= 1.
             mode: "a" to append, creating the ledger if there is none; "r" to
-                read an existing one. Both undo a commit to a file that was cut
-                short; "r" changes nothing else.
+                read an existing one. If a process died while it wrote to the
+                file, both modes undo its unfinished commit; "r" changes
+                nothing else.
 
         Raises:
             FileNotFoundError: `mode` is "r", and there is no ledger.
-            LedgerFormatError: Something else stands there, or it is truncated
-                or corrupt.
-            LedgerVersionError: Written in another version of the format.
-            LedgerIntegrityError: The rows are not those that were written.
-            LedgerWriteError: The ledger cannot be written.
-            LedgerError: No ledger can have this path; or it cannot be read from
-                here; or the parent process had the file open when it forked; or
-                a commit was cut short that this process may not undo.
-            ValueError: `dataset`, `unit`, `generator` or `rows_per_unit` is not
-                the one in the ledger.
+            LedgerFormatError: The file or the schema holds something else than
+                a ledger, or the ledger is truncated or corrupt.
+            LedgerVersionError: The ledger has another version of the format.
+            LedgerIntegrityError: A row was edited, added or removed.
+            LedgerWriteError: The ledger cannot be created or written.
+            LedgerError: No ledger can have this path; or the ledger cannot be
+                read from this machine; or the parent process had the file open
+                when it forked; or this process may not undo an unfinished
+                commit.
+            ValueError: `mode` is unknown, `dataset` is missing for a new
+                ledger, or an argument differs from the ledger's own value.
+
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = f"{folder}/clinic.ledger"
+        ...     with PrivacyLedger.open(path, dataset="clinic") as ledger:
+        ...         ledger.header.unit, len(ledger)
+        ('example', 0)
         """
         if mode not in ("a", "r"):
             raise ValueError(
-                f"`mode` must be 'a' or 'r'. Received: mode={mode!r}."
+                "`mode` must be 'a' (append) or 'r' (read). "
+                f"Received: mode={mode!r}."
             )
         place = place_of(path)
         if mode == "a" and not place.exists():
             if dataset is None:
                 raise ValueError(
                     "`dataset` must be given to create a ledger. Received: "
-                    f"dataset=None, and there is no ledger {place.name!r}."
+                    f"dataset=None, and there is no ledger {place.name!r}. "
+                    "Name the data set, or correct `path` if the ledger exists."
                 )
             header = _new_header(
                 dataset, unit, metadata, generator, rows_per_unit
@@ -187,16 +211,22 @@ class PrivacyLedger:
     def from_json(
         cls, text: str, path: str | os.PathLike[str] | None = None
     ) -> Self:
-        """Returns a copy of a ledger, with the same rows and hashes.
+        """Returns the ledger of a text, with the same rows and hashes.
 
         Args:
-            text: As `to_json` returns it.
-            path: A new file; `None` for a ledger in memory.
+            text: The text that `to_json` returned.
+            path: The name of a new file for the copy; `None` for a copy in
+                memory.
 
         Raises:
-            LedgerFormatError: The text is none of a ledger.
-            LedgerIntegrityError: Its rows are not those that were written.
+            LedgerFormatError: `text` is not the text of a ledger.
+            LedgerIntegrityError: A row in `text` was edited, added or removed.
             LedgerWriteError: The file exists, or cannot be created.
+
+        >>> ledger = PrivacyLedger.in_memory(dataset="doc")
+        >>> copy = PrivacyLedger.from_json(ledger.to_json())
+        >>> copy.verify().head == ledger.verify().head
+        True
         """
         database = copies.database_from_text(text)
         connections.adopt(database)
@@ -208,7 +238,8 @@ class PrivacyLedger:
         if place.exists():
             raise LedgerWriteError(
                 "`path` must be the name of a new file. Received: "
-                f"path={place.name!r}, which exists. Nothing was changed."
+                f"path={place.name!r}, which exists. Nothing was changed. "
+                "Choose another name."
             )
         creation.publish(Path(place.name), database.serialize())
         ledger.close()
@@ -225,24 +256,27 @@ class PrivacyLedger:
 
     @property
     def path(self) -> Path | None:
-        """The file, `None` for a ledger in memory or on a server."""
+        """The path of the file; `None` in memory and on a server."""
         return self._handle.path
 
     @property
     def name(self) -> str | None:
-        """The file, or the URL without a password; `None` in memory."""
+        """The path of the file, or the URL without its password.
+
+        `None` for a ledger in memory.
+        """
         return self._handle.name
 
     @property
     def header(self) -> Header:
-        """The data set, the privacy unit and the generator."""
+        """The header: data set, privacy unit, generator and versions."""
         return self._header
 
     @property
     def rounds(self) -> tuple[CountedRound, ...]:
-        """All rounds in order, equal neighbours counted together.
+        """All rounds in order; equal rounds in a row are counted together.
 
-        Rounds that are reserved and not settled are among them.
+        Reserved rounds are included.
         """
         return self._contents().rounds
 
@@ -250,7 +284,7 @@ class PrivacyLedger:
     def runs(self) -> tuple[RunRecord, ...]:
         """All runs in the order of their start.
 
-        Rounds that were recorded without a run stand first, as run 0.
+        Rounds that were recorded outside of any run come first, as run 0.
         """
         return self._contents().runs
 
@@ -258,10 +292,11 @@ class PrivacyLedger:
         """Returns the rounds of some runs, for accountants to replay.
 
         Args:
-            *runs: Names or numbers; a name stands for all runs that have it.
+            *runs: Names or numbers of runs; a name stands for all runs that
+                have it.
 
         Raises:
-            ValueError: No run has this name or number.
+            ValueError: No run of the ledger has this name or number.
         """
         found = self.runs
         known = {each.number for each in found} | {each.name for each in found}
@@ -302,23 +337,24 @@ class PrivacyLedger:
             return verdict_records(log.rows(database, Verdict.kind))
 
     def __bool__(self) -> bool:
-        """True: a ledger without rounds is a ledger, `ledger or ...` too."""
+        """True, also for a ledger without rounds."""
         return True
 
     def __iter__(self) -> Iterator[CountedRound]:
         return iter(self.rounds)
 
     def __len__(self) -> int:
-        """The number of rounds, reserved ones included."""
+        """The number of rounds, including reserved ones."""
         with self._handle.reading() as database:
             log.begin(database)
             return int(log.meta(database)["total"])
 
     @property
     def unsettled(self) -> int:
-        """Rounds that are reserved and not settled.
+        """The number of rounds that are reserved and not settled.
 
-        Their process is running, or died and may not have run them all.
+        Their process is still running, or it died. If it died, some of these
+        rounds may never have run; they count all the same.
         """
         return self._contents().unsettled
 
@@ -330,19 +366,22 @@ class PrivacyLedger:
         *,
         seeded: bool = False,
     ) -> None:
-        """Adds `count` equal rounds, durably.
+        """Adds `count` equal rounds, and returns when they are on disk.
 
         Args:
             sampling: How the sample of each round was drawn.
-            queries: The sums released over each sample, at least one.
-            count: At least 1, in 64 bits.
+            queries: The sums that were released over each sample, at least
+                one.
+            count: The number of rounds, >= 1.
             seeded: Whether the caller chose the seed of the rounds.
 
         Raises:
-            LedgerWriteError: The rounds are not recorded. Only if the commit
-                itself failed, and the message says so, may they be.
-            OverflowError: The count would not fit 64 bits. The rounds are not
-                recorded.
+            LedgerWriteError: The rounds were not recorded. An exception is a
+                commit that itself failed: the rounds may be in the ledger, and
+                the message says so. Also raised in a ledger with accounts,
+                where only a run can record rounds.
+            OverflowError: The number of all rounds would not fit 64 bits. The
+                rounds were not recorded.
         """
         round_ = Round(sampling, tuple(queries), seeded)
         rounds = log.Rounds(text_from_round(round_))
@@ -356,19 +395,25 @@ class PrivacyLedger:
         *,
         seeded: bool = False,
     ) -> Reservation:
-        """Covers up to `count` equal rounds, durably, before they run.
+        """Reserves up to `count` equal rounds, on disk, before they run.
 
-        They count in full until the reservation is settled.
+        All of them count until the reservation is settled.
 
         Args:
             sampling: How the sample of each round will be drawn.
-            queries: The sums to be released over each sample, at least one.
-            count: At least 1, in 64 bits.
+            queries: The sums that each round will release, at least one.
+            count: The largest number of rounds, >= 1.
             seeded: Whether the caller chose the seed of the rounds.
 
+        Returns:
+            The reservation, whose `settle` takes the number of rounds that ran.
+
         Raises:
-            LedgerWriteError: Nothing may be released. Nothing is reserved,
-                unless the commit itself failed: then the rounds may count.
+            LedgerWriteError: No round may be released. Nothing was reserved,
+                unless the commit itself failed: then the rounds may count. Also
+                raised in a ledger with accounts, where only a run can reserve
+                rounds.
+            OverflowError: The number of all rounds would not fit 64 bits.
         """
         round_ = Round(sampling, tuple(queries), seeded)
         rounds = log.Rounds(text_from_round(round_))
@@ -385,23 +430,26 @@ class PrivacyLedger:
         account: str | None = None,
         model: str = "",
     ) -> Run:
-        """Begins a run, to which rounds then belong.
+        """Begins a run: a training, a trial, a statistic.
 
-        The ledger notes who begins it, when and where: the user, the machine,
-        the process, the program with its hash, and the versions of the
-        libraries that are loaded.
+        The ledger notes who begins the run, when and where: the user, the
+        machine, the process, the program with its hash, and the versions of
+        the loaded libraries. Rounds are then recorded by the run that is
+        returned.
 
         Args:
-            name: People call it so.
+            name: A name for people; several runs may share one.
             purpose: "training", "trial", "preprocessing", "statistics",
                 "audit" or "other".
-            description: Free text. Nothing secret.
-            account: The account that pays for its rounds, if any.
-            model: SHA-256 of the model's summary, if there is a model.
+            description: Free text. It must hold nothing secret.
+            account: The name of the account that pays for the rounds of the
+                run; `None` for none.
+            model: The SHA-256 hash of the model's summary, if there is a model.
 
         Raises:
-            LedgerWriteError: The run has not begun.
-            ValueError: The ledger has no such account.
+            LedgerWriteError: The run was not begun.
+            ValueError: `name` is empty, `purpose` is unknown, or the ledger has
+                no account of this name.
         """
         start = RunStart(
             name, purpose, description, account, model, this_process()
@@ -410,8 +458,8 @@ class PrivacyLedger:
             names = [each.account.name for each in _accounts(connection)]
             if account is not None and account not in names:
                 raise ValueError(
-                    f"`account` must be one of {names!r}, which the ledger "
-                    f"has. Received: account={account!r}."
+                    f"`account` must be the name of an account of the ledger. "
+                    f"Received: account={account!r}. The ledger has {names!r}."
                 )
             number = log.append_statement(connection, start)
         return Run(self._handle.transaction, number, start)
@@ -419,18 +467,21 @@ class PrivacyLedger:
     def open_account(
         self, account: Account, charge: Charge | None = None
     ) -> AccountRecord:
-        """Opens an account. From then on, every round is paid by one.
+        """Opens an account. From then on, an account must pay for every round.
 
-        `keras_dp.budgets` opens accounts with capacities that keep a promise.
+        The ledger only counts; it does not know what the capacities mean.
+        Use `keras_dp.budgets.open_account`, which chooses them so that they
+        keep a promise in epsilon and delta.
 
         Args:
-            account: Its name, which no other account has, and its capacities.
-            charge: Its cost to the account of which it is a share, if any.
+            account: The name of the new account, its capacities and terms.
+            charge: The price of the new account, if it is a share of another
+                account, which pays the price.
 
         Raises:
-            BudgetExceededError: The other account has no room for it.
-            LedgerWriteError: It is not opened.
-            ValueError: An account has this name.
+            BudgetExceededError: The other account has no room for this share.
+            LedgerWriteError: The account was not opened.
+            ValueError: Another account of the ledger has this name.
         """
         with self._handle.transaction() as connection:
             if any(
@@ -439,80 +490,88 @@ class PrivacyLedger:
             ):
                 raise ValueError(
                     "`account` must have a name that no account of the ledger "
-                    f"has. Received: {account.name!r}."
+                    f"has. Received: {account.name!r}. Choose another name."
                 )
             log.append_statement(connection, account, charge=charge)
             return _accounts(connection)[-1]
 
     def seal(self, note: str = "") -> SealRecord:
-        """Writes a seal: no row before it is ever changed.
+        """Writes a seal, a row after which no earlier row is changed.
 
         A certificate that names the seal can be checked later, against this
-        ledger or a copy that has grown.
+        ledger or a copy, even if rows were added since.
 
         Args:
-            note: Free text. Nothing secret.
+            note: Free text. It must hold nothing secret.
 
         Raises:
-            LedgerWriteError: The seal is not written.
+            LedgerWriteError: The seal was not written.
+
+        >>> ledger = PrivacyLedger.in_memory(dataset="doc")
+        >>> ledger.seal("end of the study").number
+        1
         """
         with self._handle.transaction() as connection:
             number = log.append_statement(connection, Seal(note))
             return seal_records([log.row(connection, number)])[0]
 
     def write_commitment(self, commitment: Commitment) -> CommitmentRecord:
-        """Writes which canaries a training will see, before it begins.
+        """Writes a commitment, before the training that it is about.
 
+        A commitment fixes which canaries the training will see, and hides it.
         `auditing.FairCoins` makes commitments.
 
         Args:
-            commitment: To be opened by a verdict.
+            commitment: The hash; a later verdict reveals what was hashed.
 
         Raises:
-            LedgerWriteError: It is not written.
+            LedgerWriteError: The commitment was not written.
         """
         with self._handle.transaction() as connection:
             number = log.append_statement(connection, commitment)
             return commitment_records([log.row(connection, number)])[0]
 
     def write_verdict(self, verdict: Verdict) -> VerdictRecord:
-        """Writes what an audit found. It costs nothing.
+        """Writes the result of an audit, which costs no privacy.
 
-        `auditing.write_verdict` makes verdicts of lower bounds.
+        `auditing.write_verdict` makes a verdict from a lower bound, and writes
+        it.
 
         Args:
-            verdict: It speaks of a seal of this ledger.
+            verdict: The result. It names a seal of this ledger.
 
         Raises:
-            LedgerWriteError: The verdict is not written.
-            ValueError: The ledger has no such seal, run or commitment; or the
-                commitment is another, or came after the training.
+            LedgerWriteError: The verdict was not written.
+            ValueError: The ledger lacks the seal, a run or the commitment that
+                the verdict names; or the verdict does not open this commitment;
+                or the commitment was written after the training began.
         """
         with self._handle.transaction() as connection:
             reason = chain.why_unfit(verdict, log.rows(connection))
             if reason:
                 raise ValueError(
-                    "`verdict` must speak of rows that the ledger has. "
+                    "`verdict` must name rows that the ledger has. "
                     f"Received: {verdict!r}, but {reason}. Nothing was "
-                    "written."
+                    "written. Make the verdict anew for a seal of this ledger."
                 )
             number = log.append_statement(connection, verdict)
             return verdict_records([log.row(connection, number)])[0]
 
     def to_json(self) -> str:
-        """Returns all that the ledger holds, without loss, as JSON."""
+        """Returns the whole ledger as JSON; `from_json` reads it back."""
         with self._handle.reading() as connection:
             return copies.text_of(log.rows(connection), log.meta(connection))
 
     def until(self, row: int) -> Self:
-        """Returns a copy in memory of the ledger as it stood at a row.
+        """Returns a copy, in memory, of the ledger up to a row.
 
         Args:
-            row: In [0, number of rows]. A seal is such a row, and no row
-                before it changes any more.
+            row: The number of the last row of the copy, in
+                [0, number of rows]. Choose a seal: the rows before it never
+                change.
 
         Raises:
-            ValueError: There is no such row.
+            ValueError: The ledger has no row of this number.
         """
         with self._handle.reading() as connection:
             rows, meta = log.rows(connection), log.meta(connection)
@@ -525,12 +584,15 @@ class PrivacyLedger:
         return type(self)(FileHandle(database, None, writable=True))
 
     def verify(self) -> Verification:
-        """Checks that every row is as it was written, and can be read.
+        """Checks the hash of every row, and reads every row.
+
+        Returns:
+            The number of rows and rounds, and the head.
 
         Raises:
             LedgerIntegrityError: A row was edited, added or removed.
-            LedgerFormatError: The file has other tables, or a row holds no
-                round that this version can read.
+            LedgerFormatError: The ledger has a table that is missing, changed
+                or foreign; or this version cannot read a row.
         """
         with self._handle.reading() as database:
             self._handle.check_tables(database)
@@ -540,14 +602,15 @@ class PrivacyLedger:
         return found.verification
 
     def verified(self) -> Verification:
-        """Returns what `verify` does, without reading rows a second time.
+        """Returns the result of `verify`, from memory if the head is the same.
 
-        Under a head that was verified stand the rows that were. That they
-        were changed since is what `verify` finds.
+        It reads the head, and calls `verify` if that changed. A row that was
+        edited in the file since, under an unchanged head, is found by `verify`
+        only.
 
         Raises:
-            LedgerIntegrityError: As `verify`.
-            LedgerFormatError: As `verify`.
+            LedgerIntegrityError: See `verify`.
+            LedgerFormatError: See `verify`.
         """
         with self._handle.reading() as database:
             meta = log.meta(database)
@@ -557,7 +620,7 @@ class PrivacyLedger:
         return kept.verification
 
     def close(self) -> None:
-        """Lets go of the file."""
+        """Closes the file, or the connection to the server."""
         self._handle.close()
 
     def __enter__(self) -> Self:
@@ -575,9 +638,9 @@ class PrivacyLedger:
         )
 
     def _contents(self) -> Contents:
-        """Returns what stands in the ledger now, read anew if it has changed.
+        """Returns the rows of the ledger, read anew if its head has changed.
 
-        The head is a hash over all rows: under the same head stand the same.
+        The head is a hash over all rows: an equal head means equal rows.
         """
         with self._handle.reading() as database:
             meta = log.meta(database)
@@ -615,7 +678,7 @@ def _check_same(header: Header, **given_by_name: Any) -> None:
         if given is not None and given != own:
             raise ValueError(
                 f"`{name}` must be {own!r}, as in the ledger. "
-                f"Received: {name}={given!r}. A ledger belongs to one data "
-                "set, one privacy unit and one generator: create another for "
-                "another."
+                f"Received: {name}={given!r}. Leave `{name}` out to use this "
+                "ledger, or open another ledger: each belongs to one data set, "
+                "one privacy unit and one generator."
             )

@@ -1,4 +1,4 @@
-"""Rounds that are covered by the ledger before they run."""
+"""Reservations: rounds that the ledger counts before they run."""
 
 import contextlib
 import os
@@ -16,14 +16,14 @@ Transaction = Callable[[], contextlib.AbstractContextManager[log.Database]]
 
 
 class Reservation:
-    """A block of equal rounds, counted in full until it is settled.
+    """A block of equal rounds, which counts in full until it is settled.
 
-    Made by `PrivacyLedger.reserve`. If the process dies, or `settle` is never
-    called, the whole block stays counted.
+    `PrivacyLedger.reserve` and `Run.reserve` make reservations. If the process
+    dies, or `settle` is never called, the whole block stays counted.
 
     Attributes:
-        round: The sample and the releases of each of the rounds.
-        count: How many are reserved.
+        round: The sample and the releases of each round.
+        count: The number of rounds that are reserved.
 
     >>> from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger
     >>> ledger = PrivacyLedger.in_memory(dataset="doc")
@@ -53,30 +53,33 @@ class Reservation:
     def check_process(self) -> None:
         """Raises unless this process made the reservation.
 
-        Call it before a round that the block covers. A forked process has a
-        copy of the block, and would run the same rounds a second time.
+        Call it before each round of the block. A forked process has a copy of
+        the block, and would run the same rounds a second time.
 
         Raises:
-            LedgerWriteError: The process was forked since.
+            LedgerWriteError: Another process made the reservation, from which
+                this one was forked.
         """
         if self._process != os.getpid():
             raise LedgerWriteError(
-                "The rounds were reserved before this process was forked. "
-                "Nothing may be released that the ledger does not cover. Open "
-                "the ledger in this process, and reserve rounds of its own."
+                "The rounds were reserved before this process was forked, by "
+                "its parent. This process must not release them. Open the "
+                "ledger in this process, and reserve other rounds."
             )
 
     def settle(self, used: int) -> None:
-        """Counts `used` rounds instead of the whole block, durably.
+        """Counts the rounds that ran, in place of the whole block.
 
         Args:
-            used: In `[0, count]`.
+            used: The number of rounds that ran, in `[0, count]`.
 
         Raises:
+            ValueError: `used` is not in `[0, count]`.
             LedgerError: The reservation is settled already.
-            LedgerWriteError: The block still counts in full. Only if the
-                commit itself failed, and the message says so, may it count
-                as `used` rounds.
+            LedgerIntegrityError: The reservation in the ledger was edited.
+            LedgerWriteError: The block still counts in full, unless the commit
+                itself failed: then the message says that it may count as
+                `used` rounds.
         """
         with self._closing(used) as connection:
             self._settle(connection, used)
@@ -91,19 +94,24 @@ class Reservation:
         """Settles this block and reserves the next one, in one transaction.
 
         Args:
-            used: In `[0, self.count]`.
-            count: Rounds of the next block, at least 1.
-            round_: The sample and the releases of each; by default the same.
-            charge: The cost of each `round_` to the account of the run, if it
-                has one and the round is another.
+            used: The number of rounds of this block that ran, in `[0, count]`
+                of this block.
+            count: The number of rounds in the next block, >= 1.
+            round_: The sample and the releases of each round in the next block;
+                by default the same as in this one.
+            charge: The cost of `round_` to the account of the run, if the run
+                has one and `round_` differs from this block's round.
+
+        Returns:
+            The next block.
 
         Raises:
             BudgetExceededError: The account has no room for the next block.
-                This one still counts in full.
+                This block still counts in full.
             LedgerError: The reservation is settled already.
             LedgerWriteError: This block still counts in full, and the next one
-                is not reserved. Only if the commit itself failed, and the
-                message says so, may both have happened. Release nothing.
+                is not reserved; release nothing. If the commit itself failed,
+                the message says that both may have happened.
         """
         _check.integer_at_least(1, count=count)
         rounds = self._rounds
@@ -122,14 +130,14 @@ class Reservation:
         _check.integer_at_least(0, used=used)
         if used > self.count:
             raise ValueError(
-                f"`used` must be <= {self.count}, what was reserved. "
-                f"Received: used={used!r}."
+                f"`used` must be <= {self.count}, the number of rounds that "
+                f"were reserved. Received: used={used!r}."
             )
         with self._lock:
             if not self._is_open:
                 raise LedgerError("The reservation is settled already.")
             # Closed first: after an interrupt nobody knows whether it was
-            # settled, and the row's number may be that of another block.
+            # settled, and the row may by now hold another block.
             self._is_open = False
             try:
                 with self._transaction() as connection:

@@ -1,13 +1,12 @@
-"""The rows of a ledger, and what they amount to.
+"""The rows of a ledger, and the rounds that they add up to.
 
-A row tells of rounds, and is one of
+A row is about rounds, or it is a statement (see `ledger.statements`). There are
+three kinds of rows about rounds:
 
-* `record`: a round happened `count` times;
-* `reserve`: a round is about to happen up to `count` times, and counts as if
-  it had;
-* `settle`: of the reservation in row `target`, `count` rounds did happen;
-
-or it is a statement, whose kinds `ledger.statements` has.
+* `record`: a round ran `count` times;
+* `reserve`: a round is about to run, at most `count` times. All of these count
+  as if they had run, until the row is settled;
+* `settle`: only `count` of the rounds in the reservation in row `target` ran.
 """
 
 from typing import NamedTuple
@@ -18,18 +17,20 @@ KINDS_OF_ROUNDS = frozenset({"record", "reserve", "settle"})
 
 
 class Row(NamedTuple):
-    """One row of the log, its body in words.
+    """One row of the log.
 
     Attributes:
-        seq: Its number, from 1.
-        kind: One of those above, or of a statement.
-        run: The row that started the run to which it belongs, if any.
-        body: Canonical JSON: a round or a statement.
-        count: Number of rounds; 0 in a statement.
-        target: The reservation that a `settle` row settles.
+        seq: The number of the row, from 1.
+        kind: `record`, `reserve`, `settle`, or the kind of a statement.
+        run: The number of the row that started the run to which this row
+            belongs; `None` if it belongs to no run.
+        body: A round or a statement, as canonical JSON.
+        count: The number of rounds; 0 in a statement.
+        target: The number of the reservation that a `settle` row settles;
+            `None` in every other row.
         charge: The cost of each round to an account; see `ledger.charges`.
-        time: When it was written, in whole seconds since 1970 (UTC).
-        hash: The hash of all this and of the row before.
+        time: When the row was written, in whole seconds since 1970 (UTC).
+        hash: The hash over the fields above and the hash of the row before.
     """
 
     seq: int
@@ -44,7 +45,10 @@ class Row(NamedTuple):
 
 
 class CountedBody(NamedTuple):
-    """A round, how often it counts, and how many of these are unsettled."""
+    """A round as text, how often it counts, and how much of that is reserved.
+
+    `unsettled` of the `count` rounds are reserved and not settled.
+    """
 
     body: str
     count: int  # type: ignore[assignment]  # Hides tuple.count, unneeded.
@@ -55,7 +59,7 @@ class CountedBody(NamedTuple):
 
 
 def counted(all_rows: list[Row]) -> list[CountedBody]:
-    """Returns what the rows amount to, each where it was recorded."""
+    """Returns the rounds that the rows add up to, in the order of the rows."""
     used = {row.target: row.count for row in all_rows if row.kind == "settle"}
     amounts = []
     for row in all_rows:

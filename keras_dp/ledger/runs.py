@@ -31,14 +31,15 @@ State = Literal["planned", "running", "finished", "died", "unknown"]
 
 
 class Run:
-    """A run that is being recorded: where its process adds rounds.
+    """A run in progress, to which its process adds rounds.
 
-    Made by `PrivacyLedger.start_run`. As a context, it ends with the block; an
-    exception is noted as its outcome.
+    `PrivacyLedger.start_run` makes it. Used in a `with` statement, the run ends
+    with the block: as "finished", or as "failed" if an exception left the
+    block.
 
     Attributes:
-        number: The row in which it begins, which names it for ever.
-        start: The text that was written there.
+        number: The number of the row in which the run began. It never changes.
+        start: The content of this row: the name, the purpose, the author.
 
     >>> from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger
     >>> ledger = PrivacyLedger.in_memory(dataset="doc")
@@ -54,17 +55,18 @@ class Run:
         self._transaction, self.number, self.start = transaction, number, start
 
     def plan(self, rounds: Iterable[tuple[Round, int]]) -> None:
-        """Writes the most that the run will do, before its first round.
+        """Writes the plan of the run: the most that it will do.
 
-        A plan does not limit the run. It is what makes its cost a guarantee,
-        if the run keeps to it, even if it is stopped early because of what was
-        seen.
+        Write it before the first round. A plan does not limit the run. If the
+        run keeps to its plan, the cost of the plan is a guarantee, even if
+        somebody stops the run early because of its answers.
 
         Args:
-            rounds: Rounds with how often they happen at most.
+            rounds: Pairs of a round and the largest number of times that it
+                will run.
 
         Raises:
-            LedgerWriteError: The plan is not written.
+            LedgerWriteError: The plan was not written.
         """
         self._state(
             Plan(tuple(CountedRound(each, int(n)) for each, n in rounds))
@@ -79,7 +81,21 @@ class Run:
         seeded: bool = False,
         charge: Charge | None = None,
     ) -> None:
-        """Adds rounds, as `PrivacyLedger.record` does."""
+        """Adds rounds to this run; see `PrivacyLedger.record`.
+
+        Args:
+            sampling: How the sample of each round was drawn.
+            queries: The sums that were released over each sample.
+            count: The number of rounds, >= 1.
+            seeded: Whether the caller chose the seed of the rounds.
+            charge: The price that the account of the run pays per round, as
+                `budgets.charge_of` returns it; `None` without accounts.
+
+        Raises:
+            BudgetExceededError: The account has no room for the rounds.
+            LedgerWriteError: The run has ended, or the rounds were not
+                recorded.
+        """
         rounds, _ = self._rounds(sampling, queries, seeded, charge)
         append_record(self._transaction, rounds, count)
 
@@ -92,20 +108,36 @@ class Run:
         seeded: bool = False,
         charge: Charge | None = None,
     ) -> Reservation:
-        """Covers rounds before they run, as `PrivacyLedger.reserve` does."""
+        """Reserves rounds of this run; see `PrivacyLedger.reserve`.
+
+        Args:
+            sampling: How the sample of each round will be drawn.
+            queries: The sums that each round will release.
+            count: The largest number of rounds, >= 1.
+            seeded: Whether the caller chose the seed of the rounds.
+            charge: The price that the account of the run pays per round, as
+                `budgets.charge_of` returns it; `None` without accounts.
+
+        Raises:
+            BudgetExceededError: The account has no room for the rounds.
+            LedgerWriteError: The run has ended, or the rounds were not
+                reserved.
+        """
         rounds, round_ = self._rounds(sampling, queries, seeded, charge)
         return append_reservation(self._transaction, rounds, round_, count)
 
     def finish(self, outcome: Outcome = "finished") -> None:
-        """Ends the run: it releases nothing more.
+        """Ends the run, which can then release nothing more.
 
         Args:
-            outcome: "finished" as planned; "budget" if a target or an account
-                left no room; "stopped" before, perhaps because of what was
-                seen; "failed" by an exception.
+            outcome: "finished" if the run ended as planned; "budget" if a
+                target or an account left no room; "stopped" if somebody ended
+                it early, perhaps because of its answers; "failed" if an
+                exception ended it.
 
         Raises:
-            LedgerWriteError: It has ended already, or cannot be written.
+            LedgerWriteError: The run has ended already, or the ledger could not
+                be written.
         """
         self._state(RunEnd(outcome))
 
@@ -136,7 +168,7 @@ class Run:
 def append_record(
     transaction: Transaction, rounds: log.Rounds, count: int
 ) -> None:
-    """Adds `count` rounds in a transaction of their own."""
+    """Adds `count` rounds, in one transaction."""
     _check.integer_at_least(1, count=count)
     with transaction() as connection:
         log.append_record(connection, rounds, int(count))
@@ -145,7 +177,7 @@ def append_record(
 def append_reservation(
     transaction: Transaction, rounds: log.Rounds, round_: Round, count: int
 ) -> Reservation:
-    """Reserves `count` rounds in a transaction of their own."""
+    """Reserves `count` rounds, in one transaction."""
     _check.integer_at_least(1, count=count)
     with transaction() as connection:
         row = log.append_reservation(connection, rounds, int(count))
@@ -154,22 +186,23 @@ def append_reservation(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunRecord:
-    """A run as it stands in the ledger. Accountants replay it as a ledger.
+    """A run that a ledger holds; an accountant can replay it like a ledger.
 
     Attributes:
-        number: The row in which it begins; 0 for rounds that belong to none.
-        start: Who began it, when, and what for; `None` for number 0.
-        started: Seconds since 1970 (UTC); 0 for number 0.
-        updated: When its last row was written, in the same unit.
-        plan: The most that it said it would do; `None` without a plan.
+        number: The number of the row in which the run began; 0 for the rounds
+            that belong to no run.
+        start: Who began the run, and what for; `None` for number 0.
+        started: When it began, in seconds since 1970 (UTC); 0 for number 0.
+        updated: When its last row was written, in seconds since 1970 (UTC).
+        plan: The most that the run would do; `None` without a plan.
         plan_row: The last row of the plan; 0 without a plan.
-        first_row: The row of its first rounds; 0 without rounds.
-        outcome: How it ended; `None` if it has not.
-        rounds: All rounds in order, equal neighbours counted together;
-            reserved ones are among them.
-        unsettled: Rounds that are reserved and not settled.
-        charges: The kinds of rounds that an account paid for, with the price
-            of each.
+        first_row: The row of the first rounds; 0 without rounds.
+        outcome: How the run ended; `None` if it has not ended.
+        rounds: All rounds in order; equal rounds in a row are counted together,
+            and reserved rounds are included.
+        unsettled: The number of rounds that are reserved and not settled.
+        charges: Pairs of a kind of round and its charge, for the rounds that an
+            account paid for.
     """
 
     number: int
@@ -186,16 +219,19 @@ class RunRecord:
 
     @property
     def name(self) -> str:
-        """The name people use; empty for rounds that belong to no run."""
+        """The name of the run; empty for the rounds that belong to no run."""
         return "" if self.start is None else self.start.name
 
     @property
     def state(self) -> State:
-        """Whether it is planned, running, finished or died.
+        """The state: "planned", "running", "finished", "died" or "unknown".
 
-        "unknown" means that its process may still run on another machine, or
-        that the rounds belong to no run and are reserved. A process that was
-        killed leaves its reserved rounds counted in full.
+        "died" means that an exception ended the run, or that the process is
+        gone and never ended it.
+        "unknown" has two reasons. The process of the run was started on another
+        machine, where it may still run; or the rounds belong to no run, and
+        some of them are reserved. The reserved rounds of a process that was
+        killed stay counted in full.
         """
         if self.outcome is not None:
             return "died" if self.outcome == "failed" else "finished"
@@ -209,16 +245,16 @@ class RunRecord:
         return "running" if self.rounds or self.plan is None else "planned"
 
     def __len__(self) -> int:
-        """The number of rounds, reserved ones included."""
+        """The number of rounds, including reserved ones."""
         return sum(count for _, count in self.rounds)
 
     def __bool__(self) -> bool:
-        """True: a run without rounds is a run."""
+        """True, also for a run without rounds."""
         return True
 
 
 def runs_of(rows: list[Row]) -> tuple[RunRecord, ...]:
-    """Returns the runs in the order of their start, rounds without one first.
+    """Returns the runs in the order of their start, after run 0.
 
     Raises:
         LedgerFormatError: A row cannot be read.
@@ -235,7 +271,7 @@ def runs_of(rows: list[Row]) -> tuple[RunRecord, ...]:
 
 
 def merged(bodies: Iterable[tuple[str, int]]) -> tuple[CountedRound, ...]:
-    """Returns rounds of their texts, equal neighbours counted together."""
+    """Returns the rounds of some texts; equal ones in a row become one."""
     joined: list[tuple[str, int]] = []
     for body, count in bodies:
         if joined and joined[-1][0] == body:
@@ -263,7 +299,7 @@ class _Draft:
     paid: dict[tuple[str, str], None] = dataclasses.field(default_factory=dict)
 
     def read(self, row: Row) -> None:
-        """Takes what the row says, but for the number of its rounds."""
+        """Reads a row, except for the number of its rounds; see `add`."""
         if row.kind in KINDS_WITHOUT_RUN and row.kind != RunStart.kind:
             return
         self.updated = row.time
@@ -281,7 +317,7 @@ class _Draft:
             self.outcome = cast(Outcome, statement.outcome)
 
     def add(self, amount: CountedBody) -> None:
-        """Adds rounds that count."""
+        """Adds the rounds of a row that count."""
         self.bodies.append((amount.body, amount.count))
         self.unsettled += amount.unsettled
         if amount.charge is not None:

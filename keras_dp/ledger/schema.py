@@ -1,9 +1,9 @@
-"""The inside of a ledger file: its marks, its tables, and nothing else.
+"""The tables of a ledger file, and the marks by which it is recognized.
 
-A ledger is a SQLite database with an application id, a format version, and
-exactly the tables below. A view, a trigger or another table could answer with
-rows that nobody wrote, or never end. So the text of the schema is compared
-before any table is read.
+A ledger file is a SQLite database with an application id, a format version, and
+exactly the tables below. A view, a trigger or another table could return rows
+that nobody wrote, or never end. So the text of the schema is compared before
+any table is read.
 """
 
 import functools
@@ -45,12 +45,12 @@ def check_marks(connection: sqlite3.Connection, name: str) -> None:
     """Raises unless the file is a ledger of this format.
 
     Args:
-        connection: To the file; its tables are not read.
-        name: The file in messages.
+        connection: A connection to the file; its tables are not read.
+        name: The name of the file, for messages.
 
     Raises:
-        LedgerFormatError: It is not a ledger.
-        LedgerVersionError: It is one of another format.
+        LedgerFormatError: The file is not a ledger.
+        LedgerVersionError: The file is a ledger of another format version.
     """
     if _pragma(connection, "application_id") != _APPLICATION_ID:
         raise LedgerFormatError(
@@ -65,17 +65,17 @@ def check_marks(connection: sqlite3.Connection, name: str) -> None:
         )
     if version > FORMAT_VERSION:
         raise LedgerVersionError(
-            f"The ledger {name} has format {version}, this version of keras_dp "
-            f"reads format {FORMAT_VERSION}. Install a newer keras_dp. The "
-            "file was not changed."
+            f"The ledger {name} has format {version}, and this version of "
+            f"keras_dp reads format {FORMAT_VERSION}. Install a newer "
+            "keras_dp. The file was not changed."
         )
     if version < FORMAT_VERSION:
         raise LedgerVersionError(
             f"The ledger {name} has format {version}, which was never "
             f"published. This version of keras_dp reads format "
-            f"{FORMAT_VERSION}. Read it with the version that wrote it, keep "
-            "it, and start a new ledger: what both hold adds up. The file was "
-            "not changed."
+            f"{FORMAT_VERSION}. Read the ledger with the version that wrote "
+            "it, keep it, and start a new one. The epsilons of both add up. "
+            "The file was not changed."
         )
 
 
@@ -83,8 +83,8 @@ def check_tables(connection: sqlite3.Connection, name: str) -> None:
     """Raises unless the database has the tables of a ledger and nothing else.
 
     Raises:
-        LedgerFormatError: Another table, a view, a trigger, or a table that
-            was changed.
+        LedgerFormatError: There is another table, a view, a trigger, or a table
+            that was changed.
     """
     expected = _schema_of_a_new_database()
     found = _schema(connection, limit=len(expected) + 1)

@@ -1,8 +1,8 @@
-"""Statements stand in a ledger beside rounds: runs, accounts, seals, audits.
+"""Statements: the rows of a ledger about runs, accounts, seals and audits.
 
-Each is a row of its own, is never folded or changed, and stands in the chain of
-hashes like the rounds. Its text is canonical JSON. As in rounds, what is not
-known is refused, not skipped.
+Each statement has a row of its own, which is never folded or changed, and which
+is part of the chain of hashes. The text of the row is canonical JSON. As in
+rounds, an unknown kind or field is refused, not skipped.
 """
 
 import dataclasses
@@ -35,7 +35,17 @@ OUTCOMES = ("finished", "budget", "stopped", "failed")
 
 
 class CountedRound(NamedTuple):
-    """Equal rounds that happened one after the other."""
+    """A round, and how often it happened or will happen at most.
+
+    Attributes:
+        round: The sample and the releases.
+        count: The number of times, >= 1.
+
+    >>> from keras_dp.ledger import FullDataset, NonPrivateSum
+    >>> step = Round(FullDataset(), (NonPrivateSum("loss"),))
+    >>> CountedRound(step, 3).count
+    3
+    """
 
     round: Round
     count: int  # type: ignore[assignment]  # Hides tuple.count, unneeded.
@@ -43,15 +53,16 @@ class CountedRound(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunStart:
-    """A run begins: a training, a trial, preprocessing, statistics.
+    """The beginning of a run: a training, a trial, preprocessing, a statistic.
 
     Attributes:
-        name: People call it so; several runs may have one name.
+        name: A name for people; several runs may share one.
         purpose: One of `PURPOSES`.
-        description: Free text. Nothing secret.
-        account: The account that pays for its rounds, if any.
-        model: SHA-256 of the model's summary; empty without a model.
-        author: The process that started it.
+        description: Free text. It must hold nothing secret.
+        account: The name of the account that pays for the rounds of the run;
+            `None` for none.
+        model: SHA-256 hash of the model's summary; empty without a model.
+        author: The process that started the run.
     """
 
     kind: ClassVar[str] = "run"
@@ -71,10 +82,10 @@ class RunStart:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
-    """The most that a run will do, written before its first round.
+    """The plan of a run: the most that it will do.
 
     Attributes:
-        rounds: Rounds with how often they happen at most.
+        rounds: Rounds, each with the largest number of times that it will run.
     """
 
     kind: ClassVar[str] = "plan"
@@ -88,7 +99,7 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunEnd:
-    """A run ended, and will release nothing more.
+    """The end of a run, which will release nothing more.
 
     Attributes:
         outcome: One of `OUTCOMES`.
@@ -104,14 +115,21 @@ class RunEnd:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Account:
-    """A share of the data set's privacy, which no run can exceed.
+    """A share of the data set's privacy, which its rounds cannot exceed.
+
+    Use `keras_dp.budgets.open_account` to open one.
 
     Attributes:
-        name: By which runs choose it.
-        capacities: The most it may spend in each slot; see `ledger.charges`.
+        name: The name, unique in the ledger. Runs name the account that pays.
+        capacities: The largest amount that may be spent from each slot; see
+            `ledger.charges`.
         terms: A JSON object as canonical text. It says what the slots mean and
             which guarantee follows.
-        parent: The account of which it is a share, if any.
+        parent: The name of the account of which this one is a share; `None`
+            for an account that is no share.
+
+    >>> Account("clinic", capacities=(1000,), terms="{}").capacities
+    (1000,)
     """
 
     kind: ClassVar[str] = "account"
@@ -126,17 +144,17 @@ class Account:
         opened(self.capacities)
         if not isinstance(parsed(self.terms), dict):
             raise ValueError(
-                "`terms` must be a JSON object. Received: "
-                f"terms={self.terms!r}."
+                "`terms` must be a JSON object as text, such as '{}'. "
+                f"Received: terms={self.terms!r}."
             )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Seal:
-    """A mark: no row before it is ever changed.
+    """A mark in the ledger: no row before it is ever changed.
 
     Attributes:
-        note: Free text. Nothing secret.
+        note: Free text. It must hold nothing secret.
     """
 
     kind: ClassVar[str] = "seal"
@@ -181,10 +199,11 @@ def statement_from_text(kind: str, text: str) -> Statement:
 
     Args:
         kind: One of `KINDS`.
-        text: As the row holds it.
+        text: The body of the row.
 
     Raises:
-        LedgerFormatError: No statement of this kind is written as this text.
+        LedgerFormatError: The text is not one that `text_from_statement`
+            returns for this kind.
     """
     try:
         statement = _statement(kind, parsed(text))

@@ -1,11 +1,11 @@
-"""The file under a ledger: opened, and checked before it is touched.
+"""The file of a ledger, which is checked before it is changed.
 
 The file is SQLite with a rollback journal (`journal_mode=DELETE`) and
-`synchronous=EXTRA`: what a transaction has committed is in the file itself, and
-survives the death of the process and of the machine. A commit that is cut short
-leaves `FILE-journal`: see `ledger.journal`. A process that has a ledger open
-must not open its file in another way, not even to copy it: see
-`ledger.connections`.
+`synchronous=EXTRA`. So a transaction that was committed is in the file itself,
+and survives the death of the process and of the machine. A process that dies in
+the middle of a commit leaves `FILE-journal`; see `ledger.journal`. A process
+that has a ledger open must not open its file in another way, not even to copy
+it; see `ledger.connections`.
 """
 
 import errno
@@ -19,7 +19,7 @@ from keras_dp.ledger.header import FORMAT_VERSION
 
 
 def absolute(path: object) -> Path:
-    """Returns a path that neither links nor the working folder change later.
+    """Returns an absolute path without symbolic links.
 
     Raises:
         LedgerError: No file can have this path.
@@ -38,10 +38,10 @@ def absolute(path: object) -> Path:
 
 
 def exists(path: Path) -> bool:
-    """Returns whether something stands at the path.
+    """Returns whether there is a file, or something else, at the path.
 
     Raises:
-        LedgerError: It cannot be looked up.
+        LedgerError: The path cannot be looked up.
     """
     try:
         path.stat()
@@ -57,12 +57,14 @@ def exists(path: Path) -> bool:
 
 
 def connect_reading(path: Path) -> sqlite3.Connection:
-    """Returns a read-only connection to a ledger file that is sound.
+    """Returns a read-only connection to a ledger file, after a check of it.
+
+    If a process died in the middle of a commit, the commit is undone first.
 
     Raises:
         FileNotFoundError: There is no such file.
-        LedgerFormatError: The file is foreign, truncated or corrupt.
-        LedgerVersionError: Another version of the format.
+        LedgerFormatError: The file is not a ledger, truncated or corrupt.
+        LedgerVersionError: The ledger has another version of the format.
         LedgerError: The file cannot be opened for another reason.
     """
     if not exists(path):
@@ -93,7 +95,7 @@ def connect_writing(path: Path) -> sqlite3.Connection:
     """Returns a connection that makes each commit durable.
 
     Raises:
-        LedgerError: The journal beside the file belongs to another state.
+        LedgerError: The journal belongs to an earlier state of the file.
         LedgerWriteError: The file cannot be written.
     """
     try:
@@ -127,17 +129,17 @@ def connect_writing(path: Path) -> sqlite3.Connection:
 def unreadable(path: Path | None, error: Exception) -> LedgerError:
     """Returns the ledger error for an error of SQLite or the system.
 
-    A corrupt file is told from one that is locked or forbidden.
+    A corrupt file gets another error than one that is locked or forbidden.
     """
     if isinstance(error, UnicodeDecodeError):
         return _corrupt(path, "a text column is not valid UTF-8")
     code = connections.code_of(error) if isinstance(error, sqlite3.Error) else 0
     if code == sqlite3.SQLITE_READONLY_ROLLBACK:
         return LedgerError(
-            f"The ledger {str(path)!r} holds a commit that was cut short. It "
-            "must be undone before the ledger can be read. Open it once in a "
-            "process that may write the file and its folder, with "
-            "PrivacyLedger.open(path).close()."
+            f"The ledger {str(path)!r} holds an unfinished commit, left by a "
+            "process that died. The commit must be undone before the ledger "
+            "can be read. Open it once in a process that may write the file "
+            "and its folder, with PrivacyLedger.open(path).close()."
         )
     if code & 0xFF == sqlite3.SQLITE_NOTADB:
         return LedgerFormatError(

@@ -28,13 +28,15 @@ _MOST_STEPS = 100
 class VarianceGammaNoise(NoiseDistribution):
     """The sum of `shape` independent Laplace variables.
 
-    Its size is that of a mixture of Erlang variables, so that the density is a
-    polynomial times `exp(-|x| / scale)`, with `(1 + |x|) exp(-|x|) / 4` for
-    two. One is the Laplace distribution, and many are nearly normal.
+    With `shape=1` it is the Laplace distribution; with a large `shape` it is
+    nearly normal. The absolute value of the sum is distributed as a mixture of
+    Erlang variables. So the density is a polynomial in `|x|` times
+    `exp(-|x| / scale)`; for `shape=2` and `scale=1` it is
+    `(1 + |x|) exp(-|x|) / 4`.
 
     Attributes:
-        scale: Mean size of each Laplace variable, > 0.
-        shape: How many there are, in [1, 100].
+        scale: Mean absolute value of each Laplace variable, > 0.
+        shape: Number of Laplace variables, in [1, 100].
 
     >>> VarianceGammaNoise(1.0, shape=2).variance
     4.0
@@ -47,7 +49,8 @@ class VarianceGammaNoise(NoiseDistribution):
         if self.shape > _LARGEST_SHAPE:
             raise ValueError(
                 f"`shape` must be an integer <= {_LARGEST_SHAPE}. "
-                f"Received: shape={self.shape!r}. Use `GaussianNoise`."
+                f"Received: shape={self.shape!r}. Use `GaussianNoise`, which "
+                "such a sum comes near to."
             )
         object.__setattr__(self, "shape", int(self.shape))
         NoiseDistribution.__post_init__(self)
@@ -74,7 +77,7 @@ class VarianceGammaNoise(NoiseDistribution):
         return two_sided(z, 0.5 * self._survival(np.abs(z)))
 
     def _survival(self, z: Array) -> Array:
-        """The probability of a size above `z`, at scale 1."""
+        """Returns the probability of noise with `|x| > z`, at scale 1."""
         each = _weights(self.shape)
         order = np.arange(1, self.shape + 1)
         return np.asarray(special.gammaincc(order, z[..., None]) @ each)
@@ -102,7 +105,10 @@ class VarianceGammaNoise(NoiseDistribution):
 
     @property
     def tail_polynomial(self) -> Array:
-        """Coefficients, of rising powers, of `P(|x| > z) exp(z)` at scale 1."""
+        """The polynomial `P(|x| > z) exp(z)` in `z`, at scale 1.
+
+        Its coefficients, the constant one first.
+        """
         # P(Erlang_j > z) = exp(-z) sum_(i < j) z^i / i!
         later = np.cumsum(_weights(self.shape)[::-1])[::-1]
         return np.asarray(later / special.factorial(np.arange(self.shape)))
@@ -130,7 +136,7 @@ class VarianceGammaNoise(NoiseDistribution):
 
 @functools.cache
 def _weights(shape: int) -> Array:
-    """The probability of each Erlang variable, of orders 1, 2, ..., `shape`."""
+    """Returns the weights of the Erlang variables of orders 1 to `shape`."""
     each = [
         math.comb(count, shape - 1) / 2**count
         for count in range(2 * shape - 2, shape - 2, -1)
@@ -140,18 +146,23 @@ def _weights(shape: int) -> Array:
 
 @functools.cache
 def _coefficients(shape: int) -> tuple[Array, Array]:
-    """Twice the density over `exp(-z)`, by powers of `z`, and of `1 / z`."""
+    """Returns twice the density over `exp(-z)`: a polynomial, in two orders.
+
+    The first result has the coefficients of rising powers of `z`. The second
+    has those of rising powers of `1 / z`, after division by the highest power.
+    """
     near = _weights(shape) / special.factorial(np.arange(shape))
     return near, near[::-1].copy()
 
 
 @functools.cache
 def _fisher_information(shape: int) -> float:
-    """The Fisher information at scale 1.
+    """Returns the Fisher information at scale 1.
 
-    `integral of (1 - P' / P)^2 P exp(-z)` over `z > 0`, by the trapezoidal rule
-    in u after `z = exp(u - exp(-u))`, which is good to 1e-13. For two it is
-    `e E_1(1) / 2`.
+    It is the integral of `(1 - P' / P)^2 P exp(-z)` over `z > 0`, where `P` is
+    the polynomial of `_coefficients`. It is computed by the trapezoidal rule in
+    `u`, after the substitution `z = exp(u - exp(-u))`, to within 1e-13. For
+    `shape=2` it is `e E_1(1) / 2`.
     """
     near, _ = _coefficients(shape)
     u = np.linspace(-5.0, 7.0, 1201)
