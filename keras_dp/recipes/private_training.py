@@ -223,14 +223,14 @@ def _summary(
         f"{private.epochs:,} epochs, clip {query.l2_norm_clip:g}, noise "
         f"multiplier {query.noise_multiplier:.4g}{statistics}. Target: epsilon "
         f"{target.epsilon:g} at delta = {target.delta:.3g}, for all rounds of "
-        f"the ledger {place_of(ledger)}, which holds {_held(ledger, target)}."
+        f"the ledger {place_of(ledger)}, which holds {_held(ledger, target)}"
     )
 
 
 def _held(ledger: PrivacyLedger, target: PrivacyTarget) -> str:
-    """Returns what earlier rounds leave less of the target, for a person."""
+    """Returns how many rounds the ledger holds, and the epsilon of these."""
     if not len(ledger):
-        return "none so far"
+        return "none so far."
     spent = claim(
         ledger,
         delta=target.delta,
@@ -239,8 +239,8 @@ def _held(ledger: PrivacyLedger, target: PrivacyTarget) -> str:
         group_size=ledger.header.rows_per_unit,
     )
     return (
-        f"{len(ledger):,} so far, of epsilon {spent.epsilon:.4g}: for other "
-        "data take another ledger"
+        f"{len(ledger):,} so far, of epsilon {spent.epsilon:.4g}. They count "
+        "towards the target. If they are about other data, use another ledger."
     )
 
 
@@ -275,7 +275,8 @@ def _opened(
     if rows_per_unit not in (None, own):
         raise ValueError(
             f"`rows_per_unit` must be {own!r}, as in the ledger. Received: "
-            f"rows_per_unit={rows_per_unit!r}."
+            f"rows_per_unit={rows_per_unit!r}. Leave `rows_per_unit` out, or "
+            "open another ledger."
         )
     return ledger
 
