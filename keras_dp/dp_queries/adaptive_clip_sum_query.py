@@ -30,8 +30,8 @@ class AdaptiveClipState(NamedTuple):
     """The state of an `AdaptiveClipSumQuery`.
 
     Attributes:
-        sum_state: Clip and noise of the next sum.
-        norm_state: Largest size and noise of the next sum of centred norms.
+        sum_state: The clip and the noise of the next sum.
+        norm_state: The bound and the noise of the next sum of centred norms.
     """
 
     sum_state: GaussianGlobalState
@@ -43,48 +43,56 @@ class AdaptiveClipState(NamedTuple):
 class AdaptiveClipSumQuery(AdaptiveSumQuery):
     """A Gaussian sum whose clip follows the mean norm of the last round.
 
-    With the clip `C` of a round, norms are clipped at `beta C`. Each round
-    releases, with noise, the sum of the clipped records and the sum of the
-    clipped norms, each less `beta C / 2`. The noised sum of norms over the
-    public `expected_num_records`, put back and held in [0, beta C], is the
-    mean norm; `alpha` times it is the clip of the next round. Norms are
-    computed once for both sums. An empty sample stands for a mean norm of
-    `beta C / 2`, which with the defaults leaves the clip as it is.
+    Let `C` be the clip of a round. The round makes two sums, and releases both
+    with noise: the sum of the records, clipped to `C`; and the sum of the
+    *centred* norms, which are the norms clipped to `beta C`, less `beta C / 2`.
+    The noised sum of centred norms is divided by the public
+    `expected_num_records`. Then `beta C / 2` is added again, and the result is
+    held in [0, beta C]. This is the mean norm of the round. The clip of the
+    next round is `alpha` times the mean norm. An empty sample has the mean norm
+    `beta C / 2`, before noise; with the default `alpha` and `beta` the clip
+    then stays as it is.
 
-    The query has one clip. For one per layer, nest it:
-    `NestedQuery({"conv": AdaptiveClipSumQuery(...), "dense": ...})`.
+    The query has one clip for the whole record. For one clip per layer, nest
+    it: `NestedQuery({"conv": AdaptiveClipSumQuery(...), "dense": ...})`.
 
-    Guarantee: given what was released before, adding or removing one record
-    (zero-out alike, where a record that is zeroed out has no norm) moves the
-    sum by at most the clip in joint L2 norm, up to float rounding as in
-    `GaussianSumQuery`, and the sum of norms by at most `beta C / 2`, to within
-    a relative 1e-15; replacing one, by at most twice that. The ledger gets
-    both as events of one sample. The clip follows from released numbers. A
-    record that is not finite, or whose norm is not, adds nothing to either.
-    The clip stays within a factor of `clip_range` of the initial one,
-    whatever the noise, and grows at most by `alpha beta` a round.
+    Guarantee: given the earlier releases, adding, removing or zeroing out one
+    record moves the sum by at most the clip in joint L2 norm, up to float
+    rounding as in `GaussianSumQuery`, and the sum of centred norms by at most
+    `beta C / 2`, up to a relative 1e-15. Replacing one record moves each by at
+    most twice that. (A record that is zeroed out has no norm.) The ledger gets
+    both sums as events of one sample. The clip depends on released numbers
+    only. A record that is not finite, or whose norm is not, adds nothing to
+    either sum. The clip stays within a factor of `clip_range` of the initial
+    one, whatever the noise, and grows at most by a factor of `alpha beta` in a
+    round.
 
-    Together the two are worth one Gaussian sum of noise multiplier
-    `(noise_multiplier^-2 + (2 norm_noise_multiplier)^-2)^(-1/2)`.
+    The two sums together cost what one Gaussian sum costs with the noise
+    multiplier `(noise_multiplier^-2 + (2 norm_noise_multiplier)^-2)^(-1/2)`.
 
     Attributes:
-        initial_l2_norm_clip: Public, in the records' unit.
-        noise_multiplier: Standard deviation of the noise on the sum, in units
-            of the current clip; 0, or in [1e-10, 1e10].
+        initial_l2_norm_clip: The public clip of the first round, in the
+            records' unit.
+        noise_multiplier: Standard deviation of the noise on the sum, divided by
+            the current clip; 0, or in [1e-10, 1e10].
         norm_noise_multiplier: Standard deviation of the noise on the sum of
-            norms, in units of `beta` times the current clip; alike.
-        expected_num_records: Public constant, > 0.
-        alpha: The next clip over the mean norm, > 0.
-        beta: The clip of norms over the clip, > 0. The clip cannot grow if
-            `alpha beta <= 1`.
-        clip_range: Largest factor between the initial clip and another, >= 1.
-            The initial clip times or over it must lie in [1e-20, 1e20].
+            norms, divided by `beta` times the current clip; 0, or in
+            [1e-10, 1e10].
+        expected_num_records: The public divisor, > 0: the expected size of a
+            sample.
+        alpha: The ratio of the next clip to the mean norm, > 0.
+        beta: The ratio of the clip for norms to the clip, > 0. The clip cannot
+            grow if `alpha beta <= 1`.
+        clip_range: The largest factor between the initial clip and a later one,
+            >= 1. The initial clip, multiplied and divided by it, must lie in
+            [1e-20, 1e20].
 
     Source: van der Veen et al. (2018), arXiv:1812.02890v1, section 2.2. We
-    differ: noise is on the sum, not on the mean as typed, as only so the
-    stated budget comes out; norms are centred, which halves what a record
-    moves at the same noise (uncentred, `norm_noise_multiplier` would have to
-    be twice as large); the divisor is public; and the clip has limits.
+    differ in four ways. The noise is on the sum: the paper prints it on the
+    mean, with which its stated budget does not come out. Norms are centred,
+    which halves the sensitivity of their sum; without it,
+    `norm_noise_multiplier` would have to be twice as large. The divisor is
+    public. And the clip has limits.
 
     >>> query = AdaptiveClipSumQuery(2.0, 0.75, 2.5, expected_num_records=128)
     >>> event = query.planned_event(query.initial_global_state())

@@ -30,7 +30,7 @@ class AdaptiveParams(NamedTuple):
 
     Attributes:
         sum_params: The clip, scalar float64.
-        side_params: For the query that moves the clip.
+        side_params: The values of the query that moves the clip.
     """
 
     sum_params: tf.Tensor
@@ -38,7 +38,7 @@ class AdaptiveParams(NamedTuple):
 
 
 class AdaptiveSample(NamedTuple):
-    """The sample of an `AdaptiveSumQuery`, also of one record.
+    """The two sums of an `AdaptiveSumQuery` over a sample, or over one record.
 
     Attributes:
         sum_state: Sum of the clipped records.
@@ -80,14 +80,14 @@ class AdaptiveSumQuery(SummingQuery):
 
     @property
     def sum_query(self) -> GaussianSumQuery:
-        """The sum of the first round."""
+        """The query that makes the sum in the first round."""
         clip = self.initial_l2_norm_clip
         return GaussianSumQuery(clip, self.noise_multiplier * clip)
 
     @property
     @abc.abstractmethod
     def side_query(self) -> DPQuery:
-        """The query that moves the clip, in the first round."""
+        """The query that moves the clip, as it is in the first round."""
 
     @abc.abstractmethod
     def side_state(self, global_state: Any) -> Nest:
@@ -181,7 +181,7 @@ class AdaptiveSumQuery(SummingQuery):
 
 
 def check_clip(**named: float) -> None:
-    """Raises unless every value is a possible clip."""
+    """Raises unless every value is a clip in [1e-20, 1e20]."""
     for name, value in named.items():
         _check.finite_positive(**{name: value})
         if not SMALLEST_CLIP <= value <= LARGEST_CLIP:
@@ -192,7 +192,7 @@ def check_clip(**named: float) -> None:
 
 
 def check_multiplier(**named: float) -> None:
-    """Raises unless noise of these multiples of a clip fits float32."""
+    """Raises unless every value is a noise multiplier that suits float32."""
     for name, value in named.items():
         _check.finite_non_negative(**{name: value})
         if value and not _SMALLEST_MULTIPLIER <= value <= _LARGEST_MULTIPLIER:

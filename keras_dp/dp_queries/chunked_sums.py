@@ -1,4 +1,4 @@
-"""Sums that look at every coordinate of records, a chunk of them at a time."""
+"""Sums of functions of records, computed for a chunk of records at a time."""
 
 from collections.abc import Callable
 from typing import Any

@@ -17,7 +17,7 @@ from keras_dp.dp_queries.saving import as_floats, register
 from keras_dp.dp_queries.summing_query import SummingQuery
 from keras_dp.noise import discrete_gaussian, seeds
 
-# Below it all noise is 0 but for a chance of exp(-5e11).
+# For a smaller scale, all noise is 0 except with probability exp(-5e11).
 _SMALLEST_SCALE = 1e-6
 # Integers up to it, and their sums, are exact in float64.
 _LARGEST_EXACT = 2.0**53
@@ -55,31 +55,34 @@ class DiscreteGaussianEvent(NamedTuple):
 class DiscreteGaussianSumQuery(SummingQuery):
     """Sums integer records of bounded norm, and adds discrete Gaussian noise.
 
-    Answers are integers, so that no rounding of floats tells the noise from
-    the sum. A record beyond the bound is scaled to it and truncated towards
-    zero: an error would depend on the data.
+    Answers are integers. So the low bits of a float, which rounding leaves in a
+    noised sum, cannot tell the noise from the sum. A record whose norm is above
+    the bound is scaled down to the bound, and its coordinates are truncated
+    towards zero. It is not refused, because an error would depend on the data.
 
-    Guarantee: adding or removing one record (zero-out alike) moves the sum
-    before noise by at most `l2_norm_clip` in joint L2 norm, and replacing one
-    by at most twice that, exactly: sums are of integers, and a norm is compared
-    with the bound as a correctly rounded float64, so that it exceeds the bound
-    by less than a relative 1.2e-16. A sum that does not fit its dtype wraps
-    around, after noise as before, which tells nothing. The noise is drawn with
-    float64 probabilities, see `discrete_gaussian`, by the generator that the
-    seed names, ChaCha20 by default. Records are int32 or int64; floats, which
-    could be not finite, are refused.
+    Guarantee: adding, removing or zeroing out one record moves the sum before
+    noise by at most `l2_norm_clip` in joint L2 norm, and replacing one by at
+    most twice that. Sums of integers are exact, and a norm is compared with the
+    bound as a correctly rounded float64; so it exceeds the bound by less than a
+    relative 1.2e-16. A sum that does not fit its dtype wraps around, before or
+    after the noise alike, which reveals nothing. The probabilities of the noise
+    are float64; see `discrete_gaussian`. Records must be int32 or int64. Floats
+    are refused, because they may be not finite.
 
     Attributes:
         l2_norm_clip: Bound on one record's norm, in the record's unit, >= 0.
-        scale: Parameter sigma of the discrete Gaussian noise on the sum, same
-            unit: 0, or in [1e-6, 2^40]. The standard deviation of the noise is
-            smaller, by less than a relative 1e-6 from 1 on.
+        scale: The parameter sigma of the discrete Gaussian noise on the sum, in
+            the record's unit: 0, or in [1e-6, 2^40]. The standard deviation of
+            the noise is smaller than `scale`; by less than a relative 1e-6 if
+            `scale` is at least 1.
 
     Source: Canonne, Kamath, Steinke (2020), arXiv:2004.00010v4, Theorem 14 and
     section 5.
 
-    Floats are quantized first and put back afterwards, here to steps of 1/16.
-    The bound has to leave room for the rounding of each coordinate:
+    Records of floats must be rounded to integers first; `QuantizedSumQuery`
+    does it for you. Here coordinates are rounded to steps of 1/16, and the
+    answer is divided by 16. The bound has room for the rounding of each of the
+    two coordinates:
 
     >>> from keras_dp.dp_queries.normalized_query import NormalizedQuery
     >>> steps, bound = 16, 2 * 16 + 2 ** 0.5 / 2
@@ -189,11 +192,11 @@ class DiscreteGaussianSumQuery(SummingQuery):
 
 
 def _bounded(leaves: list[tf.Tensor], bound: tf.Tensor) -> list[tf.Tensor]:
-    """Returns the records, those beyond the bound scaled and truncated.
+    """Returns the records; those beyond the bound are scaled and truncated.
 
-    A record that rounding could make too long is scaled a little further. A
-    squared norm below 2^53 is exact; the rounding of others, and of products,
-    is at most `n + 4` half ulp for `n` coordinates.
+    If rounding could make a scaled record too long, it is scaled a little
+    further. A squared norm below 2^53 is exact. The rounding error of a larger
+    one, and of products, is at most `n + 4` half ulp for `n` coordinates.
     """
     values = [tf.cast(leaf, tf.float64) for leaf in leaves]
     size = sum(tf.size(leaf[:1], out_type=tf.int64) for leaf in leaves)
@@ -247,6 +250,7 @@ def _integers(leaf: tf.Tensor) -> tf.Tensor:
     if leaf.dtype not in {tf.int32, tf.int64}:
         raise TypeError(
             "`records` must be int32 or int64 tensors. Received: a tensor of "
-            f"dtype {leaf.dtype.name}. Round floats first."
+            f"dtype {leaf.dtype.name}. Round floats to integers first, or use "
+            "QuantizedSumQuery, which does it."
         )
     return leaf

@@ -1,4 +1,4 @@
-"""Gaussian sums of records that say up, down or stop for each coordinate."""
+"""Gaussian sums of records whose coordinates are rounded to -1, 0 and 1."""
 
 import dataclasses
 
@@ -28,33 +28,36 @@ from keras_dp.dp_queries.wrapping_query import WrappingQuery
 class DiscretizedSumQuery(SummingQuery, WrappingQuery):
     """Sums records rounded to -1, 0 and 1 and clipped, with Gaussian noise.
 
-    A coordinate of a record becomes 1 above `threshold`, -1 below
-    `-threshold`, and 0 else. The record is then multiplied by
-    `C / max(C, norm)`, with C the `l2_norm_clip` and the joint norm over all
-    its parts, which is the root of the number of coordinates that are not 0.
+    A coordinate of a record becomes 1 if it is above `threshold`, -1 if it is
+    below `-threshold`, and 0 otherwise. The norm of the rounded record is the
+    square root of the number of its coordinates that are not 0. With C the
+    `l2_norm_clip`, the rounded record is then multiplied by `C / max(C, norm)`.
 
-    Guarantee: adding or removing one record (zero-out alike) moves the sum
-    before noise by at most `l2_norm_clip` in joint L2 norm, and replacing one
-    by at most twice that, for every record. Norms are exact and factors good
-    to half an ulp, so that a clipped record exceeds its clip by at most a
-    relative 2^-23 in float32; then sums round. A record that is not finite
-    counts as zero, and what is compared with `threshold` is the record in the
-    template's dtype. A `GaussianSumQuery` adds the noise.
+    Guarantee: adding, removing or zeroing out one record moves the sum before
+    noise by at most `l2_norm_clip` in joint L2 norm, and replacing one by at
+    most twice that, for every record. This holds up to float rounding: a
+    clipped record exceeds the clip by at most a relative 2^-23 in float32, and
+    sums round. A record that is not finite counts as zero. A record is cast to
+    the template's dtype before it is compared with `threshold`. The noise is
+    that of a `GaussianSumQuery`.
 
     Attributes:
-        threshold: In the record's unit, >= 0.
-        l2_norm_clip: Bound on the norm of a record of -1, 0 and 1, >= 0.
+        threshold: The size above which a coordinate counts, in the record's
+            unit, >= 0.
+        l2_norm_clip: Bound on the norm of a rounded record, >= 0.
         stddev: Standard deviation of the noise on the sum, in the unit of
-            `l2_norm_clip`, 0 or >= 1e-30. At 0 the sum is bare.
-        noise_multiplier: Its ratio `stddev / l2_norm_clip`. Give either this
+            `l2_norm_clip`; 0, or in [1e-30, 1e37]. At 0 the sum is released
+            without noise.
+        noise_multiplier: The ratio `stddev / l2_norm_clip`. Give either this
             or `stddev`.
-        chunk_bytes: How many bytes of records to materialize at a time, at
-            least one record. About 5 times as much is needed
+        chunk_bytes: How many bytes of records to build at a time, at least one
+            record. The memory in use is about 5 times as much
             (`benchmarks/chunked_queries.py`).
 
     Source: Nasr, Shokri, Generalizable Deep Learning with Differential
-    Privacy, Algorithms 1 and 2. Its text makes norms equal to C where
-    Algorithm 1 leaves short records as they are: so do we.
+    Privacy, Algorithms 1 and 2. The text of the paper scales every record to
+    the norm C; its Algorithm 1 leaves short records as they are. We follow the
+    algorithm.
 
     >>> query = DiscretizedSumQuery(0.5, l2_norm_clip=1.0, stddev=0.0)
     >>> state = query.initial_global_state()
@@ -96,7 +99,7 @@ class DiscretizedSumQuery(SummingQuery, WrappingQuery):
 
     @property
     def noise_multiplier(self) -> float:
-        """Stddev of the noise over the bound on one record."""
+        """The stddev of the noise, divided by the bound on one record."""
         return ratio(self.stddev, self.l2_norm_clip)
 
     @property

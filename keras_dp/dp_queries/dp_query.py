@@ -13,13 +13,13 @@ Nest = Any  # A nest as `tf.nest` understands it, with tensors as leaves.
 
 
 class QueryResult(NamedTuple):
-    """One release: the answer, the next state, and the cost.
+    """One release: the answer, the next state, and the event.
 
     Attributes:
-        value: The private answer.
-        global_state: To be used in the next round.
-        event: Nest of scalar tensors that says what was released. Turn it
-            into ledger events with `DPQuery.ledger_events`.
+        value: The noised answer.
+        global_state: The state for the next round.
+        event: Nest of scalar tensors that says what was released.
+            `DPQuery.ledger_events` turns it into events for the ledger.
     """
 
     value: Nest
@@ -28,7 +28,12 @@ class QueryResult(NamedTuple):
 
 
 class GaussianEvent(NamedTuple):
-    """The numbers of one Gaussian release, as float64 scalar tensors."""
+    """The numbers of one Gaussian release, as float64 scalar tensors.
+
+    Attributes:
+        l2_norm_bound: Upper bound on the L2 norm of one record.
+        noise_stddev: Standard deviation of the noise on the sum.
+    """
 
     l2_norm_bound: tf.Tensor
     noise_stddev: tf.Tensor
@@ -37,10 +42,12 @@ class GaussianEvent(NamedTuple):
 class LeafNoise(NamedTuple):
     """The noise on every coordinate of one leaf of an answer.
 
+    The noise is a draw from `family`, times `scale`.
+
     Attributes:
         family: Distribution of the noise at scale 1.
-        scale: Factor of the noise, scalar float64 tensor.
-        group: Equal for leaves that one query answers as one vector.
+        scale: Scalar float64 tensor, >= 0.
+        group: A name, equal for the leaves that one query answers together.
     """
 
     family: ledger.NoiseDistribution
@@ -49,12 +56,12 @@ class LeafNoise(NamedTuple):
 
 
 class Mechanism(NamedTuple):
-    """A query that adds its own noise, in one round.
+    """A query that adds noise itself, with its states in one round.
 
     Attributes:
-        query: Makes one ledger event.
-        sample_state: The sum that its event bounds.
-        global_state: The state before the release.
+        query: The query, which makes one ledger event.
+        sample_state: The sum before noise, whose records the event bounds.
+        global_state: The state of the query before the release.
     """
 
     query: "DPQuery"
@@ -67,15 +74,18 @@ class DPQuery(Configured, abc.ABC):
 
     A round goes through five steps (McMahan et al. 2018, arXiv:1812.06210):
 
-    1. `derive_sample_params(global_state)` gives what records are prepared by;
-    2. `initial_sample_state(template)` starts an empty sum;
-    3. `preprocess_record` bounds one record, and
-    4. `accumulate_preprocessed_record` adds it: `accumulate_record` does both
-       for one record, `accumulate_records` for a batch of them;
-    5. `get_noised_result` adds noise and returns a `QueryResult`.
+    1. `derive_sample_params(global_state)` returns the public values, such as
+       a clip, by which the records of this round are bounded;
+    2. `initial_sample_state(template)` returns an empty sum;
+    3. `preprocess_record` bounds one record;
+    4. `accumulate_preprocessed_record` adds the bounded record to the sum.
+       `accumulate_record` does steps 3 and 4 for one record, and
+       `accumulate_records` for a batch of records;
+    5. `get_noised_result` adds noise, and returns a `QueryResult`.
 
-    A query is a frozen value: its fields are public, all that changes is in
-    the states, and secrets (records, samples, seeds) are only arguments.
+    A query is a frozen value, and its fields are public. Everything that
+    changes is in the states. Secrets (records, samples, seeds) are passed as
+    arguments, and never kept in the query.
     """
 
     @abc.abstractmethod
@@ -83,13 +93,18 @@ class DPQuery(Configured, abc.ABC):
         """Returns the state before the first round.
 
         Args:
-            seed: Makes the noise reproducible inside `reproducible()`, for
-                tests. Else noise is keyed by the operating system.
+            seed: An integer >= 0 that makes the noise reproducible inside
+                `reproducible()`, for tests. Anywhere else it has no effect: the
+                operating system gives the key of the noise.
         """
 
     @abc.abstractmethod
     def derive_sample_params(self, global_state: Nest) -> Nest:
-        """Returns what `preprocess_record` needs, fixed during a round."""
+        """Returns the public values by which records are bounded in a round.
+
+        Args:
+            global_state: The state before the round.
+        """
 
     @abc.abstractmethod
     def initial_sample_state(self, template: Nest) -> Nest:
@@ -102,18 +117,34 @@ class DPQuery(Configured, abc.ABC):
 
     @abc.abstractmethod
     def preprocess_record(self, params: Nest, record: Nest) -> Nest:
-        """Returns one record, bounded."""
+        """Returns one record after it was bounded, for example clipped.
+
+        Args:
+            params: The result of `derive_sample_params`.
+            record: Nest of the structure of the template.
+        """
 
     @abc.abstractmethod
     def accumulate_preprocessed_record(
         self, sample_state: Nest, preprocessed_record: Nest
     ) -> Nest:
-        """Returns the sample state with one preprocessed record added."""
+        """Returns the sample state plus one preprocessed record.
+
+        Args:
+            sample_state: The sum so far.
+            preprocessed_record: The result of `preprocess_record`.
+        """
 
     def accumulate_record(
         self, params: Nest, sample_state: Nest, record: Nest
     ) -> Nest:
-        """Returns the sample state with one record, bounded, added."""
+        """Bounds one record, and returns the sample state plus this record.
+
+        Args:
+            params: The result of `derive_sample_params`.
+            sample_state: The sum so far.
+            record: Nest of the structure of the template.
+        """
         return self.accumulate_preprocessed_record(
             sample_state, self.preprocess_record(params, record)
         )
@@ -126,59 +157,73 @@ class DPQuery(Configured, abc.ABC):
         records: Nest,
         mask: tf.Tensor | None = None,
     ) -> Nest:
-        """Returns the sample state with a batch of records, bounded, added.
+        """Bounds a batch of records, and returns the sample state plus these.
 
         Args:
-            params: From `derive_sample_params`.
-            sample_state: From `initial_sample_state` or the last call.
+            params: The result of `derive_sample_params`.
+            sample_state: The sum so far.
             records: Nest with leaves `[batch, ...]` or `LazyRecords`. The
                 batch may be empty.
-            mask: Shape `[batch]`, boolean: false for padding, which counts as
-                no record. By default all are records.
+            mask: Boolean, shape `[batch]`: false for padding, that is for rows
+                that hold no record. By default every row holds a record.
         """
 
     @abc.abstractmethod
     def merge_sample_states(self, state_1: Nest, state_2: Nest) -> Nest:
-        """Returns the state of the union of two disjoint samples."""
+        """Returns the state of the union of two samples without common records.
+
+        Args:
+            state_1: The sum over the first sample.
+            state_2: The sum over the second sample.
+        """
 
     @abc.abstractmethod
     def planned_event(self, global_state: Nest) -> Nest:
         """Returns the event that the next `get_noised_result` will return.
 
-        It follows from the public state alone, so that a ledger can cover a
-        round before it runs.
+        The event depends on public values only. So a ledger can record a round
+        before it runs.
+
+        Args:
+            global_state: The state before the round.
         """
 
     @abc.abstractmethod
     def get_noised_result(
         self, sample_state: Nest, global_state: Nest
     ) -> QueryResult:
-        """Returns the noised answer for the sample, and what it cost.
+        """Returns the noised answer for the sample, and the event.
 
-        An empty sample is legal and releases noise only.
+        An empty sample is allowed: its answer is noise only.
+
+        Args:
+            sample_state: The finished sum over the sample.
+            global_state: The state before the round.
         """
 
     @abc.abstractmethod
     def ledger_events(
         self, event: Nest, name: str = "records"
     ) -> tuple[ledger.SumQueryEvent, ...]:
-        """Returns the ledger's events for a `QueryResult.event`.
+        """Returns the events to record in a ledger for one release.
 
         Args:
-            event: A `QueryResult.event` or `planned_event`, with values.
-            name: Name of the records; leaf queries of a nest extend it.
+            event: A `QueryResult.event`, or the result of `planned_event`, made
+                of tensors with values, not in a graph.
+            name: The name of the records in the ledger. In a nest of queries,
+                the path of each leaf query is appended.
         """
 
     def mechanisms(
         self, sample_state: Nest, global_state: Nest
     ) -> list[Mechanism]:
-        """Returns what each of `ledger_events` is the event of, in order.
+        """Returns the mechanisms behind `ledger_events`, one for each event.
 
-        An auditor compares the sum in it with the bound in the event.
+        An audit compares the sum of each mechanism with the bound in its event.
 
         Args:
-            sample_state: A finished sample.
-            global_state: The state that it is released with.
+            sample_state: The finished sum over a sample.
+            global_state: The state before the release.
         """
         return [Mechanism(self, sample_state, global_state)]
 
@@ -186,7 +231,8 @@ class DPQuery(Configured, abc.ABC):
     def adapts(self) -> bool:
         """Whether `planned_event` may differ from one round to the next.
 
-        A ledger then has to be asked anew before every round.
+        If so, each round must be recorded in the ledger by itself, before it
+        runs.
         """
         return False
 
@@ -196,28 +242,35 @@ class DPQuery(Configured, abc.ABC):
         return False
 
     def result_noise(self, global_state: Nest, value: Nest) -> list[LeafNoise]:
-        """Returns the noise in `value`, for post-processing to know.
+        """Returns the distribution of the noise in `value`.
+
+        Queries that post-process an answer need it.
 
         Args:
             global_state: The state *before* the release of `value`.
             value: The `QueryResult.value`.
 
         Returns:
-            One for each of `tf.nest.flatten(value)`, in order.
+            One `LeafNoise` for each leaf of `tf.nest.flatten(value)`, in order.
 
         Raises:
-            TypeError: The noise is not independent, or not of one distribution
-                in each leaf.
+            TypeError: The query does not know its noise, or the noise is not
+                independent with one distribution in each leaf.
         """
         del global_state, value
         raise TypeError(
             f"`{type(self).__name__}` must have independent noise of one "
-            "distribution in each leaf to be corrected for it. It does not "
-            "say that it has."
+            "distribution in each leaf, and say which (`result_noise`), before "
+            "another query can correct its answers. It does not say so. Use "
+            "another query inside, such as a GaussianSumQuery."
         )
 
     def derive_metrics(self, global_state: Nest) -> dict[str, tf.Tensor]:
-        """Returns public scalars of the state worth watching, by name."""
+        """Returns public scalars of the state, such as the clip, by name.
+
+        Args:
+            global_state: The state before or after a round.
+        """
         del global_state
         return {}
 
@@ -225,8 +278,9 @@ class DPQuery(Configured, abc.ABC):
 def zeros_like_record(template: Nest) -> Nest:
     """Returns zeros of the shape and dtype of each leaf of `template`.
 
-    Half precision is summed up in float32: rounded to 8 bits, one record could
-    move a large sum by many times its bound, or not at all.
+    For a leaf in half precision, the zeros are float32. In half precision, a
+    large sum is rounded to few bits: one record could move it by many times its
+    bound, or not at all.
     """
 
     def zeros(leaf: Any) -> tf.Tensor:

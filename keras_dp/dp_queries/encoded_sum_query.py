@@ -26,9 +26,10 @@ _SMALLEST_SCALE = 1e-30
 
 
 class EncodedGlobalState(NamedTuple):
-    """The state of an `EncodedSumQuery`: the secret seed.
+    """The state of an `EncodedSumQuery`.
 
-    Never saved.
+    Attributes:
+        seed: The secret seed of the noise, which is never saved.
     """
 
     seed: tf.Tensor
@@ -39,49 +40,55 @@ class EncodedGlobalState(NamedTuple):
 class EncodedSumQuery(SummingQuery):
     """Sums records clipped to preselected vectors, and adds noise of a family.
 
-    A record is matched with the preselected vector of the largest cosine
-    similarity between the magnitudes of both, each in decreasing order. Its
-    coordinates keep their signs, and their magnitudes are clipped to those of
-    the vector at the same rank: the largest to the largest, and so on.
+    The *magnitudes* of a vector are the absolute values of its coordinates. The
+    query sorts the magnitudes of a record, and those of each preselected
+    vector, in decreasing order. It chooses the vector with the largest cosine
+    similarity. Then it clips the largest magnitude of the record to the
+    largest of the vector, the second to the second, and so on. Coordinates keep
+    their signs and places.
 
-    Guarantee: what a record adds to the sum before noise is, up to the order
-    and signs of its coordinates, bounded by the magnitudes of one of the
-    vectors in `bounds`, exactly, in the floats that are added up; which one,
-    and in which order, depends on the record. Adding, removing or zeroing out
-    one record moves the sum by one such vector, up to the rounding of sums.
-    The event says so, and accountants of `EncodedSum` events bound its cost
-    under these conditions, the last three of which are the caller's:
+    Guarantee: the contribution of a record to the sum before noise is bounded,
+    coordinate by coordinate, by the magnitudes of one of the vectors in
+    `bounds`, in some order. This is exact in the floats that are added up.
+    Which vector, and which order, depends on the record. Adding, removing or
+    zeroing out one record moves the sum by one such contribution, up to the
+    rounding of sums. The event says so. Accountants bound the cost of
+    `EncodedSum` events under the conditions below; the caller is responsible
+    for the last three:
 
-    * noise is independent per coordinate, and symmetric and unimodal;
-    * it is drawn after, and independently of, matching and sorting, and each
-      coordinate is released at its own place;
-    * neighbours differ by adding, removing or zeroing out one record, which
-      makes one contribution: *replacing* one moves the sum by the difference
-      of two vectors in two orders, which no bound of these events covers;
-    * a record is the privacy unit: one example in a record of several, or a
+    * the noise is independent per coordinate, symmetric and unimodal;
+    * the noise is drawn after, and independently of, the choice of the vector
+      and the sorting, and each coordinate is released at its own place;
+    * neighbours differ by adding, removing or zeroing out one record.
+      *Replacing* a record moves the sum by the difference of two vectors in two
+      orders, which no bound on these events covers;
+    * a record is the privacy unit. One example in a record of several, or a
       user with several records, is not covered;
-    * the vectors were fixed before, and independently of, the private data;
-    * samples are Poisson or everything, and what the sum is divided by is a
-      public constant.
+    * the vectors were fixed before the private data was seen, and independently
+      of it;
+    * samples are Poisson samples or all records, and the divisor of the sum is
+      a public constant.
 
-    That all vectors have a norm of at most 1 is not enough for noise other
-    than Gaussian: cost depends on their shapes. A record that is not finite
-    counts as zero. The seed names the generator of the noise.
+    For noise other than Gaussian, the cost depends on the shapes of the
+    vectors, not only on their norms. A record that is not finite counts as
+    zero.
 
     Attributes:
-        vectors: A recipe, or the bounds themselves, with levels in decreasing
-            order, as `CoordinateBounds.from_vectors` makes them.
-        noise: Distribution of the noise on each coordinate of the sum, scale
-            in the unit of the records, >= 1e-30.
-        chunk_bytes: How many bytes of records to materialize at a time, at
-            least one record. Sorting them needs about 9 times as much
+        vectors: `PreselectedVectors`, which is a recipe for vectors; or
+            `CoordinateBounds`, whose levels are in decreasing order, as
+            `CoordinateBounds.from_vectors` makes them.
+        noise: Distribution of the noise on each coordinate of the sum, with a
+            scale in the unit of the records, >= 1e-30.
+        chunk_bytes: How many bytes of records to build at a time, at least one
+            record. Sorting them needs about 9 times as much
             (`benchmarks/chunked_queries.py`).
 
     Source: Nasr, Shokri, Houmansadr (2020), arXiv:2007.11524v1, Algorithms 1
-    and 2. Its text asks for the smallest cosine distance, which is the largest
-    similarity, where Algorithm 2 prints the smallest similarity; and where
-    that clips to `min(psi, max(g, -psi))`, which is psi whatever the record
-    if psi is negative, here vectors are magnitudes.
+    and 2. We differ in two places. The text of the paper asks for the smallest
+    cosine distance, that is the largest similarity; its Algorithm 2 prints the
+    smallest similarity. We follow the text. And Algorithm 2 clips to
+    `min(psi, max(g, -psi))`, which is psi for every record if psi is negative;
+    our vectors are magnitudes, and so not negative.
 
     >>> from keras_dp.ledger import CoordinateBounds, GaussianNoise
     >>> vectors = CoordinateBounds.from_vectors([[3, 3, 3], [5, 1, 0]])
@@ -122,7 +129,7 @@ class EncodedSumQuery(SummingQuery):
 
     @property
     def bounds(self) -> ledger.CoordinateBounds:
-        """The magnitudes of the vectors."""
+        """The magnitudes of the vectors, which the ledger event holds."""
         if isinstance(self.vectors, PreselectedVectors):
             return self.vectors.bounds()
         return self.vectors
@@ -184,8 +191,9 @@ class EncodedSumQuery(SummingQuery):
     ) -> tuple[ledger.SumQueryEvent, ...]:
         if int(event) != self._digest():
             raise ValueError(
-                "`event` must be of the bounds and the noise of this query, "
-                "which were changed since. Received: the event of others."
+                "`event` must be an event of this query, with its vectors and "
+                "its noise. Received: the event of another EncodedSumQuery. "
+                "Ask the query that made the event."
             )
         return (ledger.EncodedSum(name, self.bounds, self.noise),)
 
@@ -243,7 +251,7 @@ def _most_similar(
     block_of_rank: tf.Tensor,
     bounds: ledger.CoordinateBounds,
 ) -> tf.Tensor:
-    """Returns the place of the vector of the largest cosine, `[chunk]`."""
+    """Returns the index of each record's most similar vector, `[chunk]`."""
     counts = bounds.count_array()
     # Neither tiny nor huge records leave the range of floats.
     largest = falling[:, :1]

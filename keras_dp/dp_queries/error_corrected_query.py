@@ -1,4 +1,4 @@
-"""Noised answers rounded to up, down or stop by a test of hypotheses."""
+"""Noised answers rounded to up, stop or down, whichever is most probable."""
 
 import dataclasses
 import math
@@ -31,29 +31,30 @@ class ErrorCorrectedQuery(WrappingQuery):
     """Replaces each coordinate of an answer by `threshold`, 0 or `-threshold`.
 
     A released coordinate is y = x + z, with x the value before noise and z
-    Gaussian of standard deviation s. With nu the `threshold`, the hypotheses
-    are up, x > nu; stop, |x| <= nu; and down, x < -nu. What is most probable
-    given y is released: nu for up, 0 for stop, -nu for down, and 0 for ties.
+    Gaussian noise of standard deviation s. With nu the `threshold`, there are
+    three hypotheses: up, x > nu; stop, |x| <= nu; and down, x < -nu. The query
+    computes which hypothesis is most probable given y, and releases nu for up,
+    0 for stop, and -nu for down. A tie becomes 0.
 
-    A hypothesis says where x is, not how it is spread there, without which y
-    has no probability. Within stop, x is uniform; within up, `x - nu` is
-    exponential with mean `tail_scale` tau; down mirrors it. With Phi the
-    normal distribution function, `u = (y - nu) / s` and `r = s / tau`,
+    This needs a distribution of x under each hypothesis. Under stop, x is
+    uniform. Under up, `x - nu` is exponential with mean `tail_scale`, called
+    tau here; down is the mirror image. With Phi the normal distribution
+    function, `u = (y - nu) / s` and `r = s / tau`, the likelihoods are
 
     * `p(y | stop) = (Phi((y + nu) / s) - Phi((y - nu) / s)) / (2 nu)`;
     * `p(y | up) = exp(r^2 / 2 - u r) Phi(u - r) / tau`, the integral of
       `exp(-(x - nu) / tau) phi((y - x) / s) / (tau s)` over x > nu;
     * `p(y | down)` is `p(-y | up)`;
 
-    each times its prior. As x lies on either side of nu, and noise is
-    Gaussian, there is one value of y above which up wins, and one below which
-    down does (Karlin 1968, variation diminishing kernels).
+    Each is multiplied by its prior. There is one value of y above which up is
+    most probable, and one below which down is (Karlin 1968, variation
+    diminishing kernels).
 
-    Guarantee: as for `query`, with the same events: the decision sees the
-    released value and public numbers only, and is post-processing, for any
-    neighbouring relation. A record that is not finite counts for what it does
-    in `query`. The answer is no longer a sum plus noise: `result_noise`
-    raises, and what would correct it again with it.
+    Guarantee: the guarantee of `query`, with the same events. The decision uses
+    the released value and public numbers only, so it is post-processing, for
+    every adjacency relation. A record that is not finite counts as it does in
+    `query`. The answer is no longer a sum plus noise. So `result_noise` raises,
+    and no other query can correct the answer again.
 
     | value | becomes |
     | --- | --- |
@@ -61,22 +62,24 @@ class ErrorCorrectedQuery(WrappingQuery):
     | infinite | nu or -nu |
     | NaN | 0 |
 
-    Logarithms of likelihoods are float64, good to 1e-9 and 1e-14 of their size
-    for `threshold / s` from 1e-4 to 1e4. Cut-offs are good to 1e-3 s from 1e-5
-    on; far below, where up and down alone are left, they are not.
+    Logarithms of likelihoods are float64. Their error is at most 1e-9 plus
+    1e-14 of their size, for `threshold / s` from 1e-4 to 1e4. The values of y
+    at which the decision changes are right to 1e-3 s if `threshold / s` is at
+    least 1e-5; far below, they are not.
 
     Attributes:
-        query: Whose answers are corrected. The noise in them must be Gaussian
-            on each leaf, or a release raises TypeError.
-        threshold: In the unit of the answers of `query`, > 0.
-        tail_scale: Mean of what up exceeds `threshold` by, same unit, > 0;
-            `threshold` if `None`. Public.
-        priors: Probabilities of down, stop and up, > 0. Public: from public
-            data, or equal.
+        query: The query whose answers are corrected. The noise in each leaf
+            must be Gaussian; else a release raises TypeError.
+        threshold: The value that is released for up, in the unit of the answers
+            of `query`, > 0.
+        tail_scale: The mean of `x - threshold` under up, in the same unit, > 0;
+            `threshold` if `None`. It must be public.
+        priors: The probabilities of down, stop and up, > 0. They must be
+            public: chosen, or estimated on public data.
 
     Source: Nasr, Shokri, Generalizable Deep Learning with Differential
-    Privacy, section 3.2 and Algorithm 3, which leaves the likelihoods of its
-    composite hypotheses open. How x is spread within each is ours.
+    Privacy, section 3.2 and Algorithm 3. The paper does not say how x is
+    distributed under each hypothesis; the distributions are ours.
 
     >>> from keras_dp.dp_queries.gaussian_sum_query import GaussianSumQuery
     >>> query = ErrorCorrectedQuery(GaussianSumQuery(9.0, 0.0), threshold=0.5)
@@ -99,7 +102,7 @@ class ErrorCorrectedQuery(WrappingQuery):
         priors = tuple(self.priors)
         if len(priors) != 3:
             raise ValueError(
-                "`priors` must be three, of down, stop and up. "
+                "`priors` must be three probabilities: of down, stop and up. "
                 f"Received: priors={self.priors!r}."
             )
         for prior in priors:

@@ -25,23 +25,30 @@ from keras_dp.dp_queries.wrapping_query import WrappingQuery
 @register
 @dataclasses.dataclass(frozen=True, slots=True, init=False)
 class GaussianAverageQuery(WrappingQuery):
-    """A `GaussianSumQuery` divided by a fixed, public number.
+    """Averages records: a `GaussianSumQuery` divided by a public number.
 
     It is `NormalizedQuery(GaussianSumQuery(l2_norm_clip, sum_stddev),
-    denominator)`, with numbers as its configuration.
+    denominator)`.
 
-    Guarantee: as for the sum. The division is by a constant chosen before
-    any data is seen, such as the expected size of a Poisson sample, and never
-    by the realized number of records, which is private.
+    Guarantee: the guarantee of `GaussianSumQuery` for the sum. The division
+    adds no cost, because `denominator` is a constant that is chosen before any
+    data is seen, such as the expected size of a Poisson sample. It is never the
+    number of records that were drawn, which is private.
 
     Attributes:
         l2_norm_clip: Bound on one record's norm, in the record's unit, >= 0.
-        sum_stddev: Standard deviation of the noise on the *sum*, same unit,
-            >= 0. The average has noise of `sum_stddev / denominator`.
-        noise_multiplier: Its ratio `sum_stddev / l2_norm_clip`, which decides
+        sum_stddev: Standard deviation of the noise on the *sum*, in the
+            record's unit, >= 0. The noise on the average has the standard
+            deviation `sum_stddev / denominator`.
+        noise_multiplier: The ratio `sum_stddev / l2_norm_clip`, which decides
             what a round costs. Give either this or `sum_stddev`.
-        denominator: Public constant, > 0, in records: the expected size of a
-            sample.
+        denominator: The public constant, in records, > 0: the expected size of
+            a sample. It must be given.
+
+    Raises:
+        TypeError: `denominator` is missing; or both or neither of `sum_stddev`
+            and `noise_multiplier` are given.
+        ValueError: A number is negative, not finite, or out of its range.
 
     >>> import tensorflow as tf
     >>> query = GaussianAverageQuery(5.0, sum_stddev=0.0, denominator=2)
@@ -80,7 +87,7 @@ class GaussianAverageQuery(WrappingQuery):
 
     @property
     def noise_multiplier(self) -> float:
-        """Stddev of the noise over the bound on one record."""
+        """The stddev of the noise, divided by the bound on one record."""
         return ratio(self.sum_stddev, self.l2_norm_clip)
 
     @property

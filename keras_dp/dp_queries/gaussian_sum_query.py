@@ -44,23 +44,28 @@ class GaussianGlobalState(NamedTuple):
 class GaussianSumQuery(SummingQuery):
     """Sums records clipped to an L2 norm, and adds Gaussian noise.
 
-    A record may be a nest of tensors; its norm is the joint one over all.
+    A record may be a nest of tensors. Its *joint* norm is the norm of all its
+    tensors together, as one long vector.
 
-    Guarantee: adding or removing one record (zero-out alike) moves the sum
-    before noise by at most `l2_norm_clip` in joint L2 norm, and replacing one
-    by at most twice that, for every record, up to float rounding (in float32
-    a relative 1e-6 for tensors; the clip is not lowered to make up for it). A
-    record that is not finite, or whose norm is not, counts as zero. Sum and
-    noise are float64 if the template is, and float32 otherwise. The seed names
-    the generator of the noise, ChaCha20 by default.
+    Guarantee: adding, removing or zeroing out one record moves the sum before
+    noise by at most `l2_norm_clip` in joint L2 norm, and replacing one by at
+    most twice that, for every record. This holds up to float rounding, a
+    relative 1e-6 for tensors in float32; the clip is not lowered to make up for
+    it. A record that is not finite, or whose norm is not, counts as zero. The
+    sum and the noise are float64 if the template is, and float32 otherwise.
 
     Attributes:
         l2_norm_clip: Bound on one record's norm, in the record's unit, >= 0.
-        stddev: Standard deviation of the noise on the sum, same unit, >= 0.
-            At 0 the sum is bare, and any accountant says epsilon = inf; below
-            1e-30 float32 would round the noise away.
-        noise_multiplier: Its ratio `stddev / l2_norm_clip`, which decides what
+        stddev: Standard deviation of the noise on the sum, in the record's
+            unit: 0, or in [1e-30, 1e37]. At 0 the sum is released without
+            noise, and every accountant says epsilon = inf. Float32 would round
+            smaller noise away.
+        noise_multiplier: The ratio `stddev / l2_norm_clip`, which decides what
             a round costs. Give either this or `stddev`.
+
+    Raises:
+        TypeError: Both or neither of `stddev` and `noise_multiplier` are given.
+        ValueError: A number is negative, not finite, or out of its range.
 
     Source: Abadi et al. (2016), arXiv:1607.00133v2, Algorithm 1, without its
     division by the lot size.
@@ -91,7 +96,7 @@ class GaussianSumQuery(SummingQuery):
 
     @property
     def noise_multiplier(self) -> float:
-        """Stddev of the noise over the bound on one record."""
+        """The stddev of the noise, divided by the bound on one record."""
         return ratio(self.stddev, self.l2_norm_clip)
 
     @override
@@ -165,7 +170,7 @@ def stddev_from(
     noise_multiplier: float | None,
     **stddev: float | None,
 ) -> float:
-    """Returns the stddev of the noise, given itself or over the clip.
+    """Returns the stddev of the noise, from itself or the noise multiplier.
 
     Args:
         l2_norm_clip: Bound on one record's norm.
@@ -173,13 +178,13 @@ def stddev_from(
         **stddev: The stddev under the name of its argument, or `None`.
 
     Raises:
-        TypeError: Neither or both are given.
-        ValueError: The stddev does not fit float32.
+        TypeError: Both or neither of the two are given.
+        ValueError: The stddev is neither 0 nor in [1e-30, 1e37].
     """
     ((name, given),) = stddev.items()
     if (given is None) == (noise_multiplier is None):
         raise TypeError(
-            f"`{name}` or `noise_multiplier` must be given, one of them. "
+            f"`{name}` or `noise_multiplier` must be given, and not both. "
             f"Received: {name}={given!r}, "
             f"noise_multiplier={noise_multiplier!r}."
         )
@@ -197,5 +202,5 @@ def stddev_from(
 
 
 def ratio(stddev: float, l2_norm_clip: float) -> float:
-    """Returns the noise multiplier, infinite where no record counts."""
+    """Returns the noise multiplier; infinite if the clip is 0."""
     return stddev / l2_norm_clip if l2_norm_clip else math.inf

@@ -34,35 +34,38 @@ _RULE = "`scales` must have a structure that is a prefix of the record's."
 @register
 @dataclasses.dataclass(frozen=True, slots=True, init=False)
 class JointClipQuery(SummingQuery, WrappingQuery):
-    """Averages groups of vectors that live on different scales.
+    """Averages records whose parts (groups) have norms of different scales.
 
-    With `v_g` the part of a record in group g and `s_g` its scale, the vectors
-    `v_g / s_g` are clipped to one joint L2 norm, summed, noised, and each group
-    is multiplied by `s_g` again and divided by the public denominator. A record
-    that is large in one group only keeps it, where clipping the groups one by
-    one would reserve a part of the budget for each of them.
+    Let `v_g` be the part of a record in group g, and `s_g` the scale of the
+    group. The vectors `v_g / s_g` of a record are clipped together, to one
+    joint L2 norm, then summed over the records and noised. The noised sum of
+    each group is multiplied by `s_g` again, and divided by the public
+    denominator. A record that is large in one group only can use the whole
+    norm for this group; with a clip for each group it could not.
 
-    Guarantee: adding or removing one record (zero-out alike) moves the sum of
-    the scaled records before noise by at most `l2_norm_clip` in joint L2 norm,
-    and replacing one by at most twice that, up to float rounding (in float32 a
-    relative 1e-6). What is released is a function of that noised sum, so the
-    cost is that of one Gaussian sum `(l2_norm_clip, sum_stddev)`, in units of
-    the scales. A record that is not finite in any group, or whose scaled norm
-    is not, counts as zero in all.
+    Guarantee: adding, removing or zeroing out one record moves the sum of the
+    scaled records before noise by at most `l2_norm_clip` in joint L2 norm, and
+    replacing one by at most twice that, up to float rounding (a relative 1e-6
+    in float32). The answer is a function of this noised sum. So it costs what
+    one Gaussian sum `(l2_norm_clip, sum_stddev)` costs. A record that is not
+    finite in a group, or whose scaled norm is not finite, counts as zero in all
+    groups.
 
     Attributes:
-        scales: Nest of positive numbers whose structure is a prefix of the
-            record's: what a norm in each group may typically be, in the
-            record's unit. The noise on a group is proportional to its scale.
-        l2_norm_clip: Bound on the joint norm of the scaled record, a ratio,
-            >= 0. Where all norms are at their scales, the scaled norm is the
-            square root of the number of groups.
-        sum_stddev: Standard deviation of the noise on the scaled sum, a ratio,
-            >= 0. On the average, group g has noise of
-            `s_g * sum_stddev / denominator`.
-        noise_multiplier: Its ratio `sum_stddev / l2_norm_clip`. Give either
+        scales: Nest of positive numbers: a typical norm of a record in each
+            group, in the record's unit. The structure of the nest is a prefix
+            of the record's structure. The noise on a group is proportional to
+            its scale.
+        l2_norm_clip: Bound on the joint norm of the scaled record,
+            dimensionless, >= 0. A record whose norm in each group is the scale
+            of the group has the scaled norm sqrt(number of groups).
+        sum_stddev: Standard deviation of the noise on the scaled sum,
+            dimensionless, >= 0. The average of group g has noise of standard
+            deviation `s_g * sum_stddev / denominator`.
+        noise_multiplier: The ratio `sum_stddev / l2_norm_clip`. Give either
             this or `sum_stddev`.
-        denominator: Public constant, > 0, in records; 1 gives sums.
+        denominator: The public constant, in records, > 0: the expected size of
+            a sample; 1 for sums.
 
     Source: McMahan et al. (2018), arXiv:1812.06210v2, section 2, "Joint
     clipping".
@@ -102,7 +105,7 @@ class JointClipQuery(SummingQuery, WrappingQuery):
             if not 1 / _LARGEST_SCALE <= scale <= _LARGEST_SCALE:
                 raise ValueError(
                     f"`scales` must be in [{1 / _LARGEST_SCALE}, "
-                    f"{_LARGEST_SCALE}], for float32 has no larger range. "
+                    f"{_LARGEST_SCALE}], to stay in the range of float32. "
                     f"Received: scales={scale!r}."
                 )
         _check.finite_non_negative(l2_norm_clip=l2_norm_clip)
@@ -120,7 +123,7 @@ class JointClipQuery(SummingQuery, WrappingQuery):
 
     @property
     def noise_multiplier(self) -> float:
-        """Stddev of the noise over the bound on one record."""
+        """The stddev of the noise, divided by the bound on one record."""
         return ratio(self.sum_stddev, self.l2_norm_clip)
 
     @override

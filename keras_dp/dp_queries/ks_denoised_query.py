@@ -1,4 +1,4 @@
-"""Answers scaled by how far they are from pure noise."""
+"""Answers that are scaled down where they look like pure noise."""
 
 import dataclasses
 from collections.abc import Hashable
@@ -25,33 +25,40 @@ _SCOPES = ("group", "global")
 class KSDenoisedQuery(WrappingQuery):
     """Scales the answers of a query down where they look like noise.
 
-    A released vector is multiplied by the Kolmogorov-Smirnov distance between
-    its coordinates, in units of the scale of their noise, and the distribution
-    of that noise: nearly 0 where they could be noise alone, up to 1 where they
-    could not. With `n` coordinates of noise alone it is about `0.9 / sqrt(n)`.
+    A released vector is multiplied by a factor in [0, 1]: the
+    Kolmogorov-Smirnov distance between its coordinates, divided by the scale of
+    their noise, and the distribution of this noise. The factor is nearly 0 if
+    the coordinates could be noise alone, and near 1 if they could not. For `n`
+    coordinates of noise alone it is about `0.9 / sqrt(n)`.
 
-    Guarantee: as for `query`, with the same events. The factor is computed
-    from the released value and the noise's public distribution, never from the
-    noise itself, so that it is post-processing, for any neighbouring relation;
-    rounding adds nothing. A record that is not finite counts for what it does
-    in `query`. The answer is biased towards 0, and is no longer a sum plus
-    noise: `result_noise` raises, and a second denoising with it.
+    Guarantee: the guarantee of `query`, with the same events. The factor
+    depends on the released value and on the public distribution of the noise,
+    never on the noise itself. So it is post-processing, for every adjacency
+    relation. A record that is not finite counts as it does in `query`. The
+    answer is biased towards 0, and is no longer a sum plus noise. So
+    `result_noise` raises, and the answer cannot be denoised a second time.
 
     | vector | factor |
     | --- | --- |
-    | without noise (scale 0) in any leaf | 1: there is nothing to remove |
-    | of no coordinates | 1 |
-    | not finite somewhere, as overflowing noise is | any; it stays so there |
+    | with a leaf without noise (scale 0) | 1: there is nothing to remove |
+    | without coordinates | 1 |
+    | with a coordinate that is not finite | any; this coordinate stays so |
 
     Attributes:
-        query: Whose answers are scaled. Its `result_noise` must be known.
-        scope: "group" for one factor per vector, that is all leaves of one
-            query with noise of one family; "global" for one factor for the
-            whole answer, whose noise must then be of one family.
+        query: The query whose answers are scaled. Its `result_noise` must be
+            known.
+        scope: "group" for one factor for each group of leaves with noise of one
+            family, see `LeafNoise.group`; "global" for one factor for the whole
+            answer, whose noise must then be of one family.
 
-    Source: Nasr, Shokri, Houmansadr (2020), arXiv:2007.11524v1, section 3.2,
-    which knows one noise for all coordinates. Where scales differ, coordinates
-    are divided by their own.
+    Raises:
+        TypeError: `query` is not a DPQuery. A release raises it if the noise of
+            `query` is not known, or is of several families for "global".
+        ValueError: `scope` is unknown.
+
+    Source: Nasr, Shokri, Houmansadr (2020), arXiv:2007.11524v1, section 3.2.
+    The paper has the same noise on all coordinates. We divide each coordinate
+    by the scale of its own noise.
 
     >>> from keras_dp.dp_queries.gaussian_sum_query import GaussianSumQuery
     >>> query = KSDenoisedQuery(GaussianSumQuery(1.0, stddev=1.0))
@@ -110,7 +117,7 @@ class KSDenoisedQuery(WrappingQuery):
 
 
 def _factor(leaves: list[tf.Tensor], noise: list[LeafNoise]) -> tf.Tensor:
-    """Returns what the vector that `leaves` make up is multiplied by."""
+    """Returns the factor of the vector that `leaves` form together."""
     scales = [tf.cast(own.scale, tf.float64) for own in noise]
     noisy = tf.reduce_all(tf.stack(scales) > 0)
     ones = [tf.where(scale > 0, scale, 1.0) for scale in scales]
@@ -129,11 +136,12 @@ def _factor(leaves: list[tf.Tensor], noise: list[LeafNoise]) -> tf.Tensor:
 def ks_distance(
     vector: tf.Tensor, noise: ledger.NoiseDistribution
 ) -> tf.Tensor:
-    """Returns `sup_t |F_n(t) - F(t)|` of the coordinates of `vector`.
+    """Returns the Kolmogorov-Smirnov distance `sup_t |F_n(t) - F(t)|`.
 
     Args:
-        vector: Shape `[n]`, float64, n >= 1; of no coordinates, -inf.
-        noise: With the distribution function F.
+        vector: Shape `[n]`, float64, n >= 1; F_n is the share of coordinates up
+            to t. Without coordinates the result is -inf.
+        noise: The distribution, with the distribution function F.
     """
     # Just before and at each jump of the empirical distribution function.
     below = samplers.cdf(noise, tf.sort(vector))

@@ -1,4 +1,4 @@
-"""Queries over the parts of a record, as one query."""
+"""Several queries as one: each answers its own part of every record."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -25,21 +25,27 @@ _RULE = "`queries` must have a structure that is a prefix of the record's."
 @register
 @dataclasses.dataclass(frozen=True, slots=True)
 class NestedQuery(DPQuery):
-    """Answers each part of a record by a query of its own.
+    """Answers each part of a record by a query of its own, a *leaf query*.
 
     `queries` is a nest (dicts with string keys, lists, tuples) whose leaves are
-    queries. Its structure is a prefix of the record's structure: the part below
-    a query is that query's record. States have the structure of `queries`.
+    queries. Its structure is a prefix of the record's structure: each leaf
+    query answers the part of the record at its place. States have the structure
+    of `queries`.
 
-    Guarantee: for each leaf query its own, of its part of the record. All
-    leaves see the same sample, and the release has one ledger event per leaf,
-    composed (once, under one sampling event) by the accountant. A record with
-    a part that is not finite is dropped from that part's query only.
+    Guarantee: each leaf query has its own guarantee, for its part of the
+    record. All leaf queries see the same sample. The ledger gets the events of
+    all of them under one sampling event, and the accountant composes them as
+    one round. If a part of a record is not finite, only the query of this part
+    drops it.
 
     Attributes:
-        queries: Nest of queries, at least one. The query keeps a copy that
-            cannot be changed. Saved in a model's config, a NamedTuple comes
-            back as a tuple.
+        queries: Nest of at least one query. The query keeps a copy that cannot
+            be changed. A NamedTuple comes back as a tuple from the config of a
+            saved model.
+
+    Raises:
+        TypeError: `queries` is empty, or has a leaf that is not a DPQuery.
+        ValueError: A key of a dict is not a string, is empty, or has a `/`.
 
     Source: McMahan et al. (2018), arXiv:1812.06210v2, section 4.
 
@@ -225,7 +231,7 @@ class NestedQuery(DPQuery):
         return _nests.leaves(self.queries)
 
     def _zip(self, *of: Nest) -> list[tuple[Any, ...]]:
-        """Returns, for each leaf query, itself and its part of each nest."""
+        """Returns each leaf query with its part of each nest."""
         parts = [_nests.split(self.queries, part, _RULE) for part in of]
         return list(zip(self._leaves, *parts, strict=True))
 

@@ -1,4 +1,4 @@
-"""An average without privacy, recorded as such."""
+"""An average without privacy, which the ledger marks as such."""
 
 import dataclasses
 from typing import NamedTuple
@@ -25,7 +25,8 @@ class NoPrivacyAverageSample(NamedTuple):
 
     Attributes:
         total: Sum of the records.
-        count: Their number, or the sum of their weights, scalar float64.
+        count: The number of records, or the sum of their weights, scalar
+            float64.
     """
 
     total: Nest
@@ -35,12 +36,13 @@ class NoPrivacyAverageSample(NamedTuple):
 @register
 @dataclasses.dataclass(frozen=True, slots=True)
 class NoPrivacyAverageQuery(SummingQuery, WrappingQuery):
-    """Averages records as they are: no bound, no noise, a realized count.
+    """Averages records without a bound and without noise, for comparison.
 
-    Guarantee: none. Each release is recorded as non-private, and every
-    accountant answers epsilon = inf for a ledger that holds one. Records that
-    are not finite are added as they are. Records may be integers; their
-    average is float64. The average of an empty sample is zero.
+    It divides by the number of records that were drawn. Guarantee: none. Each
+    release is recorded as non-private, and every accountant returns
+    epsilon = inf for a ledger with such a release. Records that are not finite
+    are added as they are. Records may be integers; their average is float64.
+    The average of an empty sample is zero.
 
     >>> query = NoPrivacyAverageQuery()
     >>> sample = query.initial_sample_state(tf.zeros([2]))

@@ -1,4 +1,4 @@
-"""Estimates of a quantile without privacy, recorded as such."""
+"""Estimates of a quantile without privacy, which the ledger marks as such."""
 
 import dataclasses
 
@@ -15,17 +15,19 @@ from keras_dp.dp_queries.saving import register
 @register
 @dataclasses.dataclass(frozen=True, slots=True)
 class NoPrivacyQuantileEstimatorQuery(QuantileEstimator):
-    """A `QuantileEstimatorQuery` without noise, by the realized count.
+    """A `QuantileEstimatorQuery` without noise, for comparison.
 
-    Guarantee: none. Each release is recorded as non-private. A record that is
-    not finite counts as half a record below the estimate, and an empty sample
-    as one that is halved by it.
+    It divides by the number of records that were drawn. Guarantee: none. Each
+    release is recorded as non-private. A record that is not finite counts as
+    half a record below the estimate. For an empty sample, the share below the
+    estimate is 1/2.
 
     Attributes:
-        initial_estimate: First guess; > 0 if updates are geometric.
-        target_quantile: In [0, 1].
-        learning_rate: As in `QuantileEstimatorQuery`.
-        geometric_update: Whether steps are factors.
+        initial_estimate: The first guess; > 0 if `geometric_update` is true.
+        target_quantile: The share of records that shall be below the estimate,
+            in [0, 1].
+        learning_rate: See `QuantileEstimatorQuery`.
+        geometric_update: See `QuantileEstimatorQuery`.
 
     >>> query = NoPrivacyQuantileEstimatorQuery(10.0, 0.5, 1.0)
     >>> query.ledger_events(

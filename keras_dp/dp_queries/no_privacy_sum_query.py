@@ -1,4 +1,4 @@
-"""A sum without privacy, recorded as such."""
+"""A sum without privacy, which the ledger marks as such."""
 
 import dataclasses
 
@@ -19,11 +19,11 @@ from keras_dp.dp_queries.summing_query import SummingQuery
 @register
 @dataclasses.dataclass(frozen=True, slots=True)
 class NoPrivacySumQuery(SummingQuery):
-    """Sums records as they are: no bound, no noise.
+    """Sums records without a bound and without noise, for comparison.
 
     Guarantee: none. Each release is recorded as non-private, and every
-    accountant answers epsilon = inf for a ledger that holds one. Records that
-    are not finite are added as they are. Records may be integers.
+    accountant returns epsilon = inf for a ledger with such a release. Records
+    that are not finite are added as they are. Records may be integers.
 
     >>> query = NoPrivacySumQuery()
     >>> query.ledger_events(query.planned_event(()), name="loss")
@@ -70,7 +70,7 @@ class NoPrivacySumQuery(SummingQuery):
 def sum_and_weights(
     records: Nest, mask: tf.Tensor | None
 ) -> tuple[Nest, tf.Tensor]:
-    """Returns the sum of records, and which of them it holds, `[batch]`."""
+    """Returns the sum of records, and their weights: 0 for padding, else 1."""
     first = tf.nest.flatten(records)[0]
     weights = records_lib.masked(records_lib.ones(first), mask)
     total = tf.nest.map_structure(

@@ -1,9 +1,10 @@
-"""How one noise multiplier is shared out over the groups of a query.
+"""Ways to divide one noise multiplier over the groups of a query.
 
-With `S_g` the bound and `sigma_g` the noise of group g, groups that are
-answered over one sample cost what one Gaussian sum with the noise multiplier
-`z = (sum_g (S_g / sigma_g)^2)^(-1/2)` costs. Each function here returns the
-`sigma_g` of one way to meet a given `z`.
+A group is a part of a record that is clipped by itself. Let `S_g` be the bound,
+and `sigma_g` the standard deviation of the noise, of group g. All groups over
+one sample cost what one Gaussian sum costs with the noise multiplier
+`z = (sum_g (S_g / sigma_g)^2)^(-1/2)`. Each function here chooses the
+`sigma_g` in another way, for a given `z`.
 
 Source: McMahan et al. (2018), arXiv:1812.06210v2, section 3, equation 1, and
 section 4.
@@ -18,13 +19,17 @@ from keras_dp import _check
 def proportional_noise(
     l2_norm_clips: Mapping[str, float], noise_multiplier: float
 ) -> dict[str, float]:
-    """Returns noise proportional to each group's bound: equal shares of cost.
+    """Returns noise proportional to each group's bound.
 
-    `sigma_g = z S_g sqrt(G)` for G groups.
+    Each of the G groups has the same share of the cost:
+    `sigma_g = z S_g sqrt(G)`.
 
     Args:
-        l2_norm_clips: Bound of each group, > 0, in its own unit.
-        noise_multiplier: The one of all groups together, > 0.
+        l2_norm_clips: The bound of each group, > 0, in its own unit.
+        noise_multiplier: The noise multiplier `z` of all groups together, > 0.
+
+    Returns:
+        The stddev of the noise on the sum of each group.
 
     >>> proportional_noise({"conv": 1.0, "head": 0.5}, noise_multiplier=2.0)
     {'conv': 2.828..., 'head': 1.414...}
@@ -38,15 +43,19 @@ def dimension_adjusted_noise(
     noise_multiplier: float,
     dimensions: Mapping[str, int],
 ) -> dict[str, float]:
-    """Returns noise proportional to the largest root mean square coordinate.
+    """Returns noise proportional to each group's bound per coordinate.
 
-    `sigma_g = z (S_g / sqrt(d_g)) sqrt(sum_h d_h)`: a coordinate has the same
-    ratio of noise to signal in each group.
+    `S_g / sqrt(d_g)` is the largest root mean square of the `d_g` coordinates
+    of a record in group g. The ratio of the noise to it is the same in all
+    groups: `sigma_g = z (S_g / sqrt(d_g)) sqrt(sum_h d_h)`.
 
     Args:
-        l2_norm_clips: Bound of each group, > 0, in its own unit.
-        noise_multiplier: The one of all groups together, > 0.
-        dimensions: Number of coordinates of each group.
+        l2_norm_clips: The bound of each group, > 0, in its own unit.
+        noise_multiplier: The noise multiplier `z` of all groups together, > 0.
+        dimensions: The number of coordinates of each group.
+
+    Returns:
+        The stddev of the noise on the sum of each group.
 
     >>> dimension_adjusted_noise({"a": 1.0, "b": 1.0}, 1.0, {"a": 1, "b": 3})
     {'a': 2.0, 'b': 1.154...}
@@ -64,8 +73,11 @@ def equal_noise(
     `sigma_g = z sqrt(sum_h S_h^2)`.
 
     Args:
-        l2_norm_clips: Bound of each group, > 0, in one unit.
-        noise_multiplier: The one of all groups together, > 0.
+        l2_norm_clips: The bound of each group, > 0, all in the same unit.
+        noise_multiplier: The noise multiplier `z` of all groups together, > 0.
+
+    Returns:
+        The stddev of the noise on the sum of each group.
 
     >>> equal_noise({"a": 3.0, "b": 4.0}, noise_multiplier=2.0)
     {'a': 10.0, 'b': 10.0}
@@ -80,15 +92,18 @@ def noise_from_shares(
     noise_multiplier: float,
     shares: Mapping[str, float],
 ) -> dict[str, float]:
-    """Returns the noise that gives each group its share of the cost.
+    """Returns the noise with which each group has a chosen share of the cost.
 
-    `sigma_g = z S_g sqrt(sum_h w_h / w_g)`: the fraction of group g in
-    `sum (S_g / sigma_g)^2` is `w_g / sum_h w_h`.
+    The cost is `sum_g (S_g / sigma_g)^2`. For weights `w_g`, the share of group
+    g is `w_g / sum_h w_h` with `sigma_g = z S_g sqrt(sum_h w_h / w_g)`.
 
     Args:
-        l2_norm_clips: Bound of each group, > 0, in its own unit.
-        noise_multiplier: The one of all groups together, > 0.
-        shares: Weight of each group, > 0; they need not add up to 1.
+        l2_norm_clips: The bound of each group, > 0, in its own unit.
+        noise_multiplier: The noise multiplier `z` of all groups together, > 0.
+        shares: The weight of each group, > 0. Weights need not add up to 1.
+
+    Returns:
+        The stddev of the noise on the sum of each group.
 
     Raises:
         ValueError: The groups of the arguments differ, or a number is out of

@@ -33,8 +33,8 @@ def checked_denominator(denominator: float | None) -> float:
     """Returns a public denominator.
 
     Raises:
-        TypeError: It is not given.
-        ValueError: It is not > 0 and finite.
+        TypeError: `denominator` is `None`.
+        ValueError: `denominator` is not finite and > 0.
     """
     if denominator is None:
         raise TypeError(
@@ -48,17 +48,17 @@ def checked_denominator(denominator: float | None) -> float:
 @register
 @dataclasses.dataclass(frozen=True, slots=True)
 class NormalizedQuery(WrappingQuery):
-    """A query's answer divided by a fixed, public number.
+    """Divides the answer of a query by a fixed, public number.
 
-    Guarantee: as for the query, whatever the neighbouring relation: the
-    division is by a constant chosen before any data is seen, such as the
-    expected size of a Poisson sample, and never by the realized number of
-    records, which is private. Records that are not finite are treated as by
-    the query. An answer in integers is divided in float64.
+    Guarantee: the guarantee of `numerator_query`, for every adjacency relation.
+    The division adds no cost, because `denominator` is a constant that is
+    chosen before any data is seen, such as the expected size of a Poisson
+    sample. It is never the number of records that were drawn, which is private.
+    An answer in integers is divided in float64.
 
     Attributes:
-        numerator_query: The query that makes the sum.
-        denominator: Public constant, > 0, in records.
+        numerator_query: The query whose answer is divided.
+        denominator: The public constant, in records, > 0.
 
     >>> from keras_dp.dp_queries.gaussian_sum_query import GaussianSumQuery
     >>> query = NormalizedQuery(GaussianSumQuery(5.0, stddev=0.0), 2.0)

@@ -23,51 +23,59 @@ _RANKS = 4096
 @register
 @dataclasses.dataclass(frozen=True, slots=True)
 class PreselectedVectors(Configured):
-    """A recipe for vectors of sorted magnitudes, made when they are needed.
+    """A recipe for the public vectors of an `EncodedSumQuery`.
 
     Each vector holds the magnitudes of `size` independent draws from a public
-    distribution, in decreasing order: those below `floor` are set to zero, and
-    then all are scaled to the norm `l2_norm`. So that it stays small, a vector
-    has at most `levels` different magnitudes, at the same places in all
-    vectors: each of the largest is a level of its own, then ever longer blocks
-    of neighbours become their root mean square, which keeps the norm. With
-    `levels >= size` all magnitudes are draws.
+    distribution, in decreasing order. Magnitudes below `floor` are set to zero,
+    and the vector is scaled to the norm `l2_norm`. To save memory, a vector has
+    at most `levels` different magnitudes: each of the largest is kept, and
+    blocks of the others, ever longer, are replaced by their root mean square,
+    which keeps the norm. The blocks are at the same places in all vectors. With
+    `levels >= size` every magnitude is kept. The vectors are made when they are
+    needed.
 
-    Guarantee: none of its own: any set of vectors that is fixed before, and
-    independent of, the private data will do, and the vectors made here are
-    the vectors that records are clipped to and that the ledger gets. Nothing
-    is an approximation as far as privacy goes. `distribution` must not be one
-    that was fitted to private gradients. The norm is `l2_norm` before levels
-    are rounded up to float32, which adds at most a relative 2^-23.
+    Guarantee: none of its own. A query that uses the vectors needs that they
+    are fixed before the private data is seen, and independent of it. So
+    `distribution` must not be fitted to private gradients. Blocks cost no
+    privacy: records are clipped to exactly the vectors that the ledger gets.
+    The norm is `l2_norm`, plus at most a relative 2^-23 from rounding levels up
+    to float32.
 
-    How much the blocks change a vector, and how much two vectors differ, as
-    mean distances in units of `l2_norm`, of 1,000 vectors with 256 levels, by
-    `benchmarks/chunked_queries.py --vectors`:
+    The table shows how much the blocks change a vector, how much two vectors
+    differ (both as mean distances divided by `l2_norm`), and the least cosine
+    similarity of two vectors, for 1,000 vectors with 256 levels
+    (`benchmarks/chunked_queries.py --vectors`):
 
-    | distribution | size | by blocks | two vectors | least similarity of two |
+    | distribution | size | by blocks | two vectors | least similarity |
     | --- | --- | --- | --- | --- |
     | Gaussian | 1,000 | 0.004 | 0.037 | 0.9937 |
     | Gaussian | 1,000,000 | 0.004 | 0.0014 | 0.99999 |
     | Student's t, df 3 | 1,000 | 0.004 | 0.19 | 0.35 |
     | Student's t, df 3 | 1,000,000 | 0.008 | 0.07 | 0.62 |
 
-    Sorted draws of many dimensions are nearly the same vector each time, so
-    that `count` hardly matters without heavy tails: vectors that differ take
-    distributions that differ.
+    Many draws, sorted, are nearly the same vector each time, unless the
+    distribution has heavy tails. So `count` hardly matters. For vectors that
+    differ, give several distributions.
 
     Attributes:
-        distribution: Where the draws come from, one or a tuple; public.
-        count: Number of vectors of each distribution, >= 1.
+        distribution: The public distribution of the draws, or a tuple of
+            several.
+        count: Number of vectors from each distribution, >= 1.
         size: Number of coordinates, >= 1.
         l2_norm: Norm of each vector, > 0, in the unit of the records.
         floor: Magnitudes below it become 0, >= 0, in the unit of the
-            distribution, before scaling. In blocks it applies to their levels.
-        levels: Largest number of different magnitudes of a vector, >= 1.
-        seed: Seed of the draws, which are no secret, >= 0.
+            distribution, before scaling. For a block, its root mean square is
+            compared.
+        levels: Largest number of different magnitudes in a vector, >= 1.
+        seed: Seed of the draws, >= 0. It is no secret.
+
+    Raises:
+        TypeError: `distribution` is not a NoiseDistribution or a tuple of them.
+        ValueError: A number is out of its range.
 
     Source: Nasr, Shokri, Houmansadr (2020), arXiv:2007.11524v1, sections 3.1
-    and 5: 1,000 vectors from a standard Gaussian, `floor` 1e-5, norm 1. Blocks
-    instead of its sparse vectors are ours.
+    and 5: 1,000 vectors from a standard Gaussian, `floor` 1e-5, norm 1. The
+    paper has sparse vectors; blocks are ours.
 
     >>> from keras_dp.ledger import GaussianNoise
     >>> vectors = PreselectedVectors(
@@ -97,7 +105,7 @@ class PreselectedVectors(Configured):
                 )
         if not self.distributions:
             raise ValueError(
-                "`distribution` must hold at least one. "
+                "`distribution` must hold at least one NoiseDistribution. "
                 f"Received: distribution={self.distribution!r}."
             )
         for name in ("count", "size", "levels"):
@@ -117,10 +125,11 @@ class PreselectedVectors(Configured):
         return (self.distribution,)
 
     def bounds(self) -> ledger.CoordinateBounds:
-        """Returns the vectors, the same object every time.
+        """Returns the vectors; they are made once and then remembered.
 
         Raises:
-            ValueError: `floor` leaves nothing of a vector.
+            ValueError: `floor` is above every magnitude of a vector, or a draw
+                is not finite.
         """
         return _bounds(self)
 
@@ -138,10 +147,12 @@ def _bounds(recipe: PreselectedVectors) -> ledger.CoordinateBounds:
 
 
 def block_sizes(size: int, levels: int) -> npt.NDArray[np.int64]:
-    """Returns how many neighbours each level stands for, largest first.
+    """Returns the length of each block of ranks, from the largest magnitude on.
 
-    Half of the levels are spread evenly over the logarithm of the rank, for
-    the tail, and half evenly over the rank, for the many small ones.
+    Half of the levels are spread evenly over the logarithm of the rank, for the
+    few large magnitudes. Half are spread evenly over the rank, for the many
+    small ones. There can be fewer blocks than `levels`, where two would be the
+    same.
 
     >>> block_sizes(100, 10).tolist()
     [1, 2, 3, 7, 9, 13, 14, 16, 17, 18]
@@ -163,11 +174,12 @@ def _levels(
     key: tuple[int, int],
     counts: npt.NDArray[np.int64],
 ) -> Array:
-    """Returns the levels of one vector, from order statistics of its draws.
+    """Returns the levels of one vector, from order statistics of the draws.
 
-    The chances of larger magnitudes, sorted, are uniform order statistics:
-    those at the ends of blocks are sums of gamma variables over their total
-    (Rényi 1953). Within a block, the mean square is the expected one.
+    A magnitude is exceeded with some probability. These probabilities, sorted,
+    are uniform order statistics. At the ends of blocks they are sums of gamma
+    variables, divided by the total (Rényi 1953). Within a block, the expected
+    mean square is taken.
     """
     entropy = np.random.SeedSequence(recipe.seed, spawn_key=key)
     words = np.random.Philox(entropy).random_raw(counts.size + 1)
@@ -199,5 +211,5 @@ def _levels(
 
 
 def _magnitudes(noise: ledger.NoiseDistribution, chance: Array) -> Array:
-    """Returns the magnitudes that are exceeded with these chances."""
+    """Returns the magnitudes that are exceeded with these probabilities."""
     return -noise.quantile(0.5 * np.minimum(chance, 1.0))

@@ -44,39 +44,46 @@ class QuantileAdaptiveClipState(NamedTuple):
 class QuantileAdaptiveClipSumQuery(AdaptiveSumQuery):
     """A Gaussian sum whose clip follows a quantile of the records' norms.
 
-    Each round sums the clipped records, and the bits that say whether a record
-    was within the clip, `1[norm <= clip] - 1/2`. Both are released with noise,
-    and the noised share of records within the clip moves the next clip, as in
-    `QuantileEstimatorQuery`. Norms are computed once for both.
+    Each round makes two sums, and releases both with noise: the sum of the
+    clipped records; and the sum of their *bits*, which are 1/2 for a record
+    whose norm is within the clip, and -1/2 for another. The noised sum of bits
+    estimates the share of records within the clip, and moves the next clip, as
+    in `QuantileEstimatorQuery`.
 
-    Guarantee: given what was released before, adding or removing one record
-    (zero-out alike, where a record that is zeroed out has no bit) moves the
-    sum by at most the clip in joint L2 norm, up to float rounding as in
-    `GaussianSumQuery`, and the sum of bits by at most 1/2, exactly; replacing
-    one, by at most twice that. The ledger gets both as events of one sample.
-    The clip follows from released numbers. A record that is not finite, or
-    whose norm is not, adds nothing to either. The clip of a later round lies
-    in [1e-20, 1e20], whatever the noise.
+    Guarantee: given the earlier releases, adding, removing or zeroing out one
+    record moves the sum by at most the clip in joint L2 norm, up to float
+    rounding as in `GaussianSumQuery`, and the sum of bits by at most 1/2,
+    exactly. Replacing one record moves each by at most twice that. (A record
+    that is zeroed out has no bit.) The ledger gets both sums as events of one
+    sample. The clip depends on released numbers only. A record that is not
+    finite, or whose norm is not, adds nothing to either sum. The clip of a
+    later round lies in [1e-20, 1e20], whatever the noise.
 
-    Together the two are worth one Gaussian sum of noise multiplier
-    `(noise_multiplier^-2 + (2 clipped_count_stddev)^-2)^(-1/2)`.
+    The two sums together cost what one Gaussian sum costs with the noise
+    multiplier `(noise_multiplier^-2 + (2 clipped_count_stddev)^-2)^(-1/2)`.
 
     Attributes:
-        initial_l2_norm_clip: Public, in the records' unit, in [1e-20, 1e20];
-            also 0 if updates are arithmetic.
-        noise_multiplier: Standard deviation of the noise on the sum, in units
-            of the current clip; 0, or in [1e-10, 1e10].
-        target_unclipped_quantile: Share of records to be within the clip.
-        learning_rate: Largest change of the clip's logarithm in a round, or
-            of the clip if updates are arithmetic, >= 0. The paper uses 0.2.
+        initial_l2_norm_clip: The public clip of the first round, in the
+            records' unit, in [1e-20, 1e20]; it may be 0 if
+            `geometric_update` is false.
+        noise_multiplier: Standard deviation of the noise on the sum, divided by
+            the current clip; 0, or in [1e-10, 1e10].
+        target_unclipped_quantile: The share of records that shall be within the
+            clip, in [0, 1].
+        learning_rate: The largest change of the clip's logarithm in a round, or
+            of the clip if `geometric_update` is false, >= 0. The paper uses
+            0.2.
         clipped_count_stddev: Standard deviation of the noise on the sum of
             bits, >= 0. The paper uses `expected_num_records / 20`.
-        expected_num_records: Public constant, > 0.
-        geometric_update: Whether the clip moves by factors.
+        expected_num_records: The public divisor, > 0: the expected size of a
+            sample.
+        geometric_update: Whether the clip is multiplied by a factor in each
+            round; if not, a step is subtracted.
 
     Source: Andrew et al. (2021), arXiv:1905.03871v5, Algorithm 1. We differ in
-    stating `noise_multiplier` for the sum alone (`z_delta` there), and in
-    dividing by an expected, not a realized, number of records.
+    two ways: `noise_multiplier` is that of the sum alone (`z_delta` in the
+    paper), and the divisor is the expected number of records, not the number
+    that was drawn.
 
     >>> query = QuantileAdaptiveClipSumQuery(
     ...     4.0, 1.5, 0.5, 0.2, clipped_count_stddev=8.0,

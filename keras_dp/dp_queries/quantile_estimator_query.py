@@ -16,32 +16,39 @@ from keras_dp.dp_queries.saving import register
 @register
 @dataclasses.dataclass(frozen=True, slots=True)
 class QuantileEstimatorQuery(QuantileEstimator):
-    """Estimates a quantile of scalar records, a step each round.
+    """Estimates a quantile of scalar records, by one small step in each round.
 
-    A round sums a bit per record, `1[record <= estimate] - 1/2`, adds noise,
-    and divides by the public `expected_num_records`; with one half added and
-    held in [0, 1], that is the share of records below. The estimate then moves
-    by `learning_rate` times the excess of this share over the target: down, or
-    geometrically by a factor of `exp` of it.
+    Each record has a *bit*: 1/2 if the record is at most the estimate, and -1/2
+    if it is larger. A round sums the bits, adds noise, and divides by the
+    public `expected_num_records`. The result plus 1/2, held in [0, 1], is the
+    noised share of records below the estimate. With `step = learning_rate *
+    (share - target_quantile)`, the next estimate is `estimate - step`, or
+    `estimate * exp(-step)` if `geometric_update` is true.
 
-    Guarantee: adding or removing one record (zero-out alike, where a record
-    that is zeroed out has no bit) moves the sum of bits by at most 1/2, and
-    replacing one by at most 1, exactly: bits are summed in float64. A record
-    that is not finite has no bit. The estimate is made of released numbers.
+    Guarantee: adding, removing or zeroing out one record moves the sum of bits
+    by at most 1/2, and replacing one by at most 1, exactly: bits are summed in
+    float64. (A record that is zeroed out has no bit, nor has one that is not
+    finite.) The estimate depends on released numbers only.
 
     Attributes:
-        initial_estimate: Public guess; > 0 if updates are geometric.
-        target_quantile: In [0, 1].
-        learning_rate: Largest step in the unit of records, or, if updates are
-            geometric, the largest change of the logarithm; >= 0.
+        initial_estimate: A public first guess; > 0 if `geometric_update` is
+            true.
+        target_quantile: The share of records that shall be below the estimate,
+            in [0, 1].
+        learning_rate: The largest step, in the unit of the records, or the
+            largest change of the estimate's logarithm if `geometric_update` is
+            true; >= 0.
         below_estimate_stddev: Standard deviation of the noise on the sum of
             bits, >= 0.
-        expected_num_records: Public constant, > 0.
-        geometric_update: Whether steps are factors, as fits norms. Estimates
-            then stay between 1e-30 and 1e30, and otherwise within 1e30 of 0.
+        expected_num_records: The public divisor, > 0: the expected size of a
+            sample.
+        geometric_update: Whether the estimate is multiplied by a factor, which
+            suits norms. It then stays between 1e-30 and 1e30, and otherwise
+            between -1e30 and 1e30.
 
-    Source: Andrew et al. (2021), arXiv:1905.03871v5, sections 2.1 to 2.3,
-    which divides by the number of users in the round, of fixed size there.
+    Source: Andrew et al. (2021), arXiv:1905.03871v5, sections 2.1 to 2.3. We
+    differ in the divisor: the paper divides by the number of users in the
+    round, which is fixed there.
 
     >>> import tensorflow as tf
     >>> query = QuantileEstimatorQuery(10.0, 0.5, 1.0, 0.0, 2)

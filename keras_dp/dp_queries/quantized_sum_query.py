@@ -1,4 +1,4 @@
-"""Real records on a grid, summed with discrete Gaussian noise."""
+"""Sums of records that are rounded to a grid, with discrete Gaussian noise."""
 
 import dataclasses
 
@@ -30,29 +30,35 @@ _ROUNDING = 2.0**-40
 class QuantizedSumQuery(SummingQuery, WrappingQuery):
     """Clips records, rounds them towards zero on a grid, and sums integers.
 
-    The answer is an exact sum of integers with discrete Gaussian noise,
-    times the grid's step: there are no low bits of floating point that could
-    tell more than the guarantee allows (Mironov 2012).
+    The answer is an exact sum of integers plus discrete Gaussian noise, times
+    the step of the grid, as float32. So it has no low bits of floating point
+    that could reveal more than the guarantee allows (Mironov 2012).
 
-    Guarantee: adding or removing one record (zero-out alike) moves the sum of
-    integers by at most `l2_norm_clip / granularity` in joint L2 norm, rounded
-    up by a relative 2^-40, and replacing one by at most twice that, for every
-    record: rounding is towards zero, which lengthens nothing. A record that is
-    not finite counts as zero.
+    Guarantee: adding, removing or zeroing out one record moves the sum of
+    integers by at most `l2_norm_clip / granularity` in joint L2 norm, plus a
+    relative 2^-40, and replacing one by at most twice that, for every record:
+    rounding towards zero makes no record longer. A record that is not finite
+    counts as zero.
 
     Attributes:
         l2_norm_clip: Bound on one record's norm, in the record's unit, >= 0.
-        scale: Parameter sigma of the discrete Gaussian noise on the sum, in the
-            same unit, >= 0. The standard deviation of the noise is smaller, by
-            less than a relative 1e-6 if `scale` is at least one step.
-        granularity: Step of the grid, in the same unit, > 0, and at least
-            `l2_norm_clip / 2^31`. Coordinates much smaller than it vanish:
-            with n coordinates, take a small part of `l2_norm_clip / sqrt(n)`.
-        chunk_bytes: How many bytes of records to materialize at a time.
+        scale: The parameter sigma of the discrete Gaussian noise on the sum, in
+            the record's unit, >= 0. The standard deviation of the noise is
+            smaller than `scale`; by less than a relative 1e-6 if `scale` is at
+            least `granularity`.
+        granularity: The step of the grid, in the record's unit, > 0, and at
+            least `l2_norm_clip / 2^31`. Coordinates smaller than a step become
+            0. So take a small part of `l2_norm_clip / sqrt(n)` for records of n
+            coordinates.
+        chunk_bytes: How many bytes of records to build at a time, at least one
+            record.
+
+    Raises:
+        ValueError: A number is out of its range.
 
     Source: Canonne, Kamath, Steinke (2020), arXiv:2004.00010v4, for the noise;
     Kairouz, Liu, Steinke (2021), arXiv:2102.06387v4, for scaling and clipping.
-    We round deterministically, and rotate nothing.
+    We differ in rounding deterministically, and in not rotating records.
 
     >>> query = QuantizedSumQuery(5.0, scale=0.0, granularity=0.5)
     >>> state = query.initial_global_state()
@@ -76,7 +82,8 @@ class QuantizedSumQuery(SummingQuery, WrappingQuery):
         _check.integer_at_least(1, chunk_bytes=self.chunk_bytes)
         if self.l2_norm_clip > _MOST_STEPS * self.granularity:
             raise ValueError(
-                "`granularity` must be at least `l2_norm_clip` / 2**31. "
+                "`granularity` must be at least `l2_norm_clip` / 2**31, so "
+                "that sums of integers are exact. "
                 f"Received: granularity={self.granularity!r}, "
                 f"l2_norm_clip={self.l2_norm_clip!r}."
             )

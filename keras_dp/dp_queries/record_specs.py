@@ -1,4 +1,4 @@
-"""Shapes of records, where a configuration has to hold them."""
+"""Structures, shapes and dtypes of records, as a part of a configuration."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -30,7 +30,7 @@ def normalized(record_specs: Nest) -> Nest:
 
 
 def to_config(record_specs: Nest) -> dict[str, Any]:
-    """Returns what JSON can hold; a NamedTuple comes back as a tuple."""
+    """Returns the specs for JSON; a NamedTuple comes back as a tuple."""
 
     def of_leaf(spec: tf.TensorSpec) -> dict[str, Any]:
         return {"shape": spec.shape.as_list(), "dtype": spec.dtype.name}
@@ -39,12 +39,12 @@ def to_config(record_specs: Nest) -> dict[str, Any]:
 
 
 def from_config(config: Mapping[str, Any]) -> Nest:
-    """Returns the nest of `to_config`."""
+    """Inverts `to_config`."""
     return _nests.from_config(config, lambda leaf: tf.TensorSpec(**leaf))
 
 
 def check_fits(template: Nest, record_specs: Nest) -> None:
-    """Raises unless records of `template` have the stated structure."""
+    """Raises unless `template` has the structure and shapes of the specs."""
 
     def shapes(nest: Nest) -> Nest:
         return tf.nest.map_structure(

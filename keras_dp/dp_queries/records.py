@@ -1,8 +1,8 @@
-"""Norms and sums of batches of records, whatever these are made of.
+"""Norms and sums of batches of records.
 
-A batch of records is a nest whose leaves are tensors `[batch, ...]`, or
-`LazyRecords`, which answer questions about records without holding them, such
-as the per-example gradients of a layer.
+A batch of records is a nest. Its leaves are tensors `[batch, ...]` or
+`LazyRecords`. Lazy records, such as the per-example gradients of a layer, give
+their norms and sums without being built.
 """
 
 from typing import Any, Protocol, runtime_checkable
@@ -14,45 +14,55 @@ Leaf = Any  # A tensor `[batch, ...]` or a `LazyRecords`.
 
 @runtime_checkable
 class LazyRecords(Protocol):
-    """One leaf of a batch of records that may never be materialized.
+    """One leaf of a batch of records, which may never be built.
 
-    Queries that clip by a norm ask for `squared_norms` and `weighted_sum`.
-    Those that look at coordinates `take` a few records at a time, and
-    `materialize` these. Training in microbatches asks for `grouped` records.
+    It gives norms and sums without holding the records in memory. Queries that
+    clip by a norm call `squared_norms` and `weighted_sum`. Queries that need
+    the coordinates `take` a few records at a time, and `materialize` these.
+    Training in microbatches calls `grouped`.
     """
 
     def squared_norms(self) -> tf.Tensor:
         """Returns each record's squared L2 norm, shape `[batch]`."""
 
     def weighted_sum(self, weights: tf.Tensor) -> tf.Tensor:
-        """Returns `sum_i weights[i] * record[i]`, the shape of one record.
+        """Returns `sum_i weights[i] * record[i]`, in the shape of one record.
 
-        A record of weight 0 contributes nothing, even where it is not finite.
+        A record of weight 0 contributes nothing, even if it is not finite.
+
+        Args:
+            weights: Shape `[batch]`.
         """
 
     def materialize(self) -> tf.Tensor:
         """Returns the records themselves, shape `[batch, ...]`."""
 
     def take(self, indices: tf.Tensor) -> "LazyRecords":
-        """Returns the records at `indices`, `[n]`, of a static length."""
-
-    def grouped(self, size: int, weights: tf.Tensor) -> "LazyRecords":
-        """Returns one record for each group of `size` consecutive ones.
+        """Returns some of the records.
 
         Args:
-            size: A divisor of the batch.
-            weights: Shape `[batch]`: what each record is multiplied by before
-                those of a group are added up. A record of weight 0 contributes
-                nothing, even where it is not finite.
+            indices: Places in the batch, shape `[n]` with a static `n`.
+        """
+
+    def grouped(self, size: int, weights: tf.Tensor) -> "LazyRecords":
+        """Returns one record for each group of `size` consecutive records.
+
+        It is the weighted sum of the records of the group.
+
+        Args:
+            size: The number of records in a group, a divisor of the batch.
+            weights: The factor of each record, shape `[batch]`. A record of
+                weight 0 contributes nothing, even if it is not finite.
         """
 
 
 def norms(leaves: list[Leaf]) -> tf.Tensor:
     """Returns the joint L2 norm over `leaves` of each record, `[batch]`.
 
-    Not finite where a record is not, or its norm is too large for the dtype.
-    Tensors are scaled before squaring, so that neither overflow nor underflow
-    can hide the size of a finite record. Half precision is computed in float32.
+    The norm is not finite if the record is not, or if it is too large for the
+    dtype. Tensors are scaled before they are squared, so that neither overflow
+    nor underflow can hide the size of a finite record. Half precision is
+    computed in float32.
     """
     if not leaves:
         raise ValueError(
@@ -62,7 +72,7 @@ def norms(leaves: list[Leaf]) -> tf.Tensor:
 
 
 def joint_norms(each: list[tf.Tensor]) -> tf.Tensor:
-    """Returns the norm of each record from those of its parts, `[batch]`."""
+    """Returns the joint norm of each record, from the norms of its parts."""
     if len(each) == 1:
         return each[0]
     dtype = tf.float64 if tf.float64 in {n.dtype for n in each} else tf.float32
@@ -70,7 +80,7 @@ def joint_norms(each: list[tf.Tensor]) -> tf.Tensor:
 
 
 def clip_factors(norms: tf.Tensor, l2_norm_clip: tf.Tensor) -> tf.Tensor:
-    """Returns `min(1, l2_norm_clip / norm)`, and 0 where it is not finite."""
+    """Returns `min(1, l2_norm_clip / norm)`; 0 if that norm is not finite."""
     clip = tf.cast(l2_norm_clip, norms.dtype)
     positive = tf.where(norms > 0, norms, tf.ones_like(norms))
     factors = tf.where(norms > clip, clip / positive, tf.ones_like(norms))
@@ -78,7 +88,7 @@ def clip_factors(norms: tf.Tensor, l2_norm_clip: tf.Tensor) -> tf.Tensor:
 
 
 def masked(weights: tf.Tensor, mask: Any) -> tf.Tensor:
-    """Returns `weights`, and 0 where `mask` is false; `None` masks nothing."""
+    """Returns `weights`, with 0 where `mask` is false; `None` masks nothing."""
     if mask is None:
         return weights
     mask = tf.convert_to_tensor(mask)
@@ -122,10 +132,10 @@ def clipped_sum(
 
     Args:
         records: Nest with leaves `[batch, ...]` or `LazyRecords`.
-        norms: The joint norm of each record. One whose norm is not finite
+        norms: The joint norm of each record. A record whose norm is not finite
             counts as zero.
         l2_norm_clip: Scalar.
-        mask: As in `masked`.
+        mask: See `masked`.
     """
     factors = masked(clip_factors(norms, l2_norm_clip), mask)
     return tf.nest.map_structure(
@@ -182,7 +192,7 @@ def _leaf_norms(leaf: Leaf) -> tf.Tensor:
 
 
 def _size(leaf: tf.Tensor) -> Any:
-    """The number of coordinates of one record; -1 fails on empty batches."""
+    """Returns the number of coordinates of one record, static if known."""
     static = leaf.shape[1:].num_elements()
     return tf.reduce_prod(tf.shape(leaf)[1:]) if static is None else static
 

@@ -1,4 +1,4 @@
-"""Queries whose state starts anew from time to time."""
+"""Queries on a tree that start a new tree from time to time."""
 
 import abc
 import dataclasses
@@ -19,9 +19,10 @@ from keras_dp.dp_queries.wrapping_query import WrappingQuery
 
 
 class RestartIndicator(Configured, abc.ABC):
-    """Says after which rounds a query restarts, from public state alone.
+    """Decides after which rounds a query restarts, from public state only.
 
-    A subclass is a frozen dataclass, registered with Keras to be saved.
+    A subclass is a frozen dataclass that is registered with Keras, so that it
+    can be saved.
     """
 
     __slots__ = ()
@@ -38,12 +39,12 @@ class RestartIndicator(Configured, abc.ABC):
 @register
 @dataclasses.dataclass(frozen=True, slots=True)
 class PeriodicRoundRestartIndicator(RestartIndicator):
-    """Restarts after every so many rounds.
+    """Restarts after every `period` rounds.
 
     Attributes:
-        period: Rounds from one restart to the next, >= 1.
-        warmup: Rounds until the first restart, from 1 to `period - 1`; by
-            default `period`.
+        period: Number of rounds from one restart to the next, >= 1.
+        warmup: Number of rounds until the first restart, from 1 to
+            `period - 1`; `period` if `None`.
 
     >>> indicator, flags = PeriodicRoundRestartIndicator(4, warmup=1), []
     >>> state = indicator.initialize()
@@ -84,7 +85,7 @@ class RestartState(NamedTuple):
 
     Attributes:
         inner_query_state: State of the query that is restarted.
-        indicator_state: State of the indicator, which says when.
+        indicator_state: State of the indicator, which decides when.
     """
 
     inner_query_state: Nest
@@ -96,19 +97,18 @@ class RestartState(NamedTuple):
 class RestartQuery(WrappingQuery):
     """A query on a tree that starts a new tree after certain rounds.
 
-    A tree hides a record the worse the more of its rounds the record takes part
-    in, and its noise grows with its height: with a new tree for each pass over
-    the data, each has the record once.
+    The more rounds of one tree a record takes part in, the more this tree
+    reveals about it. And the noise grows with the height of the tree. With a
+    new tree for each pass over the data, a record is in each tree once.
 
-    Guarantee: as for the inner query, whatever the neighbouring relation. The
-    restart follows from public state after a release, so that
-    `planned_event` already names the tree of the next round. Records that are
-    not finite are treated as by the inner query.
+    Guarantee: the guarantee of `inner_query`, for every adjacency relation. The
+    restart is decided from public state, right after a release. So
+    `planned_event` already has the tree of the next round.
 
     Attributes:
         inner_query: A query with `reset_state`, such as a
             `TreeResidualSumQuery`.
-        restart_indicator: Says after which rounds it restarts.
+        restart_indicator: Decides after which rounds the query restarts.
 
     Source: Kairouz et al. (2021), arXiv:2103.00039v3, Appendix D.
 
@@ -130,7 +130,8 @@ class RestartQuery(WrappingQuery):
         ):
             raise TypeError(
                 "`inner_query` must be a DPQuery with a `reset_state`. "
-                f"Received: inner_query={self.inner_query!r}."
+                f"Received: inner_query={self.inner_query!r}. Use a "
+                "TreeCumulativeSumQuery or a TreeResidualSumQuery."
             )
         _check.kind(RestartIndicator, restart_indicator=self.restart_indicator)
 

@@ -1,4 +1,4 @@
-"""Queries, and what they are made of, in the configuration of a saved model."""
+"""Queries and their parts in the configuration of a saved model."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ class Configured:
     __slots__ = ()
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments as JSON can hold them."""
+        """Returns the arguments of the constructor, for JSON."""
         return {
             field.name: _saved(getattr(self, field.name))
             for field in dataclasses.fields(self)  # type: ignore[arg-type]
@@ -24,23 +24,27 @@ class Configured:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """Returns the value with this `get_config`."""
+        """Inverts `get_config`.
+
+        Args:
+            config: The result of `get_config`.
+        """
         return cls(**{name: _loaded(each) for name, each in config.items()})
 
 
 def register(cls: type[Any]) -> type[Any]:
-    """Makes a class loadable inside a saved Keras model."""
+    """Registers a class with Keras, so that a saved model can be loaded."""
     return keras.saving.register_keras_serializable(package="keras_dp")(cls)
 
 
 def set_fields(value: Configured, **fields: Any) -> None:
-    """Sets the fields of a frozen value that is being made."""
+    """Sets fields of a frozen value, in its constructor."""
     for name, field in fields.items():
         object.__setattr__(value, name, field)
 
 
 def as_floats(value: Configured, *fields: str) -> None:
-    """Makes numpy scalars and ints equal, and saved, as Python floats."""
+    """Turns fields that are integers or NumPy scalars into Python floats."""
     for field in fields:
         object.__setattr__(value, field, float(getattr(value, field)))
 
@@ -49,8 +53,8 @@ def noise_config(noise: ledger.NoiseDistribution) -> dict[str, Any]:
     """Returns the name of a noise family and its parameters.
 
     Raises:
-        TypeError: It is not of a family of this library, which a ledger could
-            not store.
+        TypeError: The noise is of a family that is not in this library. A
+            ledger could not store it.
 
     >>> from keras_dp.ledger import GaussianNoise
     >>> noise_config(GaussianNoise(2.0))
@@ -66,7 +70,7 @@ def noise_config(noise: ledger.NoiseDistribution) -> dict[str, Any]:
 
 
 def noise_from_config(config: Mapping[str, Any]) -> ledger.NoiseDistribution:
-    """Returns the noise of a `noise_config`."""
+    """Inverts `noise_config`."""
     parameters = dict(config)
     family = parameters.pop("family")
     if family not in noise_families.ALL:

@@ -1,4 +1,4 @@
-"""Queries whose sample is a sum of what its records contribute."""
+"""The base class of queries whose sample state is a sum over its records."""
 
 import abc
 
@@ -10,11 +10,12 @@ from keras_dp.dp_queries.dp_query import DPQuery, Nest, add, zeros_like_record
 
 
 class SummingQuery(DPQuery):
-    """Adds up what records contribute, bounded in one place, `bounded_sum`.
+    """Sums the bounded contributions of records.
 
-    Samples are joined by adding their states. What is done with the sum, its
-    noise and its events, is left to the subclass; one that takes these from
-    another query is also a `WrappingQuery`, which it names second.
+    Contributions are bounded in one place, `bounded_sum`. Two samples are
+    merged by adding their states. The noise and the events are left to the
+    subclass. A subclass that takes these from another query has
+    `WrappingQuery` as its second base class.
     """
 
     __slots__ = ()
@@ -23,19 +24,19 @@ class SummingQuery(DPQuery):
     def bounded_sum(
         self, params: Nest, like: Nest, records: Nest, mask: tf.Tensor | None
     ) -> Nest:
-        """Returns the sum of what each record contributes.
+        """Returns the sum of the bounded contributions of some records.
 
-        This is the only place where a query bounds records, so that its
-        guarantee can be checked here.
+        This is the only place where a query bounds records. So its guarantee
+        can be checked here.
 
         Args:
-            params: From `derive_sample_params`.
-            like: A sample state. Only its structure, shapes and dtypes count,
-                which are those of the sum.
+            params: The result of `derive_sample_params`.
+            like: A sample state, for the structure, shapes and dtypes of the
+                sum. Its values are not used.
             records: Nest with leaves `[batch, ...]` or `LazyRecords`. The
                 batch may be empty.
-            mask: Shape `[batch]`, boolean: false for padding, which counts as
-                no record. `None` if all are records.
+            mask: Boolean, shape `[batch]`: false for padding, that is for rows
+                that hold no record. `None` if every row holds a record.
         """
 
     @override
@@ -71,7 +72,7 @@ class SummingQuery(DPQuery):
 
 
 def empty_sum(template: Nest) -> Nest:
-    """Returns zeros like one record, floating, float32 at least.
+    """Returns zeros in the shapes of one record, at least float32.
 
     Raises:
         TypeError: A leaf of `template` is not floating-point.

@@ -30,8 +30,9 @@ class TreeCumulativeState(NamedTuple):
         l2_norm_clip: Scalar float64.
         stddev: Scalar float64.
         released: The last release; zero before the first.
-        secret_tree: Its `base` is what was released before the tree began, its
-            `total` the sum of the tree's rounds before noise.
+        secret_tree: The tree. Its `base` is the last release before the tree
+            began, and its `total` the sum over the rounds of the tree, before
+            noise.
     """
 
     l2_norm_clip: tf.Tensor
@@ -45,35 +46,39 @@ class TreeCumulativeState(NamedTuple):
 class TreeCumulativeSumQuery(TreeQuery):
     """Sums the clipped records of all rounds so far, with little noise.
 
-    The release of round `t` is the sum over rounds 1 to `t`. Its noise is that
-    of at most `log2(t) + 1` nodes of a binary tree over the rounds, instead of
-    `t` times that of a round. Needs no sampling. `reset_state` starts a new
-    tree upon what is released; see `RestartQuery`.
+    The release of round `t` is the sum over rounds 1 to `t`. Its noise is the
+    noise of at most `log2(t) + 1` nodes of a binary tree over the rounds;
+    adding `t` noised rounds would add noise `t` times. The records need not be
+    sampled. `reset_state` starts a new tree, whose sums begin with the last
+    release; see `RestartQuery`.
 
-    Guarantee: for every node, adding or removing one record of one round
-    (zero-out alike) moves the sum over the node's rounds by at most
-    `l2_norm_clip` in joint L2 norm, and replacing one by at most twice that,
-    up to float rounding as in `GaussianSumQuery`; each node has Gaussian noise
-    of `stddev`, drawn once, and all that is released is made of nodes.
-    Rounds of one tree have one `tree_id` in the ledger, other trees another; it
-    is random, and says nothing of the noise. A record that is not finite counts
-    as zero. After `2^max_levels - 1` rounds of a tree answers are NaN.
+    Guarantee: for every node of the tree, adding, removing or zeroing out one
+    record of one round moves the sum over the rounds of the node by at most
+    `l2_norm_clip` in joint L2 norm, and replacing one by at most twice that, up
+    to float rounding as in `GaussianSumQuery`. Each node has Gaussian noise of
+    `stddev`, drawn once, and every release is computed from noised nodes. In
+    the ledger, the rounds of one tree have the same `tree_id`, which is random
+    and independent of the noise. A record that is not finite counts as zero.
+    After `2^max_levels - 1` rounds of a tree, answers are NaN.
 
-    A model that is saved keeps what was released, and nothing of the tree: a
-    restored one starts a new tree upon it.
+    A saved model keeps the last release, and nothing of the tree. When it is
+    restored, it starts a new tree, whose sums begin with this release.
 
     Attributes:
         l2_norm_clip: Bound on one record's norm, in the record's unit, >= 0.
-        stddev: Standard deviation of the noise on each node, same unit.
-        record_specs: Nest of `tf.TensorSpec`s: one record.
-        use_efficient: Whether noise of a node's descendants is used, which
-            nearly halves the variance and costs nothing.
-        max_levels: Records of memory for the tree; at most 62.
-        noise_seed: Makes the noise reproducible inside `reproducible()`, for
-            tests. Such a query cannot be saved.
+        stddev: Standard deviation of the noise on each node, in the record's
+            unit.
+        record_specs: Nest of `tf.TensorSpec`s: the shapes and dtypes of one
+            record.
+        use_efficient: Whether the noise of the descendants of a node is used
+            too. This nearly halves the variance, at no cost in privacy.
+        max_levels: Number of levels of the tree, in [1, 62]. Each takes the
+            memory of one record.
+        noise_seed: An integer that makes the noise reproducible inside
+            `reproducible()`, for tests. A query with it cannot be saved.
 
     Source: Kairouz et al. (2021), arXiv:2103.00039v3, Algorithm 1 and
-    Appendix B, whose tree we make without its optimizer.
+    Appendix B. We differ in making the tree only, without their optimizer.
 
     >>> query = TreeCumulativeSumQuery(5.0, 0.0, tf.TensorSpec([2]))
     >>> state = query.initial_global_state()

@@ -1,4 +1,4 @@
-"""Base of the queries whose noise comes from a tree over the rounds."""
+"""The base class of queries whose noise comes from a tree over the rounds."""
 
 import abc
 import dataclasses
@@ -39,13 +39,13 @@ class TreeEvent(NamedTuple):
 
 
 class TreeState(NamedTuple):
-    """A tree and what belongs to it, never saved: a restored run starts anew.
+    """A tree with its noise, which is never saved.
 
     Attributes:
         tree_id: Shape `[2]`, int64. Public, and independent of the noise.
-        noise: Noise of the nodes.
-        base: Kept by the query from the start of the tree.
-        total: Kept by the query from round to round.
+        noise: The noise of the nodes.
+        base: A value that the query keeps from the start of the tree.
+        total: A value that the query updates in each round.
     """
 
     tree_id: tf.Tensor
@@ -96,15 +96,18 @@ class TreeQuery(SummingQuery):
         noise_seed: int | None = None,
         use_efficient: bool = True,
     ) -> Self:
-        """Returns the query with noise in units of the clip.
+        """Returns the query with a noise multiplier instead of a stddev.
 
         Args:
             l2_norm_clip: Bound on one record's norm, in the record's unit, > 0.
-            noise_multiplier: Standard deviation of the noise on each node, in
-                units of `l2_norm_clip`, >= 0.
-            record_specs: Nest of `tf.TensorSpec`s: one record.
-            noise_seed: Makes the noise reproducible inside `reproducible()`.
-            use_efficient: Whether noise of descendants is used.
+            noise_multiplier: Standard deviation of the noise on each node,
+                divided by `l2_norm_clip`, >= 0.
+            record_specs: Nest of `tf.TensorSpec`s: the shapes and dtypes of
+                one record.
+            noise_seed: An integer that makes the noise reproducible inside
+                `reproducible()`, for tests.
+            use_efficient: Whether the noise of the descendants of a node is
+                used too.
         """
         _check.finite_positive(l2_norm_clip=l2_norm_clip)
         _check.finite_non_negative(noise_multiplier=noise_multiplier)
@@ -122,7 +125,7 @@ class TreeQuery(SummingQuery):
 
         Args:
             noised_results: The `value` of the last release.
-            global_state: The state after it.
+            global_state: The state after the last release.
         """
 
     @override
@@ -130,7 +133,8 @@ class TreeQuery(SummingQuery):
         if self.noise_seed is not None:
             raise ValueError(
                 "`noise_seed` must be None to save the query: whoever reads a "
-                "saved seed can subtract the noise. Received: a seed."
+                "saved seed can subtract the noise. Received: a seed. Make the "
+                "query without `noise_seed`."
             )
         specs = specs_lib.to_config(self.record_specs)
         return {**DPQuery.get_config(self), "record_specs": specs}
@@ -209,7 +213,7 @@ def first_tree(query: TreeQuery, seed: int | None) -> TreeState:
 
 
 def next_tree(query: TreeQuery, tree: TreeState) -> TreeState:
-    """Returns a tree without rounds, of another id and other noise."""
+    """Returns a tree without rounds, with a new id and new noise."""
     (tree_id,) = seeds.split(tree.tree_id, 1)
     (seed,) = seeds.split(tree.noise.seed, 1)
     like = tf.nest.flatten(tree.total)

@@ -27,8 +27,8 @@ class TreeResidualState(NamedTuple):
     Attributes:
         l2_norm_clip: Scalar float64.
         stddev: Scalar float64.
-        secret_tree: Its `total` is the noise on the sum over the tree's rounds
-            so far. It has no `base`.
+        secret_tree: The tree. Its `total` is the noise on the sum over the
+            rounds of the tree so far. It has no `base`.
     """
 
     l2_norm_clip: tf.Tensor
@@ -39,23 +39,25 @@ class TreeResidualState(NamedTuple):
 @register
 @dataclasses.dataclass(frozen=True, slots=True)
 class TreeResidualSumQuery(TreeQuery):
-    """Sums the clipped records of a round, with noise that does not add up.
+    """Sums the clipped records of a round, with noise that partly cancels.
 
-    The release of round `t` is the difference between what
-    `TreeCumulativeSumQuery` would release for `t` and for `t - 1`, so that an
-    optimizer that adds up answers, as plain SGD does, has the noise of a few
-    nodes of the tree: DP-FTRL. Takes the place of a `GaussianSumQuery` where
-    records are not sampled; wrap it by `NormalizedQuery` for an average.
+    The release of round `t` is the difference of two releases of
+    `TreeCumulativeSumQuery`: those of rounds `t` and `t - 1`. An optimizer that
+    adds up the answers, as plain SGD does, then has the noise of a few nodes of
+    the tree only. This is DP-FTRL. Use the query in place of a
+    `GaussianSumQuery` if records are not sampled, and wrap it in a
+    `NormalizedQuery` for an average.
 
-    Guarantee: as for `TreeCumulativeSumQuery`, of whose releases the sums of
-    this query's are made, and the other way round: for every node of the tree
-    adding or removing one record of one round (zero-out alike) moves the sum
-    over the node's rounds by at most `l2_norm_clip`, replacing one by at most
-    twice that, up to float rounding. A record that is not finite counts as
-    zero. After `2^max_levels - 1` rounds of a tree answers are NaN.
+    Guarantee: the guarantee of `TreeCumulativeSumQuery`, because the releases
+    of each query can be computed from those of the other. For every node of the
+    tree, adding, removing or zeroing out one record of one round moves the sum
+    over the rounds of the node by at most `l2_norm_clip` in joint L2 norm, and
+    replacing one by at most twice that, up to float rounding. A record that is
+    not finite counts as zero. After `2^max_levels - 1` rounds of a tree,
+    answers are NaN.
 
-    A model that is saved keeps nothing of the tree; a restored one starts a new
-    tree.
+    A saved model keeps nothing of the tree. When it is restored, it starts a
+    new tree.
 
     Attributes: see `TreeCumulativeSumQuery`.
 

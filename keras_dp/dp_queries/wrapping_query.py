@@ -1,4 +1,4 @@
-"""Base of the queries that hold another query."""
+"""The base class of queries that hold another query."""
 
 import abc
 
@@ -16,11 +16,11 @@ from keras_dp.dp_queries.dp_query import (
 
 
 class WrappingQuery(DPQuery):
-    """Leaves everything to the query inside that a subclass does not change.
+    """Passes every call on to the query inside, unless a subclass overrides it.
 
-    Unless a subclass says how, its state and its answers are those of the
-    query inside. It never says what noise is in its answers unless a subclass
-    does: one that changes answers would be wrong.
+    So its state and its answers are those of the query inside. An exception is
+    `result_noise`, which raises: a subclass that changes answers would be wrong
+    about the noise in them. A subclass that knows its noise overrides it.
     """
 
     __slots__ = ()
@@ -37,7 +37,7 @@ class WrappingQuery(DPQuery):
     def released(
         self, sample_state: Nest, global_state: Nest
     ) -> tuple[QueryResult, list[LeafNoise]]:
-        """Returns what the query inside releases, and the noise in its value.
+        """Returns the result of the query inside, and the noise in its value.
 
         Raises:
             TypeError: The query inside does not know its noise.
