@@ -1,4 +1,4 @@
-"""Accounts of a ledger: opened with a budget, charged by its prices."""
+"""Accounts of a ledger, each opened with a budget that sets the prices."""
 
 import json
 from collections.abc import Iterator
@@ -34,27 +34,32 @@ def open_account(
     *,
     parent: str | None = None,
 ) -> AccountRecord:
-    """Opens an account, which no round can exceed from then on.
+    """Opens an account in a ledger; an account must pay for every later round.
 
-    Every round that is recorded later must be paid by an account. A ledger
-    with one account charges it without being told; with several, a training
-    names its own (`account=`). The first account pays for the rounds that the
-    ledger holds already.
+    A round that an account has no room for does not run. If the ledger has one
+    account, a training uses it by itself; if it has several, the training names
+    one (`account=`). The first account also pays for the rounds that the ledger
+    holds already.
 
     Args:
-        ledger: Opened for writing.
-        name: That no other account has.
-        budget: A `FixedPlan`, a `RenyiFilter`, a `GaussianFilter`; or a
+        ledger: A ledger that is open for writing.
+        name: The name of the account, unique in the ledger.
+        budget: A `FixedPlan`, a `RenyiFilter` or a `GaussianFilter`; or a
             `Division`, whose shares are accounts.
-        parent: The account of which it is a share. A plan can be a share of a
-            plan, and anything a share of a division.
+        parent: The name of the account of which the new one is a share; `None`
+            for no share. A `FixedPlan` can be a share of a `FixedPlan`, and
+            every budget a share of a `Division`.
+
+    Returns:
+        The account as the ledger holds it.
 
     Raises:
-        BudgetExceededError: The parent has no room for it, or the rounds that
-            the ledger holds leave none.
-        ValueError: The name is taken, there is no such parent, or it cannot
-            have such shares.
-        LedgerWriteError: The account is not opened.
+        BudgetExceededError: The parent has no room for this share; or the
+            budget has no room for the rounds that the ledger holds.
+        ValueError: An account has this name, no account is named `parent`, the
+            parent cannot have such a share, or the budget does not protect
+            `rows_per_unit` records together.
+        LedgerWriteError: The account was not opened.
 
     >>> ledger = PrivacyLedger.in_memory(dataset="clinic", unit="patient")
     >>> account = open_account(ledger, "all", RenyiFilter(3.0, 1e-5))
@@ -64,9 +69,9 @@ def open_account(
     rows_per_unit = ledger.header.rows_per_unit
     if rows_per_unit > 1 and getattr(budget, "group_size", 1) != rows_per_unit:
         raise ValueError(
-            "`budget` must protect the rows of one unit together. Received: "
+            "`budget` must protect all records of one unit together. Received: "
             f"budget={budget!r}, for a ledger with rows_per_unit="
-            f"{rows_per_unit}. Take a FixedPlan with group_size="
+            f"{rows_per_unit}. Use a FixedPlan with group_size="
             f"{rows_per_unit}."
         )
     opened = ledger.accounts
@@ -85,8 +90,16 @@ def open_account(
 def budget_of(account: Account) -> Budget:
     """Returns the budget with which an account was opened.
 
+    Args:
+        account: The account, such as `AccountRecord.account`.
+
     Raises:
-        LedgerFormatError: Its terms are of a kind that is not known.
+        LedgerFormatError: This version does not know this kind of budget.
+
+    >>> ledger = PrivacyLedger.in_memory(dataset="clinic")
+    >>> opened = open_account(ledger, "all", RenyiFilter(3.0, 1e-5))
+    >>> budget_of(opened.account).epsilon
+    3.0
     """
     terms = json.loads(account.terms)
     kind = terms.pop("kind", None)
@@ -105,15 +118,20 @@ def chosen_account(
     """Returns the account that pays for a run.
 
     Args:
-        ledger: The one that the run writes to.
-        account: Its name; `None` for the only one, if there is just one that
-            can pay for rounds.
+        ledger: The ledger that the run writes to.
+        account: The name of the account; `None` for the only account without
+            shares.
 
     Returns:
-        `None` if the ledger has no accounts.
+        The account; `None` if the ledger has no accounts.
 
     Raises:
-        ValueError: There is no such account, or there are several.
+        ValueError: No account has this name; or `account` is `None`, and
+            several accounts could pay.
+
+    >>> ledger = PrivacyLedger.in_memory(dataset="clinic")
+    >>> chosen_account(ledger, None) is None
+    True
     """
     opened = ledger.accounts
     if account is not None:
@@ -123,49 +141,68 @@ def chosen_account(
     if len(able) > 1:
         raise ValueError(
             "`account` must name one of the accounts of the ledger. Received: "
-            f"account=None, with {[each.account.name for each in able]!r}."
+            f"account=None. Choose one of "
+            f"{[each.account.name for each in able]!r}."
         )
     return able[0] if able else None
 
 
 def charge_of(account: AccountRecord, round_: Round) -> Charge:
-    """Returns what one round costs an account.
+    """Returns the charge of one round to an account.
+
+    Args:
+        account: The account that pays.
+        round_: The sample and the releases of the round.
 
     Raises:
-        BudgetExceededError: The account has no such rounds.
-        UnsupportedEventError: There is no sound price.
+        BudgetExceededError: The plan of the account does not have this round,
+            the price is infinite, or only shares of the account can pay.
+        UnsupportedEventError: The budget has no sound price for this round.
+
+    >>> from keras_dp.ledger import FullDataset, GaussianSum
+    >>> ledger = PrivacyLedger.in_memory(dataset="clinic")
+    >>> account = open_account(ledger, "all", GaussianFilter(1.0, 1e-5))
+    >>> mean = Round(FullDataset(), (GaussianSum("mean", 1.0, 20.0),))
+    >>> account.balance.room(charge_of(account, mean), count=100)
+    28
     """
     return Charge(account.number, budget_of(account.account).prices(round_))
 
 
 def verify_prices(ledger: PrivacyLedger) -> None:
-    """Checks that every round and share was paid at its price.
+    """Checks the price of every round against the budget of its account.
 
-    The ledger itself checks that what was paid fits the capacities; see
-    `PrivacyLedger.verify`.
+    `PrivacyLedger.verify` checks something else: that the payments fit the
+    capacities.
+
+    Args:
+        ledger: The ledger to check.
 
     Raises:
-        LedgerIntegrityError: A price or a capacity is not that of the budget.
+        LedgerIntegrityError: A capacity or a price differs from the budget, or
+            another account than the run's own paid for a round.
     """
     accounts = {each.number: each for each in ledger.accounts}
     for each in accounts.values():
         if budget_of(each.account).capacities != each.balance.capacities:
             raise LedgerIntegrityError(
                 f"The capacities of the account {each.account.name!r} are not "
-                "those of its budget. The ledger must not be trusted."
+                "those of its budget. The ledger must not be trusted. Restore "
+                "it from a copy."
             )
     for run, round_, paid in _payments(ledger):
         account = accounts[paid.account]
         if run.start is None or run.start.account != account.account.name:
             raise LedgerIntegrityError(
                 f"Run {run.number} was paid by {account.account.name!r}, which "
-                "is not its account. The ledger must not be trusted."
+                "is not its account. The ledger must not be trusted. Restore "
+                "it from a copy."
             )
         if charge_of(account, round_) != paid:
             raise LedgerIntegrityError(
                 f"Run {run.number} paid {paid.prices!r} for {round_!r}, and "
                 f"the price is {charge_of(account, round_).prices!r}. The "
-                "ledger must not be trusted."
+                "ledger must not be trusted. Restore it from a copy."
             )
 
 
@@ -182,6 +219,7 @@ def _named(accounts: tuple[AccountRecord, ...], name: str) -> AccountRecord:
         if each.account.name == name:
             return each
     raise ValueError(
-        "`account` must be one of those of the ledger. Received: "
-        f"{name!r}. It has {[each.account.name for each in accounts]!r}."
+        "`account`, or the `parent` of a new account, must be the name of an "
+        f"account of the ledger. Received: {name!r}. The ledger has "
+        f"{[each.account.name for each in accounts]!r}."
     )

@@ -18,11 +18,14 @@ UNITS = 10**18
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Budget(abc.ABC):
-    """A promise for all rounds of one account, and how to keep it.
+    """The rule of an account: a promise for all its rounds, and their prices.
+
+    The promise: all rounds that the account pays for are, together,
+    `(epsilon, delta)`-private.
 
     Attributes:
-        epsilon: The most that the account may spend, > 0.
-        delta: At which epsilon is meant, in (0, 1).
+        epsilon: The epsilon of the promise, > 0.
+        delta: The delta of the promise, in (0, 1).
         neighbours: The adjacency relation of the promise.
     """
 
@@ -36,65 +39,72 @@ class Budget(abc.ABC):
     @property
     @abc.abstractmethod
     def capacities(self) -> tuple[int, ...]:
-        """Returns the most that may be spent in each slot."""
+        """Returns the largest amount that may be spent from each slot."""
 
     @abc.abstractmethod
     def promise(self, delta: float) -> float:
-        """Returns the epsilon of all that the account may ever pay for.
+        """Returns the epsilon that the budget promises at another delta.
 
         Args:
-            delta: In (0, 1); that of the budget, or another.
+            delta: The delta of the promise, or another one, in (0, 1).
 
         Returns:
-            `inf` if the budget promises nothing at this delta.
+            The epsilon of all rounds that the account can ever pay for; `inf`
+            if the budget promises nothing at this delta.
         """
 
     @abc.abstractmethod
     def prices(self, round_: Round) -> tuple[tuple[int, int], ...]:
-        """Returns what one round takes, as pairs of a slot and an amount.
+        """Returns the price of one round, as pairs of a slot and an amount.
 
-        Guarantee: rounds chosen in any way, each after those before it, keep
-        the promise as long as their prices fit the capacities.
+        Guarantee: the promise holds for rounds whose prices fit the capacities,
+        even if each round was chosen after the answers of the earlier ones.
+
+        Args:
+            round_: The sample and the releases of the round.
 
         Raises:
-            BudgetExceededError: The account has no such rounds.
-            UnsupportedEventError: There is no sound price.
+            BudgetExceededError: The account cannot pay for such a round.
+            UnsupportedEventError: The budget has no sound price for it.
         """
 
     @abc.abstractmethod
     def share(self, budget: "Budget") -> tuple[tuple[int, int], ...]:
-        """Returns what an account with another budget takes, as a share.
+        """Returns the price of a share, as pairs of a slot and an amount.
+
+        Args:
+            budget: The budget of the account that is a share of this one.
 
         Raises:
-            ValueError: No such account can be a share of this one.
+            ValueError: An account with this budget cannot be a share.
         """
 
     @property
     @abc.abstractmethod
     def pays_for_earlier(self) -> bool:
-        """Returns whether it pays for rounds from before it was opened."""
+        """Whether the account pays for rounds from before it was opened."""
 
     @abc.abstractmethod
     def check_held(self, held: Iterable[CountedRound]) -> "Budget":
-        """Returns the budget of an account that pays for earlier rounds too.
+        """Returns a budget like this one that pays for earlier rounds too.
 
         Args:
-            held: Rounds that the ledger held when the account was opened.
+            held: The rounds that the ledger holds when the account is opened.
 
         Raises:
-            BudgetExceededError: They leave no room.
+            BudgetExceededError: The budget has no room for the earlier rounds.
         """
 
     @abc.abstractmethod
     def terms(self) -> dict[str, Any]:
-        """Returns what JSON can hold, from which the budget can be made."""
+        """Returns the kind and the fields of the budget, for JSON."""
 
 
 def units(part: float, whole: float) -> int:
-    """Returns a share of a capacity of `UNITS`, rounded up.
+    """Returns `part / whole` in units of a capacity of `UNITS`, rounded up.
 
-    The numbers are taken as they are printed, so that ten parts of 0.1 fit
-    into 1.
+    It computes with the decimal numbers that Python prints, so that ten parts
+    of 0.1 fit into 1.
 
     >>> 10 * units(0.1, 1.0) == UNITS
     True
@@ -102,7 +112,7 @@ def units(part: float, whole: float) -> int:
     if not math.isfinite(part):
         raise BudgetExceededError(
             f"A round must have a finite price. Received: {part!r}. No account "
-            "has room for it. Add noise."
+            "has room for it. Add noise to every query of the round."
         )
     exact = Fraction(repr(float(part))) / Fraction(repr(float(whole))) * UNITS
     return max(1, math.ceil(exact))

@@ -1,4 +1,4 @@
-"""A budget that is divided into shares, whose epsilons and deltas add up."""
+"""A budget that is divided into shares; their epsilons and deltas add up."""
 
 import dataclasses
 import math
@@ -15,17 +15,25 @@ from keras_dp.planning.calibration import check_target
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Division(Budget):
-    """The budget of a data set, given away in shares.
+    """The budget of a data set, to be divided into accounts that are shares.
 
-    Guarantee: the shares may be opened at any time, for anything, depending on
-    all answers before, and spent side by side. With their epsilons and deltas
-    adding up to at most those of the division, all answers together are
-    `(epsilon, delta)`-private.
+    Guarantee: all answers that the shares pay for are, together,
+    `(epsilon, delta)`-private, because the epsilons and deltas of the shares
+    add up to at most those of the division. Shares may be opened at any time,
+    for any purpose, after all earlier answers were seen, and may be used at the
+    same time.
 
-    A plan that is shared is tighter: `FixedPlan` composes exactly.
+    Shares of a `FixedPlan` give a smaller epsilon for the same rounds, because
+    a plan is composed exactly.
 
-    Source: Rogers et al. (2016), arXiv:1605.08294 (the filter that
-    adds up); interleaved shares: Haney et al. (2023), arXiv:2309.05901.
+    Attributes:
+        epsilon: The sum of the epsilons of all shares is at most this, > 0.
+        delta: The sum of the deltas of all shares is at most this, in (0, 1).
+        neighbours: The adjacency relation, the same for all shares.
+
+    Source: Rogers et al. (2016), arXiv:1605.08294 (a filter that adds up
+    epsilons and deltas); shares that are used at the same time: Haney et al.
+    (2023), arXiv:2309.05901.
 
     >>> whole = Division(3.0, 1e-5)
     >>> whole.share(Division(1.5, 5e-6)) == ((0, UNITS // 2), (1, UNITS // 2))
@@ -65,7 +73,8 @@ class Division(Budget):
     def prices(self, round_: Round) -> tuple[tuple[int, int], ...]:
         raise BudgetExceededError(
             "A round must be paid by a share of a divided account. Received: a "
-            "round for the whole. Name one of its shares."
+            "round to be paid by the divided account itself. Name one of its "
+            "shares."
         )
 
     @override
@@ -73,7 +82,8 @@ class Division(Budget):
         if budget.neighbours != self.neighbours:
             raise ValueError(
                 f"`neighbours` must be {self.neighbours!r}, as in the account "
-                f"that is shared. Received: neighbours={budget.neighbours!r}."
+                f"that is divided. Received: neighbours={budget.neighbours!r}. "
+                "Make the budget of the share with this relation."
             )
         return (
             (0, units(budget.epsilon, self.epsilon)),
@@ -90,8 +100,8 @@ class Division(Budget):
         if tuple(held):
             raise BudgetExceededError(
                 "`budget` must pay for the rounds that the ledger holds "
-                "already. Received: a Division, which pays for shares. Open a "
-                "FixedPlan or a filter, or divide a new ledger."
+                "already. Received: a Division, which pays for shares only. "
+                "Open a FixedPlan or a filter, or divide a new ledger."
             )
         return self
 

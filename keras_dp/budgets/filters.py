@@ -1,11 +1,13 @@
-"""Pay as you go: filters that stay valid when every round is chosen anew.
+"""Filters: budgets that stay valid when answers decide the next rounds.
 
-A filter fixes a number in advance and adds up what rounds cost. A round that
-would exceed the number does not run. The rounds may be chosen by anybody who
-has seen all answers before: their noise, their sampling, their number.
+A filter fixes a number in advance, and adds up the costs of the rounds. A round
+with which the sum would exceed the number does not run. Somebody who has seen
+all earlier answers may choose everything about a round: its noise, its
+sampling, and whether there is one.
 
-Composing privacy loss distributions until a target is reached is no filter: the
-bound holds for parameters that are fixed in advance only (arXiv:2602.06756).
+It is no filter to compose privacy loss distributions until a target is reached:
+that bound holds only for parameters that are fixed in advance
+(arXiv:2602.06756).
 """
 
 import abc
@@ -44,10 +46,11 @@ _ROUND_UP = 1 + 1e-12
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Filter(Budget):
-    """A budget whose rounds are paid out of one number.
+    """A budget with one slot: a number from which every round takes a part.
 
     Attributes:
-        held: Units that rounds took which the ledger held before.
+        held: The price, in units of 1e-18 of `size`, of the rounds that the
+            ledger held before the account was opened.
     """
 
     held: int = 0
@@ -55,14 +58,14 @@ class Filter(Budget):
     @property
     @abc.abstractmethod
     def size(self) -> float:
-        """The number that is spent, in units of its own."""
+        """The number that is spent: a divergence or a squared sensitivity."""
 
     @abc.abstractmethod
     def cost(self, mechanisms: Sequence[CountedMechanism]) -> float:
-        """Returns what mechanisms take from `size`.
+        """Returns the part of `size` that mechanisms cost.
 
         Raises:
-            UnsupportedEventError: One has no price.
+            UnsupportedEventError: The filter has no price for a mechanism.
         """
 
     @property
@@ -77,8 +80,9 @@ class Filter(Budget):
     @override
     def share(self, budget: Budget) -> tuple[tuple[int, int], ...]:
         raise ValueError(
-            f"`parent` must be an account with a plan, or one that is divided. "
-            f"Received: one with a {self.kind}. Its runs pay from it directly."
+            "`parent` must be an account with a FixedPlan or a Division. "
+            f"Received: an account with a {self.kind}, which has no shares. "
+            "Let runs pay from it directly."
         )
 
     @property
@@ -109,19 +113,26 @@ class Filter(Budget):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RenyiFilter(Filter):
-    """Adds up Rényi divergences of one order, fixed when it is opened.
+    """Adds up Rényi divergences of one order, which is fixed in advance.
 
-    Guarantee: rounds may be chosen in any way, each after those before it. With
-    `R` their divergences of order `a`, the account is closed before their sum
-    exceeds `epsilon - log((a-1)/a) + (log(delta) + log(a)) / (a-1)`; all its
-    answers together are `(epsilon, delta)`-private.
+    Guarantee: all answers that the account pays for are, together,
+    `(epsilon, delta)`-private, even if each round was chosen after the answers
+    of the earlier ones. The account refuses a round with which the sum of the
+    divergences of order `a` would exceed
+    `epsilon - log((a-1)/a) + (log(delta) + log(a)) / (a-1)`.
 
-    The best order at the end of a run is not covered: it depends on the rounds.
+    The order cannot be chosen at the end of a run: the best one then depends on
+    the rounds.
 
     Attributes:
-        order: > 1. By default the one with the most room for rounds whose
-            divergence grows in proportion to the order; `suited_to` finds it
-            for others.
+        order: The order `a`, > 1. By default it is the order with room for the
+            most rounds whose divergence is proportional to the order, such as
+            Gaussian sums without sampling. `suited_to` finds the best order for
+            other rounds.
+
+    Raises:
+        CalibrationError: `order` is not > 1, or it is so small that no round
+            would fit the target.
 
     Source: Feldman and Zrnic (2021), arXiv:2008.11193 (the filter, here for
     all individuals alike); Lécuyer (2021), arXiv:2103.01379; interleaved by
@@ -162,9 +173,9 @@ class RenyiFilter(Filter):
         object.__setattr__(self, "order", float(order))
         if not 1 < self.order < math.inf or not self.size > 0:
             raise CalibrationError(
-                "`order` must be > 1 and large enough for the target. "
-                f"Received: order={order!r}, epsilon={epsilon!r}, "
-                f"delta={delta!r}. Leave it out for the best one."
+                "`order` must be > 1, and large enough that a round fits the "
+                f"target. Received: order={order!r}, epsilon={epsilon!r}, "
+                f"delta={delta!r}. Leave `order` out for a good one."
             )
 
     @classmethod
@@ -177,8 +188,9 @@ class RenyiFilter(Filter):
     ) -> Self:
         """Returns the filter with room for the most rounds of one kind.
 
-        Small samples with little noise need a lower order than others. Other
-        rounds may be paid for as well; there is just less room for them.
+        Rounds of small samples with little noise need a lower order. The filter
+        can pay for other rounds too, but has less room for these than a filter
+        that is suited to them.
 
         Args:
             round_: A round that will typically run.
@@ -210,13 +222,16 @@ class RenyiFilter(Filter):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GaussianFilter(Filter):
-    """Adds up the squared sensitivities of Gaussian sums without sampling.
+    """Adds up `1 / z^2` over Gaussian sums that no sampling amplifies.
 
-    Guarantee: rounds may be chosen in any way, each after those before it.
-    The account is closed before the sum of `1 / z^2` exceeds `mu^2`, where
-    `mu`-GDP is `(epsilon, delta)`-privacy exactly. Nothing is lost against a
-    plan that was fixed in advance. Rounds that sampling amplifies are refused:
-    they have no such filter.
+    Guarantee: all answers that the account pays for are, together,
+    `(epsilon, delta)`-private, even if each round was chosen after the answers
+    of the earlier ones. With z the noise multiplier of a round, the account
+    refuses a round with which the sum of `1 / z^2` would exceed `mu^2`. Here
+    `mu` is the largest number for which `mu`-GDP implies
+    `(epsilon, delta)`-privacy. The account has room for as many rounds as a
+    plan that is fixed in advance. Rounds with amplification by sampling are
+    refused: there is no such filter for them.
 
     Source: Smith and Thakurta (2022), arXiv:2210.17520.
 
@@ -261,7 +276,7 @@ class GaussianFilter(Filter):
             if not isinstance(mechanism, Gaussian):
                 raise UnsupportedEventError(
                     "A Gaussian filter must pay for Gaussian sums without "
-                    f"amplification. Received: {mechanism!r}. Take a "
+                    f"amplification. Received: {mechanism!r}. Use a "
                     "RenyiFilter."
                 )
         return sum(
@@ -272,7 +287,7 @@ class GaussianFilter(Filter):
 
 
 def _squared_sensitivity(noise_multiplier: float) -> float:
-    """Returns `1 / z^2`; infinite without noise, which `units` refuses."""
+    """Returns `1 / z^2`; without noise it is infinite, and `units` raises."""
     sensitivity = 1 / noise_multiplier if noise_multiplier else math.inf
     return sensitivity * sensitivity
 
@@ -291,7 +306,7 @@ def _set(
 
 @functools.lru_cache(maxsize=4096)
 def _prices(budget: Filter, round_: Round) -> tuple[tuple[int, int], ...]:
-    """Returns the price of a round; the same is asked for again and again."""
+    """Returns the price of a round, and remembers it."""
     cost = budget.cost(_mechanisms(round_, budget.neighbours)) * _ROUND_UP
     return ((0, units(cost, budget.size)),) if cost else ()
 
@@ -299,10 +314,10 @@ def _prices(budget: Filter, round_: Round) -> tuple[tuple[int, int], ...]:
 def _mechanisms(
     round_: Round, neighbours: Neighbours
 ) -> tuple[CountedMechanism, ...]:
-    """Returns a round as mechanisms that a filter has a price for.
+    """Returns a round as mechanisms for which a filter has a price.
 
     Raises:
-        UnsupportedEventError: It has none.
+        UnsupportedEventError: A filter has no price for the round.
     """
     if any(isinstance(query, TreeSum) for query in round_.queries):
         raise UnsupportedEventError(
@@ -321,8 +336,8 @@ def _mechanisms(
     if any(isinstance(mechanism, SLACK) for mechanism, _ in mechanisms):
         raise UnsupportedEventError(
             "A filter must pay for rounds that take nothing from delta alone. "
-            f"Received: {round_!r}, which does. Open an account with "
-            "a FixedPlan, such as a share of a Division."
+            f"Received: {round_!r}, which takes a part of delta. Open an "
+            "account with a FixedPlan, such as a share of a Division."
         )
     return mechanisms
 
@@ -350,7 +365,8 @@ def _best_order(
     Args:
         epsilon: > 0.
         delta: In (0, 1).
-        cost: From the order to the divergence of a round, but for a factor.
+        cost: Maps an order to a number proportional to the divergence of a
+            round.
     """
 
     def cost_over_size(log_excess: float) -> float:
@@ -366,7 +382,7 @@ def _best_order(
 
 @functools.lru_cache(maxsize=64)
 def _gaussian_size(epsilon: float, delta: float) -> float:
-    """Returns the largest `mu^2` whose epsilon at delta is not above."""
+    """Returns the largest `mu^2` that is private enough for the target."""
 
     def excess(log_mu: float) -> float:
         mechanism = CountedMechanism(Gaussian(math.exp(-log_mu)), 1)

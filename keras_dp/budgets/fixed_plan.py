@@ -29,21 +29,30 @@ from keras_dp.planning.calibration import check_target
 class FixedPlan(Budget):
     """All rounds that an account may ever pay for, fixed in advance.
 
-    Guarantee: the rounds run in any order, interleaved by any number of
-    processes, each of them as often as planned or less; which of them run may
-    depend on answers. All together are `(epsilon, delta)`-private, by the
-    tightest accountant. A round that was not planned does not run.
+    Guarantee: all rounds that the account pays for are, together,
+    `(epsilon, delta)`-private, by the tightest accountant. They may run in any
+    order, in several processes at the same time, and each as often as planned
+    or less often. Answers may decide which of the planned rounds run. A round
+    that was not planned does not run.
 
     Attributes:
-        rounds: Rounds with how often they happen at most. A round that only
-            differs in names, or in a clip that keeps the noise multiplier,
-            counts as the same.
-        group_size: How many records the promise protects together.
-        held: Rounds that the ledger held before, which count as well.
+        epsilon: The epsilon of the promise, > 0.
+        delta: The delta of the promise, in (0, 1).
+        neighbours: The adjacency relation of the promise.
+        rounds: Pairs of a round and the largest number of times that it will
+            run. A round that differs in names only, or in a clip but not in its
+            noise multiplier, counts as the planned one.
+        group_size: The number of records that the promise protects together.
+        held: The rounds that the ledger held before the account was opened,
+            which the promise covers too.
+
+    Raises:
+        BudgetExceededError: The rounds, with those in `held`, cost more than
+            `epsilon`.
 
     Source: Vadhan and Zhang (2023), arXiv:2207.08335, and Haney et al. (2023),
-    arXiv:2309.05901: concurrent composition is no worse than that of the
-    dominating pairs in advance.
+    arXiv:2309.05901: mechanisms that run at the same time compose no worse than
+    their dominating pairs, fixed in advance.
 
     >>> from keras_dp.ledger import GaussianSum, PoissonSampling
     >>> step = Round(PoissonSampling(0.01), (GaussianSum("all", 1.0, 1.0),))
@@ -88,12 +97,12 @@ class FixedPlan(Budget):
                 "`rounds` must cost at most `epsilon`, together with those "
                 f"that the ledger holds. Received: rounds that cost "
                 f"{self.cost:.6g} at delta={delta!r}, for epsilon={epsilon!r}. "
-                "Plan fewer, or more noise."
+                "Plan fewer rounds, or more noise."
             )
 
     @property
     def cost(self) -> float:
-        """The certified epsilon of the plan, with all that was held."""
+        """The certified epsilon of the plan and of the rounds in `held`."""
         return self.promise(self.delta)
 
     @override
@@ -165,7 +174,7 @@ class FixedPlan(Budget):
 
     @classmethod
     def from_terms(cls, terms: dict[str, Any]) -> Self:
-        """Inverts `terms`, whose kind is taken off."""
+        """Returns the plan of some `terms`, without the entry `kind`."""
         rounds, held = (
             [(round_from_content(each), count) for each, count in terms[name]]
             for name in ("rounds", "held")

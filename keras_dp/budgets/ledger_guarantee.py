@@ -1,13 +1,14 @@
 """The epsilon of a ledger, and the theorem that covers it.
 
-Composition theorems hold for mechanisms that were fixed in advance. A run that
-was planned before its first round may stop at any time, for any reason: what it
-releases is a part of what was planned, and the cost of the plan is a guarantee.
-The cost of the rounds that ran is not, if the stop may have depended on
-answers: it describes this course of events only, *ex post*. Several runs of
-which the later ones were planned after answers of the earlier ones are covered
-by budgets that were opened before. Without those, their composition takes for
-granted that no plan depended on an answer.
+Composition theorems hold for mechanisms that are fixed in advance. A run that
+was planned before its first round may stop at any time, for any reason: its
+releases are a part of the plan, and the cost of the plan is a guarantee. The
+cost of the rounds that ran is no guarantee if answers may have decided when to
+stop. It describes only what happened, *ex post*.
+
+If a run was planned after the answers of an earlier run were seen, a budget
+that was opened before both covers them. Without a budget, their composition
+assumes that no plan depended on an answer.
 """
 
 import dataclasses
@@ -54,20 +55,22 @@ _EX_POST = "the rounds that ran, known after the fact (ex post); no guarantee"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Guarantee:
-    """The line to publish, with the theorem that covers it.
+    """The epsilon of a ledger, with the theorem that makes it a guarantee.
 
     Attributes:
-        claim: Epsilon, delta, relation and accountant.
-        basis: "account" if accounts paid for all rounds; "plan" if one run was
-            planned in advance; "plans" if several were, all of them before the
-            first round of any; "as if fixed" else.
-        theorem: A phrase for people.
-        ex_post: The claim of the rounds that ran, if it is another; it is no
-            guarantee.
-        is_unconditional: Whether the theorem takes nothing for granted.
-        ran: The rounds that ran, normalized to be asked more; `None` if no
-            relation has a bound for them.
-        most: The rounds that the claim is of, likewise; `None` too if it is a
+        claim: Epsilon, delta, adjacency relation and accountant.
+        basis: "account" if accounts pay for the rounds; "plan" if one run was
+            planned in advance; "plans" if several runs were, all of them before
+            the first round of any run; "as if fixed" otherwise.
+        theorem: A phrase for people that says why the claim holds.
+        ex_post: The claim for the rounds that ran, which is no guarantee;
+            `None` if it equals `claim`.
+        is_unconditional: Whether the theorem needs no assumption about how the
+            rounds were chosen.
+        ran: The rounds that ran, normalized, for further questions; `None` if
+            no adjacency relation has a bound for them.
+        most: The rounds that `claim` is about, normalized; `None` if no
+            adjacency relation has a bound for them, or if `claim` is the
             promise of accounts.
     """
 
@@ -84,7 +87,7 @@ class Guarantee:
     )
 
     def sentences(self, unit: str) -> tuple[str, ...]:
-        """Returns lines for people: the claim, its theorem, and the ex post.
+        """Returns lines for people: the claim, the theorem, the ex post claim.
 
         Args:
             unit: The privacy unit, such as "patient".
@@ -103,16 +106,25 @@ def guarantee(
     neighbours: Neighbours | None = None,
     group_size: int | None = None,
 ) -> Guarantee:
-    """Returns the epsilon of a ledger with the theorem that covers it.
+    """Returns the epsilon of a ledger, with the theorem that covers it.
+
+    If the ledger has accounts, the claim is what these promise. Otherwise it is
+    the cost of the plans of those runs that kept to their plan, and of the
+    rounds of the other runs.
 
     Args:
-        ledger: With its runs, plans and accounts.
-        delta: In (0, 1).
-        accountant: The tightest that can replay the ledger by default.
+        ledger: The ledger, with its runs, plans and accounts.
+        delta: The delta of the claim, in (0, 1).
+        accountant: The accountant; by default the tightest that can replay the
+            ledger.
         neighbours: The adjacency relation; by default the strongest that all
-            rounds support. Accounts have their own.
-        group_size: How many records are protected together; `rows_per_unit`
-            of the ledger by default.
+            rounds support. Promises of accounts have their own relation.
+        group_size: The number of records that are protected together; by
+            default `rows_per_unit` of the ledger. With another number, the
+            promises of accounts are not used.
+
+    Raises:
+        ValueError: `delta` or `neighbours` is not a possible one.
 
     >>> from keras_dp.ledger import GaussianSum, PoissonSampling, Round
     >>> ledger = PrivacyLedger.in_memory(dataset="doc")
@@ -164,7 +176,13 @@ def guarantee(
 
 
 def keeps_to_plan(run: RunRecord, neighbours: Neighbours | None) -> bool:
-    """Returns whether all rounds of a run were planned before the first."""
+    """Returns whether a run did only what was planned before its first round.
+
+    Args:
+        run: The run, with its plan.
+        neighbours: The adjacency relation; `None` for the strongest that the
+            rounds support.
+    """
     if run.plan is None or (run.first_row and run.plan_row > run.first_row):
         return False
     left: Counter[Round] = Counter()
@@ -210,7 +228,7 @@ def _basis(
 def _of_accounts(
     accounts: tuple[AccountRecord, ...], ran: Claim, delta: float
 ) -> Guarantee:
-    """Returns the promise of the accounts that are no shares of others."""
+    """Returns the promise of all accounts that are not shares of others."""
     whole = [
         budget_of(each.account)
         for each in accounts
