@@ -1,4 +1,4 @@
-"""Seeds, and the noise that is drawn from them."""
+"""Random noise, and the seeds from which it is drawn."""
 
 from keras_dp._reproducible import reproducible
 from keras_dp.noise import discrete_gaussian, samplers, seeds, tree_noise

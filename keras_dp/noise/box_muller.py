@@ -1,16 +1,18 @@
-"""Normal variables from words, with all digits and right far into the tails.
+"""Normal variables from random words, accurate far into the tails.
 
-Three words make two normal variables. Two of them, 64 bits, are the number `m`
-of a probability `v = (m + 1/2) / 2^64`, and `r = sqrt(-2 log v)` a radius; the
-third is an angle of `2^32` equidistant ones, none of them on an axis.
+Three words of 32 bits make two normal variables. Two of the words are a number
+`m` of 64 bits, which gives a probability `v = (m + 1/2) / 2^64` and a radius
+`r = sqrt(-2 log v)`. The third word chooses one of `2^32` equidistant angles,
+none of which is on an axis.
 
 Guarantee: variables are right to a relative 4e-7, for `v` near 0 and near 1
 alike: neither `v` nor `1 - v` loses digits. They are finite, never 0, and as
-often negative as positive. None is larger than 9.5, which has probability
-2e-21. Before its rounding to float32, the distribution of one variable differs
-from the normal one by a total variation of about 1e-10. Radii are further apart
-than floats only where `v < 2^-39`, beyond 7 standard deviations, and the mean
-of a smooth function over so many equidistant angles is its integral.
+often negative as positive. None is larger than 9.5 in size; a normal variable
+is larger with probability 2e-21. Before it is rounded to float32, the
+distribution of one variable differs from the normal distribution by a total
+variation of about 1e-10. (Radii are further apart than floats only for
+`v < 2^-39`, beyond 7 standard deviations. And the mean of a smooth function
+over this many equidistant angles is nearly its integral.)
 
 Source: Box and Muller (1958), "A note on the generation of random normal
 deviates", Annals of Mathematical Statistics 29. Polynomials are our own
@@ -66,8 +68,8 @@ def pair(arithmetic: Arithmetic, words: Sequence[Lanes]) -> tuple[Lanes, Lanes]:
     """Returns two float32 normal variables from three words each.
 
     Args:
-        arithmetic: Arithmetic on the words.
-        words: High and low half of the probability, and the angle.
+        arithmetic: The operations on words.
+        words: The high and the low half of the probability, and the angle.
     """
     high, low, angle = words
     radius = _radius(arithmetic, high, low)
@@ -121,7 +123,12 @@ def _polynomial(x: Lanes, coefficients: Sequence[float]) -> Lanes:
 def pair_in_float64(
     word: tf.Tensor, angle: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns two float64 normal variables from two words of int64 each."""
+    """Returns two float64 normal variables from two words of 64 bits.
+
+    Args:
+        word: The probability, int64 of any shape.
+        angle: The angle, int64 of the same shape.
+    """
     probability = _fraction_in_float64(word)
     complement = _fraction_in_float64(tf.bitwise.invert(word))
     logarithm = tf.where(

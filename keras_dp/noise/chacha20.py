@@ -1,13 +1,13 @@
-"""The block function of ChaCha20, for lanes of blocks.
+"""The block function of ChaCha20, for many blocks (*lanes*) at once.
 
-The state is that of RFC 8439, section 2.3: constants, a key of eight words, a
-counter, and a nonce of three words. The number of a block has 64 bits: its low
-half is the counter, its high half the first word of the nonce. The last word
-of the nonce separates what one key is used for.
+The state is the one of RFC 8439, section 2.3: constants, a key of eight words,
+a counter, and a nonce of three words. The number of a block has 64 bits: its
+low half is the counter, and its high half is the first word of the nonce. The
+last word of the nonce is different for each use of a key.
 
-Source: Nir and Langley (2018), RFC 8439, sections 2.1 to 2.4. We differ in
-the number of a block, which counts on where the counter of the RFC would end,
-as in Bernstein (2008), "ChaCha, a variant of Salsa20".
+Source: Nir and Langley (2018), RFC 8439, sections 2.1 to 2.4. We differ in the
+number of a block, which has 64 bits instead of 32, as in Bernstein (2008),
+"ChaCha, a variant of Salsa20".
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ _DIAGONALS = ((0, 5, 10, 15), (1, 6, 11, 12), (2, 7, 8, 13), (3, 4, 9, 14))
 def quarter_round(
     arithmetic: Arithmetic, a: Lanes, b: Lanes, c: Lanes, d: Lanes
 ) -> tuple[Lanes, Lanes, Lanes, Lanes]:
-    """Returns four words of the state, mixed."""
+    """Returns four words of the state after one quarter round."""
     for first, second in ((16, 12), (8, 7)):
         a = a + b
         d = _rotated(arithmetic, d ^ a, first)
@@ -57,8 +57,8 @@ def block(arithmetic: Arithmetic, state: Sequence[Lanes]) -> list[Lanes]:
 def blocks(state: tf.Tensor) -> tf.Tensor:
     """Returns the key stream for initial states, `[4, 4, blocks]` of uint32.
 
-    A loop over the rounds, on rows of the state, which are rolled so that its
-    diagonals become columns: little to compile, and slow.
+    It loops over the rounds, and rolls the rows of the state so that diagonals
+    become columns. This is slow, but there is little to compile.
     """
     arithmetic = TensorArithmetic()
 

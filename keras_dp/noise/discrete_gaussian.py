@@ -3,16 +3,16 @@
 Its mass on an integer `k` is proportional to `exp(-k^2 / (2 scale^2))`. Draws
 are proposals from the discrete Laplace distribution of parameter
 `t = floor(scale) + 1`, whose mass is proportional to `exp(-|k| / t)`, accepted
-with probability `exp(-(|k| - scale^2 / t)^2 / (2 scale^2))`. All coordinates
-propose until each has been accepted once, so that no coordinate depends on the
-others; how often they propose, and so the time, says little
-more than how many coordinates there are.
+with probability `exp(-(|k| - scale^2 / t)^2 / (2 scale^2))`. Every coordinate
+proposes in every step, until each has been accepted once. So no coordinate
+depends on the others, and the time that a draw takes says little more than the
+number of coordinates.
 
 Source: Canonne, Kamath, Steinke (2020), arXiv:2004.00010v4, Algorithms 2 and 3.
-We differ in Bernoulli and geometric variables, which come from 64-bit uniform
-variables by float64 functions, not from exact rational arithmetic: each
-probability is good to a relative 1e-15 or so, and what has probability below
-2^-63 is never proposed.
+We differ in Bernoulli and geometric variables. Ours are float64 functions of
+64-bit uniform variables, not exact rational arithmetic. So each probability is
+right to a relative 1e-15 or so, and values with a probability below 2^-63 are
+never proposed.
 """
 
 import tensorflow as tf
@@ -32,10 +32,11 @@ def sample(
     """Returns independent draws from the discrete Gaussian distribution.
 
     Args:
-        scale: Parameter, which the standard deviation never exceeds, scalar
-            in [0, 2^40]. At 0 all draws are 0. As a tensor it is not checked.
-        shape: Shape of the draws.
-        seed: See `seeds.fresh`; must not be used again.
+        scale: The parameter of the distribution, a scalar in [0, 2^40], which
+            is not checked. The standard deviation is at most `scale`. At 0 all
+            draws are 0.
+        shape: The shape of the draws.
+        seed: A seed from `seeds.fresh`, which must not be used again.
         dtype: int32 or int64. Draws that do not fit wrap around.
 
     >>> draws = sample(3.0, [10_000], seeds.fresh(None))
@@ -66,9 +67,9 @@ def sample(
 def _discrete_laplace(
     scale: tf.Tensor, like: tf.Tensor, seed: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns signed geometric variables, and whether they count.
+    """Returns signed geometric variables, and which of them are valid.
 
-    Minus zero does not: zero would have twice its mass.
+    Minus zero is not valid: otherwise zero would have twice its mass.
     """
     words = seeds.words(like, seed)
     # Uniform in (0, 1], never 0, and as precise near 0 as float64 can be.

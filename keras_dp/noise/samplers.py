@@ -1,26 +1,28 @@
-"""Stateless TensorFlow samplers and distributions of the noise families.
+"""Samplers and distribution functions of the noise families, in TensorFlow.
 
-Draws are functions of 64-bit words of the seed's generator, written here
-because those of TensorFlow Probability leave the choice of the generator to
-TensorFlow, whose choices are not cryptographic and far slower under XLA on
-CPU, and because TensorFlow's normal variables stop at 5.7 standard deviations,
-whatever their dtype. Gaussian ones are drawn by `seeds.normals`.
+Draws are functions of random 64-bit words, from the generator of the seed. We
+do not use TensorFlow Probability for two reasons. It leaves the choice of the
+generator to TensorFlow, which takes one that is not cryptographic, and far
+slower under XLA on CPU. And TensorFlow's normal variables stop at 5.7 standard
+deviations, whatever their dtype. `seeds.normals` draws Gaussian noise.
 
-A word becomes a signed uniform variable `u`, `2^-64 <= |u| <= 1`. Its sign is
-that of the noise, and `|u|` the probability of noise of a larger size, so that
-each family is right far into its tails, in float32 too:
+A word becomes a signed uniform variable `u`, with `2^-64 <= |u| <= 1`. For most
+families, the sign of `u` is the sign of the noise, and `|u|` is the probability
+of noise of a larger size. So draws are right far into the tails, in float32
+too. For Student's t, `v` gives a radius, and a second uniform variable `w` the
+sign and an angle.
 
 | family | size from `v = abs(u)` | largest, at scale 1 |
 | --- | --- | --- |
 | Gaussian | `sqrt(-2 log v) cos(angle)` | 9.49 |
-| Student's t | `sqrt(df (v^(-2/df) - 1)) cos(angle)` | `sqrt(df) 2^(64/df)` |
+| Student's t | `sqrt(df (v^(-2/df) - 1)) sin(pi w/2)` | `sqrt(df) 2^(64/df)` |
 | Laplace | `-log v` | 44.4 |
 | Cauchy | `1 / tan(pi v / 2)` | 1.2e19 |
 | logistic | `log((2 - v) / v)` | 45.1 |
 | hyperbolic secant | `-log(tan(pi v / 4))` | 44.6 |
 | variance-gamma | a sum of Laplace variables | 44.4 `shape` |
 
-Larger noise has probability `2^-64`, 5.4e-20, and is never drawn.
+Larger noise has a probability of at most `2^-64`, 5.4e-20, and is never drawn.
 
 Source: Bailey (1994), "Polar generation of random variates with the
 t-distribution", Mathematics of Computation 62, for Student's t; the limit of
@@ -64,20 +66,25 @@ def sample(
 ) -> tf.Tensor:
     """Returns independent noise of the shape and dtype of `like`.
 
-    A family of one's own joins by `sample.register`.
+    `sample.register` adds a sampler for another family. The ledger stores the
+    families of this library only.
 
     Args:
-        noise: Its distribution, scale included.
-        like: float32 or float64.
-        seed: See `seeds.fresh`; must not be used again.
+        noise: The distribution of the noise, with its scale.
+        like: A tensor of float32 or float64.
+        seed: A seed from `seeds.fresh`, which must not be used again.
+
+    Raises:
+        TypeError: No sampler is registered for the family of `noise`.
 
     >>> from keras_dp.ledger.noise_families import LaplaceNoise
     >>> sample(LaplaceNoise(3.0), tf.zeros([2, 5]), seeds.fresh(None)).shape
     TensorShape([2, 5])
     """
     raise TypeError(
-        "`noise` must be of a family that can be drawn. "
-        f"Received: noise={noise!r}."
+        "`noise` must be of a family that has a sampler. "
+        f"Received: noise={noise!r}. Use a family of `keras_dp.ledger`, or "
+        "register a sampler with `samplers.sample.register`."
     )
 
 
@@ -85,12 +92,16 @@ def sample(
 def cdf(noise: ledger.NoiseDistribution, x: tf.Tensor) -> tf.Tensor:
     """Returns the probability of noise below `x`, as float64.
 
-    To within 1e-10, and much better except for Student's t and families of
-    others, which come from a table of their own `cdf`.
+    The error is at most 1e-10. For the families of this library it is much
+    smaller, except for Student's t, which is interpolated from a table, as is
+    every family without a registered function.
 
     Args:
-        noise: Its distribution, scale included.
-        x: Tensor of any shape, floating.
+        noise: The distribution of the noise, with its scale.
+        x: Floating-point tensor of any shape.
+
+    Returns:
+        float64, of the shape of `x`.
 
     >>> from keras_dp.ledger.noise_families import CauchyNoise
     >>> cdf(CauchyNoise(2.0), tf.constant([0.0, 2.0])).numpy().tolist()
@@ -175,7 +186,7 @@ def _(noise: VarianceGammaNoise, like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 
 def student_t(u: tf.Tensor, angle: tf.Tensor, df: float) -> tf.Tensor:
-    """Returns Student's t variables from two signed uniform ones each."""
+    """Returns Student's t variables, each from two signed uniform variables."""
     df = min(df, _MOST_DF)
     square = df * tf.math.expm1(-(2 / df) * tf.math.log(tf.abs(u)))
     return tf.sqrt(square) * tf.sin(0.5 * math.pi * angle)

@@ -1,15 +1,16 @@
-"""Seeds of the noise: values that are split on every use, and replaced.
+"""Seeds of the noise. A seed is used once, and then replaced.
 
-A seed is a tensor of int64. Its shape names its generator: `[4]` is a key of
-ChaCha20, the default, and `[2]` a seed of TensorFlow's Philox, which is not
-cryptographic. Seeds come from the operating system; a seed that the caller
-chooses counts only inside `reproducible()`, for tests, so that a second run
-with it has other noise. No seed is ever written to a file: whoever knows the
-seed can subtract the noise, and a restored seed would repeat it on other data.
+A seed is a tensor of int64. Its shape tells its generator: `[4]` is a key of
+ChaCha20, the default, and `[2]` is a seed of TensorFlow's Philox, which is not
+cryptographic. Seeds come from the operating system. A seed that the caller
+chooses has an effect only inside `reproducible()`, for tests: two runs with one
+seed would have the same noise. No seed is ever written to a file, for two
+reasons: whoever knows the seed can subtract the noise, and a restored seed
+would repeat the noise on other data.
 
-`streams` draws words and normal variables. A key of ChaCha20 is used once, for
-new keys, a draw, or both from different words, and then replaced: whoever
-learns a key learns nothing about earlier draws (fast key erasure).
+`streams` draws words and normal variables. A key of ChaCha20 is used once: for
+new keys, for a draw, or for both from different words. Then it is replaced. So
+somebody who learns a key learns nothing about earlier draws (fast key erasure).
 
 Source: Bernstein (2017), "Fast-key-erasure random-number generators",
 https://blog.cr.yp.to/20170723-random.html.
@@ -28,7 +29,7 @@ from keras_dp.noise import streams
 
 DEFAULT = streams.CHACHA20
 
-# A number of values; 16 of float32 are 64 bytes.
+# In values: 16 values of float32 are 64 bytes.
 _ALIGNMENT = 16
 
 _generator: contextvars.ContextVar[str] = contextvars.ContextVar(
@@ -38,7 +39,13 @@ _generator: contextvars.ContextVar[str] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def drawing_with(generator: str) -> Iterator[None]:
-    """Makes `fresh` return seeds of a generator, "chacha20" or "philox".
+    """Makes `fresh` return seeds of one generator, inside a `with` block.
+
+    Args:
+        generator: "chacha20" or "philox".
+
+    Raises:
+        ValueError: `generator` is unknown.
 
     >>> with drawing_with("philox"):
     ...     fresh(None).shape
@@ -57,16 +64,23 @@ def drawing_with(generator: str) -> Iterator[None]:
 
 
 def fresh(seed: int | None) -> tf.Tensor:
-    """Returns a seed of int64, from the operating system by default.
+    """Returns a new seed, from the operating system by default.
 
     Args:
-        seed: Inside `reproducible()` the only thing that the result depends
-            on. Anywhere else it has no effect: two runs that choose one seed
-            must not have the same noise.
+        seed: An integer >= 0. Inside `reproducible()`, the result depends only
+            on it and on the generator. Anywhere else it has no effect: two runs
+            that choose the same seed must not have the same noise.
+
+    Returns:
+        int64, of shape `[4]` for ChaCha20 and `[2]` for Philox.
 
     Raises:
-        RuntimeError: One from the operating system is asked for in a
-            `tf.function`, which would keep it and draw the same at every call.
+        RuntimeError: A seed of the operating system is asked for inside a
+            `tf.function`, which would use the same seed in every call.
+        ValueError: `seed` is negative.
+
+    >>> fresh(None).shape
+    TensorShape([4])
     """
     length = streams.LENGTHS[_generator.get()]
     if seed is not None:
@@ -80,7 +94,7 @@ def fresh(seed: int | None) -> tf.Tensor:
 
 
 def fresh_id() -> tf.Tensor:
-    """Returns 128 random bits as int64 `[2]`, which are no secret."""
+    """Returns a random id of 128 bits, int64 `[2]`, which is no secret."""
     _check_eager()
     words = [secrets.randbits(64) - 2**63 for _ in range(2)]
     return tf.constant(words, tf.int64)
@@ -96,7 +110,7 @@ def _check_eager() -> None:
 
 
 def children(seed: int | None, count: int) -> list[int | None]:
-    """Returns `count` independent arguments for `fresh`, `None` from `None`."""
+    """Returns `count` independent arguments for `fresh`; `None`s for `None`."""
     if seed is None:
         return [None] * count
     _check.integer_at_least(0, seed=seed)
@@ -105,7 +119,12 @@ def children(seed: int | None, count: int) -> list[int | None]:
 
 
 def split(seed: tf.Tensor, count: int) -> list[tf.Tensor]:
-    """Returns `count` new seeds; the argument must not be used again."""
+    """Returns `count` new seeds made from a seed.
+
+    Args:
+        seed: A seed from `fresh`, which must not be used again.
+        count: The number of new seeds.
+    """
     generator = streams.generator_of(seed)
     if generator == streams.PHILOX:
         return tf.unstack(tf.random.split(seed, num=count, alg=streams.PHILOX))
@@ -118,9 +137,9 @@ def normal(like: tf.Tensor, seed: tf.Tensor, stddev: tf.Tensor) -> tf.Tensor:
     """Returns Gaussian noise of the shape and dtype of `like`.
 
     Args:
-        like: float32 or float64.
-        seed: See `fresh`; must not be used again.
-        stddev: Scalar, >= 0.
+        like: A tensor of float32 or float64.
+        seed: A seed from `fresh`, which must not be used again.
+        stddev: Standard deviation of the noise, scalar, >= 0.
     """
     (noise,) = normals([like], seed, stddev)
     return noise
@@ -131,14 +150,14 @@ def normals(
 ) -> list[tf.Tensor]:
     """Returns independent Gaussian noise for each leaf, all drawn at once.
 
-    Up to 9.49 standard deviations; see `box_muller`. TensorFlow's normal
-    variables stop at 5.7: beyond, an accountant would count on noise that is
-    never drawn.
+    Noise reaches up to 9.49 standard deviations; see `box_muller`. TensorFlow's
+    normal variables stop at 5.7, but an accountant counts on the noise beyond.
 
     Args:
-        leaves: float32 or float64, of any shapes.
-        seed: See `fresh`; must not be used again.
-        stddev: Scalar, >= 0, of the noise on every coordinate.
+        leaves: Tensors of float32 or float64, of any shapes.
+        seed: A seed from `fresh`, which must not be used again.
+        stddev: Standard deviation of the noise on every coordinate, scalar,
+            >= 0.
 
     >>> like = [tf.zeros([2, 3]), tf.zeros([5])]
     >>> one, two = normals(like, fresh(None), 4.0)
@@ -162,11 +181,11 @@ def normals_and_seed(
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
     """Returns Gaussian noise as `normals` does, and the seed of the next draw.
 
-    Drawing both at once takes one call of a kernel, where it can be done.
+    ChaCha20 draws both at once for leaves of float32, which is faster.
 
     Args:
         leaves: See `normals`.
-        seed: See `fresh`; must not be used again.
+        seed: A seed from `fresh`, which must not be used again.
         stddev: See `normals`.
     """
     kinds = {leaf.dtype for leaf in leaves}
@@ -180,7 +199,7 @@ def normals_and_seed(
 
 
 def _space(leaves: Sequence[tf.Tensor]) -> int | tf.Tensor:
-    """Returns how many values are drawn for leaves."""
+    """Returns the number of values to draw for all leaves."""
     return sum(_aligned(_size(leaf)) for leaf in leaves)
 
 
@@ -203,14 +222,14 @@ def _parts(drawn: tf.Tensor, leaves: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def words(like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Returns uniform int64 of the shape of `like`, of all 64 bits."""
+    """Returns uniform random int64 of the shape of `like`, of all 64 bits."""
     return tf.reshape(streams.words(_size(like), seed), tf.shape(like))
 
 
 def signed_uniform(like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Returns uniform variables in [-1, 1], never 0, symmetric about it.
+    """Returns uniform variables in [-1, 1], symmetric about 0 and never 0.
 
-    Floats keep all their digits near 0, where the noise is large.
+    Near 0, where the noise becomes large, they keep all digits of a float.
     """
     half = tf.constant(0.5, like.dtype)
     return (tf.cast(words(like, seed), like.dtype) + half) * 2.0**-63

@@ -1,16 +1,16 @@
 """Words and normal variables of a seed, drawn in pieces that XLA compiles.
 
-A seed is a tensor of int64. Its shape names its generator: `[4]` is the 256-bit
-key of ChaCha20, `[2]` a seed of Philox. It is used for one draw.
+A seed is a tensor of int64. Its shape tells its generator: `[4]` is the 256-bit
+key of ChaCha20, and `[2]` is a seed of Philox. A seed is used for one draw.
 
-A draw is cut into pieces of equal shape: a piece is compiled once, pieces run
-on several cores where the caller is not compiled as a whole, and in a loop
-where it is. Blocks of ChaCha20 are never drawn twice: the number of a piece is
-the high half of the numbers of its blocks, and the last word of the nonce says
-what they are used for. A piece has at most `2^32` blocks.
+A draw is cut into pieces of equal shape, so that XLA compiles one piece once.
+The pieces run on several cores, or in a loop if the caller is compiled as a
+whole. No block of ChaCha20 is drawn twice: the number of the piece is the high
+half of the numbers of its blocks, and the last word of the nonce is different
+for each use. A piece has at most `2^32` blocks.
 
-Fifteen of the 16 words of a block make normal variables. The last words of the
-first blocks are the seed of the next draw: noise and seed take one call.
+Fifteen of the 16 words of a block make normal variables. The sixteenth words of
+the first blocks are the seed of the next draw. So one call draws both.
 """
 
 import functools
@@ -73,13 +73,17 @@ _SLOW = (
 
 
 def generator_of(seed: tf.Tensor) -> str:
-    """Returns the generator that a seed is of."""
+    """Returns the name of a seed's generator, which its shape tells.
+
+    Raises:
+        ValueError: `seed` has another shape than `[4]` or `[2]`.
+    """
     for name, length in LENGTHS.items():
         if seed.shape.as_list() == [length]:
             return name
     raise ValueError(
         "`seed` must be of shape [4], for ChaCha20, or [2], for Philox. "
-        f"Received: seed of shape {seed.shape}."
+        f"Received: a seed of shape {seed.shape}. Use `seeds.fresh`."
     )
 
 
@@ -121,10 +125,10 @@ def normals_and_seed(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns `[count]` normal variables, and the seed of the next draw.
 
-    Guarantee: no word of the key stream is part of both.
+    Guarantee: the variables and the new seed are made from different words.
 
     Args:
-        count: How many.
+        count: The number of variables.
         seed: A seed of ChaCha20, which must not be used again.
         stddev: Scalar float32.
     """
@@ -178,18 +182,20 @@ def _in_pieces(
     spec: Callable[[int], Any],
     least: int = 1,
 ) -> Any:
-    """Returns what is drawn in pieces, which hold `count` values in all.
+    """Draws at least `count` values, in pieces of equal shape.
 
     Args:
-        draw: Returns a piece of so many lanes, a tensor or a tuple of them.
-        starts: Returns, for so many pieces, what tells `draw` them apart.
-        count: Number of values.
-        each: Values of a lane.
-        spec: Returns the specs of a piece of so many lanes.
-        least: The fewest lanes of a piece.
+        draw: Draws one piece: takes its number of lanes and its start, and
+            returns a tensor or a tuple of tensors.
+        starts: Takes the number of pieces, and returns the start of each, all
+            different.
+        count: The number of values.
+        each: The number of values in one lane.
+        spec: Takes a number of lanes, and returns the specs of such a piece.
+        least: The smallest number of lanes of a piece.
 
     Returns:
-        As `draw`, with the pieces along the first axis.
+        The results of `draw`, with the pieces along a new first axis.
     """
     lanes = _SIZES[-1]
     if tf.is_tensor(count):
@@ -215,10 +221,10 @@ def _in_pieces(
 def _compiled(
     piece: Callable[..., tf.Tensor], *configuration: Any
 ) -> Callable[..., tf.Tensor]:
-    """Returns a piece that XLA compiles once for all graphs that draw it.
+    """Returns a function for one piece, which XLA compiles once for all graphs.
 
-    XLA compiles a function that is called eagerly apart from one that is called
-    in a graph: so there is always a graph around it.
+    XLA would compile it twice if it were called both eagerly and in a graph. So
+    it is always called in a graph.
     """
     core = tf.function(
         functools.partial(piece, *configuration),
@@ -233,19 +239,19 @@ def _compiled(
 
 
 class _Piece(NamedTuple):
-    """How a piece of ChaCha20 is drawn: by a kernel, or portably.
+    """Two ways to draw a piece of ChaCha20: by a kernel, or portably.
 
-    Either way it is `[rows, lanes]` of uint32.
+    Both draw `[rows, lanes]` of uint32.
 
     Attributes:
-        scalars: Returns what all lanes of the kernel share, of the seed, the
-            number of the piece, and the last argument. There are as many as
-            rows.
+        scalars: Takes the seed, the number of the piece and the last argument,
+            and returns the scalars that all lanes of the kernel share; as many
+            as there are rows.
         body: The formula of the kernel.
-        portable: Draws the rows with ordinary operations.
-        floats: How many of the first rows hold the bits of float32.
-        last: An argument that the kernel is tried with.
-        kind: Its dtype.
+        portable: Draws the rows with ordinary TensorFlow operations.
+        floats: The number of rows, from the first on, that hold float32 bits.
+        last: A last argument, for the test of the kernel.
+        kind: The dtype of the last argument.
     """
 
     scalars: Callable[..., Sequence[tf.Tensor]]
@@ -327,7 +333,7 @@ def _philox_piece(lanes: int, seed: tf.Tensor, stddev: tf.Tensor) -> tf.Tensor:
 
 
 def _normals_of(arithmetic: Arithmetic, block: Sequence[Lanes]) -> list[Lanes]:
-    """Returns 10 normal variables of 16 words, of which the last is unused."""
+    """Returns 10 normal variables from 15 of 16 words; the last is not used."""
     each = box_muller.WORDS_OF_PAIR
     return [
         value
@@ -387,7 +393,7 @@ def _normal_body(
 
 
 def _portable_block(lanes: int, state: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Returns blocks `[lanes]` with the operations that every device has."""
+    """Returns blocks `[lanes]`, by operations that every device has."""
     numbers = tf.cast(tf.range(lanes), tf.uint32)
     first = [tf.broadcast_to(word, [lanes]) for word in state]
     first[chacha20.COUNTER] += numbers
@@ -412,12 +418,12 @@ _NORMAL_PIECE = _Piece(
 @functools.cache
 @tf.autograph.experimental.do_not_convert
 def _is_trusted(piece: _Piece, lanes: int) -> bool:
-    """Returns whether a kernel of so many lanes computes what it should.
+    """Returns whether a kernel computes what it should, for a number of lanes.
 
-    Once a process, and before it draws anything, a kernel computes a piece that
-    ordinary operations compute too. If it cannot be run, or the two differ, a
-    warning is logged, and the ordinary operations draw everything. On a machine
-    with an accelerator they do so anyway.
+    Once in each process, before the kernel draws anything, its result for one
+    piece is compared with that of ordinary operations. If it cannot be run, or
+    the two differ, a warning is logged, and ordinary operations draw
+    everything. On a machine with an accelerator, these always do.
     """
     if any(d.device_type != "CPU" for d in tf.config.list_physical_devices()):
         return False

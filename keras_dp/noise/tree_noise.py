@@ -1,19 +1,21 @@
-"""The noise of prefix sums that are made of the nodes of a binary tree.
+"""The noise of prefix sums, made of the nodes of a binary tree.
 
-The rounds are the leaves. The sum of the first `t` rounds is the sum of the
-nodes that the binary digits of `t` name: for each digit that is one, the block
-of `2^level` rounds that ends there. Each node has noise of its own, drawn once.
+A prefix sum is the sum of the first `t` rounds. The rounds are the leaves of
+the tree. A node of level `l` holds the sum of a block of `2^l` rounds, plus
+noise that is drawn once for this node. The binary digits of `t` say which nodes
+add up to the first `t` rounds: one node for each digit that is one.
 
-| | noise of a node of level `l` | its variance |
+| | noise of a node of level `l` | variance |
 | --- | --- | --- |
 | plain | its own | 1 |
-| efficient | the best mean of its own and that of its descendants | below |
+| efficient | the best mean of its own and its descendants' | `1 / (2 - 2^-l)` |
 
-A node's sum is also the sum over its descendants of any level below. Of level
-`l - k` there are `2^k`, whose sum has variance `2^k`; weighted by `2^-k`, over
-the sum of the weights, the mean of all levels has the least variance,
-`1 / (2 - 2^-l)`. Sums from above a node or from later rounds are not used: they
-are not known when a prefix is released.
+The efficient noise uses that the sum of a node is also the sum of its
+descendants on any lower level. On level `l - k` there are `2^k` descendants,
+and the noise of their sum has variance `2^k`. The mean over all levels with
+weights proportional to `2^-k` has the least variance, `1 / (2 - 2^-l)`. Nodes
+above, and nodes of later rounds, are not used: they are not known when the
+prefix sum is released.
 
 Only one node per level is kept: the latest complete block that is the left
 child of its parent, or the root so far.
@@ -31,7 +33,7 @@ import tensorflow as tf
 
 from keras_dp.noise import seeds
 
-# Draws the noise of one node, a tensor per leaf of a record, from a seed.
+# Draws the noise of one node from a seed: a tensor for each leaf of a record.
 NodeNoise = Callable[[tf.Tensor], list[tf.Tensor]]
 
 
@@ -39,10 +41,11 @@ class TreeNoise(NamedTuple):
     """The noise of a tree after some rounds.
 
     Attributes:
-        step: Rounds so far, scalar int64.
-        levels: For each leaf of a record, the unscaled noise of the node of
-            each level, `[max_levels, ...]`.
-        seed: See `seeds.fresh`, for the nodes to come.
+        step: The number of rounds so far, scalar int64.
+        levels: For each leaf of a record, the noise of the node that is kept on
+            each level, `[max_levels, ...]`, before it is divided by the sum of
+            the weights.
+        seed: The seed for the next nodes; see `seeds.fresh`.
     """
 
     step: tf.Tensor
@@ -57,8 +60,9 @@ def initial(
 
     Args:
         like: Tensors of the shapes and dtypes of one record.
-        max_levels: The tree has less than `2^max_levels` rounds.
-        seed: See `seeds.fresh`; must not be used again.
+        max_levels: The number of levels. The tree has at most
+            `2^max_levels - 1` rounds.
+        seed: A seed from `seeds.fresh`, which must not be used again.
     """
     return TreeNoise(
         step=tf.constant(0, tf.int64),
@@ -70,15 +74,15 @@ def initial(
 def following(
     noise: TreeNoise, draw: NodeNoise, *, is_efficient: bool
 ) -> tuple[list[tf.Tensor], TreeNoise]:
-    """Returns the noise of the next prefix sum, and the tree with its leaf.
+    """Returns the noise of the next prefix sum, and the tree after this round.
 
-    Beyond what the tree can hold the noise is NaN, so that nothing is released
-    that is not protected.
+    After `2^max_levels - 1` rounds the noise is NaN, so that nothing is
+    released without protection.
 
     Args:
         noise: The tree before the round.
         draw: Draws the noise of one node from a seed.
-        is_efficient: Whether descendants are used.
+        is_efficient: Whether the noise of descendants is used.
     """
     max_levels = noise.levels[0].shape[0]
     step = noise.step + 1
@@ -140,7 +144,7 @@ def _merged(
 def _weighted(levels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
     """Returns the weighted sum over levels.
 
-    It is no matrix product, which GPUs would round to 10 bits.
+    It does not use a matrix product, which GPUs would round to 10 bits.
     """
     weights = tf.cast(weights, levels.dtype)
     along = [levels.shape[0]] + [1] * (levels.shape.rank - 1)
