@@ -1,7 +1,7 @@
-"""Accountants that replay a ledger. NumPy and SciPy only.
+"""Accountants, which turn a ledger into a guarantee, with NumPy and SciPy only.
 
-The functions of `keras_dp.planning` are found here too. They are imported when
-they are first used, because planning stands above the accountants.
+The functions of `keras_dp.planning` are available here too. They are imported
+when they are first used, because planning itself imports the accountants.
 """
 
 import importlib

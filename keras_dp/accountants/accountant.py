@@ -1,4 +1,4 @@
-"""The contract of every accountant."""
+"""The base class of accountants, with the contract that they all keep."""
 
 import abc
 from typing import ClassVar
@@ -21,30 +21,31 @@ _LEAST_DELTA = 5e-324
 
 
 class Accountant(abc.ABC):
-    """Turns a ledger into a guarantee. Implementations hold no state.
+    """Turns a ledger into a guarantee. An accountant holds no state.
 
-    Guarantee: the composed releases of the ledger are
+    Guarantee: all releases of the ledger together are
     `(epsilon(ledger, delta=delta), delta)`-differentially private, and
-    `(epsilon, delta(ledger, epsilon=epsilon))`-differentially private, for
-    the adjacency relation `neighbours`; without one, for the strongest that
-    all rounds support, which `strongest_neighbours` names. Both numbers are
-    upper bounds; floating-point errors are rounded up. If `is_bound` is false,
-    the guarantee does not hold: the numbers are approximations, which can be
-    too small.
+    `(epsilon, delta(ledger, epsilon=epsilon))`-differentially private. This
+    holds for the adjacency relation `neighbours`; if none is given, for the
+    strongest one that all rounds support, which `strongest_neighbours` returns.
+    Both numbers are upper bounds, and floating-point errors are rounded up. If
+    `is_bound` is false, the guarantee does not hold: the numbers are
+    approximations, which can be too small.
 
     | Ledger | `epsilon` | `delta` |
     | --- | --- | --- |
-    | nothing released | 0 | 0 |
-    | a bare sum | `inf`, 0 at `delta=1` | 1 |
-    | anything else at `delta=0` | `inf` | |
+    | without a release | 0 | 0 |
+    | with a sum without noise | `inf`; 0 at `delta=1` | 1 |
+    | any other at `delta=0` | `inf` | |
 
-    The slack of a ledger (see `mechanisms.Slack`) is the same for all: it is
-    taken from delta before the mechanisms are bounded, and epsilon is `inf` if
-    nothing is left.
+    Slack is a part of delta that some rounds take (see `mechanisms.Slack`).
+    All accountants treat it in the same way: it is subtracted from delta before
+    the mechanisms are bounded, and epsilon is `inf` if nothing is left.
 
     Attributes:
-        name: The accountant's name in reports.
-        mechanisms: The kinds of mechanism it has a bound for, beside slack.
+        name: The name of the accountant in reports.
+        mechanisms: The kinds of mechanism that the accountant has a bound for,
+            besides slack.
         is_bound: Whether the guarantee holds.
     """
 
@@ -60,18 +61,18 @@ class Accountant(abc.ABC):
         delta: float,
         neighbours: Neighbours | None = None,
     ) -> float:
-        """Returns an upper bound on epsilon, `inf` if there is none.
+        """Returns an upper bound on epsilon; `inf` if no finite one holds.
 
         Args:
-            ledger: An object with `rounds`, or the pairs (Round, count).
+            ledger: A ledger, a run, or pairs of a Round and its count.
             delta: In [0, 1].
             neighbours: The adjacency relation; by default the strongest that
                 all rounds support.
 
         Raises:
-            UnsupportedEventError: A round has no sound bound in this
-                accountant under `neighbours`. Never falls back to a guess.
-            ValueError: `delta` or `neighbours` is not a possible one.
+            UnsupportedEventError: This accountant has no sound bound for a
+                round under `neighbours`. It never guesses.
+            ValueError: `delta` is not in [0, 1], or `neighbours` is unknown.
         """
         check_delta(delta)
         return self.epsilon_of(self.normalized(ledger, neighbours), delta)
@@ -83,18 +84,19 @@ class Accountant(abc.ABC):
         epsilon: float,
         neighbours: Neighbours | None = None,
     ) -> float:
-        """Returns an upper bound on delta, 1 if there is none.
+        """Returns an upper bound on delta; 1 if no smaller one holds.
 
         Args:
-            ledger: An object with `rounds`, or the pairs (Round, count).
+            ledger: A ledger, a run, or pairs of a Round and its count.
             epsilon: Finite and >= 0.
             neighbours: The adjacency relation; by default the strongest that
                 all rounds support.
 
         Raises:
-            UnsupportedEventError: A round has no sound bound in this
-                accountant under `neighbours`. Never falls back to a guess.
-            ValueError: `epsilon` or `neighbours` is not a possible one.
+            UnsupportedEventError: This accountant has no sound bound for a
+                round under `neighbours`. It never guesses.
+            ValueError: `epsilon` is negative or not finite, or `neighbours` is
+                unknown.
         """
         _check.finite_non_negative(epsilon=epsilon)
         return self.delta_of(self.normalized(ledger, neighbours), epsilon)
@@ -105,7 +107,13 @@ class Accountant(abc.ABC):
         *,
         neighbours: Neighbours | None = None,
     ) -> bool:
-        """Returns whether there is a bound for every round of `ledger`."""
+        """Returns whether this accountant has a bound for every round.
+
+        Args:
+            ledger: A ledger, a run, or pairs of a Round and its count.
+            neighbours: The adjacency relation; by default the strongest that
+                all rounds support.
+        """
         try:
             self.normalized(ledger, neighbours)
         except UnsupportedEventError:
@@ -116,28 +124,40 @@ class Accountant(abc.ABC):
     def _epsilon(
         self, rounds: tuple[CountedMechanism, ...], delta: float
     ) -> float:
-        """Returns the bound for rounds without slack, `delta` in (0, 1)."""
+        """Returns the bound for rounds without slack, for a delta in (0, 1)."""
 
     @abc.abstractmethod
     def _delta(
         self, rounds: tuple[CountedMechanism, ...], epsilon: float
     ) -> float:
-        """Returns the bound for rounds without slack, epsilon finite."""
+        """Returns the bound for rounds without slack, for a finite epsilon."""
 
     def normalized(
         self, ledger: LedgerLike, neighbours: Neighbours | None
     ) -> tuple[CountedMechanism, ...]:
-        """Returns the mechanisms of a ledger, for each of which is a bound.
+        """Returns the mechanisms of a ledger, with a count for each.
+
+        Args:
+            ledger: A ledger, a run, or pairs of a Round and its count.
+            neighbours: The adjacency relation; `None` for the strongest that
+                all rounds support.
 
         Raises:
-            UnsupportedEventError: There is none for one of them.
+            UnsupportedEventError: This accountant has no bound for one of them.
         """
         rounds = normalize(ledger, neighbours)
         self.check_supported(rounds)
         return rounds
 
     def check_supported(self, rounds: tuple[CountedMechanism, ...]) -> None:
-        """Raises unless there is a bound for each of the normalized rounds."""
+        """Raises unless this accountant has a bound for every mechanism.
+
+        Args:
+            rounds: The result of `normalized`.
+
+        Raises:
+            UnsupportedEventError: It has no bound for one of them.
+        """
         for mechanism, _ in rounds:
             kind = type(mechanism)
             if kind not in self.mechanisms and not issubclass(kind, SLACK):
@@ -155,7 +175,11 @@ class Accountant(abc.ABC):
                 )
 
     def supports(self, rounds: tuple[CountedMechanism, ...]) -> bool:
-        """Returns whether there is a bound for each of the rounds."""
+        """Returns whether this accountant has a bound for every mechanism.
+
+        Args:
+            rounds: Mechanisms with their counts.
+        """
         try:
             self.check_supported(rounds)
         except UnsupportedEventError:
@@ -165,7 +189,13 @@ class Accountant(abc.ABC):
     def epsilon_of(
         self, rounds: tuple[CountedMechanism, ...], delta: float
     ) -> float:
-        """Returns `epsilon` of rounds that `check_supported` accepts."""
+        """Returns the bound on epsilon for rounds that are normalized already.
+
+        Args:
+            rounds: Mechanisms with their counts, which `check_supported`
+                accepts.
+            delta: In [0, 1].
+        """
         if not rounds or delta == 1:
             return 0.0
         if delta == 0 or has_bare_sum(rounds):
@@ -180,7 +210,13 @@ class Accountant(abc.ABC):
     def delta_of(
         self, rounds: tuple[CountedMechanism, ...], epsilon: float
     ) -> float:
-        """Returns `delta` of rounds that `check_supported` accepts."""
+        """Returns the bound on delta for rounds that are normalized already.
+
+        Args:
+            rounds: Mechanisms with their counts, which `check_supported`
+                accepts.
+            epsilon: Finite and >= 0.
+        """
         if not rounds:
             return 0.0
         if has_bare_sum(rounds):

@@ -17,18 +17,22 @@ from keras_dp.accountants.normalize.mechanisms import (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AnalyticGaussian(Accountant):
-    """Exact for Gaussian sums over full and disjoint batches, and for trees.
+    """Accounts exactly for Gaussian sums without amplification by sampling.
+
+    These are sums over all records or disjoint batches, and trees.
 
     Guarantee: rounds with noise multipliers `z_i` compose to one Gaussian
-    release of sensitivity `mu = sqrt(sum_i 1/z_i^2)` in noise stddevs, whose
-    least `delta` is `Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)`. The
-    result is that value, computed to about 1e-12 and rounded up. Rounds that
-    are amplified by sampling raise, and so do those with noise that is not
-    normal, the discrete Gaussian included.
+    release whose sensitivity, divided by the stddev of its noise, is
+    `mu = sqrt(sum_i 1/z_i^2)`. The least `delta` for `epsilon = e` is
+    `Phi(mu/2 - e/mu) - exp(e) Phi(-mu/2 - e/mu)`, with Phi the normal
+    distribution function. The result is that value, computed to about 1e-12 and
+    rounded up. Other rounds are refused: those with amplification by sampling,
+    and those whose noise is not normal, such as the discrete Gaussian.
 
     Source: Balle and Wang (2018), arXiv:1805.06530v2, Theorem 8; composition
     by Dong, Roth, Su (2019), arXiv:1905.02383v3, Corollary 3.3. We differ in
-    working with logs of Mills ratios, down to any delta a float holds.
+    computing with logarithms of Mills ratios, which is accurate for every delta
+    that a float holds.
 
     >>> from keras_dp.ledger import FullDataset, GaussianSum, Round
     >>> release = Round(FullDataset(), (GaussianSum("all", 1.0, 2.0),))
@@ -60,7 +64,7 @@ class AnalyticGaussian(Accountant):
 
 
 def _sensitivity(rounds: tuple[CountedMechanism, ...]) -> float:
-    """Returns `mu` of all rounds, in noise stddevs."""
+    """Returns `mu` of all rounds together; see `AnalyticGaussian`."""
     parts = [
         math.sqrt(count) / mechanism.noise_multiplier
         for mechanism, count in rounds

@@ -1,4 +1,4 @@
-"""Arrays of the accountants, and functions of them that NumPy lacks."""
+"""Array types of the accountants, and a function that NumPy lacks."""
 
 from typing import Any, TypeAlias
 
@@ -24,8 +24,9 @@ _SMALL_SIZE = -0.75
 def log1p(z: Points) -> Points:
     """Returns `log(1 + z)`, the principal branch for complex numbers.
 
-    Relatively precise where `z` is small, and where `1 + z` is; NumPy's
-    function is not if `z` is complex. The log of 0 is -750 there.
+    The relative error is small, also where `z` or `1 + z` is near 0; NumPy's
+    function is not as accurate for complex numbers. For complex numbers, the
+    log of 0 is -750.
 
     >>> log1p(np.array([1e-20 + 1e-20j])).tolist()
     [(1e-20+1e-20j)]

@@ -1,4 +1,4 @@
-"""Which accountants have a bound for a ledger."""
+"""The accountants that can replay a given ledger."""
 
 from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.analytic_gaussian import AnalyticGaussian
@@ -28,16 +28,19 @@ def available_accountants(
 ) -> tuple[Accountant, ...]:
     """Returns the accountants that can replay `ledger`, the tightest first.
 
-    `is_bound` of each says whether its result is a guarantee. Accountants
-    without that are at the end.
+    The attribute `is_bound` of an accountant says whether its result is a
+    guarantee. Accountants whose result is an approximation come last.
 
     Args:
-        ledger: An object with `rounds`, or the pairs (Round, count).
+        ledger: A ledger, a run, or pairs of a Round and its count.
         neighbours: The adjacency relation; by default the strongest that
             all rounds support.
 
     Returns:
-        Empty if a round has no sound bound under `neighbours`.
+        The accountants; empty if none has a sound bound for every round.
+
+    Raises:
+        ValueError: `neighbours` is unknown.
 
     >>> from keras_dp.ledger import GaussianSum, PoissonSampling, Round
     >>> step = Round(PoissonSampling(0.01), (GaussianSum("all", 1.0, 4.0),))

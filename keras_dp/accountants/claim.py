@@ -1,4 +1,4 @@
-"""The one line about a ledger that can be published."""
+"""Claims: an epsilon with everything that it depends on, ready to publish."""
 
 import dataclasses
 import math
@@ -20,16 +20,17 @@ from keras_dp.errors import UnsupportedEventError
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Claim:
-    """An upper bound on epsilon, with all that it depends on.
+    """An upper bound on epsilon, with everything that it depends on.
 
     Attributes:
-        epsilon: `inf` if no accountant has a bound.
-        delta: At which epsilon is given.
-        neighbours: The adjacency relation; `None` if no relation is supported
-            by all rounds.
-        accountant: Name of the accountant; `None` if none has a bound.
-        is_bound: Whether epsilon is a guarantee; else an approximation.
-        group_size: How many records epsilon protects together.
+        epsilon: The bound; `inf` if no accountant has one.
+        delta: The delta that belongs to `epsilon`.
+        neighbours: The adjacency relation; `None` if all rounds support no
+            common one.
+        accountant: The name of the accountant; `None` if none has a bound.
+        is_bound: Whether `epsilon` is a guarantee; otherwise it is an
+            approximation.
+        group_size: The number of records that `epsilon` protects together.
     """
 
     epsilon: float
@@ -40,7 +41,7 @@ class Claim:
     group_size: int = 1
 
     def sentence(self, unit: str) -> str:
-        """Returns the line to publish; epsilon is rounded up.
+        """Returns the claim as a sentence to publish, with epsilon rounded up.
 
         Args:
             unit: The privacy unit, such as "patient".
@@ -74,18 +75,22 @@ def claim(
     neighbours: Neighbours | None = None,
     group_size: int = 1,
 ) -> Claim:
-    """Returns the epsilon of a ledger by the tightest accountant.
+    """Returns the epsilon of a ledger, by the tightest accountant.
 
     Args:
-        ledger: An object with `rounds`, or the pairs (Round, count).
+        ledger: A ledger, a run, or pairs of a Round and its count.
         delta: In [0, 1].
-        accountant: The tightest that can replay the ledger by default.
+        accountant: The accountant; by default the tightest one that can replay
+            the ledger.
         neighbours: The adjacency relation; by default the strongest that
             all rounds support.
-        group_size: How many records one unit has at most, >= 1.
+        group_size: The largest number of records that one unit has, >= 1.
 
     Returns:
-        An epsilon of `inf` if there is no bound, whatever the reason.
+        The claim. If a round has no sound bound, its epsilon is `inf`.
+
+    Raises:
+        ValueError: `delta` is not in [0, 1], or `neighbours` is unknown.
 
     >>> from keras_dp.ledger import GaussianSum, PoissonSampling, Round
     >>> step = Round(PoissonSampling(0.01), (GaussianSum("all", 1.0, 4.0),))
@@ -118,6 +123,6 @@ def claim(
 
 
 def rounded_up(value: float) -> str:
-    """Returns four decimals that are not below `value`."""
+    """Returns `value` with four decimals, rounded up."""
     text = f"{value:.4f}"
     return text if float(text) >= value else f"{value + 1e-4:.4f}"

@@ -1,4 +1,4 @@
-"""The tight accountant: certified bounds from privacy loss distributions."""
+"""The tightest accountant: certified bounds by privacy loss distributions."""
 
 import dataclasses
 import math
@@ -67,15 +67,19 @@ class _Interval(NamedTuple):
 
 
 class Bounds(_Interval):
-    """A number that lies between two: a pair, with a note.
+    """A lower and an upper bound on a number: a pair, with a note.
 
     Attributes:
-        lower: At most the number.
-        upper: At least the number.
-        method: Which method gave the upper one: "closed form", "line
-            integral", "convolution of likelihood ratios", or, where the noise
-            is out of reach of these, "Rényi divergence" or "Chernoff bound by
-            moments".
+        lower: The lower bound.
+        upper: The upper bound.
+        method: The method that gave the upper bound: "closed form", "line
+            integral", or "convolution of likelihood ratios"; or "Rényi
+            divergence" or "Chernoff bound by moments", if the others do not
+            apply or give a larger bound. A remark in parentheses may follow.
+
+    >>> bounds = Bounds(1.0, 1.5)
+    >>> bounds.upper - bounds.lower
+    0.5
     """
 
     method: str
@@ -83,7 +87,7 @@ class Bounds(_Interval):
     def __new__(
         cls, lower: float, upper: float, method: str = choose.CLOSED_FORM
     ) -> Self:
-        """Returns the bounds."""
+        """Returns the pair of bounds."""
         found = super().__new__(cls, lower, upper)
         found.method = method
         return found
@@ -93,10 +97,13 @@ class Bounds(_Interval):
 class Fourier(Accountant):
     """Composes privacy loss distributions (PLD), with certified bounds.
 
-    Guarantee: `epsilon_bounds` and `delta_bounds` contain the least epsilon
-    and delta for which the ledger is private, up to the error of the float64
-    functions they are computed with, for which a margin of a few units is
-    added. `epsilon` and `delta` are the upper ones.
+    Guarantee: `epsilon_bounds` contains the least epsilon for which the ledger
+    is `(epsilon, delta)`-private, and `delta_bounds` the least delta. The
+    functions of float64 that compute them are not exact; a margin for their
+    error is added. `epsilon` and `delta` return the upper bounds.
+
+    The table says how far apart the bounds are. "Exact" bounds are both for the
+    same dominating pair of distributions.
 
     | Rounds | Lower and upper bound |
     | --- | --- |
@@ -104,29 +111,31 @@ class Fourier(Accountant):
     | Poisson, one record more or less, or zero | exact, both directions |
     | Poisson, one record replaced | exact (see `mechanisms`) |
     | Poisson, a group of records | exact, both directions |
-    | random allocation, one record more or less | mostly a percent apart |
-    | with several batches a record | mostly a tenth apart |
-    | fixed size, one record replaced | what an attack reaches, and a bound |
+    | random allocation, one record more or less | mostly 1 % apart |
+    | the same, several batches for each record | mostly 10 % apart |
+    | fixed size, one record replaced | an attack, and a bound |
     | encoded, noise that is not Gaussian | none: use `RDP` |
 
-    Bounds of "exact" rounds are at most `relative_width` of epsilon, or of the
-    logarithm of delta, apart, unless epsilon is next to 0. Rounds that hardly
-    sample are the hardest, where a few large losses decide: there it can be
-    1e-6, and some 1e-5 for a delta of 1e-10. `Bounds.method` says which method
-    gave the upper bound.
+    "Exact" bounds are apart by at most the share `relative_width` of epsilon,
+    or of the logarithm of delta, unless epsilon is next to 0. The exception are
+    rounds with a tiny sampling probability, where a few large losses decide:
+    bounds can be 1e-6 apart, and about 1e-5 for a delta of 1e-10.
+    `Bounds.method` says which method gave the upper bound.
 
-    With slack (see `mechanisms.Slack`) the upper bound contains it, and the
-    lower bound is that of the mechanisms alone.
+    In a ledger with slack (see `mechanisms.Slack`), the upper bound includes
+    the slack, and the lower bound is for the mechanisms alone.
 
-    Memory and time do not depend on how often a round was repeated. Noise out
-    of all proportion, of less than 0.001 or more than 1e9 times the bound, is
-    priced by `RDP`, with 0 as the lower bound; and so are rounds of more than
-    4096 different sampling probabilities. Epochs of random allocation with less
-    noise than 0.041 are taken to be rounds without amplification.
+    Memory and time do not depend on how often a round was repeated. In two
+    cases `RDP` gives the upper bound, and the lower bound is 0: if a noise
+    multiplier of a sampled round is below 0.001 or above 1e9, and if the rounds
+    have more than 4096 different sampling probabilities. An epoch of random
+    allocation counts as rounds without amplification if its noise multiplier is
+    below 0.041, or if its bound would take too long.
 
     Attributes:
-        relative_width: How far apart the bounds may be, as a share of the upper
-            one, > 0. `epsilon` and `delta` are above the truth by less.
+        relative_width: The largest distance of "exact" bounds, divided by the
+            upper bound, > 0. `epsilon` and `delta` are then above the least
+            value by less than this share.
 
     Source: Zhu, Dong, Wang (2022), arXiv:2106.08567v4; fixed size: Balle,
     Barthe, Gaboardi (2018), arXiv:1807.01647v2, Theorems 9 and 10. We differ
@@ -169,16 +178,18 @@ class Fourier(Accountant):
         """Returns bounds on the least epsilon for `delta`.
 
         Args:
-            ledger: An object with `rounds`, or the pairs (Round, count).
+            ledger: A ledger, a run, or pairs of a Round and its count.
             delta: In [0, 1].
             neighbours: The adjacency relation; by default the strongest that
                 all rounds support.
-            relative_width: By default the accountant's own. Next to the
-                precision of float64, bounds are as close as they can be.
+            relative_width: The largest distance of the bounds, see the
+                attribute, which is the default. If float64 is not precise
+                enough for it, the bounds are as close as they can be.
 
         Raises:
             UnsupportedEventError: A round has no sound bound.
-            ValueError: An argument is not a possible one.
+            ValueError: `delta` is not in [0, 1], `neighbours` is unknown, or
+                `relative_width` is not positive.
         """
         check_delta(delta)
         width = self._width(relative_width)
@@ -206,16 +217,17 @@ class Fourier(Accountant):
         """Returns bounds on the least delta for `epsilon`.
 
         Args:
-            ledger: An object with `rounds`, or the pairs (Round, count).
+            ledger: A ledger, a run, or pairs of a Round and its count.
             epsilon: Finite and >= 0.
             neighbours: The adjacency relation; by default the strongest that
                 all rounds support.
-            relative_width: Relative width of the logarithms of the bounds; by
-                default the accountant's own.
+            relative_width: The largest relative distance of the logarithms of
+                the bounds; by default the attribute.
 
         Raises:
             UnsupportedEventError: A round has no sound bound.
-            ValueError: An argument is not a possible one.
+            ValueError: `epsilon` is negative or not finite, `neighbours` is
+                unknown, or `relative_width` is not positive.
         """
         _check.finite_non_negative(epsilon=epsilon)
         width = self._width(relative_width)
@@ -270,12 +282,12 @@ def _beside_slack(
     bounds: Callable[[tuple[CountedMechanism, ...]], Bounds],
     upper: Callable[[], float],
 ) -> Bounds:
-    """Returns bounds of which the upper one has the slack of the rounds.
+    """Returns bounds; the upper bound includes the slack of the rounds.
 
     Args:
-        rounds: At least one.
-        bounds: Returns those of rounds without slack.
-        upper: Returns the upper one of rounds with slack.
+        rounds: At least one mechanism with its count.
+        bounds: Returns the bounds for rounds without slack.
+        upper: Returns the upper bound for all rounds, with their slack.
     """
     slack, rest = split(rounds)
     if slack is None:
@@ -410,7 +422,7 @@ def _allocation_upper_delta(
 
 
 def _of_allocation(bound: Callable[[], float], otherwise: float) -> float:
-    """Returns a bound, or what is always one where none is in reach."""
+    """Returns a bound, or the trivial one if it cannot be computed."""
     try:
         return bound()
     except (TooSlowError, NumericalLimitError):
@@ -418,7 +430,7 @@ def _of_allocation(bound: Callable[[], float], otherwise: float) -> float:
 
 
 def _said(method: str, direction: Direction) -> str:
-    """Returns the method, and whether the bounds are of different pairs."""
+    """Returns the method, with a remark if the bounds are for two pairs."""
     if direction.upper is direction.lower:
         return method
     return (
@@ -428,18 +440,18 @@ def _said(method: str, direction: Direction) -> str:
 
 
 def _width(direction: Direction, relative_width: float) -> float:
-    """Returns how far apart numerical bounds may be."""
+    """Returns the largest relative distance of numerical bounds."""
     if direction.upper is direction.lower:
         return relative_width
     return max(relative_width, _WIDTH_BETWEEN)
 
 
 def _is_in_reach(rounds: tuple[CountedMechanism, ...]) -> bool:
-    """Returns whether a law of losses can be computed, and in a minute.
+    """Returns whether the privacy loss can be computed, within a minute.
 
-    With less noise epsilon is in the hundreds of thousands, with more next to
-    nothing. Rounds of one probability are computed together, whatever their
-    noise. Beyond this moments do.
+    If not, `RDP` is used. With less noise, epsilon is in the hundreds of
+    thousands; with more, it is next to 0. Rounds with the same sampling
+    probability are computed together, whatever their noise.
     """
     sampled = [
         mechanism
@@ -461,10 +473,10 @@ def _is_wide(lower: float, upper: float) -> bool:
 
 
 def _margin(rounds: tuple[CountedMechanism, ...]) -> float:
-    """Returns what rounding noise multipliers to 12 digits may have added.
+    """Returns the error from rounding noise multipliers to 12 digits.
 
-    Relative to epsilon and to the log of delta. Rounds without sampling take
-    it into account themselves.
+    The error is relative to epsilon, and to the logarithm of delta. Rounds
+    without sampling need no margin: their own bounds contain the error.
     """
     multipliers = [
         mechanism.noise_multiplier

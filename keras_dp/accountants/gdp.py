@@ -1,4 +1,4 @@
-"""Gaussian differential privacy: the central limit, an approximation."""
+"""Gaussian differential privacy by the central limit: an approximation."""
 
 import dataclasses
 import math
@@ -21,13 +21,14 @@ _LARGEST = 1e154
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GDP(Accountant):
-    """Takes the composed privacy loss for the normal law that it tends to.
+    """Approximates the composed privacy loss by a normal distribution.
 
-    Guarantee: none, with Poisson sampling. The normal law is the limit of
-    ever more rounds that each reveal ever less, and no ledger is at the
-    limit: the true epsilon can be above the result, by any factor. `is_bound`
-    is false; never report the result as a guarantee. If nothing is sampled
-    the limit is the law itself, and the result that of `AnalyticGaussian`.
+    Guarantee: none for rounds with Poisson sampling. The normal distribution is
+    the limit for more and more rounds, each of which reveals less and less. No
+    ledger is at the limit: the true epsilon can be above the result, by any
+    factor. `is_bound` is false; never report the result as a guarantee. For
+    rounds without sampling the approximation is exact, and the result is that
+    of `AnalyticGaussian`.
 
     | q | z | rounds | delta | result | true epsilon |
     | --- | --- | --- | --- | --- | --- |
@@ -37,17 +38,18 @@ class GDP(Accountant):
     | 0.01 | 1 | 1 | 1e-5 | 0.037 | 0.199 |
     | 0.1 | 0.3 | 1,000 | 1e-5 | 338,035 | 506 |
 
-    The last row is not low but useless: at little noise `e^(1/z^2)` says
-    nothing of the loss. `benchmarks/accountants.py` prints these, and more.
+    The result in the last row is not too low, but useless: with little noise,
+    `e^(1/z^2)` is far from the loss. `benchmarks/accountants.py` prints these
+    rows, and more.
 
-    A ledger is described by the mean `mu` of the limit, in its stddevs:
-    `mu^2` is the sum of `q^2 (e^(1/z^2) - 1)` over the rounds that were
-    sampled and of `1/z^2` over those that were not.
+    The limit has one parameter `mu`, as in `mu`-GDP. `mu^2` is the sum of
+    `q^2 (e^(1/z^2) - 1)` over the rounds with Poisson sampling, and of `1/z^2`
+    over the rounds without sampling.
 
     Source: Dong, Roth, Su (2019), arXiv:1905.02383v3, Corollary 2.13 and
     section 3; Poisson sampling: Bu, Dong, Long, Su (2020),
-    arXiv:1911.11607v3, section 3. We differ in rounds of different kinds,
-    and in having no bracket that a large `mu` could fall out of.
+    arXiv:1911.11607v3, section 3. We differ in allowing rounds of different
+    kinds, and every size of `mu`.
 
     >>> from keras_dp.ledger import GaussianSum, PoissonSampling, Round
     >>> step = Round(PoissonSampling(1e-3), (GaussianSum("all", 1.0, 1.0),))
@@ -79,7 +81,7 @@ class GDP(Accountant):
 
 
 def _mean(rounds: tuple[CountedMechanism, ...]) -> float:
-    """Returns `mu` of the limit, in its stddevs."""
+    """Returns the parameter `mu` of the limit; see `GDP`."""
     parts = [
         math.exp(math.log(count) / 2 + _log_mean(mechanism))
         for mechanism, count in rounds

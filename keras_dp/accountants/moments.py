@@ -1,4 +1,4 @@
-"""The moments accountant of Abadi et al., as it was."""
+"""The moments accountant of Abadi et al. (2016), for comparison."""
 
 import dataclasses
 import functools
@@ -37,25 +37,27 @@ _ROUND_UP = 1 + 1e-11
 class Moments(Accountant):
     """Adds integer moments of the privacy loss and applies a tail bound.
 
-    Guarantee: with `alpha(l)` the sum over the rounds of the log of the `l`th
-    moment generating value of the privacy loss, the ledger is
-    `(epsilon, delta)`-private for every integer `l >= 1` and
+    Guarantee: let `alpha(l)` be the sum over the rounds of
+    `log E[exp(l L)]`, with L the privacy loss of a round. For every integer
+    `l >= 1`, the ledger is `(epsilon, delta)`-private with
     `epsilon = (alpha(l) - log(delta)) / l`. The result is the least of these
-    for `l` up to `max_moment`. Kept for comparison with published numbers:
-    `RDP` is never above it, by the better conversion and all real orders.
+    for `l` up to `max_moment`. It is there for comparison with published
+    numbers: the result of `RDP` is never larger, because it has a better
+    conversion and all real orders.
 
-    Holds for rounds without sampling, and with Poisson sampling if neighbours
-    differ by one record being there, or contributing, or not. The noise is
-    symmetric, so that the larger of both directions of the loss is the one
-    of `log_moments`. Many kinds of sampled rounds are taken together, as by
+    It accounts for rounds without sampling, and for Poisson sampling under
+    `add_or_remove_one` and `zero_out`. The noise is symmetric, so that
+    `log_moments` computes the direction of the loss with the larger moments.
+    Similar kinds of sampled rounds are taken together if there are many, as in
     `RDP`.
 
     Attributes:
-        max_moment: The largest `l`, >= 1; 32 in the paper.
+        max_moment: The largest `l`, >= 1. The paper has 32.
 
-    Source: Abadi et al. (2016), arXiv:1607.00133v2, Theorem 2 and section
-    3.2. We differ in the closed form of the moments (Mironov, Talwar, Zhang
-    2019, arXiv:1908.10530v1, section 3.3), without its leading 1.
+    Source: Abadi et al. (2016), arXiv:1607.00133v2, Theorem 2 and section 3.2.
+    We differ in computing moments by a closed form (Mironov, Talwar, Zhang
+    2019, arXiv:1908.10530v1, section 3.3), from which we split off the 1 with
+    which it begins, against rounding.
 
     >>> from keras_dp.ledger import GaussianSum, PoissonSampling, Round
     >>> step = Round(PoissonSampling(0.01), (GaussianSum("all", 1.0, 4.0),))
@@ -128,10 +130,10 @@ class Moments(Accountant):
 
 @functools.singledispatch
 def log_moments(mechanism: Mechanism, moments: Array) -> Array:
-    """Returns `alpha(l)`, the log of `E_P[(P/Q)^l]`, of one round.
+    """Returns `alpha(l) = log E_P[(P/Q)^l]` of one round.
 
     Args:
-        mechanism: With a `noise_multiplier` > 0.
+        mechanism: The mechanism of the round, with a `noise_multiplier` > 0.
         moments: Integers `l` >= 1, shape `[n]`.
 
     Returns:
@@ -142,7 +144,7 @@ def log_moments(mechanism: Mechanism, moments: Array) -> Array:
     """
     raise UnsupportedEventError(
         "`mechanism` must not replace a record of a sample. "
-        f"Received: mechanism={mechanism!r}."
+        f"Received: mechanism={mechanism!r}. Use `RDP` or `Fourier`."
     )
 
 

@@ -26,7 +26,7 @@ Conversion: TypeAlias = Literal["improved", "classic"]
 
 # The error of a sum of a few terms, relative to the largest of them.
 _SUM_ERROR = 1e-15
-# Stands for a product that no float holds; subtracting less is still a bound.
+# Replaces a product that overflows; subtracting less still gives a bound.
 _LARGEST = 1e300
 # Next to order 1 the divergence is that of Kullback and Leibler.
 _NEAR_ONE = 1e-6
@@ -36,38 +36,40 @@ _NEAR_ONE = 1e-6
 class RDP(Accountant):
     """Composes Rényi divergences and converts them at the best real order.
 
-    Guarantee: with `R(a)` the sum over the rounds of their divergences of
-    order `a`, the ledger is `(epsilon, delta)`-private for every `a > 1` and
-    the `epsilon` of this table. The result is the least of these over all
-    real orders; there is no grid to fall off. It typically is 7 to 12 %
-    above the least true epsilon.
+    Guarantee: let `R(a)` be the sum over the rounds of their divergences of
+    order `a`. For every `a > 1`, the ledger is `(epsilon, delta)`-private with
+    the `epsilon` of this table. The result is the least of these over all real
+    orders, not over a list of orders. It is typically 7 to 12 % above the least
+    true epsilon.
 
     | `conversion` | `epsilon` |
     | --- | --- |
     | improved | `R(a) + log((a-1)/a) - (log(delta) + log(a)) / (a-1)` |
     | classic | `R(a) - log(delta) / (a-1)` |
 
-    The classic one is never below the improved one; it is there to be
-    compared with what was published before 2020.
+    The classic conversion never gives less than the improved one. It is there
+    for comparisons with numbers that were published before 2020.
 
-    Where the total variation distance, bounded through the Kullback-Leibler
-    divergence by Pinsker and by Bretagnolle and Huber, is below `delta`,
-    epsilon is 0, whatever the conversion.
+    If the total variation distance is at most `delta`, epsilon is 0, with
+    either conversion. The distance is bounded from the Kullback-Leibler
+    divergence, by the inequalities of Pinsker and of Bretagnolle and Huber.
 
     | Rounds | Divergence |
     | --- | --- |
     | not sampled | `a / (2 z^2)`, exact |
-    | Poisson, one record more or less, or zero | exact, larger direction |
+    | Poisson, one record more or less, or zero | exact, the larger direction |
     | Poisson, one record replaced | exact (see `mechanisms`) |
     | fixed size, one record replaced | a bound (see `renyi.fixed_size`) |
-    | discrete Gaussian | as above at integer orders (see `mechanisms`) |
-    | encoded, any noise | to 1e-6 at `renyi.shifted_noise.ORDERS` |
+    | discrete Gaussian | as above, at integer orders (see `mechanisms`) |
+    | encoded, any noise | to 1e-6, at `renyi.shifted_noise.ORDERS` |
     | fixed size with replacement; random allocation; sampled groups | none |
 
-    Between the orders of discrete and encoded sums a chord bounds the log
-    moment. Of more than 512 kinds of sampled rounds those that are alike are
-    taken together. That loses 1e-9 to 3e-4 of epsilon if they differ in their
-    noise alone, and 1e-4 to 1e-2 if in probability too (`renyi.many_kinds`).
+    For discrete and encoded sums, orders between those in the table are bounded
+    by a chord of the log moment, which is convex. If there are more than 512
+    kinds of sampled rounds, similar kinds are taken together. The result is
+    then too large by a share of 1e-9 to 3e-4 if they differ in their noise
+    only, and of 1e-4 to 1e-2 if they differ in probability too
+    (`renyi.many_kinds`).
 
     Attributes:
         conversion: "improved" or "classic".
@@ -102,7 +104,7 @@ class RDP(Accountant):
     @property
     @override
     def name(self) -> str:  # type: ignore[override]
-        # Reports tell the two conversions apart by it.
+        # Reports show which of the two conversions was used.
         if self.conversion == "improved":
             return "RDP"
         return f"RDP ({self.conversion} conversion)"

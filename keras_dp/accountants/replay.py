@@ -1,4 +1,4 @@
-"""Which accountant replays a ledger, and under which adjacency relation."""
+"""The choice of an accountant and an adjacency relation for a ledger."""
 
 from typing import NamedTuple
 
@@ -19,10 +19,10 @@ from keras_dp.errors import UnsupportedEventError
 
 
 class Choice(NamedTuple):
-    """How a ledger is accounted for.
+    """The accountant and the adjacency relation for a ledger.
 
     Attributes:
-        accountant: The given one, or the tightest that has a bound.
+        accountant: The given accountant, or the tightest that has a bound.
         neighbours: The given relation, or the strongest that all rounds
             support.
     """
@@ -32,12 +32,12 @@ class Choice(NamedTuple):
 
 
 class Replayed(NamedTuple):
-    """A ledger that is ready to be accounted for.
+    """The normalized rounds of a ledger, with an accountant for them.
 
     Attributes:
-        accountant: Has a bound for every round.
+        accountant: An accountant that has a bound for every round.
         neighbours: The adjacency relation of the rounds.
-        rounds: The normalized rounds.
+        rounds: The mechanisms of the rounds, with their counts.
     """
 
     accountant: Accountant
@@ -50,11 +50,11 @@ def chosen(
     accountant: Accountant | None,
     neighbours: Neighbours | None,
 ) -> Choice:
-    """Returns how to account for a ledger, which is read twice.
+    """Returns the accountant and the relation; it reads the ledger twice.
 
     Raises:
-        UnsupportedEventError: No relation is supported by all rounds.
-        ValueError: `neighbours` is not a possible one.
+        UnsupportedEventError: All rounds support no common relation.
+        ValueError: `neighbours` is unknown.
     """
     relation = chosen_neighbours(ledger, neighbours)
     if accountant is None:
@@ -70,10 +70,10 @@ def replayed(
     accountant: Accountant | None,
     neighbours: Neighbours | None,
 ) -> Replayed:
-    """Returns a ledger with the accountant and the relation for it.
+    """Returns the normalized rounds of a ledger, with an accountant for them.
 
     Raises:
-        UnsupportedEventError: There is no sound bound for a round.
+        UnsupportedEventError: The accountant has no sound bound for a round.
     """
     found = normalized(ledger, neighbours)
     by = accountant or _tightest(found)

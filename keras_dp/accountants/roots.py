@@ -1,4 +1,4 @@
-"""Roots of falling functions, never on the unsafe side."""
+"""Roots of nonincreasing functions, rounded to the safe side."""
 
 from collections.abc import Callable
 
@@ -18,15 +18,16 @@ def least_safe(
 ) -> float:
     """Returns an argument just above the root of a nonincreasing function.
 
-    The result is one at which `excess` was found to be at most 0, however
-    far the function is from being smooth or monotone.
+    At the result, `excess` was computed and is at most 0, even if the function
+    is neither smooth nor monotone.
 
     Args:
-        excess: From an argument to how far the bound is above its target.
-        unsafe: Where `excess` is > 0.
-        safe: Where `excess` is <= 0, > `unsafe`.
-        nearest: Arguments nearer to each other are not told apart, > 0.
-        precision: An excess in `[-precision, 0]` is good enough.
+        excess: Maps an argument to the amount by which a bound exceeds its
+            target.
+        unsafe: An argument with `excess` > 0.
+        safe: An argument with `excess` <= 0, larger than `unsafe`.
+        nearest: The search ends if two arguments are this near, > 0.
+        precision: The search ends at an excess in `[-precision, 0]`.
 
     Source: Alefeld, Potra, Shi (1995), ACM Transactions on Mathematical
     Software 21, Algorithm 748, as `scipy.optimize.toms748` has it. We differ

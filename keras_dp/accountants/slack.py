@@ -1,4 +1,4 @@
-"""The slack of a ledger: what delta pays before mechanisms are bounded."""
+"""The slack of a ledger: a part of delta that some rounds take."""
 
 import dataclasses
 import math
@@ -21,18 +21,18 @@ _LARGEST_EXPONENT = 700.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TotalSlack:
-    """The slack of all rounds, as `mechanisms.Slack` says, added up.
+    """The slack of all rounds together; see `mechanisms.Slack`.
 
     Attributes:
-        delta_p: Sum of all `delta_p`, rounded up.
-        delta_q: Sum of all `delta_q`, rounded up.
+        delta_p: The sum of all `delta_p`, rounded up.
+        delta_q: The sum of all `delta_q`, rounded up.
     """
 
     delta_p: float
     delta_q: float
 
     def at(self, epsilon: float) -> float:
-        """Returns what is added to delta at an epsilon, rounded up."""
+        """Returns the part of delta that is taken at an epsilon, rounded up."""
         if not self.delta_q:
             return self.delta_p
         if epsilon > _LARGEST_EXPONENT:
@@ -47,7 +47,7 @@ class TotalSlack:
 
         Args:
             delta: In [0, 1).
-            epsilon_of: From delta to the epsilon without slack.
+            epsilon_of: Maps a delta to the epsilon of the rounds without slack.
         """
         return least_epsilon(delta, self.at, epsilon_of)
 
@@ -58,7 +58,7 @@ class TotalSlack:
 
         Args:
             epsilon: Finite and >= 0.
-            delta_of: From epsilon to the delta without slack.
+            delta_of: Maps an epsilon to the delta of the rounds without slack.
         """
 
         def total(at: float) -> float:
@@ -81,7 +81,7 @@ class TotalSlack:
 def split(
     rounds: Sequence[CountedMechanism],
 ) -> tuple[TotalSlack | None, tuple[CountedMechanism, ...]]:
-    """Returns the slack of rounds, None without any, and the other rounds."""
+    """Returns the slack of rounds, `None` without any, and the other rounds."""
     parts = [
         (count, mechanism)
         for mechanism, count in rounds
@@ -102,15 +102,16 @@ def least_epsilon(
     added: Callable[[float], float],
     epsilon_of: Callable[[float], float],
 ) -> float:
-    """Returns an epsilon whose delta, with what is added to it, is not larger.
+    """Returns the epsilon of a ledger from which slack takes a part of delta.
 
-    Guarantee: the result `e` has `epsilon_of(delta - added(e)) <= e`, unless
-    it is infinite.
+    Guarantee: the result `e` satisfies `epsilon_of(delta - added(e)) <= e`,
+    unless it is infinite.
 
     Args:
         delta: In [0, 1).
-        added: From an epsilon to what is added to delta; nondecreasing.
-        epsilon_of: From delta to the epsilon that would do without it.
+        added: Maps an epsilon to the part of delta that is taken;
+            nondecreasing.
+        epsilon_of: Maps a delta to the epsilon of the rounds without slack.
     """
     guess, paid = 0.0, added(0.0)
     step = _STEP

@@ -20,16 +20,15 @@ from keras_dp.accountants.normalize.mechanisms import (
 )
 from keras_dp.accountants.roots import least_safe
 
-# How far the outputs of the release without sampling are apart, at most, in
-# units of what its noise multiplier refers to.
+# The largest distance of the means of the release without sampling, in units of
+# the bound to which its noise multiplier refers.
 _DISTANCE: Mapping[type[Mechanism], float] = {
     Gaussian: 1.0,
     SampledGaussian: 1.0,
     SampledGaussianReplaceOne: 2.0,
     FixedSizeGaussian: 1.0,
 }
-# Shares of delta for the deviation of the sum from its mean; the rounds have
-# the rest.
+# The shares `s / delta` of the splits; the rounds have the rest of delta.
 _SHARES = 1 / (1 + 2.0 ** np.linspace(-10, 10, 41))
 # exp() of it is finite.
 _EXPONENT = 600.0
@@ -37,33 +36,35 @@ _ROUND_UP = 1 + 1e-12
 _LEAST_LOG_DELTA = -744.0
 # How far log(delta) may be above its least value.
 _ERROR = 1e-9
-# Kinds of rounds at once, which bounds the memory; of more, one split of delta
-# is computed, which epsilons that are interpolated between others tell.
+# The number of kinds of rounds to compute at once, which bounds the memory. If
+# there are more, one split of delta is computed; interpolation chooses it.
 _FEW, _INTERPOLATED = 1024, 128
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StrongComposition(Accountant):
-    """Bounds each round by itself and composes the bounds by a tail bound.
+    """Bounds each round by itself, and composes these bounds.
 
-    Guarantee: a round that is `(e, d)`-private by the analytic Gaussian is
-    `(log(1 + q (e^e - 1)), q d)`-private after sampling with rate `q`. Rounds
-    that are `(e_i, d_i)`-private compose to
-    `sqrt(2 log(1/s) sum e_i^2) + sum e_i (e^(e_i) - 1)` at
-    `delta = s + sum d_i`, and to `sum e_i` at `delta = sum d_i`. The result
-    is the least of these over 41 splits of delta; of more than 1024 kinds of
-    rounds, that of the split which an interpolation finds best.
+    Guarantee: a round that is `(e, d)`-private without sampling, by the
+    analytic Gaussian, is `(log(1 + q (exp(e) - 1)), q d)`-private after
+    sampling with probability `q`. Rounds that are `(e_i, d_i)`-private compose
+    to `epsilon = sqrt(2 log(1/s) sum e_i^2) + sum e_i (exp(e_i) - 1)` at
+    `delta = s + sum d_i`, and to `epsilon = sum e_i` at `delta = sum d_i`. The
+    result is the least of these over 41 ways to split delta into `s` and the
+    `d_i`, and over the second formula. If there are more than 1024 kinds of
+    rounds, it is computed for one split only, which an interpolation found to
+    be about the best.
 
-    Abadi et al. (2016, section 1) compare 1.26 for the moments accountant
-    with 9.34 for strong composition (`q = 0.01`, noise multiplier 4, 10,000
-    rounds, delta 1e-5). 9.34 needs the amplification `e -> q e`, which is
-    the first-order approximation of the above and no bound at the `e = 1.46`
-    of these rounds: with the true one their calculation gives 26.4. Here the
-    exact epsilon of a Gaussian in place of the classical one lowers that to
-    16.8.
+    Abadi et al. (2016, section 1) compare an epsilon of 1.26 by the moments
+    accountant with 9.34 by strong composition (`q = 0.01`, noise multiplier 4,
+    10,000 rounds, delta 1e-5). To get 9.34, one must take `q e` for the epsilon
+    after sampling. This approximates the formula above for small `e`, and is no
+    bound for the `e = 1.46` of these rounds: with the formula, their
+    calculation gives 26.4. Here the exact epsilon of a Gaussian, in place of
+    the classical bound, lowers that to 16.8.
 
-    For amplification under `replace_one` the release itself is taken at twice
-    the bound, whichever way the sample was drawn.
+    Under `replace_one`, the round without sampling is bounded with twice the
+    bound on one record, for every kind of sampling.
 
     Source: Dwork, Rothblum, Vadhan (2010), Theorem III.3, with a different
     `e_i` for each round; amplification: Balle, Barthe, Gaboardi (2018),
@@ -135,7 +136,8 @@ def _likely_share(
 ) -> int:
     """Returns the index of a share of delta that is about the best one.
 
-    Any would do: epsilons are interpolated here, and computed for that one.
+    Epsilons are interpolated here. That is safe, because the result is then
+    computed exactly for the chosen share, and every share gives a bound.
     """
     few = np.geomspace(sensitivity.min(), sensitivity.max(), _INTERPOLATED)
     known = gaussian_profile.least_epsilon(few, log_each[:, None])
@@ -178,7 +180,7 @@ class _Sums(NamedTuple):
             )
 
     def composed(self, shares: Array, log_delta: float) -> Array:
-        """Returns epsilon for each share of delta; for 0 the sum of all."""
+        """Returns epsilon for each share; for a share of 0, the plain sum."""
         with np.errstate(divide="ignore"):
             deviation = np.sqrt(2 * (np.log(shares) * -1 - log_delta))
         with np.errstate(invalid="ignore"):  # A share of 0 is infinity here.
