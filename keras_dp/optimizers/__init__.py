@@ -1,4 +1,4 @@
-"""Keras optimizers that take private answers, and the groups they ask for."""
+"""Keras optimizers that apply noised answers, and groups of variables."""
 
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.optimizers.group_plan import GroupPlan, plan_groups

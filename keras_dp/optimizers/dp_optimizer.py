@@ -36,26 +36,32 @@ _SMALLEST_CLIP = 1e-12
 class DPOptimizer(WrappingOptimizer):
     """Updates a model by a query's noised answers instead of gradients.
 
-    Use it with `PrivateModel`, which hands per-example gradients to `query`.
-    An ordinary model hands it gradients summed over the batch: it refuses
-    them. The learning rate, schedules, momentum, weight decay and averages
-    are those of `inner`; they only see noised answers, and cost nothing.
+    Use it with `PrivateModel`, which hands per-example gradients to `query`. An
+    ordinary model hands it gradients that are summed over the batch; it refuses
+    these. The learning rate, schedules, momentum, weight decay and averages are
+    those of `inner`. They use noised answers only, so they cost no privacy.
 
     Guarantee: every update is a function of earlier updates and of noised
-    answers whose events the ledger covered before they were computed.
+    answers, and the ledger recorded the event of each answer before it was
+    computed.
 
     Attributes:
-        inner: Any Keras optimizer without gradient accumulation or loss
+        inner: A Keras optimizer without gradient accumulation and without loss
             scaling.
-        query: The mechanism. Its record is the list of one example's
-            gradients, in the order of `model.trainable_variables`; with
-            `groups`, a dict of such lists.
-        ledger: Where every round is recorded.
-        groups: Name of a group to the pattern of its variables' paths; see
-            `keras_dp.group_variables`.
-        seed: Makes the noise reproducible, for tests, inside
-            `keras_dp.noise.reproducible()`; everywhere else noise is keyed by
-            the operating system. Rounds are marked `seeded`.
+        query: The mechanism. Its record is the list of the gradients of one
+            example, in the order of `model.trainable_variables`. With `groups`,
+            it is a dict with such a list for each group.
+        ledger: The ledger in which every round is recorded.
+        groups: A dict from the name of each group to the pattern of the paths
+            of its variables; see `keras_dp.group_variables`.
+        seed: An integer that makes the noise reproducible inside
+            `keras_dp.noise.reproducible()`, for tests. Anywhere else the
+            operating system gives the key of the noise. Rounds are marked
+            `seeded` in both cases.
+
+    Raises:
+        TypeError: `inner`, `query`, `ledger` or `groups` is of another kind.
+        ValueError: `inner` accumulates gradients or scales the loss.
 
     >>> import keras_dp
     >>> ledger = keras_dp.PrivacyLedger.in_memory(dataset="doc")
@@ -130,17 +136,17 @@ class DPOptimizer(WrappingOptimizer):
 
     @property
     def query(self) -> DPQuery:
-        """The mechanism."""
+        """The query that answers the gradients."""
         return self._query
 
     @property
     def groups(self) -> Patterns | None:
-        """Name of a group to the pattern of its variables' paths."""
+        """The pattern of the variables' paths, by name of the group."""
         return self._groups
 
     @property
     def ledger(self) -> ledger_lib.PrivacyLedger | LedgerOfChief | None:
-        """Where rounds are recorded; `None` after loading, until it is set."""
+        """The ledger; `None` after loading from a file, until you set it."""
         return self._ledger
 
     @ledger.setter
@@ -152,7 +158,8 @@ class DPOptimizer(WrappingOptimizer):
             )
         if self.is_recording:
             raise PrivateTrainingError(
-                "`ledger` must not be changed while a training records in it."
+                "`ledger` must not be changed while a training records in it. "
+                "Set it before or after the training."
             )
         if self._state is not None:
             self._state.bind(ledger.header)
@@ -175,7 +182,7 @@ class DPOptimizer(WrappingOptimizer):
 
         Raises:
             PrivateTrainingError: The optimizer was loaded from a file, which
-                holds no ledger, and was not given one since.
+                holds no ledger, and `ledger` was not set since.
         """
         if self._ledger is None:
             raise PrivateTrainingError(
@@ -189,7 +196,8 @@ class DPOptimizer(WrappingOptimizer):
         """Raises if the optimizer was built for other queries.
 
         Raises:
-            PrivateTrainingError: It holds the state of other queries.
+            PrivateTrainingError: The optimizer was built for other queries, and
+                holds their state.
         """
         if self._round is None:
             return
@@ -216,11 +224,11 @@ class DPOptimizer(WrappingOptimizer):
         """Creates the state of all queries, once.
 
         Args:
-            model: Built; `groups` are matched with its variables.
-            side_queries: The queries next to that of the gradients.
+            model: A built model, whose variables `groups` must match.
+            side_queries: The queries besides that of the gradients.
 
         Raises:
-            PrivateTrainingError: It was built for other queries.
+            PrivateTrainingError: The optimizer was built for other queries.
             ValueError: `groups` do not match the variables.
         """
         self.check_side_queries(side_queries)
@@ -252,10 +260,10 @@ class DPOptimizer(WrappingOptimizer):
         seeded: bool,
         gradient_bound_factor: int = 1,
     ) -> ledger_lib.Round:
-        """Returns what the next release will be, for the ledger to cover.
+        """Returns the next round, to be recorded in the ledger before it runs.
 
         Args:
-            event: From `plan`.
+            event: The result of `plan`.
             sampling: How the sample is drawn.
             seeded: Whether the caller chose the seed of the draw.
             gradient_bound_factor: See `PrivateRound.ledger_events`.
@@ -290,7 +298,8 @@ class DPOptimizer(WrappingOptimizer):
             variables: The variables that are trained.
             penalties: Gradient of each variable's weight penalty, which
                 depends on no data and is added after the noise.
-            planned: From `plan`: any other event gets no answer.
+            planned: The result of `plan`. If the release has another event, its
+                answers are 0.
 
         Returns:
             The event, and the answer of each query.
@@ -323,17 +332,17 @@ class DPOptimizer(WrappingOptimizer):
     def rehearsing(
         self, ledger: ledger_lib.PrivacyLedger, observed: PrivateRound
     ) -> Iterator[Rewind]:
-        """Records in another ledger, and asks by another round, for a while.
+        """Uses another ledger and another round inside a `with` block.
 
-        Guarantee: afterwards the state of queries and inner optimizer, seeds
-        included, is what it was.
+        Guarantee: after the block, the state of the queries and of the inner
+        optimizer is what it was before, including the seeds.
 
         Args:
-            ledger: One with the header of the optimizer's own.
-            observed: Asks the queries of `round`.
+            ledger: A ledger with the header of the optimizer's own.
+            observed: A round with the queries of `round`.
 
         Yields:
-            A function that puts the state back at once.
+            A function that restores the state at once.
         """
         own, changed = self._ledger, self._change
         variables = [*self.variables, *self._built_state.variables]
@@ -375,12 +384,13 @@ class DPOptimizer(WrappingOptimizer):
     def change_round(
         self, change: Callable[[PrivateRound], PrivateRound] | None
     ) -> None:
-        """Has another round of the same queries ask them, for an audit.
+        """Replaces `round` by another one with the same queries, for an audit.
 
-        Steps that were compiled keep the one that they were compiled with.
+        A step that was compiled keeps the round with which it was compiled.
 
         Args:
-            change: Makes it of `round`; `None` for `round` itself.
+            change: A function that makes the new round from the old one; `None`
+                to use the old one again.
         """
         self._change, self._changed = change, None
 

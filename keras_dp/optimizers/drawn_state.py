@@ -1,4 +1,4 @@
-"""The state of a round's queries, with seeds of the ledger's generator."""
+"""The state of a round's queries, with seeds for the ledger's generator."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,8 +16,8 @@ class DrawnState:
     """Holds the state of queries between rounds, and makes its seeds.
 
     Noise is drawn with the generator that the header of the ledger names. An
-    optimizer that was loaded from a file has no ledger when it is built: its
-    seeds are made again, by that generator, when it is given one.
+    optimizer that was loaded from a file has no ledger when it is built. When
+    it gets one, its seeds are made anew for the generator of this ledger.
     """
 
     def __init__(
@@ -30,10 +30,10 @@ class DrawnState:
         """Creates the variables.
 
         Args:
-            round_: Its queries.
-            seed: Determines their noise inside `reproducible()` alone; else
+            round_: The round with its queries.
+            seed: Determines the noise inside `reproducible()`; anywhere else
                 the operating system does.
-            header: The ledger's header, `None` if it is not known.
+            header: The ledger's header; `None` if the ledger is not known yet.
             add_variable: Creates a saved variable; see `StateVariables`.
         """
         self._round, self._seed = round_, seed
@@ -62,10 +62,11 @@ class DrawnState:
         self._variables.assign(state)
 
     def bind(self, header: ledger_lib.Header) -> None:
-        """Makes seeds of the ledger's generator, if there were none so far.
+        """Makes seeds for the ledger's generator, if no ledger was known yet.
 
         Raises:
-            PrivateTrainingError: Seeds are of another ledger's generator.
+            PrivateTrainingError: The seeds were made for a ledger with another
+                generator.
         """
         other = header.generator != self._generator
         if other and self._is_bound:

@@ -1,4 +1,4 @@
-"""A nested query for the groups of a model's variables, from one budget."""
+"""A nested query for groups of variables, with one noise multiplier for all."""
 
 import dataclasses
 import math
@@ -27,14 +27,15 @@ Strategy: TypeAlias = Literal["proportional", "dimension_adjusted", "equal"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """The groups of a model, and what each gets of one noise multiplier.
+    """A query for each group of a model's variables, made by `plan_groups`.
 
-    `str` gives a table. Pass `query` and `groups` to a private optimizer.
+    `str` returns a table. Give `query` and `groups` to a private optimizer.
 
     Attributes:
-        query: A `NestedQuery` with one average of clipped gradients per group.
-        groups: Which variables are in which group.
-        parameters: Number of coordinates of each group.
+        query: A `NestedQuery` with one average of clipped gradients for each
+            group.
+        groups: The paths of the variables in each group.
+        parameters: The number of coordinates of each group.
         noise_multiplier: The noise multiplier of all groups together.
     """
 
@@ -45,7 +46,10 @@ class GroupPlan:
 
     @property
     def shares(self) -> dict[str, float]:
-        """The fraction of the cost `sum (S/sigma)^2` that each group takes."""
+        """The share of each group in the cost `sum_g (S_g / sigma_g)^2`.
+
+        `S_g` is the clip of group g, and `sigma_g` the stddev of its noise.
+        """
         costs = {
             group: (query.l2_norm_clip / query.sum_stddev) ** 2
             for group, query in self.query.queries.items()
@@ -89,7 +93,10 @@ def plan_groups(
     denominator: float,
     strategy: Strategy | Mapping[str, float] = "proportional",
 ) -> GroupPlan:
-    """Returns the query that answers each group of variables on its own.
+    """Returns a query that clips and noises each group of variables by itself.
+
+    Let z be the noise multiplier of all G groups together. The strategy decides
+    the standard deviation of the noise on the sum of each group:
 
     | Strategy | Noise of group g, with bound S_g and d_g coordinates |
     | --- | --- |
@@ -99,18 +106,21 @@ def plan_groups(
     | weights `w_g` by group | `z S_g sqrt(sum w / w_g)`: given shares |
 
     Args:
-        model: Built.
-        groups: Name of a group to the pattern of its variables' paths, or
-            several patterns; `...` takes everything else. See
+        model: A model that is built.
+        groups: A dict from the name of each group to the pattern, or patterns,
+            of the paths of its variables; `...` takes all other variables. See
             `group_variables`.
-        noise_multiplier: `z` of all groups together, > 0.
-        l2_norm_clips: Bound of each group, or one for all, > 0.
-        denominator: Public constant that sums are divided by, > 0.
-        strategy: How the noise is shared out.
+        noise_multiplier: The noise multiplier z of all groups together, > 0.
+        l2_norm_clips: The clip of each group, > 0, by name; or one number for
+            all groups.
+        denominator: The public constant that divides the sums, > 0: the
+            expected size of a sample.
+        strategy: A row of the table: how the noise is divided.
 
     Raises:
-        ValueError: A group, a clip or a share is missing or too many, or the
-            patterns do not take each variable once.
+        ValueError: `l2_norm_clips` or the weights have other groups than
+            `groups`, a number is out of its range, or the patterns do not take
+            each variable exactly once.
 
     >>> model = keras.Sequential([keras.Input((8,)),
     ...     keras.layers.Dense(4, name="body"), keras.layers.Dense(1)])

@@ -11,14 +11,15 @@ Patterns = Mapping[str, str | tuple[str, ...] | EllipsisType]
 
 
 class VariableGroups(Mapping[str, tuple[str, ...]]):
-    """The paths of each group's variables, in the order of the model.
+    """The groups of a model's variables: the paths of each group's variables.
 
-    Every trainable variable is in exactly one group. Made by
-    `group_variables`.
+    A mapping from the name of a group to paths, in the order of the model.
+    Every trainable variable is in exactly one group. `group_variables` makes
+    it.
 
     Attributes:
-        patterns: The patterns that made the groups. Paths differ from one
-            instance of a model to another, patterns do not.
+        patterns: The patterns of the groups. Two instances of a model can have
+            different paths, but fit the same patterns.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class VariableGroups(Mapping[str, tuple[str, ...]]):
         """Returns `parts`, one per variable, as a list per group.
 
         Raises:
-            ValueError: The variables are not those that were grouped.
+            ValueError: The variables are not exactly those of the groups.
         """
         by_path = {v.path: p for v, p in zip(variables, parts, strict=True)}
         known = [path for paths in self._paths.values() for path in paths]
@@ -69,19 +70,21 @@ class VariableGroups(Mapping[str, tuple[str, ...]]):
 
 
 def group_variables(model: keras.Model, patterns: Patterns) -> VariableGroups:
-    """Returns the model's trainable variables in named groups.
+    """Puts the trainable variables of a model into named groups.
 
-    A pattern is matched (as file names are, `*` and `?`) with whole parts of a
-    variable's path: `"head"` takes all variables of a layer of that name,
-    `"embed*"` of layers whose name starts so, `"bias"` all biases. A group may
-    have a tuple of patterns. The pattern `...` takes what no other group takes.
+    The path of a variable has parts, as in `"head/bias"`. A pattern is compared
+    with whole parts; `*` and `?` stand for any characters, as in file names.
+    `"head"` takes all variables of a layer named `head`, `"embed*"` those of
+    layers whose name begins with `embed`, and `"bias"` all biases. A group may
+    have a tuple of patterns. The pattern `...` takes every variable that no
+    other group takes.
 
     Args:
-        model: Built.
-        patterns: Name of a group to its pattern.
+        model: A model that is built.
+        patterns: A dict from the name of each group to its pattern.
 
     Raises:
-        ValueError: The model is not built; a pattern takes no variable; a
+        ValueError: The model is not built; a pattern takes no variable; or a
             variable is taken by two groups, or by none.
 
     >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
@@ -114,7 +117,8 @@ def group_variables(model: keras.Model, patterns: Patterns) -> VariableGroups:
     if empty:
         raise ValueError(
             "Each pattern must take at least one variable. Received: "
-            f"{empty!r}, which take none of {paths!r}."
+            f"{empty!r}, which take none of {paths!r}. Correct or leave out "
+            "these groups of `patterns`."
         )
     return VariableGroups(
         {name: tuple(taken) for name, taken in groups.items()}, patterns
@@ -132,7 +136,7 @@ def _paths_of(model: keras.Model) -> list[str]:
     if len(set(paths)) < len(paths):
         raise ValueError(
             "The trainable variables of `model` must have different paths. "
-            f"Give its layers names. Received: paths={paths!r}."
+            f"Received: paths={paths!r}. Give the layers different names."
         )
     return paths
 

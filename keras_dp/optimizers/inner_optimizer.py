@@ -11,7 +11,7 @@ from keras_dp.keras_internals import gradient_reduction
 
 
 def check_inner(inner: Any) -> None:
-    """Raises for what cannot apply noised answers."""
+    """Raises unless `inner` is an optimizer that can apply noised answers."""
     if not isinstance(inner, keras.optimizers.Optimizer):
         raise TypeError(
             "`inner` must be a keras.optimizers.Optimizer instance. "
@@ -53,13 +53,13 @@ def apply_once(
 def _refuse(*arguments: Any, **options: Any) -> NoReturn:
     raise PrivateTrainingError(
         "The inner optimizer of a DPOptimizer must not be handed gradients, "
-        "which no noise protects: it applies noised answers alone. Make "
+        "which no noise protects: it applies noised answers only. Make "
         "another optimizer for training without privacy."
     )
 
 
 class _AsTheyAre:
-    """Stands for the method that sums gradients; counts who needs it."""
+    """Replaces the method that sums gradients; counts its users."""
 
     def __init__(self) -> None:
         self.users = 0
@@ -70,10 +70,10 @@ class _AsTheyAre:
 
 @contextlib.contextmanager
 def already_summed(inner: keras.optimizers.Optimizer) -> Iterator[None]:
-    """The optimizer takes gradients as they are, equal on all replicas.
+    """Makes the optimizer take gradients as they are, equal on all replicas.
 
-    Keras sums gradients over replicas once more before it applies them: the
-    noise would be added once per replica, all of them the same.
+    By default Keras sums the gradients of all replicas before it applies them.
+    The same noise would then count once for each replica.
     """
     name = gradient_reduction()
     stand_in = vars(inner).setdefault(name, _AsTheyAre())

@@ -8,10 +8,10 @@ from typing_extensions import override
 
 
 class KeptAnswers(keras.optimizers.Optimizer):
-    """Stands for a Keras optimizer where the caller applies the answers.
+    """An inner optimizer for callers that apply the answers themselves.
 
-    It keeps the gradients that another inner optimizer would apply: noised
-    answers, with the gradients of the weight penalties.
+    It keeps what another inner optimizer would apply: the noised answers plus
+    the gradients of the weight penalties.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The optimizers of Keras under private names."""
+"""Private optimizers around those of Keras, with an inner one of their own."""
 
 from typing import Any, ClassVar
 
@@ -44,7 +44,9 @@ class _Named(DPOptimizer):
 
 @_register
 class DPSGD(_Named):
-    """`DPOptimizer` around `keras.optimizers.SGD`, with its options.
+    """A `DPOptimizer` around a new `keras.optimizers.SGD`.
+
+    It takes the options of SGD, and those of `DPOptimizer`.
 
     >>> import keras_dp
     >>> query = keras_dp.GaussianAverageQuery(1.0, 1.1, denominator=256)
@@ -58,27 +60,43 @@ class DPSGD(_Named):
 
 @_register
 class DPAdam(_Named):
-    """`DPOptimizer` around `keras.optimizers.Adam`, with its options."""
+    """A `DPOptimizer` around a new `keras.optimizers.Adam`.
+
+    It takes the options of Adam, and those of `DPOptimizer`; see `DPSGD` for
+    an example.
+    """
 
     _inner_class = keras.optimizers.Adam
 
 
 @_register
 class DPAdamW(_Named):
-    """`DPOptimizer` around `keras.optimizers.AdamW`, with its options."""
+    """A `DPOptimizer` around a new `keras.optimizers.AdamW`.
+
+    It takes the options of AdamW, and those of `DPOptimizer`; see `DPSGD` for
+    an example.
+    """
 
     _inner_class = keras.optimizers.AdamW
 
 
 @_register
 class DPAdagrad(_Named):
-    """`DPOptimizer` around `keras.optimizers.Adagrad`, with its options."""
+    """A `DPOptimizer` around a new `keras.optimizers.Adagrad`.
+
+    It takes the options of Adagrad, and those of `DPOptimizer`; see `DPSGD` for
+    an example.
+    """
 
     _inner_class = keras.optimizers.Adagrad
 
 
 @_register
 class DPRMSprop(_Named):
-    """`DPOptimizer` around `keras.optimizers.RMSprop`, with its options."""
+    """A `DPOptimizer` around a new `keras.optimizers.RMSprop`.
+
+    It takes the options of RMSprop, and those of `DPOptimizer`; see `DPSGD` for
+    an example.
+    """
 
     _inner_class = keras.optimizers.RMSprop

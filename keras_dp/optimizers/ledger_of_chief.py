@@ -4,13 +4,18 @@ from keras_dp import ledger as ledger_lib
 
 
 class LedgerOfChief:
-    """Stands for the ledger in the processes that do not keep it.
+    """Takes the place of the ledger in the workers that are not the chief.
 
-    Training with it is refused everywhere but in a worker that is not the
-    chief of its cluster.
+    In a cluster, only the chief writes the ledger. Every other worker gives
+    this object to its optimizer. Any other process that trains with it is
+    refused.
 
     Attributes:
         header: The header of the chief's ledger.
+
+    >>> ledger = ledger_lib.PrivacyLedger.in_memory(dataset="doc")
+    >>> LedgerOfChief(ledger.header).header.unit
+    'example'
     """
 
     def __init__(self, header: ledger_lib.Header) -> None:

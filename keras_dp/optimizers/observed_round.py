@@ -1,4 +1,4 @@
-"""A round that keeps its sums for an audit, and can repeat earlier answers."""
+"""A round for audits: it keeps its sums, and can repeat earlier answers."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -42,18 +42,19 @@ class Kept:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ObservedRound(PrivateRound):
-    """Answers as another round does, and keeps what went in and came out.
+    """Answers as another round does, and keeps its sums and its answers.
 
-    Everything it keeps is secret. The last answers can be repeated in the
-    next round: whatever then differs between two samples got there past the
-    queries.
+    Everything it keeps is secret. It can repeat the last answers in the next
+    round. If two samples then lead to different results, something in the
+    sample reached the result without passing through the queries.
 
     Attributes:
         sums: The sample that was released last, by name of the query.
         released: The last release.
         repeats: Whether the next release repeats the last one, boolean.
-        loosening: Factor of the clip of queries that keep it in their state.
-            Sums then tell records apart that the clip makes alike.
+        loosening: The factor of the clip, for queries that have the clip in
+            their state. With a larger clip, records that clipping makes equal
+            give different sums.
     """
 
     sums: Kept = dataclasses.field(default_factory=Kept)
@@ -68,7 +69,7 @@ class ObservedRound(PrivateRound):
     )
 
     def loosen(self, *, loose: bool) -> None:
-        """Has the clip bind no record, or as it is."""
+        """Makes the clip so large that it changes no record, or undoes this."""
         self.loosening.assign(_NO_CLIP if loose else 1.0)
 
     @override

@@ -1,4 +1,4 @@
-"""One round as pure functions of a state that is passed in and returned."""
+"""One round, as pure functions that take a state and return the next one."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -38,19 +38,20 @@ class Released(NamedTuple):
 class PrivateRound:
     """The queries of one round, and how they are answered.
 
-    Its methods keep nothing: state comes in and goes out. In order: `plan`,
-    `initial_sample`, `accumulate` for each physical batch, `release`.
+    Its methods keep no state: they take it, and return the next one. Call them
+    in this order: `plan`, `initial_sample`, `accumulate` for each physical
+    batch, `release`.
 
-    Queries share one sample, as in a `NestedQuery`. The records of each may
-    be other units of the sample, examples or microbatches, with a mask of
-    their own.
+    All queries see one sample, as in a `NestedQuery`. Their records may differ:
+    examples for one query and microbatches for another, each with its own mask.
 
-    Guarantee: that of the queries, composed over one sample. `plan` gives the
-    event of the next `release` from the public state alone.
+    Guarantee: the guarantees of the queries, composed over one sample. `plan`
+    returns the event of the next `release`, from the public state only.
 
     Attributes:
-        queries: By name; that of the gradients first. Cannot be changed.
-        groups: The groups of the variables, `None` if all are in one list.
+        queries: The queries by name, that of the gradients first. They cannot
+            be changed.
+        groups: The groups of the variables; `None` if all are in one list.
     """
 
     queries: Mapping[str, DPQuery]
@@ -67,7 +68,7 @@ class PrivateRound:
         side_queries: Mapping[str, DPQuery] | None = None,
         groups: VariableGroups | None = None,
     ) -> "PrivateRound":
-        """Returns the round that asks for gradients, and other things."""
+        """Returns a round from a query for gradients, and side queries."""
         return cls({GRADIENTS: gradients, **(side_queries or {})}, groups)
 
     @property
@@ -83,13 +84,13 @@ class PrivateRound:
     def fingerprint(self) -> str:
         """Returns the queries and groups as text, to be compared later.
 
-        Comparing objects would not do: one that was changed in place is equal
-        to itself.
+        Objects cannot be compared later: an object that was changed in place
+        is still equal to itself.
         """
         return repr((dict(self.queries), self.groups))
 
     def prepare(self) -> None:
-        """Is called before each sample, outside of what is compiled."""
+        """Prepares a sample; it is called outside of compiled functions."""
 
     def initial_state(self, seed: int | None) -> dict[str, Any]:
         """Returns the global state of each query."""
@@ -104,7 +105,7 @@ class PrivateRound:
     def templates(
         self, variables: list[Any], side_templates: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Returns what one record of each query looks like.
+        """Returns a template of one record for each query.
 
         Args:
             variables: The variables that are trained.
@@ -121,15 +122,15 @@ class PrivateRound:
         }
 
     def check_sums(self, templates: Mapping[str, Any]) -> None:
-        """Raises unless samples are joined by adding up their states.
+        """Raises unless all queries merge samples by adding their states.
 
-        Replicas sum the states of their parts of a sample.
+        Replicas need this: they add the states of their parts of a sample.
 
         Args:
-            templates: As in `initial_sample`.
+            templates: See `initial_sample`.
 
         Raises:
-            PrivateTrainingError: A query joins samples in another way.
+            PrivateTrainingError: A query merges samples in another way.
         """
         for name, query in self.queries.items():
             empty = query.initial_sample_state(templates[name])
@@ -149,7 +150,7 @@ class PrivateRound:
                 raise PrivateTrainingError(
                     "Each query must join samples by adding up their states, "
                     "to be asked on several replicas. Received: "
-                    f"{name}={query!r}. Train on one."
+                    f"{name}={query!r}. Train on one replica."
                 )
 
     def accumulate(
@@ -196,15 +197,15 @@ class PrivateRound:
     ) -> Released:
         """Returns the noised answers, the next state and the event.
 
-        Guarantee: all answers are 0 unless the event is the planned one. A
-        state that was changed after the ledger covered the round, and would
-        get less noise, gets no answer.
+        Guarantee: all answers are 0 unless the event is the planned one. So if
+        the state was changed after the ledger recorded the round, for example
+        to have less noise, nothing is released.
 
         Args:
             sample: The finished sample, of each query.
             state: The global state of each query.
             variables: The variables that are trained.
-            planned: The event that the ledger covers, from `plan`.
+            planned: The event in the ledger, the result of `plan`.
         """
         results = {
             name: query.get_noised_result(sample[name], state[name])
@@ -234,9 +235,9 @@ class PrivateRound:
         """Returns the events of a round for the ledger.
 
         Args:
-            event: From `plan` or `release`.
-            gradient_bound_factor: By how much more than a record's bound the
-                privacy unit moves the sum of the gradients.
+            event: The event from `plan` or `release`.
+            gradient_bound_factor: One privacy unit moves the sum of the
+                gradients by at most this many times the bound on one record.
         """
         events: list[ledger.SumQueryEvent] = []
         for name, query in self.queries.items():
@@ -295,8 +296,8 @@ def _times(event: ledger.SumQueryEvent, factor: int) -> ledger.SumQueryEvent:
         )
     raise PrivateTrainingError(
         "Examples in microbatches must be answered by queries that bound an L2 "
-        "norm: an example that moves a group from one encoded vector to "
-        f"another is bounded by neither. Received: {event!r}. Sample groups "
-        "that are fixed in advance (microbatches=FixedMicrobatches(size)), or "
-        "single examples."
+        "norm: one example can move a microbatch from one encoded vector to "
+        f"another, a change that neither bounds. Received: {event!r}. Use "
+        "microbatches that are fixed in advance "
+        "(microbatches=FixedMicrobatches(size)), or single examples."
     )

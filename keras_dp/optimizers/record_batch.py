@@ -1,4 +1,4 @@
-"""The records of one physical batch: one per example, or per microbatch."""
+"""The records of one physical batch: its examples, or its microbatches."""
 
 from typing import Any, NamedTuple
 
@@ -10,8 +10,8 @@ class RecordBatch(NamedTuple):
 
     Attributes:
         records: Nest with leaves `[batch, ...]`, or lazy ones.
-        mask: Shape `[batch]`, false for padding, which may stand in any row;
-            `None` if there is none.
+        mask: Boolean, shape `[batch]`: false for padding, which can be in any
+            row; `None` if there is no padding.
     """
 
     records: Any
@@ -19,15 +19,16 @@ class RecordBatch(NamedTuple):
 
 
 class Grouping(NamedTuple):
-    """How the examples of a physical batch make microbatches.
+    """The microbatches of a physical batch.
 
     Attributes:
-        rows: Consecutive rows of the batch that make one, padding included.
-        size: Public number that the sum of their gradients is divided by.
-        bound_factor: By how many times a record's bound the privacy unit moves
-            the sum over the sample.
-        averages: Whether the sum is divided by the number of its own examples,
-            too.
+        rows: Number of consecutive rows that make one microbatch, including
+            padding.
+        size: The public divisor of the sum of gradients in a microbatch.
+        bound_factor: Adding or removing one privacy unit moves the sum over the
+            sample by at most this many times the bound on one record.
+        averages: Whether the sum is also divided by the number of examples in
+            the microbatch.
     """
 
     rows: int

@@ -1,4 +1,4 @@
-"""The global state of a query as variables: saved, its seeds apart."""
+"""The global state of a query as variables, which are saved without seeds."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,10 +11,11 @@ from keras_dp import _nests
 class StateVariables:
     """Holds a query's global state between rounds.
 
-    Leaves in a field called `seed`, or below one whose name starts with
-    `secret_`, are kept where neither Keras nor `tf.train.Checkpoint` finds
-    them. A restored seed would repeat its noise on other data, and whoever
-    reads a saved one can subtract the noise.
+    Some leaves are secret: those in a field named `seed`, and those below a
+    field whose name begins with `secret_`. Neither Keras nor
+    `tf.train.Checkpoint` finds their variables, so they are never saved. A
+    restored seed would repeat its noise on other data, and whoever reads a
+    saved seed can subtract the noise.
     """
 
     def __init__(self, state: Any, add_variable: Callable[..., Any]) -> None:
@@ -66,9 +67,10 @@ class StateVariables:
 def _flatten(
     nest: Any, path: tuple[str, ...] = (), is_secret: bool = False
 ) -> list[tuple[tuple[str, ...], tf.Tensor, bool]]:
-    """Returns each leaf with the keys to it, and whether it is secret.
+    """Returns each leaf with its path of keys, and whether it is secret.
 
-    The name of a field of a NamedTuple says so, never the key of a dict.
+    Only the name of a field of a NamedTuple makes a leaf secret, never the key
+    of a dict.
     """
     children = _nests.children(nest)
     if children is None:

@@ -1,4 +1,4 @@
-"""The part of a private optimizer that its inner Keras optimizer does."""
+"""The base class of private optimizers: what the inner optimizer does."""
 
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -27,11 +27,10 @@ def _of_inner(name: str) -> Any:
 
 
 class WrappingOptimizer(keras.optimizers.Optimizer):
-    """Holds a Keras optimizer, and refuses ordinary gradients.
+    """Holds an inner Keras optimizer, and refuses ordinary gradients.
 
-    The options, the iterations and what is saved are those of the inner
-    optimizer: it weighs, clips and averages noised answers. Subclasses say
-    what is applied to it.
+    The options and the iterations are those of the inner optimizer, which
+    applies noised answers. A subclass decides which answers.
     """
 
     weight_decay = _of_inner("weight_decay")
@@ -55,7 +54,7 @@ class WrappingOptimizer(keras.optimizers.Optimizer):
 
     @property
     def inner_optimizer(self) -> keras.optimizers.Optimizer:
-        """The same, by the name that Keras's callbacks look for."""
+        """The inner optimizer, under the name that Keras's callbacks use."""
         return self._inner
 
     @override
@@ -89,7 +88,7 @@ class WrappingOptimizer(keras.optimizers.Optimizer):
 
     @property
     def variables(self) -> list[keras.Variable]:
-        """All that is saved: the query's public state, and the inner's."""
+        """The variables to save: the queries' public state, and the inner's."""
         return own_variables_of(self) + self.inner.variables
 
     @override
@@ -100,7 +99,8 @@ class WrappingOptimizer(keras.optimizers.Optimizer):
             weights: Arrays or variables, in the order of `variables`.
 
         Raises:
-            ValueError: The optimizer is not built, or they do not fit.
+            ValueError: The optimizer is not built, or the number or shapes of
+                the values differ from those of `variables`.
         """
         own = self.variables if self.built else []
         shapes = [tuple(each.shape) for each in own]
@@ -116,7 +116,7 @@ class WrappingOptimizer(keras.optimizers.Optimizer):
 
     @property
     def learning_rate(self) -> Any:
-        """The inner optimizer's."""
+        """The learning rate of the inner optimizer."""
         return self.inner.learning_rate
 
     @learning_rate.setter
@@ -125,12 +125,12 @@ class WrappingOptimizer(keras.optimizers.Optimizer):
 
     @property
     def iterations(self) -> Any:
-        """Rounds that were released."""
+        """The number of rounds that were released, a variable."""
         return self.inner.iterations
 
     @property
     def rounds_released(self) -> int:
-        """The iterations as a number, also where replicas hold them."""
+        """The number of rounds that were released, as an integer."""
         return int(keras.ops.convert_to_numpy(self.inner.iterations))
 
     @override
