@@ -1,4 +1,7 @@
-"""How records are drawn, and the event that proves it. No TensorFlow."""
+"""Samplers, which draw records and make the event for the ledger.
+
+They do not import TensorFlow.
+"""
 
 from keras_dp.sampling.allocated_batches import AllocatedBatches
 from keras_dp.sampling.array_shards import ArrayShards

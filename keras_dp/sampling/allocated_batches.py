@@ -18,34 +18,35 @@ from keras_dp.sampling.sampler import Draw, Pass, Sampler
 
 
 class AllocatedBatches(Sampler):
-    """Lets each record pick batches of each pass, at random.
+    """Lets each record pick its batches in each pass, at random.
 
-    Iterating gives physical batches without end, pass after pass of `batches`
-    samples each; a pass is an epoch of `fit`. Every record takes part in
-    `batches_per_record` of them, in one by default, as with shuffled batches,
-    and the rounds are as good as secret, as with Poisson samples. Sizes of
-    samples are random and secret, and a sample takes physical batches as for
-    `PoissonBatches`, padded in random rows.
+    Iterating gives physical batches without end. A pass over the data has
+    `batches` samples, and is an epoch of `fit`. Every record takes part in
+    `batches_per_record` samples of a pass, one by default, as with shuffled
+    batches. But as with Poisson samples, nobody knows in which. The sizes of
+    samples are random and secret. A sample takes one or more physical batches,
+    padded in random rows, as for `PoissonBatches`.
 
-    Guarantee: in each pass each record is in `batches_per_record` batches, all
-    such sets of batches with the same chance, independently of all other
-    records and passes, exactly, by the operating system's cryptographic
-    generator. Adding or removing a record leaves the others in their batches,
-    and in their rows as long as the number of physical batches stays; see
-    `in_random_rows`. Each iterator begins a pass of its own, whose `epoch_id`
-    nothing else has; a pass that is stopped costs the whole of it.
+    Guarantee: in each pass, each record is in `batches_per_record` samples. All
+    sets of that many samples are exactly equally likely, independently of all
+    other records and passes; the randomness is from the operating system's
+    cryptographic generator. Adding or removing a record leaves the others in
+    their samples; and in their rows too, unless the number of physical batches
+    changes (see `in_random_rows`). Each iterator begins a new pass, with an
+    `epoch_id` of its own. A pass that is stopped early costs as much as a whole
+    one.
 
-    There is a price for Gaussian noise, under the relations "add or remove
-    one" and "zero out", from `Fourier`: mostly a little less than that of
-    Poisson samples with probability `batches_per_record / batches`, for the
-    same noise, and about that of as many passes of fewer batches in which each
-    record picks one. There are no microbatches here, and no shards for the
-    workers of a cluster. A chosen `seed` has no effect outside of
-    `reproducible()`, as for `PoissonBatches`.
+    `Fourier` is the accountant for these samples, for Gaussian noise under
+    `add_or_remove_one` and `zero_out`. The epsilon is mostly a little less than
+    that of Poisson samples with probability `batches_per_record / batches` and
+    the same noise. `batches_per_record=k` costs about as much as k passes of
+    `batches / k` samples in which each record picks one. Microbatches, and
+    shards for the workers of a cluster, are not available. A chosen `seed` has
+    no effect outside of `reproducible()`.
 
     Attributes: those of `Sampler`, and
-        batches: Samples of a pass.
-        batches_per_record: In how many of them each record is.
+        batches: Number of samples in a pass.
+        batches_per_record: Number of samples of a pass in which each record is.
 
     >>> batches = AllocatedBatches(np.arange(1000), batches=20)
     >>> batches.expected_sample_size, batches.physical_batch_size
@@ -72,17 +73,17 @@ class AllocatedBatches(Sampler):
         """Looks at the shapes of the data, and draws nothing.
 
         Args:
-            data: As for `PoissonBatches`.
-            batches: Samples of a pass, at least 1.
-            batches_per_record: In how many of them each record is, at least 1
-                and at most `batches`.
-            physical_batch_size: As for `PoissonBatches`.
-            map: As for `PoissonBatches`.
-            seed: As for `PoissonBatches`.
+            data: See `PoissonBatches`.
+            batches: Number of samples in a pass, at least 1.
+            batches_per_record: Number of samples of a pass in which each record
+                is, at least 1 and at most `batches`.
+            physical_batch_size: See `PoissonBatches`.
+            map: See `PoissonBatches`.
+            seed: See `PoissonBatches`.
 
         Raises:
-            TypeError: As for `PoissonBatches`.
-            ValueError: As for `PoissonBatches`.
+            TypeError: See `PoissonBatches`.
+            ValueError: See `PoissonBatches`.
         """
         super().__init__(data, map=map, seed=seed)
         _check.integer_at_least(

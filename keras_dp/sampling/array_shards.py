@@ -41,17 +41,17 @@ class _Stored:
 
 
 class ArrayShards:
-    """Arrays whose records go on from one .npy file to the next.
+    """Records in several .npy files (shards), used as one data set.
 
     Records are read when they are drawn, through the page cache of the
-    operating system, as from a memory map; but where a map would end the
-    process with a signal if its file were cut off, this raises.
+    operating system, as from a memory map. But if a file is cut off, a memory
+    map ends the process with a signal, and this raises an error.
 
-    Guarantee: position i is always the same record. A file that was exchanged,
-    cut off or written to since it was opened raises an error that names it.
+    Guarantee: index i is always the same record. If a file was exchanged, cut
+    off or written to since it was opened, an error names it.
 
     Attributes:
-        shards: Number of shards.
+        shards: The number of shards.
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
@@ -69,10 +69,10 @@ class ArrayShards:
         """Reads the header of each file.
 
         Args:
-            shards: For each shard a path, or a nest (tuple, dict) of paths,
-                such as `(x, y)`. The arrays of one shard are of equal length;
-                those in one place of the nest are of equal dtype and record
-                shape, in C order.
+            shards: A list with a path, or a nest (tuple, dict) of paths such as
+                `(x, y)`, for each shard. All arrays of a shard must have equal
+                length. The arrays at one place of the nest must have equal
+                dtype and record shape, and be in C order.
 
         Raises:
             OSError: A file cannot be read.

@@ -1,4 +1,4 @@
-"""Draws a Poisson sample of indices in time and memory of the sample's size.
+"""Draws a Poisson sample, in time and memory proportional to its size.
 
 The number of records skipped between two that take part, a *gap*, is geometric:
 `P(gap = g) = q (1 - q)^g`. So it suffices to draw gaps until the end of the
@@ -92,7 +92,7 @@ class BernoulliDraw:
         """Returns one sample: the indices that take part, in order.
 
         Args:
-            words: Where the randomness comes from.
+            words: The source of randomness.
         """
         size, q = self.population_size, self.sampling_probability
         if q == 1:
@@ -113,7 +113,7 @@ class BernoulliDraw:
 
         Args:
             count: How many.
-            words: Where the randomness comes from.
+            words: The source of randomness.
         """
         _, exponent = math.frexp(
             self.sampling_probability

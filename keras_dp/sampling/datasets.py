@@ -1,4 +1,4 @@
-"""Reads a data set once, and stores its records where they can be drawn.
+"""Reads a data set once, and stores its records so that they can be drawn.
 
 Data sets of TensorFlow and Keras are known by what they have: nothing here
 imports either.
@@ -39,7 +39,7 @@ def is_dataset(data: Any) -> bool:
 
 
 def check_is_none(data: Any) -> None:
-    """Raises for a data set, whose records cannot be read in any order."""
+    """Raises if `data` is a data set, which has no access by index."""
     if is_dataset(data):
         raise TypeError(
             "`data` must give access to its records in any order. Received: "
@@ -61,9 +61,9 @@ def stored(
 
     Args:
         dataset: See `PoissonBatches.from_dataset`.
-        batched: Likewise.
-        folder: Likewise.
-        verbose: Likewise.
+        batched: See `PoissonBatches.from_dataset`.
+        folder: See `PoissonBatches.from_dataset`, `cache_folder`.
+        verbose: See `PoissonBatches.from_dataset`.
 
     Raises:
         TypeError: `dataset` is no data set.
@@ -165,7 +165,7 @@ def batches_of(dataset: Any, batched: bool | None) -> Iterator[Nest]:
 
     Args:
         dataset: See `PoissonBatches.from_dataset`.
-        batched: Likewise.
+        batched: See `PoissonBatches.from_dataset`.
 
     Raises:
         TypeError: `dataset` is no data set.

@@ -18,26 +18,25 @@ from keras_dp.sampling.sampler import Draw, Pass, Sampler
 class FixedSizeBatches(Sampler):
     """Draws a uniformly random subset of fixed size, anew for every round.
 
-    Iterating gives physical batches without end. By default a sample is one of
-    them, full in all rounds: nothing is padded. Records stand in random rows.
+    Iterating gives physical batches without end. By default a sample is one
+    physical batch, without padding. Records are in random rows.
 
-    Guarantee: in each round all subsets of `sample_size` records are equally
-    likely, exactly, whatever was drawn before, by the operating system's
-    cryptographic generator. Replacing a record by another leaves all others in
-    the rows that they had; see `in_random_rows`.
+    Guarantee: in each round, all subsets of `sample_size` records are exactly
+    equally likely, whatever was drawn before; the randomness is from the
+    operating system's cryptographic generator. Replacing a record by another
+    leaves all others in their rows; see `in_random_rows`.
 
-    Such samples have a price under the relation "replace one" alone, where a
-    record that is replaced moves a sum by twice its bound. It is higher than
-    that of `PoissonBatches` with as many records on average; in return all
-    rounds compute on as many records as their batch has rows. For the same
-    reason there are no microbatches here, and no shards for the workers of a
-    cluster. Several replicas of one worker share a sample.
+    Accountants have a bound for these samples under `replace_one` only. There,
+    one record moves a sum by twice its bound. So the epsilon is larger than
+    that of `PoissonBatches` with as many records on average. In return, no
+    computation is spent on padding. Microbatches, and shards for the workers of
+    a cluster, are not available. Several replicas of one worker share a sample.
 
-    A chosen `seed` has no effect outside of `reproducible()`, as for
-    `PoissonBatches`. The number of records is public: the event holds it.
+    A chosen `seed` has no effect outside of `reproducible()`. The number of
+    records is public: the event holds it.
 
     Attributes: those of `Sampler`, and
-        sample_size: Records of a sample.
+        sample_size: Number of records in a sample.
 
     >>> import numpy as np
     >>> x, y = np.zeros([1000, 28, 28]), np.zeros([1000], np.int32)
@@ -63,17 +62,17 @@ class FixedSizeBatches(Sampler):
         """Looks at the shapes of the data, and draws nothing.
 
         Args:
-            data: As for `PoissonBatches`.
-            sample_size: Records of a sample, at most as many as there are.
-            physical_batch_size: At least 1; by default `sample_size`. Smaller
-                ones need less memory, and more steps a round.
+            data: See `PoissonBatches`.
+            sample_size: Number of records in a sample, in [1, N].
+            physical_batch_size: At least 1; by default `sample_size`. A smaller
+                one needs less memory, and more steps for a round.
             rounds_per_epoch: At least 1, by default N / `sample_size`.
-            map: As for `PoissonBatches`.
-            seed: As for `PoissonBatches`.
+            map: See `PoissonBatches`.
+            seed: See `PoissonBatches`.
 
         Raises:
-            TypeError: As for `PoissonBatches`.
-            ValueError: As for `PoissonBatches`.
+            TypeError: See `PoissonBatches`.
+            ValueError: See `PoissonBatches`.
         """
         super().__init__(data, map=map, seed=seed)
         self.sample_size = self._checked_size(sample_size=sample_size)

@@ -1,4 +1,4 @@
-"""Draws samples, and says which record stands in which row of a batch."""
+"""Layouts: how a sample is drawn, and which record is in which row."""
 
 import abc
 
@@ -14,8 +14,9 @@ from keras_dp.sampling.random_words import Words
 
 Integers = npt.NDArray[np.int64]
 
-# Chance that a sample has a microbatch too full for its rows. The examples
-# left out concern that microbatch alone, so privacy does not depend on it.
+# The probability that a microbatch of a sample has more examples than rows.
+# Those beyond are left out. Privacy does not depend on this: leaving out
+# examples changes their own microbatch only.
 _OVERFLOW = 1e-6
 # Chance that a sample takes a second physical batch where the size of the
 # batch is not chosen. The steps of such samples are compiled when the first
@@ -29,13 +30,13 @@ class Layout(abc.ABC):
     """How samples of a data set are drawn and laid out.
 
     Attributes:
-        rows: Consecutive rows that belong to one microbatch.
-        size: Number that the sum over a microbatch is divided by.
-        bound_factor: By how many times the bound of a record the unit of
-            privacy moves the sum over a sample.
-        most_rows: Rows that hold almost every sample.
-        averages: Whether a microbatch is divided by the number of its own
-            records, too.
+        rows: Number of consecutive rows that belong to one microbatch.
+        size: The divisor of the sum over a microbatch.
+        bound_factor: Adding or removing one privacy unit moves the sum over a
+            sample by at most this many times the bound on one record.
+        most_rows: Number of rows into which almost every sample fits.
+        averages: Whether the sum over a microbatch is also divided by the
+            number of records in it.
     """
 
     averages = False
@@ -70,9 +71,10 @@ class Layout(abc.ABC):
 
 
 class Groups(Layout):
-    """Takes or leaves groups of consecutive records, each as a whole.
+    """Draws whole groups of consecutive records.
 
-    A group stands in consecutive rows, and groups in random ones.
+    The records of a group are in consecutive rows; the places of the groups are
+    random.
     """
 
     bound_factor = 1
@@ -103,9 +105,9 @@ class Groups(Layout):
 
 
 class Truncated(Groups):
-    """Takes or leaves each record, and keeps no more than fit into a batch.
+    """Draws single records, and keeps a limited number of them.
 
-    A uniformly random subset of a larger sample is kept.
+    If more are drawn, a uniformly random subset is kept.
     """
 
     def __init__(self, population: int, probability: float, most: int) -> None:
@@ -132,8 +134,8 @@ class Truncated(Groups):
 class Slots(Layout):
     """Puts each drawn record into one of a fixed number of slots, at random.
 
-    A slot is a fixed range of rows. A record more or less changes the rows of
-    its own slot only, and the number of physical batches is fixed.
+    A slot is a fixed range of rows. Adding or removing a record changes the
+    rows of one slot only. The number of physical batches is fixed.
     """
 
     bound_factor = 2
@@ -177,9 +179,9 @@ class Slots(Layout):
 def default_physical_batch_size(
     population_size: int, sampling_probability: float
 ) -> int:
-    """Returns how many rows a physical batch has by default.
+    """Returns the default number of rows in a physical batch.
 
-    At most one sample of ten thousand exceeds them, and takes two batches.
+    At most one Poisson sample of ten thousand is larger, and takes two batches.
 
     Args:
         population_size: Number of records that are drawn from, at least 1.
@@ -193,7 +195,7 @@ def default_physical_batch_size(
 
 
 def rows_that_hold(population: int, probability: float) -> int:
-    """Returns how many rows 99.99 % of the Poisson samples fit in.
+    """Returns the number of rows into which 99.99 % of Poisson samples fit.
 
     Args:
         population: Records, or groups of them, that are drawn from.

@@ -1,4 +1,4 @@
-"""Microbatches, whose mean gradient is a record, and what they protect."""
+"""Microbatches: groups of examples whose mean gradient is one record."""
 
 import abc
 import dataclasses
@@ -12,14 +12,14 @@ from keras_dp.sampling.layouts import Groups, Layout, Slots
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Microbatches(abc.ABC):
-    """How examples are put into groups, whose mean gradient is a record.
+    """A way to put examples into groups, whose mean gradient is one record.
 
     Attributes:
-        size: Examples of a microbatch, >= 1: the public number that sums are
-            divided by, whatever a microbatch really holds.
-        unit: The thing that is drawn and that a guarantee protects.
-        bound_factor: By how many times the bound of a record adding or removing
-            one unit moves the sum over a sample.
+        size: The number of examples in a microbatch, >= 1. It is public, and
+            divides the sum over a microbatch, whatever this really holds.
+        unit: The privacy unit, which is drawn: "example" or "microbatch".
+        bound_factor: Adding or removing one unit moves the sum over a sample by
+            at most this many times the bound on one record.
     """
 
     size: int
@@ -38,16 +38,19 @@ class Microbatches(abc.ABC):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RandomMicrobatches(Microbatches):
-    """Microbatches formed inside each sample; the unit is the example.
+    """Microbatches formed inside each sample; the privacy unit is the example.
 
-    Each drawn example goes to one of a fixed number of slots, independently of
-    all others. Slots may hold more or fewer examples than `size`, or none.
+    Each drawn example goes to one of a fixed number of slots, at random and
+    independently of all others. The examples of a slot are a microbatch. A slot
+    may hold more or fewer examples than `size`, or none.
 
-    Guarantee: an example that is added or removed changes one microbatch, whose
-    clipped mean moves from one point of the ball of radius C to another: the
-    sum moves by at most `2 C`, and the ledger says so. All other slots keep
-    their examples, in the same physical batch and rows. Cutting the sampled
-    list into pieces instead would let an example shift all that come after it.
+    Guarantee: adding or removing one example changes one microbatch. The
+    clipped mean of this microbatch moves from one point of a ball of radius C
+    to another. So the sum over the sample moves by at most `2 C`, with C the
+    clip; the event in the ledger has this bound. All other slots keep their
+    examples, in the same physical batch and rows. (If the list of drawn
+    examples were cut into pieces instead, one example more would shift all
+    later pieces.)
 
     >>> RandomMicrobatches(size=4).bound_factor
     2
@@ -65,14 +68,14 @@ class RandomMicrobatches(Microbatches):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FixedMicrobatches(Microbatches):
-    """Microbatches of `size` consecutive records, formed before any sampling.
+    """Microbatches of `size` consecutive examples, formed before any sampling.
 
-    A sample takes or leaves a microbatch as a whole, and puts it into random
-    consecutive rows.
+    Whole microbatches are drawn. Each stands in consecutive rows, at a random
+    place.
 
     Guarantee: adding or removing one whole microbatch moves the sum by at most
-    the clip C. The unit of privacy is the microbatch, and the ledger's unit
-    must be "microbatch"; nothing is promised to single examples.
+    the clip. The privacy unit is the microbatch, and the unit of the ledger
+    must be "microbatch". Nothing is promised to single examples.
 
     >>> FixedMicrobatches(size=4).unit
     'microbatch'
@@ -89,7 +92,8 @@ class FixedMicrobatches(Microbatches):
             raise ValueError(
                 "`microbatches` must have a size that divides the number of "
                 f"records. Received: size={self.size!r} for "
-                f"{population_size!r} records."
+                f"{population_size!r} records. Choose another size, or leave "
+                "out the records that remain."
             )
         return Groups(population_size, sampling_probability, self.size)
 

@@ -21,55 +21,60 @@ from keras_dp.sampling.sampler import Draw, Pass, Sampler
 
 
 class PoissonBatches(Sampler):
-    """Draws each record independently, anew for every round.
+    """Draws each record independently, anew for every round: Poisson samples.
 
-    Iterating gives physical batches without end. A sample of n records runs
-    as `ceil(n / physical_batch_size)` of them, and an empty one as a single
-    batch of padding; `ends_sample` marks the last. Records stand in random rows
-    of all of them. A sample's size, its records, their rows and how many
-    batches it takes are secret; the sampler's attributes are not.
+    Iterating gives physical batches without end. A sample of n records takes
+    `ceil(n / physical_batch_size)` physical batches, and an empty one takes a
+    single batch of padding. `ends_sample` marks the last batch of a sample.
+    Records are in random rows of its batches. The size of a sample, its
+    records, their rows and the number of its batches are secret. The attributes
+    of the sampler are public.
 
-    Guarantee: in each round each record takes part with `sampling_probability`,
-    independently of all records and rounds, by the operating system's
-    cryptographic generator. Floating point costs at most 3e-11 in epsilon per
-    round; see `BernoulliDraw`. Adding or removing a record leaves the others in
-    the rows that they had, as long as the number of batches stays; see
-    `in_random_rows`.
+    Guarantee: in each round, each record takes part with
+    `sampling_probability`, independently of all records and rounds; the
+    randomness is from the operating system's cryptographic generator. Floating
+    point costs at most 3e-11 in epsilon per round; see `BernoulliDraw`. Adding
+    or removing a record leaves the others in their rows, unless the number of
+    physical batches changes; see `in_random_rows`.
 
-    With `truncate_at` a sample keeps no more records than that, a uniformly
-    random subset of those drawn, and the event says so: every round is one
-    batch of one shape, for a little delta.
+    With `truncate_at`, a sample keeps at most so many records: a uniformly
+    random subset of those that were drawn. Then every round is one physical
+    batch of one shape. The event says so, and the cost is a small part of
+    delta.
 
     A chosen `seed` has no effect outside of `reproducible()`, which is for
-    tests: a second run with the same seed would draw the same samples, where
-    accountants take the samples of all rounds to be independent.
+    tests. A second run with the same seed would draw the same samples, but
+    accountants assume that the samples of all rounds are independent.
 
-    The number of records is used for `expected_sample_size` and the default
-    `physical_batch_size` alone. Under the neighbouring relation "add or remove
-    one" it is itself private: whoever publishes either, or takes the average's
-    denominator from them, treats it as public knowledge, as is customary.
+    The number of records is used for `expected_sample_size` and for the default
+    `physical_batch_size` only. Under `add_or_remove_one` it is itself private.
+    Whoever publishes one of the two, or takes the denominator of an average
+    from it, treats the number of records as public. This is customary.
 
     Attributes:
-        population_size: Number of records, those of other shards included.
+        population_size: Number of records, including those of other shards.
         sampling_probability: Chance of each record to take part in a round.
-        physical_batch_size: Length of the leading axis of every batch. The
-            default holds at least 99.99 % of the samples in one batch, which
-            is fastest. Smaller ones need less memory; much larger ones compute
-            on padding.
-        rounds_per_epoch: Rounds that `fit` calls an epoch, by default `1 /
-            sampling_probability`, after which a record was drawn once on
+        physical_batch_size: Length of the leading axis of every physical batch.
+            With the default, at least 99.99 % of the samples fit into one
+            batch, which is fastest. A smaller one needs less memory; a much
+            larger one spends time on padding.
+        rounds_per_epoch: Number of rounds that `fit` calls an epoch; by default
+            `1 / sampling_probability`, in which a record is drawn once on
             average.
-        microbatches: How rows make microbatches, `None` if each is a record.
-        truncate_at: The most records that a sample keeps, `None` for all.
+        microbatches: The layout of microbatches in rows; `None` if each row is
+            a record.
+        truncate_at: The largest number of records that a sample keeps; `None`
+            for all.
         map: The function that `fit`, `evaluate` and `predict` apply to each
             record, `None` for none. Iterating over the sampler yields the
             records as they are stored.
         unit: The unit that is drawn and protected: "example" or "microbatch".
         seeded: Whether the caller chose the seed.
-        shard_index: Which shard this is, `None` if all records are drawn from.
-        shard_count: How many shards there are, `None` likewise.
-        positions: Where the records that are drawn from are in the data, a
-            range.
+        shard_index: The index of this shard; `None` for a sampler of all
+            records.
+        shard_count: The number of shards; `None` for a sampler of all records.
+        positions: The range of the indices, in the data, of the records that
+            this sampler draws from.
         record_structure: Nest of `RecordSpec`s of the structure of one record
             as it is stored, known without a draw.
 
@@ -114,29 +119,31 @@ class PoissonBatches(Sampler):
             rounds_per_epoch: At least 1.
             microbatches: `RandomMicrobatches`, which protect examples, or
                 `FixedMicrobatches`, which only protect whole microbatches.
-            truncate_at: The most records that a sample keeps, at least 1, and
-                the default `physical_batch_size`: every round then is one
-                batch of one shape. Of a larger sample, a uniformly random
-                subset is kept. In each round the chance that a record is drawn
-                together with as many others is added to delta; 7 standard
-                deviations above the mean, which are `sqrt(N q (1-q))`, make it
-                negligible. It must not be chosen by a look at the data.
+            truncate_at: The largest number of records that a sample keeps, at
+                least 1. It is also the default `physical_batch_size`, so that
+                every round is one batch of one shape. If more records are
+                drawn, a uniformly random subset is kept. The price is a part of
+                delta in each round: the probability that a record is drawn
+                together with at least so many others. It is negligible for
+                `truncate_at` 7 standard deviations, each `sqrt(N q (1-q))`,
+                above the mean `N q`. Do not choose it by a look at the data.
             map: Function of TensorFlow from one record to another, such as a
                 random crop: a tuple `(x, y)` is passed as two arguments, as
                 by `tf.data.Dataset.map`. It is applied to each record each
                 time that it is drawn; see `RecordMap`.
-            seed: At least 0. Inside `reproducible()`, where it is noticed when
-                the sampler is made, draws and rows are a function of the seed
-                alone: the first iterators of two equal samplers draw alike, and
-                each iterator is a stream of its own. Anywhere else they come
-                from the operating system. Rounds are `seeded` in both cases.
+            seed: An integer, at least 0. For a sampler that is made inside
+                `reproducible()`, draws and rows depend on the seed only: the
+                first iterators of two equal samplers draw the same, and each
+                further iterator has a stream of its own. For any other sampler
+                they come from the operating system. Rounds are marked as
+                `seeded` in both cases.
 
         Raises:
-            TypeError: `data` is, or holds, something else; or `map` is not a
-                function.
-            ValueError: There are no records, lengths differ, a source returns
-                something else than it was asked for, or a number is out of its
-                range.
+            TypeError: `data` is not one of these, or holds something else than
+                arrays; or `map` is not a function.
+            ValueError: There are no records, the arrays differ in length, a
+                source returns another number or shape of records than was asked
+                for, or a number is out of its range.
         """
         _check.probability(sampling_probability=sampling_probability)
         super().__init__(data, map=map, seed=seed)
@@ -182,7 +189,10 @@ class PoissonBatches(Sampler):
     @property
     @override
     def expected_sample_size(self) -> float:
-        """Mean number of records of a round; see the class on its privacy."""
+        """The mean number of records in a round.
+
+        It depends on the number of records; see the class about its privacy.
+        """
         return self.sampling_probability * self.population_size
 
     @property
@@ -207,20 +217,20 @@ class PoissonBatches(Sampler):
     def shard(self, index: int, count: int) -> Self:
         """Returns a sampler of one of `count` blocks of the records.
 
-        For workers that draw at the same time, each from a block of its own
-        and from nothing else. Blocks follow each other through the data, and
-        their sizes differ by one record, or microbatch, at most.
+        It is for workers that draw at the same time, each from its own block.
+        The blocks are consecutive in the data, and their sizes differ by at
+        most one record, or microbatch.
 
-        Guarantee: what all shards together draw in a round is a Poisson sample
-        of all records with `sampling_probability`, whose event is that of the
-        whole: each record is in exactly one block, and all draws are
-        independent. Each shard puts its own records into random rows of its own
-        batches. Shards with a `seed` draw from streams of their own.
+        Guarantee: the draws of all shards in a round are, together, a Poisson
+        sample of all records with `sampling_probability`: each record is in
+        exactly one block, and all draws are independent. So the event is that
+        of the whole. Each shard puts its records into random rows of its own
+        batches. Shards with a `seed` draw from separate streams.
 
         `population_size`, `expected_sample_size`, `rounds_per_epoch` and
-        `sampling_event` remain those of the whole. `physical_batch_size` is
-        that of one shard, the same for all: by default it holds at
-        least 99.99 % of its samples in one batch, else a part of the given one.
+        `sampling_event` are still those of the whole. `physical_batch_size` is
+        that of one shard, and equal for all shards: a part of the given one; by
+        default, at least 99.99 % of the samples of a shard fit into it.
 
         Args:
             index: Which shard, in [0, count).
@@ -274,8 +284,8 @@ class PoissonBatches(Sampler):
             self._kind is None or isinstance(self._kind, FixedMicrobatches)
         ):
             raise ValueError(
-                "`microbatches` must be None or FixedMicrobatches where data "
-                "is sharded: an example more or less would move others to "
+                "`microbatches` must be None or FixedMicrobatches to draw "
+                "shards: otherwise one example more would move others to "
                 f"other microbatches. Received: microbatches={self._kind!r}."
             )
         if self.truncate_at is not None:
@@ -328,7 +338,8 @@ def _checked_truncation(
     _check.integer_at_least(1, truncate_at=truncate_at)
     if microbatches is not None:
         raise ValueError(
-            "`truncate_at` must be None with microbatches, of which a record "
-            f"moves several. Received: truncate_at={truncate_at!r}."
+            "`truncate_at` must be None with microbatches: adding one record "
+            "could then change several microbatches. Received: "
+            f"truncate_at={truncate_at!r}."
         )
     return int(truncate_at)

@@ -1,4 +1,4 @@
-"""Makes what an iterator yields ahead of its use, in a thread."""
+"""An iterator whose items are made in advance, by another thread."""
 
 import queue
 import threading
@@ -14,13 +14,13 @@ T = TypeVar("T")
 
 
 class Prefetched(Iterator[T], Generic[T]):
-    """Yields what an iterator yields, some of it made in advance.
+    """Yields the items of an iterator, some of which are made in advance.
 
-    Guarantee: what is yielded, and its order, are those of the iterator, and
-    so is an exception, which surfaces where the item it prevented would have
-    been, and again on every later call. At most `ahead` items wait, and one is
-    being made. The thread ends after the item in work when the iterator ends,
-    is closed, or is no longer referenced; it never keeps a process alive.
+    Guarantee: the items and their order are those of the iterator. An exception
+    of the iterator is raised in place of the item that it prevented, and again
+    on every later call. At most `ahead` items wait, while one more is made.
+    When this object ends, is closed, or is no longer referenced, the thread
+    finishes its item and ends. It never keeps a process alive.
 
     >>> squares = Prefetched(iter([1, 4, 9]), ahead=2)
     >>> list(squares)

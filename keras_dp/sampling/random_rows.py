@@ -11,11 +11,11 @@ Integers = npt.NDArray[np.int64]
 def in_random_rows(
     units: Integers, physical_batch_size: int, words: Words
 ) -> Integers:
-    """Returns which record stands in each row of each physical batch.
+    """Returns the record in each row of each physical batch, placed at random.
 
-    Layers such as Dropout give each row of a batch its own randomness. If
-    records stood in the order of the data, removing one would move all later
-    ones to other rows, and change what each of them contributes to the sum.
+    Layers such as Dropout give each row of a batch its own randomness. If the
+    rows were in the order of the data, removing one record would move all later
+    records to other rows, and so change their contributions to the sum.
 
     Guarantee: let a record contribute any function of the record, its physical
     batch and its row; an adversary may know the function. Take two samples, of
@@ -52,7 +52,7 @@ def in_random_rows(
         units: Indices of the records, shape `[units, rows]`. The rows of a unit
             stay together, in consecutive rows.
         physical_batch_size: A multiple of `rows`.
-        words: Where the randomness comes from.
+        words: The source of randomness.
 
     Returns:
         Shape `[physical batches, physical_batch_size]`, -1 for padding.
@@ -80,7 +80,7 @@ def random_places(count: int, places: int, words: Words) -> Integers:
     Args:
         count: At most `places`.
         places: At least 1.
-        words: Where the randomness comes from.
+        words: The source of randomness.
     """
     while True:
         drawn = words(places)

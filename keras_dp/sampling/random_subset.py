@@ -1,4 +1,4 @@
-"""Draws uniformly random subsets in time of their size."""
+"""Draws uniformly random subsets, in a time proportional to their size."""
 
 import numpy as np
 import numpy.typing as npt
@@ -9,17 +9,18 @@ Integers = npt.NDArray[np.int64]
 
 
 def random_subset(size: int, population: int, words: Words) -> Integers:
-    """Returns a uniformly random subset of given size, in order.
+    """Returns a uniformly random subset of a given size, in order.
 
-    Independent uniform draws, of which the first `size` different ones count:
-    whatever they are, the next different one is uniform among the others. So
-    all sets of `size` are equally likely, for words that are uniform, without
-    rounding. Of more than half of the population, those left out are drawn.
+    It makes independent uniform draws until `size` of them are different. Each
+    new one is uniform among those that were not drawn yet. So all subsets of
+    this size are equally likely, without rounding, if the words are uniform.
+    For more than half of the population, the others are drawn.
 
     Args:
-        size: In [1, population].
-        population: At most 2^63.
-        words: Where the randomness comes from.
+        size: The size of the subset, in [1, population].
+        population: The subset is of the numbers from 0 to `population - 1`; at
+            most 2^63.
+        words: The source of randomness.
 
     >>> words = lambda count: np.arange(count, dtype=np.uint64) * 3
     >>> random_subset(4, 10, words), random_subset(10, 10, words)
@@ -47,16 +48,16 @@ def random_subsets(
     """Returns independent, uniformly random subsets of one small size.
 
     Floyd's algorithm: for `j` from `population - size` on, each subset takes a
-    uniform draw from `[0, j]`, or `j` if it has that already. A subset of
-    `[0, j]` holds `j` with the chance that it should, `taken / (j + 1)`; else
-    it is a uniform one of `[0, j-1]` and another element of that. Of more than
-    half of the population, those left out are drawn.
+    uniform draw from `[0, j]`, or `j` itself if it has the drawn number
+    already. Then, in each step, all subsets of `[0, j]` of the present size are
+    equally likely. For more than half of the population, the others are drawn.
 
     Args:
-        count: How many.
-        size: In [1, population].
-        population: At most 2^31.
-        words: Where the randomness comes from.
+        count: The number of subsets.
+        size: The size of each subset, in [1, population].
+        population: The subsets are of the numbers from 0 to `population - 1`;
+            at most 2^31.
+        words: The source of randomness.
 
     Returns:
         Shape `[count, size]`, each row of different numbers in any order.
@@ -87,12 +88,13 @@ def random_subsets(
 def random_integers(count: int, below: int, words: Words) -> Integers:
     """Returns independent integers, each exactly uniform in `[0, below)`.
 
-    Words from the last multiple of `below` on are drawn again.
+    Words that are not below the largest multiple of `below` are drawn again, so
+    that all remainders are equally likely.
 
     Args:
-        count: How many.
+        count: The number of integers.
         below: In [1, 2^63].
-        words: Where the randomness comes from.
+        words: The source of randomness.
     """
     rest = 2**64 % below
     accepted = np.empty(0, np.uint64)

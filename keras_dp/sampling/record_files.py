@@ -15,7 +15,7 @@ Integers = npt.NDArray[np.int64]
 
 
 class FileState(NamedTuple):
-    """Tells that a file was exchanged, cut off or written to.
+    """The state of a file, by which a later change is noticed.
 
     Attributes:
         inode: Number of the file under its name.
@@ -34,22 +34,22 @@ class FileState(NamedTuple):
 
 
 class RecordFile:
-    """A file as it was when it was first looked at.
+    """A file that must stay as it was when this object was made.
 
-    Guarantee: nothing is read, but an error raised, from a file that was
-    exchanged, cut off or written to since then, as far as its inode, size and
-    time of change tell; and never fewer bytes than were asked for.
+    Guarantee: if the file was exchanged, cut off or written to since then,
+    reading raises an error, as far as the inode, the size and the time of the
+    last change show it. A read never returns fewer bytes than were asked for.
 
     Attributes:
-        path: As it was given, as text.
-        size: In bytes.
+        path: The given path, as text.
+        size: The size of the file, in bytes.
     """
 
     def __init__(self, path: Path) -> None:
         """Looks at the file.
 
         Raises:
-            OSError: It cannot be read, or is not a regular file.
+            OSError: The file cannot be read, or is not a regular file.
             TypeError: `path` is not a path.
             ValueError: `path` holds a null character.
         """
@@ -78,10 +78,11 @@ class RecordFile:
         return self._state.modified
 
     def check_unchanged(self) -> None:
-        """Raises if the file under the name is another by now.
+        """Raises if the file has changed since this object was made.
 
         Raises:
-            OSError: It is, or cannot be looked at.
+            OSError: The file was exchanged, cut off or written to, or cannot be
+                looked up.
         """
         self._check(os.stat(self.path))
 
@@ -164,7 +165,7 @@ class _Opened:
 
 
 class Shards:
-    """Where records are that follow each other through several files."""
+    """The places of records that are numbered through several files."""
 
     def __init__(self, counts: Sequence[int]) -> None:
         """Lays the shards one behind the other.
@@ -196,11 +197,11 @@ class Shards:
 def checked_indices(indices: Any, size: int) -> Integers:
     """Returns `indices` as a vector.
 
-    Messages name no index: who was drawn is secret.
+    The messages name no index, because it is secret which records were drawn.
 
     Raises:
-        TypeError: They are not integers.
-        ValueError: They do not increase, or are out of `[0, size)`.
+        TypeError: The indices are not integers.
+        ValueError: The indices do not increase, or one is not in `[0, size)`.
     """
     rule = f"`indices` must be a vector of increasing integers in [0, {size})."
     given = np.asarray(indices)

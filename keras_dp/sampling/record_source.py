@@ -1,4 +1,4 @@
-"""Access to records by index, whatever holds them."""
+"""Access to records by their index, in arrays or in any other source."""
 
 import dataclasses
 import mmap
@@ -18,12 +18,15 @@ Indices = npt.NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RecordSpec:
-    """Shape and type of one array of a record.
+    """The shape and dtype of one array of a record.
 
     Attributes:
-        shape: The shape of one record, without the leading axis.
-        dtype: As the source has it, in the byte order of the machine. The
-            bytes of a source may be of any length.
+        shape: The shape for one record, without the leading axis.
+        dtype: The dtype in the source, in the byte order of the machine. For
+            text, the length of later records may differ.
+
+    >>> RecordSpec(shape=(28, 28), dtype=np.dtype("f4")).shape
+    (28, 28)
     """
 
     shape: tuple[int, ...]
@@ -31,10 +34,11 @@ class RecordSpec:
 
 
 class RandomAccessSource(Protocol):
-    """Holds records that need not fit in memory.
+    """A source of records, which need not fit in memory.
 
-    Position i must always be the same record. While a model trains, records
-    are asked for in the thread that prepares its batches.
+    Any class with these two methods will do. Index i must always be the same
+    record. While a model trains, another thread, which prepares the batches,
+    asks for the records.
     """
 
     def __len__(self) -> int:
@@ -44,7 +48,7 @@ class RandomAccessSource(Protocol):
         """Returns the records at `indices`, stacked.
 
         Args:
-            indices: At least one, increasing.
+            indices: At least one integer, in increasing order.
 
         Returns:
             Nest of arrays `[len(indices), ...]`, always of the same

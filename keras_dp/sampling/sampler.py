@@ -18,21 +18,21 @@ from keras_dp.sampling.record_files import Path
 from keras_dp.sampling.record_source import RandomAccessSource, Records
 
 Integers = npt.NDArray[np.int64]
-# From the records of a physical batch, which of its rows hold one, and a source
-# of randomness, to what stands in its rows instead.
+# Takes the records of a physical batch, the mask of its rows and a source of
+# randomness, and returns the records to put in their place.
 Change = Callable[[Nest, npt.NDArray[np.bool_], random_words.Words], Nest]
 
 
 class PhysicalBatch(NamedTuple):
-    """A part of a sample that is processed at once.
+    """A part of a sample that is computed at once.
 
     Attributes:
         records: Nest of arrays `[physical_batch_size, ...]`, with a record or
-            zeros in each row. The arrays are made for this batch: nothing else
-            refers to them, and they must not be written to.
-        mask: Shape `[physical_batch_size]`, boolean: true where a row holds a
-            record, false where it is padding. Either may be in any row.
-        ends_sample: Whether the sample ends with this batch.
+            zeros in each row. The arrays are made for this batch, and nothing
+            else refers to them. They must not be written to.
+        mask: Boolean, shape `[physical_batch_size]`: true for a row that holds
+            a record, false for padding, which can be in any row.
+        ends_sample: Whether this is the last batch of the sample.
     """
 
     records: Nest
@@ -41,15 +41,15 @@ class PhysicalBatch(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """Rounds of one iterator that belong together: a pass over the data.
+    """A pass over the data: the rounds of an iterator that belong together.
 
-    Where each round is drawn anew, all rounds are one endless pass.
+    If each round is drawn anew, all rounds of an iterator are one endless pass.
 
     Attributes:
-        high: 63 random bits, those of the iterator.
-        low: 63 more.
-        number: Which pass of the iterator it is, from 0.
-        rounds_left: Rounds of the pass that follow the present one.
+        high: 63 random bits, drawn for the iterator.
+        low: 63 more of these bits.
+        number: The number of the pass in its iterator, from 0.
+        rounds_left: The number of rounds of the pass after the present one.
     """
 
     high: int
@@ -61,14 +61,14 @@ class Pass(NamedTuple):
     def new(cls) -> Self:
         """Returns the first pass of an iterator.
 
-        Its bits are the operating system's even where draws have a seed: two
-        passes with one id would count as one.
+        Its bits are from the operating system, even if draws have a seed: two
+        passes with the same id would count as one.
         """
         return cls(secrets.randbits(63), secrets.randbits(63))
 
     @classmethod
     def of_id(cls, epoch_id: str) -> Self:
-        """Returns the pass of an `epoch_id`.
+        """Inverts `epoch_id`.
 
         >>> of = Pass.new()
         >>> Pass.of_id(of.epoch_id) == of
@@ -79,11 +79,11 @@ class Pass(NamedTuple):
 
     @property
     def epoch_id(self) -> str:
-        """The id that the rounds of the pass share, and no others do."""
+        """The id of the pass, which no other pass has."""
         return f"{self.high:016x}{self.low:016x}-{self.number}"
 
     def next_round(self) -> Self:
-        """Returns the pass of the round that follows."""
+        """Returns the pass of the next round: this one, or the one after it."""
         if self.rounds_left:
             return self
         return self._replace(number=self.number + 1)
@@ -93,9 +93,9 @@ class Draw(NamedTuple):
     """One sample.
 
     Attributes:
-        rows: Shape `[physical batches, physical_batch_size]`, the record in
-            each row, -1 for padding.
-        of: The pass to which it belongs.
+        rows: The index of the record in each row, -1 for padding, shape
+            `[physical batches, physical_batch_size]`.
+        of: The pass to which the sample belongs.
     """
 
     rows: Integers
@@ -103,29 +103,32 @@ class Draw(NamedTuple):
 
 
 class Sampler(abc.ABC):
-    """Draws samples of records, and says with what event a ledger holds them.
+    """Draws samples of records, and makes the sampling event for the ledger.
 
-    Iterating gives physical batches without end. `ends_sample` marks the last
-    of a sample.
+    The base class of all samplers. Iterating gives physical batches without
+    end; `ends_sample` marks the last batch of a sample.
 
     Attributes:
-        population_size: Number of records, those of other shards included.
-        physical_batch_size: Length of the leading axis of every batch.
-        rounds_per_epoch: Rounds that `fit` calls an epoch.
-        rounds_per_pass: Rounds in which each record takes part equally often,
-            and that one event covers; `None` if each round is drawn anew.
-        expected_sample_size: Mean number of records of a round.
-        microbatches: How rows make microbatches, `None` if each is a record.
+        population_size: Number of records, including those of other shards.
+        physical_batch_size: Length of the leading axis of every physical batch.
+        rounds_per_epoch: Number of rounds that `fit` calls an epoch.
+        rounds_per_pass: Number of rounds of a pass, in which each record takes
+            part equally often and which one event covers; `None` if each round
+            is drawn anew.
+        expected_sample_size: Mean number of records in a round.
+        microbatches: The layout of microbatches in rows; `None` if each row is
+            a record.
         map: The function that `fit`, `evaluate` and `predict` apply to each
             record, `None` for none. Iterating over the sampler yields the
             records as they are stored.
         unit: The unit that is drawn and protected: "example", "microbatch" or
             "user".
         seeded: Whether the caller chose the seed.
-        shard_index: Which shard this is, `None` if all records are drawn from.
-        shard_count: How many shards there are, `None` likewise.
-        positions: Where the records that are drawn from are in the data, a
-            range.
+        shard_index: The index of this shard; `None` for a sampler of all
+            records.
+        shard_count: The number of shards; `None` for a sampler of all records.
+        positions: The range of the indices, in the data, of the records that
+            this sampler draws from.
         record_structure: Nest of `RecordSpec`s of the structure of one record
             as it is stored, known without a draw.
     """
@@ -147,15 +150,15 @@ class Sampler(abc.ABC):
 
         Args:
             data: See `PoissonBatches`.
-            map: Likewise.
-            seed: Likewise.
+            map: See `PoissonBatches`.
+            seed: See `PoissonBatches`.
 
         Raises:
-            TypeError: `data` is, or holds, something else; or `map` is not a
-                function.
-            ValueError: There are no records, lengths differ, a source returns
-                something else than it was asked for, or a number is out of its
-                range.
+            TypeError: `data` is not one of these, or holds something else than
+                arrays; or `map` is not a function.
+            ValueError: There are no records, the arrays differ in length, a
+                source returns another number or shape of records than was asked
+                for, or a number is out of its range.
         """
         if seed is not None:
             _check.integer_at_least(0, seed=seed)
@@ -183,29 +186,30 @@ class Sampler(abc.ABC):
         verbose: bool = True,
         **options: Any,
     ) -> Self:
-        """Returns a sampler of the records of a data set, which it stores.
+        """Reads a data set once, stores its records, and returns a sampler.
 
-        A data set is read in its own order, and a sample is not: the records
-        are read once, and stored in memory or in files.
+        A data set yields its records in its own order, and a sampler needs them
+        in any order. So they are stored, in memory or in files.
 
         Args:
-            dataset: Finite `tf.data.Dataset` or `keras.utils.PyDataset`, which
-                yields each record once, all of the same shape. Random changes
-                of the records belong into `map`: here they happen once.
-            batched: Whether an element of the data set is a batch, whose rows
-                are the records. By default what the data set says of itself;
-                where it does not, this must be given.
-            cache_folder: Where to store the records in `.npy` files, which are
+            dataset: A finite `tf.data.Dataset` or `keras.utils.PyDataset`,
+                which yields each record once, all of the same shape. Give
+                random changes of the records as `map`: in the data set they
+                happen only once.
+            batched: Whether an element of the data set is a batch of records.
+                By default it is read from the data set; it must be given if
+                the data set does not tell.
+            cache_folder: The folder for `.npy` files of the records, which are
                 read when they are drawn. Files of an earlier call are
                 replaced. By default the records are kept in memory.
-            verbose: Whether to print progress, and the size.
-            **options: Those of the sampler.
+            verbose: Whether to print the progress and the size.
+            **options: The other arguments of the sampler.
 
         Raises:
-            TypeError: `dataset` is something else, or the sampler lacks an
-                argument.
-            ValueError: It is infinite, empty or repeated, its records differ in
-                shape, or it does not say whether it is batched.
+            TypeError: `dataset` is something else, or an argument of the
+                sampler is missing.
+            ValueError: The data set is infinite, empty or repeated, its records
+                differ in shape, or `batched` must be given.
         """
         _check_complete(cls, options)
         data = datasets.stored(
@@ -214,26 +218,26 @@ class Sampler(abc.ABC):
         return cls(data, **options)
 
     def __len__(self) -> int:
-        """Returns `rounds_per_epoch`, as `len` of a data set does in Keras.
+        """Returns `rounds_per_epoch`, like the `len` of a data set in Keras.
 
-        Iterating does not end there: samples are drawn without end.
+        But iterating does not end there: samples are drawn without end.
         """
         return self.rounds_per_epoch
 
     @property
     def population_size(self) -> int:
-        """Number of records of the data."""
+        """The number of records in the data."""
         return self._whole_size
 
     @property
     def positions(self) -> range:
-        """Where the records that are drawn from are in the data."""
+        """The range of the indices of the records to draw from."""
         return self._positions
 
     @property
     @abc.abstractmethod
     def expected_sample_size(self) -> float:
-        """Mean number of records of a round."""
+        """The mean number of records in a round."""
 
     @property
     def unit(self) -> str:
@@ -242,7 +246,7 @@ class Sampler(abc.ABC):
 
     @property
     def microbatches(self) -> Layout | None:
-        """How rows make microbatches, `None` if each example is a record."""
+        """The layout of microbatches; `None` if each example is a record."""
         return None
 
     @property
@@ -252,25 +256,26 @@ class Sampler(abc.ABC):
 
     @property
     def record_structure(self) -> Any:
-        """Nest of `RecordSpec`s, without the leading axis."""
+        """The structure of one record, as a nest of `RecordSpec`s."""
         return self._records.structure
 
     @abc.abstractmethod
     def sampling_of(self, of: Pass) -> SamplingEvent:
-        """Returns the event that a ledger records for the rounds of a pass.
+        """Returns the sampling event of the rounds of a pass, for a ledger.
 
-        Where rounds make passes, its `epoch_id` is that of the pass.
+        Args:
+            of: The pass, whose `epoch_id` the event has if it needs one.
         """
 
     def planned(
         self, rounds: int, first: Pass | None = None
     ) -> list[tuple[SamplingEvent, int]]:
-        """Returns the events of coming rounds, each with its count.
+        """Returns the sampling events of the next rounds, each with its count.
 
         Args:
-            rounds: How many, at least 1.
-            first: The pass of the first of them, which it begins; by default
-                that of a new iterator.
+            rounds: The number of rounds, at least 1.
+            first: The pass that begins with the first of these rounds; by
+                default the first pass of a new iterator.
         """
         first = Pass.new() if first is None else first
         size = self.rounds_per_pass
@@ -298,7 +303,11 @@ class Sampler(abc.ABC):
         """
 
     def shard(self, index: int, count: int) -> Self:
-        """Raises: only Poisson samples can be drawn shard by shard."""
+        """Raises, because only Poisson samples can be drawn shard by shard.
+
+        Raises:
+            ValueError: Always.
+        """
         raise ValueError(
             f"`shard` must be called on PoissonBatches: samples of "
             f"{type(self).__name__} are not drawn record by record, so that "
@@ -311,20 +320,21 @@ class Sampler(abc.ABC):
         return self.rounds()
 
     def rounds(self, change: Change | None = None) -> Iterator[PhysicalBatch]:
-        """Returns the physical batches of fresh samples, without end.
+        """Yields the physical batches of fresh samples, without end.
 
-        Any number of iterators may be alive; no two share a draw.
+        Several iterators can be used at the same time; each draws its own
+        samples.
 
         Args:
-            change: Applied to the records of each physical batch; it may use
-                the randomness that it is given once.
+            change: A function that changes the records of a physical batch. It
+                takes the records, the mask and a source of randomness.
         """
         return (batch for batch, _ in self.rounds_of_passes(change))
 
     def rounds_of_passes(
         self, change: Change | None = None
     ) -> Iterator[tuple[PhysicalBatch, Pass]]:
-        """Returns what `rounds` does, each batch with its pass.
+        """Yields physical batches as `rounds` does, each with its pass.
 
         Args:
             change: See `rounds`.
@@ -332,14 +342,14 @@ class Sampler(abc.ABC):
         return self._batches(change, *self._words())
 
     def draws(self) -> Iterator[Draw]:
-        """Yields fresh samples without end, as rows: no record is read."""
+        """Yields fresh samples without end, as indices; no record is read."""
         words, places, _ = self._words()
         return self._draws(words, places)
 
     def in_order(self, change: Change | None = None) -> Iterator[Nest]:
-        """Yields the records that are drawn from, all of them once, in order.
+        """Yields all records that this sampler draws from, once and in order.
 
-        This is no sample: what is computed from it is not private.
+        This is no sample: a result that is computed from it is not private.
 
         Args:
             change: See `rounds`.

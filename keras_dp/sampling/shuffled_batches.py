@@ -16,31 +16,31 @@ from keras_dp.sampling.sampler import Draw, Pass, Sampler
 
 
 class ShuffledBatches(Sampler):
-    """Cuts freshly shuffled passes over the data into disjoint batches.
+    """Shuffles the data anew for each pass, and cuts it into disjoint batches.
 
     Iterating gives physical batches without end, pass after pass. A pass is an
-    epoch of `fit`. Where `batch_size` does not divide the number of records,
-    the last batch of each pass is smaller, and padded.
+    epoch of `fit`. If `batch_size` does not divide the number of records, the
+    last batch of each pass is smaller, and padded.
 
-    Guarantee: in a pass each record is in exactly one batch. Each iterator
-    begins a pass of its own, whose `epoch_id` nothing else has: a training that
-    is stopped, or goes on after a crash, never takes a record twice under one
-    id. Replacing a record leaves all others in the batches and rows that they
-    had.
+    Guarantee: in a pass, each record is in exactly one batch. Each iterator
+    begins a new pass, with an `epoch_id` of its own. So a training that is
+    stopped, or that continues after a crash, never takes a record twice under
+    one id. Replacing a record leaves all others in their batches and rows.
 
-    Nothing is amplified: what is accounted for does not depend on the order,
-    and a whole pass costs what one round without sampling costs, under the
-    relations "zero out" and "replace one" (adding a record would move others).
-    It is the sampling for queries on trees (`TreeResidualSumQuery`), and for
-    little noise with few passes; `PoissonBatches` is better for most others.
+    There is no amplification: accountants do not use the random order. A whole
+    pass costs what one round without sampling costs, under `zero_out` and
+    `replace_one`. (Adding a record would move other records to other batches.)
+    Use this sampler for queries on trees (`TreeResidualSumQuery`), and for few
+    passes with little noise. `PoissonBatches` needs less noise in most other
+    cases.
 
-    There are no microbatches here, and no shards for the workers of a cluster.
+    Microbatches, and shards for the workers of a cluster, are not available.
     Several replicas of one worker share a batch. A chosen `seed` has no effect
-    outside of `reproducible()`, as for `PoissonBatches`. The number of records
-    is public: that of rounds tells it.
+    outside of `reproducible()`. The number of records is public: the number of
+    rounds reveals it.
 
     Attributes: those of `Sampler`, and
-        batch_size: Records of a batch, but for the last of a pass.
+        batch_size: Number of records in a batch, except the last of a pass.
 
     >>> batches = ShuffledBatches(np.arange(10), batch_size=4)
     >>> samples = iter(batches)
@@ -66,16 +66,16 @@ class ShuffledBatches(Sampler):
         """Looks at the shapes of the data, and draws nothing.
 
         Args:
-            data: As for `PoissonBatches`.
-            batch_size: Records of a batch, at most as many as there are.
-            physical_batch_size: At least 1; by default `batch_size`. Smaller
-                ones need less memory, and more steps a round.
-            map: As for `PoissonBatches`.
-            seed: As for `PoissonBatches`.
+            data: See `PoissonBatches`.
+            batch_size: Number of records in a batch, in [1, N].
+            physical_batch_size: At least 1; by default `batch_size`. A smaller
+                one needs less memory, and more steps for a round.
+            map: See `PoissonBatches`.
+            seed: See `PoissonBatches`.
 
         Raises:
-            TypeError: As for `PoissonBatches`.
-            ValueError: As for `PoissonBatches`.
+            TypeError: See `PoissonBatches`.
+            ValueError: See `PoissonBatches`.
         """
         super().__init__(data, map=map, seed=seed)
         self.batch_size = self._checked_size(batch_size=batch_size)

@@ -36,16 +36,15 @@ _MASK_DELTA = 0xA282EAD8
 
 
 class TFRecordShards:
-    """Records of TFRecord files, read and parsed when they are drawn.
+    """The records of TFRecord files, read and parsed when they are drawn.
 
-    Guarantee: position i is always the same record, and no part of a file
-    belongs to two positions: offsets are those of a chain of lengths from the
-    first byte to the last. Every record that is read is compared with its
-    length and both checksums. A file that is damaged, or changed since it was
-    scanned, raises an error that names the file and the offset.
+    Guarantee: index i is always the same record, and no part of a file belongs
+    to two records, because the records of a file follow each other without a
+    gap, from the first byte to the last. The length and both checksums of every
+    record are checked when it is read. If a file is damaged, or was changed
+    since it was scanned, an error names the file and the offset.
 
-    Files must not be compressed. Under the neighbouring relation a record of
-    the file is an example.
+    Files must not be compressed. Each record of a file is one example.
 
     Attributes:
         paths: Paths of the files, in the order of their records.
@@ -78,21 +77,20 @@ class TFRecordShards:
         """Finds where each record starts: by a scan, or in saved offsets.
 
         Args:
-            paths: Files, at least one.
-            parse: Turns serialized records into a nest of arrays `[records,
-                ...]`, one row a record, always of the same structure, dtypes
-                and trailing shapes. It runs in a thread that prepares batches,
-                and may call TensorFlow.
-            save_offsets: Whether to save the offsets of each file beside it,
-                under its name with the ending ".offsets.npy". Saved offsets
-                are used if they are not older than the file and cover it from
-                the first byte to the last without a gap; else the file is
-                scanned again.
+            paths: The path of a file, or a list of at least one.
+            parse: A function from a list of serialized records to a nest of
+                arrays `[records, ...]`, with one row for each record and always
+                the same structure, dtypes and trailing shapes. It runs in the
+                thread that prepares batches, and may call TensorFlow.
+            save_offsets: Whether to save the offsets of the records of each
+                file next to it, in a file with the ending ".offsets.npy". Saved
+                offsets are used if they are not older than the file, and cover
+                it without a gap. Otherwise the file is scanned again.
 
         Raises:
             DamagedRecordsError: A file is not a sound TFRecord file.
             OSError: A file cannot be read, or its offsets cannot be saved.
-            TypeError: `parse` is not a function, or a path is not one.
+            TypeError: `parse` is not a function, or a path is of another kind.
             ValueError: There is no path.
         """
         if not callable(parse):
@@ -116,7 +114,7 @@ class TFRecordShards:
         """Returns the records at `indices` as they were written.
 
         Args:
-            indices: Increasing, in `[0, len(self))`.
+            indices: Integers in increasing order, in `[0, len(self))`.
 
         Raises:
             DamagedRecordsError: A file changed, or a record is damaged.
@@ -137,9 +135,10 @@ class _Part(NamedTuple):
     """Some records of one file.
 
     Attributes:
-        file: That holds them.
-        starts: Offset of each record.
-        sizes: Bytes up to the next record, at least `_FRAME_BYTES`.
+        file: The file that holds the records.
+        starts: The offset of each record, in bytes.
+        sizes: The number of bytes up to the next record, at least
+            `_FRAME_BYTES`.
     """
 
     file: RecordFile

@@ -1,4 +1,4 @@
-"""Records of one person or thing, capped in number."""
+"""Limits on the number of records of one privacy unit."""
 
 from typing import Any
 
@@ -10,22 +10,25 @@ from keras_dp.sampling import random_words
 
 
 def capped_rows(unit_ids: Any, rows_per_unit: int) -> npt.NDArray[np.int64]:
-    """Returns rows of which no unit has more than a given number.
+    """Returns the indices of records to keep, a limited number for each unit.
+
+    If a unit has more than `rows_per_unit` records, a random subset is kept.
 
     Guarantee: adding or removing all records of one unit adds or removes at
-    most `rows_per_unit` of the rows that are kept, and changes nothing for
-    other units: each unit's rows are chosen by the operating system's generator
-    without a look at the others.
+    most `rows_per_unit` of the records that are kept, and changes nothing for
+    other units: the records of each unit are chosen without a look at the
+    others, by the operating system's generator.
 
     Args:
         unit_ids: Array `[N]` of integers or text, the unit of each record.
-        rows_per_unit: >= 1. It must not be chosen by a look at the data.
+        rows_per_unit: The largest number of records to keep for a unit, >= 1.
+            Do not choose it by a look at the data.
 
     Returns:
-        Positions in `[0, N)`, ascending.
+        Indices in `[0, N)`, ascending.
 
     Raises:
-        ValueError: `unit_ids` is not one value a record.
+        ValueError: `unit_ids` does not have one integer or text per record.
 
     >>> rows = capped_rows(["ann", "bob", "ann", "ann", "cid"], 2)
     >>> len(rows), 1 in rows, 4 in rows
@@ -42,14 +45,14 @@ def capped_rows(unit_ids: Any, rows_per_unit: int) -> npt.NDArray[np.int64]:
 
 
 def unit_numbers(**ids: Any) -> npt.NDArray[np.int64]:
-    """Returns the unit of each record as a number from 0 on, without gaps.
+    """Returns the number of the unit of each record: 0, 1, 2, ...
 
     Args:
         **ids: One argument, by its name for messages: an array `[N]` of
             integers or text.
 
     Raises:
-        ValueError: It is not one value a record.
+        ValueError: The array does not have one integer or text per record.
 
     >>> unit_numbers(user_ids=["bob", "ann", "bob"])
     array([1, 0, 1])
@@ -68,8 +71,8 @@ def unit_numbers(**ids: Any) -> npt.NDArray[np.int64]:
     )
     if not names_all:
         raise ValueError(
-            f"`{name}` must hold integers or text, for every record: those of "
-            "a person without a name cannot be told from those of others. "
+            f"`{name}` must hold integers or text, one for every record: "
+            "records without a name could be of one person or of several. "
             f"Received: an array of {found.dtype}. Leave such records out."
         )
     return np.unique(found, return_inverse=True)[1]

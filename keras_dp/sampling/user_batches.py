@@ -1,4 +1,4 @@
-"""Samples of users, each with some of their records."""
+"""Samples of users, each with some of the user's records."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -23,32 +23,34 @@ Integers = npt.NDArray[np.int64]
 
 
 class UserBatches(Sampler):
-    """Draws users independently, anew for every round.
+    """Draws whole users independently, anew for every round.
 
-    A user who is drawn takes part with all their records, or with
-    `records_per_user` of them, drawn uniformly anew, if they have more. The
-    records of a user stand in consecutive rows of one physical batch. In
-    `PrivateModel` the mean gradient of a user's records is one record of the
-    query: it is clipped as a whole. In `FederatedModel` the record is what the
-    user's own training changes.
+    A user who is drawn takes part with all records, or with `records_per_user`
+    of them, drawn uniformly and anew, if the user has more. The records of a
+    user are in consecutive rows of one physical batch. In `PrivateModel`, the
+    mean gradient of a user's records is one record of the query, and is clipped
+    as a whole. In `FederatedModel`, the record is the change of the model by
+    the user's own training.
 
-    Guarantee: in each round each user takes part with `sampling_probability`,
+    Guarantee: in each round, each user takes part with `sampling_probability`,
     independently of all users and rounds. Adding or removing a user with all
-    their records leaves all others in the rows that they had, and moves a sum
-    by at most one bound. The unit of privacy is the user, whatever their number
-    of records; the ledger's unit must be "user", or another word for one who
-    has several records.
+    records moves a sum by at most the bound on one record. It leaves all others
+    in their rows, unless the number of physical batches changes; see
+    `in_random_rows`. The privacy unit is the user, whatever the number of
+    records. The unit of the ledger must be "user", or another word for a unit
+    with several records.
 
-    Other samplers, and private preprocessing, take each row for a user: under
-    the same ledger give them one row for each. The ledger holds which rounds
-    drew users, and reports say it.
+    Other samplers, and private preprocessing, treat each row as one user. If
+    you use them with the same ledger, give them one row for each user. The
+    ledger holds which rounds drew users, and reports say so.
 
     The number of users is used for `expected_sample_size` and the default
-    `physical_batch_size`; as in `PoissonBatches`, it counts as public.
+    `physical_batch_size`. As in `PoissonBatches`, it then counts as public.
 
     Attributes: those of `Sampler`, where a record of a sample is a user, and
         sampling_probability: Chance of each user to take part in a round.
-        records_per_user: Most records with which a user takes part.
+        records_per_user: Largest number of records with which a user takes
+            part.
 
     Source: McMahan et al. (2018), arXiv:1710.06963v3; Charles et al. (2024),
     arXiv:2407.07737v3, Algorithm 2 ("user-level sampling").
@@ -80,21 +82,21 @@ class UserBatches(Sampler):
         """Looks at the shapes of the data, and draws nothing.
 
         Args:
-            data: As for `PoissonBatches`.
+            data: See `PoissonBatches`.
             user_ids: Array `[N]` of integers or text, the user of each record.
             sampling_probability: In [2^-60, 1].
-            records_per_user: At least 1. It must not be chosen by a look at
-                the data.
-            physical_batch_size: Rows of a batch, a multiple of
-                `records_per_user`. The default holds at least 99.99 % of the
-                samples in one batch.
+            records_per_user: The largest number of records with which a user
+                takes part, at least 1. Do not choose it by a look at the data.
+            physical_batch_size: Number of rows of a physical batch, a multiple
+                of `records_per_user`. By default at least 99.99 % of the
+                samples fit into one batch.
             rounds_per_epoch: At least 1, by default 1 / `sampling_probability`.
-            map: As for `PoissonBatches`.
-            seed: As for `PoissonBatches`.
+            map: See `PoissonBatches`.
+            seed: See `PoissonBatches`.
 
         Raises:
-            TypeError: As for `PoissonBatches`.
-            ValueError: As for `PoissonBatches`, or `user_ids` are not one for
+            TypeError: See `PoissonBatches`.
+            ValueError: See `PoissonBatches`; or `user_ids` are not one for
                 each record.
         """
         _check.probability(sampling_probability=sampling_probability)
@@ -104,7 +106,7 @@ class UserBatches(Sampler):
         if len(numbers) != self._whole_size:
             raise ValueError(
                 "`user_ids` must name the user of each record. Received: "
-                f"{len(numbers):,} of them for {self._whole_size:,} records."
+                f"{len(numbers):,} ids for {self._whole_size:,} records."
             )
         self._users = Users(
             numbers, float(sampling_probability), int(records_per_user)
@@ -132,13 +134,13 @@ class UserBatches(Sampler):
     @property
     @override
     def population_size(self) -> int:
-        """Number of users."""
+        """The number of users."""
         return self._users.count
 
     @property
     @override
     def expected_sample_size(self) -> float:
-        """Mean number of users of a round."""
+        """The mean number of users in a round."""
         return self.sampling_probability * self.population_size
 
     @property
@@ -154,7 +156,7 @@ class UserBatches(Sampler):
     @property
     @override
     def microbatches(self) -> Layout:
-        """How rows make users."""
+        """The layout of users in rows."""
         return self._users
 
     @property
@@ -187,7 +189,7 @@ class UserBatches(Sampler):
 
 
 class Users(Layout):
-    """Takes or leaves users, each with at most so many of their records.
+    """Draws whole users, each with a limited number of records.
 
     Attributes:
         count: Number of users.
