@@ -138,7 +138,7 @@ class TestARow:
         )
         rows = ledger.verify().rows
 
-        with pytest.raises(ValueError, match="`verdict` must speak of rows"):
+        with pytest.raises(ValueError, match="`verdict` must name rows"):
             ledger.write_verdict(dataclasses.replace(verdict, **change))
 
         assert ledger.verify().rows == rows
