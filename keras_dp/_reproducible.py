@@ -29,8 +29,6 @@ def reproducible() -> Iterator[None]:
     >>> with reproducible():
     ...     is_on()
     True
-    >>> is_on()
-    False
     """
     token = _is_on.set(True)
     try:
