@@ -66,7 +66,7 @@ def check_question(delta: float, confidence: float) -> None:
     if confidence >= 1:
         raise ValueError(
             "`confidence` must be in (0, 1). Received: "
-            f"confidence={confidence!r}."
+            f"confidence={confidence!r}. 0.95 is usual."
         )
 
 

@@ -351,6 +351,7 @@ def _solved(
             "`target_epsilon` must be one that can be reached. Received: "
             f"target_epsilon={target_epsilon!r}. At {most_private}, "
             f"`{by.name}` still reports epsilon={found.epsilon:.6g}, the "
-            "least it can."
+            "least it can. Ask for a larger target, fewer rounds or a larger "
+            "delta, or take another accountant."
         )
     return found

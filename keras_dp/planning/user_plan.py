@@ -127,7 +127,8 @@ def plan_users(
     if users_per_round > population:
         raise ValueError(
             f"`users_per_round` must be at most population={population!r}. "
-            f"Received: users_per_round={users_per_round!r}."
+            f"Received: users_per_round={users_per_round!r}. It is the number "
+            "of users that a round is expected to sample."
         )
 
     def noise(group_size: int) -> float:

@@ -261,6 +261,6 @@ def _columns(data: Any, names: list[str]) -> Mapping[str, Any]:
     if missing:
         raise ValueError(
             f"`data` must have a column for every feature. Received: none for "
-            f"{missing!r}."
+            f"{missing!r}. Add the columns, or leave these features out."
         )
     return {name: table[name] for name in names}

@@ -109,8 +109,8 @@ class Normalization(Adapter):
             object.__setattr__(self, "axis", axes)
         if axes == 0 or (isinstance(axes, tuple) and 0 in axes):
             raise ValueError(
-                "`axis` must not hold 0, the axis of the records. "
-                f"Received: axis={self.axis!r}."
+                "`axis` must not hold 0, the axis of the records: a mean over "
+                f"one record hides nobody. Received: axis={self.axis!r}."
             )
 
     @override
@@ -208,7 +208,8 @@ class Normalization(Adapter):
         if any(not 0 < each < ndim for each in kept):
             raise ValueError(
                 "`axis` must name axes of the data, but for the first. "
-                f"Received: axis={self.axis!r}, for data of {ndim} axes."
+                f"Received: axis={self.axis!r}, for data of {ndim} axes. The "
+                "default, -1, is the last axis."
             )
         return kept
 
@@ -219,6 +220,7 @@ def _for_features(bound: Any, shape: tuple[int, ...]) -> Floats:
     if values.ndim and (not shape or values.shape[0] not in (1, shape[-1])):
         raise ValueError(
             "`bounds` must have a number for each feature. Received: "
-            f"{values.shape[0]} numbers, for features of shape {shape}."
+            f"{values.shape[0]} numbers, for features of shape {shape}. One "
+            "number serves all features."
         )
     return np.broadcast_to(values, shape)

@@ -46,7 +46,8 @@ def check_numbers(schema: Schema) -> None:
     """
     if schema.dtype.kind not in "biuf":
         raise TypeError(
-            f"`data` must hold real numbers. Received: dtype {schema.dtype}."
+            "`data` must hold real numbers. Received: dtype "
+            f"{schema.dtype}. Convert it, or adapt a StringLookup to text."
         )
     if 0 in schema.shape:
         raise ValueError(
@@ -76,7 +77,8 @@ def number_chunks(data: Any) -> Iterator[Floats]:
         if rows.shape[1:] != shape:
             raise ValueError(
                 "`data` must have records of one shape. Received: batches of "
-                f"records of shapes {shape} and {rows.shape[1:]}."
+                f"records of shapes {shape} and {rows.shape[1:]}. Pad or "
+                "resize the records first."
             )
         step = max(1, _CHUNK_ENTRIES // max(1, int(np.prod(shape))))
         for start in range(0, max(1, len(rows)), step):

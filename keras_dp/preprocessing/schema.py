@@ -60,7 +60,8 @@ def schema_of(data: Any) -> Schema | None:
         if spec is not None and not hasattr(spec, "shape"):
             raise TypeError(
                 "`data` must be one column. Received: a data set of "
-                f"{spec!r}. FeatureSpace takes several."
+                f"{spec!r}. Map it to one of them, or use FeatureSpace, which "
+                "takes several."
             )
         return None if spec is None else Schema.of(spec)
     values = data.to_numpy() if hasattr(data, "to_numpy") else data

@@ -44,7 +44,7 @@ def _taken(data: Any, rows: Any, count: int) -> Any:
     if len(data) != count:
         raise ValueError(
             "`unit_ids` must have one entry for each row of `data`. Received: "
-            "another number of entries."
+            "another number of entries. Give the id of the person of each row."
         )
     if hasattr(data, "iloc"):
         return data.iloc[rows]

@@ -125,7 +125,8 @@ class PrivateModel(HeldModel):
         if isinstance(model, PrivateModel):
             raise TypeError(
                 "`model` must not be private already. "
-                f"Received: model={model!r}."
+                f"Received: model={model!r}. Pass the model inside: "
+                "`model.model`."
             )
         check_wrapped(model)
         warn_of_test_step(model)
@@ -133,7 +134,9 @@ class PrivateModel(HeldModel):
         if self_check_examples == 1:
             raise ValueError(
                 "`self_check_examples` must be 0 or >= 2. "
-                f"Received: self_check_examples={self_check_examples!r}."
+                f"Received: self_check_examples={self_check_examples!r}. The "
+                "check compares examples with each other: one alone shows "
+                "nothing. 0 turns it off."
             )
         super().__init__(model, name=name or f"private_{model.name}", **kwargs)
         self.self_check_examples = self_check_examples
@@ -320,15 +323,17 @@ class PrivateModel(HeldModel):
             epochs: As in Keras, >= 1. With the samples of `make_private` its
                 epochs are the default.
             verbose: As in Keras.
-            callbacks: At the end of an epoch they find the ledger settled.
+            callbacks: At the end of an epoch no round is left open: what they
+                read from the ledger is what was spent.
                 `EpsilonProgress` is added unless there is one.
             target_epsilon: > 0; by default that of `make_private`, if any.
             delta: In (0, 1), for the target and for what is shown. By default
                 that of `make_private`, else `N^-1.1` for N records, else 1e-5.
-            run: A name, or `RunDetails`: how the training stands in the ledger,
-                and which of its accounts pays; by default that of
-                `make_private`. Before its first round it writes there what it
-                will do at most.
+            run: A run is one training in a ledger. Give its name, or
+                `RunDetails`, which also say which account of the ledger pays.
+                By default the run of `make_private`. The run's plan, how many
+                rounds of which kind it takes at most, is written to the ledger
+                before the first round.
             **options: As in Keras. With a sampler, `steps_per_epoch` is a
                 number of rounds, and `validation_data` may be a sampler, which
                 is evaluated as by `evaluate`.
