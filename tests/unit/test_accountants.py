@@ -210,7 +210,7 @@ class TestSupported:
     ) -> None:
         epsilons = [
             accountant.epsilon(ledger, delta=delta, neighbours=neighbours)
-            for delta in (0.5, 1e-2, 1e-5, 1e-10, 1e-100, 1e-300)
+            for delta in (0.5, 1e-5, 1e-100, 1e-300)
         ]
 
         assert epsilons == sorted(epsilons)
