@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+from absl import logging
 from typing_extensions import override
 
 from keras_dp.ledger import PrivacyLedger
@@ -67,6 +68,31 @@ def fit_callbacks(
         given.callbacks[:0] = own
         return given
     return [*own, *callbacks]
+
+
+def warn_of_decisions(given: Any) -> None:
+    """Names the callbacks that act on metrics without noise.
+
+    Args:
+        given: As `fit` was given them, in a training without private metrics.
+    """
+    for callback in _listed(given):
+        monitored = getattr(callback, "monitor", None)
+        acts = getattr(callback, "save_best_only", True)
+        if (
+            acts
+            and isinstance(monitored, str)
+            and not monitored.startswith(("val_", "epsilon"))
+        ):
+            logging.warning(
+                "%s acts on %r, which is computed on the training data without "
+                "noise: the privacy guarantee does not cover what it decides. "
+                "Release the metric by compile(..., private_metrics=...), or "
+                "monitor one of public validation data, such as 'val_%s'.",
+                type(callback).__name__,
+                monitored,
+                monitored,
+            )
 
 
 def _listed(given: Any) -> list[Any]:

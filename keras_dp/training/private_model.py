@@ -34,7 +34,10 @@ from keras_dp.training.epsilon_limit import (
     PrivacyTarget,
 )
 from keras_dp.training.example_metrics import ExampleMetrics
-from keras_dp.training.fit_callbacks import fit_callbacks
+from keras_dp.training.fit_callbacks import (
+    fit_callbacks,
+    warn_of_decisions,
+)
 from keras_dp.training.held_model import HeldModel
 from keras_dp.training.layer_seeds import LayerSeeds
 from keras_dp.training.loop import TrainingLoop
@@ -359,6 +362,8 @@ class PrivateModel(HeldModel):
             delta=delta,
         )
         adapter, replicas = ready.adapter, ready.replicas
+        if self._side_queries.metrics is None:
+            warn_of_decisions(callbacks)
         adapter.check_targets()
         if adapter.is_sampler:
             check_no_batching(y=y, batch_size=batch_size, **options)

@@ -57,6 +57,52 @@ class TestAdaptedLayers:
         assert not messages(caplog, "without noise")
 
 
+class TestDecisions:
+    @pytest.mark.parametrize(
+        "callback",
+        [
+            lambda path: keras.callbacks.EarlyStopping("loss"),
+            lambda path: keras.callbacks.ReduceLROnPlateau("loss"),
+            lambda path: keras.callbacks.ModelCheckpoint(
+                path / "a.keras", monitor="loss", save_best_only=True
+            ),
+        ],
+    )
+    def test_on_metrics_without_noise_are_named(
+        self, callback, tmp_path, caplog
+    ) -> None:
+        acts = callback(tmp_path)
+
+        with caplog.at_level("WARNING", logger="absl"):
+            compiled(network(), ledger()).fit(X, Y, verbose=0, callbacks=[acts])
+
+        (message,) = messages(caplog, "what it decides")
+        assert message.startswith(f"{type(acts).__name__} acts on")
+        assert f"'val_{acts.monitor}'" in message
+
+    @pytest.mark.parametrize(
+        "callback",
+        [
+            lambda path: keras.callbacks.EarlyStopping("val_loss"),
+            lambda path: keras.callbacks.EarlyStopping("epsilon", mode="min"),
+            lambda path: keras.callbacks.ModelCheckpoint(
+                path / "a.keras", monitor="loss"
+            ),
+        ],
+    )
+    def test_on_anything_else_are_not(self, callback, tmp_path, caplog) -> None:
+        with caplog.at_level("WARNING", logger="absl"):
+            compiled(network(), ledger()).fit(
+                X,
+                Y,
+                verbose=0,
+                validation_data=(X, Y),
+                callbacks=callback(tmp_path),
+            )
+
+        assert not messages(caplog, "what it decides")
+
+
 class TestRoundsThatTheLedgerMisses:
     def test_are_said_once_after_an_older_copy_came_back(
         self, tmp_path, caplog
