@@ -189,36 +189,80 @@ class GradientEngine:
             loss_scale: Factor of the losses.
             training: Whether the model is called as in training.
         """
-        self._settle_hooks(inputs, batch, training)
-        tape = tf.GradientTape(watch_accessed_variables=False)
-        with self._normalizing(collects=True, training=training) as statistics:
-            with tape, hooked(self.hooks, tape, batch) as calls:
+        if tf.executing_eagerly() and self._could_use_directly():
+            # A graph shows more: what is called inside of a loop.
+            self._trace_for_hooks(inputs, batch, training)
+        settled = False
+        while not settled:
+            tape = tf.GradientTape(watch_accessed_variables=False)
+            with (
+                self._normalizing(
+                    collects=True, training=training
+                ) as statistics,
+                self._watching_uses() as past_hooks,
+                tape,
+                hooked(self.hooks, tape, batch, past_hooks) as calls,
+            ):
                 outputs = _called(self.model, inputs, training)
-                losses = losses_of(outputs)
-                scaled = losses
-                if loss_scale != 1:
-                    scaled = losses * tf.cast(loss_scale, losses.dtype)
-            added = statistics()
-        cotangents = tape.gradient(
+                settled = not past_hooks.found
+                if settled:
+                    losses = losses_of(outputs)
+                    scaled = losses
+                    if loss_scale != 1:
+                        scaled = losses * tf.cast(loss_scale, losses.dtype)
+                    added = statistics()
+            self._settle_hooks(past_hooks.found)
+        found = tape.gradient(
             scaled,
             [call.outputs for call in calls],
             unconnected_gradients=tf.UnconnectedGradients.ZERO,
         )
+        # What a gather of rows leaves behind is a list of rows.
+        cotangents = [list(map(tf.convert_to_tensor, each)) for each in found]
         return HookedPass(calls, cotangents, losses, outputs, added)
 
-    def _settle_hooks(self, inputs: Any, batch: int, training: bool) -> None:
-        """Gives one hook to each layer that goes past the hooks inside of it.
+    def _trace_for_hooks(self, inputs: Any, batch: int, training: bool) -> None:
+        """Settles the hooks by a trace, which is thrown away."""
 
-        The model is traced for that, and the trace thrown away.
-        """
+        def traced(inputs: Any) -> None:
+            self.hooked_pass(
+                inputs, lambda _: tf.zeros([batch]), batch, training=training
+            )
+
+        trace_of(tf.function(traced, autograph=False), inputs)
+
+    def _could_use_directly(self) -> list[keras.Layer]:
+        """Returns the layers that may yet be found to go past the hooks."""
         if self._knows_uses:
-            return
-        found = self._direct_uses(inputs, batch, training)
-        while found:
+            return []
+        taken = {id(layer) for layer in self._whole}
+        layers = could_use_directly(self.model)
+        return [layer for layer in layers if id(layer) not in taken]
+
+    @contextlib.contextmanager
+    def _watching_uses(self) -> Iterator[DirectUses]:
+        """Watches what goes past the hooks, until the hooks are settled."""
+        layers = self._could_use_directly()
+        uses = DirectUses(self.variables if layers else [])
+        hooked_layers = {id(hook.layer) for hook in self.hooks}
+        others = [layer for layer in layers if id(layer) not in hooked_layers]
+        with uses.watching(others):
+            yield uses
+
+    def _settle_hooks(self, found: list[keras.Layer]) -> None:
+        """Gives one hook to each layer that went past the hooks inside of it.
+
+        Args:
+            found: What a pass with the hooks found. Nothing: they stay.
+        """
+        if found:
             self._whole += found
             self.hooks = find_hooks(self.model, self._whole)
-            found = self._direct_uses(inputs, batch, training)
-        self._knows_uses = True
+        elif not self._knows_uses:
+            self._knows_uses = True
+            self._warn_of_whole_layers()
+
+    def _warn_of_whole_layers(self) -> None:
         whole = {id(layer) for layer in self._whole}
         paths = [h.layer.path for h in self.hooks if id(h.layer) in whole]
         if paths:
@@ -231,31 +275,6 @@ class GradientEngine:
                 "ReversibleEmbedding for tied tables). Received: %s",
                 ", ".join(map(repr, paths)),
             )
-
-    def _direct_uses(
-        self, inputs: Any, batch: int, training: bool
-    ) -> list[keras.Layer]:
-        layers = could_use_directly(self.model)
-        taken = {id(layer) for layer in self._whole}
-        layers = [layer for layer in layers if id(layer) not in taken]
-        if not layers:
-            return []
-        uses = DirectUses(self.variables)
-        hooked_layers = {id(hook.layer) for hook in self.hooks}
-        others = [layer for layer in layers if id(layer) not in hooked_layers]
-
-        def traced(inputs: Any) -> None:
-            tape = tf.GradientTape(watch_accessed_variables=False)
-            with (
-                self._normalizing(training=training),
-                tape,
-                uses.watching(others),
-                hooked(self.hooks, tape, batch, uses),
-            ):
-                _called(self.model, inputs, training)
-
-        trace_of(tf.function(traced, autograph=False), inputs)
-        return uses.found
 
     def call(self, inputs: Any, *, training: bool = True) -> Any:
         """Returns the outputs of the model, as in training or not."""

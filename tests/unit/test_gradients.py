@@ -311,6 +311,43 @@ class TestSelfCheck:
 
         assert self_check(GradientEngine(model), _data(4, 4), _squares, 4)
 
+    def test_calls_a_model_three_times_that_draws_nothing(self) -> None:
+        calls = []
+
+        class Counted(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.dense = layers.Dense(3)
+
+            def call(self, x):
+                calls.append(1)
+                return self.dense(x)
+
+        model = Counted()
+        model(_data(4, 4))
+        calls.clear()
+
+        # Eagerly, with its gradients, and as Keras does.
+        assert self_check(GradientEngine(model), _data(4, 4), _squares, 4)
+        assert len(calls) == 3
+
+    def test_passes_a_loss_that_gathers_rows(self) -> None:
+        class Shifted(layers.Layer):
+            """It has no rule."""
+
+            def build(self, shape):
+                self.shift = self.add_weight(shape=shape[1:])
+
+            def call(self, x):
+                return x + self.shift
+
+        def losses_of(outputs):
+            return tf.reduce_sum(tf.square(tf.gather(outputs, range(4))), 1)
+
+        engine = GradientEngine(_model(layers.Dense(3), Shifted()))
+
+        assert self_check(engine, _data(4, 4), losses_of, 4)
+
     def test_leaves_the_state_of_the_model_alone(self) -> None:
         model = _model(layers.Dense(8), layers.Dropout(0.5, seed=3))
         before = [v.numpy() for v in model.variables]

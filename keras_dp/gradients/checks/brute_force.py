@@ -1,42 +1,26 @@
 """Are per-example gradients those of automatic differentiation?"""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from keras_dp.errors import GradientCheckError
-from keras_dp.gradients.checks.trial import Trial
-from keras_dp.gradients.records.records import all_finite
+from keras_dp.gradients.checks.trial import Gradients, Trial
 from keras_dp.keras_internals import keeping_variable_scope
 
 
-class _Ours(NamedTuple):
-    """Sum and norms of the gradients of a batch, by the engine.
-
-    Attributes:
-        sums: Their sum under weights, one tensor for each variable.
-        squares: Their squared norms, `[variables, batch]`.
-        losses: Shape `[batch]`.
-    """
-
-    sums: list[tf.Tensor]
-    squares: tf.Tensor
-    losses: tf.Tensor
-
-
-def compare_gradients(trial: Trial, examples: int) -> bool:
+def compare_gradients(trial: Trial, found: Gradients) -> bool:
     """Compares a weighted sum of all gradients, and the norms of some.
 
     A gradient that is wrong in any row changes the sum, unless random weights
-    hide it by chance. Some rows, half of them the first, half the last, have
-    larger weights: they are compared as closely as if they were alone, and so
-    are their norms.
+    hide it by chance. `Trial.rows` have larger weights, and their norms are
+    compared, too.
 
     Args:
         trial: The model and its batch.
-        examples: How many rows.
+        found: The gradients of the batch, by the engine.
 
     Returns:
         Whether there was a finite example to compare.
@@ -44,12 +28,7 @@ def compare_gradients(trial: Trial, examples: int) -> bool:
     Raises:
         GradientCheckError: A gradient differs.
     """
-    batch = trial.batch
-    first = min(examples + 1, batch + 1) // 2
-    last = max(first, batch - (examples - first))
-    rows = np.array([*range(first), *range(last, batch)])
-    weights = trial.weights[-1].copy()
-    weights[rows] *= batch**0.5
+    batch, weights = trial.batch, trial.own_weights
     reference = trial.traced(_expected(trial))
 
     def want(weights: np.ndarray) -> list[tf.Tensor]:
@@ -59,16 +38,14 @@ def compare_gradients(trial: Trial, examples: int) -> bool:
         )
         return gradients
 
-    trial.restore()
-    found = trial.traced(_ours(trial))(trial.inputs, tf.constant(weights))
     compared, whole = False, want(weights)
     of_all = _is_finite(found) and _are_finite(whole)
     if of_all:
         _compare_sums(trial, found, whole, weights)
     else:
         # An example overflows. It contributes nothing, but to this sum.
-        careful = trial.traced(_ours(trial, careful=True))
-    for row in rows:
+        careful = trial.traced(_careful(trial))
+    for row in trial.rows:
         alone = np.eye(batch, dtype=np.float32)[row]
         single = want(alone)
         if not _are_finite(single):
@@ -82,31 +59,15 @@ def compare_gradients(trial: Trial, examples: int) -> bool:
     return compared
 
 
-def _ours(
-    trial: Trial, *, careful: bool = False
-) -> Callable[[Any, tf.Tensor], _Ours]:
-    """Returns the function of inputs and weights `[batch]`.
+def _careful(trial: Trial) -> Callable[[Any, tf.Tensor], Gradients]:
+    """Returns gradients of inputs of which some examples are not finite."""
 
-    Args:
-        trial: The model and its batch.
-        careful: Whether examples may be not finite.
-    """
-    engine, batch = trial.engine, trial.batch
+    def careful(inputs: Any, weights: tf.Tensor) -> Gradients:
+        with keeping_variable_scope():
+            ran = trial.engine.hooked_pass(inputs, trial.losses_of, trial.batch)
+            return trial.gradients(ran, weights, careful=True)
 
-    def ours(inputs: Any, weights: tf.Tensor) -> _Ours:
-        with keeping_variable_scope(), engine.computing():
-            ran = engine.hooked_pass(inputs, trial.losses_of, batch)
-            records = engine.records(ran.calls, ran.cotangents, batch)
-            squares = [record.squared_norms() for record in records]
-            with all_finite(certainly=not careful):
-                sums = [record.weighted_sum(weights) for record in records]
-        return _Ours(
-            sums,
-            tf.stack([tf.cast(square, tf.float64) for square in squares]),
-            ran.losses,
-        )
-
-    return ours
+    return careful
 
 
 def _expected(
@@ -133,7 +94,7 @@ def _expected(
     return expected
 
 
-def _is_finite(found: _Ours) -> bool:
+def _is_finite(found: Gradients) -> bool:
     return bool(
         np.isfinite(found.losses).all() and np.isfinite(found.squares).all()
     )
@@ -144,7 +105,7 @@ def _are_finite(gradients: list[tf.Tensor]) -> bool:
 
 
 def _compare_sums(
-    trial: Trial, found: _Ours, want: list[tf.Tensor], weights: np.ndarray
+    trial: Trial, found: Gradients, want: list[tf.Tensor], weights: np.ndarray
 ) -> None:
     # 0 times the norm of an example that overflows is not 0.
     squares = np.where(weights != 0, found.squares, 0)
@@ -159,7 +120,7 @@ def _compare_sums(
 
 
 def _compare_norms(
-    trial: Trial, found: _Ours, want: list[tf.Tensor], row: int
+    trial: Trial, found: Gradients, want: list[tf.Tensor], row: int
 ) -> None:
     limit = trial.tolerance * max(float(tf.linalg.global_norm(want)), 1e-9)
     for index, expected in enumerate(want):

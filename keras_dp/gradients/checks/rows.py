@@ -7,6 +7,7 @@ be freed on the way.
 """
 
 import functools
+import math
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ _NEGLIGIBLE = 1e-7
 # With so many directions, a difference of 30 times the tolerance is overlooked
 # with probability 1e-7, and one of the size of the row practically never.
 _DIRECTIONS = 8
+# Names of the axes of a row but for its last.
+_AXES = "abcefghijklm"
 
 
 def digest(value: Any, batch: int) -> tf.Tensor | None:
@@ -33,20 +36,27 @@ def digest(value: Any, batch: int) -> tf.Tensor | None:
         return None
     if value.dtype != tf.float64:
         value = tf.cast(value, tf.float32)
-    rows = batch if has_rows(value, batch) else 1
-    count = value.shape.num_elements()
-    if not count:
-        return tf.zeros([rows, _DIRECTIONS])
-    width = value.shape[-1] if value.shape.rank > 1 else 1
+    if not has_rows(value, batch):
+        value = value[tf.newaxis]
+    if not value.shape.num_elements():
+        return tf.zeros([value.shape[0], _DIRECTIONS])
+    if value.shape.rank == 1:
+        value = value[:, tf.newaxis]
     # Numbers for each entry of a row would take longer to draw than the pass.
+    # `tf.einsum` would add five times as many operations to the graph.
+    *others, width = value.shape[1:]
+    axes = _AXES[: len(others)]
     inner = tf.constant(_directions(width, 0), value.dtype)
-    along = tf.matmul(tf.reshape(value, [-1, width]), inner)
-    length = count // (rows * width)
-    if length == 1:
+    along = tf.raw_ops.Einsum(
+        inputs=[value, inner], equation=f"r{axes}w,wd->r{axes}d"
+    )
+    if not others:
         return along
-    outer = tf.constant(_directions(length, 1), value.dtype)
-    along = tf.reshape(along, [rows, length, _DIRECTIONS])
-    return tf.reduce_sum(along * outer, axis=1)
+    outer = _directions(math.prod(others), 1).reshape([*others, _DIRECTIONS])
+    return tf.raw_ops.Einsum(
+        inputs=[along, tf.constant(outer, value.dtype)],
+        equation=f"r{axes}d,{axes}d->rd",
+    )
 
 
 @functools.lru_cache(64)

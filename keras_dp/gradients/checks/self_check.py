@@ -70,7 +70,9 @@ def self_check(
         UnsupportedLayerError: The model keeps what it sees in training.
     """
     weights = [(v, tf.identity(v.value)) for v in engine.variables]
-    trial = Trial(engine, inputs, losses_of, batch, eagerly=eagerly)
+    trial = Trial(
+        engine, inputs, losses_of, batch, examples=examples, eagerly=eagerly
+    )
     closed = [pair for pair in trial.state if _could_hide(pair[1])]
     opened = {id(variable) for variable, _ in closed}
     trial.state = [pair for pair in trial.state if id(pair[0]) not in opened]
@@ -81,7 +83,7 @@ def self_check(
                 _open(closed)
             else:
                 restore(closed)
-            if _finds_nothing(trial, examples):
+            if _finds_nothing(trial):
                 return True
         return False
     finally:
@@ -91,7 +93,7 @@ def self_check(
         trial.forget()
 
 
-def _finds_nothing(trial: Trial, examples: int) -> bool:
+def _finds_nothing(trial: Trial) -> bool:
     """Raises for what is wrong; returns whether there was something finite."""
     trial.restore()
     with without_variable_writes(trial.engine.model):
@@ -100,7 +102,7 @@ def _finds_nothing(trial: Trial, examples: int) -> bool:
     is_random = check_repeats(trial, first)
     check_independence(trial, first)
     check_rows(trial, first, is_random=is_random)
-    return compare_gradients(trial, examples)
+    return compare_gradients(trial, first.gradients)
 
 
 def _perturb(

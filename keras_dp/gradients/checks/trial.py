@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from keras_dp.gradients.checks.rows import digest, digests_differ
 from keras_dp.gradients.engine import GradientEngine, HookedPass
+from keras_dp.gradients.records.records import ZeroRecords, all_finite
 from keras_dp.keras_internals import (
     keeping_variable_scope,
     layers_of,
@@ -31,6 +32,20 @@ _TOLERANCE = 1e-3
 _TOLERANCE_HALF = 5e-2
 
 
+class Gradients(NamedTuple):
+    """Sum and norms of the gradients of a batch, by the engine.
+
+    Attributes:
+        sums: Their sum under weights, one tensor for each variable.
+        squares: Their squared norms, `[variables, batch]`.
+        losses: Shape `[batch]`.
+    """
+
+    sums: list[tf.Tensor]
+    squares: tf.Tensor
+    losses: tf.Tensor
+
+
 class DigestedPass(NamedTuple):
     """Digests of one pass, which are compared with those of another.
 
@@ -43,6 +58,9 @@ class DigestedPass(NamedTuple):
             `Trial.weights`. Its cotangents are not arranged by rows.
         outputs: Digests of the outputs of the model.
         losses: Loss of each example, `[batch]`.
+        gradients: Those of the batch under `Trial.own_weights`, if the model
+            was called as in training, with its own random numbers; else empty.
+            Each such pass has them: a second trace would take longer.
     """
 
     inputs: list[Digests]
@@ -50,6 +68,7 @@ class DigestedPass(NamedTuple):
     sums: list[list[Digests]]
     outputs: Digests
     losses: tf.Tensor
+    gradients: Gradients
 
 
 class Trial:
@@ -67,6 +86,10 @@ class Trial:
             neighbours are in one part.
         weights: Random weights of the examples of each part, and then of all,
             `[parts + 1, batch]`; other examples have 0.
+        rows: The examples whose gradients are looked at one by one.
+        own_weights: The weights of the sum of all gradients, `[batch]`. Those
+            of `rows` are larger, so that they are compared as closely as if
+            they were alone.
         paths: The path of the layer of each call, once a pass was run.
     """
 
@@ -77,6 +100,7 @@ class Trial:
         losses_of: LossesOf,
         batch: int,
         *,
+        examples: int = 4,
         eagerly: bool = False,
     ) -> None:
         """Remembers the state of the model.
@@ -86,6 +110,8 @@ class Trial:
             inputs: The batch.
             losses_of: The losses.
             batch: At least 2.
+            examples: How many gradients are looked at one by one: half of them
+                are the first, half the last.
             eagerly: Whether nothing is traced.
         """
         self.engine, self.inputs = engine, inputs
@@ -100,6 +126,11 @@ class Trial:
                 np.ones(batch, bool),
             ]
         )
+        first = min(examples + 1, batch + 1) // 2
+        last = max(first, batch - (examples - first))
+        self.rows = np.array([*range(first), *range(last, batch)])
+        self.own_weights = self.weights[-1].copy()
+        self.own_weights[self.rows] *= batch**0.5
         self.paths: list[str] = []
         self._eagerly = eagerly
         self._has_half = any(
@@ -132,7 +163,13 @@ class Trial:
             # All calls have the same shapes. TensorFlow would warn of functions
             # that are traced once for each model.
             if not traces:
-                traces.append(trace_of(graph, *arguments))
+                hooks = self.engine.hooks
+                trace = trace_of(graph, *arguments)
+                if self.engine.hooks is not hooks:
+                    # It has the pass that showed which hooks there must be.
+                    again = tf.function(function, autograph=False)
+                    trace = trace_of(again, *arguments)
+                traces.append(trace)
             with _as_written():
                 return traces[0](*arguments)
 
@@ -168,7 +205,10 @@ class Trial:
                     stack.enter_context(keeping_variable_scope())
                     if moves_draws:
                         stack.enter_context(moved_draws(order.tolist()))
-                    return self._digested(training, *arguments)
+                    own = training and not moves_draws
+                    return self._digested(
+                        *arguments, training=training, with_gradients=own
+                    )
 
             self._functions[key] = self.traced(digested)
         return self._functions[key](
@@ -178,15 +218,22 @@ class Trial:
         )
 
     def _digested(
-        self, training: bool, inputs: Any, back: tf.Tensor, weights: tf.Tensor
+        self,
+        inputs: Any,
+        back: tf.Tensor,
+        weights: tf.Tensor,
+        *,
+        training: bool,
+        with_gradients: bool,
     ) -> DigestedPass:
         """Returns the pass.
 
         Args:
-            training: As in `run`.
             inputs: As in `run`.
             back: The row of the inputs of each row of the batch.
             weights: As `weights`, for the rows of the inputs.
+            training: As in `run`.
+            with_gradients: Whether gradients are built.
         """
         ran = self.engine.hooked_pass(
             inputs,
@@ -203,20 +250,63 @@ class Trial:
                 [] if is_apart else self.digests(ran.cotangents[place])
             )
             sums.append(self._sums(ran, place, weights) if is_apart else [])
+        gradients = Gradients([], tf.zeros([0, self.batch]), ran.losses)
+        if with_gradients:
+            gradients = self.gradients(ran, tf.constant(self.own_weights))
+        known: dict[int, Digests] = {}
         return DigestedPass(
-            [self.digests((call.args, call.kwargs)) for call in ran.calls],
+            [
+                self._digests_once((call.args, call.kwargs), known)
+                for call in ran.calls
+            ],
             cotangents,
             sums,
             self.digests(ran.outputs),
+            ran.losses,
+            gradients,
+        )
+
+    def _digests_once(self, nest: Any, known: dict[int, Digests]) -> Digests:
+        """Returns the digests of a nest, those of each leaf made once.
+
+        Args:
+            nest: What a layer was called on; several may be called on the same.
+            known: Digests by the ids of leaves, to which new ones are added.
+        """
+        leaves = keras.tree.flatten(nest)
+        for leaf in leaves:
+            if id(leaf) not in known:
+                known[id(leaf)] = self.digests(leaf)
+        return [each for leaf in leaves for each in known[id(leaf)]]
+
+    def gradients(
+        self, ran: HookedPass, weights: tf.Tensor, *, careful: bool = False
+    ) -> Gradients:
+        """Returns the gradients that follow from a pass.
+
+        Args:
+            ran: The pass.
+            weights: Of the examples in the sum, `[batch]`.
+            careful: Whether examples may be not finite.
+        """
+        records = self.engine.records(ran.calls, ran.cotangents, self.batch)
+        with self.engine.computing():
+            squares = [record.squared_norms() for record in records]
+            with all_finite(certainly=not careful):
+                sums = [record.weighted_sum(weights) for record in records]
+        return Gradients(
+            sums,
+            tf.stack([tf.cast(square, tf.float64) for square in squares]),
             ran.losses,
         )
 
     def _sums(
         self, ran: HookedPass, place: int, weights: tf.Tensor
     ) -> list[Digests]:
-        records = self.engine.records(
+        found = self.engine.records(
             [ran.calls[place]], [ran.cotangents[place]], self.batch
         )
+        records = [each for each in found if not isinstance(each, ZeroRecords)]
         return [
             # Not taken for rows.
             self.digests([r.weighted_sum(own)[tf.newaxis] for r in records])
