@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from scipy import optimize
+import scipy
 
 # How near two arguments are at which float64 still tells values apart.
 _NEAREST = 8e-16
@@ -44,7 +44,7 @@ def least_safe(
                 return 0.0
         return value + precision / 2  # The sign stays.
 
-    optimize.toms748(
+    scipy.optimize.toms748(
         above_the_aim, unsafe, safe, xtol=nearest, rtol=_NEAREST, disp=False
     )
     return least

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 
-from scipy import optimize
+import scipy
 
 from keras_dp.accountants.normalize.mechanisms import SLACK, CountedMechanism
 
@@ -68,7 +68,7 @@ class TotalSlack:
         if self.delta_q and epsilon > 0:
             # A delta at a smaller epsilon holds at this one too. The total is
             # a convex function of e^epsilon: it has one minimum.
-            found = optimize.minimize_scalar(
+            found = scipy.optimize.minimize_scalar(
                 total,
                 bounds=(0.0, epsilon),
                 method="bounded",

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from scipy import optimize
+import scipy
 from typing_extensions import override
 
 from keras_dp.accountants import AnalyticGaussian
@@ -374,7 +374,7 @@ def _best_order(
         size = _renyi_size(epsilon, delta, order)
         return math.log(cost(order) / size) if size > 0 else 1e9 - log_excess
 
-    found = optimize.minimize_scalar(
+    found = scipy.optimize.minimize_scalar(
         cost_over_size, bounds=(-10.0, 20.0), method="bounded"
     )
     return float(f"{1 + math.exp(found.x):.4g}")

@@ -3,6 +3,8 @@
 import ast
 import importlib
 import inspect
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -78,6 +80,15 @@ class TestTheSurface:
         ]
 
         assert bare == []
+
+    def test_of_training_loads_no_solvers(self) -> None:
+        code = (
+            "import sys; from keras_dp import optimizers, training; "
+            "late = {'scipy.optimize', 'scipy.stats', 'scipy.interpolate'}; "
+            "assert not late & set(sys.modules)"
+        )
+
+        subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def _is_documented(value, name):

@@ -22,8 +22,9 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+import scipy
 from numpy.polynomial import legendre
-from scipy import interpolate, special
+from scipy import special
 
 from keras_dp.accountants.arrays import Array
 from keras_dp.errors import UnsupportedEventError
@@ -160,7 +161,7 @@ def _curves(
             return None
         values.append(np.log(np.logaddexp(0, excess)) - 2 * each)
     limits = np.log(ORDERS * (ORDERS - 1) / 2 * noise.fisher_information)
-    return interpolate.CubicSpline(log_shifts, values), np.asarray(limits)
+    return scipy.interpolate.CubicSpline(log_shifts, values), np.asarray(limits)
 
 
 def _log_excess(noise: NoiseDistribution, shift: float) -> Array | None:

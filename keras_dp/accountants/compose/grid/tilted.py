@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import fft, optimize, special
+import scipy
+from scipy import fft, special
 
 from keras_dp.accountants.arrays import Array
 from keras_dp.errors import TooSlowError
@@ -203,7 +204,7 @@ def composed(
     variance = math.fsum(each.rounds * _variance(each) for each in parts)
     per_stddev = 1 / (step * math.sqrt(variance)) if variance else 0.0
     # Chernoff's exponents have one minimum.
-    found = optimize.minimize_scalar(
+    found = scipy.optimize.minimize_scalar(
         size,
         bounds=(
             math.log(max(_LEAST_TILT, _LEAST_STDDEVS * per_stddev)),
