@@ -21,6 +21,7 @@ from keras_dp.gradients.checks.independence import (
 )
 from keras_dp.gradients.checks.trial import LossesOf, Trial, restore
 from keras_dp.gradients.engine import GradientEngine
+from keras_dp.gradients.records.records import in_float
 from keras_dp.gradients.unsupported.variable_writes import (
     without_variable_writes,
 )
@@ -110,10 +111,11 @@ def _perturb(
 ) -> None:
     """Moves each weight by noise of a part of the size of its variable."""
     for index, (variable, value) in enumerate(weights):
-        mean_square = tf.reduce_mean(tf.square(tf.cast(value, tf.float64)))
+        wide = in_float(value)
+        mean_square = tf.reduce_mean(tf.square(wide))
         size = scale * tf.maximum(tf.sqrt(mean_square), 0.5)
         noise = tf.random.stateless_normal(
-            value.shape, [0, index], dtype=tf.float64, alg="philox"
+            value.shape, [0, index], dtype=wide.dtype, alg="philox"
         )
         variable.assign(value + tf.cast(size * noise, value.dtype))
 
