@@ -217,7 +217,7 @@ class GradientEngine:
             [call.outputs for call in calls],
             unconnected_gradients=tf.UnconnectedGradients.ZERO,
         )
-        # What a gather of rows leaves behind is a list of rows.
+        # The gradient of a gather is a list of rows.
         cotangents = [list(map(tf.convert_to_tensor, each)) for each in found]
         return HookedPass(calls, cotangents, losses, outputs, added)
 
@@ -253,7 +253,8 @@ class GradientEngine:
         """Gives one hook to each layer that went past the hooks inside of it.
 
         Args:
-            found: What a pass with the hooks found. Nothing: they stay.
+            found: Layers that a pass found. If there are none, the hooks
+                stay as they are.
         """
         if found:
             self._whole += found

@@ -1,11 +1,12 @@
 """Checks the engine on the user's own data before anything is released."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from keras_dp.gradients import batch_losses, check_loss_splits, self_check
+from keras_dp.gradients import batch_losses, self_check
 from keras_dp.keras_internals import counting_one_replica, trace_of
 from keras_dp.training.batch_computation import BatchComputation
 from keras_dp.training.data_adapter import PhysicalStep, example_batch
@@ -28,48 +29,58 @@ class EngineCheck:
             return
         x, y, tells = example_batch(step, examples)
         rows = max(2, batch)
+        losses_of, splits_of = self._losses_of(y, rows)
         finite = self_check(
             self._computation.engine,
             x,
-            self._losses_of(y, rows),
+            losses_of,
             rows,
+            splits_of=splits_of,
             examples=examples,
             eagerly=self._parts.options.run_eagerly,
         )
         if finite and tells:
             self._checked.add(batch)
 
-    def _losses_of(self, y: Any, rows: int) -> Any:
-        """Returns the losses of outputs, once they are found to split."""
+    def _losses_of(
+        self, y: Any, rows: int
+    ) -> tuple[
+        Callable[[Any], tf.Tensor],
+        Callable[[Any], list[tuple[tf.Tensor, tf.Tensor]]],
+    ]:
+        """Returns the losses of outputs, and these beside those of a batch."""
 
         # One function for all passes: vectorizing is traced once.
         @tf.function(autograph=False)
-        def both_losses(outputs: Any, masks: Any) -> Any:
+        def of_examples(outputs: Any, masks: Any) -> Any:
             set_masks(outputs, masks)
-            losses = self._computation.losses(y, outputs, None, rows)
-            with counting_one_replica():
-                wholes = batch_losses(self._parts.loss, y, outputs)
-            # Nobody asks for their gradients, which would be traced.
-            return losses, [tf.stop_gradient(whole) for whole in wholes]
+            return self._computation.losses(y, outputs, None, rows)
 
-        def run(outputs: Any, masks: Any) -> Any:
+        @tf.function(autograph=False)
+        def of_batch(outputs: Any) -> Any:
+            with counting_one_replica():
+                return batch_losses(self._parts.loss, y, outputs)
+
+        def run(function: Any, *arguments: Any) -> Any:
             # A call that traces would count in TensorFlow's warning of those.
-            return trace_of(both_losses, outputs, masks)(outputs, masks)
+            return trace_of(function, *arguments)(*arguments)
 
         def losses_of(outputs: Any) -> tf.Tensor:
+            return run(of_examples, outputs, masks_of(outputs)).total
+
+        def splits_of(outputs: Any) -> list[tuple[tf.Tensor, tf.Tensor]]:
             masks = masks_of(outputs)
-            losses, wholes = run(outputs, masks)
-            if not tf.executing_eagerly():
-                return losses.total  # Compared in the call that is eager.
-            split = losses
             if any(mask is not None for mask in masks):
                 # Keras's own losses weigh examples by their unmasked entries.
-                plain = keras.tree.map_structure(tf.identity, outputs)
-                split, wholes = run(plain, [None] * len(masks))
-            for part, whole in zip(
-                split.parts or [split.total], wholes, strict=True
-            ):
-                check_loss_splits(part, whole)
-            return losses.total
+                outputs = keras.tree.map_structure(tf.identity, outputs)
+                masks = [None] * len(masks)
+            losses = run(of_examples, outputs, masks)
+            return list(
+                zip(
+                    losses.parts or [losses.total],
+                    run(of_batch, outputs),
+                    strict=True,
+                )
+            )
 
-        return losses_of
+        return losses_of, splits_of

@@ -19,12 +19,14 @@ from keras_dp.gradients.checks.independence import (
     check_repeats,
     check_rows,
 )
-from keras_dp.gradients.checks.trial import LossesOf, Trial, restore
+from keras_dp.gradients.checks.trial import (
+    LossesOf,
+    SplitsOf,
+    Trial,
+    restore,
+)
 from keras_dp.gradients.engine import GradientEngine
 from keras_dp.gradients.records.records import in_float
-from keras_dp.gradients.unsupported.variable_writes import (
-    without_variable_writes,
-)
 
 # Variables that could hide something are raised to at least this.
 _RAISED = 0.1
@@ -36,6 +38,7 @@ def self_check(
     losses_of: LossesOf,
     batch: int,
     *,
+    splits_of: SplitsOf = lambda _: [],
     examples: int = 4,
     eagerly: bool = False,
 ) -> bool:
@@ -45,8 +48,8 @@ def self_check(
     zeros) a model can hide what it does, and so are other variables that are 0,
     or a tiny number: a factor that grows in training hides what it multiplies
     until then. All variables are left as they were.
-    Costs about eight passes over the batch, whatever its size, each of them in
-    the memory of a step.
+    Costs six passes of the engine over the batch and `examples + 1` of Keras,
+    each in the memory of a step. A model that draws random numbers costs more.
 
     Guarantee: every row of the batch is looked at. Not found are couplings
     that this batch does not show, such as those of rare inputs, and those of
@@ -55,9 +58,10 @@ def self_check(
     Args:
         engine: The engine of the model to be checked.
         inputs: A batch as in training, leaves `[batch, ...]`.
-        losses_of: Maps the model's outputs to losses `[batch]`. It is called
-            eagerly once, and traced.
+        losses_of: Maps the model's outputs to losses `[batch]`.
         batch: Number of examples, at least 2.
+        splits_of: Maps the model's outputs to each loss of the examples,
+            `[batch]`, and that loss of the batch, without weights and masks.
         examples: How many gradients are looked at one by one.
         eagerly: Whether nothing is traced.
 
@@ -66,13 +70,19 @@ def self_check(
 
     Raises:
         GradientCheckError: A gradient differs, examples interact, one depends
-            on its row, or the model draws random numbers that cannot be
-            repeated.
+            on its row, the loss of the batch is not that of its examples, or
+            the model draws random numbers that cannot be repeated.
         UnsupportedLayerError: The model keeps what it sees in training.
     """
     weights = [(v, tf.identity(v.value)) for v in engine.variables]
     trial = Trial(
-        engine, inputs, losses_of, batch, examples=examples, eagerly=eagerly
+        engine,
+        inputs,
+        losses_of,
+        batch,
+        splits_of=splits_of,
+        examples=examples,
+        eagerly=eagerly,
     )
     closed = [pair for pair in trial.state if _could_hide(pair[1])]
     opened = {id(variable) for variable, _ in closed}
@@ -96,10 +106,9 @@ def self_check(
 
 def _finds_nothing(trial: Trial) -> bool:
     """Raises for what is wrong; returns whether there was something finite."""
-    trial.restore()
-    with without_variable_writes(trial.engine.model):
-        trial.losses_of(trial.engine.call(trial.inputs))
     first = trial.run(trial.inputs)
+    for losses, batch_loss in first.splits:
+        check_loss_splits(losses, batch_loss)
     is_random = check_repeats(trial, first)
     check_independence(trial, first)
     check_rows(trial, first, is_random=is_random)

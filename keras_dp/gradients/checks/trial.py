@@ -11,6 +11,9 @@ import tensorflow as tf
 from keras_dp.gradients.checks.rows import digest, digests_differ
 from keras_dp.gradients.engine import GradientEngine, HookedPass
 from keras_dp.gradients.records.records import ZeroRecords, all_finite
+from keras_dp.gradients.unsupported.variable_writes import (
+    without_variable_writes,
+)
 from keras_dp.keras_internals import (
     keeping_variable_scope,
     layers_of,
@@ -21,6 +24,9 @@ from keras_dp.keras_internals import (
 )
 
 LossesOf = Callable[[Any], tf.Tensor]
+# Each loss of the examples, `[batch]`, and that loss of the batch, scalar.
+Splits = list[tuple[tf.Tensor, tf.Tensor]]
+SplitsOf = Callable[[Any], Splits]
 State = list[tuple[keras.Variable, tf.Tensor]]
 Digests = list[tf.Tensor | None]
 
@@ -58,9 +64,10 @@ class DigestedPass(NamedTuple):
             `Trial.weights`. Its cotangents are not arranged by rows.
         outputs: Digests of the outputs of the model.
         losses: Loss of each example, `[batch]`.
-        gradients: Those of the batch under `Trial.own_weights`, if the model
-            was called as in training, with its own random numbers; else empty.
-            Each such pass has them: a second trace would take longer.
+        gradients: Sum and norms of the batch under `Trial.own_weights`, if the
+            model was called as in training, with its own random numbers; else
+            empty. Each such pass has them: a second trace would take longer.
+        splits: From `Trial.splits_of`; empty where gradients are.
     """
 
     inputs: list[Digests]
@@ -69,6 +76,7 @@ class DigestedPass(NamedTuple):
     outputs: Digests
     losses: tf.Tensor
     gradients: Gradients
+    splits: Splits
 
 
 class Trial:
@@ -81,6 +89,7 @@ class Trial:
         engine: The engine of the model.
         inputs: Leaves `[batch, ...]`.
         losses_of: Maps the model's outputs to losses `[batch]`.
+        splits_of: Maps the model's outputs to losses of examples and batches.
         batch: Number of examples.
         parts: The part of the batch that each example is in, `[batch]`. No two
             neighbours are in one part.
@@ -100,6 +109,7 @@ class Trial:
         losses_of: LossesOf,
         batch: int,
         *,
+        splits_of: SplitsOf = lambda _: [],
         examples: int = 4,
         eagerly: bool = False,
     ) -> None:
@@ -110,12 +120,14 @@ class Trial:
             inputs: The batch.
             losses_of: The losses.
             batch: At least 2.
+            splits_of: See the attributes.
             examples: How many gradients are looked at one by one: half of them
                 are the first, half the last.
             eagerly: Whether nothing is traced.
         """
         self.engine, self.inputs = engine, inputs
-        self.losses_of, self.batch = losses_of, batch
+        self.losses_of, self.splits_of = losses_of, splits_of
+        self.batch = batch
         # The variables that are not trained hold the states of seeds.
         self.state = state_of(engine.model)
         self.parts = _parts(batch)
@@ -206,8 +218,12 @@ class Trial:
                     if moves_draws:
                         stack.enter_context(moved_draws(order.tolist()))
                     own = training and not moves_draws
+                    if own:
+                        stack.enter_context(
+                            without_variable_writes(self.engine.model)
+                        )
                     return self._digested(
-                        *arguments, training=training, with_gradients=own
+                        *arguments, training=training, as_trained=own
                     )
 
             self._functions[key] = self.traced(digested)
@@ -224,7 +240,7 @@ class Trial:
         weights: tf.Tensor,
         *,
         training: bool,
-        with_gradients: bool,
+        as_trained: bool,
     ) -> DigestedPass:
         """Returns the pass.
 
@@ -233,13 +249,19 @@ class Trial:
             back: The row of the inputs of each row of the batch.
             weights: As `weights`, for the rows of the inputs.
             training: As in `run`.
-            with_gradients: Whether gradients are built.
+            as_trained: Whether it also has what belongs to a step: gradients,
+                and losses of the batch.
         """
+        splits: Splits = []
+
+        def losses_of(outputs: Any) -> tf.Tensor:
+            outputs = _gathered(outputs, back)
+            if as_trained:
+                splits.extend(self.splits_of(outputs))
+            return self.losses_of(outputs)
+
         ran = self.engine.hooked_pass(
-            inputs,
-            lambda outputs: self.losses_of(_gathered(outputs, back)),
-            self.batch,
-            training=training,
+            inputs, losses_of, self.batch, training=training
         )
         self.paths = [call.hook.layer.path for call in ran.calls]
         self._has_half = self._has_half or _computes_in_half(ran)
@@ -251,7 +273,7 @@ class Trial:
             )
             sums.append(self._sums(ran, place, weights) if is_apart else [])
         gradients = Gradients([], tf.zeros([0, self.batch]), ran.losses)
-        if with_gradients:
+        if as_trained:
             gradients = self.gradients(ran, tf.constant(self.own_weights))
         known: dict[int, Digests] = {}
         return DigestedPass(
@@ -264,13 +286,14 @@ class Trial:
             self.digests(ran.outputs),
             ran.losses,
             gradients,
+            splits,
         )
 
     def _digests_once(self, nest: Any, known: dict[int, Digests]) -> Digests:
         """Returns the digests of a nest, those of each leaf made once.
 
         Args:
-            nest: What a layer was called on; several may be called on the same.
+            nest: The arguments of a layer; several layers may share some.
             known: Digests by the ids of leaves, to which new ones are added.
         """
         leaves = keras.tree.flatten(nest)
@@ -286,7 +309,7 @@ class Trial:
 
         Args:
             ran: The pass.
-            weights: Of the examples in the sum, `[batch]`.
+            weights: Weights of the examples in the sum, `[batch]`.
             careful: Whether examples may be not finite.
         """
         records = self.engine.records(ran.calls, ran.cotangents, self.batch)

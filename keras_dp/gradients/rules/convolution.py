@@ -84,8 +84,8 @@ def _kernel_records(
     batch, *outputs, filters = cotangent.shape
     pixels, depth = math.prod(outputs), math.prod(shape[:-1])
     with tf.control_dependencies([cotangent]):
-        # What is copied from them would else be copied in the forward pass, of
-        # all layers, and kept until their cotangents are known.
+        # Otherwise all layers copy their images in the forward pass, and keep
+        # the copies until their cotangents are known.
         images = tf.identity(images)
     splits = groups == 1 and math.prod(shape[:-2]) > 1
     if splits and cost_model.instantiates(
