@@ -14,7 +14,10 @@ import secrets
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from keras_dp import _check
+from keras_dp.accountants.attacks.group_privacy import k_fold
 from keras_dp.accountants.normalize.adjacency import (
     SENSITIVITY,
     Neighbours,
@@ -23,12 +26,14 @@ from keras_dp.accountants.normalize.adjacency import (
 )
 from keras_dp.accountants.normalize.mechanisms import (
     AdditiveNoise,
+    CountedMechanism,
     DiscreteGaussian,
     Encoding,
     FixedSizeGaussian,
     Gaussian,
     Mechanism,
     SampledGaussian,
+    SampledGaussianGroup,
     SampledGaussianReplaceOne,
     WithReplacementGaussian,
 )
@@ -58,12 +63,16 @@ _ROUND_UP = 1 + 1e-14
 
 
 def to_dp_event(
-    ledger: LedgerLike, *, neighbours: Neighbours | None = None
+    ledger: LedgerLike,
+    *,
+    neighbours: Neighbours | None = None,
+    group_size: int | None = None,
 ) -> Any:
     """Returns the `dp_accounting.DpEvent` of the rounds of a ledger.
 
     Guarantee: an accountant of dp_accounting that supports the event, and is
-    made for the same relation, reports a bound for the rounds.
+    made for the same relation, reports a bound for the rounds, for `group_size`
+    records together.
 
     | `neighbours` | `NeighboringRelation` |
     | --- | --- |
@@ -85,6 +94,8 @@ def to_dp_event(
     | sums without noise | `NonPrivate` | RDP, PLD |
     | thresholded sums, truncated samples | none: raises | |
     | `RandomAllocation` | none: raises | |
+    | Gaussian sums, Poisson, for a group | `MixtureOfGaussians` | PLD |
+    | the same, `replace_one`; other samples of a group | none: raises | |
 
     All Gaussian sums of a round are one event, whose noise multiplier is
     stddev over bound. Under `replace_one` it is stddev over *twice* the bound
@@ -100,6 +111,8 @@ def to_dp_event(
         ledger: An object with `rounds`, or the pairs (Round, count).
         neighbours: The relation under which the event will be accounted for;
             by default the strongest that all rounds support.
+        group_size: How many records the event is about together, >= 1; by
+            default the `rows_per_unit` of a `PrivacyLedger`, else 1.
 
     Raises:
         ImportError: dp_accounting is not installed.
@@ -112,6 +125,10 @@ def to_dp_event(
     (10000, 0.01, GaussianDpEvent(noise_multiplier=4.0))
     """
     builder = _dp_accounting().DpEventBuilder()
+    if group_size is None:
+        header = getattr(ledger, "header", None)
+        group_size = 1 if header is None else header.rows_per_unit
+    _check.integer_at_least(1, group_size=group_size)
     pairs = tuple(counted_rounds(ledger))
     relation = chosen_neighbours(pairs, neighbours)
     together = []
@@ -120,9 +137,12 @@ def to_dp_event(
         if is_epoch or released(each.queries).trees:
             together.append((each, count))
             continue
-        for mechanism, _ in normalize([(each, 1)], relation):
+        one = normalize([(each, 1)], relation)
+        for mechanism, _ in _of_group(one, group_size):
             builder.compose(_event(mechanism, each.sampling), count)
-    for mechanism, count in normalize(together, relation):
+    for mechanism, count in _of_group(
+        normalize(together, relation), group_size
+    ):
         builder.compose(_event(mechanism, FullDataset()), count)
     return builder.build()
 
@@ -178,6 +198,25 @@ def from_dp_event(
     return tuple(merged)
 
 
+def _of_group(
+    rounds: tuple[CountedMechanism, ...], group_size: int
+) -> tuple[CountedMechanism, ...]:
+    """Returns what rounds are for so many records together.
+
+    Raises:
+        UnsupportedEventError: No mechanism says what they are for a group.
+    """
+    found = k_fold(rounds, group_size)
+    if found is None:
+        raise UnsupportedEventError(
+            f"`ledger` must hold rounds whose cost for {group_size} records "
+            "together an event can say: Gaussian sums, drawn by Poisson "
+            f"sampling or not at all. Received: {rounds!r}. Ask "
+            "`keras_dp.accountants.group_epsilon`."
+        )
+    return found
+
+
 def _dp_accounting() -> Any:
     try:
         import dp_accounting
@@ -218,6 +257,22 @@ def _(
         mechanism.sampling_probability,
         # At 0 too: they know no `NonPrivateDpEvent` of a sample.
         dp.GaussianDpEvent(mechanism.noise_multiplier),
+    )
+
+
+@_event.register
+def _(mechanism: SampledGaussianGroup, sampling: SamplingEvent) -> Any:
+    _dp_accounting()
+    from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
+
+    q, k = mechanism.sampling_probability, mechanism.group_size
+    shares = np.array(
+        [math.comb(k, j) * q**j * (1 - q) ** (k - j) for j in range(k + 1)]
+    )
+    return MixtureOfGaussiansDpEvent(
+        mechanism.noise_multiplier,
+        [float(j) for j in range(k + 1)],
+        (shares / shares.sum()).tolist(),
     )
 
 

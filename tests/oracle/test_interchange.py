@@ -8,7 +8,7 @@ import dp_accounting as dp
 import pytest
 from dp_accounting import NeighboringRelation
 
-from keras_dp.accountants import RDP, Fourier
+from keras_dp.accountants import RDP, Fourier, group_epsilon
 from keras_dp.interchange import (
     from_dp_event,
     from_formatted_ledger,
@@ -25,6 +25,7 @@ from keras_dp.ledger import (
     GaussianSum,
     LaplaceNoise,
     PoissonSampling,
+    PrivacyLedger,
     Round,
     TreeSum,
     UnverifiedSampling,
@@ -88,6 +89,20 @@ def test_their_bounds_are_bounds(name, neighbours) -> None:
     ]
     assert any(found)
     assert min(each for each in found if each) >= truth.lower * (1 - 1e-6)
+
+
+def test_their_distributions_of_groups_are_ours() -> None:
+    ledger = PrivacyLedger.in_memory(
+        dataset="d", unit="patient", rows_per_unit=5
+    )
+    ledger.record(PoissonSampling(0.02), [GaussianSum("g", 1.0, 3.0)], 500)
+
+    theirs = their_epsilon(
+        dp.pld.PLDAccountant, to_dp_event(ledger), "add_or_remove_one"
+    )
+
+    ours = group_epsilon(ledger, group_size=5, delta=DELTA).epsilon
+    assert theirs == pytest.approx(ours, rel=1e-3)
 
 
 @pytest.mark.parametrize(("name", "neighbours"), CASES)

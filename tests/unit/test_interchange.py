@@ -9,6 +9,7 @@ import re
 import dp_accounting as dp
 import numpy as np
 import pytest
+from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
 
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.interchange import (
@@ -229,6 +230,38 @@ class TestToADpEvent:
         ledger.record(FullDataset(), [SUM])
 
         assert to_dp_event(ledger) == dp.GaussianDpEvent(4.0)
+
+    @pytest.mark.parametrize(
+        ("sampling", "event"),
+        [
+            (FullDataset(), dp.GaussianDpEvent(math.nextafter(2.0, 0.0))),
+            (
+                PoissonSampling(0.5),
+                MixtureOfGaussiansDpEvent(
+                    4.0, [0.0, 1.0, 2.0], [0.25, 0.5, 0.25]
+                ),
+            ),
+        ],
+        ids=["full", "poisson"],
+    )
+    def test_is_about_all_rows_of_a_unit(self, sampling, event) -> None:
+        ledger = PrivacyLedger.in_memory(
+            dataset="d", unit="patient", rows_per_unit=2
+        )
+        ledger.record(sampling, [SUM])
+
+        assert to_dp_event(ledger) == event
+        assert to_dp_event(ledger.rounds, group_size=2) == event
+        assert to_dp_event(ledger, group_size=1) == to_dp_event(ledger.rounds)
+
+    @pytest.mark.parametrize(
+        "sampling", [PoissonSampling(0.5), FixedSizeWithoutReplacement(5, 50)]
+    )
+    def test_refuses_a_group_that_no_event_says(self, sampling) -> None:
+        rounds = [(of(sampling), 1)]
+
+        with pytest.raises(UnsupportedEventError, match="2 records together"):
+            to_dp_event(rounds, neighbours="replace_one", group_size=2)
 
     def test_says_how_to_install_it(self, monkeypatch) -> None:
         monkeypatch.setitem(__import__("sys").modules, "dp_accounting", None)
