@@ -12,7 +12,7 @@ from keras_dp.accountants.normalize.mechanisms import (
     RandomAllocationGaussian,
 )
 from keras_dp.accountants.normalize.normalize import normalize
-from keras_dp.accountants.normalize.rounds import LedgerLike
+from keras_dp.accountants.normalize.rounds import LedgerLike, warn_of_units
 from keras_dp.accountants.slack import split
 from keras_dp.errors import UnsupportedEventError
 
@@ -75,6 +75,7 @@ class Accountant(abc.ABC):
             ValueError: `delta` is not in [0, 1], or `neighbours` is unknown.
         """
         check_delta(delta)
+        warn_of_units(ledger)
         return self.epsilon_of(self.normalized(ledger, neighbours), delta)
 
     def delta(
@@ -99,6 +100,7 @@ class Accountant(abc.ABC):
                 unknown.
         """
         _check.finite_non_negative(epsilon=epsilon)
+        warn_of_units(ledger)
         return self.delta_of(self.normalized(ledger, neighbours), epsilon)
 
     def can_replay(

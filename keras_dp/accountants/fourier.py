@@ -29,7 +29,7 @@ from keras_dp.accountants.normalize.mechanisms import (
     SampledGaussianReplaceOne,
     WithReplacementGaussian,
 )
-from keras_dp.accountants.normalize.rounds import LedgerLike
+from keras_dp.accountants.normalize.rounds import LedgerLike, warn_of_units
 from keras_dp.accountants.rdp import RDP
 from keras_dp.accountants.slack import split
 from keras_dp.errors import (
@@ -193,6 +193,7 @@ class Fourier(Accountant):
         """
         check_delta(delta)
         width = self._width(relative_width)
+        warn_of_units(ledger)
         rounds = self.normalized(ledger, neighbours)
         if not rounds or delta == 1:
             return Bounds(0.0, 0.0)
@@ -231,6 +232,7 @@ class Fourier(Accountant):
         """
         _check.finite_non_negative(epsilon=epsilon)
         width = self._width(relative_width)
+        warn_of_units(ledger)
         rounds = self.normalized(ledger, neighbours)
         if not rounds:
             return Bounds(0.0, 0.0)

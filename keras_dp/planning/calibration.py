@@ -9,7 +9,11 @@ from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.attacks.group_privacy import group_epsilon
 from keras_dp.accountants.fourier import Fourier
 from keras_dp.accountants.normalize.adjacency import Neighbours
-from keras_dp.accountants.normalize.rounds import LedgerLike, counted_rounds
+from keras_dp.accountants.normalize.rounds import (
+    LedgerLike,
+    counted_rounds,
+    warn_of_units,
+)
 from keras_dp.accountants.replay import chosen
 from keras_dp.errors import CalibrationError
 from keras_dp.ledger import GaussianSum, PoissonSampling, Round
@@ -79,6 +83,7 @@ def calibrate_noise(
     """
     _check.probability(sampling_probability=sampling_probability)
     _check.integer_at_least(1, rounds=rounds)
+    warn_of_units(ledger, group_size)
     held = tuple(counted_rounds(ledger))
     return calibrate_scale(
         lambda scale: [
@@ -197,6 +202,7 @@ def calibrate_sampling_probability(
     """
     _check.finite_positive(noise_multiplier=noise_multiplier)
     _check.integer_at_least(1, rounds=rounds)
+    warn_of_units(ledger, group_size)
     held = tuple(counted_rounds(ledger))
     log_rarity = _solved(
         lambda at: [
@@ -266,6 +272,7 @@ def calibrate_rounds(
     """
     _check.finite_positive(noise_multiplier=noise_multiplier)
     _check.probability(sampling_probability=sampling_probability)
+    warn_of_units(ledger, group_size)
     held = tuple(counted_rounds(ledger))
     return _solved(
         lambda count: [

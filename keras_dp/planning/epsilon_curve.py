@@ -20,7 +20,11 @@ from keras_dp.accountants.normalize.normalize import RoundsTogether, normalized
 from keras_dp.accountants.normalize.normalized_rounds import (
     NormalizedRounds,
 )
-from keras_dp.accountants.normalize.rounds import LedgerLike, counted_rounds
+from keras_dp.accountants.normalize.rounds import (
+    LedgerLike,
+    counted_rounds,
+    warn_of_units,
+)
 from keras_dp.accountants.replay import chosen
 from keras_dp.ledger import Round
 
@@ -99,6 +103,7 @@ def epsilon_curve(
             "`spacing` must be 'even' or 'geometric'. "
             f"Received: spacing={spacing!r}."
         )
+    warn_of_units(ledger, group_size)
     pairs = tuple(counted_rounds(ledger))
     kinds = [(each, 1) for each in dict.fromkeys(each for each, _ in pairs)]
     accountant, relation = chosen(kinds, accountant, neighbours)

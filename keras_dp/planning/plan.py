@@ -8,7 +8,11 @@ from keras_dp import _check
 from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.claim import rounded_up
 from keras_dp.accountants.normalize.adjacency import Neighbours
-from keras_dp.accountants.normalize.rounds import LedgerLike, counted_rounds
+from keras_dp.accountants.normalize.rounds import (
+    LedgerLike,
+    counted_rounds,
+    warn_of_units,
+)
 from keras_dp.accountants.replay import chosen
 from keras_dp.ledger import GaussianSum, PoissonSampling, Round
 from keras_dp.planning.calibration import (
@@ -225,6 +229,7 @@ def plan(
     if parameters is not None:
         _check.integer_at_least(1, parameters=parameters)
     sizes = _checked_sizes(batch_sizes, population_size)
+    warn_of_units(ledger, group_size)
     held = tuple(counted_rounds(ledger))
     # One for all, so that rows can be compared: amplified rounds are the rule.
     least = _training(min(sizes) / population_size, 1.0, 1)

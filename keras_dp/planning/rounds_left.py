@@ -10,7 +10,11 @@ from keras_dp.accountants.normalize.normalize import normalize, normalized
 from keras_dp.accountants.normalize.normalized_rounds import (
     NormalizedRounds,
 )
-from keras_dp.accountants.normalize.rounds import LedgerLike, counted_rounds
+from keras_dp.accountants.normalize.rounds import (
+    LedgerLike,
+    counted_rounds,
+    warn_of_units,
+)
 from keras_dp.accountants.replay import chosen
 from keras_dp.ledger import (
     DisjointBatches,
@@ -84,6 +88,7 @@ def rounds_left(
     """
     check_target(target_epsilon, delta)
     _check.integer_at_least(1, most=most)
+    warn_of_units(ledger, group_size)
     held = tuple(counted_rounds(ledger))
     by, relation = chosen([*held, (planned, 1)], accountant, neighbours)
     if accountant is None and isinstance(by, Fourier):

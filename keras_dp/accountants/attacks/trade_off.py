@@ -16,7 +16,7 @@ from keras_dp.accountants.attacks.supporting_lines import (
     supporting_lines,
 )
 from keras_dp.accountants.normalize.adjacency import Neighbours
-from keras_dp.accountants.normalize.rounds import LedgerLike
+from keras_dp.accountants.normalize.rounds import LedgerLike, warn_of_units
 from keras_dp.accountants.replay import replayed
 
 # Where lines end: at as many false positives, and as many true ones.
@@ -173,6 +173,7 @@ def trade_off(
     array([0.018, 0.389])
     """
     _check.integer_at_least(2, lines=lines)
+    warn_of_units(ledger, group_size)
     group = Group(*replayed(ledger, accountant, neighbours), group_size)
     found = supporting_lines(
         group.delta_of,
@@ -265,6 +266,7 @@ def bayes_risk(
         raise ValueError(
             f"`prior` must be in [0, 1]. Received: prior={prior!r}."
         )
+    warn_of_units(ledger, group_size)
     group = Group(*replayed(ledger, accountant, neighbours), group_size)
     less = min(prior, 1 - prior)
     if less == 0:

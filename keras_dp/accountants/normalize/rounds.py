@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator
 from typing import Protocol, TypeAlias
 
+from absl import logging
+
 from keras_dp import _check
 from keras_dp.accountants.normalize.normalized_rounds import (
     NormalizedRounds,
@@ -43,3 +45,25 @@ def counted_rounds(ledger: LedgerLike) -> Iterator[tuple[Round, int]]:
             )
         _check.integer_at_least(1, count=pair[1])
         yield pair[0], int(pair[1])
+
+
+def warn_of_units(ledger: LedgerLike, group_size: int = 1) -> None:
+    """Logs a warning if a number will be for one of a unit's records.
+
+    Args:
+        ledger: A `PrivacyLedger` says how many records a unit has at most;
+            its `rounds`, which say nothing of units, are never warned of.
+        group_size: How many records the number will be for.
+    """
+    header = getattr(ledger, "header", None)
+    rows = getattr(header, "rows_per_unit", 1)
+    if group_size == 1 < rows:
+        logging.warning(
+            "The number is for one record, and the ledger says that one %s has "
+            "up to %d of them. Ask for all of them by group_size=%d, as "
+            "accountants.group_epsilon takes it; or pass ledger.rounds for one "
+            "record.",
+            header.unit,
+            rows,
+            rows,
+        )
