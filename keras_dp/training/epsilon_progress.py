@@ -11,6 +11,7 @@ from typing_extensions import override
 from keras_dp.accountants import Accountant
 from keras_dp.accountants.claim import Claim, claim
 from keras_dp.accountants.normalize.adjacency import Neighbours
+from keras_dp.budgets import guarantee
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.keras_internals import print_line
 from keras_dp.ledger import PrivacyLedger, Round
@@ -28,6 +29,8 @@ class EpsilonProgress(keras.callbacks.Callback):
     target or an account limits the training, `rounds_left` says for how many
     more rounds like the next there is room. At the end of the training a line
     names epsilon, delta and the adjacency relation, and another what is left.
+    If a training of the ledger ended before its plan, or if accounts pay, a
+    line between them names the epsilon to publish, as reports do.
     Where the ledger says that a unit has several rows, epsilon is for all of
     them together.
 
@@ -127,6 +130,7 @@ class EpsilonProgress(keras.callbacks.Callback):
                 f"Privacy of all {len(self.ledger):,} rounds of the ledger: "
                 f"{sentence}."
             )
+            self._print_guarantee()
             left = self._logs.get("rounds_left")
             if left is not None:
                 print_line(
@@ -151,6 +155,25 @@ class EpsilonProgress(keras.callbacks.Callback):
         if rest is None:
             rest = max(_INTERVAL_SECONDS, _SHARE * (ended - started))
         self._next = ended + rest
+
+    def _print_guarantee(self) -> None:
+        """Prints what to publish if more was planned than ran."""
+        if self.ledger is None or self.delta is None:
+            return
+        found = guarantee(
+            self.ledger,
+            delta=self.delta,
+            accountant=self.accountant,
+            neighbours=self.neighbours,
+        )
+        if found.ex_post is not None:
+            more = "Its accounts promise more"
+            if found.basis != "account":
+                more = "More rounds were planned"
+            print_line(
+                f"{more} than ran, and why it ended may tell of the data. "
+                f"Publish {found.claim.sentence(self.ledger.header.unit)}."
+            )
 
     def _claimed(self, rounds: Any) -> Claim:
         size = 1 if self.ledger is None else self.ledger.header.rows_per_unit

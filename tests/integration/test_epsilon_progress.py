@@ -233,6 +233,36 @@ class TestEpsilonInFit:
             last,
         )
 
+    def test_ends_with_the_plan_if_it_ended_before(self, capsys) -> None:
+        class Stop(keras.callbacks.Callback):
+            def on_epoch_end(self, epoch, logs=None) -> None:
+                self.model.stop_training = True
+
+        ledger = in_memory()
+        private, samples = private_model(ledger)
+
+        private.fit(samples, epochs=3, verbose=2, callbacks=[Stop()])
+
+        last = capsys.readouterr().out.strip().splitlines()[-1]
+        report = make_report(ledger, delta=0.01)
+        assert len(ledger) == 4
+        assert report.claim.epsilon > TIGHT.epsilon(ledger, delta=0.01)
+        assert last == (
+            "More rounds were planned than ran, and why it ended may tell of "
+            f"the data. Publish {report.claim.sentence('patient')}."
+        )
+
+    def test_ends_with_what_accounts_promise(self, capsys) -> None:
+        ledger = in_memory()
+        budgets.open_account(ledger, "all", budgets.RenyiFilter(6.0, 0.01))
+        private, samples = private_model(ledger)
+
+        private.fit(samples, verbose=2)
+
+        lines = capsys.readouterr().out.strip().splitlines()
+        assert "Its accounts promise more than ran" in lines[-2]
+        assert "epsilon <= 6.0000 at delta = 0.01" in lines[-2]
+
     def test_prints_nothing_if_fit_does_not(self, capsys) -> None:
         private, samples = private_model(in_memory())
 
