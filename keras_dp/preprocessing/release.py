@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
+from absl import logging
 
 from keras_dp import _check
 from keras_dp.errors import PrivateTrainingError
@@ -196,9 +197,17 @@ class Adapter(abc.ABC):
         """
         _check.kind(PrivacyLedger, ledger=ledger)
         self.check_data(data)
+        header = ledger.header
         if unit_ids is not None:
-            data = with_capped_units(
-                data, unit_ids, ledger.header.rows_per_unit
+            data = with_capped_units(data, unit_ids, header.rows_per_unit)
+        elif header.rows_per_unit > 1:
+            logging.warning(
+                "%s is adapted without `unit_ids`: epsilon holds only if one "
+                "%s has at most %d rows of the data. Pass unit_ids=, which "
+                "keeps no more.",
+                type(self).__name__,
+                header.unit,
+                header.rows_per_unit,
             )
         return released(
             ledger, self.planned_round(), lambda: self.noised_layer(data), run

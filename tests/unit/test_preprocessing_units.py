@@ -91,3 +91,20 @@ class TestRefuses:
             Normalization((0, 1), 1.0).adapt(np.ones(53), ledger, unit_ids=IDS)
 
         assert len(ledger) == 0
+
+
+@pytest.mark.parametrize(
+    ("rows_per_unit", "ids", "words"), [(1, None, 0), (2, IDS, 0), (2, None, 1)]
+)
+def test_rows_that_nobody_caps_are_warned_of(
+    rows_per_unit, ids, words, caplog
+) -> None:
+    ledger = PrivacyLedger.in_memory(
+        dataset="d", unit="user", rows_per_unit=rows_per_unit
+    )
+
+    Normalization((0, 9), noise_multiplier=1.0).adapt(
+        np.zeros(len(IDS)), ledger, unit_ids=ids
+    )
+
+    assert caplog.text.count("one user has at most 2 rows") == words
