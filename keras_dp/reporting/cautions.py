@@ -47,7 +47,7 @@ def cautions(
     """
     return (
         *_of_the_theorem(guarantee),
-        *_of_rounds(rounds),
+        *_of_rounds(rounds, header.rows_per_unit),
         *_of_runs(runs),
         *_of_the_unit(header, rounds),
     )
@@ -68,7 +68,9 @@ def _of_the_theorem(guarantee: Guarantee) -> Iterator[str]:
         )
 
 
-def _of_rounds(rounds: Sequence[CountedRound]) -> Iterator[str]:
+def _of_rounds(
+    rounds: Sequence[CountedRound], rows_per_unit: int
+) -> Iterator[str]:
     def number(found: Iterator[int]) -> tuple[int, str]:
         total = sum(found)
         return total, counted(total, "round")
@@ -81,13 +83,19 @@ def _of_rounds(rounds: Sequence[CountedRound]) -> Iterator[str]:
     if bare:
         yield f"{text} released a sum without noise: nothing protects it."
     exposure = sum(
-        count * Exposure((released(each.queries).thresholds,)).delta_p
+        count
+        * Exposure(
+            (released(each.queries).thresholds,), group_size=rows_per_unit
+        ).delta_p
         for each, count in rounds
         if any(isinstance(query, ThresholdedSum) for query in each.queries)
     )
     if exposure:
+        alone = "one record holds"
+        if rows_per_unit > 1:
+            alone = f"{rows_per_unit} records of one unit hold"
         yield (
-            "Thresholds can let through what one record alone holds: up to "
+            f"Thresholds can let through what {alone} alone: up to "
             f"{exposure:.2g} of delta pays for that, whatever epsilon is."
         )
     overflow = sum(

@@ -212,8 +212,9 @@ class _Subject(NamedTuple):
         return Paragraph(
             "Against whom",
             (
-                f"The attacker knows every other record of {self.dataset}, the "
-                "program and all its settings, sees everything that the "
+                "The attacker knows every other record of the data set "
+                f"{self.dataset}, the program and all its settings, sees "
+                "everything that the "
                 f"{counted(self.total, 'round')} of this ledger released, and "
                 "has any computer and any amount of time.",
                 f"The attacker wants to know {asked}.",
@@ -233,7 +234,10 @@ class _Subject(NamedTuple):
             "What the releases teach about people in general can affect a "
             "person whose data were never used.",
             "Releases of the same data that are not in this ledger come on "
-            "top.",
+            "top. Such are metrics of validation records, and what was "
+            "chosen by them, such as when to stop; layers that were adapted, "
+            "weights that were trained, and settings that were tuned without "
+            "this ledger.",
         ]
         if self.unit not in UNITS_OF_ROWS:
             sentences.append(

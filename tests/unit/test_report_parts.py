@@ -9,6 +9,7 @@ import pytest
 
 from keras_dp import budgets
 from keras_dp.accountants import Fourier
+from keras_dp.accountants.normalize.mechanisms import Exposure, Threshold
 from keras_dp.ledger import (
     FullDataset,
     GaussianSum,
@@ -299,6 +300,22 @@ class TestCautions:
             "The unit is a microbatch",
         ):
             assert text in found
+
+    def test_count_what_thresholds_let_through_for_all_rows(self) -> None:
+        """A key that five records of a unit hold passes more often."""
+        ledger = PrivacyLedger.in_memory(
+            dataset="d", unit="patient", rows_per_unit=5
+        )
+        words = ThresholdedSum("words", 1.0, 5.0, 10, 25.0)
+        ledger.record(FullDataset(True), [words])
+        exposure = Exposure(
+            ((Threshold(1.0, 5.0, 10, 25.0),),), group_size=5
+        ).delta_p
+
+        found = self.cautions(ledger)
+
+        assert "what 5 records of one unit hold alone" in found
+        assert f"up to {exposure:.2g} of delta" in found
 
     def test_say_whether_the_process_runs_or_died(
         self, ledger, monkeypatch
