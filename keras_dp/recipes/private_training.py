@@ -18,7 +18,7 @@ from keras_dp.recipes.noise_for_target import (
     place_of,
     queries_for,
 )
-from keras_dp.recipes.training_data import training_data
+from keras_dp.recipes.training_data import TrainingData, training_data
 from keras_dp.sampling import Sampler
 from keras_dp.training import PrivacyTarget, PrivateModel, RunDetails
 from keras_dp.training.epsilon_limit import default_delta
@@ -141,6 +141,9 @@ def make_private(
     """
     _check_numbers(target_epsilon, delta, epochs, batch_size, l2_norm_clip)
     details = RunDetails.of(run)
+    if rows_per_unit is None and isinstance(ledger, PrivacyLedger):
+        own_rows = ledger.header.rows_per_unit
+        rows_per_unit = own_rows if own_rows > 1 else None
     given = training_data(
         data,
         batch_size=batch_size,
@@ -175,7 +178,8 @@ def make_private(
     private.samples, private.target, private.run = samples, target, details
     private.epochs, private.validation_data = epochs, given.held_back
     if verbose:
-        print_line(_summary(private, samples, target, queries))
+        summary = _summary(private, samples, target, queries)
+        print_line(f"{summary}{_of_units(private, given)}")
     return private
 
 
@@ -225,6 +229,30 @@ def _summary(
         f"{target.epsilon:g} at delta = {target.delta:.3g}, for all rounds of "
         f"the ledger {place_of(ledger)}, which holds {_held(ledger, target)}"
     )
+
+
+def _of_units(private: PrivateModel, given: TrainingData) -> str:
+    """Returns what a record is taken to be, for a person who knows better."""
+    header = private.optimizer.required_ledger().header
+    unit, rows = header.unit, header.rows_per_unit
+    if given.units is not None:
+        return (
+            f" Of one {unit} at most {rows:,} records are kept: "
+            f"{given.left_out:,} are left out, and {given.units:,} units "
+            "remain."
+        )
+    if rows > 1:
+        return f" One {unit} is taken to have at most {rows:,} records."
+    if given.drawn_unit == "example" and unit not in (
+        "example",
+        "record",
+        "row",
+    ):
+        return (
+            f" Each record is taken to be one {unit}: pass unit_ids= if one "
+            "has several."
+        )
+    return ""
 
 
 def _held(ledger: PrivacyLedger, target: PrivacyTarget) -> str:

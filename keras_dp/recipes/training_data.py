@@ -28,6 +28,8 @@ class TrainingData(NamedTuple):
         units: Number of units that they belong to, `None` without ids.
         batch_size: Expected number of records in a sample, `None` if nobody
             chose it yet.
+        left_out: How many records of the data are not kept, because their
+            unit has too many.
     """
 
     records: Any
@@ -35,6 +37,7 @@ class TrainingData(NamedTuple):
     population: int
     units: int | None
     batch_size: int | None
+    left_out: int = 0
 
     @property
     def drawn_unit(self) -> str:
@@ -97,9 +100,11 @@ def training_data(
         return TrainingData(data, None, data.population_size, None, None)
     _check_ids(data, unit_ids, rows_per_unit)
     records = _stored(data)
-    ids = None
+    ids, left_out = None, 0
     if unit_ids is not None:
+        left_out = len(Records(records))
         records, ids = _capped(records, unit_ids, rows_per_unit)
+        left_out -= len(ids)
     held_back = None
     if validation_split:
         records, held_back = _divided(records, validation_split)
@@ -110,7 +115,9 @@ def training_data(
             f"`batch_size` must be at most {population}, the number of "
             f"records. Received: batch_size={batch_size!r}."
         )
-    return TrainingData(records, held_back, population, units, batch_size)
+    return TrainingData(
+        records, held_back, population, units, batch_size, left_out
+    )
 
 
 def summed_records(samples: Sampler) -> float:

@@ -65,14 +65,22 @@ def unit_numbers(**ids: Any) -> npt.NDArray[np.int64]:
             f"`{name}` must be an array of one axis, with the {unit} of each "
             f"record. Received: an array of shape {found.shape!r}."
         )
-    names_all = found.dtype.kind in "iuUS" or (
-        found.dtype.kind == "O"
-        and all(isinstance(each, (str, bytes, int)) for each in found)
+    kind = found.dtype.kind
+    names_all = (
+        kind in "iu"
+        or (kind in "US" and not (found == found.dtype.type()).any())
+        or (kind == "O" and all(map(_is_name, found)))
     )
     if not names_all:
         raise ValueError(
             f"`{name}` must hold integers or text, one for every record: "
             "records without a name could be of one person or of several. "
-            f"Received: an array of {found.dtype}. Leave such records out."
+            f"Received: an array of {found.dtype}, with empty or other "
+            "entries. Leave such records out."
         )
     return np.unique(found, return_inverse=True)[1]
+
+
+def _is_name(found: Any) -> bool:
+    is_text = isinstance(found, (str, bytes))
+    return bool(found) if is_text else isinstance(found, int)

@@ -8,7 +8,7 @@ from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.mechanisms import CountedMechanism
 from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.errors import BudgetExceededError
-from keras_dp.ledger import PrivacyLedger, Round
+from keras_dp.ledger import PrivacyLedger, Round, UnverifiedSampling
 from keras_dp.planning import rounds_left
 from keras_dp.planning.calibration import check_target
 
@@ -62,6 +62,7 @@ class EpsilonLimit:
         self._rounds_per_pass = rounds_per_pass
         self._mechanism: tuple[CountedMechanism, ...] | None = None
         self._others = self._most = 0
+        self._is_unverified = False
 
     def allowed(self, planned: Round, count: int, own: int) -> int:
         """Returns how many of `count` more rounds the target leaves room for.
@@ -72,6 +73,7 @@ class EpsilonLimit:
             own: How many rounds of the ledger are of this training.
         """
         held = len(self._ledger)
+        self._is_unverified = isinstance(planned.sampling, UnverifiedSampling)
         mechanism = normalize([(planned, 1)], self.target.neighbours)
         if mechanism != self._mechanism or held - own != self._others:
             self._mechanism, self._others = mechanism, held - own
@@ -89,12 +91,18 @@ class EpsilonLimit:
 
     def exceeded(self) -> BudgetExceededError:
         """Returns the error for a round that there is no room for."""
+        remedy = "Train with a larger target, or with less noise spent before."
+        if self._is_unverified:
+            remedy = (
+                "Batches that the caller brings cost as much as the full data: "
+                "call fit() without data where make_private has them, or pass "
+                "a sampler, such as PoissonBatches."
+            )
         return BudgetExceededError(
             f"`target_epsilon` must leave room for one more round. Received: "
             f"target_epsilon={self.target.epsilon!r} at "
             f"delta={self.target.delta!r}, for a ledger of "
-            f"{len(self._ledger):,} rounds. No round ran. Train with a larger "
-            "target, or with less noise spent before."
+            f"{len(self._ledger):,} rounds. No round ran. {remedy}"
         )
 
 

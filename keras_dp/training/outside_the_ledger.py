@@ -67,6 +67,23 @@ def warn_of_other_ledgers(model: keras.Model, ledger: Any) -> None:
     names.add(name)
 
 
+def warn_of_other_data(ledger: Any) -> None:
+    """Says when `fit` has data that `make_private` did not see.
+
+    Args:
+        ledger: The ledger of the training that is about to start.
+    """
+    header = ledger.header
+    if header.rows_per_unit > 1:
+        logging.warning(
+            "`fit` was given data of its own, of which no record was left out: "
+            "epsilon holds only if one %s has at most %d of its records. "
+            "fit() without data takes the records of make_private.",
+            header.unit,
+            header.rows_per_unit,
+        )
+
+
 def warn_of_missing_rounds(optimizer: DPOptimizer) -> None:
     """Says when an optimizer has released more rounds than its ledger holds.
 

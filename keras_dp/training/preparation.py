@@ -64,7 +64,8 @@ class Preparation(NamedTuple):
         Returns:
             `None` where the chief of a cluster records.
         """
-        advise_delta(self.delta, self.adapter.population_size)
+        rows = self.ledger.header.rows_per_unit
+        advise_delta(self.delta, self.adapter.population_size, rows)
         if not isinstance(self.ledger, PrivacyLedger):
             return None
         return TrainingRun(

@@ -43,6 +43,7 @@ from keras_dp.training.layer_seeds import LayerSeeds
 from keras_dp.training.loop import TrainingLoop
 from keras_dp.training.outside_the_ledger import (
     warn_of_adapted_layers,
+    warn_of_other_data,
 )
 from keras_dp.training.preconditions import (
     check_compiled_steps,
@@ -352,6 +353,8 @@ class PrivateModel(HeldModel):
             x = self.samples
             options.setdefault("validation_data", self.validation_data)
             epochs = self.epochs if epochs is None else epochs
+        elif self.samples is not None and x is not self.samples:
+            warn_of_other_data(self.optimizer.required_ledger())
         epochs = 1 if epochs is None else epochs
         _check.integer_at_least(1, epochs=epochs)
         _check.arguments_of(keras.Model.fit, options)
@@ -376,7 +379,12 @@ class PrivateModel(HeldModel):
         def begin(planned: Round, rows: int) -> None:
             if not adapter.is_sampler:
                 warn_of_unsampled_batches(
-                    self.model, adapter, planned, rows, ready.delta
+                    self.model,
+                    adapter,
+                    planned,
+                    rows,
+                    ready.delta,
+                    ready.ledger.header,
                 )
 
         run = self.run if run is None else run

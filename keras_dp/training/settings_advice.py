@@ -14,8 +14,9 @@ from keras_dp.training.private_metrics import PrivateClippedShare
 
 # Below it, a round of a small sample costs an epsilon of about ten.
 _LEAST_MULTIPLIER = 0.3
-# A sample of fewer records is mostly noise at any useful epsilon.
-_SMALL_SAMPLE = 100
+# A sample of fewer records is mostly noise at any useful epsilon. It is also
+# the least that `make_private` chooses where there are enough records.
+_SMALL_SAMPLE = 32
 _WEIGHTS = (
     "Weights scale gradients before the clip, and the noise follows the clip: "
     "small ones drown in it."
@@ -45,19 +46,30 @@ def advise(
         logging.warning(text)
 
 
-def advise_delta(delta: float, population_size: int | None) -> None:
+def advise_delta(
+    delta: float, population_size: int | None, rows_per_unit: int = 1
+) -> None:
     """Logs a warning for a delta that allows to publish a whole record.
 
     Args:
         delta: At which epsilon is given.
-        population_size: N, or `None` if it is not known.
+        population_size: The number of records, or `None` if it is not known.
+        rows_per_unit: How many of them one unit has at most. N is the least
+            number of units that there can be.
     """
-    if population_size is not None and delta * population_size >= 1:
+    if population_size is None:
+        return
+    units = max(1, population_size // rows_per_unit)
+    if delta * units >= 1:
+        rows = "records"
+        if rows_per_unit > 1:
+            rows = f"units of {rows_per_unit} records each"
         logging.warning(
-            "delta = %r is at least 1/N for %d records: it allows a mechanism "
+            "delta = %r is at least 1/N for %d %s: it allows a mechanism "
             "that publishes one of them. Take N^-1.1 or less.",
             delta,
-            population_size,
+            units,
+            rows,
         )
 
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 from absl import logging
 
 from keras_dp.accountants.claim import claim
-from keras_dp.ledger import GaussianSum, PoissonSampling, Round
+from keras_dp.ledger import GaussianSum, Header, PoissonSampling, Round
 from keras_dp.training.data_adapter import DataAdapter
 
 _warned: weakref.WeakSet[keras.Model] = weakref.WeakSet()
@@ -20,6 +20,7 @@ def warn_of_unsampled_batches(
     planned: Round,
     batch_size: int,
     delta: float,
+    header: Header,
 ) -> None:
     """Compares an epoch of unverified batches with one of Poisson samples.
 
@@ -32,6 +33,7 @@ def warn_of_unsampled_batches(
         planned: The first round.
         batch_size: Number of records of the first batch.
         delta: At which epsilon is said.
+        header: Of the ledger: for which unit, of how many rows.
     """
     records, data = _records_of(adapter, batch_size), adapter.source
     if model in _warned or records is None or batch_size >= records:
@@ -41,7 +43,7 @@ def warn_of_unsampled_batches(
     rounds = math.ceil(records / batch_size)
     sampling = PoissonSampling(batch_size / records, drawn_by_library=True)
     found, drawn = (
-        claim([(each, rounds)], delta=delta)
+        claim([(each, rounds)], delta=delta, group_size=header.rows_per_unit)
         for each in (planned, Round(sampling, planned.queries))
     )
     if not math.isfinite(drawn.epsilon):
@@ -59,9 +61,9 @@ def warn_of_unsampled_batches(
         "samples of %d records expected, drawn by the library: %s. Call "
         "fit(keras_dp.%s sampling_probability=%d / %d)).",
         rounds,
-        found.sentence("example"),
+        found.sentence(header.unit),
         batch_size,
-        drawn.sentence("example"),
+        drawn.sentence(header.unit),
         call,
         batch_size,
         records,

@@ -206,6 +206,66 @@ class TestWhatItMakes:
         )
         assert "epsilon 2 at delta = 0.0001" in said
 
+    @pytest.mark.parametrize(
+        ("rows", "ids", "words"),
+        [
+            (1, None, "Each record is taken to be one patient"),
+            (3, None, "One patient is taken to have at most 3 records"),
+            (
+                3,
+                np.arange(800) // 4,
+                "at most 3 records are kept: 200 are left out, and 200 units",
+            ),
+        ],
+        ids=["one", "several", "ids"],
+    )
+    def test_says_what_a_record_is_taken_for(
+        self, rows, ids, words, capsys
+    ) -> None:
+        own = PrivacyLedger.in_memory(
+            dataset="d", unit="patient", rows_per_unit=rows
+        )
+
+        private = made(ledger=own, unit_ids=ids, verbose=True)
+
+        assert words in " ".join(capsys.readouterr().out.split())
+        kept = 800 if ids is None else 600
+        assert private.samples.population_size == kept
+
+    @pytest.mark.parametrize("unit", ["example", "row"])
+    def test_says_nothing_of_a_row_that_is_a_row(self, unit, capsys) -> None:
+        made(
+            ledger=PrivacyLedger.in_memory(dataset="d", unit=unit), verbose=True
+        )
+
+        assert "taken to" not in capsys.readouterr().out
+
+
+class TestDataOfFit:
+    """`fit` has the records of `make_private`, or says what differs."""
+
+    @pytest.mark.parametrize("rows_per_unit", [1, 2])
+    def test_is_warned_of_if_nobody_capped_it(
+        self, rows_per_unit, caplog
+    ) -> None:
+        own = PrivacyLedger.in_memory(
+            dataset="d", unit="patient", rows_per_unit=rows_per_unit
+        )
+        private = made(ledger=own, epochs=4)
+        other = keras_dp.PoissonBatches(data(), sampling_probability=0.1)
+
+        private.fit(epochs=1, verbose=0)
+        private.fit(private.samples, epochs=1, verbose=0)
+        assert "data of its own" not in caplog.text
+        private.fit(other, epochs=1, verbose=0)
+
+        warned = "one patient has at most 2 of its records" in caplog.text
+        assert warned == (rows_per_unit == 2)
+
+    def test_costs_more_as_batches_than_the_target(self) -> None:
+        with pytest.raises(BudgetExceededError, match=r"call fit\(\) without"):
+            made().fit(*data(), verbose=0)
+
 
 class TestWhatItTakesOver:
     def test_loss_metrics_and_optimizer_of_a_compiled_model(self) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 import keras_dp
 from keras_dp.sampling import FixedMicrobatches, RandomMicrobatches
+from keras_dp.training.settings_advice import advise_delta
 
 
 def training(
@@ -56,7 +57,7 @@ def average(noise_multiplier=1.0, denominator=200):
         (average(0.0), {}, "has no noise: epsilon is infinite"),
         (average(0.2), {}, "is only 0.2 times its clip"),
         (average(denominator=100), {}, "The denominator is 100, where samples"),
-        (average(denominator=50), {"probability": 0.05}, "noise hides"),
+        (average(denominator=20), {"probability": 0.02}, "noise hides"),
         (average(), {"delta": 0.001}, "is at least 1/N for 1000 records"),
     ],
     ids=["no noise", "little noise", "denominator", "small sample", "delta"],
@@ -65,6 +66,17 @@ def test_each_is_warned_of(query, options, words, caplog) -> None:
     training(query, **options)
 
     assert sum(words in record.message for record in caplog.records) == 1
+
+
+@pytest.mark.parametrize(("delta", "warned"), [(0.0049, False), (0.0051, True)])
+def test_delta_is_compared_with_the_number_of_units(
+    delta, warned, caplog
+) -> None:
+    """1,000 records, of which one unit has at most 5."""
+    advise_delta(delta, 1000, 5)
+
+    said = "at least 1/N for 200 units of 5 records each" in caplog.text
+    assert said == warned
 
 
 @pytest.mark.parametrize("weight", [1e-4, 1.5])

@@ -270,6 +270,22 @@ class TestBatchesThatNobodyDrew:
             assert f"epsilon <= {rounded_up(epsilon)}" in message
         assert f"sampling_probability={size} / {RECORDS}" in message
 
+    def test_are_compared_for_all_rows_of_a_unit(self, caplog) -> None:
+        private = compiled(stddev=2.0)
+        private.optimizer.ledger = keras_dp.PrivacyLedger.in_memory(
+            dataset="test", unit="patient", rows_per_unit=2
+        )
+
+        private.fit(*data(), shuffle=False, verbose=0)
+
+        (message,) = messages(caplog, "did not draw")
+        (first, _), *_ = private.optimizer.ledger.rounds
+        found = accountants.group_epsilon(
+            [(first, 2)], group_size=2, delta=0.011
+        )
+        assert f"epsilon <= {rounded_up(found.epsilon)}" in message
+        assert "replace one patient of at most 2 records" in message
+
     @pytest.mark.full
     def test_are_not_where_no_record_is_left_out(self, caplog) -> None:
         with caplog.at_level("WARNING", logger="absl"):

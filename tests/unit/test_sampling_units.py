@@ -38,3 +38,28 @@ def test_refuses_ids_without_one_axis(ids) -> None:
 def test_refuses_a_cap_of_none() -> None:
     with pytest.raises(ValueError, match="`rows_per_unit` must be"):
         capped_rows(IDS, 0)
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        ["ann", ""],
+        np.array([b"ann", b""]),
+        np.array(["ann", ""], object),
+        np.array(["ann", None], object),
+        [1.0, np.nan],
+    ],
+    ids=repr,
+)
+def test_refuses_records_without_a_name(ids) -> None:
+    with pytest.raises(ValueError, match="one for every record"):
+        capped_rows(ids, 1)
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [[7, 0], ["7", "0"], [b"7", b"0"]],
+    ids=repr,
+)
+def test_takes_numbers_and_text(ids) -> None:
+    assert list(capped_rows(ids, 1)) == [0, 1]
