@@ -1,7 +1,7 @@
 """The rounds of a ledger and their counts, which accountants read."""
 
 from collections.abc import Iterable, Iterator
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from absl import logging
 
@@ -55,8 +55,8 @@ def warn_of_units(ledger: LedgerLike, group_size: int = 1) -> None:
             its `rounds`, which say nothing of units, are never warned of.
         group_size: How many records the number will be for.
     """
-    header = getattr(ledger, "header", None)
-    rows = getattr(header, "rows_per_unit", 1)
+    header: Any = getattr(ledger, "header", None)
+    rows = 1 if header is None else header.rows_per_unit
     if group_size == 1 < rows:
         logging.warning(
             "The number is for one record, and the ledger says that one %s has "
