@@ -33,7 +33,7 @@ def warn_of_unsampled_batches(
         planned: The first round.
         batch_size: Number of records of the first batch.
         delta: At which epsilon is said.
-        header: Of the ledger: for which unit, of how many rows.
+        header: The ledger's, which says for which unit, of how many rows.
     """
     records, data = _records_of(adapter, batch_size), adapter.source
     if model in _warned or records is None or batch_size >= records:
