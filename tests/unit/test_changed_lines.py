@@ -97,6 +97,16 @@ federated.fit(x, y, batch_size=2, epochs=2)
 """,
         22,
     ),
+    "patients = np.random.default_rng(1).integers(4_000, size=20_000)": (
+        """\
+visits = keras.Sequential([keras.Input((20,)), keras.layers.Dense(2)])
+visits.compile(
+    "adam", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+)
+visits.fit(x, y, batch_size=1000, epochs=1)
+""",
+        12,
+    ),
     "backbone.enable_lora(rank=4)": (
         """\
 backbone.enable_lora(rank=4)
