@@ -66,7 +66,8 @@ def make_private(
     `(target_epsilon, delta)`-private, by a certified bound. Neighbours differ
     in one record that is added or removed, or that is replaced where the
     samples support no stronger relation. `fit` ends before a round would
-    exceed the target. The number of records becomes public.
+    exceed the target. The numbers of records become public, kept and left out,
+    and so does the number of units.
 
     Args:
         model: Any Keras model; where it is compiled, its optimizer, loss and
@@ -86,7 +87,7 @@ def make_private(
         batch_size: Expected number of records in a sample. By default the
             smallest with nearly the best signal for what the ledger leaves;
             see `plan`.
-        delta: In (0, 1), by default `N^-1.1` for N records.
+        delta: In (0, 1), by default `N^-1.1` for N units.
         validation_split: Share of the records, the last ones, that are held
             back before anything is sampled, in [0, 1). `fit` evaluates them
             after each epoch. That is not private, as for all
