@@ -181,6 +181,7 @@ def _check_ids(data: Any, unit_ids: Any, rows_per_unit: int | None) -> None:
             "of one unit that are kept. Received: rows_per_unit=None. A cap "
             "near the number that most units have costs little."
         )
+    datasets.check_order(data, unit_ids=unit_ids)
     if _is_in_files(data):
         raise TypeError(
             "`unit_ids` must be None for records that are read when drawn, of "

@@ -30,6 +30,8 @@ _PROGRESS_SECONDS = 2.0
 # stages of `_OPAQUE` call functions of the user that may make batches.
 _BATCHING, _UNBATCHING = ("Batch", "Rebatch"), ("Unbatch",)
 _SINGLE = ("TensorSlice", "TFRecord", "TextLine", "FixedLengthRecord", "Range")
+# Stages that change the order of records.
+_DISORDERLY = ("Shuffle", "Interleave")
 _OPAQUE = ("FlatMap", "Interleave", "Generator", "Window", "Tensor", "Group")
 
 
@@ -48,6 +50,29 @@ def check_is_none(data: Any) -> None:
             "PoissonBatches.from_dataset(dataset, sampling_probability=...), "
             "which stores the records."
         )
+
+
+def check_order(dataset: Any, **ids: Any) -> None:
+    """Raises if ids of records cannot belong to what a data set yields.
+
+    Args:
+        dataset: Anything; nothing is known of the order of a `PyDataset`.
+        **ids: One argument, by its name for messages; `None` without ids.
+
+    Raises:
+        ValueError: A stage of the data set changes the order of its records.
+    """
+    ((name, given),) = ids.items()
+    if given is None or not _is_tensorflow(dataset):
+        return
+    for stage in _stages(dataset):
+        if any(each in stage for each in _DISORDERLY):
+            raise ValueError(
+                f"`{name}` must be in the order in which the data set yields "
+                f"its records. Received: a data set with the stage {stage}, "
+                "which mixes them. Leave the stage out: samples are drawn at "
+                "random anyway."
+            )
 
 
 def stored(

@@ -212,6 +212,7 @@ class Sampler(abc.ABC):
                 differ in shape, or `batched` must be given.
         """
         _check_complete(cls, options)
+        datasets.check_order(dataset, user_ids=options.get("user_ids"))
         data = datasets.stored(
             dataset, batched=batched, folder=cache_folder, verbose=verbose
         )

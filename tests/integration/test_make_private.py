@@ -598,6 +598,30 @@ class TestUnitsOfSeveralRows:
 
         assert not (tmp_path / "a.ledger").exists()
 
+    @pytest.mark.parametrize("is_shuffled", [False, True])
+    def test_are_in_the_order_of_a_data_set(self, is_shuffled) -> None:
+        """Ids of a shuffled one would cap the rows of others."""
+        ids = np.arange(800) // 8
+        given = tf.data.Dataset.from_tensor_slices(data())
+        given = (given.shuffle(800) if is_shuffled else given).batch(50)
+
+        def capped():
+            return keras_dp.make_private(
+                model(),
+                given,
+                ledger=PrivacyLedger.in_memory(dataset="d", rows_per_unit=2),
+                target_epsilon=2.0,
+                epochs=2,
+                loss="mse",
+                unit_ids=ids,
+            )
+
+        if is_shuffled:
+            with pytest.raises(ValueError, match="`unit_ids` must be in the"):
+                capped()
+        else:
+            assert capped().samples.population_size == 200
+
     @pytest.mark.parametrize(
         ("changes", "message"),
         [

@@ -5,7 +5,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_dp.sampling import ArrayShards, PoissonBatches, datasets
+from keras_dp.sampling import (
+    ArrayShards,
+    PoissonBatches,
+    UserBatches,
+    datasets,
+)
 
 X = np.arange(60, dtype="float32").reshape(20, 3)
 Y = np.arange(20)
@@ -168,3 +173,45 @@ class TestRefusals:
     def test_of_what_is_no_data_set(self) -> None:
         with pytest.raises(TypeError, match=r"must be a tf.data.Dataset"):
             PoissonBatches.from_dataset((X, Y), sampling_probability=0.1)
+
+
+class TestIds:
+    """Ids that come beside a data set are in the order of its records."""
+
+    @pytest.mark.parametrize(
+        "mixed",
+        [
+            lambda: slices().shuffle(20),
+            lambda: slices().shuffle(20).batch(5).prefetch(1),
+            lambda: (
+                slices()
+                .batch(5)
+                .interleave(lambda *each: slices(each), cycle_length=4)
+            ),
+            lambda: tf.data.Dataset.sample_from_datasets(
+                [slices().take(10), slices().skip(10)]
+            ),
+        ],
+    )
+    def test_are_refused_where_records_are_mixed(self, mixed) -> None:
+        with pytest.raises(ValueError, match="`user_ids` must be in the order"):
+            UserBatches.from_dataset(
+                mixed(),
+                user_ids=Y // 4,
+                sampling_probability=0.5,
+                records_per_user=4,
+            )
+
+    @pytest.mark.parametrize(
+        "ordered", [slices, lambda: slices().batch(5).prefetch(1), Batches]
+    )
+    def test_are_taken_where_they_are_not(self, ordered) -> None:
+        users = UserBatches.from_dataset(
+            ordered(),
+            user_ids=Y // 4,
+            sampling_probability=0.5,
+            records_per_user=4,
+            verbose=False,
+        )
+
+        assert users.population_size == 5
