@@ -454,6 +454,35 @@ def test_explain_prints_the_explanation(ledger_file, capsys) -> None:
     assert audits == "none. Nothing tested what this ledger says.\n"
 
 
+@pytest.mark.parametrize("rows", [1, 5])
+def test_plan_is_for_all_rows_of_a_unit(rows, capsys) -> None:
+    options = [
+        "--records",
+        "3000",
+        "--epsilon",
+        "3",
+        "--delta",
+        "1e-4",
+        "--epochs",
+        "20",
+    ]
+    sizes = ["--batch-sizes", "64", "256"]
+
+    code = main(["plan", *options, *sizes, "--rows-per-unit", str(rows)])
+
+    expected = accountants.plan(
+        3000,
+        target_epsilon=3.0,
+        delta=1e-4,
+        epochs=20,
+        batch_sizes=[64, 256],
+        group_size=rows,
+    )
+    out, err = capsys.readouterr()
+    assert (code, err) == (0, "")
+    assert out.rstrip() == expected.as_text().rstrip()
+
+
 class TestDiff:
     """What ledger B holds that ledger A does not."""
 

@@ -26,6 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="expected sizes of a sample",
     )
     parser.add_argument(
+        "--rows-per-unit",
+        type=arguments.count,
+        default=1,
+        help="records that one unit has at most, for all of which epsilon is "
+        "(default: 1)",
+    )
+    parser.add_argument(
         "--parameters", type=int, help="trainable ones of the model"
     )
     parser.add_argument("--plot", help="a file for the plot, such as plan.svg")
@@ -47,6 +54,7 @@ def answer(options: argparse.Namespace) -> str:
         batch_sizes=options.batch_sizes,
         parameters=options.parameters,
         neighbours=options.neighbours,
+        group_size=options.rows_per_unit,
     )
     if options.plot:
         try:
