@@ -42,11 +42,9 @@ class TrainingData(NamedTuple):
     @property
     def drawn_unit(self) -> str:
         """The unit that is drawn, and protected."""
-        return (
-            self.records.unit
-            if isinstance(self.records, Sampler)
-            else "example"
-        )
+        if isinstance(self.records, Sampler):
+            return str(self.records.unit)
+        return "example" if self.units is None else "unit"
 
     def units_of(self, rows_per_unit: int) -> int:
         """Returns the number of units, by their rows if it is not known."""

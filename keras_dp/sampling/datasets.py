@@ -30,9 +30,9 @@ _PROGRESS_SECONDS = 2.0
 # stages of `_OPAQUE` call functions of the user that may make batches.
 _BATCHING, _UNBATCHING = ("Batch", "Rebatch"), ("Unbatch",)
 _SINGLE = ("TensorSlice", "TFRecord", "TextLine", "FixedLengthRecord", "Range")
+_OPAQUE = ("FlatMap", "Interleave", "Generator", "Window", "Tensor", "Group")
 # Stages that change the order of records.
 _DISORDERLY = ("Shuffle", "Interleave")
-_OPAQUE = ("FlatMap", "Interleave", "Generator", "Window", "Tensor", "Group")
 
 
 def is_dataset(data: Any) -> bool:

@@ -576,6 +576,7 @@ class TestUnitsOfSeveralRows:
         )
 
         assert private.target.delta == 0.0013  # 400^-1.1, two digits.
+        assert private.optimizer.ledger.header.unit == "unit"
         private.optimizer.ledger.close()
 
     def test_cannot_be_capped_in_files(self, tmp_path) -> None:
