@@ -1,4 +1,7 @@
-"""Noise, rounds and batches for a privacy target; epsilon as it grows."""
+"""Calculations of noise, rounds and batch sizes for a privacy target.
+
+`epsilon_curve` shows how epsilon grows with the rounds of a ledger.
+"""
 
 from keras_dp.planning.calibration import (
     calibrate_noise,

@@ -1,4 +1,4 @@
-"""The noise, probability or rounds that a privacy target allows."""
+"""Calculates the noise, probability or rounds that meet a privacy target."""
 
 import math
 from collections.abc import Callable
@@ -29,7 +29,7 @@ _Parameter = TypeVar("_Parameter", int, float)
 _LEAST_NOISE, _MOST_NOISE = 1e-4, 1e12
 _LEAST_PROBABILITY = 1e-12
 MOST_ROUNDS = 10**12
-# How far apart bounds may be: well within the promised 1e-6 of the target.
+# The relative width of the accountant's bounds, well within the promised 1e-6.
 CALIBRATION_WIDTH = 3e-7
 # Where the search for rounds and for a probability begins.
 _FIRST_ROUNDS, _FIRST_PROBABILITY = 1000, 0.01
@@ -48,29 +48,33 @@ def calibrate_noise(
 ) -> float:
     """Returns the least noise multiplier that meets a privacy target.
 
-    Guarantee: for `rounds` rounds of one Gaussian sum each, drawn by Poisson
-    sampling, with the noise multiplier that is returned, `accountant` reports
-    at most `target_epsilon` at `delta`, and not less than
-    `(1 - 1e-6) target_epsilon` where its results are continuous.
+    Guarantee: each round releases one Gaussian sum over a Poisson sample. For
+    `ledger` followed by `rounds` such rounds with the returned noise
+    multiplier, `accountant` reports at most `target_epsilon` at `delta`. It
+    reports at least `(1 - 1e-6) target_epsilon`, unless its epsilon jumps there
+    or the returned value is 1e-4, the least that is searched.
 
     Args:
         target_epsilon: > 0.
         delta: In (0, 1).
-        sampling_probability: Chance of a record in a round, in (0, 1].
+        sampling_probability: The probability that a round samples a record,
+            in (0, 1].
         rounds: >= 1.
-        ledger: Rounds that are spent already, and count towards the target.
-        accountant: The tightest that can replay such rounds by default.
-        neighbours: The adjacency relation; by default the strongest that
+        ledger: Rounds that are already spent. They count towards the target.
+        accountant: By default, the tightest that can replay these rounds.
+        neighbours: The adjacency relation. By default, the strongest that
             all rounds support.
-        group_size: How many records the target protects together, >= 1.
+        group_size: The number of records that the target protects together,
+            >= 1.
 
     Returns:
-        Stddev of the noise on the sum over the bound on one record, whatever
-        the relation. The calculation takes into account that a replaced
-        record moves the sum twice as far.
+        The standard deviation of the noise on the sum, divided by the bound
+        on one record. This definition holds for every adjacency relation. The
+        calculation accounts for a replaced record, which moves the sum by up
+        to twice the bound.
 
     Raises:
-        CalibrationError: No noise meets the target.
+        CalibrationError: No noise multiplier up to 1e12 meets the target.
         UnsupportedEventError: `accountant` has no bound for such rounds.
 
     >>> from keras_dp.accountants.rdp import RDP
@@ -109,20 +113,23 @@ def calibrate_scale(
 ) -> float:
     """Returns the least noise scale for which a ledger meets a target.
 
-    Guarantee: as `calibrate_noise`.
+    Guarantee: `accountant` reports at most `target_epsilon` at `delta` for
+    `ledger_for` of the returned scale. The lower limit is as in
+    `calibrate_noise`.
 
     Args:
-        ledger_for: From a scale > 0 to the ledger that it would lead to. A
-            larger scale must never be less private.
+        ledger_for: Maps a scale > 0 to the ledger that it leads to. A larger
+            scale must never give a larger epsilon.
         target_epsilon: > 0.
         delta: In (0, 1).
-        accountant: The tightest that can replay the ledger by default.
-        neighbours: The adjacency relation; by default the strongest that
+        accountant: By default, the tightest that can replay the ledger.
+        neighbours: The adjacency relation. By default, the strongest that
             all rounds support.
-        group_size: How many records the target protects together, >= 1.
+        group_size: The number of records that the target protects together,
+            >= 1.
 
     Returns:
-        The scale. 1e-4 if that little meets the target already.
+        The scale, at least 1e-4. It is 1e-4 if that meets the target.
 
     Raises:
         CalibrationError: No scale up to 1e12 meets the target.
@@ -149,7 +156,7 @@ def calibrate_scale(
             start=0.0,
         ),
         0.0,
-        f"{_MOST_NOISE:g} times the noise",
+        f"a noise scale of {_MOST_NOISE:g}",
         target_epsilon=target_epsilon,
         delta=delta,
         accountant=accountant,
@@ -172,21 +179,24 @@ def calibrate_sampling_probability(
 ) -> float:
     """Returns the largest sampling probability that meets a privacy target.
 
-    Guarantee: as `calibrate_noise`.
+    Guarantee: as for `calibrate_noise`, with the returned probability. If that
+    is 1, the reported epsilon may be well below the target.
 
     Args:
         target_epsilon: > 0.
         delta: In (0, 1).
-        noise_multiplier: Stddev over the bound on one record, > 0.
+        noise_multiplier: The standard deviation of the noise on the sum,
+            divided by the bound on one record, > 0.
         rounds: >= 1.
-        ledger: Rounds that are spent already, and count towards the target.
-        accountant: The tightest that can replay such rounds by default.
-        neighbours: The adjacency relation; by default the strongest that
+        ledger: Rounds that are already spent. They count towards the target.
+        accountant: By default, the tightest that can replay these rounds.
+        neighbours: The adjacency relation. By default, the strongest that
             all rounds support.
-        group_size: How many records the target protects together, >= 1.
+        group_size: The number of records that the target protects together,
+            >= 1.
 
     Returns:
-        In (0, 1]; 1 if even that meets the target.
+        A probability in [1e-12, 1]. It is 1 if that meets the target.
 
     Raises:
         CalibrationError: No probability down to 1e-12 meets the target.
@@ -240,27 +250,30 @@ def calibrate_rounds(
 ) -> int:
     """Returns the largest number of rounds that meets a privacy target.
 
-    Guarantee: for that many rounds of one Gaussian sum each, drawn by Poisson
-    sampling, `accountant` reports at most `target_epsilon` at `delta`, and for
-    one round more it reports more. Beyond 1e9 rounds: for a share of 1e-9
-    more.
+    Guarantee: each round releases one Gaussian sum over a Poisson sample. For
+    `ledger` followed by that many rounds, `accountant` reports at most
+    `target_epsilon` at `delta`. Unless 1e12 is returned, it reports more for
+    one round more. Beyond 1e9 rounds, it reports more for a share of 1e-9 more.
 
     Args:
         target_epsilon: > 0.
         delta: In (0, 1).
-        noise_multiplier: Stddev over the bound on one record, > 0.
-        sampling_probability: Chance of a record in a round, in (0, 1].
-        ledger: Rounds that are spent already, and count towards the target.
-        accountant: The tightest that can replay such rounds by default.
-        neighbours: The adjacency relation; by default the strongest that
+        noise_multiplier: The standard deviation of the noise on the sum,
+            divided by the bound on one record, > 0.
+        sampling_probability: The probability that a round samples a record,
+            in (0, 1].
+        ledger: Rounds that are already spent. They count towards the target.
+        accountant: By default, the tightest that can replay these rounds.
+        neighbours: The adjacency relation. By default, the strongest that
             all rounds support.
-        group_size: How many records the target protects together, >= 1.
+        group_size: The number of records that the target protects together,
+            >= 1.
 
     Returns:
-        At least 1. 1e12 if that many meet the target.
+        A number in [1, 1e12]. It is 1e12 if that many meet the target.
 
     Raises:
-        CalibrationError: One round alone exceeds the target.
+        CalibrationError: `ledger` and one more round exceed the target.
         UnsupportedEventError: `accountant` has no bound for such rounds.
 
     >>> from keras_dp.accountants.rdp import RDP
@@ -283,7 +296,7 @@ def calibrate_rounds(
             epsilon, target_epsilon, most=MOST_ROUNDS, start=_FIRST_ROUNDS
         ),
         _FIRST_ROUNDS,
-        "one round",
+        "one round more",
         target_epsilon=target_epsilon,
         delta=delta,
         accountant=accountant,
@@ -299,7 +312,7 @@ def epsilon_of_group(
     neighbours: Neighbours,
     group_size: int,
 ) -> float:
-    """Returns the epsilon of so many records together."""
+    """Returns the epsilon of `group_size` records together."""
     if group_size == 1:
         return accountant.epsilon(ledger, delta=delta, neighbours=neighbours)
     return group_epsilon(
@@ -316,7 +329,8 @@ def check_target(target_epsilon: float, delta: float) -> None:
     _check.finite_positive(target_epsilon=target_epsilon, delta=delta)
     if delta >= 1:
         raise ValueError(
-            f"`delta` must be in (0, 1). Received: delta={delta!r}."
+            f"`delta` must be in (0, 1). Received: delta={delta!r}. Choose a "
+            "value well below 1 over the number of records."
         )
 
 
@@ -339,14 +353,14 @@ def _solved(
     neighbours: Neighbours | None,
     group_size: int,
 ) -> _Parameter:
-    """Returns the parameter at which a ledger barely meets the target.
+    """Returns the parameter at which a ledger just meets the target.
 
-    The accountant and the adjacency relation are those of the start.
+    The ledger at `start` decides on the accountant and the adjacency relation.
     """
     check_target(target_epsilon, delta)
     by, relation = chosen(ledger_at(start), accountant, neighbours)
     if accountant is None and isinstance(by, Fourier):
-        # Few rounds are solved for in a third of the time.
+        # This width makes the search of few rounds three times as fast.
         by = Fourier(relative_width=CALIBRATION_WIDTH)
 
     def epsilon(at: _Parameter) -> float:
@@ -355,10 +369,10 @@ def _solved(
     found = search(epsilon)
     if isinstance(found, Unreachable):
         raise CalibrationError(
-            "`target_epsilon` must be one that can be reached. Received: "
-            f"target_epsilon={target_epsilon!r}. At {most_private}, "
-            f"`{by.name}` still reports epsilon={found.epsilon:.6g}, the "
-            "least it can. Ask for a larger target, fewer rounds or a larger "
-            "delta, or take another accountant."
+            "`target_epsilon` must be reachable. Received: target_epsilon="
+            f"{target_epsilon!r}. At {most_private}, the most private value "
+            f"of the search, `{by.name}` reports epsilon={found.epsilon:.6g}. "
+            "Choose a larger target, a larger delta, fewer rounds or another "
+            "accountant."
         )
     return found

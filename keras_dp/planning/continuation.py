@@ -1,4 +1,4 @@
-"""More rounds like the last one of a ledger, with its noise or with another."""
+"""Rounds that continue a ledger, with the same noise or with other noise."""
 
 import dataclasses
 import decimal
@@ -33,11 +33,11 @@ class Continuation(NamedTuple):
     """Rounds that would continue a ledger.
 
     Attributes:
-        round: One of them. An epoch of disjoint batches is one round, in which
-            every record takes part once.
-        rounds_per_epoch: How many are one pass over the data, on average; None
-            if that is not known.
-        is_epoch: Whether `round` stands for an epoch of disjoint batches.
+        round: One of the rounds. An epoch of disjoint batches counts as one
+            round, in which every record takes part once.
+        rounds_per_epoch: The expected number of rounds in one pass over the
+            data. None if it is not known.
+        is_epoch: Whether `round` represents an epoch of disjoint batches.
     """
 
     round: Round
@@ -46,15 +46,15 @@ class Continuation(NamedTuple):
 
 
 def continuation(ledger: LedgerLike) -> Continuation:
-    """Returns more rounds like the last one of a ledger.
+    """Returns rounds that are like the last round of a ledger.
 
     Args:
         ledger: An object with `rounds`, or the pairs (Round, count).
 
     Raises:
         ValueError: The ledger holds no round.
-        UnsupportedEventError: The last round is a step of a tree, whose cost
-            depends on when the tree is restarted.
+        UnsupportedEventError: The last round is a step of a tree. The cost of
+            the next step depends on when the tree restarts.
 
     >>> step = Round(PoissonSampling(0.01), (GaussianSum("all", 1.0, 4.0),))
     >>> continuation([(step, 500)]).rounds_per_epoch
@@ -63,15 +63,16 @@ def continuation(ledger: LedgerLike) -> Continuation:
     pairs = tuple(counted_rounds(ledger))
     if not pairs:
         raise ValueError(
-            "`ledger` must hold a round to ask for more like it. Received: a "
-            "ledger without rounds. `keras-dp plan` plans a first training."
+            "`ledger` must hold at least one round. Received: a ledger without "
+            "rounds. Plan a first training with `keras-dp plan`."
         )
     last, _ = pairs[-1]
     if any(isinstance(query, TreeSum) for query in last.queries):
         raise UnsupportedEventError(
-            "`ledger` must not end with a tree: what its next round costs "
-            "depends on when the tree is restarted. "
-            f"Received: {last.queries!r} in the last round."
+            "`ledger` must not end with a step of a tree, because the cost of "
+            "the next step depends on when the tree restarts. "
+            f"Received: {last.queries!r} in the last round. Use "
+            "`keras_dp.planning.rounds_left` with a round of your own."
         )
     if isinstance(last.sampling, RandomAllocation):
         # The id is one that no round has. Rounds beyond an epoch begin others.
@@ -87,15 +88,15 @@ def continuation(ledger: LedgerLike) -> Continuation:
 def with_noise(event: Round, factor: float) -> Round:
     """Returns a round whose noise is `factor` times as large.
 
-    Noises are rounded up to four digits. Thresholds grow with the noise, so
-    that what one record alone holds does not pass them more often.
+    The noise is rounded up to four digits. Thresholds grow in proportion to
+    the noise.
 
     Args:
         event: The round.
         factor: > 0.
 
     Raises:
-        UnsupportedEventError: A release has no noise of its own.
+        UnsupportedEventError: A release is not a sum with independent noise.
 
     >>> step = Round(PoissonSampling(0.01), (GaussianSum("all", 1.0, 4.0),))
     >>> with_noise(step, 1.23456).queries[0].noise_stddev
@@ -136,7 +137,8 @@ def _with_noise(query: SumQueryEvent, factor: float) -> SumQueryEvent:
             noise = dataclasses.replace(query.noise, scale=scale)
             return dataclasses.replace(query, noise=noise)
     raise UnsupportedEventError(
-        f"`event` must hold sums with noise that can grow. Received: {query!r}."
+        "`event` must hold sums with independent noise in each round. "
+        f"Received: {query!r}. Plan such rounds without other noise."
     )
 
 

@@ -1,4 +1,4 @@
-"""Epsilon as it grew: after some numbers of rounds, in one pass."""
+"""Computes epsilon after several numbers of rounds, in one pass."""
 
 import dataclasses
 import decimal
@@ -29,18 +29,20 @@ from keras_dp.accountants.replay import chosen
 from keras_dp.ledger import Round
 
 # Beyond this number, noise multipliers are rounded down for all points but the
-# last, by less than 1e-3: no plot shows it.
+# last. The relative change is below 1e-3, which is invisible in a plot.
 _MOST_MECHANISMS = 1000
 _DIGITS = decimal.Context(prec=4, rounding=decimal.ROUND_DOWN)
 
 
 class EpsilonCurve(NamedTuple):
-    """Epsilon of the first rounds of a ledger.
+    """The epsilon of the first rounds of a ledger, for several numbers of them.
 
     Attributes:
-        rounds: Numbers of rounds, rising; the last is all. Shape `[n]`.
-        epsilons: Upper bounds, nondecreasing. Shape `[n]`.
-        neighbours: The adjacency relation of all of them.
+        rounds: Increasing numbers of rounds, shape `[n]`. The last is the
+            number of all rounds.
+        epsilons: The epsilon after each number of rounds, nondecreasing, shape
+            `[n]`.
+        neighbours: The adjacency relation of all values.
     """
 
     rounds: NDArray[np.int64]
@@ -61,31 +63,33 @@ def epsilon_curve(
     """Returns epsilon after some numbers of rounds, in the ledger's order.
 
     Guarantee: the first `rounds[i]` rounds of the ledger are
-    `(epsilons[i], delta)`-private, if `accountant.is_bound`. Later releases
-    never make earlier ones more private: where the accountant reports less
-    after more rounds, the lower number holds for the fewer rounds too. The
-    last value is what `group_epsilon` says of the whole ledger. Epochs of
-    disjoint batches and trees count with the rounds that have taken place.
+    `(epsilons[i], delta)`-private, if `accountant.is_bound`. A bound for more
+    rounds is also a bound for fewer rounds. So if the accountant reports less
+    after more rounds, the curve has the lower value at both. The last value is
+    the result of `group_epsilon` for the whole ledger. An epoch of disjoint
+    batches or a tree counts with its rounds up to each point.
 
-    Each round is normalized twice, however many points there are. Where there
-    are more than 1000 different noise multipliers they are rounded down to four
-    digits, which makes a bound, except at the end.
+    If the ledger has more than 1000 different mechanisms, their noise
+    multipliers are rounded down to four digits, at all points but the last. The
+    values remain upper bounds.
 
     Args:
         ledger: An object with `rounds`, or the pairs (Round, count).
         delta: In [0, 1].
-        points: How many at most, >= 1.
-        spacing: Between the numbers of rounds.
-        accountant: The tightest that can replay the ledger by default.
-        neighbours: The adjacency relation; by default the strongest that
+        points: The largest number of points, >= 1.
+        spacing: How the numbers of rounds are spaced: "even" or "geometric".
+        accountant: By default, the tightest that can replay the ledger.
+        neighbours: The adjacency relation. By default, the strongest that
             all rounds support.
-        group_size: How many records epsilon protects together, >= 1.
+        group_size: The number of records that epsilon protects together, >= 1.
 
     Returns:
-        Fewer points if there are fewer rounds; none for an empty ledger.
+        A curve. It has fewer points if there are fewer rounds or if points
+            coincide, and no points for an empty ledger.
 
     Raises:
         UnsupportedEventError: The accountant has no bound for a round.
+        ValueError: An argument is out of its range.
 
     >>> from keras_dp.accountants.rdp import RDP
     >>> from keras_dp.ledger import GaussianSum, PoissonSampling, Round
@@ -128,15 +132,15 @@ def epsilon_curves(
     points: int,
     group_size: int,
 ) -> tuple[EpsilonCurve, ...]:
-    """Returns the curves by some accountants, in one pass over a ledger.
+    """Returns the curves of several accountants, in one pass over a ledger.
 
     Args:
         ledger: An object with `rounds`, or the pairs (Round, count).
-        whole: All of it, normalized.
+        whole: The normalized rounds of the whole ledger.
         delta: In [0, 1].
-        totals: Accountants, each with its epsilon of the whole.
-        points: How many at most, >= 1.
-        group_size: How many records epsilon protects together, >= 1.
+        totals: Accountants, each with its epsilon for the whole ledger.
+        points: The largest number of points, >= 1.
+        group_size: The number of records that epsilon protects together, >= 1.
     """
     pairs = tuple(counted_rounds(ledger))
     ends = _ends(sum(count for _, count in pairs), points, "even")
@@ -179,7 +183,7 @@ def _curves(
 def _ends(
     total: int, points: int, spacing: Literal["even", "geometric"]
 ) -> NDArray[np.int64]:
-    """Returns some numbers of rounds, the last of them all."""
+    """Returns increasing numbers of rounds. The last is the total."""
     if total == 0:
         return np.zeros(0, np.int64)
     points = min(points, total)
@@ -195,7 +199,7 @@ def _ends(
 def _segments(
     pairs: Iterable[tuple[Round, int]], ends: NDArray[np.int64]
 ) -> Iterator[dict[Round, int]]:
-    """Yields the rounds between two points, equal ones counted together."""
+    """Yields the rounds between two points. Equal rounds are counted."""
     segment: defaultdict[Round, int] = defaultdict(int)
     position = 0
     remaining = iter(ends.tolist())
@@ -213,7 +217,7 @@ def _segments(
 
 
 def _with_less_noise(mechanism: Mechanism) -> Mechanism:
-    """Returns what dominates a mechanism, as it does many others."""
+    """Returns a mechanism with slightly less noise that dominates this one."""
     z = mechanism.noise_multiplier
     if isinstance(mechanism, OneOf | SLACK) or not 0 < z < math.inf:
         return mechanism

@@ -1,4 +1,4 @@
-"""Noise, steps and memory that each of some batch sizes would take."""
+"""Compares the noise, the steps and the memory of several batch sizes."""
 
 import dataclasses
 import math
@@ -40,23 +40,26 @@ _COLUMNS = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PlannedTraining:
-    """One way to train.
+    """One batch size of a plan, with the training that it leads to.
 
     Attributes:
-        batch_size: Expected number of records in a sample, the denominator of
-            the average.
-        sampling_probability: Chance of a record in a round.
-        steps: Rounds of all epochs, `round(1 / sampling_probability)` each.
-        noise_multiplier: Stddev of the noise on the sum over the bound on one
-            record.
-        epsilon: Epsilon of the whole training; at most the target.
-        physical_batch_size: Rows of a padded batch that holds at least 99.99 %
-            of the samples, as `PoissonBatches` chooses it.
-        gradient_bytes: Size of one gradient, and of a sum; None if the
-            number of parameters is not given.
-        per_example_gradient_bytes: Size of a gradient for each row of a
-            physical batch, for queries that need them one by one; None
-            likewise.
+        batch_size: The expected number of records in a sample. It is the
+            denominator of the average.
+        sampling_probability: The probability that a round samples a record.
+        steps: The number of rounds in all epochs. An epoch has
+            `round(1 / sampling_probability)` rounds.
+        noise_multiplier: The standard deviation of the noise on the sum,
+            divided by the bound on one record.
+        epsilon: The epsilon of the given ledger and this training together. It
+            is at most the target.
+        physical_batch_size: The number of rows of a padded batch. A sample fits
+            into it with a probability of at least 99.99 %. `PoissonBatches`
+            chooses the same number by default.
+        gradient_bytes: The size of one gradient as float32, which is also the
+            size of a sum. None if the number of parameters is not given.
+        per_example_gradient_bytes: The size of one gradient for each row of a
+            physical batch, for queries that hold all of them at once. None if
+            the number of parameters is not given.
     """
 
     batch_size: int
@@ -70,31 +73,32 @@ class PlannedTraining:
 
     @property
     def noise_per_example(self) -> float:
-        """Stddev of the noise on the average, over the bound on one record."""
+        """The stddev of the noise on the average over the bound on a record."""
         return self.noise_multiplier / self.batch_size
 
     @property
     def signal(self) -> float:
-        """The sum of all averages, as a multiple of the stddev of its noise.
+        """The largest sum of all averages, over the stddev of its noise.
 
-        For examples that all have the largest gradient, in the same direction:
-        steps times 1, over `sqrt(steps) * noise_per_example`.
+        The sum is largest if every example has a gradient of the largest norm,
+        in the same direction. It is then `steps`, and the standard deviation is
+        `sqrt(steps) * noise_per_example`.
         """
         return math.sqrt(self.steps) / self.noise_per_example
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
-    """Ways to train that all meet one target.
+    """Trainings with several batch sizes that all meet one privacy target.
 
     Attributes:
-        population_size: Records of the data set.
-        target_epsilon: An upper bound on the epsilon of every row.
-        delta: At which epsilon is given.
-        epochs: The same for all rows.
-        accountant: Name of the accountant.
+        population_size: The number of records of the data set.
+        target_epsilon: The upper bound on the epsilon of every row.
+        delta: The delta of every epsilon.
+        epochs: The number of epochs of every row.
+        accountant: The name of the accountant.
         neighbours: The adjacency relation.
-        rows: One for each batch size, in the order in which they were given.
+        rows: One row for each batch size, in the given order.
     """
 
     population_size: int
@@ -107,10 +111,11 @@ class Plan:
 
     @property
     def recommended(self) -> PlannedTraining:
-        """The smallest batch size with nearly the best signal.
+        """The row of the smallest batch size with 85 % of the best signal.
 
-        Beyond it, a larger batch costs steps and gains little. Rows of fewer
-        than 100 steps, which hardly learn, are left out if there are others.
+        A larger batch has fewer steps and gains little signal. Rows of fewer
+        than 100 steps are left out. If no row has 100 steps, this is the row
+        with the most steps.
         """
         long = [row for row in self.rows if row.steps >= _FEWEST_STEPS]
         if not long:
@@ -124,7 +129,7 @@ class Plan:
         return self.as_text()
 
     def as_text(self) -> str:
-        """Returns a table for a person."""
+        """Returns the plan as a table, with the recommended batch size."""
         columns = dict(_COLUMNS)
         if any(row.gradient_bytes is not None for row in self.rows):
             columns["gradient"] = "{gradient}"
@@ -187,31 +192,37 @@ def plan(
 ) -> Plan:
     """Returns the noise that each batch size needs to meet a privacy target.
 
-    Guarantee: a training of a row's steps, each one Gaussian sum over a
-    Poisson sample of that probability with that noise, is
-    `(target_epsilon, delta)`-private, as `calibrate_noise` says.
+    Guarantee: each step of a row releases one Gaussian sum over a Poisson
+    sample, with the probability and the noise multiplier of the row. For
+    `ledger` followed by all steps of a row, `accountant` reports at most
+    `target_epsilon` at `delta`, as `calibrate_noise` says.
 
     Args:
-        population_size: Records of the data set, >= 1. It becomes public.
+        population_size: The number of records of the data set, >= 1. It becomes
+            public.
         target_epsilon: > 0.
         delta: In (0, 1).
         epochs: >= 1.
-        batch_sizes: Expected sizes of a sample, each >= 1 and at most
-            `population_size`; at least one.
-        parameters: Trainable ones, to say what gradients need as float32.
-        ledger: Rounds that are spent already, and count towards the target.
-        accountant: The tightest that can replay such trainings by default.
-        neighbours: The adjacency relation; by default the strongest that
+        batch_sizes: At least one expected size of a sample. Each is an integer
+            in [1, population_size].
+        parameters: The number of trainable parameters. With it, the plan has
+            the sizes of gradients as float32.
+        ledger: Rounds that are already spent. They count towards the target.
+        accountant: By default, the tightest that can replay the ledger and
+            these trainings.
+        neighbours: The adjacency relation. By default, the strongest that
             all rounds support.
-        group_size: How many records the target protects together, >= 1.
+        group_size: The number of records that the target protects together,
+            >= 1.
 
     Raises:
-        CalibrationError: No noise meets the target.
+        CalibrationError: No noise multiplier up to 1e12 meets the target.
         UnsupportedEventError: `accountant` has no bound for such rounds.
+        ValueError: An argument is out of its range.
 
-    Source: van der Veen et al. (2018), arXiv:1812.02890, Figure 5, has noise
-    per example against batch size for 60,000 records and 10 epochs. We differ
-    in the accountant, and in Poisson sampling.
+    Source: van der Veen et al. (2018), arXiv:1812.02890. Figure 5 shows noise
+    per example against batch size for 60,000 records and 10 epochs. We use
+    other accountants and Poisson sampling.
 
     >>> from keras_dp.accountants.rdp import RDP
     >>> table = plan(60_000, target_epsilon=2.0, delta=1e-5, epochs=10,
@@ -231,7 +242,7 @@ def plan(
     sizes = _checked_sizes(batch_sizes, population_size)
     warn_of_units(ledger, group_size)
     held = tuple(counted_rounds(ledger))
-    # One for all, so that rows can be compared: amplified rounds are the rule.
+    # All rows have one accountant and one relation, so that they compare.
     least = _training(min(sizes) / population_size, 1.0, 1)
     accountant, relation = chosen([*held, *least], accountant, neighbours)
 
@@ -282,15 +293,16 @@ def _checked_sizes(
     if not sizes:
         raise ValueError(
             "`batch_sizes` must hold at least one size. "
-            f"Received: batch_sizes={batch_sizes!r}."
+            f"Received: batch_sizes={batch_sizes!r}. Give, for example, "
+            "batch_sizes=[256, 1024]."
         )
     for size in sizes:
         _check.integer_at_least(1, batch_sizes=size)
         if size > population_size:
             raise ValueError(
-                "`batch_sizes` must be at most `population_size`. Received: "
-                f"{size!r} in batch_sizes, population_size="
-                f"{population_size!r}."
+                "`batch_sizes` must hold sizes of at most `population_size`. "
+                f"Received: a size of {size!r}, population_size="
+                f"{population_size!r}. Choose smaller sizes."
             )
     return sizes
 
@@ -303,7 +315,7 @@ def _training(
 
 
 def _size(size_bytes: int | None) -> str:
-    """Returns a number of bytes for a person, with three digits."""
+    """Returns a number of bytes as text, with about three digits."""
     size = float(size_bytes or 0)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1000:

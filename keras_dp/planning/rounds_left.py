@@ -1,4 +1,4 @@
-"""How many more rounds a ledger may hold before it exceeds an epsilon."""
+"""Calculates how many more rounds a privacy target allows after a ledger."""
 
 import dataclasses
 
@@ -31,9 +31,9 @@ from keras_dp.planning.calibration import (
 )
 from keras_dp.planning.solve import Unreachable, most_that_meet
 
-# Each is a row of its own in every question that the search asks.
+# The search normalizes each pass separately, which limits their number.
 _MOST_PASSES_OF_TREES = 2000
-# Beyond this number of kinds of rounds, so few stand for them.
+# More mechanisms than the first number are replaced by the second number.
 _MOST_KINDS, _FEW_KINDS = 1000, 64
 
 
@@ -51,28 +51,37 @@ def rounds_left(
 ) -> int:
     """Returns how many more rounds of one kind meet a privacy target.
 
-    Guarantee: for what the ledger holds, followed by that many rounds,
-    `accountant` reports at most `target_epsilon` at `delta`. Unless `most` are
-    returned, it reports more for one round more. Beyond 1e9 rounds: for a share
-    of 1e-9 more. Of more than 1000 kinds of rounds, noise is rounded down to
-    that of 64 of them, which can make the result a little less.
+    Guarantee: if the result is not 0, `accountant` reports at most
+    `target_epsilon` at `delta` for the ledger followed by that many rounds.
+    The result is the largest such number up to `most`, except that:
+
+    - beyond 1e9 rounds, a share of 1e-9 more may meet the target too;
+    - with `rounds_per_pass`, it is the largest number of whole passes, where
+      `most` is rounded up to a whole pass;
+    - for passes of a tree, it is at most 2000 passes;
+    - if the ledger has more than 1000 different mechanisms, about 64
+      mechanisms that dominate them may replace them, and the result may be
+      less.
 
     Args:
-        ledger: The rounds that are spent already.
-        planned: One of the rounds that are to come.
+        ledger: The rounds that are already spent.
+        planned: One of the rounds to come.
         target_epsilon: > 0.
         delta: In (0, 1).
-        most: Where the search ends, >= 1.
-        accountant: The tightest that can replay all rounds by default.
-        neighbours: The adjacency relation; by default the strongest that
+        most: The largest number of rounds to consider, >= 1.
+        accountant: By default, the tightest that can replay all rounds.
+        neighbours: The adjacency relation. By default, the strongest that
             all rounds support.
-        group_size: How many records the target protects together, >= 1.
-        rounds_per_pass: How many rounds share an `epoch_id`, if `planned` is of
-            a pass over the data: `planned` is the first of a pass, and those
-            that follow have ids of their own. Whole passes are counted.
+        group_size: The number of records that the target protects together,
+            >= 1.
+        rounds_per_pass: The number of rounds that share an `epoch_id`, if the
+            rounds to come are passes over the data. `planned` is then the first
+            round of a pass, and later passes have other ids.
 
     Returns:
-        From 0 to `most`.
+        The number of rounds, a multiple of `rounds_per_pass` if that is given.
+            It is 0 if one round or pass more exceeds the target, and also if
+            the ledger alone exceeds it.
 
     Raises:
         UnsupportedEventError: `accountant` has no bound for such rounds.
@@ -122,11 +131,11 @@ def rounds_left(
 def _passes(
     planned: Round, count: int, rounds_per_pass: int
 ) -> list[tuple[Round, int]]:
-    """Returns rounds that cost what passes over the data do together.
+    """Returns rounds with the same privacy loss as passes over the data.
 
-    A pass of alike rounds costs what one of them does without sampling. Trees
-    span several passes, which must be told apart. Rounds of random allocation
-    beyond one epoch count as more epochs.
+    A pass of equal rounds over disjoint batches costs as much as one of them
+    without sampling. A tree spans several passes, which need different ids.
+    Rounds of random allocation beyond one epoch count as further epochs.
     """
     if isinstance(planned.sampling, RandomAllocation):
         return [(planned, count * rounds_per_pass)]
@@ -151,10 +160,10 @@ def _of_trees(planned: Round) -> bool:
 def _few(
     held: tuple[tuple[Round, int], ...], planned: Round, relation: Neighbours
 ) -> NormalizedRounds | None:
-    """Returns fewer kinds that dominate what is held.
+    """Returns fewer mechanisms that dominate the rounds held.
 
-    None if it is of few kinds, or if more of what is planned does not add up:
-    rounds of an epoch or of a tree.
+    The result is None if there are few already. It is also None if `planned`
+    belongs to an epoch or to a tree, whose rounds must be normalized together.
     """
     if (
         len(held) <= _MOST_KINDS

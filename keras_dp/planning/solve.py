@@ -1,8 +1,8 @@
-"""The search of calibration: few evaluations, never above the target.
+"""The search of calibration. Its results never exceed the target.
 
-Parameters are given by their logarithm, turned so that epsilon falls in them.
-Log epsilon is a smooth function of the parameter and nearly straight, so that
-the root finder takes a handful of evaluations.
+A parameter is the logarithm of a quantity, with the sign for which epsilon
+decreases in it. The logarithm of epsilon is a smooth, nearly linear function of
+the parameter, so that the root finder needs few evaluations.
 """
 
 import functools
@@ -12,24 +12,24 @@ from typing import Any, NamedTuple
 
 from keras_dp.accountants.roots import least_safe
 
-# The first step is a little longer than what would do if epsilon were inverse
-# to the parameter; further ones are twice the one before.
+# The first step would be a little too long if epsilon were inversely
+# proportional to the quantity. Each further step is twice the one before.
 _OVERSHOOT, _SHORTEST_STEP, _LONGEST_STEP = 1.1, 0.05, math.log(100.0)
-# How far below that of the target log epsilon may remain.
+# Log epsilon may stay this far below the log of the target.
 _PRECISION = 1e-7
-# Logarithms of parameters that are nearer to each other are not told apart.
+# The root finder stops when parameters are this near to each other.
 _NEAREST = 1e-11
-# The same of the logarithms of counts.
+# The same for the logarithms of counts.
 _NEAREST_COUNTS = 1e-9
-# log() of it stands for an infinite epsilon, or the log of a zero one.
+# Epsilons are clipped to these values before their logarithm is taken.
 _HUGE, _TINY = 1e300, 1e-300
 
 
 class Unreachable(NamedTuple):
-    """No parameter meets the target.
+    """The result of a search in which no parameter meets the target.
 
     Attributes:
-        epsilon: The least one that was found.
+        epsilon: The epsilon at the most private parameter.
     """
 
     epsilon: float
@@ -48,10 +48,10 @@ def least_that_meets(
     Args:
         epsilon: A nonincreasing function of the parameter.
         target_epsilon: > 0.
-        least: Lower end of the parameter. It is returned if it meets the
-            target already, however far below it.
-        most: Upper end of the parameter.
-        start: A first guess between them.
+        least: The lower end of the parameter. It is returned if it meets the
+            target.
+        most: The upper end of the parameter.
+        start: A first guess in `[least, most]`.
     """
     excess = _log_excess(epsilon, target_epsilon)
     bracket = _bracket(excess, least, most, start, _PRECISION)
@@ -69,7 +69,7 @@ def most_that_meet(
 ) -> int | Unreachable:
     """Returns the largest count from 1 at which epsilon is at most the target.
 
-    Beyond 1e9: up to a share of 1e-9.
+    Beyond 1e9, a count that is larger by a share of 1e-9 may meet it too.
 
     Args:
         epsilon: A nondecreasing function of the count.
@@ -116,10 +116,11 @@ def _bracket(
     start: float,
     precision: float,
 ) -> _Bracket | float:
-    """Returns a bracket around the target, or where the search ends.
+    """Returns a bracket around the target, or the parameter of the result.
 
-    The search ends at `least` if that meets the target, at `most` if that
-    does not, or where the target is met to within the precision.
+    The search ends without a bracket at `least` if that meets the target, at
+    `most` if that does not, or at a parameter that meets the target to within
+    the precision.
     """
     at, value = start, excess(start)
     step = _OVERSHOOT * abs(value)
@@ -148,13 +149,13 @@ def _log_excess(
     epsilon: Callable[[Any], float],
     target_epsilon: float,
 ) -> Callable[[float], float]:
-    """Returns how far log epsilon is above that of the target."""
+    """Returns a function: log epsilon minus the log of the target."""
 
     @functools.cache
     def excess(at: float) -> float:
         value = min(max(epsilon(at), _TINY), _HUGE)
         found = math.log(value) - math.log(target_epsilon)
-        if value > target_epsilon:  # Which logarithms may not tell.
+        if value > target_epsilon:  # The logarithms may be equal.
             return max(found, math.ulp(0.0))
         return min(found, 0.0)
 

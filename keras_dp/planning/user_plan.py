@@ -1,4 +1,4 @@
-"""Two ways to protect users with several records, compared at one target."""
+"""Compares two ways to protect users with several records at one target."""
 
 import dataclasses
 from typing import NamedTuple
@@ -13,9 +13,10 @@ class UserProtection(NamedTuple):
     """One way to protect users.
 
     Attributes:
-        noise_multiplier: Stddev of the noise on the sum over the clip.
-        denominator: Mean number of records, in the sense of the query, of a
-            round.
+        noise_multiplier: The standard deviation of the noise on the sum,
+            divided by the clipping norm.
+        denominator: The expected number of gradients that a round clips: one
+            for each sampled user, or one for each sampled record.
     """
 
     noise_multiplier: float
@@ -23,21 +24,22 @@ class UserProtection(NamedTuple):
 
     @property
     def noise(self) -> float:
-        """Stddev of the noise on the average, over the clip."""
+        """The stddev of the noise on the average over the clipping norm."""
         return self.noise_multiplier / self.denominator
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class UserPlan:
-    """The noise of both ways, for as many gradients a round.
+    """The noise of two ways to protect users.
 
     Attributes:
-        users: Whole users are drawn (`UserBatches`), and a user's mean gradient
-            is clipped.
-        examples: Single records are drawn (`PoissonBatches`) of data with at
-            most `records_per_user` of each user, and clipped one by one; the
-            guarantee is for all records of a user, as a group.
-        records_per_user: The same for both.
+        users: A round samples whole users (`UserBatches`), and clips the mean
+            gradient of each.
+        examples: A round samples single records (`PoissonBatches`), and clips
+            the gradient of each. The data have at most `records_per_user`
+            records of each user. The guarantee is for all records of a user,
+            as a group.
+        records_per_user: The largest number of records of a user.
     """
 
     users: UserProtection
@@ -46,13 +48,14 @@ class UserPlan:
 
     @property
     def break_even(self) -> float:
-        """The length of a user's mean gradient at which both are as noisy.
+        """The relative length of a user's mean gradient where noise is equal.
 
-        In lengths of single gradients: both ways have the same noise, relative
-        to what they clip, if the mean over a user's records is so much as long
-        as the gradient of one record. If it is shorter, `users` are less noisy.
-        It is at least `1 / sqrt(records_per_user)` if the gradients of a user
-        are not opposed to each other, and 1 if they are alike.
+        The relative length is the norm of the mean gradient over a user's
+        records, divided by the norm of the gradient of one record. At this
+        length both ways have the same noise, relative to what they clip. At a
+        smaller length, `users` has less. For gradients of equal norms, the
+        relative length is at least `1 / sqrt(records_per_user)` if no two of
+        them have a negative inner product, and 1 if they are equal.
         """
         return self.examples.noise / self.users.noise
 
@@ -61,7 +64,7 @@ class UserPlan:
         return self.as_text()
 
     def as_text(self) -> str:
-        """Returns lines for a person."""
+        """Returns both ways as a table, with the way to choose."""
         lines = ["drawn     noise multiplier  denominator  noise/clip"]
         for name, each in (("users", self.users), ("examples", self.examples)):
             lines.append(
@@ -69,7 +72,7 @@ class UserPlan:
                 f"{each.denominator:11,.6g}  {each.noise:10.3g}"
             )
         if self.break_even >= 1:
-            lines.append("Draw users: they are less noisy in any case.")
+            lines.append("Draw users: their noise is never larger.")
         else:
             lines.append(
                 "Draw users if the mean gradient of a user is less than "
@@ -91,27 +94,30 @@ def plan_users(
 ) -> UserPlan:
     """Returns the noise that each way to protect users needs.
 
-    Both draw each user, or each record, with the same probability, and compute
-    on `users_per_round * records_per_user` gradients a round on average, if all
-    users have that many records.
+    One way samples users and the other samples records, with the same
+    probability. If every user has `records_per_user` records, both compute on
+    `users_per_round * records_per_user` gradients a round on average.
 
     Args:
-        population: Number of users, >= 1.
-        records_per_user: The most with which a user takes part, >= 1.
-        users_per_round: Mean number of users of a round, in (0, population].
+        population: The number of users, >= 1.
+        records_per_user: The largest number of records of a user that take
+            part, >= 1.
+        users_per_round: The expected number of users in a round, in
+            (0, population].
         rounds: >= 1.
-        target_epsilon: For a user with all records, > 0.
+        target_epsilon: The target for a user with all their records, > 0.
         delta: In (0, 1).
-        accountant: The tightest that can replay such rounds by default.
-        neighbours: The adjacency relation.
+        accountant: By default, the tightest that can replay these rounds.
+        neighbours: The adjacency relation. By default, the strongest that
+            all rounds support.
 
     Raises:
-        CalibrationError: No noise meets the target.
-        ValueError: A number is out of its range.
+        CalibrationError: No noise multiplier up to 1e12 meets the target.
+        ValueError: An argument is out of its range.
 
-    Source: Charles et al. (2024), arXiv:2407.07737v3, who call them user-level
-    and example-level sampling. We price a group of records by its dominating
-    pair (`group_epsilon`).
+    Source: Charles et al. (2024), arXiv:2407.07737v3, who call the two ways
+    user-level and example-level sampling. `group_epsilon` bounds the loss of
+    a group of records.
 
     >>> plan = plan_users(100_000, records_per_user=8, users_per_round=500,
     ...                   rounds=2000, target_epsilon=4.0, delta=1e-6)
@@ -126,9 +132,9 @@ def plan_users(
     _check.finite_positive(users_per_round=users_per_round)
     if users_per_round > population:
         raise ValueError(
-            f"`users_per_round` must be at most population={population!r}. "
-            f"Received: users_per_round={users_per_round!r}. It is the number "
-            "of users that a round is expected to sample."
+            "`users_per_round` must be at most `population`. Received: "
+            f"users_per_round={users_per_round!r}, population={population!r}. "
+            "Give the expected number of users in a round."
         )
 
     def noise(group_size: int) -> float:

@@ -146,7 +146,7 @@ def test_bad_arguments_raise(name, value, kind) -> None:
 
 
 def test_an_impossible_target_raises() -> None:
-    with pytest.raises(CalibrationError, match="least it can"):
+    with pytest.raises(CalibrationError, match="most private value"):
         planned(target_epsilon=0.01, accountant=Moments())
 
 

@@ -67,7 +67,7 @@ class TestTheText:
         text = str(planned())
 
         assert "Draw users if the mean gradient of a user is less than" in text
-        assert "Draw users: they are less noisy" in str(
+        assert "Draw users: their noise is never larger" in str(
             planned(records_per_user=1)
         )
 
