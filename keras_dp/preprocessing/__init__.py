@@ -1,9 +1,9 @@
 """Keras preprocessing layers that are adapted with noise, under a ledger.
 
-An adapter says how a layer is adapted, and `planned_round` what that costs. The
-noise for a target follows as for a training of one round without sampling; with
-`ledger=`, on top of what the ledger holds. A `threshold_delta` of vocabularies
-is taken off `delta` first.
+An adapter describes how a layer is adapted. Its `planned_round` is the round
+that the ledger records. Calibrate the noise as for a training of one round
+without sampling, and pass `ledger=` to count the rounds that are already spent.
+For a vocabulary, subtract its `threshold_delta` from `delta` first.
 
 >>> import numpy as np
 >>> from keras_dp.accountants import Fourier

@@ -25,28 +25,31 @@ _MOST_CELLS = 2**20
 class Discretization(Adapter):
     """Adapts a `keras.layers.Discretization` to noised quantiles.
 
-    As in Keras, all values of a record are of one feature. A public grid cuts
-    the range into cells. What is released is the number of values below every
-    edge of the grid, with noise, made increasing; boundaries are where it
-    passes `k / num_bins` of the last.
+    As in Keras, all values of a record belong to one feature. A public grid
+    divides the range into cells. The release has, for every edge of the grid,
+    the noised weight of the values below it. These numbers are then made
+    nondecreasing. A boundary is where they pass `k / num_bins` of the last.
 
-    Guarantee: a record with m values adds 1/m to the cell of each, in all at
-    most 1; values outside of the range count at its ends, and NaN nowhere.
-    Let h be the counts of the cells, and R the lower triangular matrix whose
-    diagonals hold the coefficients r of `(1 - x)^(-1/2)`. A record moves `R h`
-    by at most the norm of r. What is released is `R h / |r|` with noise of
-    `noise_multiplier` on every entry: the event has bound 1. As `R R` adds up
-    cells, `R` times it has the numbers below every edge. Their noise is
-    `noise_multiplier |r|^2` at most, where `|r|^2` is 3.7 for 4096 cells; with
-    independent noise on every cell it would be 64 times `noise_multiplier`.
+    Guarantee: a record with m values adds 1/m to the cell of each value, at
+    most 1 in total. Values outside of the range count at its ends. NaN is not
+    counted. Let h be the weights of the cells, and R the lower triangular
+    matrix whose diagonals hold the coefficients r of `(1 - x)^(-1/2)`. A record
+    moves `R h` by at most the norm of r. The release is `R h / |r|` with noise
+    of `noise_multiplier` on every entry, so that the event has bound 1. `R R`
+    sums up cells: `R` times `R h` is the weight below every edge. The standard
+    deviation of its noise is at most `noise_multiplier |r|^2`, where `|r|^2` is
+    3.7 for 4096 cells. Independent noise on every cell would sum up to 64 times
+    `noise_multiplier`.
 
     Attributes:
-        bounds: The range (low, high), in the unit of the data. Not from a look
-            at the data.
-        num_bins: The number of bins, >= 2: one more than boundaries.
-        noise_multiplier: Standard deviation of the noise over the bound, > 0.
-        cells: Cells of equal width, the steps in which values are seen, in
-            [2, 2^20]. The noise grows by the logarithm of their number.
+        bounds: The range (low, high), in the unit of the data. Do not choose it
+            by looking at the data.
+        num_bins: The number of bins, >= 2. There is one boundary less.
+        noise_multiplier: The standard deviation of the noise, divided by the
+            bound on one record, > 0.
+        cells: The number of cells of equal width, in [2, 2^20]. Values in one
+            cell are not distinguished. The noise grows with the logarithm of
+            this number.
         output_mode: As in the Keras layer.
         sparse: As in the Keras layer.
 
@@ -76,7 +79,7 @@ class Discretization(Adapter):
         if self.cells > _MOST_CELLS:
             raise ValueError(
                 f"`cells` must be <= {_MOST_CELLS}. "
-                f"Received: cells={self.cells!r}."
+                f"Received: cells={self.cells!r}. Use fewer cells."
             )
         _check.finite_positive(noise_multiplier=self.noise_multiplier)
         _check.one_of(
@@ -96,9 +99,9 @@ class Discretization(Adapter):
         check_numbers(schema)
 
     def bounded_sum(self, data: Any) -> Floats:
-        """Returns the counts of the cells, without noise, `[cells]`.
+        """Returns the weights of the cells, without noise, shape `[cells]`.
 
-        This is where records are bounded, so that it can be checked.
+        This method alone bounds the records, so that the bound can be tested.
 
         Args:
             data: See `adapt`.
@@ -131,11 +134,11 @@ class Discretization(Adapter):
         )
 
     def _boundaries(self, below: Floats) -> list[float]:
-        """Returns where the counts pass equal shares of the last.
+        """Returns where the weights pass equal shares of the last.
 
         Args:
-            below: The numbers of values below the upper edge of every cell,
-                >= 0, increasing.
+            below: The weight of the values below the upper edge of every cell,
+                >= 0, nondecreasing.
         """
         low, high = self.bounds
         shares = np.arange(1, self.num_bins) / self.num_bins
@@ -150,7 +153,7 @@ class Discretization(Adapter):
 
 
 def noise_below_edges(cells: int, noise_multiplier: float) -> Floats:
-    """Returns the noise on the number of values below every edge.
+    """Returns the noise on the weight of the values below every edge.
 
     Args:
         cells: >= 1.
@@ -163,9 +166,9 @@ def noise_below_edges(cells: int, noise_multiplier: float) -> Floats:
 
 
 def root_of_sums(size: int) -> Floats:
-    """Returns the first column of the matrix whose square adds up entries.
+    """Returns the first column of the matrix whose square sums up entries.
 
-    They are the coefficients of `(1 - x)^(-1/2)`.
+    Its entries are the coefficients of `(1 - x)^(-1/2)`.
 
     Args:
         size: >= 1.

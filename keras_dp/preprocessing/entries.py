@@ -1,4 +1,4 @@
-"""Reads records of text or whole numbers, a chunk at a time."""
+"""Reads records of text or integers, a chunk at a time."""
 
 from collections.abc import Iterable, Iterator, Set
 from typing import Any
@@ -19,16 +19,16 @@ def row_chunks(
 ) -> Iterator[list[list[Any]]]:
     """Yields the entries of records, a chunk of records at a time.
 
-    Lists are never made an array: its entries would all be as long as the
-    longest of them.
+    Lists are not converted to arrays, whose entries would all take the memory
+    of the longest one.
 
     Args:
-        data: See `Adapter.adapt`. A record is an entry, or a list of them.
-        kinds: Codes of the NumPy dtypes that the data may have.
+        data: See `Adapter.adapt`. A record is an entry or a list of entries.
+        kinds: The codes of the NumPy dtypes that the data may have.
         one_each: Whether an array must have one entry for each record.
 
     Raises:
-        TypeError: The dtype is another, or the data are no rows.
+        TypeError: The data have another dtype, or do not consist of rows.
         ValueError: An array has another shape.
     """
     for batch in _batches(data):
@@ -46,42 +46,43 @@ def check_keys(schema: Schema, kinds: str, *, one_each: bool = False) -> None:
     """Raises unless records hold keys; see `row_chunks`.
 
     Args:
-        schema: Dtype and shape of the records.
-        kinds: Codes of the NumPy dtypes that they may have.
-        one_each: Whether they must have one entry each.
+        schema: The dtype and the shape of the records.
+        kinds: The codes of the NumPy dtypes that records may have.
+        one_each: Whether each record must have one entry.
     """
     dtype, shape = schema
     if dtype.kind not in kinds or dtype == np.uint64:
         raise TypeError(
             "`data` must have entries of the kind that the layer takes: text, "
-            "or whole numbers that fit int64. Received: dtype "
-            f"{dtype}. IntegerLookup takes numbers, and StringLookup "
-            "and TextVectorization text."
+            f"or integers that fit int64. Received: dtype {dtype}. Use "
+            "IntegerLookup for integers, and StringLookup or "
+            "TextVectorization for text."
         )
     if len(shape) > 1 or (one_each and shape not in ((), (1,), (None,))):
         raise ValueError(
-            "`data` must have one row for each record, of one text each for "
-            f"TextVectorization. Received: shape (records, *{shape})."
+            "`data` must have one row for each record, and one text in each "
+            "row for TextVectorization. Received: shape "
+            f"(records, *{shape}). Reshape the data."
         )
 
 
 def _entries(row: Any) -> list[Any]:
-    """Returns the entries of a record. Nested further, they are no keys."""
+    """Returns the entries of a record. Nested lists are not keys."""
     if isinstance(row, np.ndarray):
         row = row.tolist()
     return list(row) if isinstance(row, list | tuple) else [row]
 
 
 def text_keys(entries: Iterable[Any], reserved: Set[bytes]) -> set[bytes]:
-    """Returns the texts among some entries, as UTF-8, each once.
+    """Returns the different texts among some entries, as UTF-8.
 
-    Whether an entry is a key follows from the entry alone. Missing entries
-    are none, nor are those that are no text, no valid UTF-8 or hold a zero,
-    which ends a text in NumPy, nor those that name something else in the layer.
+    Whether an entry is a key depends on the entry alone. It is not a key if it
+    is missing, is not text, is not valid UTF-8 or is reserved. It is not a key
+    either if it holds a zero, which ends a text in NumPy.
 
     Args:
         entries: The entries of one record.
-        reserved: Texts that are no keys.
+        reserved: Texts that are not keys.
     """
     return {
         key
@@ -93,12 +94,12 @@ def text_keys(entries: Iterable[Any], reserved: Set[bytes]) -> set[bytes]:
 
 
 def integer_keys(entries: Iterable[Any], reserved: Set[int]) -> set[int]:
-    """Returns the whole numbers among some entries, each once.
+    """Returns the different integers among some entries.
 
     Args:
-        entries: The entries of one record. Whatever is not a number of 64
-            bits is no key.
-        reserved: Numbers that are no keys.
+        entries: The entries of one record. An entry that is not an integer of
+            64 bits is not a key.
+        reserved: Integers that are not keys.
     """
     return {
         int(each)
@@ -110,7 +111,7 @@ def integer_keys(entries: Iterable[Any], reserved: Set[int]) -> set[int]:
 
 
 def utf8(entry: Any) -> bytes | None:
-    """Returns an entry as UTF-8; None if it is no text."""
+    """Returns an entry as UTF-8, or None if it is not valid text."""
     try:
         if isinstance(entry, bytes):
             if not entry.isascii():  # Faster than decoding.
@@ -141,5 +142,5 @@ def _plain(batch: Any) -> Any:
         return np.asarray(batch)
     raise TypeError(
         "`data` must be an array, a list, a column, or a data set. "
-        f"Received: {type(batch).__name__}."
+        f"Received: {type(batch).__name__}. Convert it to an array."
     )

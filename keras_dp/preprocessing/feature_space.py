@@ -1,4 +1,4 @@
-"""Features of a table, for `keras.utils.FeatureSpace`."""
+"""Adapts all features of a table, for `keras.utils.FeatureSpace`."""
 
 import dataclasses
 import math
@@ -39,24 +39,25 @@ _ADAPTERS = {
 class FeatureSpace(Adapter):
     """Adapts a `keras.utils.FeatureSpace`: all its features in one round.
 
-    A feature is what it is in Keras (`"float"`, `"string_hashed"`, a `Feature`
-    with a vocabulary, ...), or an adapter where Keras would need the data:
-    `Normalization`, `Discretization`, `StringLookup` or `IntegerLookup`. With
-    another dtype or output mode it is
+    A feature that needs no data is given as in Keras: `"float"`,
+    `"string_hashed"`, a `Feature` with a vocabulary, and so on. A feature that
+    Keras would adapt to the data is given as an adapter: `Normalization`,
+    `Discretization`, `StringLookup` or `IntegerLookup`. For another adapter,
+    dtype or output mode, give
     `keras.utils.FeatureSpace.feature(dtype, adapter, output_mode)`.
 
-    Guarantee: a record is a row of all columns. Each adapter's release has the
-    bound that it states, and the round has all their events. With multipliers
-    z_i, they cost together what one Gaussian release of the multiplier
-    `(sum_i z_i^-2)^(-1/2)` costs, which is `noise_multiplier`. The
-    `threshold_delta` of each vocabulary is paid besides.
+    Guarantee: a record is a row of all columns. The round holds the events of
+    all adapters, each with its own bound. With noise multipliers z_i, their
+    privacy loss is that of one Gaussian release with the noise multiplier
+    `(sum_i z_i^-2)^(-1/2)`, which is `noise_multiplier`. The `threshold_delta`
+    of each vocabulary adds to delta.
 
     Attributes:
-        features: Keras's types and adapters by name. What counts of an
-            adapter's own noise multiplier is its ratio to those of others: with
-            equal ones, each of m has `sqrt(m)` times `noise_multiplier`; one
-            that is half as large has half the noise of the others.
-        noise_multiplier: The noise of the whole round over its bound, > 0.
+        features: Features by name. Only the ratios of the adapters' own noise
+            multipliers count. With equal ones, each of m adapters gets
+            `sqrt(m)` times `noise_multiplier`. An adapter with half the noise
+            multiplier of the others gets half their noise.
+        noise_multiplier: The noise multiplier of the whole round, > 0.
         output_mode: As in Keras.
         crosses: As in Keras.
         crossing_dim: As in Keras.
@@ -99,9 +100,9 @@ class FeatureSpace(Adapter):
             raise ValueError(
                 "`features` must have an adapter, such as Normalization. "
                 f"Received: the features {sorted(features)!r}, which need no "
-                "data: use keras.utils.FeatureSpace."
+                "data. Use keras.utils.FeatureSpace for them."
             )
-        # Keras checks the rest, before a round is spent.
+        # Keras checks the other arguments here, before a round is spent.
         self._space(
             {name: keras.layers.Identity() for name in self._adapters()}
         )
@@ -181,22 +182,22 @@ def _as_feature(name: str, spec: Any) -> Any:
             if isinstance(spec, kind):
                 return keras.utils.FeatureSpace.feature(dtype, spec, mode)
         raise ValueError(
-            f"`features` must say the dtype and the output mode of {name!r}. "
+            f"`features` must state the dtype and the output mode of {name!r}. "
             f"Received: {spec!r}. Give keras.utils.FeatureSpace.feature(dtype, "
             "adapter, output_mode)."
         )
     if isinstance(spec, str) and spec in _ADAPTERS:
         raise ValueError(
-            f"`features` must have an adapter where Keras needs the data. "
-            f"Received: {name}={spec!r}. Give "
+            "`features` must have an adapter for a feature that Keras adapts "
+            f"to data. Received: {name}={spec!r}. Give "
             f"keras_dp.preprocessing.{_ADAPTERS[spec]}(...)."
         )
     if not isinstance(spec, str) and _needs_data(spec.preprocessor):
         raise ValueError(
-            "`features` must have an adapter where Keras needs the data. "
-            f"Received: {name!r} with a {type(spec.preprocessor).__name__} "
-            "that holds no values. Give an adapter of keras_dp.preprocessing "
-            "instead of the layer, or a layer with public values."
+            "`features` must have an adapter for a feature that Keras adapts "
+            f"to data. Received: {name!r} with a "
+            f"{type(spec.preprocessor).__name__} that holds no values. Give an "
+            "adapter of keras_dp.preprocessing, or a layer with public values."
         )
     return spec
 
@@ -238,14 +239,15 @@ def _noised(adapter: Adapter, column: Any) -> keras.Layer:
 def _columns(data: Any, names: list[str]) -> Mapping[str, Any]:
     """Returns the columns of a table, or of a data set that is read once.
 
-    Entries stay what they are: the adapter of a column says which of them
-    count, so that no record is an error.
+    Entries are not changed. The adapter of a column decides which of them
+    count, so that no record raises an error.
     """
     if is_dataset(data):
         parts = [_columns(each, names) for each in batches_of(data, None)]
         if not parts:
             raise ValueError(
-                "`data` must hold at least one batch. Received: none."
+                "`data` must hold at least one batch. Received: none. Give a "
+                "data set with records."
             )
         return {
             name: np.concatenate([np.asarray(part[name]) for part in parts])
@@ -260,7 +262,7 @@ def _columns(data: Any, names: list[str]) -> Mapping[str, Any]:
     missing = [name for name in names if name not in table]
     if missing:
         raise ValueError(
-            f"`data` must have a column for every feature. Received: none for "
-            f"{missing!r}. Add the columns, or leave these features out."
+            "`data` must have a column for every adapter. Received: no column "
+            f"for {missing!r}. Add the columns, or remove these features."
         )
     return {name: table[name] for name in names}

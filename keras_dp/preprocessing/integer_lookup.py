@@ -1,4 +1,4 @@
-"""Whole numbers that become indices, for `keras.layers.IntegerLookup`."""
+"""Vocabularies of integers, for `keras.layers.IntegerLookup`."""
 
 import dataclasses
 import itertools
@@ -29,22 +29,23 @@ _KINDS = "iub"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class IntegerLookup(Adapter):
-    """Adapts a `keras.layers.IntegerLookup` to numbers that many records hold.
+    """Adapts a `keras.layers.IntegerLookup` to integers that many records hold.
 
-    Guarantee: as `StringLookup`, with whole numbers of 64 bits as keys.
+    Guarantee: as for `StringLookup`, with integers of 64 bits as keys.
 
     Attributes:
         noise_multiplier: As in `StringLookup`.
         threshold_delta: As in `StringLookup`.
-        max_keys: Different numbers of a record that count, at most.
+        max_keys: The largest number of different integers of a record that
+            count.
         max_tokens: As in `StringLookup`.
         num_oov_indices: As in the Keras layer, >= 1.
-        mask_token: As in the Keras layer. It is no key.
-        oov_token: As in the Keras layer. It is no key.
-        output_mode: As in the Keras layer, but for "tf_idf".
+        mask_token: As in the Keras layer. It is not a key.
+        oov_token: As in the Keras layer. It is not a key.
+        output_mode: As in the Keras layer, except "tf_idf".
         pad_to_max_tokens: As in the Keras layer.
 
-    Source: as `StringLookup`.
+    Source: as for `StringLookup`.
 
     >>> from keras_dp.ledger import PrivacyLedger
     >>> codes = [112, 110] * 300 + [7]

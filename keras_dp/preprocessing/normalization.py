@@ -25,9 +25,9 @@ from keras_dp.preprocessing.schema import Schema
 # A feature `u` in [-1, 1] contributes `u` and `_WEIGHT (u^2 - _CENTRE)`.
 _WEIGHT = math.sqrt(2)
 _CENTRE = 0.75
-# The square of the L2 norm of both is at most that; see `Normalization`.
+# The squared L2 norm of both is at most this; see `Normalization`.
 _SQUARE_BOUND = 9 / 8
-# Rounding of means over up to 2^28 entries of a record moves norms by less.
+# The rounding of means over up to 2^28 entries changes norms by less.
 _ROUNDING = 1 + 2.0**-20
 # Smaller variances would be 0 in float32.
 _LEAST_SHARE = 1e-4
@@ -37,42 +37,45 @@ _LEAST_SHARE = 1e-4
 class Normalization(Adapter):
     """Adapts a `keras.layers.Normalization` to noised means and variances.
 
-    Each feature is mapped from its public range to `u` in [-1, 1] and clipped
-    to it. Where a record has several values of a feature, as a picture has of a
-    channel, `u` and `u^2` are averages over the record. A record contributes,
-    for each of its d features, `u` and `sqrt(2) (u^2 - 3/4)`; without a public
-    `denominator` also `d^(1/4)`, which counts the records.
+    Each feature is mapped from its public range to `u` in [-1, 1] and clipped.
+    If a record has several values of a feature, as an image has of a channel,
+    `u` and `u^2` are averages over the record. A record contributes
+    `u` and `sqrt(2) (u^2 - 3/4)` for each of its d features. Without a public
+    `denominator`, it also contributes `d^(1/4)`, which counts the records.
 
-    Guarantee: one record's vector has L2 norm at most
-    `sqrt(9/8 d + sqrt(d))`, or `sqrt(9/8 d)` with a `denominator`, for all
-    values. Let t in [0, 1] be the average of `u^2`: the square of the average
-    of `u` is at most t, and `t + 2 (t - 3/4)^2` is convex, so at most 9/8, its
-    value at both ends. A value that is NaN counts as the centre of its range.
-    Vectors are divided by the bound, and rounded towards zero to a grid before
-    they are summed: the event has bound 1 and noise of `noise_multiplier`.
+    Guarantee: for all values, a record's vector has an L2 norm of at most
+    `sqrt(9/8 d + sqrt(d))`, or `sqrt(9/8 d)` with a `denominator`. Proof: let
+    t in [0, 1] be the average of `u^2`. The square of the average of `u` is at
+    most t. The function `t + 2 (t - 3/4)^2` is convex, so that it is at most
+    9/8, its value at both ends. NaN counts as the centre of the range. Vectors
+    are divided by the bound and rounded towards zero to a grid before they are
+    summed. The event therefore has bound 1 and noise of `noise_multiplier`.
 
-    The split: `u` alone has bound 1 a feature, and `u^2 - 1/2` alone 1/2. Both
-    together, with the weight w on the second, have `(w + 1/w) / 2` at the best
-    centre. At w = sqrt(2) the sum of their squared errors is least, and means
-    have 6 % more noise than alone. The count's weight makes that sum, at the
-    worst means and variances, least to within a percent.
+    Weights: alone, `u` has bound 1 for a feature, and `u^2 - 1/2` has bound
+    1/2. Together, with the weight w on the second, they have the bound
+    `(w + 1/w) / 2` at the best centre. At w = sqrt(2) the sum of their squared
+    errors is least, and means have 6 % more noise than alone. The weight of the
+    count makes this sum, at the worst means and variances, least to within a
+    percent.
 
     Attributes:
         bounds: The range (low, high) of every feature, in the unit of the data.
-            Either is a number, or a sequence with one for each feature along
-            the last kept axis. Not from a look at the data.
-        noise_multiplier: Standard deviation of the noise over the bound, > 0.
-        axis: As in the Keras layer: the axes whose entries are features of
-            their own; `None` for one mean and variance over all. Never 0.
-        denominator: The number of records, if that is public; if it is off by
-            1 %, variances are off by up to 1 % of the squared half range.
-            `None` divides by a noised count, which costs 4 % more noise with a
-            hundred features, 37 % with one, and the error of the count.
-        least_stddev: The least standard deviation of a feature that the layer
-            divides by, as a share of half the range, in [1e-4, 1].
+            Each end is a number, or a sequence with one number for each feature
+            along the last kept axis. Do not choose it by looking at the data.
+        noise_multiplier: The standard deviation of the noise, divided by the
+            bound on one record, > 0.
+        axis: As in the Keras layer: the axes that have a mean and a variance
+            for each index. `None` is one mean and variance for all values.
+            Axis 0, the records, is refused.
+        denominator: The number of records, if it is public. An error of 1 %
+            changes variances by up to 2 % of the squared half range. `None`
+            divides by a noised count, which adds the error of the count. It
+            also needs 4 % more noise with a hundred features, 37 % with one.
+        least_stddev: The lower limit of the standard deviations of the layer,
+            as a share of half the range, in [1e-4, 1].
 
     Source: Dwork and Roth (2014), "The Algorithmic Foundations of Differential
-    Privacy", Theorem A.1, for the mechanism. The split is derived here.
+    Privacy", Theorem A.1, for the mechanism. The weights are derived here.
 
     >>> from keras_dp.ledger import PrivacyLedger
     >>> ages = np.random.default_rng(1).uniform(20, 60, 100_000)
@@ -96,9 +99,9 @@ class Normalization(Adapter):
         _check.finite_positive(least_stddev=self.least_stddev)
         if not _LEAST_SHARE <= self.least_stddev <= 1:
             raise ValueError(
-                f"`least_stddev` must be in [{_LEAST_SHARE}, 1], a share of "
-                "half the range. Received: "
-                f"least_stddev={self.least_stddev!r}."
+                f"`least_stddev` must be in [{_LEAST_SHARE}, 1]. Received: "
+                f"least_stddev={self.least_stddev!r}. Give it as a share of "
+                "half the range."
             )
         if self.denominator is not None:
             _check.finite_positive(denominator=self.denominator)
@@ -109,8 +112,9 @@ class Normalization(Adapter):
             object.__setattr__(self, "axis", axes)
         if axes == 0 or (isinstance(axes, tuple) and 0 in axes):
             raise ValueError(
-                "`axis` must not hold 0, the axis of the records: a mean over "
-                f"one record hides nobody. Received: axis={self.axis!r}."
+                "`axis` must not hold 0, the axis of the records. Received: "
+                f"axis={self.axis!r}. Each record would have a mean of its "
+                "own. Name axes of features, such as -1."
             )
 
     @override
@@ -131,7 +135,7 @@ class Normalization(Adapter):
     def bounded_sum(self, data: Any) -> tuple[Floats, tuple[int, ...]]:
         """Returns the sum of all vectors, without noise, and a mean's shape.
 
-        This is where records are bounded, so that it can be checked.
+        This method alone bounds the records, so that the bound can be tested.
 
         Args:
             data: See `adapt`.
@@ -160,12 +164,12 @@ class Normalization(Adapter):
         )
 
     def _centre_and_half(self, shape: tuple[int, ...]) -> tuple[Floats, Floats]:
-        """Returns the centre and half the length of every feature's range."""
+        """Returns the centre and half the length of each feature's range."""
         low, high = (_for_features(bound, shape) for bound in self.bounds)
         return low / 2 + high / 2, high / 2 - low / 2
 
     def _bound(self, features: int) -> float:
-        """Returns the most that a record's vector may be long."""
+        """Returns the bound on the L2 norm of a record's vector."""
         count = 0.0 if self.denominator is not None else math.sqrt(features)
         return math.sqrt(_SQUARE_BOUND * features + count) * _ROUNDING
 
@@ -207,9 +211,9 @@ class Normalization(Adapter):
         kept = tuple(sorted(a if a >= 0 else a + ndim for a in axes))
         if any(not 0 < each < ndim for each in kept):
             raise ValueError(
-                "`axis` must name axes of the data, but for the first. "
-                f"Received: axis={self.axis!r}, for data of {ndim} axes. The "
-                "default, -1, is the last axis."
+                "`axis` must name axes of the data other than the first. "
+                f"Received: axis={self.axis!r}, for data of {ndim} axes. Use "
+                "the default, -1, for the last axis."
             )
         return kept
 
@@ -219,8 +223,8 @@ def _for_features(bound: Any, shape: tuple[int, ...]) -> Floats:
     values = np.asarray(bound, np.float64)
     if values.ndim and (not shape or values.shape[0] not in (1, shape[-1])):
         raise ValueError(
-            "`bounds` must have a number for each feature. Received: "
-            f"{values.shape[0]} numbers, for features of shape {shape}. One "
-            "number serves all features."
+            "`bounds` must have one number for each feature. Received: "
+            f"{values.shape[0]} numbers, for features of shape {shape}. Give "
+            "a single number if all features have the same range."
         )
     return np.broadcast_to(values, shape)

@@ -1,4 +1,4 @@
-"""Principal directions of the records, for a layer that projects onto them."""
+"""Computes noised principal directions, for a layer that projects onto them."""
 
 import dataclasses
 import math
@@ -31,32 +31,33 @@ _ROUNDING = 1 + 2.0**-20
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PCA(Adapter):
-    """Projects records onto the principal directions of their noised sum.
+    """Adapts a `keras.layers.Dense` to noised principal directions.
 
-    Records are scaled to L2 norm 1, or at most 1, and the sum of `x x^T` gets
-    Gaussian noise. Its first eigenvectors are the kernel of a
-    `keras.layers.Dense(components, use_bias=False)`. Records are not centred,
-    as in the paper. Feed the layer what it was adapted to, or records scaled in
-    another way: the directions fit both.
+    Records are scaled to an L2 norm of at most 1, and the sum of `x x^T` gets
+    Gaussian noise. The eigenvectors of its largest eigenvalues are the kernel
+    of a `keras.layers.Dense(components, use_bias=False)`. As in the paper,
+    records are not centred. The layer does not scale its inputs: the directions
+    fit the data that were adapted to, and also records in another scale.
 
-    Guarantee: what is released is the upper triangle of the sum, off the
-    diagonal times sqrt(2). A record x contributes a vector of L2 norm
-    `sqrt(sum_i x_i^4 + sum_{i<j} 2 x_i^2 x_j^2)`, which is `|x|^2`, at most 1.
-    The entries of x are rounded towards zero to a grid, and sums of whole
-    numbers are exact. An entry of the matrix off the diagonal therefore has
-    noise of `noise_multiplier / sqrt(2)`: half the variance that noise on the
-    plain triangle has, at the same price. Replacing a record moves the vector
-    by at most sqrt(2), and accountants count 2. A record that is not finite
-    counts as zero.
+    Guarantee: the release is the upper triangle of the sum, with the entries
+    off the diagonal multiplied by sqrt(2). A record x contributes a vector of
+    L2 norm `sqrt(sum_i x_i^4 + sum_{i<j} 2 x_i^2 x_j^2)`, which is `|x|^2`, at
+    most 1. The entries of x are rounded towards zero to a grid, and sums of
+    whole numbers are exact. An entry of the matrix off the diagonal therefore
+    has noise of `noise_multiplier / sqrt(2)`. This is half the variance of
+    noise on the unscaled triangle, at the same epsilon. Replacing a record
+    moves the vector by at most sqrt(2), and accountants count 2. A record with
+    an entry that is not finite counts as zero.
 
     Attributes:
         components: The number of directions, >= 1.
-        noise_multiplier: Standard deviation of the noise over the bound, > 0.
-        l2_norm_clip: Records are divided by it and clipped to norm 1, so that
-            short ones count less; > 0, in the unit of the data. `None` scales
+        noise_multiplier: The standard deviation of the noise, divided by the
+            bound on one record, > 0.
+        l2_norm_clip: Records are divided by it and then clipped to norm 1, > 0,
+            in the unit of the data. Shorter records count less. `None` scales
             every record to norm 1, as in the paper.
-        trainable: Whether training changes the kernel. That is private in
-            either case; the paper keeps it.
+        trainable: Whether a training changes the kernel. The guarantee holds in
+            both cases. The paper does not train it.
 
     Source: Abadi et al. (2016), arXiv:1607.00133v2, section 4; Dwork, Talwar,
     Thakurta and Zhang (2014), "Analyze Gauss", Algorithm 1. The weight of the
@@ -96,7 +97,7 @@ class PCA(Adapter):
     def bounded_sum(self, data: Any) -> Floats:
         """Returns the sum of all `x x^T`, without noise.
 
-        This is where records are bounded, so that it can be checked.
+        This method alone bounds the records, so that the bound can be tested.
 
         Args:
             data: See `adapt`.
@@ -127,8 +128,8 @@ class PCA(Adapter):
             raise ValueError(
                 "`data` must be records of one axis, with at least as many "
                 f"entries as `components`. Received: records of shape "
-                f"{shape}, components={self.components!r}. Reshape them, "
-                "as keras.layers.Flatten does."
+                f"{shape}, components={self.components!r}. Flatten the "
+                "records, or ask for fewer components."
             )
 
     def _whole_rows(self, chunk: Floats) -> Iterator[Floats]:
@@ -152,11 +153,12 @@ class PCA(Adapter):
 
 
 def symmetric_noise(size: int, stddev: float) -> Floats:
-    """Returns a symmetric matrix of noise for a Frobenius norm.
+    """Returns a symmetric matrix of noise for sums of bounded Frobenius norm.
 
     Args:
-        size: Rows of the matrix.
-        stddev: Entries on the diagonal have it, and others 1 / sqrt(2) of it.
+        size: The number of rows of the matrix.
+        stddev: The standard deviation of the entries on the diagonal. Entries
+            off the diagonal have `stddev / sqrt(2)`.
     """
     upper = np.zeros((size, size))
     places = np.triu_indices(size)

@@ -1,10 +1,10 @@
-"""Public ranges, to which features are clipped."""
+"""Checks the public ranges to which features are clipped."""
 
 from typing import Any
 
 import numpy as np
 
-# The squares of such ranges, and the least variances, are ordinary float32.
+# With these limits, squares of ranges and least variances fit float32.
 _LARGEST = 1e18
 _SHORTEST = 1e-12
 
@@ -14,10 +14,10 @@ def checked_range(bounds: Any, *, most_axes: int = 1) -> tuple[Any, Any]:
 
     Args:
         bounds: A pair (low, high) of numbers or sequences of numbers.
-        most_axes: 0 if only numbers are allowed.
+        most_axes: 0 if only numbers are allowed, 1 if sequences are too.
 
     Raises:
-        ValueError: It is something else.
+        ValueError: `bounds` is not such a pair, or low is not below high.
 
     >>> checked_range((0, [1, 2]))
     (0.0, (1.0, 2.0))
@@ -36,8 +36,8 @@ def checked_range(bounds: Any, *, most_axes: int = 1) -> tuple[Any, Any]:
         each = " or a sequence with one for each feature" if most_axes else ""
         raise ValueError(
             f"`bounds` must be a pair (low, high) with low < high, each a "
-            f"number{each}, whose squares fit float32. "
-            f"Received: bounds={bounds!r}."
+            f"number{each}. Received: bounds={bounds!r}. Give public ends of "
+            f"at most {_LARGEST:g}, at least {_SHORTEST:g} apart."
         )
     ends = (each.tolist() for each in (low, high))
     first, last = (tuple(e) if isinstance(e, list) else e for e in ends)

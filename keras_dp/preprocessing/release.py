@@ -32,22 +32,21 @@ def released(
     compute: Callable[[], Result],
     run: RunDetails | str | None = None,
 ) -> Result:
-    """Returns what `compute` returns, once the ledger covers the round.
+    """Records a round in the ledger, and then returns what `compute` returns.
 
-    Guarantee: the round is durably in the ledger before `compute` is called,
-    and stays there whatever happens. After an exception nothing is returned,
-    and the round counts.
+    Guarantee: the round is durably in the ledger before `compute` is called. If
+    `compute` raises, the round counts and nothing is returned.
 
     Args:
-        ledger: Opened for writing. An account that pays must have room.
-        planned: The round, from public values alone.
-        compute: Releases what the round says, and nothing else, with noise of
-            the ledger's generator.
-        run: A name, or details of the run; "preprocessing" by default.
+        ledger: A ledger opened for writing. Its account must have room.
+        planned: The round, computed from public values alone.
+        compute: Releases the events of the round and nothing else. Its noise
+            comes from the ledger's generator.
+        run: The name or the details of the run. By default, "preprocessing".
 
     Raises:
-        BudgetExceededError: The account has no room for the round. Nothing was
-            computed.
+        BudgetExceededError: The account has no room for the round. `compute`
+            is not called.
         LedgerError: The ledger is closed.
         LedgerWriteError: The ledger cannot be written.
         PrivateTrainingError: The ledger's unit is a microbatch.
@@ -108,9 +107,9 @@ def gaussian_noise(
 
 
 class Adapter(abc.ABC):
-    """Says how a Keras preprocessing layer is adapted privately.
+    """Describes how a Keras preprocessing layer is adapted privately.
 
-    A subclass is a frozen dataclass with public fields, among them
+    A subclass is a frozen dataclass with public fields, one of which is
     `noise_multiplier`. One row of the data is one record.
     """
 
@@ -120,25 +119,27 @@ class Adapter(abc.ABC):
 
     @abc.abstractmethod
     def events(self, prefix: str = "") -> tuple[SumQueryEvent, ...]:
-        """Returns what `noised_layer` releases, from public values alone.
+        """Returns the events of `noised_layer`, from public values alone.
 
         Args:
-            prefix: Stands before the names of the events.
+            prefix: The beginning of the names of the events.
         """
 
     @abc.abstractmethod
     def noised_layer(self, data: Any) -> keras.Layer:
-        """Returns the layer from noised sums; `events` must be covered.
+        """Returns the layer, computed from noised sums.
+
+        The ledger must cover `events` before the call.
 
         Args:
             data: See `adapt`.
         """
 
     def check_data(self, data: Any) -> None:
-        """Raises where the schema of data shows that no round can do.
+        """Raises if the schema of the data shows that a round would fail.
 
-        It looks at what is public alone, so that a mistake spends no round.
-        Other mistakes are refused in the round, when the data are read.
+        It reads public facts alone, so that such a mistake spends no round.
+        Other mistakes raise in the round, when the data are read.
 
         Args:
             data: See `adapt`.
@@ -156,7 +157,7 @@ class Adapter(abc.ABC):
         del schema
 
     def planned_round(self) -> Round:
-        """Returns the round that `adapt` records: its price is known before."""
+        """Returns the round that `adapt` records, from public values alone."""
         return Round(FullDataset(drawn_by_library=True), self.events(_PREFIX))
 
     def adapt(
@@ -169,31 +170,34 @@ class Adapter(abc.ABC):
     ) -> Any:
         """Returns an ordinary Keras layer, adapted with noise.
 
-        Guarantee: what the layer holds is computed from noised sums alone, and
-        the ledger durably holds their round before the sums are computed. After
-        an exception the round counts, and nothing is returned.
+        Guarantee: the values of the layer are computed from noised sums alone.
+        The ledger durably holds the round before the sums are computed. If the
+        computation raises, the round counts and nothing is returned.
 
         Args:
-            data: Array, table or column, one row a record; or a finite
-                `tf.data.Dataset` or `keras.utils.PyDataset`, which is read
-                once; of a tuple `(x, y)` the first entry counts. Its dtypes and
-                the shapes of its records are public.
-            ledger: Where the round is recorded: the ledger of the training, so
-                that its report covers both.
-            run: The name of the run, or its details; "preprocessing" by
-                default.
-            unit_ids: The unit of each row, where the ledger's unit may have
-                several, such as a user. As many rows of a unit count as the
-                ledger's `rows_per_unit`, chosen at random. Without ids, no unit
-                must have more of them.
+            data: An array, a table or a column, with one row for each record.
+                Or a finite `tf.data.Dataset` or `keras.utils.PyDataset`, which
+                is read once. If its elements are tuples, such as `(x, y)`, the
+                first entry is used. Dtypes and shapes of records are public.
+            ledger: The ledger that records the round. Use the ledger of the
+                training, so that its report covers both.
+            run: The name or the details of the run. By default,
+                "preprocessing".
+            unit_ids: The unit of each row, such as a user, if a unit may have
+                several rows. A random choice of at most `rows_per_unit` of the
+                ledger counts for each unit. Without ids, no unit may have more
+                rows than that.
 
         Raises:
             BudgetExceededError: The account has no room for the round.
             LedgerWriteError: The ledger cannot be written.
-            TypeError: The data are of another dtype or kind. This spends no
-                round where an array has it, or a `tf.data.Dataset` declares it;
-                the next one alike. Of lists and a `PyDataset` the round counts.
-            ValueError: The data do not have the shape that is needed.
+            PrivateTrainingError: The unit of the ledger is a microbatch.
+            TypeError: The data have another dtype or kind. If an array has the
+                dtype, or a `tf.data.Dataset` declares it, this spends no round.
+                For lists and a `PyDataset`, the round counts.
+            ValueError: The data have another shape. Rounds count as for
+                `TypeError`. Or no key of a vocabulary passes the threshold; the
+                round counts.
         """
         _check.kind(PrivacyLedger, ledger=ledger)
         self.check_data(data)

@@ -35,39 +35,41 @@ def array_batches(data: Any) -> Iterator[npt.NDArray[Any]]:
 
 
 def check_numbers(schema: Schema) -> None:
-    """Raises unless records hold real numbers, at least one each.
+    """Raises unless each record holds at least one real number.
 
     Args:
-        schema: Dtype and shape of the records.
+        schema: The dtype and the shape of the records.
 
     Raises:
-        TypeError: They are no numbers.
-        ValueError: They have no entries.
+        TypeError: The records are not real numbers.
+        ValueError: The records have no entries.
     """
     if schema.dtype.kind not in "biuf":
         raise TypeError(
             "`data` must hold real numbers. Received: dtype "
-            f"{schema.dtype}. Convert it, or adapt a StringLookup to text."
+            f"{schema.dtype}. Convert it to numbers, or use StringLookup for "
+            "text."
         )
     if 0 in schema.shape:
         raise ValueError(
             "`data` must have records of at least one number. Received: "
-            f"records of shape {schema.shape}."
+            f"records of shape {schema.shape}. Give records with entries."
         )
 
 
 def number_chunks(data: Any) -> Iterator[Floats]:
-    """Yields records of numbers, `[chunk, ...]`, at least one, maybe empty.
+    """Yields at least one chunk of records of numbers, shape `[chunk, ...]`.
 
-    Numbers without an axis for features are records of one feature.
+    A chunk may be empty. A number without an axis for features is a record of
+    one feature.
 
     Args:
         data: See `Adapter.adapt`.
 
     Raises:
-        TypeError: The records are no numbers.
-        ValueError: Batches differ in the shape of their records, or a data set
-            has none.
+        TypeError: The records are not real numbers.
+        ValueError: Batches have records of different shapes, or a data set has
+            no batch.
     """
     shape: tuple[int, ...] | None = None
     for batch in array_batches(data):
@@ -84,19 +86,23 @@ def number_chunks(data: Any) -> Iterator[Floats]:
         for start in range(0, max(1, len(rows)), step):
             yield rows[start : start + step].astype(np.float64)
     if shape is None:
-        raise ValueError("`data` must hold at least one batch. Received: none.")
+        raise ValueError(
+            "`data` must hold at least one batch. Received: none. Give a data "
+            "set with records."
+        )
 
 
 def exact_sum(chunks: Iterable[Floats]) -> Floats:
     """Returns the sum of rows, each rounded towards zero to a grid.
 
-    Guarantee: a row more or less moves the sum by at most the L2 norm of the
-    row, whatever the order and the number of the others: rounding makes no
-    entry larger. The last step is rounded; see `whole_total`.
+    Guarantee: adding or removing a row moves the sum by at most the L2 norm of
+    the row, for any order and any number of the others. The reason is that
+    rounding makes no entry larger. Only the last step has an error of
+    rounding; see `whole_total`.
 
     Args:
-        chunks: Arrays `[rows, size]` of at most 2^20 rows, entries in [-1, 1],
-            at least one array.
+        chunks: At least one array of shape `[rows, size]`, with at most 2^20
+            rows and entries in [-1, 1].
     """
     wholes = (np.trunc(chunk * _UNITS).sum(axis=0) for chunk in chunks)
     return whole_total(wholes) / _UNITS
@@ -105,11 +111,12 @@ def exact_sum(chunks: Iterable[Floats]) -> Floats:
 def whole_total(parts: Iterable[Floats]) -> Floats:
     """Returns the sum of arrays of whole numbers, rounded once, to float64.
 
-    Rounding moves a sum by at most 2^-53 of itself. With up to 2^31 records
-    that is less than 2^-21 of the bound on one of them, which adapters leave.
+    Rounding changes a sum by at most 2^-53 of itself. With up to 2^31 records
+    this is less than 2^-21 of the bound on one record. Adapters keep norms
+    below the bound by more than that.
 
     Args:
-        parts: Arrays of one shape, at least one, of numbers up to 2^53.
+        parts: At least one array, all of one shape, of numbers up to 2^53.
 
     >>> whole_total([np.array([2.0**53, -1.0])] * 3) == [3 * 2.0**53, -3]
     array([ True,  True])

@@ -1,9 +1,9 @@
-"""The schema of a column: what is public of its records before any is read.
+"""The schema of a column: the public facts about its records.
 
-Public are a dtype and the shape of a record, as an array has them or as a
-`tf.data.Dataset` declares them. A dtype is public also where another library
-chose it by the values. Lists have no schema: which kinds of entries they hold
-follows from the records, and only a round that counts may tell of it.
+The dtype and the shape of a record are public, as an array has them or as a
+`tf.data.Dataset` declares them. The dtype is public even if another library
+chose it by the values. Lists have no schema: the kinds of their entries depend
+on the records, and only a round that counts may reveal them.
 """
 
 from typing import Any, NamedTuple, Self
@@ -17,8 +17,9 @@ class Schema(NamedTuple):
     """The dtype and the shape of the records of a column.
 
     Attributes:
-        dtype: As in NumPy; `object` for text of any length.
-        shape: Without the axis of records; `None` where it may differ.
+        dtype: The NumPy dtype. It is `object` for text of any length.
+        shape: The shape without the axis of records. A size is `None` if it may
+            differ.
     """
 
     dtype: np.dtype[Any]
@@ -26,22 +27,22 @@ class Schema(NamedTuple):
 
     @classmethod
     def of(cls, column: Any) -> Self:
-        """Returns the schema of what has a dtype and the shape of a record.
+        """Returns the schema of an object with a dtype and a shape.
 
         Args:
-            column: A `tf.TensorSpec`, say.
+            column: For example, a `tf.TensorSpec` of a record.
         """
         dtype = getattr(column.dtype, "as_numpy_dtype", column.dtype)
         return cls(np.dtype(dtype), tuple(column.shape))
 
     @property
     def features(self) -> tuple[int | None, ...]:
-        """The shape of a record, where a number alone is one feature."""
+        """The shape of a record. A single number is one feature."""
         return self.shape or (1,)
 
 
 def schema_of(data: Any) -> Schema | None:
-    """Returns the schema of one column, `None` for lists and a `PyDataset`.
+    """Returns the schema of a column; `None` for lists and a `PyDataset`.
 
     Args:
         data: See `Adapter.adapt`.
@@ -60,8 +61,8 @@ def schema_of(data: Any) -> Schema | None:
         if spec is not None and not hasattr(spec, "shape"):
             raise TypeError(
                 "`data` must be one column. Received: a data set of "
-                f"{spec!r}. Map it to one of them, or use FeatureSpace, which "
-                "takes several."
+                f"{spec!r}. Map it to one column, or use FeatureSpace for "
+                "several."
             )
         return None if spec is None else Schema.of(spec)
     values = data.to_numpy() if hasattr(data, "to_numpy") else data

@@ -1,4 +1,4 @@
-"""Texts that become indices, for `keras.layers.StringLookup`."""
+"""Vocabularies of texts, for `keras.layers.StringLookup`."""
 
 import dataclasses
 import itertools
@@ -31,37 +31,39 @@ _KINDS = "OSUT"
 class StringLookup(Adapter):
     """Adapts a `keras.layers.StringLookup` to the texts that many records hold.
 
-    Guarantee: what `ThresholdedSum` says. A record of t different texts adds
-    1 / sqrt(t) to the sum of each of them, and counts with at most `max_keys`
-    of them. A text is in the vocabulary if its sum exceeds the threshold after
-    noise; the order of the vocabulary is that of the noised sums. A record of
-    any size moves sums by an L2 norm of at most 1.
+    Guarantee: the release is one `ThresholdedSum`. A record counts with at most
+    `max_keys` different texts. If these are t texts, it adds 1 / sqrt(t) to the
+    sum of each, so that it moves the sums by an L2 norm of at most 1. A text is
+    in the vocabulary if its noised sum exceeds the threshold. The vocabulary is
+    in decreasing order of the noised sums.
 
-    A text that fewer records hold than the threshold is rarely in it: with
-    `max_keys=1` and a `threshold_delta` of 1e-7 that is 1 + 5.2 times
-    `noise_multiplier` records.
+    With `max_keys=1` and a `threshold_delta` of 1e-7, the threshold is
+    1 + 5.2 times `noise_multiplier` records. A text that as many records hold
+    is in the vocabulary with a probability of 1/2.
 
     Attributes:
-        max_keys: Different texts of a record that count, at most. 1 for a
-            column with one text a record.
-        noise_multiplier: Standard deviation of the noise over what one record
-            adds, > 0.
-        threshold_delta: How likely a text that one record alone holds may be
-            in the vocabulary, in (0, 1/2]. The ledger's delta pays for it,
-            whatever epsilon is: take a tenth of that, or less.
-        max_tokens: As in the Keras layer: the most indices, those of masked and
-            unknown texts included. The texts with the largest noised sums stay.
-        num_oov_indices: As in the Keras layer, >= 1: no text is sure to be in
-            the vocabulary.
-        mask_token: As in the Keras layer. It is no key, so that "" can fill
-            up records with fewer texts.
-        oov_token: As in the Keras layer. It is no key.
-        output_mode: As in the Keras layer, but for "tf_idf", which needs other
+        max_keys: The largest number of different texts of a record that count.
+            Use 1 for a column with one text for each record.
+        noise_multiplier: The standard deviation of the noise, divided by the
+            bound on one record, > 0.
+        threshold_delta: For each record, an upper bound on the probability
+            that the vocabulary has a text that no other record holds, in
+            (0, 1/2]. The ledger's delta includes it at every epsilon. Use at
+            most a tenth of the target delta.
+        max_tokens: As in the Keras layer: the largest number of indices,
+            including those of the mask and of unknown texts. The texts with the
+            largest noised sums are kept.
+        num_oov_indices: As in the Keras layer, but >= 1, because any text can
+            be missing from the vocabulary.
+        mask_token: As in the Keras layer. It is not a key. With "", records
+            with fewer texts can be padded with "".
+        oov_token: As in the Keras layer. It is not a key.
+        output_mode: As in the Keras layer, except "tf_idf", which needs other
             sums.
         pad_to_max_tokens: As in the Keras layer.
 
     Source: Gopi et al. (2020), arXiv:2002.09745, the weighted Gaussian
-    mechanism. We differ in the weights, which are equal whatever others hold.
+    mechanism. Our weights do not depend on other records.
 
     >>> from keras_dp.ledger import PrivacyLedger
     >>> towns = ["Kiel", "Bonn"] * 300 + ["Ulm"]

@@ -1,4 +1,4 @@
-"""Words of texts that become indices, for `keras.layers.TextVectorization`."""
+"""Vocabularies of words, for `keras.layers.TextVectorization`."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -35,30 +35,31 @@ _MASK, _UNKNOWN = b"", b"[UNK]"
 class TextVectorization(Adapter):
     """Adapts a `keras.layers.TextVectorization` to words that many texts hold.
 
-    Texts are standardized, split and joined to n-grams by the Keras layer
-    itself. A record is one text.
+    The Keras layer itself standardizes texts, splits them and makes n-grams. A
+    record is one text.
 
-    Guarantee: as `StringLookup`, with the different words of a text as keys,
-    however often it repeats them. With `max_keys` below their number a text
-    counts with some of them, chosen at random.
+    Guarantee: as for `StringLookup`. The keys of a text are its different words
+    or n-grams; repetitions do not count. A text with more than `max_keys` keys
+    counts with `max_keys` of them, chosen at random.
 
     Attributes:
         noise_multiplier: As in `StringLookup`.
         threshold_delta: As in `StringLookup`.
-        max_keys: Different words, or n-grams, of a text that count, at most.
-            More of them leave less weight for each, `1 / sqrt(max_keys)`, and
-            lower the threshold little: about as many as a usual text has.
-        max_tokens: As in `StringLookup`; two indices are those of padding and
-            of unknown words.
-        standardize: As in the Keras layer, but no function of the caller:
-            one that looks at several texts would make them one record.
-        split: Likewise.
+        max_keys: The largest number of different words or n-grams of a text
+            that count. A text with t of them gives each the weight
+            `1 / sqrt(t)`. A larger number can raise the threshold a little.
+            Use about the number that a typical text has.
+        max_tokens: As in `StringLookup`. Unknown words take one index. With
+            `output_mode="int"`, padding takes another.
+        standardize: As in the Keras layer, but not a function: a function could
+            compute on several texts together, and a record is one text.
+        split: As in the Keras layer, but not a function.
         ngrams: As in the Keras layer: a number, a tuple of numbers, or None.
-        output_mode: As in the Keras layer, but for "tf_idf".
+        output_mode: As in the Keras layer, except "tf_idf".
         output_sequence_length: As in the Keras layer.
         pad_to_max_tokens: As in the Keras layer.
 
-    Source: as `StringLookup`.
+    Source: as for `StringLookup`.
 
     >>> from keras_dp.ledger import PrivacyLedger
     >>> texts = ["Free entry!", "free now"] * 300 + ["My name is Ada."]
@@ -133,7 +134,7 @@ class TextVectorization(Adapter):
 
 
 def _text(entries: list[Any]) -> bytes:
-    """Returns the text of a record, empty if it is missing or not one."""
+    """Returns the text of a record, or an empty one if there is none."""
     entry = entries[0] if len(entries) == 1 else None
     if isinstance(entry, str):
         return entry.encode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""Rows of units of which each has several, capped in number."""
+"""Limits the number of rows of each unit."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,9 +10,9 @@ from keras_dp.sampling.units import capped_rows
 
 
 def with_capped_units(data: Any, unit_ids: Any, rows_per_unit: int) -> Any:
-    """Returns data with rows of which no unit has more than a given number.
+    """Returns data in which no unit has more than a given number of rows.
 
-    Guarantee: see `capped_rows`.
+    Guarantee: as for `capped_rows`.
 
     Args:
         data: An array, a list, a table or a dict of columns.
@@ -20,8 +20,8 @@ def with_capped_units(data: Any, unit_ids: Any, rows_per_unit: int) -> Any:
         rows_per_unit: >= 1.
 
     Raises:
-        TypeError: The data is a data set, which is read in its own order.
-        ValueError: There is not one id for each row.
+        TypeError: `data` is a data set.
+        ValueError: `unit_ids` does not have one id for each row.
 
     >>> with_capped_units([5, 6, 7], ["ann", "bob", "bob"], 2)
     [5, 6, 7]
@@ -30,10 +30,11 @@ def with_capped_units(data: Any, unit_ids: Any, rows_per_unit: int) -> Any:
     """
     if is_dataset(data):
         raise TypeError(
-            "`unit_ids` must be None for data sets, which are read in their "
-            f"own order. Received: {type(data).__name__}. Give arrays instead, "
-            "or a data set of the rows keras_dp.sampling.units.capped_rows("
-            f"unit_ids, {rows_per_unit})."
+            "`unit_ids` must be None if `data` is a data set, whose rows have "
+            f"no indices. Received: data of type {type(data).__name__}. Give "
+            "arrays, or a data set of the rows that "
+            "keras_dp.sampling.units.capped_rows(unit_ids, "
+            f"{rows_per_unit}) returns."
         )
     return _taken(data, capped_rows(unit_ids, rows_per_unit), len(unit_ids))
 
@@ -44,7 +45,8 @@ def _taken(data: Any, rows: Any, count: int) -> Any:
     if len(data) != count:
         raise ValueError(
             "`unit_ids` must have one entry for each row of `data`. Received: "
-            "another number of entries. Give the id of the person of each row."
+            "another number of entries. Give the unit of each row, such as the "
+            "id of a person."
         )
     if hasattr(data, "iloc"):
         return data.iloc[rows]

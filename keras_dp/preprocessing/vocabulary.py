@@ -1,7 +1,7 @@
-"""Vocabularies: keys that many records hold, found by noised sums.
+"""Finds vocabularies, the keys that many records hold, by noised sums.
 
-A record holds a set of keys, such as the words of a text. Keys that few records
-hold can name a person, so that the keys are released, not only their counts.
+A record holds a set of keys, such as the words of a text. A key that few
+records hold can identify a person. So the set of keys itself must be private.
 """
 
 import dataclasses
@@ -28,11 +28,12 @@ _OF_THE_NOISE = ("noise_multiplier", "threshold_delta", "max_keys")
 
 
 def check_settings(adapter: Any, special_tokens: int) -> None:
-    """Raises unless the public settings of an adapter are possible ones.
+    """Raises unless the public settings of an adapter are valid.
 
     Args:
         adapter: Has the fields of `StringLookup`.
-        special_tokens: How many tokens its layer has beside the vocabulary.
+        special_tokens: The number of tokens that its layer adds to the
+            vocabulary.
     """
     _check.integer_at_least(1, max_keys=adapter.max_keys)
     _check.finite_positive(
@@ -42,8 +43,8 @@ def check_settings(adapter: Any, special_tokens: int) -> None:
     if adapter.threshold_delta > 0.5:
         raise ValueError(
             "`threshold_delta` must be at most 0.5. Received: threshold_delta="
-            f"{adapter.threshold_delta!r}. Take a tenth of the delta of the "
-            "report, or less."
+            f"{adapter.threshold_delta!r}. Use at most a tenth of the target "
+            "delta."
         )
     _check.one_of(OUTPUT_MODES, output_mode=adapter.output_mode)
     _check.boolean(pad_to_max_tokens=adapter.pad_to_max_tokens)
@@ -51,14 +52,14 @@ def check_settings(adapter: Any, special_tokens: int) -> None:
         _check.integer_at_least(1, max_tokens=adapter.max_tokens)
         if adapter.max_tokens <= special_tokens:
             raise ValueError(
-                f"`max_tokens` must be more than {special_tokens}, the tokens "
-                "for masked and unknown keys. Received: max_tokens="
-                f"{adapter.max_tokens!r}."
+                f"`max_tokens` must be more than {special_tokens}, the number "
+                "of tokens for masked and unknown keys. Received: max_tokens="
+                f"{adapter.max_tokens!r}. Use a larger number, or None."
             )
 
 
 def lookup_tokens(lookup: Any) -> int:
-    """Returns how many tokens a lookup layer has beside its vocabulary.
+    """Returns how many tokens a lookup layer adds to its vocabulary.
 
     Args:
         lookup: A `StringLookup` or an `IntegerLookup`.
@@ -69,10 +70,10 @@ def lookup_tokens(lookup: Any) -> int:
 
 
 def check_lookup(lookup: Any) -> None:
-    """Raises unless the settings of a lookup are possible; see `lookup_tokens`.
+    """Raises unless the settings of a lookup are valid.
 
     Args:
-        lookup: Likewise.
+        lookup: A `StringLookup` or an `IntegerLookup`.
     """
     _check.integer_at_least(1, num_oov_indices=lookup.num_oov_indices)
     check_settings(lookup, lookup_tokens(lookup))
@@ -84,9 +85,10 @@ def keras_layer(
     """Returns a layer with the settings of its adapter.
 
     Args:
-        kind: Takes all fields of the adapter, but for those of the noise.
+        kind: A layer that takes all fields of the adapter except those of the
+            noise.
         adapter: A frozen dataclass with the fields of `StringLookup`.
-        vocabulary: Keys as the layer takes them.
+        vocabulary: The keys, in the form that the layer takes.
     """
     settings = {
         field.name: getattr(adapter, field.name)
@@ -97,11 +99,11 @@ def keras_layer(
 
 
 def thresholded_sum(adapter: Any, prefix: str) -> ThresholdedSum:
-    """Returns what an adapter of a vocabulary releases, from its settings.
+    """Returns the event of an adapter of a vocabulary, from its settings.
 
     Args:
         adapter: Has the fields of `StringLookup`.
-        prefix: Stands before the name of the event.
+        prefix: The beginning of the name of the event.
     """
     stddev = float(adapter.noise_multiplier)
     threshold = least_threshold(
@@ -120,7 +122,8 @@ def noised_vocabulary(
     Args:
         adapter: Has the fields of `StringLookup`.
         records: The keys of each record.
-        special_tokens: How many tokens its layer has beside the vocabulary.
+        special_tokens: The number of tokens that its layer adds to the
+            vocabulary.
     """
     most = adapter.max_tokens and adapter.max_tokens - special_tokens
     return noised_keys(records, thresholded_sum(adapter, ""), most)
@@ -133,16 +136,16 @@ def noised_keys(
 ) -> list[Key]:
     """Returns the keys that pass the threshold, the largest sums first.
 
-    Guarantee: this is one release of `event`, as `key_sums` says.
+    Guarantee: this is one release of `event`; see `key_sums`.
 
     Args:
         records: The keys of each record.
-        event: Its bound is 1.
-        most: How many keys to return at most, those with the largest noised
-            sums; all if None.
+        event: An event with bound 1.
+        most: The largest number of keys to return. Those with the largest
+            noised sums are kept. None keeps all.
 
     Raises:
-        ValueError: No key passes. That follows from noised sums alone.
+        ValueError: No key passes. This follows from noised sums alone.
     """
     sums = key_sums(records, event.max_keys)
     exact = np.array([each / UNITS for each in sums.values()], np.float64)
@@ -150,9 +153,9 @@ def noised_keys(
     order = np.argsort(-noised)[: np.count_nonzero(noised > event.threshold)]
     if not order.size:
         raise ValueError(
-            "`data` must have a key that more records hold than the threshold "
-            f"asks for. Received: no noised sum above {event.threshold:.6g}. "
-            "The round counts. Take less noise, fewer keys a record, a larger "
+            "`data` must have a key whose noised sum exceeds the threshold. "
+            f"Received: no noised sum above {event.threshold:.6g}. The round "
+            "counts. Use less noise, a smaller `max_keys`, a larger "
             "`threshold_delta`, or more records."
         )
     every = list(sums)
@@ -163,14 +166,14 @@ def key_sums(records: Iterable[set[Key]], max_keys: int) -> dict[Key, int]:
     """Returns the sums of the weights of each key, in units of `1 / UNITS`.
 
     A record of `t` keys adds `1 / sqrt(t)` to the sum of each of them. If it
-    holds more than `max_keys`, it counts with so many of them, chosen at
-    random. The choice follows from the record alone and from random numbers
-    that are independent of all records. So another record changes none of it,
-    and whoever knows the random numbers learns nothing: they are no secret.
+    holds more than `max_keys` keys, it counts with `max_keys` of them, chosen
+    at random. The choice depends on this record alone, and on random numbers
+    that are independent of all records. The guarantee holds even for someone
+    who knows these random numbers.
 
-    Guarantee: a record adds equal weights to at most `max_keys` keys. They are
-    rounded down to whole numbers, so that their L2 norm is at most `UNITS`, and
-    sums are exact, in any order.
+    Guarantee: a record adds equal weights to at most `max_keys` keys. Weights
+    are rounded down to whole numbers, so that their L2 norm is at most `UNITS`.
+    Sums of them are exact in any order.
 
     Args:
         records: The keys of each record.
