@@ -1,11 +1,10 @@
-"""Auditing: does a training keep the promise that its ledger states?
+"""Tests whether a training is as private as its ledger states.
 
 `check` runs rounds on neighbouring samples and compares them with the ledger.
-Canaries are records that are put in or left out at random: what a training
-tells of them bounds epsilon from below.
+Canaries are records that a random coin inserts or leaves out. Their scores
+after a training give a lower bound on epsilon.
 
-TensorFlow is imported with `check` and `PhantomCanaries`, not before: scores
-and verdicts need none.
+Only `check` and `PhantomCanaries` import TensorFlow.
 """
 
 from typing import TYPE_CHECKING, Any

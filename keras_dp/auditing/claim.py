@@ -1,4 +1,4 @@
-"""A test of the claim that a ledger makes of a training."""
+"""Tests the privacy claim of a ledger with the scores of canaries."""
 
 import math
 
@@ -17,31 +17,34 @@ def p_value_of_claim(
     group_size: int = 1,
     guesses: int | None = None,
 ) -> float:
-    """Returns how likely such scores are, at most, if a claim is true.
+    """Returns a p-value for the claim of a ledger, given scores of canaries.
 
-    The claim of a ledger is its whole trade-off curve, as `trade_off`
-    certifies it under the relation of the scores. Fair coins and a number of
-    guesses that was fixed before are all that is assumed.
+    The p-value is an upper bound on the probability of at least as many right
+    guesses, if the claim is true. The claim of a ledger is its whole trade-off
+    curve, which `trade_off` certifies under the relation of the scores. The
+    test assumes fair coins and a number of guesses that was fixed before.
 
     Args:
-        scores: One for each canary with a fair coin.
+        scores: The scores of canaries with fair coins.
         claim: A ledger, or its rounds as pairs (Round, count), such as
-            `ledger.rounds_of(run)`. Or a curve, which the caller must have
-            made for the relation of the scores.
-        group_size: How many records one canary is, >= 1. A curve says it
-            already.
+            `ledger.rounds_of(run)`. Or a trade-off curve for the relation of
+            the scores.
+        group_size: The number of records in one canary, >= 1. It is not used if
+            `claim` is a curve.
         guesses: As in `OneRun`.
 
     Returns:
-        In (0, 1]. At 0.05 or below, the scores contradict the claim with a
-        confidence of 95 %: of trainings that keep it, one of twenty does that.
+        A number in (0, 1]. If it is at most 0.05, the scores contradict the
+        claim with a confidence of 95 %. At most one in twenty trainings that
+        keep the claim gives such scores.
 
     Raises:
         UnsupportedEventError: The ledger has no bound under the relation of
-            the scores, and so claims nothing.
+            the scores.
+        ValueError: An argument is out of its range.
 
-    Source: Mahloujifar, Melis, Chaudhuri (2024), arXiv:2410.22235v1. We differ
-    in testing the curve of the accountant.
+    Source: Mahloujifar, Melis, Chaudhuri (2024), arXiv:2410.22235v1. Unlike
+    them, we test the trade-off curve of the accountant.
 
     >>> import numpy as np
     >>> from keras_dp.ledger import FullDataset, GaussianSum, Round

@@ -1,11 +1,11 @@
-"""Public random numbers: labels, noise images and patterns."""
+"""Public random numbers for labels, noise images and patterns."""
 
 import numpy as np
 import numpy.typing as npt
 
 
 class Draws:
-    """Uniform numbers from Philox; nothing secret may depend on them.
+    """Uniform numbers from Philox. They are not secret.
 
     >>> bool(Draws(0).integers(10, (4,)).max() < 10)
     True
@@ -15,14 +15,14 @@ class Draws:
         """Begins a stream.
 
         Args:
-            seed: >= 0; by default from the operating system.
+            seed: An integer >= 0. By default, the operating system chooses it.
         """
         self._words = np.random.Philox(np.random.SeedSequence(seed))
 
     def integers(
         self, below: int, shape: tuple[int, ...]
     ) -> npt.NDArray[np.int64]:
-        """Returns integers in `[0, below)`, even but for `below / 2^53`."""
+        """Returns integers in `[0, below)`, uniform up to `below / 2^53`."""
         bits = self._raw(shape) >> np.uint64(11)
         return np.asarray(bits * 2.0**-53 * below, np.int64)
 

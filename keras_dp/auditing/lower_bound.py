@@ -1,4 +1,4 @@
-"""A lower bound on epsilon, with all that it takes for granted."""
+"""A lower bound on epsilon, with its assumptions."""
 
 import dataclasses
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from keras_dp import _check
 from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.auditing.scores import Scores
 
-# Bounds are this near to the largest value that is refuted, or nearer.
+# Bounds are at least this near to the largest refuted value.
 _NEAREST = 1e-9
 # No number of canaries refutes more, and exp() of it is finite.
 _LARGEST = 2.0**9
@@ -16,25 +16,25 @@ _LARGEST = 2.0**9
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LowerBound:
-    """A bound that the scores of canaries show.
+    """A lower bound on epsilon, computed from the scores of canaries.
 
-    Guarantee: if the assumptions hold, and the training is
-    `(e, delta)`-private under `neighbours`, then `epsilon <= e` with a
+    Guarantee: suppose that the assumptions hold, and that the training is
+    `(e, delta)`-private under `neighbours`. Then `epsilon <= e` with a
     probability of at least `confidence`, over the coins of the canaries and
-    the noise of the training. It is not known afterwards whether this was one
-    of the other times.
+    the noise of the training. In the remaining cases the bound is wrong, and
+    nothing shows it.
 
-    A bound far below the ledger's shows nothing about the ledger: attacks and
-    canaries may be weak, and canaries may be few.
+    A bound far below the ledger's epsilon does not confirm the ledger. The
+    attack and the canaries may be weak, and the canaries may be few.
 
     Attributes:
-        epsilon: Finite and >= 0. 0 says nothing.
-        delta: At which epsilon is given.
-        confidence: In (0, 1).
+        epsilon: The bound, finite and >= 0. A bound of 0 has no information.
+        delta: The delta of the bound, in [0, 1).
+        confidence: The probability that the bound holds, in (0, 1).
         neighbours: The adjacency relation.
-        estimator: The name of the class that computed it.
+        estimator: The name of the class that computed the bound.
         statistic: The counts or the measurement, in words.
-        assumptions: Sentences. Nothing is claimed where one of them fails.
+        assumptions: Sentences. If one of them fails, the guarantee does too.
     """
 
     epsilon: float
@@ -47,12 +47,12 @@ class LowerBound:
 
 
 class Estimator(Protocol):
-    """Turns scores into a lower bound on epsilon."""
+    """Computes a lower bound on epsilon from scores."""
 
     def epsilon(
         self, scores: Scores, *, delta: float, confidence: float = 0.95
     ) -> LowerBound:
-        """Returns the bound; its epsilon is 0 if canaries are too few."""
+        """Returns the bound. Its epsilon is 0 if there are too few canaries."""
 
 
 def check_question(delta: float, confidence: float) -> None:
@@ -60,22 +60,23 @@ def check_question(delta: float, confidence: float) -> None:
     _check.finite_non_negative(delta=delta)
     if delta >= 1:
         raise ValueError(
-            f"`delta` must be in [0, 1). Received: delta={delta!r}."
+            f"`delta` must be in [0, 1). Received: delta={delta!r}. Choose the "
+            "delta of the ledger's claim."
         )
     _check.finite_positive(confidence=confidence)
     if confidence >= 1:
         raise ValueError(
             "`confidence` must be in (0, 1). Received: "
-            f"confidence={confidence!r}. 0.95 is usual."
+            f"confidence={confidence!r}. Choose, for example, 0.95."
         )
 
 
 def largest_refuted(refutes: Callable[[float], bool]) -> float:
-    """Returns a value that is refuted, near the largest; 0 if none is.
+    """Returns a refuted value near the largest one, or 0 if there is none.
 
     Args:
-        refutes: Whether the scores refute a value > 0. Smaller values are
-            refuted too.
+        refutes: Whether the scores refute a value > 0. If they refute a value,
+            they must refute every smaller one.
     """
     refuted, other = 0.0, 1.0
     while other < _LARGEST and refutes(other):

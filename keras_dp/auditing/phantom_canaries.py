@@ -1,4 +1,4 @@
-"""Canaries that are no data, in the very run that they audit."""
+"""Canaries without data, which audit the run that they take part in."""
 
 import hashlib
 import itertools
@@ -34,7 +34,7 @@ from keras_dp.training.data_adapter import DataAdapter
 from keras_dp.training.phantom_round import PhantomRound, Phantoms
 
 Places = npt.NDArray[np.int32]
-# Chance that more canaries are drawn in a round than have room.
+# The probability that a round samples more canaries than there is room for.
 _OVERFLOW = 1e-12
 
 # Phantom canaries are no records: their content is the same for all.
@@ -44,38 +44,37 @@ _CONTENT = hashlib.sha256(
 
 
 class PhantomCanaries(keras.callbacks.Callback):  # type: ignore[misc]
-    """Audits a training by records of no data, in coordinates of their own.
+    """Audits a training by canaries that have coordinates of their own.
 
-    A fair coin decides for each canary whether it takes part; before the first
-    round, the ledger holds a commitment to all coins. A canary that does is
-    drawn in each round as a record is; its gradient is a multiple of a unit
-    vector in a coordinate that no variable of the model has, longer than the
-    clip. The query clips it with the real records, adds its noise, and the
-    ledger counts the round as ever. Afterwards `scores` tell how well the
-    canaries that took part are told from the others: as well as the ledger
-    allows, for each score is the likelihood ratio itself. `write_verdict` puts
-    the lower bound on epsilon that they show beside the ledger's upper one.
+    A fair coin decides for each canary whether it takes part. The ledger holds
+    a commitment to all coins before the first round. A canary that takes part
+    is sampled in each round like a record. Its gradient is a multiple of a unit
+    vector, in a coordinate that no variable of the model has, and is longer
+    than the clipping norm. The query clips it, adds noise, and the ledger
+    records the round as usual. The score of a canary is its log likelihood
+    ratio, the best statistic for a guess of its coin. `write_verdict` writes
+    the lower bound on epsilon of these scores into the ledger.
 
-    Guarantee: that of the training, unchanged. Real records are zero where
-    canaries are not, and the other way round: neither changes what the clip
-    makes of the other. The coins and the scores are independent of the data,
-    and may be published.
+    Guarantee: the guarantee of the training does not change. Real records are
+    zero in the coordinates of canaries, and canaries are zero in all others.
+    So neither changes how the other is clipped. The coins and the scores are
+    independent of the data, and may be published.
 
-    It cannot see gradients that are computed wrongly, or records that interact:
-    canaries have no gradients to compute. `check` looks there.
+    Canaries do not detect gradients that are computed wrongly or records that
+    interact, because their gradients are not computed by the model. Use `check`
+    for that.
 
     Attributes:
-        m: How many canaries there are, half of them in on average.
-        coins: Which take part.
+        m: The number of canaries. On average, half of them take part.
+        coins: The coins of the canaries.
 
-    Raises:
-        PrivateTrainingError: The model is not private, the query is none that
-            canaries can be in, or its sampler draws neither Poisson samples
-            nor everything.
+    `fit` raises `PrivateTrainingError` if the model is not a `PrivateModel`, if
+    the query is not a plain Gaussian sum or average of all variables, or if a
+    sampler draws neither Poisson samples nor all records.
 
-    Source: one coordinate a canary is the "Dirac canary" of Nasr et al.
-    (2023), arXiv:2302.07956; many of them in one run are those of Steinke et
-    al. (2023), arXiv:2305.08846.
+    Source: Nasr et al. (2023), arXiv:2302.07956, call a canary of one
+    coordinate a "Dirac canary"; Steinke et al. (2023), arXiv:2305.08846, have
+    many canaries in one run.
 
     >>> import keras_dp
     >>> x = np.random.default_rng(0).normal(size=[64, 3]).astype("float32")
@@ -111,12 +110,13 @@ class PhantomCanaries(keras.callbacks.Callback):  # type: ignore[misc]
         """The scores of all canaries so far.
 
         Raises:
-            PrivateTrainingError: There was no `fit` with them.
+            PrivateTrainingError: No `fit` had these canaries.
         """
         if self._phantoms is None:
             raise PrivateTrainingError(
-                "`fit` must have run with the canaries before they have "
-                "scores. Call fit(..., callbacks=[canaries])."
+                "`fit` must have run with the canaries before `scores` is "
+                "read. Received: canaries without a fit. Call fit(..., "
+                "callbacks=[canaries])."
             )
         values = np.asarray(self._phantoms.scores)
         return Scores.from_coins(values, self.coins.values)
@@ -128,21 +128,22 @@ class PhantomCanaries(keras.callbacks.Callback):  # type: ignore[misc]
         confidence: float = 0.95,
         estimator: Estimator | None = None,
     ) -> Judgement:
-        """Writes into the ledger what the canaries tell of the training.
+        """Writes the lower bound of the canaries into the ledger.
 
-        Call it once, after the last `fit` with the canaries: a second verdict
-        is a second chance of a false alarm.
+        Call it once, after the last `fit` with the canaries. A second verdict
+        can raise a second false alarm.
 
         Args:
             delta: In (0, 1).
             confidence: In (0, 1).
-            estimator: Turns scores into a bound; `GaussianModel` by default.
+            estimator: Computes a bound from scores. By default,
+                `GaussianModel()`.
 
         Returns:
-            The verdict beside the epsilon that the ledger certifies.
+            The verdict, with the epsilon that the ledger certifies.
 
         Raises:
-            PrivateTrainingError: There was no `fit` with them, or its ledger is
+            PrivateTrainingError: No `fit` had these canaries, or the ledger is
                 in another process.
         """
         estimator = GaussianModel() if estimator is None else estimator
@@ -151,8 +152,9 @@ class PhantomCanaries(keras.callbacks.Callback):  # type: ignore[misc]
         )
         if self._ledger is None or self._commitment is None:
             raise PrivateTrainingError(
-                "`write_verdict` must be called where the ledger is: by the "
-                "chief of a cluster."
+                "`write_verdict` must be called in the process that has the "
+                "ledger. Received: a process without it. Call it in the chief "
+                "of the cluster."
             )
         opening = self.coins.opening(self._commitment.number, _CONTENT)
         return write_verdict(
@@ -164,7 +166,8 @@ class PhantomCanaries(keras.callbacks.Callback):  # type: ignore[misc]
         if not isinstance(self.model, PrivateModel):
             raise PrivateTrainingError(
                 "Phantom canaries must be in the fit of a PrivateModel. "
-                f"Received: model={self.model!r}."
+                f"Received: model={self.model!r}. Wrap the model in "
+                "keras_dp.PrivateModel."
             )
         ledger = self.model.optimizer.ledger
         if self._commitment is None and isinstance(ledger, PrivacyLedger):
@@ -174,8 +177,8 @@ class PhantomCanaries(keras.callbacks.Callback):  # type: ignore[misc]
             )
         if ledger is not self._ledger and self._ledger is not None:
             raise PrivateTrainingError(
-                "Canaries must stay with one ledger, to which they are "
-                f"committed. Received: {ledger!r}. Make new canaries."
+                "Canaries must be used with one ledger, which holds their "
+                f"commitment. Received: {ledger!r}. Make new canaries."
             )
         self.model.change_round(self._with_canaries)
 
@@ -199,9 +202,9 @@ class PhantomCanaries(keras.callbacks.Callback):  # type: ignore[misc]
             self._phantoms = Phantoms(self.m, probability, most, draws)
         elif self._phantoms.probability != probability:
             raise PrivateTrainingError(
-                "Canaries must see one sampling probability. Received: "
-                f"{probability!r}, after {self._phantoms.probability!r}. Make "
-                "new canaries."
+                "Canaries must have one sampling probability in every fit. "
+                f"Received: {probability!r}, after "
+                f"{self._phantoms.probability!r}. Make new canaries."
             )
         return PhantomRound(own.queries, own.groups, phantoms=self._phantoms)
 
@@ -237,6 +240,6 @@ def _probability_of(adapter: DataAdapter) -> float:
     if isinstance(sampling, FullDataset | UnverifiedSampling):
         return 1.0
     raise PrivateTrainingError(
-        "Phantom canaries must be drawn as records are, independently in each "
+        "Phantom canaries must be sampled like records, independently in each "
         f"round. Received: samples of {sampling!r}. Use PoissonBatches."
     )

@@ -1,4 +1,4 @@
-"""The scores of canaries that were in a training, and of those left out."""
+"""The scores of canaries, inside a training and outside of it."""
 
 import dataclasses
 from typing import Self
@@ -13,18 +13,18 @@ from keras_dp.accountants.normalize.adjacency import RELATIONS, Neighbours
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Scores:
-    """A number for each canary: the higher, the more it looks trained on.
+    """One score for each canary.
 
-    A score is computed from what the training released, and never from the
-    coin of its canary. Their order carries no meaning.
+    A higher score means that the canary is more likely to have been trained on.
+    A score must be computed from the releases of the training, without the coin
+    of its canary. The order of the scores is not used.
 
     Attributes:
-        inside: Canaries that were trained on, shape `[inside]`.
-        outside: Canaries that were left out, shape `[outside]`.
-        neighbours: The change of the data that one canary makes, which is the
-            adjacency relation of every bound. "add_or_remove_one" where a
-            canary is there or not, "replace_one" where another record takes
-            its place.
+        inside: The scores of canaries that were trained on, shape `[inside]`.
+        outside: The scores of canaries that were left out, shape `[outside]`.
+        neighbours: The adjacency relation of every bound. It is
+            "add_or_remove_one" if a coin inserts a canary or leaves it out, and
+            "replace_one" if a coin replaces it by another record.
 
     >>> scores = Scores([2.0, 3.5], [0.5])
     >>> len(scores), scores.inside.tolist()
@@ -53,13 +53,13 @@ class Scores:
         coins: npt.ArrayLike,
         neighbours: Neighbours = "add_or_remove_one",
     ) -> Self:
-        """Divides the scores of all canaries by their coins.
+        """Separates the scores of all canaries by their coins.
 
         Args:
-            scores: Shape `[canaries]`, in the order of the coins.
-            coins: True for each canary that was trained on, shape
-                `[canaries]`.
-            neighbours: The change of the data that one canary makes.
+            scores: Numbers of shape `[canaries]`, in the order of the coins.
+            coins: Booleans of shape `[canaries]`. True is for a canary that
+                was trained on.
+            neighbours: The adjacency relation.
 
         >>> Scores.from_coins([2.0, 0.5], [True, False]).outside.tolist()
         [0.5]
@@ -69,7 +69,7 @@ class Scores:
             raise ValueError(
                 "`coins` must be one boolean for each score. Received: "
                 f"shape={chosen.shape!r}, dtype={chosen.dtype!s}, for "
-                f"{every.size} scores."
+                f"{every.size} scores. Give coins in the order of scores."
             )
         return cls(every[chosen], every[~chosen], neighbours)
 
@@ -80,16 +80,17 @@ class Scores:
         second: npt.ArrayLike,
         first_is_inside: npt.ArrayLike,
     ) -> Self:
-        """Makes one score of two canaries, of which one was trained on.
+        """Makes one score of each pair of canaries.
 
-        A coin decides which of the two is used, so that it replaces one record
-        by another. The score of the pair is by how much the first looks more
-        trained on than the second.
+        A coin decides which canary of a pair is trained on, so that it replaces
+        one record by another. The score of a pair is the score of the first
+        minus that of the second.
 
         Args:
-            first: Shape `[pairs]`.
-            second: Shape `[pairs]`.
-            first_is_inside: The coins, shape `[pairs]`, boolean.
+            first: The scores of the first canaries, shape `[pairs]`.
+            second: The scores of the second canaries, shape `[pairs]`.
+            first_is_inside: The coins, booleans of shape `[pairs]`. True is for
+                a pair whose first canary was trained on.
 
         >>> Scores.from_pairs([3.0], [1.0], [True])
         Scores(inside=1, outside=0, neighbours='replace_one')
@@ -98,7 +99,7 @@ class Scores:
         if one.shape != other.shape:
             raise ValueError(
                 "`second` must be one score for each of `first`. Received: "
-                f"{other.size} for {one.size}."
+                f"{other.size} for {one.size}. Give both scores of each pair."
             )
         return cls.from_coins(one - other, first_is_inside, "replace_one")
 
@@ -119,7 +120,8 @@ def _finite(name: str, values: npt.ArrayLike) -> Array:
         raise ValueError(
             f"`{name}` must be one finite number for each canary. Received: "
             f"shape={found.shape!r}, "
-            f"{np.count_nonzero(~np.isfinite(found))} not finite."
+            f"{np.count_nonzero(~np.isfinite(found))} not finite. Replace or "
+            "leave out such canaries without a look at their coins."
         )
     found.flags.writeable = False
     return found

@@ -1,4 +1,4 @@
-"""Verdicts: lower bounds in a ledger, beside what the ledger certifies."""
+"""Verdicts, the lower bounds in a ledger, and the epsilon it certifies."""
 
 import dataclasses
 import math
@@ -13,12 +13,13 @@ from keras_dp.ledger import Opening, PrivacyLedger, Verdict, VerdictRecord
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Judgement:
-    """A verdict, and the epsilon that the ledger certifies for the same.
+    """A verdict, with the epsilon that the ledger certifies.
 
     Attributes:
-        record: The verdict as it stands in the ledger.
-        certified: The claim of the ledger at the seal of which the verdict
-            speaks: for the same runs, the same delta and the same relation.
+        record: The verdict in the ledger.
+        certified: The claim of the ledger for the rows before the seal of the
+            verdict. It has the runs, the delta, the adjacency relation and the
+            group size of the verdict.
     """
 
     record: VerdictRecord
@@ -26,7 +27,7 @@ class Judgement:
 
     @property
     def is_contradiction(self) -> bool:
-        """Whether the audit found more than the ledger certifies."""
+        """Whether the lower bound or the p-value contradicts the ledger."""
         verdict = self.record.verdict
         return verdict.rejects_claim or (
             self.certified.is_bound and verdict.epsilon > self.certified.epsilon
@@ -34,7 +35,7 @@ class Judgement:
 
     @property
     def sentence(self) -> str:
-        """Both bounds as one line; the lower one is rounded down."""
+        """Both bounds in one line. The lower bound is rounded down."""
         verdict = self.record.verdict
         text = (
             f"Audit in row {self.record.number}: epsilon >= "
@@ -54,12 +55,13 @@ class Judgement:
 
     @property
     def warning(self) -> str:
-        """The sentence, and what a contradiction may mean."""
+        """The sentence, with the possible reasons of a contradiction."""
         often = 1 / (1 - self.record.verdict.confidence)
         return (
-            f"{self.sentence}: the training released more than is recorded, or "
-            "an assumption of the audit fails, or it is the one of "
-            f"{often:.3g} correct trainings for which such an audit is wrong."
+            f"{self.sentence}. Either the training released more than the "
+            "ledger records, or an assumption of the audit fails, or the audit "
+            "is wrong by chance, as in at most one of "
+            f"{often:.3g} correct trainings."
         )
 
 
@@ -77,26 +79,27 @@ def write_verdict(
     group_size: int = 1,
     opening: Opening | None = None,
 ) -> Judgement:
-    """Writes what an audit found, and compares it with the ledger.
+    """Writes the result of an audit into a ledger, and compares both.
 
-    The ledger is sealed first: the verdict speaks of the rows before the seal.
-    It costs nothing, and stands in the chain of hashes for ever. `keras-dp
-    report` shows it beside epsilon, and fails if the two contradict.
+    The ledger is sealed first, and the verdict is about the rows before the
+    seal. A verdict has no privacy loss. It remains in the chain of hashes.
+    `keras-dp report` shows it beside epsilon, and fails if they contradict.
 
     Args:
-        ledger: It has all rounds whose releases the scores come from.
-        bound: An estimator's, or one of another test that names its
+        ledger: The ledger with all rounds whose releases the scores depend on.
+        bound: The bound of an estimator, or of another test that names its
             assumptions.
-        p_value: As `p_value_of_claim` returns it, if the claim was tested. A
-            second test is a second chance of a false alarm.
-        runs: The numbers of the runs whose releases were looked at; by default
-            all rounds.
-        group_size: How many records one canary is, >= 1.
-        opening: Which canaries were put in, if the ledger has a commitment.
+        p_value: The result of `p_value_of_claim`, if the claim was tested. Each
+            further test can raise a further false alarm.
+        runs: The numbers of the runs whose releases were audited. By default,
+            the audit is about all rounds.
+        group_size: The number of records in one canary, >= 1.
+        opening: The coins of the canaries, if the ledger has a commitment.
 
     Raises:
-        LedgerWriteError: The verdict is not written.
-        ValueError: The ledger has no such run or commitment.
+        LedgerWriteError: The verdict was not written.
+        ValueError: The ledger has no such run, or the opening does not fit a
+            commitment of the ledger.
 
     >>> from keras_dp.auditing import OneRun, Scores
     >>> from keras_dp.ledger import FullDataset, GaussianSum
@@ -129,7 +132,7 @@ def write_verdict(
 
 
 def judgements(ledger: PrivacyLedger) -> tuple[Judgement, ...]:
-    """Returns all verdicts of a ledger, each beside what is certified."""
+    """Returns all verdicts of a ledger, each with the certified epsilon."""
     return tuple(_judged(ledger, record) for record in ledger.verdicts)
 
 

@@ -253,7 +253,7 @@ class TestAJudgement:
         above = write_verdict(ledger, bound(certified * 1.0001))
         assert above.is_contradiction
         assert "THIS CONTRADICTS THE LEDGER" in above.sentence
-        assert "the one of 20 correct trainings" in above.warning
+        assert "at most one of 20 correct trainings" in above.warning
 
     def test_contradicts_at_a_small_p_value(self, ledger) -> None:
         def is_contradiction(p_value):

@@ -1,1 +1,1 @@
-"""Canaries: records that a coin puts into a training or leaves out."""
+"""Canaries: records that a coin inserts into a training or leaves out."""

@@ -1,4 +1,4 @@
-"""The coins of canaries, fixed before a training and opened after it."""
+"""The coins of canaries, committed before a training and opened after it."""
 
 import dataclasses
 import secrets
@@ -18,15 +18,16 @@ Coins = npt.NDArray[np.bool_]
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class FairCoins:
-    """Independent fair coins of the operating system's generator.
+    """Independent fair coins from the operating system's generator.
 
-    They are secret until the scores are computed: who knows them can make a
-    training look as private as they like. The salt is too, or the coins of a
-    few canaries could be found by trying.
+    Keep the coins secret until the scores are computed: someone who knows them
+    can make a training look more private than it is. Keep the salt secret too.
+    Without it, the coins of a few canaries can be found by trial.
 
     Attributes:
-        values: True for each canary that is put in, shape `[canaries]`.
-        salt: 256 random bits, in hex.
+        values: Booleans of shape `[canaries]`. True is for a canary that takes
+            part.
+        salt: Random text. `draw` makes 256 bits, in hex.
 
     >>> coins = FairCoins.draw(1000)
     >>> coins
@@ -39,12 +40,13 @@ class FairCoins:
     salt: str
 
     def __init__(self, values: npt.ArrayLike, salt: str) -> None:
-        """Takes coins that were drawn; `draw` draws others."""
+        """Takes coins that were drawn before. `draw` draws new ones."""
         found = np.array(values)
         if found.ndim != 1 or found.dtype != np.bool_ or not found.size:
             raise ValueError(
                 "`values` must be one boolean for each canary, at least one. "
-                f"Received: shape={found.shape!r}, dtype={found.dtype!s}."
+                f"Received: shape={found.shape!r}, dtype={found.dtype!s}. Use "
+                "FairCoins.draw(count)."
             )
         _check.non_empty_text(salt=salt)
         found.flags.writeable = False
@@ -64,20 +66,20 @@ class FairCoins:
         return cls(values, secrets.token_hex(_SALT_BYTES))
 
     def commitment(self, content: str, note: str = "") -> Commitment:
-        """Returns what a ledger holds before the training.
+        """Returns the commitment that a ledger holds before the training.
 
         Args:
-            content: SHA-256 of the canaries, in hex.
-            note: Free text. Nothing secret.
+            content: The SHA-256 of the canaries, in hex.
+            note: Free text, which becomes public.
         """
         digest = digest_of(self.salt, self._bits, content)
         return Commitment(digest, self.values.size, note)
 
     def opening(self, row: int, content: str) -> Opening:
-        """Returns what a verdict holds after the training.
+        """Returns the opening that a verdict holds after the training.
 
         Args:
-            row: The row of the commitment.
+            row: The number of the row of the commitment.
             content: As in `commitment`.
         """
         return Opening(row, self.salt, self._bits, content)

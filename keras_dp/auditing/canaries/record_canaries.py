@@ -1,4 +1,4 @@
-"""Records that are put among the records of a training, or left out."""
+"""Canaries that are records, inserted into the data of a training."""
 
 import dataclasses
 import hashlib
@@ -19,19 +19,19 @@ from keras_dp.ledger.canonical import canonical
 class RecordCanaries:
     """Records that are made for an audit, each with a coin of its own.
 
-    The unit is one record, and the relation of the scores
-    `add_or_remove_one`. It hides nothing if the rest of the training follows
-    from the number of records: fix the sampling probability and the
-    denominator before, by the records without canaries and half of the
-    canaries.
+    The unit is one record, and the adjacency relation of the scores is
+    `add_or_remove_one`. The settings of the training must not depend on the
+    coins, and so not on the number of records with canaries. Fix the sampling
+    probability and the denominator before, from the number of records plus half
+    the number of canaries.
 
-    Canaries are not private, and nothing about them may be: make them of noise
-    or of public records.
+    The audit does not keep canaries private. Make them of noise or of public
+    records.
 
     Attributes:
         records: A nest of arrays, such as `(x, y)`, of shapes
             `[canaries, ...]`.
-        coins: One for each canary; by default drawn anew.
+        coins: One coin for each canary. By default, new coins are drawn.
 
     >>> x, y = np.zeros([100, 4], np.float32), np.zeros([100], np.int32)
     >>> canaries = RecordCanaries(random_labels(np.ones([8, 4]), classes=2))
@@ -54,21 +54,22 @@ class RecordCanaries:
             raise ValueError(
                 "`records` must be arrays of numbers with one row for each "
                 "canary. Received: "
-                f"{[(leaf.shape, str(leaf.dtype)) for leaf in leaves]!r}."
+                f"{[(leaf.shape, str(leaf.dtype)) for leaf in leaves]!r}. Give "
+                "arrays of equal length, at least 1."
             )
         (size,) = sizes
         found = FairCoins.draw(size) if coins is None else coins
         if len(found) != size:
             raise ValueError(
                 f"`coins` must be one for each of {size} canaries. Received: "
-                f"{len(found)}."
+                f"{len(found)} coins. Draw them with FairCoins.draw({size})."
             )
         object.__setattr__(self, "records", _nests.join(records, iter(leaves)))
         object.__setattr__(self, "coins", found)
 
     @property
     def content(self) -> str:
-        """SHA-256 over the kinds, the shapes and the values, in hex."""
+        """The SHA-256 of the dtypes, the shapes and the values, in hex."""
         digest = hashlib.sha256()
         for leaf in _nests.leaves(self.records):
             values = np.ascontiguousarray(leaf)
@@ -78,33 +79,33 @@ class RecordCanaries:
         return digest.hexdigest()
 
     def commit(self, ledger: PrivacyLedger, note: str = "") -> CommitmentRecord:
-        """Fixes canaries and coins in a ledger, before the training.
+        """Writes a commitment to canaries and coins, before the training.
 
         Args:
-            ledger: The one of the training.
-            note: Free text. Nothing secret.
+            ledger: The ledger of the training.
+            note: Free text, which becomes public.
 
         Raises:
-            LedgerWriteError: It is not written. Do not train.
+            LedgerWriteError: The commitment was not written. Do not train.
         """
         return ledger.write_commitment(
             self.coins.commitment(self.content, note)
         )
 
     def opening(self, commitment: CommitmentRecord) -> Opening:
-        """Opens a commitment after the training, for `write_verdict`."""
+        """Returns the opening of a commitment, for `write_verdict`."""
         return self.coins.opening(commitment.number, self.content)
 
     def insert(self, records: Any) -> Any:
-        """Returns the records of a training and the canaries that are in.
+        """Returns the records of a training, with the canaries that take part.
 
         Args:
             records: Arrays in the same nest as the canaries, of shapes
                 `[records, ...]`.
 
         Returns:
-            The same nest, of shapes `[records + canaries that are in, ...]`.
-            Its size tells how many coins are 1.
+            The same nest, of shapes `[records + inserted canaries, ...]`. Its
+            size reveals how many canaries take part.
         """
         own = _nests.split(
             self.records,
@@ -125,11 +126,12 @@ class RecordCanaries:
         return _nests.join(self.records, iter(joined))
 
     def scores(self, values: npt.ArrayLike) -> Scores:
-        """Returns the scores of the canaries, divided by their coins.
+        """Returns the scores of the canaries, separated by their coins.
 
         Args:
-            values: For each canary how much it looks trained on, such as minus
-                its loss, shape `[canaries]`.
+            values: A number for each canary, shape `[canaries]`. It is higher
+                the more likely the canary was trained on: minus its loss, for
+                example.
         """
         return Scores.from_coins(values, self.coins.values)
 
@@ -140,12 +142,13 @@ def random_labels(
     classes: int,
     seed: int | None = None,
 ) -> tuple[Any, Any]:
-    """Returns inputs with labels that say nothing about them.
+    """Returns inputs with random labels, independent of the inputs.
 
     Args:
-        x: Inputs of noise, or public ones, shape `[canaries, ...]`.
-        classes: >= 2.
-        seed: Draws the labels; by default from the operating system.
+        x: Inputs of noise or of public records, shape `[canaries, ...]`.
+        classes: The number of labels, >= 2.
+        seed: The seed of the labels. By default, the operating system chooses
+            it.
 
     Returns:
         `(x, y)`, where `y` is int32 of shape `[canaries]`.
@@ -163,16 +166,18 @@ def mislabelled(
     classes: int,
     seed: int | None = None,
 ) -> tuple[Any, Any]:
-    """Returns records with another label than their own.
+    """Returns records with wrong labels.
 
     Args:
         x: Public inputs, shape `[canaries, ...]`.
-        y: Their labels, integers in `[0, classes)`, shape `[canaries]`.
-        classes: >= 2.
-        seed: Draws the labels; by default from the operating system.
+        y: The right labels, integers in `[0, classes)`, shape `[canaries]`.
+        classes: The number of labels, >= 2.
+        seed: The seed of the new labels. By default, the operating system
+            chooses it.
 
     Returns:
-        `(x, y)`, where each label is one of the others, all equally likely.
+        `(x, y)`, where each label is drawn from the wrong ones, all equally
+        likely.
 
     >>> _, y = mislabelled(np.zeros([3, 2]), [0, 1, 1], classes=2)
     >>> y.tolist()
@@ -185,7 +190,8 @@ def mislabelled(
     ):
         raise ValueError(
             f"`y` must be integers in [0, {classes}). Received: "
-            f"dtype={labels.dtype!s}."
+            f"dtype={labels.dtype!s}. Convert the labels to integers, and "
+            "number them from 0."
         )
     moved = labels + 1 + Draws(seed).integers(classes - 1, labels.shape)
     return np.asarray(x), (moved % classes).astype(labels.dtype)

@@ -1,1 +1,1 @@
-"""Estimators: scores of canaries become lower bounds on epsilon."""
+"""Estimators of lower bounds on epsilon from the scores of canaries."""

@@ -1,4 +1,4 @@
-"""The rates of one decision in many trainings, each with its interval."""
+"""Bounds epsilon by the rates of a threshold, with binomial intervals."""
 
 import dataclasses
 import math
@@ -12,8 +12,8 @@ from keras_dp.auditing.scores import Scores
 
 _ASSUMPTIONS = (
     "the scores are independent: each is of a training of its own, or of a "
-    "canary that no other one influences",
-    "the inside scores have one distribution, and so have the outside ones",
+    "canary that no other canary influences",
+    "all inside scores have one distribution, and all outside scores have one",
 )
 
 
@@ -21,20 +21,21 @@ _ASSUMPTIONS = (
 class ClopperPearson:
     """Bounds the rates of a threshold, with exact binomial intervals.
 
-    A decision that has `p` true positives and `q` false ones refutes every
-    `epsilon < log((p - delta) / q)`. It is for many trainings with one canary
-    each. Scores of many canaries in one training share its noise; the bound
-    then holds only if they are independent nevertheless, as are projections of
-    one noise on orthogonal directions.
+    A decision with the true positive rate `p` and the false positive rate `q`
+    refutes every `epsilon < log((p - delta) / q)`. Use it for many trainings
+    with one canary each. The scores of several canaries in one training depend
+    on the same noise. The bound then holds only if they are independent all the
+    same, as projections of Gaussian noise on orthogonal directions are.
 
     The thresholds are the 1st, 2nd, 4th, 8th, ... highest outside scores, and
-    the lowest inside ones. The rate of outside scores above the k-th highest
-    has the distribution Beta(k, outside - k + 1) or lies below it, and the
-    inside scores know nothing of it. So no score chooses the threshold that it
-    is counted by. The error probability is divided by the number of intervals.
+    the lowest inside scores of the same ranks. The probability that an outside
+    score is above the k-th highest one has the distribution
+    Beta(k, outside - k + 1) or a smaller value. The inside scores are
+    independent of this threshold. The error probability is divided by the
+    number of intervals.
 
     Source: Jagielski, Ullman, Oprea (2020), arXiv:2006.07709v1; Clopper and
-    Pearson (1934), Biometrika 26. We differ in the thresholds.
+    Pearson (1934), Biometrika 26. Our thresholds differ from theirs.
 
     >>> scores = Scores(np.arange(900.0, 1900.0), np.arange(0.0, 1000.0))
     >>> found = ClopperPearson().epsilon(scores, delta=1e-5)
@@ -48,7 +49,7 @@ class ClopperPearson:
         """Returns the largest bound of all thresholds, in both directions.
 
         Args:
-            scores: One for each canary.
+            scores: The scores of all canaries.
             delta: In [0, 1).
             confidence: In (0, 1).
         """
@@ -82,7 +83,7 @@ def _ranks(size: int) -> list[int]:
 def _refuted(
     false: Array, true: Array, rank: int, delta: float, error: float
 ) -> tuple[float, float]:
-    """Returns the epsilon that the rates of a threshold refute, and it."""
+    """Returns the epsilon that a threshold refutes, and the threshold."""
     threshold = float(np.sort(false)[-rank])
     hits = int(np.count_nonzero(true > threshold))
     if not hits:

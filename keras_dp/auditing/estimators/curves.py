@@ -1,4 +1,4 @@
-"""Trade-off curves that too many right guesses refute."""
+"""Tests whether a number of right guesses refutes a trade-off curve."""
 
 import math
 from collections.abc import Callable
@@ -9,8 +9,8 @@ from scipy import special
 from keras_dp.accountants.attacks.trade_off import TradeOff
 from keras_dp.auditing.estimators.guesses import Guesses
 
-# From the true positives of an attack to the least false ones it has, or to
-# less than these.
+# Maps the true positive rate of an attack to a lower bound on its false
+# positive rate.
 Inverse = Callable[[float], float]
 
 # More than the rounding of all steps of the recursion.
@@ -18,7 +18,7 @@ _ROUNDING = 1e-9
 
 
 def refutes(found: Guesses, least_false: Inverse, chance: float) -> bool:
-    """Returns whether so many right guesses are rarer than `chance`.
+    """Returns whether that many right guesses are rarer than `chance`.
 
     Let `p_i` be the probability of `i` right guesses of `r`, with `m`
     canaries. Turning a coin turns a right guess of it into a wrong one, and
@@ -67,7 +67,7 @@ def of_gaussian(mu: float) -> Inverse:
 
 
 def of_lines(curve: TradeOff) -> Inverse:
-    """Returns the curve below all lines of a trade-off."""
+    """Returns the lower bound that the lines of a trade-off curve give."""
     deltas = np.array(curve.deltas)
     falls = np.exp(-np.array(curve.epsilons))
     lines = np.flatnonzero(falls)
@@ -82,7 +82,7 @@ def of_lines(curve: TradeOff) -> Inverse:
 
 
 def of_pair(epsilon: float, delta: float) -> Inverse:
-    """Returns the curve of everything that is (epsilon, delta)-private."""
+    """Returns the curve of all (epsilon, delta)-private mechanisms."""
     fall, rise = math.exp(-epsilon), math.exp(epsilon)
 
     def least_false(true: float) -> float:

@@ -1,4 +1,4 @@
-"""Scores as normal variables: two means that are some stddevs apart."""
+"""Bounds epsilon by the distance of the means of normal scores."""
 
 import dataclasses
 import math
@@ -24,20 +24,20 @@ _ROUND_DOWN = 1e-9
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GaussianModel:
-    """Measures how far apart the means of the scores are, in stddevs.
+    """Bounds the distance between the means of normal scores.
 
-    If the scores are normal with one variance, whoever sees a score faces one
-    Gaussian release of sensitivity `mu`, the distance of the means in stddevs;
-    the training is no more private than that. The lower bound on `mu` is exact
-    for normal scores (noncentral t). It needs few canaries, and believes the
-    normal distribution far beyond where there are any: at delta = 1e-5 the
-    result depends on tails that no thousand scores show.
+    Suppose that the scores are normal with one variance. Then a score is one
+    Gaussian release of sensitivity `mu`, the distance between the means in
+    standard deviations, and the training is no more private than that. The
+    lower bound on `mu` is exact for normal scores (noncentral t). It needs few
+    canaries, but extrapolates: at delta = 1e-5 the result depends on tails of
+    the normal distribution that a thousand scores do not show.
 
-    Projections of a noised sum of gradients on canaries' directions are nearly
-    such scores. Losses are not.
+    Projections of a noised sum of gradients on the directions of canaries are
+    nearly normal. Losses are not.
 
     Source: Andrew, Kairouz, Oh, Oprea, McMahan, Suriyakumar (2023),
-    arXiv:2302.03098v5, of which this is the white-box form with a confidence;
+    arXiv:2302.03098v5, in its white-box form, to which we add a confidence;
     Johnson and Welch (1940), Biometrika 31, for the noncentral t.
 
     >>> inside = stats.norm.ppf(np.linspace(0.001, 0.999, 1000), loc=1)
@@ -53,7 +53,7 @@ class GaussianModel:
         """Returns the epsilon of a lower bound on the distance of the means.
 
         Args:
-            scores: One for each canary.
+            scores: The scores of all canaries.
             delta: In (0, 1).
             confidence: In (0, 1).
         """
@@ -84,12 +84,13 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
     Args:
         mu: The sensitivity in noise stddevs, >= 0.
-        delta: In (0, 1). At 0 there is none.
+        delta: In (0, 1). At 0, no epsilon is finite.
     """
     if delta == 0:
         raise ValueError(
-            "`delta` must be > 0: a Gaussian release has no epsilon at 0. "
-            f"Received: delta={delta!r}."
+            "`delta` must be > 0, because a Gaussian release has no finite "
+            f"epsilon at 0. Received: delta={delta!r}. Choose the delta of the "
+            "ledger's claim."
         )
     if mu == 0:
         return 0.0
@@ -98,7 +99,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def _distance(scores: Scores) -> float:
-    """Returns the distance of the means in stddevs, `nan` without any."""
+    """Returns the distance of the means in stddevs; `nan` if those are 0."""
     inside, outside = scores.inside, scores.outside
     squares = np.sum((inside - inside.mean()) ** 2)
     squares += np.sum((outside - outside.mean()) ** 2)
@@ -111,7 +112,7 @@ def _distance(scores: Scores) -> float:
 def _least_distance(
     distance: float, sizes: tuple[int, int], error: float
 ) -> float:
-    """Returns the distance of which a larger one is an error that rare."""
+    """Returns a lower bound on the distance, wrong with chance `error`."""
     freedom = sizes[0] + sizes[1] - 2
     root = math.sqrt(sizes[0] * sizes[1] / (sizes[0] + sizes[1]))
     return largest_refuted(

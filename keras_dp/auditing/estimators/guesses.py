@@ -1,4 +1,4 @@
-"""Guesses of the coins of canaries, from their scores."""
+"""Guesses of the coins of canaries from their scores."""
 
 import math
 from typing import NamedTuple
@@ -15,19 +15,20 @@ from keras_dp.auditing.scores import Scores
 _GUESSES = 4.0
 
 FAIR_COINS = (
-    "a fair coin of its own put each canary in or left it out, before the "
-    "training, and the scores do not depend on it but through the training"
+    "an independent fair coin decided before the training whether each canary "
+    "takes part, and the scores depend on it only through the training"
 )
 FIXED_GUESSES = "the number of guesses was fixed before the scores were seen"
 
 
 class Guesses(NamedTuple):
-    """How often the guesses of some coins were right.
+    """The numbers of guesses of coins, and of right guesses.
 
     Attributes:
         canaries: The number of canaries.
-        guesses: How many coins were guessed.
-        correct: How many guesses were right; at equal scores at least as many.
+        guesses: The number of coins that were guessed.
+        correct: The number of right guesses. If scores are equal, it is the
+            least number that any order of them gives.
     """
 
     canaries: int
@@ -44,13 +45,14 @@ class Guesses(NamedTuple):
 def guesses_of(scores: Scores, number: int | None) -> Guesses:
     """Guesses "in" for the highest scores, and "out" for the lowest.
 
-    At equal scores the wrong guesses are counted first, so that what is
-    counted does not exceed what any rule for ties would.
+    At equal scores, wrong guesses are counted first. So the number of right
+    guesses is not larger than with any other order of equal scores.
 
     Args:
-        scores: One for each canary.
-        number: How many to guess, half of them "in"; by default four times
-            the root of the number of canaries. At most all of them.
+        scores: The scores of all canaries.
+        number: The number of coins to guess, half of them "in". By default,
+            four times the square root of the number of canaries. It is reduced
+            to the number of canaries.
     """
     canaries = len(scores)
     if number is None:
@@ -63,7 +65,7 @@ def guesses_of(scores: Scores, number: int | None) -> Guesses:
 
 
 def check_guesses(guesses: int | None) -> None:
-    """Raises unless the number of guesses is one, or left to the default."""
+    """Raises unless the number of guesses is an integer >= 1 or None."""
     if guesses is not None:
         _check.integer_at_least(1, guesses=guesses)
 

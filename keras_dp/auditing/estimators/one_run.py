@@ -1,4 +1,4 @@
-"""Many canaries in one training, which may be any private one."""
+"""Bounds epsilon by many canaries in one training of any kind."""
 
 import dataclasses
 
@@ -21,24 +21,23 @@ from keras_dp.auditing.scores import Scores
 class OneRun:
     """Guesses the coins of many canaries from one training.
 
-    An `(epsilon, delta)`-private training leaves each guess right with the
-    odds `e^epsilon` at most, but for delta. More right guesses than that
-    refute epsilon. Nothing is assumed of how canaries influence each other. So
-    the bound allows for the worst way: it stays below the true epsilon,
-    however many canaries there are, where a training hides each of them in
-    noise of its own.
+    In an `(epsilon, delta)`-private training, the odds of a right guess are at
+    most `e^epsilon`, apart from delta. More right guesses refute epsilon. The
+    test does not assume how canaries influence each other, and so allows for
+    the worst case. If a training hides each canary in independent noise, the
+    bound stays below the true epsilon, however many canaries there are.
 
     Attributes:
-        guesses: How many coins to guess, half of them "in". By default four
-            times the root of the number of canaries, and never more than
-            there are canaries. It must be fixed before the scores are seen.
+        guesses: The number of coins to guess, half of them "in". By default,
+            four times the square root of the number of canaries. It is reduced
+            to the number of canaries. Fix it before the scores are seen.
 
     Source: Steinke, Nasr, Jagielski (2023), arXiv:2305.08846v1, for the audit.
-    We differ in the test, which is that of Mahloujifar, Melis, Chaudhuri
-    (2024), arXiv:2410.22235v1, against the curve of all
+    The test is that of Mahloujifar, Melis, Chaudhuri (2024),
+    arXiv:2410.22235v1, for the trade-off curve of all
     (epsilon, delta)-private trainings. It refutes nearly as much, and more
-    where delta counts. It holds for every number of right guesses; for few of
-    them there are mechanisms that exceed the published formula.
+    where delta matters. It holds for every number of right guesses. For few
+    right guesses, some mechanisms exceed the formula of the first paper.
 
     >>> import numpy as np
     >>> scores = Scores(np.linspace(3, 5, 500), np.linspace(0, 3.2, 500))
@@ -58,7 +57,7 @@ class OneRun:
         """Returns the largest epsilon that the guesses refute.
 
         Args:
-            scores: One for each canary with a fair coin.
+            scores: The scores of canaries with fair coins.
             delta: In [0, 1).
             confidence: In (0, 1).
         """

@@ -1,4 +1,4 @@
-"""Many canaries in one training, whose trade-off curve is Gaussian."""
+"""Bounds epsilon by many canaries in one training with a Gaussian curve."""
 
 import dataclasses
 
@@ -18,8 +18,8 @@ from keras_dp.auditing.lower_bound import (
 from keras_dp.auditing.scores import Scores
 
 _GAUSSIAN = (
-    "the trade-off curve of the training is that of one Gaussian release, as "
-    "it nearly is after many rounds"
+    "the trade-off curve of the training is that of one Gaussian release, "
+    "which is nearly so after many rounds"
 )
 
 
@@ -27,11 +27,12 @@ _GAUSSIAN = (
 class OneRunFDP:
     """Guesses the coins of many canaries, and compares with a Gaussian curve.
 
-    The largest `mu` is found such that the guesses refute the trade-off curve
-    of a Gaussian release of sensitivity `mu`, in noise stddevs. Its epsilon is
-    the bound. A training with another curve may have a smaller epsilon at this
-    delta, although no small `mu` bounds it: hence the assumption.
-    `p_value_of_claim` does without.
+    The bound is the epsilon of the largest `mu` that the guesses refute. They
+    refute `mu` if they contradict the trade-off curve of a Gaussian release
+    with a sensitivity of `mu` noise standard deviations. The estimator assumes
+    such a curve. A training with another curve can have a smaller epsilon at
+    this delta than the refuted `mu`. `p_value_of_claim` needs no such
+    assumption.
 
     Attributes:
         guesses: As in `OneRun`.
@@ -55,7 +56,7 @@ class OneRunFDP:
         """Returns the epsilon of the largest `mu` that the guesses refute.
 
         Args:
-            scores: One for each canary with a fair coin.
+            scores: The scores of canaries with fair coins.
             delta: In (0, 1).
             confidence: In (0, 1).
         """

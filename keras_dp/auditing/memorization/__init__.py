@@ -1,1 +1,1 @@
-"""Checks for memorization on noise, which costs no privacy."""
+"""Checks for memorization of noise, which have no privacy loss."""

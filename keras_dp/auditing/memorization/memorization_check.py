@@ -1,4 +1,4 @@
-"""The exact test of how many random labels a model knows."""
+"""An exact test of the number of random labels that a model predicts."""
 
 import dataclasses
 
@@ -9,26 +9,27 @@ from keras_dp import _check
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MemorizationCheck:
-    """How many of some random labels a trained model says right.
+    """Tests how many random labels a trained model predicts.
 
-    A model that does not depend on the labels says each of them right with
-    probability `1 / classes`, independently, because the labels are. So the
-    number is binomial and the test is exact.
+    A model that does not depend on the labels predicts each of them with
+    probability `1 / classes`, independently, because the labels are
+    independent. So the number of right predictions is binomial, and the test is
+    exact.
 
-    To pass says nothing about epsilon. The check finds that a model has learned
-    what it must not; it does not find that a stronger attack would fail, or
-    that another model has not. van der Veen et al. state that it passes at
-    epsilon 20, for a training whose epsilon is 421.
+    A model that passes may have any epsilon. The check can find memorization,
+    but a stronger attack, or another model of the same training, may find more.
+    In van der Veen et al. a training passes whose published epsilon is 20, but
+    whose epsilon is 421.
 
     Attributes:
-        correct: Labels that were said right.
-        labels: How many labels there are.
-        classes: How many kinds of labels, all equally likely.
-        false_alarm: The chance that a model which does not depend on the
-            labels is said to memorize, in (0, 1).
+        correct: The number of right predictions.
+        labels: The number of labels.
+        classes: The number of different labels, all equally likely.
+        false_alarm: An upper bound on the probability that `memorizes` is true
+            for a model that does not depend on the labels, in (0, 1].
 
     Source: van der Veen, Seggers, Bloem, Patrini (2018), arXiv:1812.02890v1,
-    Section 2.1. They compare accuracies; we differ in testing.
+    Section 2.1. They compare accuracies. We test a hypothesis.
 
     >>> MemorizationCheck(correct=112, labels=1000, classes=10).memorizes
     False
@@ -48,13 +49,14 @@ class MemorizationCheck:
         _check.probability(false_alarm=self.false_alarm)
         if self.correct > self.labels:
             raise ValueError(
-                f"`correct` must be at most labels={self.labels}. Received: "
-                f"correct={self.correct!r}."
+                "`correct` must be at most `labels`. Received: correct="
+                f"{self.correct!r}, labels={self.labels!r}. Count each label "
+                "once."
             )
 
     @property
     def p_value(self) -> float:
-        """The chance of so many right labels without memory, or of more."""
+        """The probability of at least `correct` right ones without memory."""
         found = stats.binomtest(
             self.correct, self.labels, 1 / self.classes, "greater"
         )
@@ -62,5 +64,5 @@ class MemorizationCheck:
 
     @property
     def memorizes(self) -> bool:
-        """Whether so many right labels are rarer than `false_alarm`."""
+        """Whether the p-value is below `false_alarm`."""
         return self.p_value < self.false_alarm

@@ -1,4 +1,4 @@
-"""Noise with random labels: memory is all that can say them right."""
+"""Images of noise with random labels, which a model can only memorize."""
 
 import dataclasses
 from typing import Any
@@ -15,16 +15,17 @@ from keras_dp.auditing.memorization.memorization_check import (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NoiseRecords:
-    """Images of noise, each with a label that says nothing about it.
+    """Images of noise with random labels, independent of the images.
 
-    Train a model on `data`, as privately as the real one, and ask it for the
-    labels of the same images. The data are public, so that this costs nothing.
+    Train a model on `data` with the privacy of the real training, and predict
+    the labels of the same images. The data are public, so that this training
+    has no privacy loss.
 
     Attributes:
-        count: The number of records.
+        count: The number of records, >= 1.
         shape: The shape of one image.
-        classes: How many labels there are, all equally likely.
-        seed: Draws images and labels.
+        classes: The number of different labels, all equally likely, >= 2.
+        seed: The seed of images and labels, >= 0.
 
     Source: Zhang, Bengio, Hardt, Recht, Vinyals (2017), arXiv:1611.03530v2;
     van der Veen, Seggers, Bloem, Patrini (2018), arXiv:1812.02890v1.
@@ -49,7 +50,7 @@ class NoiseRecords:
 
     @property
     def data(self) -> tuple[Any, Any]:
-        """Images in [0, 1), float32, and labels, int32."""
+        """The images, float32 in [0, 1), and the labels, int32."""
         draws = Draws(self.seed)
         images = draws.images((self.count, *self.shape))
         labels = draws.integers(self.classes, (self.count,))
@@ -58,11 +59,11 @@ class NoiseRecords:
     def check(
         self, predictions: npt.ArrayLike, *, false_alarm: float = 0.01
     ) -> MemorizationCheck:
-        """Tests whether a model knows the labels.
+        """Tests whether a model has memorized labels.
 
         Args:
-            predictions: The label that the model gives each image of `data`,
-                shape `[count]`.
+            predictions: The label that the model predicts for each image of
+                `data`, shape `[count]`.
             false_alarm: As in `MemorizationCheck`.
         """
         return checked(predictions, self.data[1], self.classes, false_alarm)
@@ -74,12 +75,13 @@ def checked(
     classes: int,
     false_alarm: float,
 ) -> MemorizationCheck:
-    """Counts the predictions that are right."""
+    """Counts the right predictions."""
     said = np.asarray(predictions)
     if said.shape != labels.shape:
         raise ValueError(
             "`predictions` must be one label for each of "
-            f"{labels.size} images. Received: shape={said.shape!r}."
+            f"{labels.size} images. Received: shape={said.shape!r}. Give the "
+            "class of the largest output of each image."
         )
     correct = int(np.count_nonzero(said == labels))
     return MemorizationCheck(correct, labels.size, classes, false_alarm)

@@ -1,4 +1,4 @@
-"""Patterns that one user has alone, or that many users share."""
+"""Images with patterns that one user has, or that many users share."""
 
 import dataclasses
 from typing import Any, Literal, NamedTuple
@@ -15,13 +15,14 @@ from keras_dp.auditing.memorization.noise_records import checked
 
 
 class UserRecords(NamedTuple):
-    """Records of users, and images that ask what was learned.
+    """Records of users, and probes for a trained model.
 
     Attributes:
         x: Images in [0, 1], float32, shape `[users * records_per_user, ...]`.
-        y: Their labels, int32.
-        user_ids: Whose they are.
-        probes: Fresh noise with each of the patterns, shape `[patterns, ...]`.
+        y: The labels of the images, int32.
+        user_ids: The user of each image.
+        probes: One image for each pattern, with new noise around the pattern,
+            shape `[patterns, ...]`.
         labels: The labels of the patterns, int32, shape `[patterns]`.
     """
 
@@ -36,27 +37,28 @@ class UserRecords(NamedTuple):
 class UserPatterns:
     """Images of noise with patterns in them, whose labels can be learned.
 
-    All records of a user have one random label. A pattern is a patch in the
-    upper left quarter of an image, and images with it have the label of the
-    pattern. If a pattern is "centralized", all of its images belong to one
-    user: a model that protects users must not learn it. If it is
-    "distributed", they are spread over the users: a model may learn it, and
-    should. Train on `data`, and ask the model for the labels of the probes.
+    A pattern is a patch in the upper left quarter of an image. Each pattern and
+    each user has a random label. An image with a pattern has the label of the
+    pattern, and any other image has the label of its user. If patterns are
+    "centralized", all images with a pattern belong to one user. A model that
+    protects users must not learn its label. If patterns are "distributed",
+    their images are spread at random over the users, and a good model learns
+    their labels. Train on `data`, and predict the labels of the probes.
 
     Attributes:
         place: "centralized" or "distributed".
-        patterns: How many there are, each with a random label of its own. The
-            answers for one pattern are one coin, however many images show it.
-        users: At least as many as patterns.
-        records_per_user: How many images each user has. A pattern stands in
-            as many.
-        shape: Height and width of an image, each >= 2.
-        classes: How many labels there are, all equally likely.
-        seed: Draws everything.
+        patterns: The number of patterns, >= 1. Each has one random label and
+            counts once in the test, however many images show it.
+        users: The number of users, at least `patterns`.
+        records_per_user: The number of images of each user, >= 1. As many
+            images show each pattern.
+        shape: The height and the width of an image, each >= 2.
+        classes: The number of different labels, all equally likely, >= 2.
+        seed: The seed of all random numbers, >= 0.
 
     Source: van der Veen, Seggers, Bloem, Patrini (2018), arXiv:1812.02890v1,
-    Section 2.1. We differ in having many patterns with random labels, so that
-    the number of those that are learned can be tested.
+    Section 2.1. We use many patterns with random labels, so that the number of
+    learned labels can be tested.
 
     >>> patterns = UserPatterns("centralized", patterns=20, users=100)
     >>> records = patterns.data
@@ -85,7 +87,7 @@ class UserPatterns:
 
     @property
     def data(self) -> UserRecords:
-        """The records, drawn anew from the seed with each call."""
+        """The records. Each call draws the same ones from the seed."""
         draws = Draws(self.seed)
         count = self.users * self.records_per_user
         height, width = self.shape[0] // 2, self.shape[1] // 2
@@ -111,10 +113,10 @@ class UserPatterns:
     def check(
         self, predictions: npt.ArrayLike, *, false_alarm: float = 0.01
     ) -> MemorizationCheck:
-        """Tests whether a model knows the labels of the patterns.
+        """Tests whether a model has learned the labels of patterns.
 
         Args:
-            predictions: The label that the model gives each probe, shape
+            predictions: The label that the model predicts for each probe, shape
                 `[patterns]`.
             false_alarm: As in `MemorizationCheck`.
         """

@@ -1,4 +1,4 @@
-"""Does a round keep to what its ledger says? Asked of neighbouring samples."""
+"""Compares rounds on neighbouring samples with the ledger."""
 
 from keras_dp.auditing.replay.findings import CheckReport, Finding
 from keras_dp.auditing.replay.neighbouring_rounds import check

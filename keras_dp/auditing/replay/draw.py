@@ -1,4 +1,4 @@
-"""Do samples follow the law that their event states?"""
+"""Tests whether the samples of a sampler follow their sampling event."""
 
 import itertools
 from typing import Any
@@ -21,12 +21,12 @@ _MOST_ROUNDS = 400
 
 
 def departures(samples: Sampler) -> list[str]:
-    """Returns how the draws of a sampler depart from its event, in words.
+    """Returns descriptions of how samples depart from their sampling event.
 
-    No record is read.
+    The values of records are not read.
 
     Args:
-        samples: Draws as for a training.
+        samples: A sampler, which samples as for a training.
     """
     number = _DRAWS_OF_USERS if samples.unit == "user" else _DRAWS
     rounds = int(
@@ -77,7 +77,7 @@ def departures(samples: Sampler) -> list[str]:
 
 
 def _owners(samples: Sampler) -> Integers | None:
-    """Returns the unit of each record that is drawn from, if it is known."""
+    """Returns the unit of each record of the population, if it is known."""
     count = len(samples.positions)
     if isinstance(samples, UserBatches):
         return samples.users_of_records
@@ -91,11 +91,11 @@ def _owners(samples: Sampler) -> Integers | None:
 def _whole_units(
     samples: Sampler, owners: Integers, draws: list[Draw]
 ) -> list[str]:
-    """Compares the rows that make one record of the query with its unit.
+    """Compares the rows of one record of the query with its unit.
 
-    A user takes part with all records or with `records_per_user` of them, a
-    microbatch with all; nobody else's are among them, and nowhere else is
-    one of theirs.
+    A microbatch must take part with all its records, and a user with all or
+    with `records_per_user` of them. The rows must hold no record of another
+    unit, and no other rows may hold a record of this one.
     """
     layout = samples.microbatches
     if layout is None:
@@ -129,7 +129,7 @@ def _whole_units(
 
 
 def _poisson(sizes: Integers, units: int, probability: float) -> list[str]:
-    """Compares sizes of samples with those of independent coins."""
+    """Compares the sizes of samples with those of Poisson sampling."""
     found = []
     trials = units * len(sizes)
     total = int(sizes.sum())
@@ -154,13 +154,13 @@ def _poisson(sizes: Integers, units: int, probability: float) -> list[str]:
 def _shares(
     taken: list[Integers], units: int, share: float, *, exactly: bool = True
 ) -> list[str]:
-    """Compares how often each unit takes part with its chance.
+    """Compares how often each unit takes part with its probability.
 
     Args:
         taken: The units in each sample.
-        units: How many there are.
-        share: The chance of each to be in a sample.
-        exactly: Whether none may take part less often.
+        units: The number of units.
+        share: The probability that a unit is in a sample.
+        exactly: Whether units may not take part less often either.
     """
     rounds = len(taken)
     counts = np.bincount(np.concatenate(taken), minlength=units)
@@ -172,7 +172,7 @@ def _shares(
 
 
 def _passes(draws: list[Draw], most: int) -> list[str]:
-    """Counts in how many batches of one pass a record stands."""
+    """Counts the batches of one pass in which a record takes part."""
     passes: dict[Any, list[Any]] = {}
     for draw in draws:
         rows = draw.rows[draw.rows >= 0]

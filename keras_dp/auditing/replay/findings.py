@@ -1,4 +1,4 @@
-"""The result of a check, in words."""
+"""The result of `check`."""
 
 import dataclasses
 from typing import Literal
@@ -10,17 +10,18 @@ Question = Literal[
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
-    """One way in which a training does not keep to its ledger.
+    """One way in which a training departs from its ledger.
 
     Attributes:
-        question: The question that it answers: "refusal" (the library does
-            not train it), "sensitivity" (a record moves a sum by more than its
-            bound), "independence" (a record changes what others contribute),
-            "flow" (something follows the data past the queries), "noise",
-            "record" (the ledger says something else) or "draw" (of the
-            sampler).
-        where: The query, variable or metric.
-        message: The observation, and the remedy.
+        question: The question that was asked. "refusal": the library refuses to
+            train the model. "sensitivity": a record moves a sum by more than
+            its bound. "independence": a record changes the contributions of
+            others. "flow": data change something without a query. "noise": the
+            noise is not that of the ledger. "record": the ledger does not hold
+            the round that ran. "draw": samples are not those of the sampling
+            event.
+        where: The query, variable, metric or sampler.
+        message: The observation, often with a remedy.
     """
 
     question: Question
@@ -33,15 +34,17 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CheckReport:
-    """The result of `check`. It depends on the records that it was run on.
+    """The result of `check`. It depends on the records of the check.
 
     Attributes:
-        findings: Every way in which the ledger's promise is not kept.
-        exposed: Names of metrics that `fit` shows without noise, which no
-            ledger covers; see `private_metrics` of `PrivateModel.compile`.
-        measured: Measurements, a line each: how near each query came to
-            its bound, for instance.
-        not_measured: Things that the check could not look at, a line each.
+        findings: The departures from the ledger. Each question and place has at
+            most one.
+        exposed: The names of metrics that `fit` shows without noise. No ledger
+            covers them; see `private_metrics` of `PrivateModel.compile`.
+        measured: Measurements, one line each, such as the largest move of each
+            sum as a share of its bound.
+        not_measured: Quantities that the check could not measure, one line
+            each.
     """
 
     findings: tuple[Finding, ...]
@@ -51,7 +54,7 @@ class CheckReport:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing was found. That is no proof of privacy."""
+        """Whether there are no findings. This does not prove privacy."""
         return not self.findings
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Runs rounds on neighbouring samples, and compares them with the ledger."""
+"""Runs rounds on neighbouring samples and compares them with the ledger."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -27,54 +27,56 @@ from keras_dp.training import PrivateModel
 from keras_dp.training.data_adapter import DataAdapter, PhysicalStep
 from keras_dp.training.rehearsal import Observation, Rehearsal
 
-# Sums of single records add up to that of the sample, to float32's accuracy.
+# Sums over parts add up to the sum of the sample, to the accuracy of float32.
 _ADDITIVE = 1e-3
 
 
 def check(
     private_model: PrivateModel, batches: Any, *, records: int = 8
 ) -> CheckReport:
-    """Compares rounds on neighbouring samples with what a ledger says of them.
+    """Compares rounds on neighbouring samples with the ledger.
 
-    A round runs again and again from one state and one seed, each time with
-    another record in one place: as it is, of zeros, huge, with NaN, twice, or
-    not there. The step, the queries and the recorder are those of `fit`; the
-    ledger is one in memory. Then weights, states and metrics are put back. It
-    asks:
+    A round runs many times from one state and one seed. Each time, one place of
+    the sample has another record: the original, zeros, huge values, NaN, a copy
+    of another record, or padding. The step, the queries and the recorder are
+    those of `fit`, with a ledger in memory. Weights, states and metrics are
+    restored afterwards. The questions are:
 
-    * sensitivity: does a record move the sum of each query by no more than the
-      bound that the ledger holds?
-    * independence: does it leave alone what the others contribute?
-    * flow: with the same answers, is everything else the same: weights,
-      states, seeds, logs, whatever the record?
-    * noise: is it that of the ledger, and new in each round and each query?
-    * record: does the ledger hold the round before it runs, and is the real
-      ledger intact?
-    * draw: does the sampler draw as its event says?
+    * sensitivity: does a record move the sum of each query by at most the bound
+      in the ledger?
+    * independence: does a record leave the contributions of others unchanged?
+    * flow: if the private answers are equal, are weights, states, seeds and
+      logs equal too, for any record?
+    * noise: does the noise have the distribution in the ledger, and is it new
+      in each round and for each query?
+    * record: does the ledger hold the round before it runs, and is the ledger
+      of the training intact?
+    * draw: does the sampler follow its sampling event?
 
-    Passing is no proof: it looks at a few records, and at a state that has
-    trained as far as the model has. What it finds is real. The report depends
-    on the records: check on public or made-up data of the same shapes, or keep
+    A report without findings does not prove privacy: the check uses a few
+    records and the present state of the model. Each of its statistical tests
+    raises a false alarm with a probability of about 1e-10. The report depends
+    on the records. Use public or artificial data of the same shapes, or keep
     the report as secret as the data.
 
     Args:
-        private_model: Compiled, on one device. It may have trained.
-        batches: Anything that `fit` takes: a sampler, or `(x, y)` or `(x, y,
-            sample_weight)`, or an iterable of such batches. Of the data, the
-            first batch is used.
-        records: How many records, or units of several rows, a sample has;
-            >= 2.
+        private_model: A compiled model on one device. It may have trained.
+        batches: Data as for `fit`: a sampler, `(x, y)`, `(x, y,
+            sample_weight)`, or an iterable of such batches. The check uses the
+            first batch.
+        records: The number of records, or of units of several rows, in a
+            sample, >= 2.
 
     Returns:
-        All that was found and measured.
+        The findings and the measurements.
 
     Raises:
-        TypeError: An argument is of another kind.
+        TypeError: An argument has another type.
         PrivateTrainingError: The model is not compiled, or it trains on
             several devices.
 
-    Source: the idea of running a mechanism on neighbours and looking at all
-    that moves is that of "Re:cord-play" (2026), arXiv:2602.17454.
+    Source: "Re:cord-play" (2026), arXiv:2602.17454, for the idea of running a
+    mechanism on neighbours and comparing everything that changes.
 
     >>> import keras, keras_dp, numpy as np
     >>> x = np.random.default_rng(0).normal(size=[64, 3]).astype("float32")
@@ -96,9 +98,9 @@ def check(
     ready = private_model._prepared(adapter.source)
     if ready.replicas.are_many:
         raise PrivateTrainingError(
-            "`private_model` must train on one device to be checked. Received: "
-            f"the strategy {private_model.distribute_strategy!r}. Make the "
-            "same model outside of its scope."
+            "`private_model` must train on one device. Received: the strategy "
+            f"{private_model.distribute_strategy!r}. Make the same model "
+            "outside of its scope."
         )
     found = _Findings()
     _look_at_ledger(private_model, found)
@@ -152,7 +154,7 @@ def _source(samples: Any) -> Any:
 def _first_batch(adapter: DataAdapter) -> PhysicalStep:
     source = adapter.source
     if adapter.is_sampler:
-        # An empty sample says nothing.
+        # An empty sample shows nothing.
         for data in adapter.dataset():
             batch = adapter.step_from(data)
             if bool(tf.reduce_any(batch.mask)):
@@ -210,7 +212,7 @@ def _look_at_rounds(
 
 
 def _places(count: int, group: int, adapter: DataAdapter) -> Iterator[Rows]:
-    """Yields the rows of one unit: the first, and the last."""
+    """Yields the rows of the first unit, and those of the last."""
     if adapter.unit == "example":
         yield np.array([0])
         yield np.array([count - 1])
@@ -311,7 +313,7 @@ def _bound(event: ledger.SumQueryEvent) -> str:
 
 
 def _largest(one: Any, two: Any) -> str:
-    """Says which part of the record moved most, if there are several."""
+    """Describes which part of the record moved most, if it has several."""
     pairs = zip(sensitivity.sum_of(one), sensitivity.sum_of(two), strict=True)
     moves = [float(np.linalg.norm(a - b)) for a, b in pairs]
     if len(moves) < 2:
@@ -363,7 +365,7 @@ def _equal(one: float, two: float) -> bool:
 def _look_at_independence(
     rehearsal: Rehearsal, batch: PhysicalStep, own: Rows, found: _Findings
 ) -> None:
-    """Compares the sum of all with the others, and with one alone."""
+    """Compares the sum of all records with the sums of its two parts."""
     for loose in (False, True):
         whole, others, alone = (
             rehearsal.run(step, loose=loose)
@@ -386,7 +388,7 @@ def _compare_parts(
             [sensitivity.norm(each) for each in (whole, rest, single)]
         )
         if not np.isfinite(size):
-            continue  # Which is a matter of sensitivity.
+            continue  # The question of sensitivity covers this.
         apart = sensitivity.norm(
             [w - r - s for w, r, s in zip(whole, rest, single, strict=True)]
         )
@@ -441,7 +443,7 @@ def _look_at_noise(
 ) -> None:
     observed = rehearsal.run(batch)
     if len(observed.mechanisms) != len(observed.events):
-        return  # Which is found already.
+        return  # Another question has found this.
     asked = rehearsal.asked()
     measured = noise.measured_noise(asked, observed.mechanisms, observed.events)
     for query, sample, _ in asked:

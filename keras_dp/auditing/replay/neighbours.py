@@ -12,19 +12,19 @@ from keras_dp.training.data_adapter import PhysicalStep
 
 Rows = npt.NDArray[np.int64]
 
-# Its square overflows float32, and its products do.
+# The square of this number, and most products with it, overflow float32.
 _HUGE = 1e30
-# Gradients then point one way, whatever the rest of the record.
+# With such targets, gradients have one direction for any inputs.
 _FAR = 1e3
 
 
 class Neighbour(NamedTuple):
-    """A sample that holds one unit more than the one without it.
+    """A sample that differs in one unit from a sample without this unit.
 
     Attributes:
-        name: How the unit differs from the record of the data, in words.
+        name: A description of how the unit differs from the original.
         batch: The sample.
-        present: Whether the unit takes part. Else its rows are padding.
+        present: Whether the unit takes part. If not, its rows are padding.
     """
 
     name: str
@@ -33,12 +33,12 @@ class Neighbour(NamedTuple):
 
 
 def small_batch(batch: PhysicalStep, rows: int, size: int) -> PhysicalStep:
-    """Returns a batch of few records of another, all of which take part.
+    """Returns a batch of a few rows of another batch, all of which take part.
 
     Args:
-        batch: A physical batch. Its rows are repeated if they are too few.
-        rows: Rows of one unit.
-        size: Rows of the result, a multiple of `rows`.
+        batch: A physical batch. If it has too few rows, they are repeated.
+        rows: The number of rows of one unit.
+        size: The number of rows of the result, a multiple of `rows`.
     """
     leaves = keras.tree.flatten(batch.x)
     count = int(leaves[0].shape[0])
@@ -80,7 +80,7 @@ def neighbours(batch: PhysicalStep, own: Rows) -> Iterator[Neighbour]:
     """Yields samples that differ from `without(batch, own)` in one unit.
 
     Args:
-        batch: All records take part.
+        batch: A batch of which all records take part.
         own: The rows of the unit.
     """
     yield Neighbour("as it is", batch, True)

@@ -1,7 +1,7 @@
-"""Is the noise in an answer the noise of its event?
+"""Tests whether the noise in an answer is the noise of its event.
 
-The answer to a query with additive noise is `a (sum + noise)`. The factor is
-found by moving the sum; what remains is the noise, coordinate by coordinate.
+The answer to a query with additive noise is `a (sum + noise)`. Moving the sum
+gives the factor `a`. The rest is the noise of each coordinate.
 """
 
 import itertools
@@ -31,17 +31,17 @@ _LINEAR = 1e-3
 
 
 class Measured(NamedTuple):
-    """Noise of one event.
+    """The measured noise of one event.
 
     Attributes:
-        rounds: One array of each of several rounds, in the unit of the sum.
+        rounds: One array for each of several rounds, in the unit of the sum.
     """
 
     rounds: list[Noise]
 
     @property
     def all(self) -> Noise:
-        """All draws."""
+        """The draws of all rounds."""
         return np.concatenate(self.rounds)
 
 
@@ -50,7 +50,7 @@ def measured_noise(
     mechanisms: Sequence[Mechanism],
     events: Sequence[ledger.SumQueryEvent],
 ) -> list[Measured | None]:
-    """Returns the noise of each event, `None` where it cannot be told.
+    """Returns the noise of each event, or `None` if it cannot be measured.
 
     Args:
         queries: Each query, with its sample and its state.
@@ -81,14 +81,14 @@ def measured_noise(
 
 
 def departure(event: ledger.SumQueryEvent, noise: Measured) -> str | None:
-    """Returns how noise departs from that of its event, in words.
+    """Returns a description of how noise departs from that of its event.
 
     Args:
         event: The event in the ledger.
         noise: The draws.
 
     Returns:
-        `None` if it does not, or if the event names no noise.
+        `None` if it does not depart, or if the event has no known noise.
     """
     distribution = _distribution(event)
     if distribution is None:
@@ -117,7 +117,7 @@ def departure(event: ledger.SumQueryEvent, noise: Measured) -> str | None:
 
 
 def correlated(one: Measured, two: Measured) -> bool:
-    """Returns whether the noise of two events is one noise."""
+    """Returns whether the noises of two events depend on each other."""
     pairs = zip(one.rounds, two.rounds, strict=False)
     a, b = (
         np.concatenate(parts)
@@ -132,7 +132,7 @@ def repeats_over_states(query: DPQuery, sample: Any) -> bool:
     """Returns whether two trainings would have the same noise.
 
     Args:
-        query: Without a seed of its own.
+        query: A query without a fixed seed.
         sample: Any sample.
     """
     one, two = (
@@ -144,7 +144,7 @@ def repeats_over_states(query: DPQuery, sample: Any) -> bool:
 
 
 def _repetition(noise: Measured) -> str | None:
-    """Says how rounds, or the coordinates of one, repeat each other."""
+    """Returns a description of how rounds or coordinates repeat noise."""
     again = "rounds have the same noise: a seed is used again"
     for one, two in itertools.pairwise(noise.rounds):
         if _are_correlated(one, two):
@@ -251,8 +251,8 @@ def _noise_of(
     """Returns the noise on each leaf of the answer, over several rounds.
 
     Returns:
-        `None` if answers are not of the structure of the sums; an empty list
-        for a leaf whose answers do not follow its sum.
+        `None` if the answers do not have the structure of the sums. A leaf
+        whose answers are not a multiple of its sum has an empty list.
     """
     sums = tf.nest.flatten(sample)
     scale = max(
@@ -306,7 +306,7 @@ def _move(leaf: tf.Tensor, scale: float) -> tf.Tensor:
 
 
 def _factor(before: Noise, after: Noise, move: Noise) -> float | None:
-    """Returns the constant by which an answer follows its sum, if it does."""
+    """Returns the factor between a sum and its answer, if it is constant."""
     with np.errstate(all="ignore"):
         change = after - before
         factor = float(np.vdot(change, move) / np.vdot(move, move))

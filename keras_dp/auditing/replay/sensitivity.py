@@ -1,4 +1,4 @@
-"""How far a record moves the sum of each query, against its bound."""
+"""Measures how far a record moves a sum, relative to the bound."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ _ROUNDING = 1e-4
 
 
 def sum_of(mechanism: Mechanism) -> Sum:
-    """Returns the leaves of the sum before noise, float64."""
+    """Returns the leaves of the sum before noise, as float64."""
     return [
         np.asarray(leaf, np.float64)
         for leaf in tf.nest.flatten(mechanism.sample_state)
@@ -24,7 +24,7 @@ def sum_of(mechanism: Mechanism) -> Sum:
 
 
 def distance(one: Sum, two: Sum) -> float:
-    """Returns the L2 norm of the difference, NaN where either is NaN."""
+    """Returns the L2 norm of the difference. It is NaN if either is NaN."""
     return norm([a - b for a, b in zip(one, two, strict=True)])
 
 
@@ -36,7 +36,7 @@ def norm(of: Sum) -> float:
 def share_of_bound(
     event: ledger.SumQueryEvent, one: Sum, two: Sum
 ) -> float | None:
-    """Returns how far two sums are apart, in units of what the event allows.
+    """Returns the distance between two sums, relative to the event's bound.
 
     Args:
         event: The event in the ledger.
@@ -44,8 +44,8 @@ def share_of_bound(
         two: The sum over its neighbour.
 
     Returns:
-        At most 1 if the bound is kept, up to rounding; `None` if the event has
-        no bound.
+        A number that is at most 1, up to rounding, if the bound holds. `None`
+        if the event has no bound.
     """
     if isinstance(event, ledger.EncodedSum):
         return _share_of_vectors(event.bounds, one, two)
