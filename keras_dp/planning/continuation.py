@@ -138,7 +138,8 @@ def _with_noise(query: SumQueryEvent, factor: float) -> SumQueryEvent:
             return dataclasses.replace(query, noise=noise)
     raise UnsupportedEventError(
         "`event` must hold sums with independent noise in each round. "
-        f"Received: {query!r}. Plan such rounds without other noise."
+        f"Received: {query!r}. Use "
+        "`keras_dp.planning.calibrate_scale` with a ledger of your own."
     )
 
 

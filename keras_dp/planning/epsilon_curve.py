@@ -105,7 +105,7 @@ def epsilon_curve(
     if spacing not in ("even", "geometric"):
         raise ValueError(
             "`spacing` must be 'even' or 'geometric'. "
-            f"Received: spacing={spacing!r}."
+            f"Received: spacing={spacing!r}. Choose one of them."
         )
     warn_of_units(ledger, group_size)
     pairs = tuple(counted_rounds(ledger))

@@ -257,7 +257,8 @@ def _columns(data: Any, names: list[str]) -> Mapping[str, Any]:
     if not (isinstance(table, Mapping) or hasattr(table, "columns")):
         raise TypeError(
             "`data` must be a table: a dict of columns, a DataFrame, or a data "
-            f"set of dicts. Received: {type(table).__name__}."
+            f"set of dicts. Received: {type(table).__name__}. Give the columns "
+            "by name."
         )
     missing = [name for name in names if name not in table]
     if missing:
