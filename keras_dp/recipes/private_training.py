@@ -69,6 +69,11 @@ def make_private(
     exceed the target. The numbers of records become public, kept and left out,
     and so does the number of units.
 
+    The target counts the rounds that ran. If a training ends before its plan,
+    reports count the whole plan, because the reason to stop may depend on the
+    data. The epsilon to publish can then exceed the target of the next training
+    in this ledger. `fit` prints both.
+
     Args:
         model: Any Keras model; where it is compiled, its optimizer, loss and
             metrics are taken over.
