@@ -154,7 +154,8 @@ class DPOptimizer(WrappingOptimizer):
         if not isinstance(ledger, ledger_lib.PrivacyLedger | LedgerOfChief):
             raise TypeError(
                 "`ledger` must be a PrivacyLedger. "
-                f"Received: ledger={ledger!r}."
+                f"Received: ledger={ledger!r}. Open one with "
+                'keras_dp.PrivacyLedger.open("training.ledger", dataset=...).'
             )
         if self.is_recording:
             raise PrivateTrainingError(

@@ -20,7 +20,8 @@ def check_inner(inner: Any) -> None:
     if isinstance(inner, keras.optimizers.LossScaleOptimizer):
         raise TypeError(
             "`inner` must not scale the loss: clipping needs unscaled "
-            f"gradients. Received: {type(inner).__name__}."
+            f"gradients. Received: {type(inner).__name__}. Pass the optimizer "
+            "inside of it, and compile(loss_scale=...) for float16."
         )
     for option in ("gradient_accumulation_steps", "loss_scale_factor"):
         if getattr(inner, option, None) is not None:

@@ -90,7 +90,8 @@ def training_data(
     """
     if data is None:
         raise TypeError(
-            "`data` must be (x, y), or a PoissonBatches. Received: data=None."
+            "`data` must be (x, y), or a PoissonBatches. Received: data=None. "
+            "Pass the records to train on."
         )
     _check_split(data, validation_split)
     if isinstance(data, Sampler):

@@ -102,7 +102,7 @@ class BatchComputation:
             raise ValueError(
                 "`batch_statistics` must be None for a model without "
                 "BatchNormalization that is trained. Received: "
-                f"batch_statistics={statistics!r}."
+                f"batch_statistics={statistics!r}. Compile without it."
             )
 
     @property

@@ -76,7 +76,8 @@ def mean_gradient_norms(
             raise ValueError(
                 "`x` and `y` must have examples with finite gradients. "
                 f"Received: {batch} examples, none of them finite in group "
-                f"{group!r}."
+                f"{group!r}. Look for values that are not finite in the data "
+                "and the weights."
             )
         means[group] = float(tf.reduce_mean(finite))
     return means

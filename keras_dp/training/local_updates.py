@@ -62,7 +62,7 @@ class LocalTraining:
             raise ValueError(
                 "`batch_size` of the local training must divide "
                 f"records_per_user={records_per_user!r}. Received: "
-                f"batch_size={size!r}."
+                f"batch_size={size!r}. Pass a divisor, or None for all records."
             )
         return self.epochs * (records_per_user // size)
 

@@ -71,7 +71,8 @@ def check_lengths(data: Any) -> None:
         raise ValueError(
             "Inputs, targets and sample weights must have the examples "
             "along their first axis, the same number of them. Received: "
-            f"{sorted(lengths)!r}."
+            f"the lengths {sorted(lengths)!r}. Give each of them one entry for "
+            "each example."
         )
 
 
@@ -149,7 +150,7 @@ def check_strategies(
             "Private training must run under MirroredStrategy, "
             "MultiWorkerMirroredStrategy or no strategy. Received: "
             f"{type(strategy).__name__}, whose replicas do not wait for each "
-            "other."
+            "other. Build and compile the model in the scope of one of those."
         )
     others = {
         "The wrapped model": model.distribute_strategy,
@@ -307,7 +308,7 @@ def check_loss(loss: Any) -> None:
     if loss is None:
         raise ValueError(
             "`loss` must be given: losses added inside the model couple "
-            "examples. Received: loss=None."
+            "examples. Received: loss=None. Pass loss= to compile."
         )
     for each in keras.tree.flatten(loss):
         found = keras.losses.get(each) if isinstance(each, str) else each
@@ -345,5 +346,5 @@ def check_executions(steps_per_epoch: int, steps_per_execution: int) -> None:
         raise ValueError(
             "`steps_per_execution` must divide the rounds of an epoch. "
             f"Received: steps_per_execution={steps_per_execution!r}, with "
-            f"{steps_per_epoch!r} rounds an epoch."
+            f"{steps_per_epoch!r} rounds an epoch. Pass a divisor, or 1."
         )

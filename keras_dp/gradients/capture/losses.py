@@ -232,7 +232,8 @@ def _check_batch(leaves: list[Any], batch: int) -> None:
             raise ValueError(
                 "Targets, sample weights, masks and outputs of the model must "
                 f"have the batch of {batch} examples as their first axis. "
-                f"Received: shape={shape!r}."
+                f"Received: shape={shape!r}. Move the examples to the first "
+                "axis, and repeat what they share along it."
             )
 
 

@@ -187,7 +187,8 @@ def _axis(layer: keras.Layer) -> int:
     if axis % rank == 0:
         raise UnsupportedLayerError(
             f"Layer {layer.path!r} must not normalize over the batch axis. "
-            f"Received: axis={layer.axis!r}."
+            f"Received: axis={layer.axis!r}. Set axis=-1, or another axis than "
+            "the first."
         )
     return axis % rank
 
