@@ -14,6 +14,10 @@ FORMAT_VERSION = 4
 # Random generators for the noise; the first is the default.
 GENERATORS = ("chacha20", "philox")
 
+# Units that are rows by themselves, or made of rows by the library. Another
+# unit, such as "patient", may have several rows.
+UNITS_OF_ROWS = frozenset({"example", "record", "row", "microbatch"})
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Header:

@@ -12,7 +12,9 @@ from absl import logging
 
 from keras_dp import _check
 from keras_dp.errors import PrivateTrainingError
+from keras_dp.keras_internals import print_line
 from keras_dp.ledger import FullDataset, PrivacyLedger, Round, SumQueryEvent
+from keras_dp.ledger.header import UNITS_OF_ROWS
 from keras_dp.noise import seeds
 from keras_dp.preprocessing.schema import Schema, schema_of
 from keras_dp.preprocessing.units import with_capped_units
@@ -186,7 +188,8 @@ class Adapter(abc.ABC):
             unit_ids: The unit of each row, such as a user, if a unit may have
                 several rows. A random choice of at most `rows_per_unit` of the
                 ledger counts for each unit. Without ids, no unit may have more
-                rows than that.
+                rows than that. `adapt` then prints or warns what it takes
+                for granted.
 
         Raises:
             BudgetExceededError: The account has no room for the round.
@@ -212,6 +215,11 @@ class Adapter(abc.ABC):
                 type(self).__name__,
                 header.unit,
                 header.rows_per_unit,
+            )
+        elif header.unit not in UNITS_OF_ROWS:
+            print_line(
+                f"{type(self).__name__}: each row is taken to be one "
+                f"{header.unit}. Pass unit_ids= if one has several."
             )
         return released(
             ledger, self.planned_round(), lambda: self.noised_layer(data), run

@@ -11,6 +11,7 @@ from keras_dp.budgets import chosen_account
 from keras_dp.dp_queries import DPQuery, GaussianAverageQuery
 from keras_dp.keras_internals import compile_arguments_of, print_line
 from keras_dp.ledger import PrivacyLedger, places
+from keras_dp.ledger.header import UNITS_OF_ROWS
 from keras_dp.optimizers import DPOptimizer
 from keras_dp.planning.calibration import check_target
 from keras_dp.recipes.noise_for_target import (
@@ -249,11 +250,7 @@ def _of_units(private: PrivateModel, given: TrainingData) -> str:
         )
     if rows > 1:
         return f" One {unit} is taken to have at most {rows:,} records."
-    if given.drawn_unit == "example" and unit not in (
-        "example",
-        "record",
-        "row",
-    ):
+    if given.drawn_unit == "example" and unit not in UNITS_OF_ROWS:
         return (
             f" Each record is taken to be one {unit}: pass unit_ids= if one "
             "has several."

@@ -15,8 +15,8 @@ from keras_dp.ledger import (
     TruncatedPoissonSampling,
     UnverifiedSampling,
 )
+from keras_dp.ledger.header import UNITS_OF_ROWS
 from keras_dp.reporting.wording import (
-    UNITS_OF_ROWS,
     counted,
     declared_of_units,
     on_one_line,

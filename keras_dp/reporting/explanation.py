@@ -16,9 +16,9 @@ from keras_dp.accountants.normalize.normalized_rounds import (
 )
 from keras_dp.budgets import Guarantee, budget_of, guarantee
 from keras_dp.ledger import CountedRound, PrivacyLedger, UnverifiedSampling
+from keras_dp.ledger.header import UNITS_OF_ROWS
 from keras_dp.reporting.run_costs import rounds_that_count
 from keras_dp.reporting.wording import (
-    UNITS_OF_ROWS,
     counted,
     declared_of_units,
     on_one_line,

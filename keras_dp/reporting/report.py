@@ -23,6 +23,7 @@ from keras_dp.ledger import (
     RunRecord,
     SealRecord,
 )
+from keras_dp.ledger.header import UNITS_OF_ROWS
 from keras_dp.planning.epsilon_curve import EpsilonCurve, epsilon_curves
 from keras_dp.reporting import tables
 from keras_dp.reporting.account_state import AccountState, account_states
@@ -38,7 +39,6 @@ from keras_dp.reporting.run_costs import (
     run_costs,
 )
 from keras_dp.reporting.wording import (
-    UNITS_OF_ROWS,
     counted,
     on_one_line,
     rounds_of_whole_units,

@@ -30,9 +30,6 @@ from keras_dp.ledger import (
 # Lines of a terminal.
 WIDTH = 79
 
-# Units that are rows by themselves, or made of rows by the library.
-UNITS_OF_ROWS = frozenset({"example", "record", "row", "microbatch"})
-
 # Binary fractions of round numbers are a little more, or a little less.
 _TOLERANCE = decimal.Decimal("1e-12")
 

@@ -11,6 +11,7 @@ from absl import logging
 from keras_dp import _check
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.keras_internals import layers_of, strategy_of
+from keras_dp.ledger.header import UNITS_OF_ROWS
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 
 # The gradient of an example's loss with respect to a logit is at most 1: at
@@ -98,7 +99,7 @@ def check_unit(
             f"{sorted(side_queries)!r}. "
             "Use RandomMicrobatches, or single examples."
         )
-    of_rows = ledger_unit in ("example", "record", "row", "microbatch")
+    of_rows = ledger_unit in UNITS_OF_ROWS
     if drawn_unit == "user":
         if of_rows or rows_per_unit > 1:
             raise PrivateTrainingError(
