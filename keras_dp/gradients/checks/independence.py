@@ -35,16 +35,55 @@ from keras_dp.keras_internals import (
 _SAME = 0.01
 
 
-def check_repeats(trial: Trial, first: DigestedPass) -> bool:
+def check_examples_apart(trial: Trial, first: DigestedPass) -> None:
+    """Raises if what an example adds depends on others, or on its row.
+
+    The batch is split into parts. In one pass for each part, its examples move
+    into the next row, all other examples are exchanged, and what the part adds
+    is compared. If it changed, each of both is done alone, and the error says
+    which of them did it.
+
+    Args:
+        trial: The model and its batch.
+        first: A pass over the batch as it is.
+
+    Raises:
+        GradientCheckError: Another example or the row changed what an example
+            adds, or random numbers cannot be repeated.
+    """
+    rows = _next_rows(trial)
+    may_draw = bool(seed_generators_of(trial.engine.model))
+    for part in range(max(trial.parts) + 1):
+        kept = trial.parts == part
+        moved = rows_of(trial.inputs, _exchanged(kept)[rows])
+        second = trial.run(moved, rows, moves_draws=may_draw)
+        if _difference(trial, first, second, kept, part, rows) is not None:
+            is_random = check_repeats(trial)
+            check_independence(trial, first)
+            check_rows(trial, first, is_random=is_random)
+            return
+
+
+def _next_rows(trial: Trial) -> np.ndarray:
+    """Returns the example of each row, once all moved into the next row."""
+    return np.roll(np.arange(trial.batch), 1)
+
+
+def _exchanged(kept: np.ndarray) -> np.ndarray:
+    """Returns the example of each row, once one stands for all not kept."""
+    return np.where(kept, np.arange(len(kept)), np.argmax(kept))
+
+
+def check_repeats(trial: Trial) -> bool:
     """Returns whether the model draws random numbers in training.
 
     Args:
         trial: The model and its batch.
-        first: The last pass that was run, over the batch as it is.
 
     Raises:
         GradientCheckError: It draws some that cannot be repeated.
     """
+    first = trial.run(trial.inputs)
 
     def differs(second: DigestedPass) -> bool:
         return trial.differ(
@@ -69,10 +108,10 @@ def check_repeats(trial: Trial, first: DigestedPass) -> bool:
 def check_independence(trial: Trial, first: DigestedPass) -> None:
     """Exchanges some examples, and compares what the others add.
 
-    The batch is split into parts. Each part is kept in one pass, in which all
-    other examples are exchanged. The pass compares an example's loss, its
-    inputs to the layers that own weights, and the cotangents of their outputs.
-    These determine its gradient.
+    Each part of the batch is kept in one pass, in which all other examples are
+    exchanged. The pass compares an example's loss, its inputs to the layers
+    that own weights, and the cotangents of their outputs. These determine its
+    gradient.
 
     Args:
         trial: The model and its batch.
@@ -83,8 +122,7 @@ def check_independence(trial: Trial, first: DigestedPass) -> None:
     """
     for part in range(max(trial.parts) + 1):
         kept = trial.parts == part
-        copies = np.where(kept, np.arange(trial.batch), np.argmax(kept))
-        changed = rows_of(trial.inputs, copies)
+        changed = rows_of(trial.inputs, _exchanged(kept))
         place = _difference(trial, first, trial.run(changed), kept, part)
         if place is not None:
             layer = differing_layer(trial, changed, kept)
@@ -111,7 +149,7 @@ def check_rows(trial: Trial, first: DigestedPass, *, is_random: bool) -> None:
     Raises:
         GradientCheckError: The row changed the result.
     """
-    rows = np.roll(np.arange(trial.batch), 1)
+    rows = _next_rows(trial)
     moved = rows_of(trial.inputs, rows)
     everywhere = np.ones(trial.batch, bool)
     second = trial.run(moved, rows, moves_draws=is_random)
@@ -199,13 +237,14 @@ def _difference(
         trial: The model and its batch.
         first: A pass.
         second: Another pass.
-        kept: Which rows of the second pass are compared, `[batch]`.
+        kept: Which examples are compared, `[batch]`.
         part: The row of `Trial.weights` of these.
         rows: Which row of the first pass each of them was; the same by default.
     """
     paths = trial.paths
+    places = kept if rows is None else kept[rows]
     for path, one, two in zip(paths, first.inputs, second.inputs, strict=True):
-        if trial.differ(one, two, kept, rows):
+        if trial.differ(one, two, places, rows):
             return f"the inputs of layer {path!r}"
     # The losses are in the order of the batch.
     before, after = (trial.digests(each.losses) for each in (first, second))
@@ -215,6 +254,6 @@ def _difference(
         one, two = (each.cotangents[place] for each in (first, second))
         if first.sums[place]:
             one, two = (each.sums[place][part] for each in (first, second))
-        if trial.differ(one, two, kept, rows):
+        if trial.differ(one, two, places, rows):
             return f"the gradient at the output of {path!r}"
     return None
