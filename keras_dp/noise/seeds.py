@@ -216,7 +216,8 @@ def _parts(drawn: tf.Tensor, leaves: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         count = _size(leaf)
         known = leaf.shape.is_fully_defined()
         shape = leaf.shape if known else tf.shape(leaf)
-        parts.append(tf.reshape(drawn[start : start + count], shape))
+        part = tf.slice(drawn, [start], [count])
+        parts.append(tf.reshape(part, shape))
         start += _aligned(count)
     return parts
 

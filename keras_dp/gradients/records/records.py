@@ -18,6 +18,9 @@ from typing_extensions import override
 # Sums of this many terms keep a relative 1e-5 in float32, in XLA's order too.
 _SUMMED_IN_FLOAT32 = 2**16
 
+# Names of the axes of a gradient.
+_AXES = "acdefghijklm"
+
 _OUTSIDE_XLA = contextvars.ContextVar("outside_xla", default=False)
 _ALL_FINITE = contextvars.ContextVar("all_finite", default=False)
 
@@ -179,7 +182,7 @@ def sum_under(weights: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
     weights = tf.cast(weights, tensor.dtype)
     return finite_or(
         _product(weights, tensor),
-        lambda: _product(weights, kept(tensor, weights)),
+        lambda: tf.reduce_sum(weighted(tensor, weights), axis=0),
     )
 
 
@@ -197,9 +200,11 @@ def finite_or(total: tf.Tensor, careful: Callable[[], tf.Tensor]) -> tf.Tensor:
 
 
 def _product(weights: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
-    shape = tensor.shape[1:]
-    rows = tf.reshape(tensor, [tensor.shape[0], math.prod(shape)])
-    return tf.reshape(tf.matmul(weights[tf.newaxis], rows), shape)
+    axes = _AXES[: tensor.shape.rank - 1]
+    # `tf.matmul` with its reshapes would be nine operations of the graph.
+    return tf.raw_ops.Einsum(
+        inputs=[weights, tensor], equation=f"b,b{axes}->{axes}"
+    )
 
 
 def grouped_axis(tensor: tf.Tensor, size: int) -> tf.Tensor:
@@ -228,7 +233,7 @@ def squared_sums(tensor: tf.Tensor) -> tf.Tensor:
     batch, *shape = tensor.shape
     width = math.prod(shape)
     if width <= _SUMMED_IN_FLOAT32:
-        rows = tf.reshape(tensor, [batch, width])
+        rows = tensor if len(shape) == 1 else tf.reshape(tensor, [batch, width])
         return tf.square(norms_along(rows, axis=1))
     # XLA adds up in order: in float32 a million small squares are lost.
     dtype, last = tensor.dtype, shape[-1]
