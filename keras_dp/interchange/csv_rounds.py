@@ -1,4 +1,4 @@
-"""The rounds of a ledger as a table for spreadsheets."""
+"""Writes the rounds of a ledger as a table for spreadsheets."""
 
 import csv
 from typing import Any, TextIO
@@ -31,23 +31,36 @@ COLUMNS = (
     "l2_norm_bound",
     "noise_stddev",
     "events",
+    "unit",
+    "rows_per_unit",
 )
-# A spreadsheet would run a cell that begins with one of them.
+# A spreadsheet takes a text that begins with one of these for a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def write_csv(ledger: LedgerLike, file: TextIO) -> None:
-    """Writes the rounds of a ledger as CSV, a line for equal rounds in a row.
+    """Writes the rounds of a ledger as CSV, with one line for each pair.
 
-    The first line names the columns. `first_round` counts from 1. A cell is
-    empty where a sampling has no such number, and so are `l2_norm_bound` and
-    `noise_stddev` where a round is not one Gaussian sum; `events` has all
-    releases of a round in full. Text that a spreadsheet would take for a
-    formula begins with an apostrophe.
+    A pair is a round and its count. A ledger counts equal rounds in a row
+    together. The first line names the columns. `first_round` counts from 1, and
+    `count` rounds follow one another from there. `sample_size` is the largest
+    size if samples are truncated. `unit` and `rows_per_unit` repeat in every
+    line what the ledger's header declares: the privacy unit, and the largest
+    number of records that one unit has. `events` has all releases of a round in
+    full.
+
+    A cell is empty if a sampling has no such number. `l2_norm_bound` and
+    `noise_stddev` are empty unless a round is one Gaussian sum. `unit` and
+    `rows_per_unit` are empty if `ledger` has no header. Text that a spreadsheet
+    would take for a formula begins with an apostrophe.
 
     Args:
-        ledger: An object with `rounds`, or the pairs (Round, count).
+        ledger: An object with `rounds`, such as a `PrivacyLedger`, or pairs
+            (Round, count).
         file: A text file, opened with `newline=""`.
+
+    Raises:
+        TypeError: `ledger` is something else.
 
     >>> import sys
     >>> step = Round(PoissonSampling(0.01), (GaussianSum("all", 1.0, 4.0),))
@@ -57,14 +70,20 @@ def write_csv(ledger: LedgerLike, file: TextIO) -> None:
     """
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)
+    header = getattr(ledger, "header", None)
+    common = {}
+    if header is not None:
+        common = {"unit": header.unit, "rows_per_unit": header.rows_per_unit}
     first = 1
     for each, count in counted_rounds(ledger):
-        cells = {"first_round": first, "count": count, **_cells(each)}
+        own = {"first_round": first, "count": count, **_cells(each)}
+        cells = {**common, **own}
         writer.writerow([_safe(cells.get(name, "")) for name in COLUMNS])
         first += count
 
 
 def _cells(each: Round) -> dict[str, Any]:
+    """Returns the cells of a round by column, without the empty ones."""
     cells = {
         "sampling": type(each.sampling).__name__,
         "drawn_by_library": getattr(each.sampling, "drawn_by_library", False),

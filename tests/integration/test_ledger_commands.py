@@ -330,6 +330,8 @@ class TestCopies:
             assert shell("export", "--to", "json") == ledger.to_json()
         rows = list(csv.DictReader(io.StringIO(shell("export", "--to", "csv"))))
         assert sum(int(row["count"]) for row in rows) == 200
+        assert {row["unit"] for row in rows} == {"patient"}
+        assert {row["rows_per_unit"] for row in rows} == {"1"}
 
     def test_print_the_registry_entry(self, shell) -> None:
         out = shell("export", "--to", "registry", *DELTA)

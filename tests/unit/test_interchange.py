@@ -556,6 +556,24 @@ class TestCsv:
         assert fourth["epoch_id"] == "epoch-1"
         assert fifth["drawn_by_library"] == "False"
 
+    def test_repeats_the_unit_of_the_header(self) -> None:
+        ledger = PrivacyLedger.in_memory(
+            dataset="clinic", unit="=patient", rows_per_unit=5
+        )
+        for noise in (4.0, 8.0):
+            ledger.record(FullDataset(), [GaussianSum("sum", 1.0, noise)])
+        found = self.written(ledger)
+
+        assert [row["unit"] for row in found] == ["'=patient"] * 2
+        assert [row["rows_per_unit"] for row in found] == ["5", "5"]
+
+    def test_has_no_unit_without_a_header(self) -> None:
+        ledger = PrivacyLedger.in_memory(dataset="clinic", unit="patient")
+        ledger.record(FullDataset(), [SUM])
+        ((row),) = self.written(ledger.rounds)
+
+        assert (row["unit"], row["rows_per_unit"]) == ("", "")
+
     def test_survives_any_name(self) -> None:
         name = 'a, "b"\nc; Δ'
         ((row),) = self.written([(of(FullDataset(), NonPrivateSum(name)), 1)])
