@@ -1,4 +1,7 @@
-"""The rounds of a ledger in the forms of other programs. No TensorFlow."""
+"""Reads and writes rounds in the formats of other programs.
+
+This package does not import TensorFlow.
+"""
 
 from keras_dp.interchange.csv_rounds import write_csv
 from keras_dp.interchange.dp_events import from_dp_event, to_dp_event

@@ -1,11 +1,13 @@
-"""Events of dp_accounting: from the rounds of a ledger, and back.
+"""Converts rounds of a ledger to events of dp_accounting, and back.
 
-A `DpEvent` has no adjacency relation and no bound on a record: it has a noise
-multiplier, and the accountant that takes the event chooses the relation. The
-two conventions below differ by a factor of 2, and whoever mixes them up reports
-too small an epsilon. Therefore both functions are told the relation.
+A `DpEvent` holds a noise multiplier. It holds no bound on a record and no
+adjacency relation: the accountant of dp_accounting chooses the relation. Under
+`replace_one` the convention of the noise multiplier differs by a factor of 2,
+and with the wrong one epsilon is too small. Both functions therefore take the
+relation.
 
-dp_accounting, the extra `dp_accounting`, is imported when it is asked for.
+The functions import dp_accounting, the extra `dp_accounting`, when they are
+called.
 """
 
 import functools
@@ -68,11 +70,11 @@ def to_dp_event(
     neighbours: Neighbours | None = None,
     group_size: int | None = None,
 ) -> Any:
-    """Returns the `dp_accounting.DpEvent` of the rounds of a ledger.
+    """Returns the rounds of a ledger as a `dp_accounting.DpEvent`.
 
     Guarantee: an accountant of dp_accounting that supports the event, and is
-    made for the same relation, reports a bound for the rounds, for `group_size`
-    records together.
+    made for the same adjacency relation, reports an upper bound on the epsilon
+    of the rounds, for `group_size` records together.
 
     | `neighbours` | `NeighboringRelation` |
     | --- | --- |
@@ -89,35 +91,41 @@ def to_dp_event(
     | with replacement | `SampledWithReplacement` | none of version 0.6 |
     | an epoch of disjoint batches | `Gaussian`, one for the epoch | RDP, PLD |
     | a tree | `Gaussian`, one for the tree | RDP, PLD |
-    | discrete Gaussian sums | `ZCDp` | RDP |
-    | encoded sums with Laplace noise | `Laplace` | RDP, PLD |
-    | sums without noise | `NonPrivate` | RDP, PLD |
+    | discrete Gaussian sums, nothing sampled | `ZCDp` | RDP |
+    | encoded sums with Laplace noise, nothing sampled | `Laplace` | RDP, PLD |
+    | one such sum, Poisson | `PoissonSampled` of `Laplace` | PLD |
+    | sums without noise, nothing sampled | `NonPrivate` | RDP, PLD |
+    | the same, Poisson | `PoissonSampled` of `Gaussian` at 0 | RDP, PLD |
+    | discrete Gaussian sums, Poisson | none: raises | |
     | thresholded sums, truncated samples | none: raises | |
     | `RandomAllocation` | none: raises | |
     | Gaussian sums, Poisson, for a group | `MixtureOfGaussians` | PLD |
     | the same, `replace_one`; other samples of a group | none: raises | |
 
-    All Gaussian sums of a round are one event, whose noise multiplier is
-    stddev over bound. Under `replace_one` it is stddev over *twice* the bound
-    wherever nothing is drawn by Poisson sampling: their `RdpAccountant` takes
-    the noise multiplier of such events to be that. Their `PLDAccountant` does
-    not, and reports more than it needs to.
+    All Gaussian sums of a round become one event. Its noise multiplier is the
+    standard deviation of the noise, divided by the bound on one record. Under
+    `replace_one` the divisor is *twice* the bound, except for Poisson sampling.
+    The `RdpAccountant` of dp_accounting needs this convention. Its
+    `PLDAccountant` counts the factor of 2 itself, and so reports a larger
+    epsilon than necessary.
 
-    Noise multipliers are rounded down to 12 digits. Epochs and trees come last.
-    An event does not say who drew a sample, which seeds were chosen, or the
-    names of queries.
+    Noise multipliers are rounded down to 12 digits. Events of epochs and trees
+    come last. An event does not say who drew a sample, whether the caller chose
+    a seed, or how queries are named.
 
     Args:
-        ledger: An object with `rounds`, or the pairs (Round, count).
-        neighbours: The relation under which the event will be accounted for;
-            by default the strongest that all rounds support.
-        group_size: How many records the event is about together, >= 1; by
-            default the `rows_per_unit` of a `PrivacyLedger`, else 1.
+        ledger: An object with `rounds`, such as a `PrivacyLedger`, or pairs
+            (Round, count).
+        neighbours: The adjacency relation of the accountant that will take the
+            event; by default the strongest that all rounds support.
+        group_size: The number of records that the event protects together,
+            >= 1; by default the `rows_per_unit` of a `PrivacyLedger`, else 1.
 
     Raises:
         ImportError: dp_accounting is not installed.
         UnsupportedEventError: A round has no bound under the relation, or
-            no event says what was released in it.
+            dp_accounting has no event for its releases or its group.
+        ValueError: `neighbours` is unknown, or `group_size` is below 1.
 
     >>> step = Round(PoissonSampling(0.01), (GaussianSum("all", 2.0, 8.0),))
     >>> event = to_dp_event([(step, 10_000)])
@@ -150,36 +158,42 @@ def to_dp_event(
 def from_dp_event(
     event: Any, *, neighbours: Neighbours = "add_or_remove_one"
 ) -> tuple[CountedRound, ...]:
-    """Returns the rounds that an event of dp_accounting stands for.
+    """Returns the rounds of an event of dp_accounting.
 
-    Every record is bounded by 1, and `stddev` is what the noise multiplier
-    says. Samplings count as declared, not as drawn by this library. The
-    rounds of a repeated composition are grouped by their kind.
+    The bound of a sum is 1. Where a sum is repeated n times over one sample,
+    one sum with the bound sqrt(n) stands for them. The standard deviation of
+    the noise follows from the noise multiplier. All samples are marked as
+    declared, because this library did not draw them. In a repeated composition,
+    equal rounds come together.
 
     | Event | Rounds |
     | --- | --- |
     | `Gaussian`, `NonPrivate` | one of the full data set |
-    | `PoissonSampled` of Gaussians | one, with all of them over one sample |
+    | `PoissonSampled` of these | one, with all of them over one sample |
     | `SampledWithoutReplacement`, `SampledWithReplacement` | the same |
     | `SingleEpochTreeAggregation` | an epoch of disjoint batches |
-    | `Composed`, `SelfComposed`, `NoOp` | those of their events |
+    | `Composed`, `SelfComposed` | the rounds of their events |
+    | `NoOp`, a sampling probability of 0 | none |
     | any other | raises |
 
     Args:
         event: A `dp_accounting.DpEvent`.
-        neighbours: The convention of its noise multipliers. They are stddev
-            over the bound of one record, as `GaussianDpEvent` documents it; but
-            with `replace_one` stddev over twice the bound wherever nothing is
-            drawn by Poisson sampling, as `RdpAccountant` takes them and
-            `to_dp_event` writes them.
+        neighbours: The adjacency relation, which sets the convention of the
+            noise multipliers. They are the standard deviation, divided by the
+            bound on one record, as `GaussianDpEvent` documents it. With
+            `replace_one` the divisor is twice the bound, except for Poisson
+            sampling, as `RdpAccountant` reads them and `to_dp_event` writes
+            them.
 
     Returns:
-        Pairs of a round and its count; `Round` events to be recorded.
+        Pairs of a round and its count, which a ledger can record.
 
     Raises:
         ImportError: dp_accounting is not installed.
-        UnsupportedEventError: No round of a ledger is what the event says.
-        ValueError: A number of the event is not a possible one.
+        TypeError: A count of the event is not an integer.
+        UnsupportedEventError: A round of a ledger cannot hold the event.
+        ValueError: A number of the event is out of its range, or `neighbours`
+            is unknown.
 
     >>> import dp_accounting as dp
     >>> step = dp.PoissonSampledDpEvent(0.01, dp.GaussianDpEvent(4.0))
@@ -201,18 +215,18 @@ def from_dp_event(
 def _of_group(
     rounds: tuple[CountedMechanism, ...], group_size: int
 ) -> tuple[CountedMechanism, ...]:
-    """Returns what rounds are for so many records together.
+    """Returns the mechanisms of rounds for a group of records.
 
     Raises:
-        UnsupportedEventError: No mechanism says what they are for a group.
+        UnsupportedEventError: A round has no mechanism for a group.
     """
     found = k_fold(rounds, group_size)
     if found is None:
         raise UnsupportedEventError(
-            f"`ledger` must hold rounds whose cost for {group_size} records "
-            "together an event can say: Gaussian sums, drawn by Poisson "
-            f"sampling or not at all. Received: {rounds!r}. Ask "
-            "`keras_dp.accountants.group_epsilon`."
+            f"`ledger` must hold rounds that have an event for {group_size} "
+            "records together: Gaussian sums over Poisson samples or the full "
+            f"data set. Received: {rounds!r}. Use "
+            "`keras_dp.accountants.group_epsilon` instead."
         )
     return found
 
@@ -230,7 +244,15 @@ def _dp_accounting() -> Any:
 
 @functools.singledispatch
 def _event(mechanism: Mechanism, sampling: SamplingEvent) -> Any:
-    """Returns the event of a mechanism whose rounds were drawn like that."""
+    """Returns the event of a mechanism.
+
+    Args:
+        mechanism: The mechanism of one round, or of one epoch.
+        sampling: How the sample of the round was drawn.
+
+    Raises:
+        UnsupportedEventError: dp_accounting has no event for the mechanism.
+    """
     raise UnsupportedEventError(
         "`ledger` must hold releases that dp_accounting has an event for. "
         f"Received: {mechanism!r}, drawn by {sampling!r}. Replay the ledger "
@@ -255,7 +277,7 @@ def _(
     dp = _dp_accounting()
     return dp.PoissonSampledDpEvent(
         mechanism.sampling_probability,
-        # At 0 too: they know no `NonPrivateDpEvent` of a sample.
+        # At 0 too: dp_accounting takes no `NonPrivateDpEvent` over a sample.
         dp.GaussianDpEvent(mechanism.noise_multiplier),
     )
 
@@ -324,7 +346,7 @@ def _(mechanism: AdditiveNoise, sampling: SamplingEvent) -> Any:
 def _discrete(noise_multiplier: float) -> Any:
     """Returns the event of a discrete Gaussian, which is zCDP."""
     dp = _dp_accounting()
-    # Beyond a square that float64 can hold, rho is rounded up to this.
+    # If the square is beyond float64, rho is rounded up to this.
     rho = math.ulp(0.0)
     if noise_multiplier < 1e-150:
         return dp.NonPrivateDpEvent()
@@ -353,8 +375,8 @@ def _rounds(
     Args:
         event: A `DpEvent`.
         count: >= 1.
-        sensitivity: How many bounds of a record the noise multiplier is over,
-            where nothing is drawn by Poisson sampling.
+        sensitivity: The divisor in the noise multiplier, in units of the bound
+            on one record, except for Poisson sampling, where it is 1.
     """
     dp = _dp_accounting()
     match event:
@@ -392,7 +414,7 @@ def _rounds(
 def _round(
     sampling: SamplingEvent, event: Any, count: int, sensitivity: float
 ) -> Iterator[tuple[Round, int]]:
-    """Yields the round in which an event took place over one sample."""
+    """Yields the round of an event over one sample, if it has any sum."""
     sums = tuple(_sums(event, 1, sensitivity))
     named = tuple(
         NonPrivateSum(f"sum/{index}")
@@ -409,8 +431,8 @@ def _sums(
 ) -> Iterator[tuple[float, float | None]]:
     """Yields bounds and stddevs of sums over one sample; `None` is no noise.
 
-    Equal sums over one sample are one, whose bound is larger by the root of
-    their number.
+    One sum stands for n equal sums over one sample. Its bound is larger by
+    sqrt(n).
     """
     dp = _dp_accounting()
     match event:
@@ -433,12 +455,12 @@ def _sums(
             raise UnsupportedEventError(
                 "`event` must be one that a round of a ledger can hold: "
                 "Gaussian sums, sampled once or not at all, and trees. "
-                f"Received: {event!r}."
+                f"Received: {event!r}. Account for it with dp_accounting."
             )
 
 
 def _trees(event: Any) -> Iterator[tuple[Round, int]]:
-    """Yields the rounds of trees in an epoch of which no other round is."""
+    """Yields the rounds of trees, in a new epoch."""
     steps = event.step_counts
     epoch = DisjointBatches(f"dp_accounting-{secrets.token_hex(8)}")
     for leaves in steps if isinstance(steps, list | tuple) else [steps]:

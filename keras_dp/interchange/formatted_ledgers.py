@@ -1,8 +1,8 @@
-"""Formatted ledgers of TensorFlow Privacy: to rounds, and back.
+"""Converts formatted ledgers of TensorFlow Privacy to rounds, and back.
 
-TensorFlow Privacy up to version 0.5 kept a `PrivacyLedger`, whose
+TensorFlow Privacy up to version 0.5 had a `PrivacyLedger`, whose
 `get_formatted_ledger` returned a list of `SampleEntry`. The classes below have
-the names and the fields of theirs.
+the same names and fields.
 """
 
 import math
@@ -26,8 +26,9 @@ class GaussianSumQueryEntry(NamedTuple):
     """One Gaussian sum over a sample.
 
     Attributes:
-        l2_norm_bound: Upper bound on the L2 norm of one record.
-        noise_stddev: Standard deviation of the noise on the sum.
+        l2_norm_bound: The upper bound on the L2 norm of one record.
+        noise_stddev: The standard deviation of the noise on the sum, in the
+            same unit.
     """
 
     l2_norm_bound: float
@@ -38,9 +39,10 @@ class SampleEntry(NamedTuple):
     """One sample, and the sums over it.
 
     Attributes:
-        population_size: Records in the data set.
-        selection_probability: Chance of a record to be in the sample.
-        queries: The sums.
+        population_size: The number of records in the data set.
+        selection_probability: The probability of each record to be in the
+            sample.
+        queries: The sums over the sample.
     """
 
     population_size: float
@@ -53,23 +55,23 @@ def from_formatted_ledger(
 ) -> tuple[CountedRound, ...]:
     """Returns the rounds of a formatted ledger of TensorFlow Privacy.
 
-    Bounds and noises are taken as they were written, which was in float32.
-    The sampling is Poisson sampling as *declared*: TensorFlow Privacy did not
-    draw it, and recorded the probability that it was told. Where the batches
-    came from a shuffled data set, the rounds claim an amplification that there
-    was not.
+    Bounds and noise keep the values that were written, which had the precision
+    of float32. The sampling becomes *declared* Poisson sampling: TensorFlow
+    Privacy did not draw the samples, and recorded the probability that its
+    caller stated. If the batches came from a shuffled data set, the rounds
+    claim an amplification that is not true.
 
     Args:
         entries: `SampleEntry` of TensorFlow Privacy or of this module, or
             tuples with the same fields.
 
     Returns:
-        Pairs of a round and its count, equal neighbours together. Samples
-        without queries released nothing, and are left out.
+        Pairs of a round and its count; equal rounds in a row are counted
+        together. Samples without queries released nothing, and are left out.
 
     Raises:
-        ValueError: A number is not a possible one.
         TypeError: The entries have other fields.
+        ValueError: A number is out of its range.
 
     >>> sums = [GaussianSumQueryEntry(1.0, 4.0)]
     >>> entries = [SampleEntry(60_000.0, 0.25, sums)] * 100
@@ -79,10 +81,10 @@ def from_formatted_ledger(
     """
     merged: list[CountedRound] = []
     for entry in entries:
-        queries = _queries(entry)
+        probability, queries = _sample(entry)
         if not queries:
             continue
-        found = Round(PoissonSampling(float(entry[1])), queries)
+        found = Round(PoissonSampling(probability), queries)
         if merged and merged[-1].round == found:
             merged[-1] = CountedRound(found, merged[-1].count + 1)
         else:
@@ -93,19 +95,24 @@ def from_formatted_ledger(
 def to_formatted_ledger(
     ledger: LedgerLike, *, population_size: int
 ) -> list[SampleEntry]:
-    """Returns a formatted ledger of TensorFlow Privacy, an entry a round.
+    """Returns a formatted ledger of TensorFlow Privacy, one entry per round.
 
-    Their accountants take the sampling to be Poisson sampling, and a record to
-    be added or removed. Full data sets have a selection probability of 1.
-    Names, seeds, and who drew the samples are lost.
+    The accountants of TensorFlow Privacy assume Poisson sampling, and that one
+    record is added or removed. Full data sets have a selection probability
+    of 1. Names and seeds are lost, and also who drew the samples. The privacy
+    unit and its `rows_per_unit` are lost too: epsilon of a formatted ledger is
+    for one record.
 
     Args:
-        ledger: An object with `rounds`, or the pairs (Round, count).
-        population_size: Records in the data set, >= 1. It becomes public.
+        ledger: An object with `rounds`, such as a `PrivacyLedger`, or pairs
+            (Round, count).
+        population_size: The number of records in the data set, >= 1. It becomes
+            public.
 
     Raises:
-        UnsupportedEventError: A round is neither a Poisson sample nor the full
-            data set, or holds another release than Gaussian sums.
+        UnsupportedEventError: A sample is neither a Poisson sample nor the full
+            data set, or a round releases something else than Gaussian sums.
+        ValueError: `population_size` is below 1.
 
     >>> step = Round(PoissonSampling(0.25), (GaussianSum("all", 1.0, 4.0),))
     >>> entry, _ = to_formatted_ledger([(step, 2)], population_size=60_000)
@@ -119,19 +126,21 @@ def to_formatted_ledger(
     return found
 
 
-def _queries(
+def _sample(
     entry: tuple[float, float, Iterable[tuple[float, float]]],
-) -> tuple[SumQueryEvent, ...]:
+) -> tuple[float, tuple[SumQueryEvent, ...]]:
+    """Returns the sampling probability and the sums of an entry."""
     try:
-        _, _, queries = entry
+        _, selection_probability, queries = entry
+        probability = float(selection_probability)
         pairs = [(float(bound), float(stddev)) for bound, stddev in queries]
     except (TypeError, ValueError) as error:
         raise TypeError(
             "`entries` must be samples of population size, selection "
             "probability and queries, and queries pairs of bound and stddev. "
-            f"Received: {entry!r}."
+            f"Received: {entry!r}. Use SampleEntry and GaussianSumQueryEntry."
         ) from error
-    return tuple(
+    return probability, tuple(
         GaussianSum(f"sum/{index}", bound, stddev)
         for index, (bound, stddev) in enumerate(pairs)
     )
@@ -151,7 +160,8 @@ def _entry(each: Round, population_size: float) -> SampleEntry:
     if len(queries) < len(each.queries) or math.isnan(probability):
         raise UnsupportedEventError(
             "`ledger` must hold Gaussian sums over Poisson samples or the full "
-            "data set: a formatted ledger has no words for others. Received: "
-            f"{each!r}."
+            "data set, because a formatted ledger can hold nothing else. "
+            f"Received: {each!r}. Use to_dp_event, or replay the ledger with "
+            "`keras_dp.accountants`."
         )
     return SampleEntry(population_size, probability, queries)

@@ -1,12 +1,12 @@
-"""The entry of a ledger for the Differential Privacy Deployments Registry.
+"""Drafts an entry for the Differential Privacy Deployments Registry.
 
-The registry of OpenDP and NIST is public: a YAML file for each deployment, in
-https://github.com/opendp/deployments-registry-data. The fields are those of its
-`schemas/deployments-schema.yaml` at commit 057e5d81 (2026). That schema is
-still changing: check the entry with the registry's own tests.
+The registry of OpenDP and NIST is public. It holds a YAML file for each
+deployment, in https://github.com/opendp/deployments-registry-data. The fields
+are those of its `schemas/deployments-schema.yaml` at commit 057e5d81 (2026).
+The schema still changes: check the entry with the registry's own tests.
 
 A ledger knows the privacy loss, the unit and the mechanisms. It does not know
-what the data are, what is published, and why: such fields are marked, so that
+what the data are, what is published, and why. Such fields are marked, so that
 the registry's checks refuse an entry that nobody has completed.
 
 Source: Ghazi, Nanayakkara, Vadhan (2025), arXiv:2509.13509v2, the schema.
@@ -26,26 +26,27 @@ from keras_dp.budgets import Guarantee, budget_of, guarantee
 from keras_dp.ledger import NonPrivateSum, PrivacyLedger, UnverifiedSampling
 
 TO_BE_FILLED_IN = "TO BE FILLED IN"
-"""Marks a field of a registry entry that no ledger knows."""
+"""The mark of a registry entry's fields that people must complete."""
 
 _DIFFERENCES = {
     "add_or_remove_one": "one of them holds the data of one {unit} more",
-    "replace_one": "the data of one {unit} are others in one of them",
+    "replace_one": "they differ in the data of one {unit}",
     "zero_out": (
-        "the data of one {unit} count as zero in every sum in one of them"
+        "in one of them the data of one {unit} count as zero in every sum"
     ),
 }
 _TRUST = (
     "Whoever runs the training sees the data, and is trusted with them. "
     "Everybody else may see all answers and the weights after every round, "
     "know all records but those of one {unit}, and combine this with anything. "
-    "Not covered: whoever reads the memory of the machine, and the time that a "
-    "round takes."
+    "The guarantee does not cover attackers who read the memory of the machine "
+    "or measure the time of a round."
 )
 _PROTECTIONS = (
-    "Noise is made by {generator}, keyed by the operating system. Sums are "
-    "floating point; attacks on the low bits of noised numbers are not ruled "
-    "out. Every release is written to the ledger before it is computed."
+    "Noise comes from {generator}, keyed by the operating system{exception}. "
+    "Sums are floating point; attacks on the low bits of noised numbers are "
+    "not ruled out. Every release is written to the ledger before it is "
+    "computed."
 )
 
 
@@ -55,18 +56,23 @@ def registry_entry(
     delta: float,
     neighbours: Neighbours | None = None,
 ) -> dict[str, Any]:
-    """Returns the entry, nested as in the registry's schema.
+    """Returns the registry's entry for a ledger.
 
-    Names of users and machines, which the ledger holds, are left out.
+    The entry has the guarantee of the whole ledger. The names of users and
+    machines in the ledger are left out.
 
     Args:
-        ledger: Everything that it holds counts.
-        delta: In (0, 1).
+        ledger: The ledger. All of its rounds count.
+        delta: The delta of the guarantee, in (0, 1).
         neighbours: The adjacency relation; by default the strongest that all
             rounds support.
 
     Returns:
-        A field that only people know begins with `TO_BE_FILLED_IN`.
+        Dicts and lists, nested as in the registry's schema. A field that people
+        must complete holds `TO_BE_FILLED_IN` and a hint.
+
+    Raises:
+        ValueError: `delta` or `neighbours` is not a possible one.
 
     >>> from keras_dp.ledger import GaussianSum, PoissonSampling
     >>> ledger = PrivacyLedger.in_memory(dataset="clinic", unit="patient")
@@ -75,7 +81,7 @@ def registry_entry(
     >>> entry["privacy_loss"]["privacy_parameters"]
     {'epsilon': 0.0081, 'delta': 1e-05}
     >>> entry["basic"]["intended_use"]
-    'TO BE FILLED IN: for what the data product is used'
+    'TO BE FILLED IN: what the data product is used for'
     """
     found = guarantee(ledger, delta=delta, neighbours=neighbours)
     dataset = ledger.header.dataset
@@ -111,13 +117,16 @@ def write_registry_entry(
     delta: float,
     neighbours: Neighbours | None = None,
 ) -> None:
-    """Writes the entry as YAML, to be completed and checked by people.
+    """Writes the registry's entry as YAML, for people to complete and check.
 
     Args:
-        ledger: Everything that it holds counts.
-        file: A text file.
-        delta: In (0, 1).
+        ledger: The ledger. All of its rounds count.
+        file: A text file, opened for writing.
+        delta: The delta of the guarantee, in (0, 1).
         neighbours: As in `registry_entry`.
+
+    Raises:
+        ValueError: `delta` or `neighbours` is not a possible one.
     """
     entry = registry_entry(ledger, delta=delta, neighbours=neighbours)
     file.writelines(f"{line}\n" for line in _yaml(entry, 0))
@@ -141,8 +150,8 @@ def _basic(ledger: PrivacyLedger) -> dict[str, Any]:
                 ),
             }
         ],
-        "description": _missing("the data product in short"),
-        "intended_use": _missing("for what the data product is used"),
+        "description": _missing("the data product in a few sentences"),
+        "intended_use": _missing("what the data product is used for"),
         "data_product_type": products.pop()
         if len(products) == 1
         else _missing("such as Machine learning model, Summary statistics"),
@@ -170,8 +179,8 @@ def _unprotected(ledger: PrivacyLedger) -> str:
         f"{known} Configuration, sampling probabilities and the number of "
         "rounds are public. "
         + _missing(
-            "what else was published of the data without noise, such as their "
-            "number, or metrics of validation records"
+            "what else about the data was published without noise, such as "
+            "their number or metrics of validation records"
         )
     )
 
@@ -186,9 +195,9 @@ def _privacy_loss(ledger: PrivacyLedger, found: Guarantee) -> dict[str, Any]:
     if claim.neighbours is not None:
         differ = _DIFFERENCES[claim.neighbours].format(unit=header.unit)
         details = (
-            f"Two data sets are adjacent if {differ}. One {header.unit} has "
-            f"at most {header.rows_per_unit} of the records that are sampled "
-            "and bounded, as declared."
+            f"Two data sets are adjacent if {differ}. It was declared that one "
+            f"{header.unit} has at most {header.rows_per_unit} of the records "
+            "that are sampled and bounded."
         )
     return {
         "privacy_unit": header.unit,
@@ -221,7 +230,9 @@ def _model(ledger: PrivacyLedger) -> dict[str, Any]:
         "trust_assumptions": _TRUST.format(unit=ledger.header.unit),
         "actors": _missing("who may access the data or the data product"),
         "release_type": _missing("One release or Many releases"),
-        "release_type_details": f"The ledger holds {runs} runs. {budget}",
+        "release_type_details": (
+            f"The ledger holds {_counted(runs, 'run')}. {budget}"
+        ),
         "data_source_type": _missing("Static or Dynamic"),
         "data_source_type_details": _missing(
             "whether data are added, and when"
@@ -249,11 +260,17 @@ def _implementation(ledger: PrivacyLedger, found: Guarantee) -> dict[str, Any]:
     mechanisms = "; ".join(
         f"{query} over {sampling}" for query, sampling in sorted(releases)
     )
-    unverified = any(
-        isinstance(each.sampling, UnverifiedSampling)
-        for each, _ in ledger.rounds
-    )
-    caution = " Some sampling was not verified." if unverified else ""
+    samplings = [each.sampling for each, _ in ledger.rounds]
+    caution, exception = "", ""
+    if any(isinstance(each, UnverifiedSampling) for each in samplings):
+        caution += " Some sampling was not verified."
+    if any(not getattr(each, "drawn_by_library", True) for each in samplings):
+        caution += " Some sampling was declared, and not done by this library."
+    seeded = sum(count for each, count in ledger.rounds if each.seeded)
+    if seeded:
+        exception = (
+            f", except in {_counted(seeded, 'round')} with a chosen seed"
+        )
     generator = {"chacha20": "ChaCha20 (RFC 8439)", "philox": "Philox"}
     sealed = ledger.seals[-1:]
     return {
@@ -261,7 +278,9 @@ def _implementation(ledger: PrivacyLedger, found: Guarantee) -> dict[str, Any]:
         + _missing("what was done outside of the ledger"),
         "mechanisms": f"keras_dp {__version__}. Events of the ledger: "
         f"{mechanisms or 'none'}.{caution} "
-        + _PROTECTIONS.format(generator=generator[ledger.header.generator]),
+        + _PROTECTIONS.format(
+            generator=generator[ledger.header.generator], exception=exception
+        ),
         "composition": f"{found.theorem}. Accountant: "
         f"{found.claim.accountant or 'none has a bound'}.",
         "post_processing": _missing("what is computed from the answers"),
@@ -281,8 +300,12 @@ def _missing(what: str) -> str:
     return f"{TO_BE_FILLED_IN}: {what}"
 
 
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def _yaml(value: Any, depth: int) -> Iterator[str]:
-    """Yields lines of YAML; texts are quoted as in JSON, which YAML reads."""
+    """Yields lines of YAML, with texts quoted as in JSON."""
     indent = "  " * depth
     for key, each in value.items():
         if isinstance(each, Mapping) and each:

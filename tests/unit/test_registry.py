@@ -120,6 +120,20 @@ def test_says_what_is_not_protected() -> None:
     assert "not verified" in found["implementation"]["mechanisms"]
 
 
+def test_says_which_samples_and_seeds_were_declared_or_chosen() -> None:
+    ledger = trained()
+    plain = entry(ledger)["implementation"]["mechanisms"]
+    assert "keyed by the operating system. " in plain
+    assert "declared" not in plain
+    assert "not verified" not in plain
+
+    ledger.record(PoissonSampling(0.01), STEP, 2, seeded=True)
+
+    mechanisms = entry(ledger)["implementation"]["mechanisms"]
+    assert "except in 2 rounds with a chosen seed" in mechanisms
+    assert "Some sampling was declared" in mechanisms
+
+
 def test_names_the_budget_and_the_seal() -> None:
     ledger = PrivacyLedger.in_memory(dataset="d")
     budgets.open_account(ledger, "all", budgets.RenyiFilter(3.0, DELTA))
