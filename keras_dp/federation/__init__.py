@@ -1,6 +1,6 @@
-"""Federated averaging over many machines, carried by Flower.
+"""Federated averaging over many machines, with Flower as the network.
 
-Its classes are imported when they are first used, and Flower with them.
+The classes, and Flower with them, are imported when they are first used.
 """
 
 from typing import TYPE_CHECKING, Any

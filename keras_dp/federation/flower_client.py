@@ -1,4 +1,4 @@
-"""The training of one user, in a `ClientApp` of Flower."""
+"""Trains on the records of one user, in a `ClientApp` of Flower."""
 
 from typing import Any
 
@@ -12,16 +12,18 @@ from keras_dp.training import LocalTraining
 
 
 class FlowerClient:
-    """Trains on the records of one user, as `LocalTraining` says, by Keras.
+    """Trains on the records of one user by gradient descent, in Keras.
 
-    It answers a `FlowerStrategy` with the weights after the user's training,
-    and nothing else. Nothing is clipped or noised here: the server does, and
-    sees the weights of each user. Any other client that answers with the list
-    of weights serves as well.
+    The client answers a `FlowerStrategy` with the weights after the user's
+    training, and with nothing else. It does not clip or add noise. The server
+    does both, and sees the weights of each user. The server accepts any other
+    client that answers with the weights in the same order.
 
     Attributes:
-        model: Compiled by the client. Its weights are those of the last answer.
-        local: How it trains. The last step of an epoch takes what is left.
+        model: The model, which the client compiles. After an answer, it has the
+            weights of this answer.
+        local: The learning rate, the epochs and the batch size. The last batch
+            of an epoch may be smaller.
 
     >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     >>> client = FlowerClient(model, "mse", LocalTraining(0.1, batch_size=2))
@@ -35,9 +37,12 @@ class FlowerClient:
         """Compiles the model.
 
         Args:
-            model: It has the architecture of the server's.
+            model: A model with the architecture of the server's model.
             loss: As in `keras.Model.compile`.
-            local: How the user trains.
+            local: The learning rate, the epochs and the batch size.
+
+        Raises:
+            TypeError: `local` is not a `LocalTraining`.
         """
         _check.kind(LocalTraining, local=local)
         self.model, self.local = model, local
@@ -46,14 +51,17 @@ class FlowerClient:
     def train(
         self, message: Message, x: Any, y: Any, sample_weight: Any = None
     ) -> Message:
-        """Returns the answer to a message of the server.
+        """Trains from the server's weights, and returns the answer.
 
         Args:
-            message: Holds the weights to start from.
-            x: Inputs of the user's records, leaves `[records, ...]`, records
-                >= 1. They are taken in random order.
-            y: Targets.
-            sample_weight: Weights, or `None`.
+            message: The server's message, which holds the weights to start
+                from.
+            x: The inputs of the user's records, leaves `[records, ...]`, with
+                at least one record. The client puts records into a random
+                order, which is the same in all epochs.
+            y: The targets, leaves `[records, ...]`.
+            sample_weight: The weights of records, shape `[records]`; `None` for
+                equal ones.
         """
         arrays = message.content.array_records["arrays"]
         self.model.set_weights(arrays.to_numpy_ndarrays())

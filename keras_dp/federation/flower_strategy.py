@@ -1,4 +1,4 @@
-"""The server's side of a private federated training under Flower."""
+"""Runs the server of a private federated training under Flower."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -31,23 +31,26 @@ POLL_SECONDS = 1.0
 class FlowerStrategy(Strategy):
     """Trains a `FederatedModel` on the users of a Flower federation.
 
-    In each round the server draws nodes, sends them the weights, and takes the
-    weights that they answer with. The update of each is clipped here, by the
-    model's query, summed, noised and applied by the model's optimizer. One node
-    is one user, and one unit of the ledger.
+    In each round the server draws nodes, sends them the weights, and receives
+    their weights after local training. The server clips the update of each
+    node, sums the updates and adds noise, as the model's query does. The
+    model's optimizer applies the result. One node is one user, and one unit of
+    the ledger.
 
-    Guarantee: that of `RemoteRounds`. The server sees each update in clear, and
-    hands on noised weights alone. The amplification by sampling holds against
-    those who do not learn which nodes were asked.
+    Guarantee: as for `RemoteRounds`. The server sees each update without noise.
+    It releases only noised weights, and public numbers of the query. The
+    amplification by sampling holds against those who do not learn which nodes
+    were asked.
 
     Attributes:
-        federated: Compiled. After `start` its model is the trained one.
-        sampling_probability: Chance of each connected node to take part in a
-            round.
-        min_available_nodes: A round waits until so many are connected.
+        federated: The compiled model. After `start` it is trained.
+        sampling_probability: The probability of each connected node to take
+            part in a round, in [2^-60, 1].
+        min_available_nodes: The number of connected nodes for which a round
+            waits, >= 1.
 
     Source: McMahan et al. (2018), arXiv:1710.06963v3, Algorithm 1. Messages
-    are those of Flower's `FedAvg`: records "arrays" and "config".
+    have the form of Flower's `FedAvg`: records "arrays" and "config".
 
     >>> import keras, keras_dp
     >>> federated = keras_dp.FederatedModel(
@@ -99,24 +102,35 @@ class FlowerStrategy(Strategy):
         """Runs rounds as Flower's strategies do, and records each of them.
 
         Args:
-            grid: The one that Flower gives the `ServerApp`.
-            initial_arrays: The weights to start from, as `get_weights` of the
-                model orders them; those of the model by default.
-            num_rounds: How many, unless the target or the account ends them.
-                Rounds after the end ask nobody.
-            timeout: Seconds that a round waits for answers. Those that are
-                missing then count as zero.
-            train_config: Sent to each client; the round's number is added.
+            grid: The grid that Flower gives the `ServerApp`.
+            initial_arrays: The weights to start from, in the order of
+                `get_weights`; by default the model's own.
+            num_rounds: The number of rounds, >= 1. If the target or the account
+                ends the training before, the rounds that are left ask no node.
+            timeout: The seconds that a round waits for answers. Answers that
+                are missing then count as zero.
+            train_config: The settings that are sent to each client. The
+                strategy adds the number of the round as "server-round".
             evaluate_config: Must be `None`.
-            evaluate_fn: Called before the first round and after each, with its
-                number and the weights. It must not look at the users' data.
+            evaluate_fn: Called before the first round and after each round,
+                with the number of the round and the weights. It must not read
+                the users' data.
             target_epsilon: As in `FederatedModel.fit`.
-            delta: As in `FederatedModel.fit`; 1e-5 by default.
+            delta: The delta of `target_epsilon`, as in `FederatedModel.fit`; by
+                default 1e-5, or the delta of the model's own target.
             run: As in `FederatedModel.fit`.
 
+        Returns:
+            Flower's `Result`, with the noised weights and the query's public
+            numbers.
+
         Raises:
-            BudgetExceededError: There is no room for a single round.
-            ValueError: Clients were to evaluate.
+            BudgetExceededError: The target or the account leaves no room for
+                the first round.
+            PrivateTrainingError: The ledger, its unit, the strategy or the
+                model does not suit users in other processes.
+            ValueError: `evaluate_config` is not `None`, or a number is out of
+                its range.
         """
         if evaluate_config is not None:
             raise ValueError(
@@ -167,7 +181,10 @@ class FlowerStrategy(Strategy):
         config: ConfigRecord,
         grid: Grid,
     ) -> Iterable[Message]:
-        """Records the round, and returns one message for each node it drew."""
+        """Records the round, and returns a message for each node it drew.
+
+        Without room for another round it returns no message.
+        """
         rounds = self._running()
         self._sent = None
         asked = rounds.draw(self._connected(grid))
@@ -191,9 +208,9 @@ class FlowerStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Sums the clipped updates, and returns the weights after the noise.
+        """Sums the clipped updates, and returns the noised weights.
 
-        The metrics are the query's public scalars. Those of clients are not
+        The metrics are the query's public scalars. Metrics of clients are not
         read.
         """
         rounds, sent = self._running(), self._sent
@@ -206,9 +223,9 @@ class FlowerStrategy(Strategy):
             refused += weights is None or not rounds.receive(node, weights)
         if refused:
             logging.warning(
-                "%d replies of round %d were not counted: they hold an error, "
-                "or other arrays than those of the model, or come from a node "
-                "that was not asked or has answered.",
+                "%d replies of round %d were not counted: they hold an error "
+                "or other arrays than the model's, or their node was not asked "
+                "or had answered before.",
                 refused,
                 server_round,
             )
@@ -223,19 +240,19 @@ class FlowerStrategy(Strategy):
         config: ConfigRecord,
         grid: Grid,
     ) -> Iterable[Message]:
-        """Returns nothing: what clients would measure has no noise."""
+        """Returns no message, because metrics of clients have no noise."""
         return []
 
     @override
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Returns nothing."""
+        """Returns `None`, because no client evaluates."""
         return None
 
     @override
     def summary(self) -> None:
-        """Logs how the training is private."""
+        """Logs the model and the sampling probability."""
         logging.info("%r", self)
 
     def __repr__(self) -> str:
@@ -247,12 +264,13 @@ class FlowerStrategy(Strategy):
     def _running(self) -> RemoteRounds:
         if self._rounds is None:
             raise PrivateTrainingError(
-                "A round must run inside start, which records it."
+                "A round must run inside start, which records it. Call "
+                "start(grid, num_rounds=...)."
             )
         return self._rounds
 
     def _connected(self, grid: Grid) -> list[int]:
-        """Returns the nodes that are present, once there are enough."""
+        """Waits for enough nodes, and returns all that are connected."""
         while True:
             nodes = sorted(set(grid.get_node_ids()))
             if len(nodes) >= self.min_available_nodes:
@@ -265,7 +283,7 @@ class FlowerStrategy(Strategy):
     def _weights_in(
         self, reply: Message, sent: ArrayRecord
     ) -> list[npt.NDArray[Any]] | None:
-        """Returns the trainable weights of a reply; `None` if it has none."""
+        """Returns the trainable weights of a reply, or `None` without all."""
         if not reply.has_content():
             return None
         answered = reply.content.array_records.get("arrays")
@@ -286,10 +304,10 @@ class FlowerStrategy(Strategy):
 def _array_in(
     answered: Array, sent: Array, dtype: str
 ) -> npt.NDArray[Any] | None:
-    """Returns an array of a reply, `None` unless it is written as it was sent.
+    """Returns an array of a reply, or `None` if its format is another.
 
     The bytes before the numbers must be equal to those of the array that was
-    sent, so that nothing that a client wrote is parsed.
+    sent. So the server parses nothing that a client wrote.
     """
     data, like = answered.data, sent.data
     size = np.dtype(dtype).itemsize * int(np.prod(sent.shape, dtype=np.int64))
