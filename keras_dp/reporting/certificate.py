@@ -1,14 +1,15 @@
-"""Certificates: what a ledger held and cost at a seal, to be checked later.
+"""Certificates state the content and the epsilon of a ledger at a seal.
 
-A certificate names a seal by its row and hash. The hash covers every row before
-it, so that whoever holds the certificate notices if one of them is changed in
-the ledger, in a copy, or in a ledger that has grown since.
+A certificate names a seal by its row and hash. The hash covers every row up to
+the seal. So whoever holds the certificate notices if one of these rows is
+changed in the ledger, in a copy, or in a ledger that has grown since.
 
-It does not show that the ledger tells the truth: that every release was
-recorded, that the unit is what its name says, or that the program did what it
-wrote. Without a signature anybody can make one for a ledger of their own; with
-one it shows who did. A ledger that was replaced together with its certificate
-shows nothing: keep certificates where the ledger's owner cannot change them.
+A certificate does not prove that the ledger is true: that every release was
+recorded, that the unit is the one that its name says, or that the program did
+what it recorded. Without a signature, anybody can make a certificate for a
+ledger of their own. A signature shows who made it. If a ledger and its
+certificate are both replaced, nobody notices: keep certificates where the
+ledger's owner cannot change them.
 """
 
 import contextlib
@@ -16,12 +17,18 @@ import dataclasses
 import json
 import math
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
+from keras_dp import _check
 from keras_dp._version import __version__
 from keras_dp.accountants.claim import rounded_up
-from keras_dp.accountants.normalize.adjacency import Neighbours
+from keras_dp.accountants.normalize.adjacency import (
+    RELATIONS,
+    Neighbours,
+    check_neighbours,
+)
 from keras_dp.auditing.verdicts import judgements
 from keras_dp.budgets import guarantee
 from keras_dp.errors import LedgerFormatError, LedgerIntegrityError
@@ -31,33 +38,38 @@ from keras_dp.reporting.contradictions import AuditSummary
 from keras_dp.reporting.wording import counted, moment, on_one_line
 
 _KIND = "keras_dp certificate"
-# Other versions of an accountant may differ by less.
+# The epsilons of different versions of an accountant differ by less.
 _TOLERANCE = 1e-4
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Certificate:
-    """The content and the cost of a ledger at one of its seals.
+    """The content and the epsilon of a ledger at one of its seals.
 
     Attributes:
         header: The header of the ledger, as canonical JSON.
-        seal_row: The row of the seal.
-        seal_hash: Its hash, over all rows before.
-        rounds: Rounds up to the seal, those reserved then in full.
-        runs: Runs up to the seal.
-        epsilon: The guarantee; `inf` if there is none.
-        delta: At which epsilon is given.
-        neighbours: The adjacency relation; `None` without a guarantee.
-        theorem: Covers epsilon.
-        audits: How many verdicts of audits there were up to the seal.
-        contradictions: How many of them found more than was certified.
-        audited_epsilon: The largest lower bound among them; 0 without any.
-        audited_delta: At which it is given; 0 without any.
-        audited_confidence: The chance at which it holds; 0 without any.
-        issued: Seconds since 1970 (UTC).
-        version: The version of keras_dp that issued it.
-        public_key: The Ed25519 key of who signed, in hex; empty if nobody did.
-        signature: In hex.
+        seal_row: The number of the row of the seal.
+        seal_hash: The hash of the seal, over its row and all rows before it.
+        rounds: The number of rounds up to the seal. Rounds that were reserved
+            at that time count in full.
+        runs: The number of runs up to the seal.
+        epsilon: The epsilon of the guarantee; `inf` if there is none.
+        delta: The delta that belongs to `epsilon`.
+        neighbours: The adjacency relation; `None` if all rounds support no
+            common one.
+        theorem: A phrase that says why the guarantee holds.
+        audits: The number of verdicts of audits up to the seal.
+        contradictions: The number of verdicts that contradict the ledger.
+        audited_epsilon: The largest lower bound of the verdicts; 0 without
+            verdicts.
+        audited_delta: The delta of this lower bound; 0 without verdicts.
+        audited_confidence: The confidence of this lower bound, in (0, 1); 0
+            without verdicts.
+        issued: When the certificate was made, in seconds since 1970 (UTC).
+        version: The version of keras_dp that made the certificate.
+        public_key: The Ed25519 public key of the signer, in hex; empty without
+            a signature.
+        signature: The signature, in hex; empty without a signature.
     """
 
     header: str
@@ -87,8 +99,11 @@ class Certificate:
     def from_json(cls, text: str) -> Self:
         """Inverts `as_json`.
 
+        Args:
+            text: The text that `as_json` returned.
+
         Raises:
-            LedgerFormatError: The text is no certificate.
+            LedgerFormatError: The text is not the text of a certificate.
         """
         try:
             content = json.loads(text)
@@ -99,24 +114,23 @@ class Certificate:
             certificate = cls(**content)
             for field in dataclasses.fields(cls):
                 value = getattr(certificate, field.name)
-                if field.type is not None and isinstance(value, (list, dict)):
+                if not _fits(field.type, value):
                     raise ValueError(f"its {field.name} is {value!r}")
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise LedgerFormatError(
-                f"The text holds no certificate: {error}. `keras-dp seal` "
-                "writes one."
+                f"The text is not a certificate: {error}. Make one with "
+                "`keras-dp seal`."
             ) from error
         return certificate
 
     def signed(self, private_key: bytes) -> Self:
-        """Returns the certificate with a signature.
+        """Returns the certificate with a signature over all its fields.
 
         Args:
-            private_key: An Ed25519 key in PEM form, without a password.
+            private_key: An Ed25519 private key in PEM form, without a password.
 
         Raises:
-            ImportError: cryptography is not installed; `pip install
-                keras_dp[signing]`.
+            ImportError: cryptography is not installed.
             ValueError: The key is of another kind, or has a password.
         """
         key = signing_key(private_key)
@@ -129,23 +143,29 @@ class Certificate:
         """Raises unless the certificate is as it was signed.
 
         Args:
-            public_key: The key of who should have signed, in hex; by default
-                the one in the certificate, which only shows that it is whole.
+            public_key: The public key of the expected signer, in hex. By
+                default, the key in the certificate itself: this shows that
+                nothing was changed since somebody signed it, but not who.
 
         Raises:
             ImportError: cryptography is not installed.
-            LedgerIntegrityError: It is not signed, by another key, or changed
-                since.
+            LedgerIntegrityError: The certificate is not signed, was signed with
+                another key, or was changed since.
         """
-        from cryptography.exceptions import InvalidSignature
-        from cryptography.hazmat.primitives.asymmetric import ed25519
+        with _naming_the_extra():
+            from cryptography.exceptions import InvalidSignature
+            from cryptography.hazmat.primitives.asymmetric import ed25519
 
         if not self.signature:
-            raise LedgerIntegrityError("The certificate is not signed.")
+            raise LedgerIntegrityError(
+                "The certificate is not signed. Ask its issuer for a signed "
+                "one, which `keras-dp seal --key` writes."
+            )
         if public_key is not None and public_key != self.public_key:
             raise LedgerIntegrityError(
-                "The certificate must be signed by the key "
-                f"{public_key}. Received: one signed by {self.public_key}."
+                f"The certificate must be signed by the key {public_key}. "
+                f"Received: one signed by {self.public_key}. Ask the owner of "
+                "the first key for a certificate."
             )
         try:
             key = ed25519.Ed25519PublicKey.from_public_bytes(
@@ -155,28 +175,33 @@ class Certificate:
         except (InvalidSignature, ValueError) as error:
             raise LedgerIntegrityError(
                 "The certificate was changed after it was signed, or its "
-                "signature is of another one. It must not be trusted."
+                "signature belongs to another one. Do not trust it. Ask its "
+                "issuer for the original."
             ) from error
 
     def check(self, ledger: PrivacyLedger) -> None:
         """Raises unless a ledger is the one that was certified, or extends it.
 
+        The guarantee up to the seal is computed anew. The phrase of the theorem
+        and the time of issue are not checked; a signature protects them.
+
         Args:
-            ledger: The ledger, a copy, or one that has grown since.
+            ledger: The ledger, a copy of it, or the ledger after more rounds.
 
         Raises:
-            LedgerIntegrityError: It is another ledger; rows before the seal
-                were changed; or the certificate says other numbers than they
-                give.
+            LedgerIntegrityError: It is another ledger, or a row up to the seal
+                was changed. Or the certificate states another number of rounds
+                or runs, other audits, another adjacency relation, or a smaller
+                epsilon than the rows up to the seal give.
         """
         ledger.verify()
         if ledger.header.as_text() != self.header:
-            raise _differs("its header is another one")
+            raise _differs("its header is different")
         seals = {seal.number: seal.hash for seal in ledger.seals}
         if self.seal_row not in seals:
-            raise _differs(f"row {self.seal_row} is no seal of it")
+            raise _differs(f"its row {self.seal_row} is no seal")
         if seals[self.seal_row] != self.seal_hash:
-            raise _differs(f"the rows up to {self.seal_row} are others")
+            raise _differs(f"its rows up to {self.seal_row} are different")
         again = _certificate(ledger, self.seal_row, self.delta, self.neighbours)
         if (again.rounds, again.runs) != (self.rounds, self.runs):
             raise _differs(
@@ -185,17 +210,23 @@ class Certificate:
             )
         if self._audits != again._audits:
             raise _differs(
-                f"of its audits the certificate says {self._audits.sentence!r} "
-                f"and the ledger {again._audits.sentence!r}"
+                f"the certificate says {self._audits.sentence!r} and the "
+                f"ledger {again._audits.sentence!r}"
             )
-        if self.epsilon < again.epsilon - _TOLERANCE:
+        if self.neighbours != again.neighbours:
+            raise _differs(
+                f"its adjacency relation was {again.neighbours!r}, not "
+                f"{self.neighbours!r}"
+            )
+        # NaN is refused too.
+        if not self.epsilon >= again.epsilon - _TOLERANCE:
             raise _differs(
                 f"its epsilon was {again.epsilon:.6g}, not {self.epsilon:.6g}"
             )
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The guarantee, its theorem, how much it covers, and its audits."""
+        """The guarantee, its theorem, the rounds it covers, and the audits."""
         header = Header.from_text(self.header)
         relation = "no adjacency relation is supported by all rounds"
         if self.neighbours is not None:
@@ -236,18 +267,18 @@ class Certificate:
 
 
 def signing_key(pem: bytes) -> Any:
-    """Returns an Ed25519 key to sign with.
+    """Returns an Ed25519 private key to sign with.
 
     Args:
-        pem: A key in PEM form, without a password.
+        pem: The key in PEM form, without a password.
 
     Raises:
-        ImportError: cryptography is not installed; `pip install
-            keras_dp[signing]`.
+        ImportError: cryptography is not installed.
         ValueError: The key is of another kind, or has a password.
     """
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ed25519
+    with _naming_the_extra():
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ed25519
 
     key: Any = None
     with contextlib.suppress(TypeError, ValueError):
@@ -255,8 +286,8 @@ def signing_key(pem: bytes) -> Any:
     if not isinstance(key, ed25519.Ed25519PrivateKey):
         raise ValueError(
             "`private_key` must be an Ed25519 key in PEM form, without a "
-            "password. Received: something else. `openssl genpkey -algorithm "
-            "ed25519` makes one."
+            "password. Received: something else. Make one with `openssl "
+            "genpkey -algorithm ed25519`."
         )
     return key
 
@@ -271,14 +302,16 @@ def certify(
     """Seals a ledger, and returns a certificate of all that it holds.
 
     Args:
-        ledger: Opened for writing.
-        delta: In (0, 1).
+        ledger: A ledger that was opened for writing.
+        delta: The delta of the guarantee, in (0, 1).
         neighbours: The adjacency relation; by default the strongest that all
-            rounds support.
-        note: Written into the seal. Nothing secret.
+            rounds support. Promises of accounts have their own relation.
+        note: A text that is written with the seal. It must hold nothing secret.
 
     Raises:
         LedgerWriteError: The ledger cannot be sealed.
+        ValueError: `delta` or `neighbours` is not a possible one. The ledger is
+            not sealed then.
 
     >>> from keras_dp.ledger import GaussianSum, PoissonSampling
     >>> ledger = PrivacyLedger.in_memory(dataset="clinic", unit="patient")
@@ -291,6 +324,14 @@ def certify(
     >>> certificate.rounds, len(ledger)
     (1, 2)
     """
+    # A seal stays for ever: the arguments are checked before it is written.
+    _check.finite_positive(delta=delta)
+    if delta >= 1:
+        raise ValueError(
+            f"`delta` must be in (0, 1). Received: delta={delta!r}. Choose a "
+            "value well below 1 over the number of records."
+        )
+    check_neighbours(neighbours)
     seal = ledger.seal(note)
     return _certificate(ledger, seal.number, delta, neighbours)
 
@@ -298,14 +339,19 @@ def certify(
 def read_certificate(path: str | Path) -> Certificate:
     """Returns the certificate in a file.
 
+    Args:
+        path: The name of the file, which `keras-dp seal` wrote.
+
     Raises:
-        LedgerFormatError: The file holds none.
+        LedgerFormatError: The file does not hold a certificate.
+        OSError: The file cannot be read.
     """
     try:
         return Certificate.from_json(Path(path).read_text("utf-8"))
     except UnicodeDecodeError as error:
         raise LedgerFormatError(
-            f"The file {str(path)!r} holds no certificate: {error}."
+            f"The file {str(path)!r} does not hold a certificate: {error}. "
+            "Make one with `keras-dp seal`."
         ) from error
 
 
@@ -315,7 +361,7 @@ def _certificate(
     delta: float,
     neighbours: Neighbours | None,
 ) -> Certificate:
-    """Returns what a ledger held and cost at a row that is a seal."""
+    """Returns the certificate of a ledger at the row of a seal."""
     (seal,) = (each for each in ledger.seals if each.number == row)
     sealed = ledger.until(row)
     found = guarantee(sealed, delta=delta, neighbours=neighbours)
@@ -341,6 +387,29 @@ def _certificate(
 
 def _differs(reason: str) -> LedgerIntegrityError:
     return LedgerIntegrityError(
-        f"The ledger is not the one that was certified: {reason}. One of them "
-        "must not be trusted."
+        f"The ledger is not the one that was certified: {reason}. Do not trust "
+        "both. Compare them with copies that were kept elsewhere."
     )
+
+
+def _fits(kind: Any, value: Any) -> bool:
+    """Returns whether a field of a certificate can have a value."""
+    if kind is str:
+        return isinstance(value, str)
+    if isinstance(value, bool):
+        return False
+    if kind in (int, float):
+        return isinstance(value, int if kind is int else int | float)
+    return value is None or value in RELATIONS
+
+
+@contextlib.contextmanager
+def _naming_the_extra() -> Iterator[None]:
+    """Names the package that is missing, and how to install it."""
+    try:
+        yield
+    except ImportError as error:
+        raise ImportError(
+            "cryptography must be installed for signatures: "
+            "pip install keras_dp[signing]"
+        ) from error

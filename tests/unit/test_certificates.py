@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import math
+import sys
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -169,10 +171,51 @@ class TestCertificates:
         assert again.epsilon == float("inf")
         again.check(ledger)
 
+    def test_another_relation_and_no_number_are_found(self, ledger) -> None:
+        """An account promises under its own relation, whatever is asked."""
+        certificate = certify(ledger, delta=DELTA)
+
+        with pytest.raises(LedgerIntegrityError, match="relation was"):
+            dataclasses.replace(certificate, neighbours="replace_one").check(
+                ledger
+            )
+        with pytest.raises(LedgerIntegrityError, match="epsilon was"):
+            dataclasses.replace(certificate, epsilon=math.nan).check(ledger)
+
+    @pytest.mark.parametrize(
+        "options",
+        [{"delta": 0}, {"delta": 1}, {"delta": DELTA, "neighbours": "x"}],
+        ids=repr,
+    )
+    def test_wrong_arguments_seal_nothing(self, ledger, options) -> None:
+        with pytest.raises(ValueError, match="must be"):
+            certify(ledger, **options)
+
+        assert ledger.seals == ()
+
     @pytest.mark.parametrize("text", ["", "[]", '{"kind":"x"}', "null"])
     def test_another_text_is_none(self, text) -> None:
         with pytest.raises(LedgerFormatError):
             Certificate.from_json(text)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"epsilon": "0.5"},
+            {"epsilon": True},
+            {"rounds": 1.5},
+            {"theorem": None},
+            {"neighbours": "other"},
+            {"neighbours": ["replace_one"]},
+        ],
+        ids=repr,
+    )
+    def test_a_field_of_another_kind_is_refused(self, ledger, change) -> None:
+        content = json.loads(certify(ledger, delta=DELTA).as_json())
+
+        (name,) = change
+        with pytest.raises(LedgerFormatError, match=f"its {name} is"):
+            Certificate.from_json(json.dumps({**content, **change}))
 
 
 class TestSignatures:
@@ -209,6 +252,21 @@ class TestSignatures:
         signed = certify(ledger, delta=DELTA).signed(key)
         with pytest.raises(LedgerIntegrityError):
             dataclasses.replace(signed, **change).check_signature()
+
+    def test_says_how_to_install_what_signs(
+        self, ledger, key, monkeypatch
+    ) -> None:
+        certificate = certify(ledger, delta=DELTA)
+        monkeypatch.setitem(
+            sys.modules, "cryptography.hazmat.primitives.asymmetric", None
+        )
+
+        for attempt in (
+            lambda: certificate.signed(key),
+            certificate.check_signature,
+        ):
+            with pytest.raises(ImportError, match=r"keras_dp\[signing\]"):
+                attempt()
 
     def test_no_signature_is_found(self, ledger) -> None:
         with pytest.raises(LedgerIntegrityError, match="not signed"):

@@ -369,7 +369,7 @@ class TestCertificates:
         write_verdict(ledger, bound(0.01239))
         certificate = certify(ledger, delta=DELTA)
 
-        with pytest.raises(LedgerIntegrityError, match="of its audits"):
+        with pytest.raises(LedgerIntegrityError, match="certificate says"):
             dataclasses.replace(certificate, **change).check(ledger)
 
     def test_keep_to_the_seal(self, ledger) -> None:
