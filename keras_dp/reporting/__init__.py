@@ -1,4 +1,4 @@
-"""Reports of a ledger: text, JSON, plots, the command line."""
+"""Reports of a ledger as text, JSON and plots, and the command line."""
 
 from keras_dp.reporting.account_state import AccountState, account_states
 from keras_dp.reporting.certificate import (

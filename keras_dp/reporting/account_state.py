@@ -1,4 +1,4 @@
-"""The accounts of a ledger: what each promises, and what is left of it."""
+"""Says what each account of a ledger promises, and how much is left."""
 
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -14,18 +14,21 @@ from keras_dp.ledger import (
 )
 from keras_dp.reporting.wording import counted, percent
 
-# As many rounds as a ledger counts.
+# The largest number of rounds that a ledger can count.
 _MOST = 2**63 - 1
 
 
 class AccountState(NamedTuple):
-    """An account as it stands.
+    """An account, with the part that is spent and the part that is left.
 
     Attributes:
-        record: As it stands in the ledger.
-        budget: Its promise.
-        share: The part that is spent, in [0, 1], of what is spent most.
-        left: A phrase: how much is left.
+        record: The account in the ledger, with its balance.
+        budget: The rule of the account, with its promise.
+        share: The part that is spent, in [0, 1]. For a plan it is a part of all
+            rounds. For a division it is the larger part of epsilon and delta.
+            For a filter it includes the rounds from before the account was
+            opened.
+        left: A phrase that says how much is left.
     """
 
     record: AccountRecord
@@ -35,17 +38,17 @@ class AccountState(NamedTuple):
 
     @property
     def name(self) -> str:
-        """By which runs choose it."""
+        """The name of the account, by which runs choose it."""
         return self.record.account.name
 
     @property
     def spent(self) -> str:
-        """A phrase: how much is spent, and how much is left."""
+        """A phrase that says how much is spent, and how much is left."""
         verb = "given away" if isinstance(self.budget, Division) else "spent"
         return f"{percent(self.share)} {verb}; {self.left}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns what JSON can hold."""
+        """Returns the state as values that JSON can hold."""
         return {
             "number": self.record.number,
             "name": self.name,
@@ -65,6 +68,9 @@ class AccountState(NamedTuple):
 
 def account_states(ledger: PrivacyLedger) -> tuple[AccountState, ...]:
     """Returns the accounts of a ledger in the order of their opening.
+
+    Args:
+        ledger: The ledger, with its accounts and runs.
 
     >>> from keras_dp.budgets import RenyiFilter, charge_of, open_account
     >>> from keras_dp.ledger import GaussianSum, PoissonSampling
@@ -100,7 +106,7 @@ def _state(record: AccountRecord, runs: tuple[RunRecord, ...]) -> AccountState:
         share = max(map(_share, spent, capacities))
         left = f"epsilon {epsilon:.6g} and delta {delta:.6g} left"
         return AccountState(record, budget, share, left)
-    # A filter pays out of one number, for earlier rounds too.
+    # The one slot of a filter also pays for rounds from before it was opened.
     used = UNITS - capacities[0] + spent[0]
     left = "room for any rounds that fit"
     charge = _last_charge(record, runs)
@@ -117,10 +123,23 @@ def _share(used: int, most: int) -> float:
 def _last_charge(
     record: AccountRecord, runs: tuple[RunRecord, ...]
 ) -> Charge | None:
-    paid: list[tuple[int, Round, Charge]] = [
-        (run.updated, round_, charge)
+    """Returns the charge of the last round that the account paid for."""
+    payers = [
+        run
         for run in runs
-        for round_, charge in run.charges
-        if charge.account == record.number
+        if any(charge.account == record.number for _, charge in run.charges)
     ]
-    return max(paid, key=lambda each: each[0])[2] if paid else None
+    if not payers:
+        return None
+    # If several runs were written in one second, the later one counts.
+    last = max(reversed(payers), key=lambda run: run.updated)
+    charges: dict[Round, Charge] = {
+        round_: charge
+        for round_, charge in last.charges
+        if charge.account == record.number
+    }
+    return next(
+        charges[round_]
+        for round_, _ in reversed(last.rounds)
+        if round_ in charges
+    )

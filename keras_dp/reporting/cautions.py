@@ -1,4 +1,4 @@
-"""Cautions: a reader needs them before believing a report's numbers."""
+"""Says what a reader must know before believing a report's numbers."""
 
 from collections.abc import Iterator, Sequence
 
@@ -29,13 +29,13 @@ def cautions(
     rounds: Sequence[CountedRound],
     guarantee: Guarantee,
 ) -> tuple[str, ...]:
-    """Returns sentences on what the numbers take for granted or leave open.
+    """Returns sentences that say what the numbers assume or leave open.
 
     Args:
         header: The header of the ledger.
-        runs: All of its runs.
-        rounds: All of its rounds.
-        guarantee: The line to publish, with its theorem.
+        runs: All runs of the ledger.
+        rounds: All rounds of the ledger.
+        guarantee: The claim to publish, with its theorem.
 
     >>> from keras_dp.budgets import guarantee
     >>> from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger
@@ -57,14 +57,14 @@ def _of_the_theorem(guarantee: Guarantee) -> Iterator[str]:
     if not guarantee.is_unconditional:
         yield (
             "Nothing in the ledger shows what the theorem takes for granted: "
-            "ask the people who made the runs. Plans that are written, or "
-            "accounts that are opened, before the first round leave nothing to "
-            "ask."
+            "ask the people who made the runs. If plans are written, or "
+            "accounts are opened, before the first round, nothing is taken for "
+            "granted."
         )
     if guarantee.ex_post is not None:
         yield (
             "The epsilon of the rounds that ran is known after the fact (ex "
-            "post). Publish the first one."
+            "post), and is no guarantee. Publish the first one."
         )
 
 
@@ -104,9 +104,15 @@ def _of_rounds(
         if isinstance(each.sampling, TruncatedPoissonSampling)
     )
     if overflow:
+        together = ""
+        if rows_per_unit > 1:
+            together = (
+                f". This is for one record; for {rows_per_unit} records of one "
+                "unit it is more"
+            )
         yield (
             f"Samples were truncated: up to {overflow:.2g} of delta pays for "
-            "that, whatever epsilon is."
+            f"that, whatever epsilon is{together}."
         )
     unverified, text = number(
         count
@@ -115,9 +121,9 @@ def _of_rounds(
     )
     if unverified:
         yield (
-            f"The sampling of {text} was not verified: nothing is gained from "
-            "it, and the guarantee is for replacing or zeroing a record, not "
-            "for adding or removing one."
+            f"The sampling of {text} was not verified: no amplification is "
+            "counted, and the guarantee is for replacing or zeroing a record, "
+            "not for adding or removing one."
         )
     declared, text = number(
         count
@@ -133,8 +139,8 @@ def _of_rounds(
     seeded, text = number(count for each, count in rounds if each.seeded)
     if seeded:
         yield (
-            f"{text} had a seed that the caller chose: private only towards "
-            "those who cannot know it."
+            f"{text} had a seed that the caller chose: the guarantee holds "
+            "only against those who cannot know the seed."
         )
 
 
@@ -153,25 +159,24 @@ def _of_runs(runs: Sequence[RunRecord]) -> Iterator[str]:
 
 
 def _unsettled(run: RunRecord, name: str) -> str:
-    reserved = counted(run.unsettled, "round")
+    counts = f"The ledger counts {counted(run.unsettled, 'round')}"
     if run.start is None:
         return (
-            f"{reserved} outside of runs reserved and not settled: a process "
-            "is running, or died. They count."
+            f"{counts} outside of runs that a process reserved and did not "
+            "settle: it is running, or it died."
         )
+    reserved = f"{counts} that the process of {name} reserved"
     if run.state in ("running", "planned"):
-        return (
-            f"{reserved} of {name} reserved by its process, which is running. "
-            "They count; the numbers may change."
-        )
+        return f"{reserved}. It is running, and the numbers may change."
     if run.state == "unknown":
         return (
-            f"{reserved} of {name} reserved and not settled: its process runs "
-            "on another machine, or died. They count."
+            f"{reserved} and did not settle: it runs on another machine, or it "
+            "died."
         )
+    ended = "died" if run.outcome is None else "ended"
     return (
-        f"{reserved} of {name} reserved by a process that died. They count, "
-        "although not all of them may have run."
+        f"{reserved} and did not settle before it {ended}. Some of them may "
+        "never have run."
     )
 
 

@@ -1,12 +1,16 @@
 """The command line `keras-dp`; `commands` has a file for each command.
 
-Exit codes: 0 done; 1 the answer could not be written; 2 wrong usage, a question
-without an answer, or an extra that is not installed; 3 the file is not a ledger
-that can be read or written (missing, foreign, corrupt, newer); 4 its rows
-contradict each other, or it is not the ledger that was meant; 5 an audit in it
-found more than it certifies, and the answer says so. Messages about
-failures go to the standard error stream, as one line. A reader who leaves the
-pipe early has what it wanted: 0.
+Exit codes:
+
+- 0: done. A reader that closes the pipe early has what it wanted: 0, too.
+- 1: the answer could not be written.
+- 2: wrong usage, a question without an answer, or an extra that is missing.
+- 3: the file is not a ledger that can be read or written: it is missing,
+  foreign, corrupt or newer.
+- 4: the rows contradict each other, or it is not the ledger that was meant.
+- 5: an audit contradicts the ledger. The answer is given, and says so.
+
+Messages about failures go to the standard error stream, as one line.
 """
 
 import argparse
@@ -57,7 +61,12 @@ _COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line, and returns its exit code."""
+    """Runs the command line, and returns its exit code.
+
+    Args:
+        arguments: The arguments after the name of the program; by default those
+            of this process.
+    """
     options = _parser().parse_args(arguments)
     with _without_collection():
         return _answered(options)
@@ -65,7 +74,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _without_collection() -> Iterator[None]:
-    """Suspends the search for cycles: 10^5 rounds have none, and it is long."""
+    """Suspends garbage collection, which is slow with 10^5 rounds.
+
+    Rounds refer to each other in no cycles, so that it would find nothing.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -107,7 +119,7 @@ def _answer(text: str | Iterable[str]) -> int:
         sys.stdout.write("\n")
         sys.stdout.flush()
     except OSError as error:
-        # Python flushes once more at its end, and must not fail again there.
+        # Python flushes again when it exits, and must not fail there.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             return OK

@@ -1,4 +1,4 @@
-"""Answers about a ledger, beside what audits of it found."""
+"""Sums up the audits of a ledger, and warns of contradictions."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -13,11 +13,12 @@ class AuditSummary(NamedTuple):
     """Sums up all audits of a ledger.
 
     Attributes:
-        verdicts: How many there are.
-        contradictions: How many of them found more than is certified.
-        epsilon: The largest lower bound; 0 without any.
-        delta: At which it is given; 0 without any.
-        confidence: The chance at which it holds; 0 without any.
+        verdicts: The number of verdicts.
+        contradictions: The number of verdicts that contradict the ledger.
+        epsilon: The largest lower bound of the verdicts; 0 without verdicts.
+        delta: The delta of this lower bound; 0 without verdicts.
+        confidence: The confidence of this lower bound, in (0, 1); 0 without
+            verdicts.
     """
 
     verdicts: int
@@ -28,7 +29,7 @@ class AuditSummary(NamedTuple):
 
     @classmethod
     def of(cls, found: Sequence[Judgement]) -> "AuditSummary":
-        """Sums up verdicts."""
+        """Returns the summary of verdicts, which may be none."""
         if not found:
             return cls(0, 0, 0.0, 0.0, 0.0)
         verdict = max(
@@ -45,7 +46,7 @@ class AuditSummary(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """One line: how many, whether they agree, and the lower bound."""
+        """One line: their number, whether they agree, and the lower bound."""
         if not self.verdicts:
             return "Audits: none. Nothing tested what this ledger says."
         agrees = "none contradicts the ledger"
@@ -64,7 +65,7 @@ def audited(ledger: PrivacyLedger) -> tuple[str, tuple[str, ...]]:
     """Returns a line about all audits, and a sentence for each contradiction.
 
     Args:
-        ledger: With its verdicts.
+        ledger: The ledger, with its verdicts.
     """
     found = judgements(ledger)
     warnings = tuple(each.warning for each in found if each.is_contradiction)
@@ -72,7 +73,11 @@ def audited(ledger: PrivacyLedger) -> tuple[str, tuple[str, ...]]:
 
 
 def contradictions(ledger: PrivacyLedger) -> tuple[str, ...]:
-    """Returns a sentence for each audit that found more than is certified."""
+    """Returns a sentence for each audit that contradicts a ledger.
+
+    Args:
+        ledger: The ledger, with its verdicts.
+    """
     return tuple(
         each.warning for each in judgements(ledger) if each.is_contradiction
     )
@@ -81,12 +86,16 @@ def contradictions(ledger: PrivacyLedger) -> tuple[str, ...]:
 def failing_after(
     text: str | Iterable[str], warnings: Sequence[str]
 ) -> str | Iterable[str]:
-    """Returns an answer that is given in full, and then fails.
+    """Returns an answer that raises after its last part.
 
     Args:
         text: The answer, or its parts.
-        warnings: As `contradictions` returns them. Without any, the answer
-            does not fail.
+        warnings: The sentences that `contradictions` returned. Without any, the
+            answer is returned as it is.
+
+    Returns:
+        The answer, or an iterator over its parts, which raises
+        `ContradictedLedgerError` at its end.
     """
     if not warnings:
         return text

@@ -10,15 +10,15 @@ from keras_dp.ledger import Round
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Difference:
-    """The rounds of two ledgers, compared.
+    """The difference between the rounds of two ledgers.
 
     Attributes:
-        common: How many rounds both begin with.
-        first_total: How many the first holds.
-        second_total: How many the second holds.
-        only_in_first: Kinds of rounds of which the first has more, and how
-            many more, in its order.
-        only_in_second: The same for the second.
+        common: The number of equal rounds with which both ledgers begin.
+        first_total: The number of rounds of the first ledger.
+        second_total: The number of rounds of the second ledger.
+        only_in_first: Pairs of a kind of round that the first ledger has more
+            of, and how many more, in the order of the first ledger.
+        only_in_second: The same for the second ledger.
     """
 
     common: int
@@ -29,7 +29,7 @@ class Difference:
 
     @property
     def is_extension(self) -> bool:
-        """Whether the second is the first, and what came after."""
+        """Whether the second ledger begins with all rounds of the first."""
         return self.common == self.first_total
 
 
@@ -37,8 +37,12 @@ def difference(first: LedgerLike, second: LedgerLike) -> Difference:
     """Returns how the rounds of two ledgers differ.
 
     Args:
-        first: An object with `rounds`, or the pairs (Round, count).
-        second: The same.
+        first: An object with `rounds`, such as a `PrivacyLedger`, or pairs
+            (Round, count).
+        second: As `first`.
+
+    Raises:
+        TypeError: `first` or `second` is something else.
 
     >>> from keras_dp.ledger import FullDataset, GaussianSum
     >>> each = Round(FullDataset(), (GaussianSum("all", 1.0, 4.0),))
@@ -67,7 +71,7 @@ def _counts(pairs: tuple[tuple[Round, int], ...]) -> Counter[Round]:
 def _common(
     first: tuple[tuple[Round, int], ...], second: tuple[tuple[Round, int], ...]
 ) -> int:
-    """Returns the number of rounds that both sequences begin with."""
+    """Returns the number of equal rounds with which both sequences begin."""
     common = 0
     ones, twos = _runs(first), _runs(second)
     for (one, count), (two, other) in zip(ones, twos, strict=False):

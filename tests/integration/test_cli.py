@@ -263,7 +263,7 @@ def test_a_ledger_is_reported_while_it_is_written(tmp_path, capsys) -> None:
 
     out, _ = capsys.readouterr()
     assert code == 0
-    assert "7 rounds outside of runs reserved and not settled" in out
+    assert "counts 7 rounds outside of runs that a process" in out
 
 
 def test_verify_prints_ok_and_the_head(tmp_path, capsys) -> None:

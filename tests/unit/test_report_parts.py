@@ -19,6 +19,7 @@ from keras_dp.ledger import (
     PrivacyLedger,
     Round,
     ThresholdedSum,
+    TruncatedPoissonSampling,
     UnverifiedSampling,
 )
 from keras_dp.ledger import author as author_module
@@ -189,6 +190,22 @@ class TestAccounts:
         room = account.balance.room(charge, 1000) - 10
         assert state.left == f"room for {room} rounds like the last"
 
+    def test_a_filter_counts_in_rounds_like_the_last(self) -> None:
+        ledger = PrivacyLedger.in_memory(dataset="d")
+        account = budgets.open_account(
+            ledger, "all", budgets.RenyiFilter(3.0, DELTA)
+        )
+        charges = [budgets.charge_of(account, each) for each in (STEP, MEAN)]
+        with ledger.start_run("a", account="all") as run:
+            for each, charge in zip((STEP, MEAN), charges, strict=True):
+                run.record(each.sampling, each.queries, charge=charge)
+
+        (state,) = account_states(ledger)
+
+        room = [state.record.balance.room(each, 10**9) for each in charges]
+        assert room[0] != room[1]
+        assert state.left == f"room for {room[1]:,} rounds like the last"
+
     def test_are_bars_with_their_promise(self, divided) -> None:
         text = make_report(divided, delta=DELTA).as_text()
 
@@ -301,6 +318,19 @@ class TestCautions:
         ):
             assert text in found
 
+    @pytest.mark.parametrize("rows", [1, 5])
+    def test_say_that_truncation_counts_for_each_row(self, rows) -> None:
+        ledger = PrivacyLedger.in_memory(
+            dataset="d", unit="patient", rows_per_unit=rows
+        )
+        sampling = TruncatedPoissonSampling(0.01, 20, 1000, True)
+        ledger.record(sampling, STEP.queries)
+
+        found = self.cautions(ledger)
+
+        assert "Samples were truncated" in found
+        assert ("for 5 records of one unit it is more" in found) == (rows == 5)
+
     def test_count_what_thresholds_let_through_for_all_rows(self) -> None:
         """A key that five records of a unit hold passes more often."""
         ledger = PrivacyLedger.in_memory(
@@ -326,10 +356,9 @@ class TestCautions:
         monkeypatch.setattr(author_module, "_start_of", lambda process: "other")
         died = self.cautions(ledger)
 
-        assert "7 rounds of run 9 (night) reserved by its process, which " in (
-            running
-        )
-        assert "reserved by a process that died" in died
+        reserved = "counts 7 rounds that the process of run 9 (night) reserved"
+        assert f"{reserved}. It is running" in running
+        assert f"{reserved} and did not settle before it died" in died
         assert make_report(ledger, delta=DELTA).runs[-1].state == "died"
 
 
