@@ -1,4 +1,4 @@
-"""Who spent what privacy, and which theorem covers it: a value, text, JSON."""
+"""Reports of a ledger: who spent what privacy, and which theorem covers it."""
 
 import dataclasses
 import json
@@ -45,28 +45,28 @@ from keras_dp.reporting.wording import (
     wrapped,
 )
 
-# The runs of a ledger with accounts cost less than is promised of them.
+# The runs of a ledger with accounts cost less than the accounts promise.
 SO_FAR = (
-    "These are composed as if fixed in advance. What holds in any case is the "
-    "promise of the accounts."
+    "These are composed as if fixed in advance. The promise of the accounts "
+    "holds in any case."
 )
 # Runs that the text lists; `keras-dp runs` lists all.
 _MOST_RUNS = 20
-# Accountants whose curves are drawn, and the points of a curve. Beyond a number
-# of kinds of rounds a point takes half a second.
+# The number of accountants whose curves are drawn, and of points of a curve.
+# With more than `_MOST_KINDS` mechanisms a point takes half a second.
 _CURVES, _POINTS = 3, 24
 _MOST_KINDS, _FEW_POINTS = 1000, 4
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cost:
-    """Epsilon by one accountant.
+    """The epsilon that one accountant computes.
 
     Attributes:
-        accountant: Its name.
-        epsilon: An upper bound, possibly `inf`; or if `is_bound` is false an
-            approximation, which may be too small.
-        is_bound: Whether epsilon is a guarantee.
+        accountant: The name of the accountant.
+        epsilon: An upper bound on epsilon, possibly `inf`. If `is_bound` is
+            false, it is an approximation, which may be too small.
+        is_bound: Whether `epsilon` is an upper bound.
     """
 
     accountant: str
@@ -79,11 +79,11 @@ class Details:
     """The parts of a report that take a while to compute.
 
     Attributes:
-        explanation: The most that an attacker can learn from the ledger.
-        queries: The cost of each query of the rounds that are reported.
-        curves: Epsilon against those rounds, by accountant.
-        rows: The number of rows of the ledger, which was verified.
-        head: The hash over all of them.
+        explanation: The meaning of the guarantee of the whole ledger.
+        queries: The epsilon of each query of the reported rounds.
+        curves: Epsilon against the number of reported rounds, by accountant.
+        rows: The number of rows of the ledger, all of which were verified.
+        head: The hash over all rows, in hex.
     """
 
     explanation: Explanation
@@ -95,33 +95,40 @@ class Details:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Report:
-    """Everything that `keras-dp report` prints.
+    """The content of `keras-dp report`.
 
     Attributes:
-        dataset: Id of the data set.
+        dataset: The name of the data set.
         unit: The privacy unit.
-        rows_per_unit: How many records one unit has at most, as declared.
-        place: The file or the URL of the ledger; `None` in memory.
-        guarantee: The line to publish and its theorem, for the whole ledger.
-        chosen: The runs that the report is limited to; empty for all.
-        chosen_claim: Their cost, as if nothing else had been released; `None`
-            without a choice.
-        rounds: The rounds in order, equal ones in a row counted together.
-        unsettled: Those that were reserved and never settled. They count;
-            a process that died may not have run all of them.
-        delta: At which epsilon is given.
-        neighbours: The adjacency relation of `costs`; None if no relation is
-            supported by all rounds.
-        costs: Epsilon by every accountant that can replay the rounds, in the
-            order of `available_accountants`; empty if none can.
-        runs: Each with its epsilon and the running total.
-        accounts: Each with what is left.
-        seals: In the order of their writing.
-        audits: The verdicts, each beside what the ledger certifies.
-        cautions: Sentences: what the numbers take for granted.
-        versions: The versions of libraries by name, in all runs.
-        group_size: How many units every epsilon protects together.
-        details: The parts that take a while; `None` unless asked for.
+        rows_per_unit: The largest number of records that one unit has, as
+            declared.
+        place: The path of the ledger's file or its URL; `None` in memory.
+        guarantee: The claim to publish and its theorem, for the whole ledger.
+        chosen: The names or numbers of the runs that the report is limited to;
+            empty for all.
+        chosen_claim: The claim for the chosen runs as if nothing else had been
+            released; `None` if no runs were chosen.
+        rounds: The reported rounds in order; equal rounds in a row are counted
+            together, and reserved rounds are included.
+        unsettled: The number of reported rounds that are reserved and not
+            settled. They count. If their process died, some of them may never
+            have run.
+        delta: The delta of the guarantee, the costs and the runs.
+        neighbours: The adjacency relation of `costs`; `None` if all reported
+            rounds support no common one.
+        costs: The epsilon of the reported rounds by each accountant that was
+            asked for. By default, these are all accountants that can replay the
+            rounds, in the order of `available_accountants`.
+        runs: The reported runs, each with its epsilon and the running total.
+        accounts: All accounts, each with the part that is left.
+        seals: All seals, in the order of their writing.
+        audits: All verdicts, each with the epsilon that the ledger certifies.
+        cautions: Sentences that say what the numbers assume or leave open.
+        versions: The versions of libraries in all runs, by the library's name.
+        group_size: The number of units that the guarantee and the costs protect
+            together.
+        details: The parts that take a while to compute; `None` unless asked
+            for.
     """
 
     dataset: str
@@ -147,12 +154,12 @@ class Report:
 
     @property
     def claim(self) -> Claim:
-        """The line to publish, with what it depends on."""
+        """The claim to publish, with what it depends on."""
         return self.guarantee.claim
 
     @property
     def subject(self) -> str:
-        """The unit, or the group of units, that every epsilon protects."""
+        """The unit, or the group of units, that is protected, in words."""
         unit = on_one_line(self.unit)
         if self.group_size > 1:
             return f"group of {self.group_size:,}, each one {unit},"
@@ -160,22 +167,25 @@ class Report:
 
     @property
     def total_rounds(self) -> int:
-        """Number of rounds, unsettled ones included."""
+        """The number of reported rounds, including reserved ones."""
         return sum(count for _, count in self.rounds)
 
     @property
     def records_together(self) -> int:
-        """How many records every epsilon protects together."""
+        """The number of records that are protected together."""
         return self.rows_per_unit * self.group_size
 
     @property
     def seeded_rounds(self) -> int:
-        """Rounds whose seed the caller chose."""
+        """The number of reported rounds whose seed the caller chose."""
         return sum(each.count for each in self.rounds if each.round.seeded)
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The line to publish, its theorem, and the cost of chosen runs."""
+        """The claim to publish, its theorem, and the claim for chosen runs.
+
+        A line follows the theorem if the rounds that ran cost less.
+        """
         lines = self.guarantee.sentences(self.subject)
         if self.chosen_claim is None:
             return lines
@@ -192,14 +202,14 @@ class Report:
 
     @property
     def contradictions(self) -> tuple[str, ...]:
-        """A sentence for each audit that found more than is certified."""
+        """A sentence for each audit that contradicts the ledger."""
         return tuple(
             each.warning for each in self.audits if each.is_contradiction
         )
 
     @property
     def summary(self) -> tuple[str, ...]:
-        """The data set, the unit, and how much happened."""
+        """The data set with its unit, and the number of rounds and runs."""
         lines = [
             f"Data set {on_one_line(self.dataset)}, privacy unit: "
             f"{self._unit()}"
@@ -209,7 +219,7 @@ class Report:
         if runs:
             size += f" in {counted(runs, 'run')}"
         if self.chosen:
-            size += " that were chosen; the ledger holds others"
+            size += " that were chosen; the ledger may hold others"
         lines.append(size)
         return tuple(lines)
 
@@ -218,7 +228,7 @@ class Report:
         return "".join(self.json_parts())
 
     def json_parts(self) -> Iterator[str]:
-        """Yields the parts of the text of `as_json`, to be written in turn."""
+        """Yields the parts of the text of `as_json`, in their order."""
         found, ex_post = self.guarantee, self.guarantee.ex_post
         content = {
             "dataset": self.dataset,
@@ -265,10 +275,11 @@ class Report:
         yield "\n}"
 
     def as_text(self, *, every_accountant: bool = False) -> str:
-        """Returns lines for a person; epsilon is rounded up.
+        """Returns the report as lines of text, with epsilon rounded up.
 
         Args:
-            every_accountant: Whether to print epsilon by all accountants too.
+            every_accountant: Whether to print the epsilon of each accountant in
+                `costs`, too.
         """
         lines = [line for each in self.contradictions for line in wrapped(each)]
         lines += [""] * bool(lines)
@@ -304,7 +315,7 @@ class Report:
         return "\n".join(lines)
 
     def _unit(self) -> str:
-        """Returns the unit, and what is taken for granted of it."""
+        """Returns the unit, with the number of its rows as declared."""
         unit = on_one_line(self.unit)
         if self.unit in UNITS_OF_ROWS:
             return unit
@@ -324,9 +335,7 @@ class Report:
         if self.neighbours is None:
             yield "  none: no adjacency relation is supported by all rounds"
             return
-        relation = self.neighbours.replace("_", " ")
-        if self.records_together > 1:
-            relation += f", {self.records_together:,} records together"
+        relation = relation_of(self)
         if not self.costs:
             yield (
                 "  none: no accountant has a sound bound for these rounds "
@@ -343,6 +352,14 @@ class Report:
             yield f"  {cost.accountant:<{width}}  {epsilon} ({relation})"
 
 
+def relation_of(report: Report) -> str:
+    """Returns the relation of the costs and the records together, in words."""
+    relation = str(report.neighbours).replace("_", " ")
+    if report.records_together > 1:
+        relation += f", {report.records_together:,} records together"
+    return relation
+
+
 def make_report(
     ledger: PrivacyLedger,
     *,
@@ -356,22 +373,24 @@ def make_report(
     """Returns the report of a ledger.
 
     Args:
-        ledger: To be replayed.
-        delta: In (0, 1).
-        neighbours: The adjacency relation; by default the strongest that
-            all rounds support.
-        accountants: Which to ask for `costs`; by default all that can replay
-            the rounds. The guarantee is by the tightest.
-        group_size: How many units epsilon protects together, >= 1.
-        runs: Names or numbers of runs that the report is limited to; by
-            default all. The guarantee is for the whole ledger nevertheless.
-        details: Whether to add what takes a while: the explanation, the cost
-            of each query, epsilon as it grew.
+        ledger: The ledger, with its runs, plans and accounts.
+        delta: The delta of each epsilon, in (0, 1).
+        neighbours: The adjacency relation; by default the strongest that all
+            rounds support. Promises of accounts have their own relation.
+        accountants: The accountants of `costs`; by default all that can replay
+            the rounds. The guarantee always comes from the tightest accountant,
+            or from the promises of accounts.
+        group_size: The number of units that are protected together, >= 1.
+        runs: The names or numbers of the runs that the report is limited to; by
+            default all. The guarantee is always for the whole ledger.
+        details: Whether to compute what takes a while: the explanation, the
+            epsilon of each query, and epsilon as it grew.
 
     Raises:
-        UnsupportedEventError: One of the given accountants has no bound for a
-            round. Without given ones, the report says that there is none.
-        ValueError: The ledger has no such run.
+        UnsupportedEventError: One of the given `accountants` has no bound for a
+            round. By default, the report says so instead.
+        ValueError: The ledger has no such run, or an argument is out of its
+            range.
 
     >>> from keras_dp.ledger import GaussianSum, PoissonSampling
     >>> ledger = PrivacyLedger.in_memory(dataset="paper")
@@ -396,7 +415,7 @@ def make_report(
     found = guarantee(
         ledger, delta=delta, neighbours=neighbours, group_size=together
     )
-    # In a large ledger it takes a while to ask each round once more.
+    # In a large ledger it takes a while to replay the rounds again.
     total = None if chosen or found.basis == "account" else found.claim
     relation = (
         chosen_relation(rounds, neighbours)
@@ -468,7 +487,7 @@ def make_report(
 def _normalized(
     rounds: tuple[CountedRound, ...], relation: Neighbours | None
 ) -> NormalizedRounds | None:
-    """Returns the rounds, normalized; None if they have no bound."""
+    """Returns the rounds, normalized; `None` if they have no bound."""
     if relation is None:
         return None
     try:
@@ -483,7 +502,7 @@ def _claim_of(
     neighbours: Neighbours | None,
     group_size: int,
 ) -> Claim:
-    """Returns the cost of some runs as if nothing else had been released."""
+    """Returns the claim for runs as if nothing else had been released."""
     return claim(
         [pair for run in runs for pair in rounds_that_count(run, neighbours)],
         delta=delta,

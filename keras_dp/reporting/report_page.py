@@ -1,4 +1,4 @@
-"""A report as one HTML page that is complete by itself."""
+"""Writes a report as one HTML page that needs no other file."""
 
 import html
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +14,7 @@ from keras_dp.reporting.pictures import (
     query_picture,
 )
 from keras_dp.reporting.query_costs import OTHERS, TOGETHER, QueryCost
-from keras_dp.reporting.report import SO_FAR, Details, Report
+from keras_dp.reporting.report import SO_FAR, Details, Report, relation_of
 from keras_dp.reporting.run_costs import RunCost, states_in_words
 from keras_dp.reporting.wording import (
     counted,
@@ -24,7 +24,7 @@ from keras_dp.reporting.wording import (
     sampled,
 )
 
-# Bars and kinds of rounds that a page shows; the JSON has all.
+# The numbers of bars and of kinds of rounds on a page; the JSON has all.
 _MOST_BARS, _MOST_ROUNDS = 12, 10
 
 _STYLE = """
@@ -66,10 +66,10 @@ td.wide{display:block;text-align:left}td.wide::before{content:none}
 
 
 def report_page(report: Report) -> str:
-    """Returns a page that needs no other file, no script and no network.
+    """Returns an HTML page that needs no other file, no script, no network.
 
     Args:
-        report: From `make_report(..., details=True)`.
+        report: A report that `make_report(..., details=True)` returned.
 
     Raises:
         ValueError: The report was made without details.
@@ -85,8 +85,8 @@ def report_page(report: Report) -> str:
     details = report.details
     if details is None:
         raise ValueError(
-            "`report` must have its details. Received: one without. Make it "
-            "with `make_report(..., details=True)`."
+            "`report` must have its details. Received: a report without "
+            "details. Make it with `make_report(..., details=True)`."
         )
     title = f"Privacy of {on_one_line(report.dataset)}"
     body = "".join(_sections(report, details))
@@ -123,7 +123,7 @@ def _sections(report: Report, details: Details) -> Iterator[str]:
         yield from map(_account, report.accounts)
     yield "<h2>What an attacker can know</h2>"
     if report.chosen:
-        yield "<p>This is about all of the ledger.</p>"
+        yield "<p>This is about the whole ledger, not only the chosen runs.</p>"
     yield explanation_block(details.explanation)
     yield "<h2>How epsilon came about</h2>"
     yield _pictures(report, details)
@@ -173,9 +173,9 @@ def _runs(costs: Sequence[RunCost]) -> str:
             f'<p class="soft">{_text(phrase)}</p>'
             for phrase in states_in_words(costs)
         )
-        + '<p class="soft">Alone: as if nothing else had been released. A run '
-        "that kept to its plan costs its plan. Epsilons do not add up: the "
-        "last column composes all runs so far.</p>"
+        + '<p class="soft">Alone: the epsilon if nothing else had been '
+        "released. A run that kept to its plan has the epsilon of its plan. "
+        "Epsilons do not add up: the last column composes all runs so far.</p>"
     )
 
 
@@ -225,7 +225,8 @@ def _pictures(report: Report, details: Details) -> str:
     if report.guarantee.ex_post is not None:
         note = (
             '<p class="soft">Epsilon against rounds and the cost of queries '
-            "are of the rounds that ran; a run costs its plan.</p>"
+            "are for the rounds that ran. A run that kept to its plan has the "
+            "epsilon of its plan.</p>"
         )
     return (
         f'{note}<div class="pair">'
@@ -238,7 +239,7 @@ def _pictures(report: Report, details: Details) -> str:
 
 
 def _bars(costs: Sequence[RunCost]) -> list[QueryCost]:
-    """Returns the dearest runs, and all together."""
+    """Returns the runs with the largest epsilons, and all runs together."""
     bars = [
         QueryCost(f"{each.run.number}: {each.name}", each.epsilon)
         for each in costs
@@ -271,10 +272,9 @@ def _rounds(report: Report) -> Iterator[str]:
         kinds = counted(len(left), "other kind")
         yield f"<p>{rest} of {kinds}, which the JSON report shows.</p>"
     if report.costs:
-        relation = str(report.neighbours).replace("_", " ")
         yield (
             f"<h3>Epsilon of these rounds at delta = {report.delta!r}, "
-            f"{_text(relation)}</h3>"
+            f"{_text(relation_of(report))}</h3>"
         )
         yield _table(
             ("accountant", "epsilon", "this is"),
@@ -348,10 +348,10 @@ def _table(
 
     Args:
         titles: The titles of the columns.
-        rows: Cells as text.
-        numbers: Columns that are aligned to the right.
-        wide: Columns that take a whole line on a narrow page.
-        whole: Columns whose lines are not broken.
+        rows: The rows, with the text of each cell.
+        numbers: The indices of columns that are aligned to the right.
+        wide: The indices of columns that take a whole line on a narrow page.
+        whole: The indices of columns whose lines are not broken.
     """
 
     def kind(index: int) -> str:

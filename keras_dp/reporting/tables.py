@@ -1,4 +1,4 @@
-"""Runs, accounts, seals and rounds as lines for a terminal."""
+"""Writes runs, accounts, seals, audits and rounds as lines of text."""
 
 from collections.abc import Iterator, Sequence
 
@@ -17,14 +17,14 @@ from keras_dp.reporting.wording import (
     wrapped,
 )
 
-# Adaptive clipping makes every round of a run another one.
+# With adaptive clipping, every round of a run is of another kind.
 _MOST_ROUNDS = 10
 _BAR = 20
 _NAME = 30
 
 
 def run_lines(costs: Sequence[RunCost]) -> Iterator[str]:
-    """Yields two lines for each run, between titles and words for states."""
+    """Yields the titles, lines for each run, and explanations of states."""
     yield (
         f"{'#':>5}  {'run':<{_NAME}}  {'state':<8} {'rounds':>13} "
         f"{'alone':>8} {'so far':>8}"
@@ -46,7 +46,7 @@ def run_lines(costs: Sequence[RunCost]) -> Iterator[str]:
 
 
 def author_of(run: RunRecord) -> str:
-    """Returns what for, by whom, where and when a run began."""
+    """Returns the purpose, author, time and description of a run."""
     if run.start is None:
         return ""
     start, author = run.start, run.start.author
@@ -63,7 +63,7 @@ def author_of(run: RunRecord) -> str:
 
 
 def account_lines(states: Sequence[AccountState]) -> Iterator[str]:
-    """Yields the promise and a bar for each account."""
+    """Yields the promise of each account, and a bar of the spent part."""
     for state in states:
         budget = state.budget
         text = (
@@ -96,7 +96,7 @@ def seal_lines(seals: Sequence[SealRecord]) -> Iterator[str]:
 
 
 def audit_lines(audits: Sequence[Judgement]) -> Iterator[str]:
-    """Yields lines for each audit, with what it takes for granted."""
+    """Yields lines for each audit, with its assumptions."""
     for audit in audits:
         verdict = audit.record.verdict
         yield from wrapped(
@@ -111,7 +111,10 @@ def audit_lines(audits: Sequence[Judgement]) -> Iterator[str]:
 
 
 def round_lines(rounds: Sequence[CountedRound]) -> Iterator[str]:
-    """Yields each kind of round with its releases; of many, the first ones."""
+    """Yields lines for each kind of round, with its releases.
+
+    If there are many kinds, it yields the first ones and the last one.
+    """
     shown = tuple(rounds)
     if len(shown) > _MOST_ROUNDS:
         shown = (*shown[: _MOST_ROUNDS - 1], shown[-1])

@@ -1,4 +1,4 @@
-"""Rounds and numbers in words, for reports."""
+"""Writes rounds, numbers and times in words, for reports."""
 
 import decimal
 import math
@@ -27,10 +27,10 @@ from keras_dp.ledger import (
     UnverifiedSampling,
 )
 
-# Lines of a terminal.
+# The width of a terminal, in characters.
 WIDTH = 79
 
-# Binary fractions of round numbers are a little more, or a little less.
+# Binary fractions of decimal numbers are a little larger, or a little smaller.
 _TOLERANCE = decimal.Decimal("1e-12")
 
 
@@ -78,7 +78,7 @@ def sampled(event: SamplingEvent) -> str:
 
 
 def rounds_of_whole_units(rounds: Iterable[tuple[Round, int]]) -> int:
-    """Returns how many rounds drew units with all of their rows."""
+    """Returns the number of rounds that drew units with all their rows."""
     return sum(
         count
         for each, count in rounds
@@ -89,12 +89,13 @@ def rounds_of_whole_units(rounds: Iterable[tuple[Round, int]]) -> int:
 def declared_of_units(
     unit: str, rows_per_unit: int, rounds: Sequence[tuple[Round, int]]
 ) -> str:
-    """Returns a sentence on what rows a unit has, which nobody checked.
+    """Returns a sentence on the rows of a unit, which were only declared.
 
     Args:
-        unit: The word for it.
-        rows_per_unit: How many rows one unit has at most, as declared.
-        rounds: All rounds of the ledger, counted.
+        unit: The word for the unit, such as "patient".
+        rows_per_unit: The largest number of rows that one unit has, as
+            declared.
+        rounds: All rounds of the ledger, with their counts.
     """
     whole = rounds_of_whole_units(rounds)
     others = sum(count for _, count in rounds) - whole
@@ -155,12 +156,15 @@ def described(query: SumQueryEvent) -> str:
 
 
 def on_one_line(text: str) -> str:
-    """Escapes what could pass for a line of the report, or move the cursor."""
+    """Returns a text with its control characters escaped.
+
+    So no name can forge a line of a report, or move the cursor of a terminal.
+    """
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def counted(number: int, noun: str) -> str:
-    """Returns a number of things.
+    """Returns a number with a noun, which gets an `s` unless the number is 1.
 
     >>> counted(1, "round"), counted(1200, "round")
     ('1 round', '1,200 rounds')
@@ -169,9 +173,13 @@ def counted(number: int, noun: str) -> str:
 
 
 def percent(share: float) -> str:
-    """Returns a chance in percent, rounded up, but for a share of 1e-12.
+    """Returns a probability in percent, rounded up.
 
-    With one decimal, or two digits of what is there or missing to 100 %.
+    It has one decimal. A probability near 0 or 1 has two significant digits of
+    its distance to 0 or 1. A relative excess of 1e-12 is not rounded up.
+
+    Args:
+        share: The probability. Outside of [0, 1], the nearer end counts.
 
     >>> percent(0.58312), percent(3.21e-7), percent(0.99991), percent(0.0)
     ('58.4 %', '0.000033 %', '99.991 %', '0 %')
@@ -190,7 +198,10 @@ def percent(share: float) -> str:
 
 
 def moment(seconds: int) -> str:
-    """Returns a time of day, in UTC.
+    """Returns the date and the time, in UTC.
+
+    Args:
+        seconds: The seconds since 1970 (UTC).
 
     >>> moment(1_700_000_000)
     '2023-11-14 22:13'
@@ -199,7 +210,7 @@ def moment(seconds: int) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """Returns a text on one line that has at most so many characters.
+    """Returns a text on one line of at most `width` characters.
 
     >>> shortened("a name that is long", 12)
     'a nam...long'
@@ -216,8 +227,8 @@ def wrapped(text: str, first: str = "", later: str = "    ") -> list[str]:
 
     Args:
         text: The sentence.
-        first: Stands before the first line.
-        later: Stands before the others.
+        first: The beginning of the first line.
+        later: The beginning of the other lines.
     """
     return textwrap.wrap(
         text,

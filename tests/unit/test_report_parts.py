@@ -158,7 +158,7 @@ class TestChosenRuns:
         assert report.chosen_claim.epsilon == exact((STEP, 1000))
         assert report.total_rounds == 400
         assert [each.name for each in report.runs] == ["training"]
-        assert "the ledger holds others" in report.as_text()
+        assert "the ledger may hold others" in report.as_text()
 
     def test_that_are_not_there_are_refused(self, ledger) -> None:
         with pytest.raises(ValueError, match="`runs` must be names or numbers"):
@@ -427,6 +427,16 @@ class TestThePage:
         ):
             assert each in shown
         assert len(re.findall("<svg ", text)) == 4
+
+    def test_says_how_many_records_an_epsilon_protects(self) -> None:
+        ledger = PrivacyLedger.in_memory(
+            dataset="d", unit="patient", rows_per_unit=5
+        )
+        ledger.record(MEAN.sampling, MEAN.queries)
+
+        _, text = self.page(ledger)
+
+        assert "add or remove one, 5 records together</h3>" in text
 
     @pytest.mark.standard
     def test_draws_each_run(self, ledger) -> None:
