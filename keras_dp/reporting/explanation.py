@@ -26,20 +26,20 @@ from keras_dp.reporting.wording import (
     wrapped,
 )
 
-# Suspicions before the attack, and the share of cases in which they may end
-# higher than is said.
+# Suspicions before the attack, and the share of cases in which a true one may
+# grow further than is said.
 _PRIORS, _EXCEPT = (0.5, 0.01), 0.01
-# The false alarms of an attack that accuses many.
+# The false positive rate of an attack that accuses many.
 _FALSE_ALARMS = 0.001
 _GROUPS = (2, 5, 10)
 # Lines of the trade-off curve. A line of a large group takes up to a second.
 _LINES, _LINES_OF_GROUPS = 100, 30
-# Beyond this number of kinds of rounds, so few stand for them, and so few lines
-# do, each of which takes a tenth of a second.
+# Beyond this number of kinds of rounds, 16 kinds stand for them, and 10 lines
+# are computed, each of which takes a tenth of a second.
 _MOST_KINDS, _FEW_KINDS, _FEW_LINES = 1000, 16, 10
-# Points of the curve that accounts promise; a plan is replayed for each.
+# The deltas at which accounts say their promise; a plan is replayed at each.
 _PROMISED_AT = tuple(10.0**power for power in range(-12, 0))
-# An attacker tells two data sets apart: how they differ by each relation.
+# The question of an attacker, by the relation in which two data sets differ.
 _QUESTIONS = {
     "add_or_remove_one": (
         "whether the data of one {unit} are in the data set at all"
@@ -60,7 +60,7 @@ class Paragraph(NamedTuple):
 
     Attributes:
         title: A question or a topic.
-        sentences: Each of them stands alone.
+        sentences: Sentences, each of which can be read alone.
     """
 
     title: str
@@ -69,13 +69,14 @@ class Paragraph(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Explanation:
-    """The meaning of the epsilon of a ledger.
+    """The meaning of the epsilon of a ledger, in sentences.
 
     Attributes:
-        sentence: The line to publish.
-        claim: The guarantee it says.
-        curve: The limit of every attack; None without a bound.
-        paragraphs: The meaning, for people who know no differential privacy.
+        sentence: The claim as a line to publish.
+        claim: The claim, with what it depends on.
+        curve: The bound on every attack; `None` without a bound.
+        paragraphs: The meaning, for people who do not know differential
+            privacy.
     """
 
     sentence: str
@@ -84,7 +85,7 @@ class Explanation:
     paragraphs: tuple[Paragraph, ...]
 
     def as_text(self) -> str:
-        """Returns lines that fit a terminal."""
+        """Returns the sentences as lines that fit a terminal."""
         lines = wrapped(self.sentence)
         for title, sentences in self.paragraphs:
             lines += ["", title]
@@ -101,29 +102,33 @@ def explain(
     group_size: int = 1,
     covered: Guarantee | None = None,
 ) -> Explanation:
-    """Returns what the epsilon of a ledger means for one privacy unit.
+    """Explains what the epsilon of a ledger means for one privacy unit.
 
-    Guarantee: every number is a bound on all attacks on what the ledger's
-    rounds released, by the accountant that the line to publish names, rounded
-    in the attack's favour.
+    If the ledger has more than 1000 different mechanisms, about 16 with less
+    noise stand for them, and the curve has fewer lines. The numbers are then
+    larger, and still bounds.
+
+    Guarantee: every number is an upper bound, rounded up, for all attacks on
+    the releases of the ledger's rounds. The bounds hold under the theorem of
+    the ledger's guarantee.
 
     Args:
-        ledger: To be replayed.
-        delta: In (0, 1).
-        neighbours: The adjacency relation; by default the strongest that
-            all rounds support.
-        group_size: How many units are asked about together, >= 1.
-        covered: The guarantee of the ledger, where it is known already.
+        ledger: The ledger, with its runs, plans and accounts.
+        delta: The delta of the claim, in (0, 1).
+        neighbours: The adjacency relation; by default the strongest that all
+            rounds support. Promises of accounts have their own relation.
+        group_size: The number of units that are protected together, >= 1.
+        covered: The guarantee of the ledger, if it was computed before.
 
-    If there are more than 1000 kinds of rounds, 16 with as little noise stand
-    for them, and the curve has fewer lines. Both leave bounds.
+    Raises:
+        ValueError: An argument is out of its range.
 
     >>> from keras_dp.ledger import FullDataset, GaussianSum
     >>> ledger = PrivacyLedger.in_memory(dataset="clinic", unit="patient")
     >>> ledger.record(FullDataset(), [GaussianSum("counts", 1.0, 4.0)])
     >>> found = explain(ledger, delta=1e-5)
     >>> print(found.paragraphs[1].sentences[0])
-    Who has to guess between the two without the releases is right 50 % ...
+    An attacker who guesses without the releases is right 50 % of the time; ...
     """
     _check.integer_at_least(1, group_size=group_size)
     header = ledger.header
@@ -138,7 +143,7 @@ def explain(
             group_size=header.rows_per_unit * group_size,
         )
     found, is_account = covered.claim, covered.basis == "account"
-    # A plan is known to an attacker, and its cost is what is guaranteed.
+    # The cost of a plan is the guarantee, and an attacker knows the plan.
     rounds = tuple(
         pair
         for run in ledger.runs
@@ -178,13 +183,13 @@ def explain(
 
 
 def _promised(ledger: PrivacyLedger, delta: float) -> TradeOff:
-    """Returns the attacks that the promises of all accounts leave possible."""
+    """Returns the bound on attacks that the promises of all accounts give."""
     whole = [
         budget_of(each.account)
         for each in ledger.accounts
         if each.account.parent is None
     ]
-    # Epsilon rises as delta falls. It is infinite where nothing is promised.
+    # Epsilon rises as delta falls. It is infinite if nothing is promised.
     lines = {0.0: 1.0}
     for each in sorted({delta, *_PROMISED_AT}, reverse=True):
         epsilon = sum(budget.promise(each / len(whole)) for budget in whole)
@@ -195,7 +200,7 @@ def _promised(ledger: PrivacyLedger, delta: float) -> TradeOff:
 
 
 class _Subject(NamedTuple):
-    """Who is protected, and what was released."""
+    """The unit that is protected, and the rounds that were released."""
 
     asked: str
     unit: str
@@ -205,7 +210,7 @@ class _Subject(NamedTuple):
     rows_per_unit: int
 
     def attacker(self, found: Claim) -> Paragraph:
-        """Returns who attacks, and what they want to know."""
+        """Returns what the attacker knows and wants to know."""
         asked = _QUESTIONS[str(found.neighbours)].format(unit=self.asked)
         if found.group_size > 1:
             asked += f" (at most {found.group_size:,} records together)"
@@ -222,7 +227,7 @@ class _Subject(NamedTuple):
         )
 
     def limits(self) -> tuple[str, ...]:
-        """Returns what the numbers leave open."""
+        """Returns sentences on what the numbers do not cover."""
         declared = sum(
             count
             for each, count in self.rounds
@@ -234,10 +239,9 @@ class _Subject(NamedTuple):
             "What the releases teach about people in general can affect a "
             "person whose data were never used.",
             "Releases of the same data that are not in this ledger come on "
-            "top. Such are metrics of validation records, and what was "
-            "chosen by them, such as when to stop; layers that were adapted, "
-            "weights that were trained, and settings that were tuned without "
-            "this ledger.",
+            "top: metrics of validation records and choices made by them, such "
+            "as when to stop; and layers, weights and settings that were "
+            "adapted, trained or tuned without this ledger.",
         ]
         if self.unit not in UNITS_OF_ROWS:
             sentences.append(
@@ -273,7 +277,8 @@ def _groups(
             else f"{what}: no protection at this delta."
         )
     return Paragraph(
-        "What is known of several, such as a family", tuple(sentences)
+        "What holds for several together, such as a family",
+        tuple(sentences),
     )
 
 
@@ -291,7 +296,7 @@ def _attack(curve: TradeOff, found: Claim) -> Paragraph:
     right = 0.5 + 0.5 * curve.advantage
     cases = round(1 / _EXCEPT)
     ends = ", and one of ".join(
-        f"{percent(prior)} at "
+        f"{percent(prior)} to "
         f"{percent(precision_at_recall(curve, prior=prior, recall=_EXCEPT))}"
         for prior in _PRIORS
     )
@@ -300,13 +305,13 @@ def _attack(curve: TradeOff, found: Claim) -> Paragraph:
     return Paragraph(
         "What the attacker can find out at most",
         (
-            "Who has to guess between the two without the releases is right "
-            f"50 % of the time; with them, at most {percent(right)}.",
-            f"In {cases - 1} of {cases} cases, a suspicion that is true ends "
-            f"at most like this: one of {ends}.",
+            "An attacker who guesses without the releases is right 50 % of the "
+            f"time; with them, at most {percent(right)}.",
+            f"In {cases - 1} of {cases} cases, a true suspicion grows at most "
+            f"like this: one of {ends}.",
             "An attacker who asks about many, and wrongly accuses 1 in "
-            f"{alarms} of those who are not what it looks for, finds at most "
-            f"{percent(hits)} of those who are; by guessing, "
+            f"{alarms} of those for whom the answer is no, finds at most "
+            f"{percent(hits)} of those for whom it is yes; by guessing, "
             f"{percent(_FALSE_ALARMS)}.",
         ),
     )

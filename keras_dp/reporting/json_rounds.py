@@ -1,4 +1,4 @@
-"""Rounds as JSON for reports, for people's programs to read."""
+"""Writes rounds as JSON, for programs that read reports."""
 
 import dataclasses
 import functools
@@ -10,9 +10,13 @@ from keras_dp.ledger import CoordinateBounds, CountedRound, NoiseDistribution
 
 
 def json_rounds(rounds: Iterable[CountedRound]) -> Iterator[str]:
-    """Yields the parts of a JSON list of rounds, each on a line of its own.
+    """Yields the parts of a JSON list of rounds, with one round on each line.
 
-    All at once, 10^5 kinds of rounds would take seconds and hundreds of MB.
+    Parts save memory: 10^5 kinds of rounds at once would take seconds and
+    hundreds of MB.
+
+    Args:
+        rounds: The rounds in order, with their counts.
     """
     separator = "["
     for each in rounds:
@@ -31,7 +35,7 @@ def _text(event: Any) -> str:
     return json.dumps(_event(event))
 
 
-# Many rounds are sampled alike.
+# Many rounds have the same sampling.
 _text_of_many = functools.lru_cache(maxsize=1024)(_text)
 
 

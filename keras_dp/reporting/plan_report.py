@@ -1,6 +1,6 @@
-"""A plot of a plan: noise per example against batch size.
+"""Plots plans: noise per example against batch size.
 
-Matplotlib, the extra `plots`, is imported when a plot is asked for.
+Matplotlib, the extra `plots`, is imported when a plot is drawn.
 """
 
 from collections.abc import Sequence
@@ -12,29 +12,37 @@ from keras_dp.planning.plan import Plan
 def plot_plans(plans: Sequence[Plan]) -> Any:
     """Returns a Matplotlib figure of noise per example against batch size.
 
-    Larger batches need less noise per example for the same target: noise falls
-    like the inverse of the batch size as long as the noise multiplier is near
-    the least that one release needs, and like its square root when many
-    releases add up.
+    For the same target, larger batches need less noise per example. The noise
+    falls like the inverse of the batch size if the noise multiplier is near the
+    least that one release needs. It falls like the inverse of the square root
+    of the batch size if many releases add up.
 
     Args:
-        plans: Each becomes a line; at least one.
+        plans: At least one plan. Each becomes a line.
 
     Returns:
-        A `matplotlib.figure.Figure` of its own: save it with `savefig`. No
-        window is opened, and no global state of Matplotlib changes.
+        A new `matplotlib.figure.Figure`, to be saved with `savefig`. No window
+        opens, and no global state of Matplotlib changes.
 
     Raises:
-        ImportError: Matplotlib is not installed; `pip install keras_dp[plots]`.
+        ImportError: Matplotlib is not installed.
+        ValueError: `plans` is empty.
 
-    Source: van der Veen et al. (2018), arXiv:1812.02890, Figure 5. We differ
-    in scales: both axes are logarithmic.
+    Source: van der Veen et al. (2018), arXiv:1812.02890, Figure 5. Unlike
+    there, both axes are logarithmic.
     """
     if not plans:
         raise ValueError(
-            f"`plans` must hold at least one Plan. Received: plans={plans!r}."
+            f"`plans` must hold at least one Plan. Received: plans={plans!r}. "
+            "Make one with keras_dp.accountants.plan."
         )
-    from matplotlib.figure import Figure
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(
+            "Matplotlib must be installed for plots: "
+            "pip install keras_dp[plots]"
+        ) from error
 
     figure = Figure(layout="constrained")
     axes = figure.add_subplot()

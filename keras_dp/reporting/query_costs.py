@@ -1,4 +1,4 @@
-"""Prices each query of a ledger as if it were alone."""
+"""Computes the epsilon of each query of a ledger as if it were alone."""
 
 import math
 from collections import defaultdict
@@ -14,20 +14,20 @@ from keras_dp.accountants.normalize.rounds import LedgerLike, counted_rounds
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import Round
 
-# Noises beyond this number are rounded down to steps of less than 1 % each.
+# If there are more noises, they are rounded down in steps of less than 1 %.
 _MOST_KINDS = 1000
-# Names beyond this number are summed up by what precedes their first slash.
+# If there are more names, those with the same text before a slash are one.
 _MOST_NAMES = 8
 TOGETHER, OTHERS = "all together", "all others"
 
 
 class QueryCost(NamedTuple):
-    """The cost of one query, or of several.
+    """The epsilon of one query, or of several together.
 
     Attributes:
-        name: The query; several are named by the beginning of their names.
-        epsilon: An upper bound; `inf` if there is none.
-        is_total: Whether it is that of all queries together.
+        name: The name of the query; several have the beginning of their names.
+        epsilon: An upper bound on epsilon; `inf` if there is none.
+        is_total: Whether `epsilon` is for all queries together.
     """
 
     name: str
@@ -45,21 +45,27 @@ def query_costs(
 ) -> tuple[QueryCost, ...]:
     """Returns the epsilon of each query as if nothing else had been released.
 
-    These are bounds for whoever sees this query alone. They do not add up to
-    the last one, which is of all queries together.
+    Each epsilon is a bound against an attacker who sees the answers of this
+    query alone. They do not add up to the last one, which is for all queries
+    together.
 
     Args:
-        ledger: An object with `rounds`, or the pairs (Round, count).
-        delta: In [0, 1].
-        neighbours: The adjacency relation; by default the strongest that
-            all rounds support.
-        group_size: How many records epsilon protects together, >= 1.
-        total: The epsilon of all together, where it is known already.
+        ledger: An object with `rounds`, such as a `PrivacyLedger`, or pairs
+            (Round, count).
+        delta: The delta of each epsilon, in [0, 1].
+        neighbours: The adjacency relation; by default the strongest that all
+            rounds support.
+        group_size: The number of records that epsilon protects together, >= 1.
+        total: The epsilon of all queries together, if it was computed before.
 
     Returns:
-        The dearest first; then that of all together. Where there are many
-        names, those with the same text before the first slash are one, and
-        the cheapest are one.
+        The costs by falling epsilon, and the cost of all queries together at
+        the end. If there are more than 8 names, those with the same text before
+        the first slash become one. If more than 8 are left, the last ones
+        become one.
+
+    Raises:
+        ValueError: An argument is out of its range.
 
     >>> from keras_dp.ledger import FullDataset, GaussianSum
     >>> sums = GaussianSum("gradients", 1.0, 4.0), GaussianSum("loss", 1.0, 20.)
@@ -100,7 +106,7 @@ def query_costs(
 
 
 def _groups(names: set[str]) -> dict[str, set[str]]:
-    """Returns names by what they are shown as."""
+    """Returns the names of queries by the name under which they are shown."""
     if len(names) <= _MOST_NAMES:
         return {name: {name} for name in names}
     groups = defaultdict(set)

@@ -1,4 +1,4 @@
-"""The cost of each run of a ledger, alone and with those before it."""
+"""Computes the epsilon of each run, alone and with the runs before it."""
 
 import math
 from collections import Counter
@@ -14,24 +14,25 @@ from keras_dp.budgets import keeps_to_plan
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import CountedRound, Round, RunRecord
 
-# How runs stand, where one word does not tell.
+# Explanations of those states of runs that one word does not explain.
 STATES = {
     "stopped": "ended before its plan did, perhaps because of what was seen",
     "budget": "ended because a target or an account left no room",
     "failed": "ended by an exception",
-    "died": "its process is gone, and did not end it",
+    "died": "its process is gone, and did not end the run",
     "unknown": "its process runs on another machine, or died",
 }
 
 
 class RunCost(NamedTuple):
-    """A run, and its epsilon.
+    """A run with its epsilon.
 
     Attributes:
-        run: As it stands in the ledger.
-        epsilon: The cost as if nothing else had been released: of the plan, if
-            the run kept to one, else of its rounds. `inf` without a bound.
-        total_epsilon: The same of this run and all before it.
+        run: The run, as the ledger holds it.
+        epsilon: The epsilon of the run as if nothing else had been released;
+            `inf` without a bound. It is for the plan if the run kept to its
+            plan, otherwise for its rounds.
+        total_epsilon: The epsilon of this run and all runs before it, together.
     """
 
     run: RunRecord
@@ -40,13 +41,13 @@ class RunCost(NamedTuple):
 
     @property
     def state(self) -> str:
-        """Returns "finished", "running", "planned", or one of `STATES`."""
+        """The state: "finished", "running", "planned", or one of `STATES`."""
         outcome = self.run.outcome
         return self.run.state if outcome is None else outcome
 
     @property
     def name(self) -> str:
-        """The name people use; a phrase for rounds that belong to no run."""
+        """The name of the run, or a phrase for rounds that belong to no run."""
         return self.run.name or "rounds without a run"
 
     @property
@@ -57,7 +58,7 @@ class RunCost(NamedTuple):
         return sum(count for _, count in self.run.plan)
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns what JSON can hold."""
+        """Returns the run as values that JSON can hold."""
         run, start = self.run, self.run.start
         content: dict[str, Any] = {
             "number": run.number,
@@ -95,17 +96,20 @@ def run_costs(
     group_size: int = 1,
     total: Claim | None = None,
 ) -> tuple[RunCost, ...]:
-    """Returns the cost of each run, and of all up to it.
+    """Returns the epsilon of each run, alone and with the runs before it.
 
-    The last total is that of all runs, composed as if fixed in advance.
+    The totals are composed as if all rounds were fixed in advance.
 
     Args:
-        runs: From `PrivacyLedger.runs`, in their order.
-        delta: In (0, 1).
-        neighbours: The adjacency relation; by default the strongest that all
-            rounds support.
-        group_size: How many records epsilon protects together, >= 1.
-        total: The cost of all runs, where it is known already.
+        runs: Runs of `PrivacyLedger.runs`, in their order.
+        delta: The delta of each epsilon, in (0, 1).
+        neighbours: The adjacency relation; by default the strongest that the
+            rounds of all runs support.
+        group_size: The number of records that epsilon protects together, >= 1.
+        total: The claim for all runs together, if it was computed before.
+
+    Raises:
+        ValueError: An argument is out of its range.
 
     >>> from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger
     >>> ledger = PrivacyLedger.in_memory(dataset="doc")
@@ -138,7 +142,7 @@ def run_costs(
         known[frozenset(_counts(every).items())] = total.epsilon
 
     def cost(counts: Counter[Round]) -> float:
-        # Trials are often alike.
+        # Many trials have the same rounds.
         key = frozenset(counts.items())
         if key not in known:
             found = claim(
@@ -164,7 +168,7 @@ def _alone(
     counted: Sequence[tuple[CountedRound, ...]],
     epsilon: float,
 ) -> Iterator[RunCost]:
-    """Yields the costs of runs of which one has rounds."""
+    """Yields the costs of runs if only one of them has rounds."""
     so_far = 0.0
     for run, rounds in zip(runs, counted, strict=True):
         so_far = epsilon if rounds else so_far
@@ -172,7 +176,7 @@ def _alone(
 
 
 def states_in_words(costs: Sequence[RunCost]) -> tuple[str, ...]:
-    """Returns a phrase for each state of runs that needs one."""
+    """Returns a phrase for each state that needs an explanation."""
     states = {cost.state for cost in costs if cost.run.start is not None}
     return tuple(
         f"{state}: {phrase}"
@@ -184,7 +188,7 @@ def states_in_words(costs: Sequence[RunCost]) -> tuple[str, ...]:
 def chosen_relation(
     rounds: Iterable[tuple[Round, int]], neighbours: Neighbours | None
 ) -> Neighbours | None:
-    """Returns the given relation, else the strongest one, None without any."""
+    """Returns the given relation or the strongest one; `None` without any."""
     try:
         return chosen_neighbours(rounds, neighbours)
     except UnsupportedEventError:
@@ -194,7 +198,7 @@ def chosen_relation(
 def rounds_that_count(
     run: RunRecord, neighbours: Neighbours | None = None
 ) -> tuple[CountedRound, ...]:
-    """Returns the plan of a run that keeps to one, else its rounds.
+    """Returns the plan of a run that kept to its plan, otherwise its rounds.
 
     The cost of the plan is a guarantee whenever the run stopped; see
     `budgets.guarantee`.
@@ -205,7 +209,7 @@ def rounds_that_count(
 
 
 def json_number(value: float) -> float | str:
-    """Returns a number, or the text `inf`, which JSON lacks as a number."""
+    """Returns a finite number as it is, and infinity as the text `inf`."""
     return value if math.isfinite(value) else "inf"
 
 

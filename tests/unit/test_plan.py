@@ -1,6 +1,7 @@
 """Plans meet their target, and tell what the sampler would do."""
 
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -121,7 +122,14 @@ class TestThePlot:
     def test_needs_a_plan(self) -> None:
         with pytest.raises(ValueError, match="`plans`") as error:
             plot_plans([])
+
         assert MESSAGE.fullmatch(str(error.value))
+
+    def test_says_how_to_install_matplotlib(self, monkeypatch) -> None:
+        monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+
+        with pytest.raises(ImportError, match=r"keras_dp\[plots\]"):
+            plot_plans([planned()])
 
 
 @pytest.mark.parametrize(
