@@ -182,8 +182,8 @@ class Certificate:
     def check(self, ledger: PrivacyLedger) -> None:
         """Raises unless a ledger is the one that was certified, or extends it.
 
-        The guarantee up to the seal is computed anew. The phrase of the theorem
-        and the time of issue are not checked; a signature protects them.
+        The guarantee up to the seal is computed anew. The theorem, the time of
+        issue and the version are not checked; a signature protects them.
 
         Args:
             ledger: The ledger, a copy of it, or the ledger after more rounds.
@@ -387,8 +387,8 @@ def _certificate(
 
 def _differs(reason: str) -> LedgerIntegrityError:
     return LedgerIntegrityError(
-        f"The ledger is not the one that was certified: {reason}. Do not trust "
-        "both. Compare them with copies that were kept elsewhere."
+        f"The ledger is not the one that was certified: {reason}. Trust "
+        "neither before you compare them with copies that were kept elsewhere."
     )
 
 

@@ -158,7 +158,7 @@ def explain(
         header.rows_per_unit,
     )
     curve = None
-    paragraphs = [_nothing(found)]
+    paragraphs = [_nothing(found, is_account)]
     if found.is_bound and math.isfinite(found.epsilon):
         paragraphs = [subject.attacker(found)]
         if is_account:
@@ -282,9 +282,16 @@ def _groups(
     )
 
 
-def _nothing(found: Claim) -> Paragraph:
-    reason = "epsilon is infinite: something was released without enough noise"
-    if found.accountant is None:
+def _nothing(found: Claim, is_account: bool) -> Paragraph:
+    """Returns why there is no bound on attacks."""
+    reason = (
+        "epsilon is infinite at this delta, because something was released "
+        "without enough noise, or because thresholds or truncated samples need "
+        "a larger delta"
+    )
+    if is_account:
+        reason = "the accounts promise no finite epsilon at this delta"
+    elif found.accountant is None:
         reason = "no accountant has a bound for all rounds"
     return Paragraph(
         "What an attacker can find out",

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from keras_dp import accountants
+from keras_dp import accountants, budgets
 from keras_dp.ledger import (
     FixedSizeWithoutReplacement,
     FullDataset,
@@ -146,6 +146,14 @@ class TestTheAttack:
         assert sentence.startswith("Everything")
         assert reason in sentence
         assert "%" not in found.as_text()
+
+    def test_finds_everything_if_accounts_promise_nothing(self) -> None:
+        ledger = in_memory()
+        budgets.open_account(ledger, "all", budgets.Division(3.0, DELTA))
+
+        text = " ".join(explain(ledger, delta=DELTA / 10).as_text().split())
+
+        assert "the accounts promise no finite epsilon" in text
 
 
 class TestGroups:
