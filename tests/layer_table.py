@@ -423,8 +423,10 @@ examples, with XLA and without.
 * *fallback*: the layer is called again on each example, vectorized. This takes
   the memory of the layer's gradients times the physical batch. The same holds
   for every layer of your own that owns weights, or that calls others on rows
-  that are not the examples. Layers without weights, and models or layers that
-  only call others on the batch, need nothing.
+  that are not the examples. Weights that a layer only scales or shifts its
+  output by, as a normalization of your own does, take one more call of it on
+  the batch instead. Layers without weights, and models or layers that only call
+  others on the batch, need nothing.
 * *refused*: training raises `UnsupportedLayerError`, which names the remedy.
 
 A layer with `trainable = False` costs nothing but its forward pass, and the

@@ -16,6 +16,7 @@ import keras
 import tensorflow as tf
 
 from keras_dp.errors import UnsupportedLayerError
+from keras_dp.gradients.capture.broadcast_weights import broadcast_gradients
 from keras_dp.gradients.layer_calls import float_outputs
 from keras_dp.gradients.records.recomputed_records import (
     RecomputedRecords,
@@ -101,6 +102,10 @@ def vectorized(
 
     if batch * sum(map(_bytes, variables)) > LARGEST_BYTES:
         return _in_chunks(gradients, variables, batch)
+    with _without_randomness(layer):
+        found = broadcast_gradients(call, variables, within)
+    if found is not None:
+        return found
     return [
         (variable, MaterializedRecords(gradient))
         for variable, gradient in zip(
