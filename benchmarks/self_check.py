@@ -12,7 +12,7 @@ from steps import WORKLOADS
 
 from keras_dp.gradients import GradientEngine, self_check
 
-EXAMPLES = 4
+EXAMPLES = 2
 
 
 def main() -> None:

@@ -87,7 +87,7 @@ def private_step(
         Path(folder.name) / "steps.ledger", dataset="synthetic"
     )
     inner = workload.make()
-    model = keras_dp.PrivateModel(inner, self_check_examples=4 * checks)
+    model = keras_dp.PrivateModel(inner, self_check_examples=2 * checks)
     query = keras_dp.GaussianAverageQuery(
         protocol.L2_NORM_CLIP,
         protocol.NOISE_MULTIPLIER,

@@ -63,7 +63,7 @@ class PrivateGradients:
         groups: Patterns | VariableGroups | None = None,
         private_metrics: Mapping[str, PrivateMetric] | None = None,
         batch_statistics: DPQuery | None = None,
-        self_check_examples: int = 4,
+        self_check_examples: int = 2,
         seed: int | None = None,
     ) -> None:
         """Runs nothing yet.

@@ -122,7 +122,7 @@ class PrivateModel(HeldModel):
         self,
         model: keras.Model,
         *,
-        self_check_examples: int = 4,
+        self_check_examples: int = 2,
         name: str | None = None,
         **kwargs: Any,
     ) -> None:

@@ -35,7 +35,7 @@ def self_check(
     batch: int,
     *,
     splits_of: SplitsOf = lambda _: [],
-    examples: int = 4,
+    examples: int = 2,
     eagerly: bool = False,
 ) -> bool:
     """Tries the model and its engine on a batch.

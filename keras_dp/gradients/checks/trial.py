@@ -110,7 +110,7 @@ class Trial:
         batch: int,
         *,
         splits_of: SplitsOf = lambda _: [],
-        examples: int = 4,
+        examples: int = 2,
         eagerly: bool = False,
     ) -> None:
         """Remembers the state of the model.
