@@ -61,8 +61,8 @@ class PerExampleGradients(NamedTuple):
             of the model, in the order of `model.trainable_variables`.
         losses: Each example's loss, `[batch]`.
         outputs: The outputs of the model.
-        statistics: The summand of each example in the statistics of each
-            layer of `GradientEngine.normalized`, in order.
+        statistics: The part of each example in the statistics of each layer of
+            `GradientEngine.normalized`, in order.
     """
 
     records: list[GradientRecords]
@@ -93,9 +93,11 @@ class GradientEngine:
     """Computes per-example gradients of one built model.
 
     Guarantee: record `i` is the gradient of `losses[i]` with respect to each
-    trainable variable, provided that `losses[i]` depends on the model's
-    outputs for example `i` only, and these on example `i` only. The second is
-    what `unsupported` and `self_check` look after.
+        trainable variable, under two conditions. `losses[i]` depends only on
+        the outputs of the model for example `i`, and these depend only on
+        example `i`. `unsupported` and `self_check` refuse models that break the
+        second condition,
+    as far as they can tell.
 
     Attributes:
         model: The model. Its `trainable` flags are read at construction.
@@ -308,7 +310,7 @@ class GradientEngine:
     def computing(self) -> Iterator[None]:
         """Lets records use operations that XLA does not know, where possible.
 
-        While norms and sums of the records of this engine are computed.
+        Compute the norms and sums of this engine's records inside of it.
         """
         with outside_xla(not self.jit_compile):
             yield

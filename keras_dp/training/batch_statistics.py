@@ -12,11 +12,13 @@ from keras_dp.gradients import trained_normalizations
 
 
 class BatchStatisticsPlan(NamedTuple):
-    """Two Gaussian sums that together cost what one did.
+    """Noise for gradients and batch statistics that together cost what one did.
 
     Attributes:
-        noise_multiplier: The noise of the gradients, divided by their clip.
-        query: For `PrivateModel.compile(..., batch_statistics=query)`.
+        noise_multiplier: The noise multiplier of the gradients: the stddev of
+            their noise, divided by their clip.
+        query: The query for `PrivateModel.compile(...,
+            batch_statistics=query)`.
     """
 
     noise_multiplier: float
@@ -37,17 +39,19 @@ def plan_batch_statistics(
 ) -> BatchStatisticsPlan:
     """Divides the budget of a round between gradients and batch statistics.
 
-    Gaussian sums over one sample with noise multipliers a and b cost what one
-    with z does, `1 / z^2 = 1 / a^2 + 1 / b^2`. The statistics get `share` of
-    that, with the norm that an ordinary example has as their clip: the root of
-    two for each channel of `BatchNormalization`.
+    Two Gaussian sums over one sample with noise multipliers a and b cost what
+    one sum with the noise multiplier z costs, if `1 / z^2 = 1 / a^2 + 1 / b^2`.
+    The batch statistics get the part `share` of `1 / z^2`. Their clip is the
+    norm that an ordinary example has: the root of twice the number of channels
+    of `BatchNormalization`.
 
     Args:
-        model: Built; its trained layers of batch normalization count.
-        noise_multiplier: z, of the gradients alone, such as from
-            `calibrate_noise`; > 0.
+        model: A built model with trained layers of batch normalization.
+        noise_multiplier: The noise multiplier z that the gradients would have
+            alone, > 0, such as from `calibrate_noise`.
         denominator: The expected number of records in a sample, > 0.
-        share: In (0, 1). By default gradients get 5 % more noise.
+        share: The part of the statistics, in (0, 1). By default the gradients
+            get 5 % more noise than alone.
 
     Raises:
         PrivateTrainingError: `model` is not built, or has no such layer.

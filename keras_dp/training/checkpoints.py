@@ -20,17 +20,18 @@ _MARK = "is_private"
 class SaveModel(keras.callbacks.ModelCheckpoint):
     """Saves the user's own model while its private model trains.
 
-    It takes the arguments of `keras.callbacks.ModelCheckpoint`, which itself
-    saves the private model. Not private: a choice by `save_best_only` follows
-    a metric that was computed without noise. A model that is loaded again
-    **trains without privacy** unless it is put into a `PrivateModel`.
+    It takes the arguments of `keras.callbacks.ModelCheckpoint`. That callback
+    would save the private model. With `save_best_only` the choice of a model is
+    not private, because it follows a metric that was computed without noise. A
+    model that is loaded again **trains without privacy** unless it is put into
+    a `PrivateModel`.
 
     >>> callback = SaveModel("model-{epoch}.keras")
     """
 
     @override
     def set_model(self, model: Any) -> None:
-        """Takes the model inside, or `model` where there is none."""
+        """Takes the model inside of a private model, or else `model` itself."""
         super().set_model(getattr(model, "model", model))
 
 

@@ -23,31 +23,35 @@ _SHARE, _INTERVAL_SECONDS = 50, 0.5
 class EpsilonProgress(keras.callbacks.Callback):
     """Adds `epsilon` to the logs: progress bar, `History`, other callbacks.
 
-    `fit` adds one unless it is given one. `epsilon` is that of the whole ledger
-    of the model, earlier runs on the data set included; if there were any,
-    `epsilon_of_run` is what was recorded since the training began. Where a
-    target or an account limits the training, `rounds_left` says for how many
-    more rounds like the next there is room. At the end of the training a line
-    names epsilon, delta and the adjacency relation, and another what is left.
-    If a training of the ledger ended before its plan, or if accounts pay, a
-    line between them names the epsilon to publish, as reports do.
-    Where the ledger says that a unit has several rows, epsilon is for all of
-    them together.
+    `fit` adds this callback unless `callbacks` has one. The log `epsilon`
+    counts all rounds of the ledger, also those of earlier runs. If there were
+    earlier runs, the log `epsilon_of_run` counts the rounds since the training
+    began. If a target or an account limits the training, the log `rounds_left`
+    says how many more rounds like the next one it has room for.
 
-    At the end of an epoch the value is exact. Within it, it is that of the last
-    evaluation, which covers the rounds that were reserved then, up to about a
-    second ahead.
+    At the end of the training one line names epsilon, delta and the adjacency
+    relation, and another line names what is left. If a training of the ledger
+    ended before its plan, or if accounts pay, a line between them names the
+    epsilon to publish, as reports do. If a unit has several rows in the ledger,
+    epsilon is for all of them together.
+
+    The value is exact at the end of an epoch. Within an epoch it is the value
+    of the last evaluation. That evaluation also counts the rounds that were
+    reserved at that moment, for up to about one second of training.
 
     Attributes:
-        ledger: Where the training is recorded: the model's.
-        delta: At which epsilon is given, in (0, 1). By default `fit` takes
-            that of its target, else `N^-1.1` for N records, else 1e-5.
-        accountant: The tightest that can replay the ledger if `None`.
-        neighbours: The adjacency relation; None for the strongest that all
-            rounds of the ledger support.
-        claim: The last evaluation; None before it.
-        interval_seconds: Least time between two evaluations. By default half
-            a second, and more where evaluations take more than 2 % of the time.
+        ledger: The ledger of the model, which records the training.
+        delta: The delta of the shown epsilon, in (0, 1). By default `fit` takes
+            the delta of its target. Without a target it takes `N^-1.1` for N
+            records, or 1e-5 if N is unknown.
+        accountant: The accountant. By default the tightest one that can replay
+            the ledger.
+        neighbours: The adjacency relation. By default the strongest one that
+            all rounds of the ledger support.
+        claim: The last evaluation, `None` before the first one.
+        interval_seconds: The shortest time between two evaluations. By default
+            half a second, or longer if evaluations take more than 2 % of the
+            time.
     """
 
     def __init__(
@@ -81,9 +85,9 @@ class EpsilonProgress(keras.callbacks.Callback):
 
         Args:
             ledger: Where the training will be recorded.
-            delta: For a callback without a delta of its own.
-            rounds_left: Says how many rounds there is still room for; `None`
-                where nothing limits them.
+            delta: The delta, for a callback without one of its own.
+            rounds_left: Returns how many more rounds there is room for. `None`
+                if nothing limits them.
 
         Raises:
             PrivateTrainingError: The callback was made for another ledger.

@@ -21,22 +21,25 @@ from keras_dp.training.step_parts import StepParts
 class FederatedModel(PrivateModel):
     """Trains by federated averaging, with user-level privacy (DP-FedAvg).
 
-    In each round users are sampled; each trains the model on its own records,
-    from the present weights. What that changes, the weights before less those
-    after, is the user's record for the query: clipped, summed and noised as any
-    other. The optimizer takes the answer for a gradient: with `DPSGD(1.0)` the
-    weights become the noised average of the users' weights.
+    Each round samples users. Each sampled user trains a copy of the model on
+    the user's own records, beginning at the present weights. The change of the
+    weights (before minus after) is the user's record for the query. The query
+    clips, sums and noises it like any other record. The optimizer takes the
+    answer for a gradient. With `DPSGD(1.0)` the weights become the noised
+    average of the users' weights.
 
-    Everything else is that of `PrivateModel`: the ledger, targets, callbacks,
-    crash and resume. Users are simulated in one process, many at once; the
-    updates of all users of a physical batch are in memory together. A large
-    model takes few of them: `UserBatches(..., physical_batch_size=)`, at least
-    `records_per_user`.
+    The ledger, targets, callbacks and resuming after a crash work as in
+    `PrivateModel`. One process simulates the users, many at once, and holds the
+    updates of all users of a physical batch in memory. A large model needs a
+    small batch: pass `UserBatches(..., physical_batch_size=)`, which must be at
+    least `records_per_user`.
 
-    Guarantee: that of `PrivateModel`, for users with all their records. Layers
-    may even make records of one user interact.
+    Guarantee: the guarantee of `PrivateModel` holds for a user with all of the
+    user's records. Layers may make the records of one user interact.
 
-    Attributes: those of `PrivateModel`, and
+    It has the attributes of `PrivateModel`.
+
+    Attributes:
         local: How users train.
 
     Source: McMahan et al. (2018), arXiv:1710.06963v3, Algorithm 1, with the

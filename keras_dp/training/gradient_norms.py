@@ -21,26 +21,26 @@ def mean_gradient_norms(
 ) -> dict[str, float]:
     """Returns the mean norm of per-example gradients in each group.
 
-    A first clip, where nothing is known: van der Veen et al. take the mean norm
-    of one step on random noise. Nothing of the model is changed.
+    The mean norm is a first clip if nothing else is known. Van der Veen et al.
+    take it from one step on random noise. The model is not changed.
 
-    Guarantee: none for `x` and `y`, whose norms are returned as they are. Pass
-    random or public data only.
+    Guarantee: there is none for `x` and `y`, because the norms have no noise.
+    Pass random or public data only.
 
     Args:
         model: Built.
         loss: Any Keras loss, or its name.
         x: Inputs of the model, leaves `[batch, ...]`.
         y: Targets, leaves `[batch, ...]`.
-        groups: Name of a group to the pattern of its variables' paths; one
-            group `"gradients"` of all by default.
+        groups: Maps the name of a group to the pattern of the paths of its
+            variables. By default one group `"gradients"` has all variables.
 
     Returns:
-        The mean over the examples whose norm is finite, in the unit of the
-        gradients, by group.
+        The mean norm of each group, over the examples whose norm is finite.
 
     Raises:
-        ValueError: No example has a finite norm, or groups do not fit.
+        ValueError: No example has a finite norm, or the groups do not cover
+        each variable once.
 
     Source: van der Veen et al. (2018), arXiv:1812.02890v1, section 2.2.
 

@@ -21,22 +21,23 @@ from keras_dp.training.run import RunDetails
 
 
 class PrivateGradients:
-    """Hands out noised gradients, which the caller applies as he likes.
+    """Returns noised gradients to a training loop of the caller's own.
 
-    For loops that `fit` cannot run: two models, two optimizers, gradients of
-    other losses beside the private ones. `over` draws a sample, computes a
-    round as `PrivateModel.fit` does, and hands over its answer instead of
-    applying it. The weights are the caller's to change, between two rounds.
+    Use it for loops that `fit` cannot run: with two models, with two
+    optimizers, or with gradients of other losses beside the private ones.
+    `over` draws a sample and computes a round as `PrivateModel.fit` does. It
+    yields the answer instead of applying it. The caller may change the weights
+    between two rounds.
 
-    Guarantee: the answers are noised, and the ledger covered each of them
-    before it was computed. What the caller makes of them and of public data is
-    post-processing. What he computes from the private records himself is in no
+    Guarantee: each answer is noised, and the ledger covers it before it is
+    computed. What the caller computes from answers and public data is
+    post-processing. What the caller computes from the private records is in no
     ledger: see "Own loops" in docs/guarantees.md.
 
     Attributes:
         model: Sequential, functional or subclassed, built or not.
-        metrics: The private metrics of the last round, and the public scalars
-            of the query, by name; empty before the first round.
+        metrics: The private metrics of the last round and the public numbers
+            of the query, by name. Empty before the first round.
 
     >>> import keras_dp, numpy as np
     >>> x, y = np.zeros([64, 3], "float32"), np.zeros([64, 1], "float32")
@@ -119,30 +120,33 @@ class PrivateGradients:
     ) -> Generator[list[tf.Tensor], None, None]:
         """Runs rounds, and yields the answer of each.
 
-        A round runs when its answer is asked for: weights that were changed
-        since the last one count. The ledger is settled when a `for` over it
-        ends, also by `break` or an exception. Where the generator is kept in a
-        variable, `close()` it: until then its block counts in full.
+        A round runs when its answer is asked for. It uses the weights of that
+        moment. When a `for` loop ends, also by `break` or an exception, the
+        ledger keeps only the rounds that ran. If you keep the generator in a
+        variable, call its `close()`. Until then all rounds that were reserved
+        for it count.
 
         Args:
-            samples: Records are as `fit` takes them: `(x, y)` or `(x, y,
-                sample_weight)`. Samples are drawn afresh for this iteration.
-            rounds: At least 1; by default `samples.rounds_per_epoch`.
-            target_epsilon: > 0. The iteration ends before a round would take
-                the ledger above it, rounds of other models included.
-            delta: In (0, 1), for the target; by default `N^-1.1` for N
+            samples: A sampler whose records are `(x, y)` or `(x, y,
+                sample_weight)`. Its samples are drawn anew for this iteration.
+            rounds: The number of rounds, >= 1. By default
+                `samples.rounds_per_epoch`.
+            target_epsilon: > 0. The iteration ends before a round would exceed
+                it. All rounds of the ledger count, also those of other models.
+            delta: The delta of the target, in (0, 1). By default `N^-1.1` for N
                 records.
             run: As in `PrivateModel.fit`.
 
         Yields:
-            The noised answer for each of `model.trainable_variables`, in
-            their order and shapes: an average if the query answers averages.
-            Gradients of weight penalties, which depend on no data, are added.
+            The noised answer for each of `model.trainable_variables`, in their
+            order and shapes. It is an average if the query answers averages.
+            The gradients of weight penalties, which depend on no data, are
+            added.
 
         Raises:
             BudgetExceededError: The target leaves no room for a single round.
-            PrivateTrainingError: An earlier iteration has not ended; or the
-                layers, what is trainable, or the query changed.
+            PrivateTrainingError: An earlier iteration has not ended. Or the
+                layers, the trainable variables or the query changed.
         """
         if not isinstance(samples, Sampler):
             raise TypeError(

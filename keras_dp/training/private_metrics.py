@@ -34,8 +34,9 @@ class Examples(NamedTuple):
 class PrivateMetric(abc.ABC):
     """One quantity of each example, answered by a query of its own.
 
-    Guarantee: that of `query`, of records that depend on one example each. Its
-    events stand in the round of the gradients, under one sampling event.
+    Guarantee: each record depends on one example, so that the guarantee of
+    `query` holds. Its events are part of the round of the gradients, under the
+    same sampling event.
 
     Attributes:
         query: Answers the sum or average of the records of a sample.
@@ -100,7 +101,7 @@ class PrivateLoss(PrivateMetric):
 @keras.saving.register_keras_serializable(package="keras_dp")
 @dataclasses.dataclass(frozen=True, slots=True)
 class PrivateMean(PrivateMetric):
-    """Any function of one example's targets and outputs.
+    """The mean of any function of one example's targets and outputs.
 
     Attributes:
         measure: Maps targets and outputs, as a batch of one, to one number,
@@ -170,9 +171,10 @@ class PrivateGradientMetric(PrivateMetric):
 class PrivateGradientNorm(PrivateGradientMetric):
     """The norm of each example's gradient, which the query clips.
 
-    An average near the clip says that gradients are cut. One far below it says
-    that the noise, which follows the clip, is larger than it need be: its norm
-    is about `sum_stddev * sqrt(parameters) / denominator`.
+    An average near the clip says that many gradients are cut. An average far
+    below the clip says that a smaller clip would do. The noise is proportional
+    to the clip. Its norm is about `sum_stddev * sqrt(parameters) /
+    denominator`.
 
     >>> import keras_dp
     >>> PrivateGradientNorm(
@@ -191,11 +193,12 @@ class PrivateGradientNorm(PrivateGradientMetric):
 class PrivateClippedShare(PrivateGradientMetric):
     """The share of the examples whose gradients are longer than a norm.
 
-    Records are 0 or 1, so that the query needs a clip of 1. A share near 0 asks
-    for a smaller clip, one near 1 for a larger: half is a good start.
+    Each record is 0 or 1, so that the query needs a clip of 1. Choose a smaller
+    clip of the gradients if the share is near 0, and a larger one if it is near
+    1. A share of one half is a good start.
 
     Attributes:
-        l2_norm: The norm, > 0: that at which gradients are clipped.
+        l2_norm: The norm, > 0. Give the clip of the gradients.
 
     >>> import keras_dp
     >>> PrivateClippedShare(
@@ -221,8 +224,9 @@ class PrivateClippedShare(PrivateGradientMetric):
 class PrivateClassCounts(PrivateMetric):
     """How many examples of each class a sample holds.
 
-    A record has a one at its class, so its norm is 1; labels outside of
-    `[0, classes)` count nowhere. Targets are integers, or one-hot vectors.
+    The record of an example has a one at its class, so that its norm is 1. A
+    label outside of `[0, classes)` is not counted. Targets are integers or
+    one-hot vectors.
 
     Attributes:
         classes: Number of classes.

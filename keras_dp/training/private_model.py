@@ -75,32 +75,36 @@ from keras_dp.training.unsampled import warn_of_unsampled_batches
 
 @keras.saving.register_keras_serializable(package="keras_dp")
 class PrivateModel(HeldModel):
-    """Trains a Keras model privately; everything else is the model's own.
+    """Trains a Keras model privately.
 
-    The model is held, not changed: it keeps its class, its saving and its
-    serving, and after `fit` it is the trained model. `compile`, `fit` with
+    It holds the model and does not change its class, its saving or its serving.
+    After `fit` the model inside is the trained model. `compile`, `fit` with
     callbacks, `evaluate`, `predict` and `train_on_batch` work as in Keras.
 
-    Guarantee: the model's weights after any number of rounds are a function of
-    noised answers only, each of which the optimizer's ledger covered before it
-    was computed. Amplification by sampling is recorded only for samples drawn
-    by `keras_dp.sampling`; other input to `fit` is `UnverifiedSampling`.
-    Without `private_metrics`, the values that `fit` prints and passes to
-    callbacks are not private.
+    Guarantee: after any number of rounds the weights of the model are a
+        function of noised answers only. The optimizer's ledger covers each
+        answer before it is computed. Amplification by sampling is recorded only
+        for samples
+    that `keras_dp.sampling` drew. Other input of `fit` is recorded as
+    `UnverifiedSampling`. Without `private_metrics`, the values that `fit`
+    prints and passes to callbacks are not private.
 
     Attributes:
-        model: Sequential, functional or subclassed, built or not.
-        self_check_examples: Number of examples of the first batch on which the
-            per-example gradients are compared with brute force before
-            training. 0 turns the check off. It costs one backward pass for
-            each of them.
-        samples: The data of `fit` without `x`; set by `make_private`.
-        epochs: How many `fit` without `x` runs; set by `make_private`.
-        validation_data: The `validation_data` of `fit` without `x`; set by
-            `make_private(..., validation_split=...)`.
-        run: The `run` of `fit`, where it is given none; set by `make_private`.
-        target: The most that the ledger may spend: `fit` and `train_on_batch`
-            end before a round would exceed it. Set by `make_private` or you.
+        model: The user's model: Sequential, functional or subclassed, built or
+            not.
+        self_check_examples: How many examples of the first batch the self-check
+            compares one by one, 0 or >= 2. Before training it compares their
+            gradients with those of Keras. Each example costs one forward and
+            backward pass over the batch. 0 turns the whole self-check off.
+        samples: The data of `fit` without `x`. `make_private` sets it.
+        epochs: The number of epochs of `fit` without `x`. `make_private` sets
+            it.
+        validation_data: The `validation_data` of `fit` without `x`.
+            `make_private(..., validation_split=...)` sets it.
+        run: The `run` of `fit` if it is called without one. `make_private` sets
+            it.
+        target: The most that the ledger may spend. `fit` and `train_on_batch`
+            end before a round would exceed it. `make_private` or you set it.
 
     >>> import keras_dp, numpy as np
     >>> x, y = np.zeros([64, 3], "float32"), np.zeros([64, 1], "float32")
@@ -222,22 +226,22 @@ class PrivateModel(HeldModel):
 
         Args:
             optimizer: From `keras_dp.optimizers`.
-            loss: Any Keras loss; it is evaluated per example, as that of a
-                batch of one.
-            private_metrics: Name to metric. What `fit` shows and passes on is
-                then these alone, averaged over the rounds of an epoch: no raw
+            loss: Any Keras loss. The loss of an example is that of a batch of
+                one.
+            private_metrics: Maps names to metrics. `fit` then shows and passes
+                on these alone, averaged over the rounds of an epoch. No raw
                 metric of the training data leaves the model. An empty dict
                 shows none.
-            batch_statistics: Query that releases the statistics of
-                BatchNormalization layers, which are refused without it. A
-                record is a list, one entry a layer, of the mean and variance of
-                one example relative to the statistics so far, with a norm of
-                about `sqrt(2 * channels)`; the answer must be an average.
-            loss_scale: Power of two that the losses are multiplied by while
-                they are differentiated, for layers that compute in float16.
-                By default 1024 if there are any, else 1. It is fixed, so that
-                it tells nothing. Examples that overflow count as zero.
-            **options: Those of `keras.Model.compile`, without
+            batch_statistics: The query that releases the statistics of
+                BatchNormalization layers. Without it such layers are refused.
+                It must answer averages. A record is a list with one entry for
+                each layer: the mean and variance of one example, relative to
+                the present statistics. Its norm is about `sqrt(2 * channels)`.
+            loss_scale: The power of two that the losses are multiplied by while
+                they are differentiated, for layers that compute in float16. By
+                default 1024 if there are any, else 1. It never changes, so that
+                it reveals nothing. Examples that overflow count as zero.
+            **options: The options of `keras.Model.compile` other than
                 `auto_scale_loss`.
         """
         if getattr(self, "_loop", None) is not None:
@@ -314,40 +318,41 @@ class PrivateModel(HeldModel):
     ) -> keras.callbacks.History:
         """Trains as `keras.Model.fit` does, and records every round.
 
-        Guarantee: with a target, training ends before a round would take the
-        ledger above it, rounds of earlier runs included.
+        Guarantee: with a target, training ends before a round would exceed it.
+        All rounds of the ledger count, also those of earlier runs.
 
         Args:
-            x: `PoissonBatches`, or another sampler of `keras_dp.sampling`, for
-                amplified privacy; or anything Keras takes, each batch of which
-                counts as one unverified sample. By default
-                the samples of `make_private`.
+            x: `PoissonBatches` or another sampler of `keras_dp.sampling`, whose
+                sampling amplifies privacy. Or anything that Keras takes, of
+                which each batch counts as one unverified sample. By default the
+                samples of `make_private`.
             y: As in Keras.
             batch_size: As in Keras.
-            epochs: As in Keras, >= 1. With the samples of `make_private` its
-                epochs are the default.
+            epochs: As in Keras, >= 1. With the samples of `make_private`, the
+                epochs of `make_private` are the default.
             verbose: As in Keras.
-            callbacks: At the end of an epoch no round is left open: what they
-                read from the ledger is what was spent.
-                `EpsilonProgress` is added unless there is one.
-            target_epsilon: > 0; by default that of `make_private`, if any.
-            delta: In (0, 1), for the target and for what is shown. By default
-                that of `make_private`, else `N^-1.1` for N records, else 1e-5.
+            callbacks: As in Keras. `EpsilonProgress` is added unless there is
+                one. At the end of an epoch the ledger holds exactly the rounds
+                that ran, so that callbacks read what was spent.
+            target_epsilon: The most that the ledger may spend, > 0. By default
+                the target of `make_private`, if any.
+            delta: The delta of the target and of the shown epsilon, in (0, 1).
+                By default that of `make_private`, else `N^-1.1` for N records,
+                else 1e-5.
             run: A run is one training in a ledger. Give its name, or
-                `RunDetails`, which also say which account of the ledger pays.
-                By default the run of `make_private`. The run's plan, how many
-                rounds of which kind it takes at most, is written to the ledger
-                before the first round.
+                `RunDetails`, which can also name the account that pays. By
+                default the run of `make_private`. Before the first round the
+                ledger gets the plan of the run: the most rounds of each kind.
             **options: As in Keras. With a sampler, `steps_per_epoch` is a
-                number of rounds, and `validation_data` may be a sampler, which
-                is evaluated as by `evaluate`.
+                number of rounds. `validation_data` may be a sampler, which is
+                evaluated as by `evaluate`.
 
         Raises:
-            BudgetExceededError: The target, or the account, leaves no room for
-                a single round.
-            ValueError: An option does not go with a sampler, or its
-                records hold no targets; or the ledger has several accounts, of
-                which `run` names none.
+            BudgetExceededError: The target or the account leaves no room for a
+                single round.
+            ValueError: An option does not go with a sampler, or its records
+                hold no targets. Or the ledger has several accounts, and `run`
+                names none of them.
         """
         if x is None and self.samples is not None:
             x = self.samples
@@ -424,14 +429,14 @@ class PrivateModel(HeldModel):
         delta: float | None = None,
         run: RunDetails | str | None = None,
     ) -> Generator[Mapping[str, Any], None, None]:
-        """Runs rounds as `fit` does, and hands over after each of them.
+        """Runs rounds as `fit` does, and yields after each of them.
 
-        `PrivateGradients` is made of it. Whoever has control meanwhile may
-        save the model: the seeds of its layers are replaced before.
+        `PrivateGradients` uses it. The caller may save the model between two
+        rounds: the secret seeds of its layers are replaced before each yield.
 
         Args:
-            samples: The data.
-            rounds: How many, unless the target ends them.
+            samples: The sampler that draws the samples.
+            rounds: The number of rounds, unless the target ends them earlier.
             target_epsilon: As in `fit`.
             delta: As in `fit`, for the target.
             run: As in `fit`.
@@ -551,13 +556,14 @@ class PrivateModel(HeldModel):
     def change_round(
         self, change: Callable[[DataAdapter, PrivateRound], PrivateRound] | None
     ) -> None:
-        """Has another round of the same queries ask them from now on.
+        """Makes another round ask the same queries from now on.
 
         The step is compiled anew.
 
         Args:
-            change: Makes it of where the samples of the present `fit` come
-                from, and of the optimizer's own round; `None` for the latter.
+            change: Returns the new round, from the source of the samples of the
+                present `fit` and the optimizer's own round. `None` brings the
+                optimizer's own round back.
         """
         self._step = None
         if change is None:

@@ -23,15 +23,15 @@ Coming = Callable[[Round, int], Iterable[tuple[Round, int]]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunDetails:
-    """The words with which a training stands in the ledger.
+    """How the ledger describes a training.
 
     Attributes:
         name: The name of the model by default.
-        purpose: "training", "trial" (its result only guides others),
-            "preprocessing", "statistics", "audit" or "other". "training" by
-            default, and "preprocessing" where a layer is adapted.
-        description: Free text. Nothing secret.
-        account: The account that pays; the only one of the ledger by default.
+        purpose: "training", "trial" (its result only guides other trainings),
+            "preprocessing", "statistics", "audit" or "other". By default
+            "training", or "preprocessing" if a layer is adapted.
+        description: Free text. It must hold nothing secret.
+        account: The account that pays. By default the only one of the ledger.
 
     >>> RunDetails("learning rate 0.1", purpose="trial").account is None
     True
@@ -51,7 +51,7 @@ class RunDetails:
 
     @classmethod
     def of(cls, given: "RunDetails | str | None") -> "RunDetails":
-        """Returns details; a text is the name.
+        """Returns the details, made of a name if a text is given.
 
         Raises:
             TypeError: Something else was given.

@@ -21,8 +21,8 @@ class ExampleLosses(NamedTuple):
 
     Attributes:
         total: The minimized loss, loss weights included, `[batch]`.
-        parts: For a model of several losses, each of them unweighted,
-            `[batch]`; empty for a single loss.
+        parts: Each loss of a model with several losses, without loss weights,
+            `[batch]`. Empty if there is a single loss.
     """
 
     total: tf.Tensor
@@ -32,7 +32,7 @@ class ExampleLosses(NamedTuple):
 class TracedMaps:
     """Maps over examples, each traced once for all functions that call it.
 
-    To vectorize a loss takes a quarter of a second: the self-check and the step
+    Vectorizing a loss takes a quarter of a second. The self-check and the step
     share the trace.
     """
 
@@ -51,7 +51,7 @@ class TracedMaps:
         Args:
             function: Maps a row of each tensor; it closes over no tensor.
             rows: The tensors, `[batch, ...]`.
-            key: The same for the same function.
+            key: A key that is equal for equal functions.
         """
         if key not in self._maps:
 
@@ -81,10 +81,10 @@ def example_losses(
             Keras masks.
         sample_weight: Nest with leaves `[batch, ...]`, or `None`.
         batch: Number of examples.
-        loss_scale: Factor of the losses when their gradient is asked for, which
-            half precision could not hold otherwise.
-        maps: Where the map over examples is kept, for one `compiled_loss`; by
-            default it is traced anew.
+        loss_scale: The factor of the losses while they are differentiated.
+            Without it half precision could not hold their gradients.
+        maps: Keeps the trace of the map over examples, for one `compiled_loss`.
+            By default it is traced anew.
 
     Raises:
         ValueError: The loss is not built, or a leaf does not have the batch

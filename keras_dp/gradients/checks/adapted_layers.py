@@ -28,10 +28,10 @@ class AdaptedLayer(NamedTuple):
 def adapted_layers(model: keras.Model) -> list[AdaptedLayer]:
     """Returns the layers of a model that hold adapted values, nested ones too.
 
-    Values that were given to a layer's constructor (`vocabulary=`, `mean=`) are
-    taken to be public: they stand in the caller's program. A layer of another
-    class that has a method `adapt` is returned in any case, because what it
-    holds cannot be read.
+    Values that the constructor of a layer was given (`vocabulary=`, `mean=`)
+    are taken to be public, because they are part of the caller's program. A
+    layer of another class with a method `adapt` is returned in any case,
+    because its values cannot be read.
 
     >>> import numpy as np
     >>> layer = keras.layers.Normalization(name="scales")

@@ -40,15 +40,16 @@ def self_check(
 ) -> bool:
     """Tries the model and its engine on a batch.
 
-    Weights are perturbed meanwhile, because at their initial values (a head of
-    zeros) a model can hide what it does, and so are other variables that are 0,
-    or a tiny number: a factor that grows in training hides what it multiplies
+    It perturbs the weights meanwhile. At their initial values, such as a head
+    of zeros, a model can hide what it does. It also raises other variables that
+    are 0 or tiny: a factor that grows in training hides what it multiplies
     until then. All variables are left as they were.
-    Costs four passes of the engine over the batch and `examples + 1` of Keras,
-    each in the memory of a step.
 
-    Guarantee: every row of the batch is looked at. Not found are couplings
-    that this batch does not show, such as those of rare inputs, and those of
+    It costs four passes of the engine over the batch and `examples + 1` passes
+    of Keras. Each takes the memory of a step.
+
+    Guarantee: every row of the batch is looked at. It does not find couplings
+    that this batch does not show, such as those of rare inputs, nor those of
     single pairs of rows that no split of the batch separates.
 
     Args:
@@ -56,18 +57,21 @@ def self_check(
         inputs: A batch as in training, leaves `[batch, ...]`.
         losses_of: Maps the model's outputs to losses `[batch]`.
         batch: Number of examples, at least 2.
-        splits_of: Maps the model's outputs to each loss of the examples,
-            `[batch]`, and that loss of the batch, without weights and masks.
-        examples: How many gradients are looked at one by one.
+        splits_of: Maps the model's outputs to pairs, one for each loss: the
+            losses of the examples, `[batch]`, and that loss of the batch. Both
+            are without weights and masks.
+        examples: How many gradients are compared one by one: half of them of
+            the first examples, half of the last.
         eagerly: Whether nothing is traced.
 
     Returns:
         Whether there was a finite example to compare.
 
     Raises:
-        GradientCheckError: A gradient differs, examples interact, one depends
-            on its row, the loss of the batch is not that of its examples, or
-            the model draws random numbers that cannot be repeated.
+        GradientCheckError: A gradient differs from that of Keras. Or examples
+            interact, an example depends on its row, the loss of the batch is
+            neither the sum nor the mean of the losses of its examples, or the
+            model draws random numbers that cannot be repeated.
         UnsupportedLayerError: The model keeps what it sees in training.
     """
     weights = [(v, tf.identity(v.value)) for v in engine.variables]
@@ -144,9 +148,9 @@ def check_loss_splits(losses: tf.Tensor, batch_loss: tf.Tensor) -> None:
     """Raises if the loss of a batch is not that of its examples.
 
     Args:
-        losses: Each example's loss as a batch of one, `[batch]`; one loss, of
-            outputs without masks.
-        batch_loss: That loss of the batch, without sample weights or masks.
+        losses: One of the losses: of each example as a batch of one, `[batch]`,
+            of outputs without masks.
+        batch_loss: The same loss of the batch, without sample weights or masks.
     """
     total, count = float(tf.reduce_sum(losses)), int(losses.shape[0])
     whole = float(batch_loss)

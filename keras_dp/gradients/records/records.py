@@ -73,15 +73,15 @@ class GradientRecords(abc.ABC):
 
         Args:
             size: A divisor of the batch.
-            weights: Shape `[batch]`: what each example's gradient is multiplied
-                by before those of a group are added up. An example of weight 0
-                contributes nothing, even if not finite.
+            weights: The factor of each example's gradient in the sum of its
+                group, `[batch]`. An example of weight 0 contributes nothing,
+                even if it is not finite.
         """
 
     def joined(self, other: "GradientRecords") -> "GradientRecords | None":
         """Returns the sum of two uses of a variable without materializing.
 
-        `None` if they are not of one kind.
+        It returns `None` if the two uses are not of one kind.
         """
         return None
 

@@ -31,10 +31,11 @@ _LARGEST_CHANGE = 4.0
 
 
 class ExampleStatistics(NamedTuple):
-    """Summands of a layer's statistics, relative to the present ones.
+    """The part of each example in the statistics of a layer.
 
-    With m and v the layer's moving mean and variance, of the values x of a
-    channel over the positions of an example: 0 where they agree.
+    Let m and v be the moving mean and variance of the layer, and x the values
+    of a channel over the positions of an example. Both attributes are 0 if the
+    example has the mean m and the variance v.
 
     Attributes:
         mean: `mean((x - m) / sqrt(v + epsilon))`, `[batch, channels]`.
@@ -64,7 +65,7 @@ def refusing_training_mode(layers: list[keras.Layer]) -> Iterator[None]:
     its moving statistics. Here all of them do, so that nothing is kept.
 
     Args:
-        layers: From `trained_layers`.
+        layers: From `trained_normalizations`.
 
     Raises:
         UnsupportedLayerError: The message has all layers in training mode.
@@ -98,7 +99,7 @@ def normalizing_by_released(
     """Makes layers normalize by their moving statistics, and change nothing.
 
     Args:
-        layers: From `trained_layers`.
+        layers: From `trained_normalizations`.
         collects: Whether to keep what the examples add to the statistics.
         must_train: Whether to refuse layers called with `training=False`,
             whose statistics stay as they are in Keras.
@@ -213,8 +214,8 @@ def update_statistics(
     """Moves each layer's statistics towards those that were released.
 
     Args:
-        layers: From `trained_layers`.
-        released: For each of them the average of what examples add, noised,
+        layers: From `trained_normalizations`.
+        released: For each layer the noised average of what the examples add,
             without the batch axis.
     """
     for layer, change in zip(layers, released, strict=True):

@@ -30,9 +30,9 @@ def open_ledger(
     metadata: Mapping[str, str] | None = None,
     generator: str = "chacha20",
 ) -> PrivacyLedger | LedgerOfChief:
-    """Opens the ledger of a cluster: its file on the chief alone.
+    """Opens the ledger of a cluster. Only the chief opens its file.
 
-    To be called in every process with the same arguments.
+    Call it in every process, with the same arguments.
 
     Args:
         strategy: The strategy of the model.
@@ -40,11 +40,13 @@ def open_ledger(
         dataset: As in `PrivacyLedger.open`.
         unit: As in `PrivacyLedger.open`.
         metadata: As in `PrivacyLedger.open`.
-        generator: The generator of the noise; also that of an existing file.
+        generator: The generator of the noise. An existing file must have the
+        same one.
 
     Raises:
-        LedgerError: As `PrivacyLedger.open`, on the chief.
-        ValueError: The file on the chief is of something else.
+        LedgerError: On the chief, for the reasons of `PrivacyLedger.open`.
+        ValueError: The file on the chief has another data set, unit or
+            generator.
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
