@@ -59,7 +59,9 @@ class FrozenDict(Mapping[Any, Any]):
 
     @override
     def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError("A FrozenDict cannot be changed.")
+        raise AttributeError(
+            "A FrozenDict cannot be changed. Make a dict of it, and change it."
+        )
 
     @override
     def __reduce__(self) -> tuple[Any, ...]:

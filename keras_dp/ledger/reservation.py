@@ -135,7 +135,9 @@ class Reservation:
             )
         with self._lock:
             if not self._is_open:
-                raise LedgerError("The reservation is settled already.")
+                raise LedgerError(
+                    "The reservation is settled already. Reserve other rounds."
+                )
             # Closed first: after an interrupt nobody knows whether it was
             # settled, and the row may by now hold another block.
             self._is_open = False

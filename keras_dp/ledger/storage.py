@@ -73,7 +73,8 @@ def connect_reading(path: Path) -> sqlite3.Connection:
         )
     if not path.is_file():
         raise LedgerFormatError(
-            f"`path` must be a ledger file. Received: path={str(path)!r}."
+            f"`path` must be a ledger file. Received: path={str(path)!r}, "
+            "which is no file. Give the path of the file itself."
         )
     name = repr(str(path))
     try:

@@ -96,7 +96,8 @@ class ArrayShards:
             if len(set(lengths.values())) != 1:
                 raise ValueError(
                     "`shards` must have files of equal length in one shard. "
-                    f"Received: {lengths}."
+                    f"Received: {lengths}. Write each record of a shard into "
+                    "all of its files."
                 )
             counts += set(lengths.values())
         self._shards = Shards(counts)

@@ -105,7 +105,8 @@ def stored(
         if len(lengths) != 1:
             raise ValueError(
                 "`dataset` must have batches whose arrays are of equal length. "
-                f"Received: lengths {sorted(lengths)!r} in one batch."
+                f"Received: lengths {sorted(lengths)!r} in one batch. Give "
+                "every array of a batch one entry for each record."
             )
         store.add(part)
         records += lengths.pop()
@@ -115,7 +116,8 @@ def stored(
             spoken = time.monotonic()
     if not records:
         raise ValueError(
-            "`dataset` must hold at least one record. Received: 0 records."
+            "`dataset` must hold at least one record. Received: 0 records. "
+            "Look at its filters, and at whether it was read to its end before."
         )
     data = store.end()
     if verbose:

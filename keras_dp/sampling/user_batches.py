@@ -106,7 +106,8 @@ class UserBatches(Sampler):
         if len(numbers) != self._whole_size:
             raise ValueError(
                 "`user_ids` must name the user of each record. Received: "
-                f"{len(numbers):,} ids for {self._whole_size:,} records."
+                f"{len(numbers):,} ids for {self._whole_size:,} records. Pass "
+                "the ids in the order of the records."
             )
         self._users = Users(
             numbers, float(sampling_probability), int(records_per_user)

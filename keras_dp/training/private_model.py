@@ -482,8 +482,8 @@ class PrivateModel(HeldModel):
         ready = self._prepared(x)
         if ready.adapter.is_sampler:
             raise TypeError(
-                "`x` must be a batch of inputs. Received: a sampler, "
-                "which fit takes."
+                "`x` must be a batch of inputs. Received: a sampler. Pass "
+                "the sampler to fit."
             )
         terms = FitTerms(1, {}, self.steps_per_execution)
         if self._batches_run is None:
@@ -517,7 +517,8 @@ class PrivateModel(HeldModel):
         if self._loop is None:
             raise PrivateTrainingError(
                 "A round must run inside fit or train_on_batch, which record "
-                "it."
+                "it. Call one of these, or use PrivateGradients for a loop of "
+                "your own."
             )
         self._loop.run(iterator, self.steps_per_execution)
         return self._loop.logs
@@ -570,7 +571,10 @@ class PrivateModel(HeldModel):
             self.optimizer.change_round(None)
             return
         if self._loop is None:
-            raise PrivateTrainingError("`change_round` must be called in fit.")
+            raise PrivateTrainingError(
+                "`change_round` must be called while fit runs. Call it from a "
+                "callback."
+            )
         adapter = self._loop.adapter
         self.optimizer.change_round(lambda own: change(adapter, own))
 

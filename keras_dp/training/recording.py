@@ -266,5 +266,6 @@ def nested_training() -> PrivateTrainingError:
     """Returns why a training cannot start inside another one."""
     return PrivateTrainingError(
         "A private training must not be started inside another one of "
-        "the same model or optimizer, such as from a callback."
+        "the same model or optimizer, such as from a callback. Start it after "
+        "the other one has ended, or with a model and optimizer of its own."
     )

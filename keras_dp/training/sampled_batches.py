@@ -144,7 +144,9 @@ def _surfacing(batches: Iterator[Any]) -> Iterator[Any]:
         yield from batches
     except tf.errors.OutOfRangeError as error:
         raise RuntimeError(
-            "The source of the records raised OutOfRangeError."
+            "The source of the records raised OutOfRangeError, which Keras "
+            "would take for the end of the data. Mend the source: the error "
+            "above says where it failed."
         ) from error
 
 

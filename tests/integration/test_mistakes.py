@@ -394,7 +394,11 @@ FITS = [
         ValueError,
         "`steps_per_execution` must divide",
     ),
-    (lambda: private().train_on_batch(samples()), TypeError, "which fit takes"),
+    (
+        lambda: private().train_on_batch(samples()),
+        TypeError,
+        "Pass the sampler to fit",
+    ),
     (lambda: private().train_on_batch(X), ValueError, "`y` must be given"),
     (lambda: private().train_on_batch(None), ValueError, "`x` must be given"),
     (

@@ -619,7 +619,7 @@ class TestRefusals:
     def test_a_sampler_for_a_single_batch(self) -> None:
         samples = PoissonBatches(_data(), sampling_probability=0.5)
 
-        with pytest.raises(TypeError, match="which fit takes"):
+        with pytest.raises(TypeError, match="Pass the sampler to fit"):
             _private().train_on_batch(samples)
 
     def test_more_rounds_than_an_epoch_has(self) -> None:

@@ -29,7 +29,8 @@ def answer(options: argparse.Namespace) -> str:
         text = Path(options.json).read_text("utf-8")
     except UnicodeDecodeError as error:
         raise LedgerFormatError(
-            f"The file {options.json!r} holds no ledger as JSON: {error}."
+            f"The file {options.json!r} holds no ledger as JSON: {error}. Give "
+            "a file that `keras-dp export --to json` wrote."
         ) from error
     with PrivacyLedger.from_json(text, options.out) as ledger:
         found = ledger.verify()

@@ -185,7 +185,7 @@ def check_agreement(
     if not all(row[0] for row in gathered):
         raise PrivateTrainingError(
             "All workers must be able to train. Received: a refusal on another "
-            "worker, whose own message says why."
+            "worker. Read the message of that worker, and follow it."
         )
     if gathered != expected:
         raise PrivateTrainingError(
@@ -193,7 +193,8 @@ def check_agreement(
             "data, sampling probability, epochs, rounds and generator, each "
             "on its own shard. "
             f"Received: something else on a worker than {planned!r} and "
-            f"{terms!r}, which worker {replicas.worker!r} has."
+            f"{terms!r}, which worker {replicas.worker!r} has. Run the same "
+            "program with the same arguments on every worker."
         )
 
 
