@@ -11,6 +11,7 @@ from keras_dp.errors import CalibrationError
 from keras_dp.ledger import AccountRecord, PrivacyLedger, Round
 from keras_dp.optimizers.private_round import PrivateRound
 from keras_dp.planning import calibrate_scale
+from keras_dp.recipes.held_rounds import shown_place, why_no_noise_meets
 from keras_dp.recipes.noise_for_account import least_within
 from keras_dp.recipes.training_data import summed_records
 from keras_dp.sampling import Sampler
@@ -118,12 +119,13 @@ def queries_for(
             group_size=ledger.header.rows_per_unit,
         )
     except CalibrationError as error:
-        raise CalibrationError(
-            f"{error} The ledger's {len(ledger):,} rounds, private metrics and "
-            "batch statistics keep the noise that they have, and thresholds of "
-            "vocabularies take a part of delta. Raise the target, or give "
-            "metrics more noise."
-        ) from error
+        reasons = why_no_noise_meets(ledger, target)
+        if private_metrics or isinstance(batch_statistics, DPQuery):
+            reasons += (
+                " Private metrics and batch statistics keep the noise that "
+                "they have: give them more."
+            )
+        raise CalibrationError(f"{error}{reasons}") from error
     if account is not None:
         scale = least_within(account, round_for, rounds, least=scale)
     found = queries(scale)
@@ -148,12 +150,7 @@ def _check_signal(
             "`target_epsilon`, and the account, if there is one, must leave "
             "room to learn something. Received: "
             f"target_epsilon={target.epsilon!r}, for a ledger "
-            f"{place_of(ledger)} that holds {len(ledger):,} rounds: the noise "
-            "would hide all that more rounds say. Raise the target, or name "
-            "another ledger if these rounds were of other data."
+            f"{shown_place(ledger)} that holds {len(ledger):,} rounds: the "
+            "noise would hide all that more rounds say. Raise the target, or "
+            "name another ledger if these rounds were of other data."
         )
-
-
-def place_of(ledger: PrivacyLedger) -> str:
-    """Returns where a ledger is kept, for a person."""
-    return ledger.name or "in memory"

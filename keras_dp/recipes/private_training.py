@@ -6,7 +6,6 @@ from typing import Any, Literal
 import keras
 
 from keras_dp import _check, _peers
-from keras_dp.accountants.claim import claim
 from keras_dp.budgets import chosen_account
 from keras_dp.dp_queries import DPQuery, GaussianAverageQuery
 from keras_dp.keras_internals import compile_arguments_of, print_line
@@ -14,9 +13,9 @@ from keras_dp.ledger import PrivacyLedger, places
 from keras_dp.ledger.header import UNITS_OF_ROWS
 from keras_dp.optimizers import DPOptimizer
 from keras_dp.planning.calibration import check_target
+from keras_dp.recipes.held_rounds import held_rounds, shown_place
 from keras_dp.recipes.noise_for_target import (
     RoundQueries,
-    place_of,
     queries_for,
 )
 from keras_dp.recipes.training_data import TrainingData, training_data
@@ -234,7 +233,8 @@ def _summary(
         f"{private.epochs:,} epochs, clip {query.l2_norm_clip:g}, noise "
         f"multiplier {query.noise_multiplier:.4g}{statistics}. Target: epsilon "
         f"{target.epsilon:g} at delta = {target.delta:.3g}, for all rounds of "
-        f"the ledger {place_of(ledger)}, which holds {_held(ledger, target)}"
+        f"the ledger {shown_place(ledger)}, which holds "
+        f"{held_rounds(ledger, target)}"
     )
 
 
@@ -256,23 +256,6 @@ def _of_units(private: PrivateModel, given: TrainingData) -> str:
             "has several."
         )
     return ""
-
-
-def _held(ledger: PrivacyLedger, target: PrivacyTarget) -> str:
-    """Returns how many rounds the ledger holds, and the epsilon of these."""
-    if not len(ledger):
-        return "none so far."
-    spent = claim(
-        ledger,
-        delta=target.delta,
-        accountant=target.accountant,
-        neighbours=target.neighbours,
-        group_size=ledger.header.rows_per_unit,
-    )
-    return (
-        f"{len(ledger):,} so far, of epsilon {spent.epsilon:.4g}. They count "
-        "towards the target. If they are about other data, use another ledger."
-    )
 
 
 def _opened(

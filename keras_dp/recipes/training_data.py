@@ -6,8 +6,10 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
+from keras_dp.errors import CalibrationError
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.planning import plan
+from keras_dp.recipes.held_rounds import why_no_noise_meets
 from keras_dp.sampling import PoissonBatches, Sampler, datasets
 from keras_dp.sampling.nests import mapped
 from keras_dp.sampling.record_source import Records, as_arrays, is_source
@@ -135,15 +137,19 @@ def _recommended_size(
 ) -> int:
     most = max(1, int(population * _LARGEST_SHARE))
     sizes = [2**k for k in range(most.bit_length()) if 2**k <= most]
-    found = plan(
-        population,
-        target_epsilon=target.epsilon,
-        delta=target.delta,
-        epochs=epochs,
-        batch_sizes=[x for x in sizes if x >= _SMALLEST_BATCH] or [most],
-        ledger=ledger,
-        group_size=ledger.header.rows_per_unit,
-    )
+    try:
+        found = plan(
+            population,
+            target_epsilon=target.epsilon,
+            delta=target.delta,
+            epochs=epochs,
+            batch_sizes=[x for x in sizes if x >= _SMALLEST_BATCH] or [most],
+            ledger=ledger,
+            group_size=ledger.header.rows_per_unit,
+        )
+    except CalibrationError as error:
+        reasons = why_no_noise_meets(ledger, target)
+        raise CalibrationError(f"{error}{reasons}") from error
     return found.recommended.batch_size
 
 

@@ -157,15 +157,29 @@ class TestWhatItMakes:
         own = ledger()
         own.record(PoissonSampling(0.1), [GaussianSum("a", 1.0, 0.5)], 100)
 
-        with pytest.raises(CalibrationError, match="The ledger's 100 rounds"):
+        with pytest.raises(
+            CalibrationError,
+            match="At this delta they have epsilon 27",
+        ):
             made(ledger=own)
+
+    @pytest.mark.parametrize("batch_size", [None, 80])
+    def test_says_that_a_vocabulary_took_delta(self, batch_size) -> None:
+        own = PrivacyLedger.in_memory(dataset="d", unit="user", rows_per_unit=5)
+        words, users = ["a", "b"] * 400, np.arange(800) // 4
+        keras_dp.preprocessing.StringLookup(
+            noise_multiplier=5.0, threshold_delta=1e-5
+        ).adapt(words, own, unit_ids=users)
+
+        with pytest.raises(CalibrationError, match="takes a part of delta"):
+            made(ledger=own, batch_size=batch_size)
 
     def test_says_that_metrics_keep_their_noise(self) -> None:
         query = keras_dp.GaussianAverageQuery(
             1.0, noise_multiplier=0.5, denominator=80
         )
 
-        with pytest.raises(CalibrationError, match="give metrics more noise"):
+        with pytest.raises(CalibrationError, match="have: give them more"):
             made(private_metrics={"loss": keras_dp.PrivateLoss(query)})
 
     def test_derives_all_from_the_batch_size(self) -> None:
