@@ -79,6 +79,10 @@ OTHERS = {
         (POSITIONS, 1, 1),
     ),
     "a weight for each row": (lambda x, w, b: x * w + b, (BATCH, 1, 1)),
+    "a variable behind the back of Keras": (
+        lambda x, w, b: x * tf.convert_to_tensor(w._value) + b,
+        (WIDTH,),
+    ),
     "a matrix": (lambda x, w, b: x * w + b, (POSITIONS, WIDTH)),
     "a product": (
         lambda x, w, b: ops.matmul(x, ops.reshape(w, (WIDTH, 1))) + x * b,

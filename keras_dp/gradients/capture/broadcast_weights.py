@@ -92,6 +92,8 @@ def broadcast_gradients(
     scope = keras.StatelessScope(
         state_mapping=list(zip(variables, values, strict=True))
     )
+    graph = tf.compat.v1.get_default_graph()
+    before = len(graph.get_operations())
     with tf.GradientTape(persistent=True) as tape, scope, within():
         tape.watch(values)
         # Past a `__call__` of its own class: these are arguments of `call`.
@@ -99,6 +101,8 @@ def broadcast_gradients(
     found = float_outputs(outputs)
     if len(found) != 1 or found[0].shape != cotangent.shape:
         return None
+    if any(map(_reads_a_variable, graph.get_operations()[before:])):
+        return None  # Perhaps one of these, past the values that are watched.
     (output,) = found
     uses = [_uses_of(value, output) for value in values]
     pairs: Gradients = []
@@ -115,6 +119,10 @@ def broadcast_gradients(
 def _is_vector(variable: keras.Variable) -> bool:
     """Whether at most one axis of a variable is longer than 1."""
     return math.prod(variable.shape) == max(variable.shape, default=1)
+
+
+def _reads_a_variable(operation: tf.Operation) -> bool:
+    return any(each.dtype == tf.resource for each in operation.inputs)
 
 
 def _uses_of(value: tf.Tensor, output: tf.Tensor) -> list[_Use] | None:
