@@ -188,7 +188,7 @@ def set_mask(tensor: Any, mask: Any) -> None:
 
 
 @contextlib.contextmanager
-def moved_draws(rows: Sequence[int]) -> Iterator[None]:
+def moved_draws(rows: tf.Tensor) -> Iterator[None]:
     """Gives each row the random numbers that another row would have got.
 
     The functions of `keras.src.backend.random`, Keras 3.15, through which
@@ -196,14 +196,15 @@ def moved_draws(rows: Sequence[int]) -> Iterator[None]:
     they train cannot be told from layers that compute with the row number.
 
     Args:
-        rows: The row whose numbers each row gets, a permutation. Draws of
-            another length stay. Inputs and parameters stay in their rows.
+        rows: The row whose numbers each row gets, a permutation `[batch]`.
+            Draws of another length stay. Inputs and parameters stay in their
+            rows.
     """
     source = keras.src.backend.random
-    back = [list(rows).index(row) for row in range(len(rows))]
+    back = tf.math.invert_permutation(rows)
 
-    def moved(values: Any, order: Sequence[int]) -> Any:
-        is_batch = tf.is_tensor(values) and values.shape[:1] == [len(rows)]
+    def moved(values: Any, order: tf.Tensor) -> Any:
+        is_batch = tf.is_tensor(values) and values.shape[:1] == rows.shape
         return tf.gather(values, order) if is_batch else values
 
     def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:

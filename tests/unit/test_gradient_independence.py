@@ -194,6 +194,15 @@ class TestTheRow:
         with pytest.raises(GradientCheckError, match="row in the batch"):
             _check(*stack, layers.Dense(2))
 
+    def test_must_not_have_the_same_numbers_in_every_round(self) -> None:
+        """They are a table over the rows, whatever made them."""
+        table = Does(
+            lambda x: x + keras.random.normal(keras.ops.shape(x), seed=1)
+        )
+
+        with pytest.raises(GradientCheckError, match="row in the batch"):
+            _check(layers.Dense(4), table, layers.Dense(2))
+
     @pytest.mark.parametrize("random", [layers.Dropout(0.5), None])
     def test_must_not_matter_in_training_only(self, random) -> None:
         class Counts(layers.Layer):

@@ -371,7 +371,7 @@ def _moves_draws(moved):
 
     order = [2, 0, 3, 1]
     before = drawn()
-    with moved(order):
+    with moved(tf.constant(order)):
         inside = drawn()
     return all(
         np.array_equal(one[order], two) and np.array_equal(one, three)

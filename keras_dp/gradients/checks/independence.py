@@ -52,11 +52,10 @@ def check_examples_apart(trial: Trial, first: DigestedPass) -> None:
             adds, or random numbers cannot be repeated.
     """
     rows = _next_rows(trial)
-    may_draw = bool(seed_generators_of(trial.engine.model))
     for part in range(max(trial.parts) + 1):
         kept = trial.parts == part
         moved = rows_of(trial.inputs, _exchanged(kept)[rows])
-        second = trial.run(moved, rows, moves_draws=may_draw)
+        second = trial.run(moved, rows)
         if _difference(trial, first, second, kept, part, rows) is not None:
             is_random = check_repeats(trial)
             check_independence(trial, first)
@@ -140,11 +139,11 @@ def check_rows(trial: Trial, first: DigestedPass, *, is_random: bool) -> None:
     Args:
         trial: The model and its batch.
         first: A pass over the batch as it is.
-        is_random: Whether rows have random numbers of their own in training.
-            Then these are moved along with the examples. Where that does not
-            make them equal, the model is compared as it is used without
-            training, and its outputs also in training, but for the layers that
-            draw.
+        is_random: Whether rows have random numbers of their own in training,
+            which move along with the examples. If that does not make the
+            results equal, the model is compared as it is called without
+            training. Its outputs are also compared in training, with the
+            layers that draw called without training.
 
     Raises:
         GradientCheckError: The row changed the result.
@@ -152,7 +151,7 @@ def check_rows(trial: Trial, first: DigestedPass, *, is_random: bool) -> None:
     rows = _next_rows(trial)
     moved = rows_of(trial.inputs, rows)
     everywhere = np.ones(trial.batch, bool)
-    second = trial.run(moved, rows, moves_draws=is_random)
+    second = trial.run(moved, rows)
     place = _difference(trial, first, second, everywhere, rows=rows)
     training = not is_random
     if is_random:

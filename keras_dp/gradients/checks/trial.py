@@ -19,6 +19,7 @@ from keras_dp.keras_internals import (
     layers_of,
     mask_of,
     moved_draws,
+    seed_generators_of,
     set_mask,
     trace_of,
 )
@@ -65,8 +66,8 @@ class DigestedPass(NamedTuple):
         outputs: Digests of the outputs of the model.
         losses: Loss of each example, `[batch]`.
         gradients: Sum and norms of the batch under `Trial.own_weights`, if the
-            model was called as in training, with its own random numbers; else
-            empty. Each such pass has them: a second trace would take longer.
+            model was called as in training; else empty. Each such pass has
+            them: a second trace would take longer.
         splits: From `Trial.splits_of`; empty where gradients are.
     """
 
@@ -149,7 +150,10 @@ class Trial:
             layer.compute_dtype in {"float16", "bfloat16"}
             for layer in layers_of(engine.model)
         )
-        self._functions: dict[Any, Callable[..., DigestedPass]] = {}
+        # Without generators of seeds, numbers that differ between rows follow
+        # from the number of the row.
+        self._may_draw = bool(seed_generators_of(engine.model))
+        self._functions: dict[bool, Callable[..., DigestedPass]] = {}
 
     def restore(self) -> None:
         """Sets the state back, so that random numbers are drawn again."""
@@ -193,7 +197,6 @@ class Trial:
         rows: np.ndarray | None = None,
         *,
         training: bool = True,
-        moves_draws: bool = False,
         restores: bool = True,
     ) -> DigestedPass:
         """Runs the model, and back to the hooks.
@@ -201,35 +204,38 @@ class Trial:
         Args:
             inputs: Leaves `[batch, ...]`.
             rows: Which row of the batch each row of the inputs was; the same
-                by default. Losses are those of the batch.
+                by default. The random numbers of layers move along. Losses are
+                those of the batch.
             training: Whether the model is called as in training.
-            moves_draws: Whether random numbers are moved to `rows`, too.
             restores: Whether the pass starts from the state.
         """
         if restores:
             self.restore()
         order = np.arange(self.batch) if rows is None else rows
-        key = training, moves_draws
-        if key not in self._functions:
+        if training not in self._functions:
 
-            def digested(*arguments: Any) -> DigestedPass:
+            def digested(
+                inputs: Any, order: tf.Tensor, weights: tf.Tensor
+            ) -> DigestedPass:
                 with contextlib.ExitStack() as stack:
                     stack.enter_context(keeping_variable_scope())
-                    if moves_draws:
-                        stack.enter_context(moved_draws(order.tolist()))
-                    own = training and not moves_draws
-                    if own:
+                    if self._may_draw:
+                        stack.enter_context(moved_draws(order))
+                    if training:
                         stack.enter_context(
                             without_variable_writes(self.engine.model)
                         )
                     return self._digested(
-                        *arguments, training=training, as_trained=own
+                        inputs,
+                        tf.math.invert_permutation(order),
+                        weights,
+                        training=training,
                     )
 
-            self._functions[key] = self.traced(digested)
-        return self._functions[key](
+            self._functions[training] = self.traced(digested)
+        return self._functions[training](
             inputs,
-            tf.constant(np.argsort(order)),
+            tf.constant(order),
             tf.constant(self.weights[:, order]),
         )
 
@@ -240,7 +246,6 @@ class Trial:
         weights: tf.Tensor,
         *,
         training: bool,
-        as_trained: bool,
     ) -> DigestedPass:
         """Returns the pass.
 
@@ -248,15 +253,14 @@ class Trial:
             inputs: As in `run`.
             back: The row of the inputs of each row of the batch.
             weights: As `weights`, for the rows of the inputs.
-            training: As in `run`.
-            as_trained: Whether it also has what belongs to a step: gradients,
-                and losses of the batch.
+            training: As in `run`. Then the pass also has what belongs to a
+                step: gradients, and losses of the batch.
         """
         splits: Splits = []
 
         def losses_of(outputs: Any) -> tf.Tensor:
             outputs = _gathered(outputs, back)
-            if as_trained:
+            if training:
                 splits.extend(self.splits_of(outputs))
             return self.losses_of(outputs)
 
@@ -273,7 +277,7 @@ class Trial:
             )
             sums.append(self._sums(ran, place, weights) if is_apart else [])
         gradients = Gradients([], tf.zeros([0, self.batch]), ran.losses)
-        if as_trained:
+        if training:
             gradients = self.gradients(ran, tf.constant(self.own_weights))
         known: dict[int, Digests] = {}
         return DigestedPass(
