@@ -9,6 +9,11 @@ from tests.imports import ROOT
 
 FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 PYTHON = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+# The code of other libraries, on the pages for migrants.
+PEER = re.compile(r"^```py\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+# What is printed, rounded: `print(...)  # 6.327 and 2.174`.
+STATED = re.compile(r"\)  # (\d+\.\d+(?: and \d+\.\d+)*)$", re.MULTILINE)
+NUMBER = re.compile(r"\d+\.\d+")
 SHELL = re.compile(r"^```sh\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 COMMAND = "keras-dp "
@@ -43,6 +48,26 @@ def programs() -> list[Path]:
 def blocks(path: Path) -> list[str]:
     """Returns the blocks of Python of a document."""
     return PYTHON.findall(path.read_text("utf-8"))
+
+
+def stated(code: str) -> list[str]:
+    """Returns the numbers that comments say the code prints, in order."""
+    return [
+        number
+        for comment in STATED.findall(code)
+        for number in NUMBER.findall(comment)
+    ]
+
+
+def unprinted(code: str, output: str) -> list[str]:
+    """Returns the numbers that comments state and that were not printed."""
+    printed = [float(number) for number in NUMBER.findall(output)]
+    return [
+        number
+        for number in stated(code)
+        if number
+        not in {f"{p:.{len(number.partition('.')[2])}f}" for p in printed}
+    ]
 
 
 def commands(text: str) -> list[list[str]]:

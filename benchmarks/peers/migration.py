@@ -1,58 +1,82 @@
 """Runs the peers' code of the migration pages, each in its own environment.
 
-python benchmarks/peers/migration.py
+    python benchmarks/peers/migration.py
+    python benchmarks/peers/migration.py --peer opacus --output
+
+It says of each block whether it runs, and whether it prints the numbers that
+its comments state. The tests ask the same of our blocks.
 """
 
 import argparse
-import re
+import json
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
+from typing import Any
 
 import environments
 
-PAGES = Path(__file__).resolve().parents[2] / "docs" / "migrate"
+FOLDER = Path(__file__).resolve().parent
+ROOT = FOLDER.parents[1]
 PEERS = ("opacus", "tf_privacy", "jax_privacy")
-# Ours are marked `python`.
-_BLOCKS = re.compile(r"^```py\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
-def peer_code(page: str) -> str:
-    """Returns the blocks of a peer's code, in the order of the page."""
-    return "\n\n".join(_BLOCKS.findall(page))
+def answers(python: str, blocks: list[str]) -> list[dict[str, Any]]:
+    """Returns what became of each block, in one process of an interpreter.
+
+    Nothing of this repository can be imported there.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        ran = subprocess.run(
+            [python, "-I", str(FOLDER / "run_blocks.py")],
+            input=json.dumps(blocks),
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    found = [json.loads(line) for line in ran.stdout.splitlines()]
+    reason = f"ended with status {ran.returncode}: {ran.stderr[-2_000:]}"
+    missing = len(blocks) - len(found)
+    died = {"seconds": 0.0, "output": "", "error": reason}
+    return found + [died] * missing
 
 
 def main() -> None:
-    """Prints what each page's code printed, and how long it took."""
+    """Prints what became of each block, and fails if one is not as it says."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--peer", nargs="+", choices=PEERS, default=PEERS)
     parser.add_argument("--folder", type=Path, default=environments.CACHE)
     parser.add_argument("--pip-option", action="append", default=[])
+    parser.add_argument("--output", action="store_true", help="print it, too")
     options = parser.parse_args()
-    failed = []
+    sys.path.insert(0, str(ROOT))
+    from tests import documents
+
+    failed = False
     for peer in options.peer:
-        code = peer_code((PAGES / f"{peer}.md").read_text("utf-8"))
+        page = ROOT / "docs" / "migrate" / f"{peer}.md"
+        blocks = documents.PEER.findall(page.read_text("utf-8"))
         python = environments.python(peer, options.folder, options.pip_option)
-        start = time.perf_counter()
-        with tempfile.TemporaryDirectory() as folder:
-            ran = subprocess.run(
-                [python, "-c", code],
-                cwd=folder,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-        seconds = time.perf_counter() - start
-        print(f"{peer}: {seconds:.0f} s\n{ran.stdout}", flush=True)
-        if ran.returncode:
-            print(ran.stderr[-2_000:], flush=True)
-            failed.append(peer)
+        pairs = zip(blocks, answers(python, blocks), strict=True)
+        for number, (block, answer) in enumerate(pairs, 1):
+            unprinted = documents.unprinted(block, answer["output"])
+            if answer["error"]:
+                verdict = f"fails\n{answer['error']}"
+            elif unprinted:
+                verdict = f"does not print {', '.join(unprinted)}"
+            else:
+                numbers = ", ".join(documents.stated(block)) or "no numbers"
+                verdict = f"runs in {answer['seconds']:.0f} s, states {numbers}"
+            failed |= bool(answer["error"] or unprinted)
+            print(f"{peer}, block {number}: {verdict}", flush=True)
+            if options.output:
+                print(answer["output"], flush=True)
     if failed:
-        sys.exit(f"The code of these pages does not run: {', '.join(failed)}")
+        sys.exit("Blocks fail, or print other numbers than they state.")
 
 
 if __name__ == "__main__":

@@ -18,12 +18,17 @@ FIRST = {README, documents.ROOT / "docs/start.md"}
     ],
     ids=lambda path: path.relative_to(documents.ROOT).as_posix(),
 )
-def test_the_code_of_a_document_runs(path, tmp_path, monkeypatch) -> None:
+def test_the_code_of_a_document_runs(
+    path, tmp_path, monkeypatch, capsys
+) -> None:
+    """It prints the numbers that its comments state, too."""
     monkeypatch.chdir(tmp_path)
-    code = compile("\n".join(documents.blocks(path)), str(path), "exec")
+    source = "\n".join(documents.blocks(path))
+    code = compile(source, str(path), "exec")
 
     exec(code, {"__name__": "__main__"})
 
+    assert documents.unprinted(source, capsys.readouterr().out) == []
     if path == README:
         assert (tmp_path / "model.keras").exists()
         assert (tmp_path / "privacy.ledger").exists()
