@@ -1,8 +1,9 @@
 """Per-example gradients of a Keras model from one backward pass.
 
-*Book-keeping* (Bu et al. 2022, arXiv:2210.00038v1): the backward pass runs to
-the outputs of the layers that own weights, and no further. What a layer's
-rule needs for norms and weighted sums is its input and that cotangent.
+*Book-keeping* (Bu et al. 2022, arXiv:2210.00038v1): the backward pass ends at
+the outputs of the layers that own trained weights. A layer's rule computes
+norms and weighted sums from the inputs of the layer and the cotangents of its
+outputs.
 """
 
 import contextlib
@@ -57,12 +58,12 @@ class PerExampleGradients(NamedTuple):
     """The result of one forward and backward pass over a batch.
 
     Attributes:
-        records: The gradients, one `GradientRecords` per trainable variable
-            of the model, in the order of `model.trainable_variables`.
-        losses: Each example's loss, `[batch]`.
+        records: One `GradientRecords` for each trainable variable, in the order
+            of `model.trainable_variables`.
+        losses: The loss of each example, `[batch]`.
         outputs: The outputs of the model.
-        statistics: The part of each example in the statistics of each layer of
-            `GradientEngine.normalized`, in order.
+        statistics: The part of each example in the statistics of the layers
+            `GradientEngine.normalized`, in their order.
     """
 
     records: list[GradientRecords]
@@ -72,12 +73,13 @@ class PerExampleGradients(NamedTuple):
 
 
 class HookedPass(NamedTuple):
-    """A pass of the model forward, and back to the hooks.
+    """The result of a forward pass, and of a backward pass to the hooks.
 
     Attributes:
         calls: The calls of the layers with a hook, in order.
-        cotangents: The gradient of the summed losses at each of them.
-        losses: Loss of each example, `[batch]`.
+        cotangents: For each call, the gradients of the summed losses, times
+            the loss scale, with respect to `HookedCall.outputs`.
+        losses: The loss of each example, `[batch]`, without the loss scale.
         outputs: The outputs of the model.
         statistics: As in `PerExampleGradients`.
     """
@@ -95,15 +97,16 @@ class GradientEngine:
     Guarantee: record `i` is the gradient of `losses[i]` with respect to each
         trainable variable, under two conditions. `losses[i]` depends only on
         the outputs of the model for example `i`, and these depend only on
-        example `i`. `unsupported` and `self_check` refuse models that break the
-        second condition,
-    as far as they can tell.
+        example `i`. `unsupported` and `self_check` refuse the models for which
+        they find that the second condition does not hold. They do not find all.
 
     Attributes:
         model: The model. Its `trainable` flags are read at construction.
         jit_compile: Whether the step is compiled by XLA.
-        static_shapes: Whether no tensor has a shape that depends on data.
-        trained_normalizations: Layers of batch normalization that are trained.
+        static_shapes: Whether no tensor may have a shape that depends on data.
+            It is true with XLA, and on an accelerator.
+        trained_normalizations: The layers of batch normalization that are
+            trained.
         normalized: The same layers if their statistics are released, else
             none. They never normalize by the statistics of a batch.
     """
@@ -118,10 +121,15 @@ class GradientEngine:
         """Finds the layers to hook, or refuses the model.
 
         Args:
-            model: Built.
+            model: A built model.
             jit_compile: Whether the step is compiled by XLA.
             releases_statistics: Whether the statistics of batch normalization
-                are released privately. Otherwise such layers are refused.
+                are released privately. Otherwise layers that normalize by the
+                batch are refused.
+
+        Raises:
+            UnsupportedLayerError: Examples interact in a layer, or a trainable
+                variable belongs to no layer. The message says what to do.
         """
         self.model = model
         self.jit_compile = jit_compile
@@ -146,18 +154,26 @@ class GradientEngine:
         *,
         loss_scale: float = 1.0,
     ) -> PerExampleGradients:
-        """Runs the model once forward in training mode, and once back.
+        """Runs a forward pass in training mode, and a backward pass.
+
+        Layers without a rule are called again. The first passes may be repeated
+        to find where the model must have hooks.
 
         Args:
-            inputs: The model's inputs, leaves `[batch, ...]`.
-            losses_of: Maps the model's outputs to the losses `[batch]`.
-            batch: Number of examples, padding included.
-            loss_scale: Power of two that losses are multiplied by while
-                they are differentiated, and gradients divided by afterwards.
+            inputs: The inputs of the model, leaves `[batch, ...]`.
+            losses_of: Maps the outputs of the model to the losses `[batch]`.
+            batch: The number of examples, with padding.
+            loss_scale: A power of two. The losses are multiplied by it before
+                they are differentiated, and the gradients are divided by it.
+
+        Returns:
+            The gradients as lazy records, the losses without the loss scale,
+            the outputs, and the parts of the examples in the statistics.
 
         Raises:
-            UnsupportedLayerError: A layer of the model cannot be handled; the
-                message names it and the remedy.
+            UnsupportedLayerError: A layer of the model cannot be trained
+                privately, or the model keeps data. The message names the layer
+                and says what to do.
         """
         with keeping_variable_scope(), without_variable_writes(self.model):
             ran = self.hooked_pass(
@@ -182,17 +198,21 @@ class GradientEngine:
         loss_scale: float = 1.0,
         training: bool = True,
     ) -> HookedPass:
-        """Runs the model forward, and back to the hooks.
+        """Runs a forward pass, and a backward pass that ends at the hooks.
 
         Args:
-            inputs: As in `gradients`, for this and the following.
-            losses_of: Maps outputs to losses.
-            batch: Number of examples.
-            loss_scale: Factor of the losses.
+            inputs: As in `gradients`.
+            losses_of: As in `gradients`.
+            batch: As in `gradients`.
+            loss_scale: As in `gradients`. The cotangents are not divided by it.
             training: Whether the model is called as in training.
+
+        Raises:
+            UnsupportedLayerError: A layer cannot be hooked, or would normalize
+                by the batch.
         """
         if tf.executing_eagerly() and self._could_use_directly():
-            # A graph shows more: what is called inside of a loop.
+            # Only a graph shows that a layer is called inside a loop.
             self._trace_for_hooks(inputs, batch, training)
         settled = False
         while not settled:
@@ -219,12 +239,12 @@ class GradientEngine:
             [call.outputs for call in calls],
             unconnected_gradients=tf.UnconnectedGradients.ZERO,
         )
-        # The gradient of a gather is a list of rows.
+        # The gradient of a gather is `tf.IndexedSlices`.
         cotangents = [list(map(tf.convert_to_tensor, each)) for each in found]
         return HookedPass(calls, cotangents, losses, outputs, added)
 
     def _trace_for_hooks(self, inputs: Any, batch: int, training: bool) -> None:
-        """Settles the hooks by a trace, which is thrown away."""
+        """Settles the hooks by a trace of the model, which is discarded."""
 
         def traced(inputs: Any) -> None:
             self.hooked_pass(
@@ -234,7 +254,7 @@ class GradientEngine:
         trace_of(tf.function(traced, autograph=False), inputs)
 
     def _could_use_directly(self) -> list[keras.Layer]:
-        """Returns the layers that may yet be found to go past the hooks."""
+        """Returns the layers that may go past the hooks inside them."""
         if self._knows_uses:
             return []
         taken = {id(layer) for layer in self._whole}
@@ -243,7 +263,7 @@ class GradientEngine:
 
     @contextlib.contextmanager
     def _watching_uses(self) -> Iterator[DirectUses]:
-        """Watches what goes past the hooks, until the hooks are settled."""
+        """Watches for uses past the hooks, until the hooks are settled."""
         layers = self._could_use_directly()
         uses = DirectUses(self.variables if layers else [])
         hooked_layers = {id(hook.layer) for hook in self.hooks}
@@ -252,10 +272,10 @@ class GradientEngine:
             yield uses
 
     def _settle_hooks(self, found: list[keras.Layer]) -> None:
-        """Gives one hook to each layer that went past the hooks inside of it.
+        """Gives one hook to each layer that went past the hooks inside it.
 
         Args:
-            found: Layers that a pass found. If there are none, the hooks
+            found: The layers that a pass found. If there are none, the hooks
                 stay as they are.
         """
         if found:
@@ -271,16 +291,16 @@ class GradientEngine:
         if paths:
             logging.warning(
                 "Layers use weights of layers inside them past their calls, "
-                "or call them in a loop, or on rows that are not the examples: "
-                "the per-example gradients of all their weights are built, "
-                "which takes as much memory as these times the physical batch. "
-                "To train in less, call the layers inside on the batch (a "
-                "ReversibleEmbedding for tied tables). Received: %s",
+                "or call them in a loop, or on rows that are not the examples. "
+                "The per-example gradients of all their weights are built; "
+                "where they exceed 128 MiB, twice, and in chunks. Received: "
+                "%s. To train faster, call the layers inside on the batch (a "
+                "ReversibleEmbedding for tied tables).",
                 ", ".join(map(repr, paths)),
             )
 
     def call(self, inputs: Any, *, training: bool = True) -> Any:
-        """Returns the outputs of the model, as in training or not."""
+        """Returns the outputs of the model, called as in training or not."""
         with self._normalizing(training=training):
             return _called(self.model, inputs, training)
 
@@ -288,14 +308,18 @@ class GradientEngine:
     def _normalizing(
         self, *, training: bool, collects: bool = False
     ) -> Iterator[Callable[[], list[ExampleStatistics]]]:
-        """Keeps batch normalization from the statistics of a batch.
+        """Prevents normalization by the statistics of a batch.
 
         Args:
             training: Whether the model is called as in training.
             collects: As in `normalizing_by_released`.
 
+        Yields:
+            A function that returns the parts of the examples in the statistics.
+
         Raises:
-            UnsupportedLayerError: A layer would use them.
+            UnsupportedLayerError: A layer would normalize by the batch, or its
+                statistics cannot be released.
         """
         if self.releases_statistics:
             with normalizing_by_released(
@@ -308,30 +332,31 @@ class GradientEngine:
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
-        """Lets records use operations that XLA does not know, where possible.
+        """Lets records use operations that XLA lacks, if XLA is not used.
 
-        Compute the norms and sums of this engine's records inside of it.
+        Compute the norms and sums of this engine's records inside it.
         """
         with outside_xla(not self.jit_compile):
             yield
 
     @property
     def is_exchanged(self) -> bool:
-        """Whether layers compute with other functions than at construction."""
+        """Whether layers, calls or activations changed since construction."""
         return functions_of(self.model) != self._functions
 
     def check_layers(self) -> None:
-        """Raises for layers that make examples interact, as far as known.
+        """Raises for layers that cannot be trained privately.
 
         Raises:
-            UnsupportedLayerError: The message names the layer and the remedy.
+            UnsupportedLayerError: The message names the layers, and says what
+                to do.
         """
         unsupported_layers.check_model(
             self.model, releases_statistics=self.releases_statistics
         )
 
     def _check_variables(self) -> None:
-        """Raises if the call created weights that no hook covers."""
+        """Raises if the call of the model created trainable variables."""
         known = {id(variable) for variable in self.variables}
         new = [v for v in self.model.trainable_variables if id(v) not in known]
         if new:
@@ -357,7 +382,13 @@ class GradientEngine:
         cotangents: list[list[tf.Tensor]],
         batch: int,
     ) -> list[GradientRecords]:
-        """Returns the gradients that follow from the hooked calls."""
+        """Returns the gradients of the trainable variables.
+
+        Args:
+            calls: From `hooked_pass`.
+            cotangents: From `hooked_pass`. The gradients have their loss scale.
+            batch: The number of examples.
+        """
         parts: dict[int, list[GradientRecords]] = {}
         for call, cotangent in zip(calls, cotangents, strict=True):
             layer_call = registry.LayerCall(
@@ -383,7 +414,7 @@ class GradientEngine:
 
 
 def _has_accelerator() -> bool:
-    """Whether shapes that depend on data would make the host wait."""
+    """Whether TensorFlow has a device other than the CPU."""
     devices = tf.config.list_logical_devices()
     return any(device.device_type != "CPU" for device in devices)
 

@@ -1,4 +1,4 @@
-"""How a layer is called, and how that is exchanged for a while."""
+"""Reads the call of a layer, and replaces it for a while."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -11,19 +11,23 @@ from keras_dp.keras_internals import layers_of
 
 
 def current_call(layer: keras.Layer) -> Callable[..., Any]:
-    """Returns what `layer(...)` ends in: of quantized layers another method."""
+    """Returns the method that `layer(...)` runs.
+
+    It is `quantized_call` for a quantized layer, and `call` for any other.
+    """
     return getattr(layer, _method(layer))
 
 
 def is_replaced(layer: keras.Layer) -> bool:
-    """Whether the layer's own call was exchanged on the instance."""
+    """Whether the call of the layer was replaced on the instance."""
     return _method(layer) in vars(layer)
 
 
 def functions_of(model: keras.Model) -> list[Any]:
-    """Returns what its layers compute with, where that can be exchanged.
+    """Returns the functions of the layers that a user can replace.
 
-    The layers, the calls that were set on instances, and the activations.
+    For each layer these are the layer itself, the call that was set on the
+    instance, and the activation. Each of the last two may be `None`.
     """
     return [
         (layer, vars(layer).get(_method(layer)), activation_of(layer))
@@ -35,9 +39,10 @@ def functions_of(model: keras.Model) -> list[Any]:
 def replaced_call(
     layer: keras.Layer, call: Callable[..., Any]
 ) -> Iterator[None]:
-    """Sets `layer.call` on the instance, behind the back of Keras's tracking.
+    """Replaces the call on the instance, without Keras's attribute tracking.
 
-    The call from before, possibly another replacement, is put back.
+    At the end the instance is as it was before, with an earlier replacement if
+    it had one.
     """
     method = _method(layer)
     before = vars(layer).get(method)
@@ -51,13 +56,13 @@ def replaced_call(
 
 
 def activation_of(layer: keras.Layer) -> Callable[..., Any] | None:
-    """Returns the activation that the layer's call ends in, if it has one."""
+    """Returns the attribute `activation` of a layer, `None` without one."""
     return vars(layer).get("activation")
 
 
 @contextlib.contextmanager
 def without_activation(layer: keras.Layer) -> Iterator[None]:
-    """Takes the activation away, behind the back of Keras's tracking."""
+    """Removes the activation, without Keras's attribute tracking."""
     activation = activation_of(layer)
     if activation is None:
         yield
@@ -74,13 +79,14 @@ def trained_variables(layer: keras.Layer) -> list[keras.Variable]:
 
     A frozen layer may hold layers that are trained: `enable_lora` of KerasHub
     freezes all of a backbone, and then trains some of its innermost layers.
-    `layer.trainable_variables` is empty there, and the model's is not.
+    The `trainable_variables` of a frozen layer are empty, those of the model
+    are not.
     """
     return [variable for variable in layer.variables if variable.trainable]
 
 
 def float_outputs(outputs: Any) -> list[tf.Tensor]:
-    """Returns those outputs of a layer that gradients flow through."""
+    """Returns the floating-point tensors among the outputs of a layer."""
     return [
         leaf
         for leaf in keras.tree.flatten(outputs)

@@ -1,8 +1,8 @@
-"""The table of rules: layer class to the gradients of its variables.
+"""The table of rules: from the class of a layer to its gradients.
 
-A rule answers for one call of a layer. It is used for layers of the registered
-class whose options it understands, and of those subclasses that change nothing
-of what the class computes; all others go through `vectorized.py`.
+A rule returns the gradients for one call of a layer. It is used for layers of
+the registered class whose options it supports, and for subclasses that do not
+change what the class computes. All others take the fallback of `vectorized.py`.
 """
 
 import types
@@ -28,15 +28,16 @@ class LayerCall(NamedTuple):
 
     Attributes:
         layer: The layer.
-        args: Its positional arguments, batch first.
-        kwargs: Its keyword arguments.
-        cotangents: The gradient of the summed loss with respect to each float
-            output, in `keras.tree` order; for a layer with an `activation`,
-            to what goes into it; for an observed layer, to each of
+        args: The positional arguments. The first is `[batch, ...]`.
+        kwargs: The keyword arguments.
+        cotangents: The gradients of the summed losses with respect to some
+            tensors of the call, each `[batch, ...]`. For the fallback these are
+            the float outputs, in `keras.tree` order. For a rule they are the
+            outputs before the activation. For a layer with an observer they are
             `Observed.watched`.
         kept: Values that the layer's observer kept, `None` for other layers.
-        static_shapes: Whether no tensor may have a shape that depends on data,
-            as XLA needs, and accelerators like it.
+        static_shapes: Whether no tensor may have a shape that depends on data.
+            XLA requires it. On an accelerator, such shapes make the host wait.
     """
 
     layer: keras.Layer
@@ -48,7 +49,7 @@ class LayerCall(NamedTuple):
 
     @property
     def inputs(self) -> tf.Tensor:
-        """The argument of a layer that has one, `[batch, ...]`."""
+        """The first argument as it was passed, `[batch, ...]`."""
         if self.args:
             return self.args[0]
         first, *_ = self.kwargs.values()
@@ -56,7 +57,7 @@ class LayerCall(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """One call of a layer as its observer makes it.
+    """The result of a call of a layer that its observer made.
 
     Attributes:
         outputs: The outputs of the layer.
@@ -69,12 +70,13 @@ class Observed(NamedTuple):
     kept: Any
 
 
-# One entry per variable that the layer owns; of frozen ones it is not used.
+# The gradients of the variables that a call used. Entries of frozen variables
+# are ignored.
 Gradients = list[tuple[keras.Variable, GradientRecords]]
 Rule = Callable[[LayerCall], Gradients]
 Watch = Callable[[list[tf.Tensor]], None]
-# Computes what the layer's own call computes, from its arguments. Tensors to be
-# watched are handed over before they are used.
+# Computes what the layer's own call computes, from its arguments. It passes the
+# tensors whose cotangents the rule needs to `Watch`, before it uses them.
 Observer = Callable[
     [keras.Layer, tuple[Any, ...], dict[str, Any], Watch], Observed
 ]
@@ -87,14 +89,17 @@ def called_without_activation(
     kwargs: dict[str, Any],
     watch: Watch,
 ) -> Observed:
-    """Calls a layer, and watches what goes into its activation.
+    """Calls a layer, and watches its outputs before the activation.
 
     Args:
         layer: The layer.
-        original: Its call.
-        args: Positional arguments.
-        kwargs: Keyword arguments.
-        watch: See `Watch`.
+        original: The call of the layer.
+        args: The positional arguments.
+        kwargs: The keyword arguments.
+        watch: Makes the tape watch tensors.
+
+    Returns:
+        The outputs after the activation, and the float outputs before it.
     """
     activation = activation_of(layer)
     with without_activation(layer):
@@ -107,13 +112,14 @@ def called_without_activation(
 
 
 class Entry(NamedTuple):
-    """How the gradients of a layer follow.
+    """A rule, the layers it is for, and how these are called.
 
     Attributes:
-        rule: From one call to the gradients.
-        applies: Whether the rule understands the options of a layer.
-        observe: Calls the layer where its outputs alone do not tell enough.
-            The rule then answers for the layers inside, too.
+        rule: Returns the gradients for one call.
+        applies: Whether the rule supports the options of a layer.
+        observe: Calls the layer, if the rule needs the cotangents of other
+            tensors than the outputs. The rule then gives the gradients of the
+            layers inside, too.
     """
 
     rule: Rule
@@ -134,10 +140,10 @@ def register(
 
     Args:
         layer_class: The class.
-        applies: Whether the rule understands this layer's options. Of several
-            rules of a class at most one may.
-        observe: Calls the layer while it is hooked. By default it is called
-            as it is, without its activation.
+        applies: Whether the rule supports the options of a layer. At most one
+            rule of a class may apply to a layer.
+        observe: Calls the layer while it is hooked. By default, the call of the
+            layer is used, and its outputs are watched before the activation.
     """
 
     def decorate(rule: Rule) -> Rule:
@@ -149,12 +155,15 @@ def register(
 
 
 def entry_for(layer: keras.Layer) -> Entry | None:
-    """Returns how gradients of a built layer follow, `None` if unknown."""
+    """Returns the entry of a built layer, `None` if no rule applies.
+
+    No rule applies to a layer whose call was replaced on the instance.
+    """
     return None if is_replaced(layer) else entry_of(layer)
 
 
 def entry_of(layer: keras.Layer) -> Entry | None:
-    """Returns the same for a layer that may be hooked itself."""
+    """Returns the same where a replaced call may be a hook."""
     ruled = _ruled_class(type(layer))
     for entry in [] if ruled is None else _RULES[ruled]:
         if entry.applies(layer):
@@ -162,7 +171,7 @@ def entry_of(layer: keras.Layer) -> Entry | None:
     return None
 
 
-# A subclass may define these anew: none of them takes part in a call.
+# A subclass may redefine these, because none of them takes part in a call.
 _WITHOUT_EFFECT = {
     "__doc__",
     "__init__",
@@ -183,9 +192,9 @@ def _ruled_class(
 ) -> type[keras.Layer] | None:
     """Returns the class whose rules hold for a class, `None` if none do.
 
-    That is the nearest ancestor with rules, if no class before it defines what
-    the ancestor defines, or anything but methods: a property could stand for a
-    weight that the ancestor's call reads.
+    It is the nearest ancestor with rules, if the classes between define only
+    methods, and none that the ancestor has. A property could replace a weight
+    that the ancestor's call reads.
     """
     for place, ancestor in enumerate(layer_class.__mro__):
         if ancestor in _RULES:
@@ -196,7 +205,7 @@ def _ruled_class(
 
 
 def _changes(subclass: type, ancestor: type) -> bool:
-    """Whether a subclass could compute something else than its ancestor."""
+    """Whether a subclass could compute something other than its ancestor."""
     return any(
         hasattr(ancestor, name)
         or (name.startswith("__") and name.endswith("__"))
@@ -204,7 +213,7 @@ def _changes(subclass: type, ancestor: type) -> bool:
         for name, value in vars(subclass).items()
         if name not in _WITHOUT_EFFECT
         and not name.startswith(_EXPORTED)
-        # The compiler's own notes.
+        # Python's compiler adds these.
         and name not in ("__firstlineno__", "__static_attributes__")
     )
 
@@ -218,8 +227,8 @@ def rule_for(layer: keras.Layer) -> Rule | None:
 def has_plain_kernel(layer: keras.Layer) -> bool:
     """Whether the layer's weights are what its class documents.
 
-    False for LoRA and quantized layers, and where sublayers (an activation
-    with weights) are hidden inside the call.
+    It is false for layers with LoRA, for quantized layers, and if a sublayer,
+    such as an activation, has trained weights.
     """
     return (
         not getattr(layer, "lora_enabled", False)

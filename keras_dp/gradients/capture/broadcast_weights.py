@@ -2,12 +2,13 @@
 
 Such a weight scales or shifts the positions of an example: the scale of a root
 mean square normalization, the scale of a residual branch, a bias. The graph of
-the layer's call shows it. Let `m = u * z` with `u = g(w)`, where `g` acts on
-each entry and `u` is broadcast against `m`, and let only operations on single
-entries lie between `m` and the output. Then the gradient of example `i` is
-`g'(w)` times the sum of `dL/dm[i] * z[i]` over its positions. A sum or a
-difference has 1 or -1 instead of `z`. One backward pass over the batch gives
-`dL/dm`.
+the layer's call shows which weights are used so.
+
+Let `m = u * z` with `u = g(w)`, where `g` acts on each entry and `u` is
+broadcast against `m`. Let only operations on single entries lie between `m` and
+the output. Then the gradient of example `i` is `g'(w)` times the sum of
+`dL/dm[i] * z[i]` over its positions. If `m` is a sum or a difference, `z` is
+replaced by 1 or -1. One backward pass over the batch gives `dL/dm`.
 """
 
 import contextlib
@@ -45,8 +46,8 @@ _UNARY = {
     "Square",
     "Tanh",
 }
-# The same of two tensors, and their derivatives by each of them. `None` stands
-# for the other tensor.
+# Such operations on two tensors, and their derivatives with respect to each.
+# `None` stands for the other tensor.
 _BINARY: dict[str, tuple[float | None, float | None]] = {
     "Add": (1, 1),
     "AddV2": (1, 1),
@@ -56,12 +57,13 @@ _BINARY: dict[str, tuple[float | None, float | None]] = {
 
 
 class _Use(NamedTuple):
-    """A weight `u` is broadcast against the positions of examples.
+    """One operation that broadcasts a weight `u` against the output.
 
     Attributes:
-        weight: `u`, in the shape of the variable.
+        weight: The tensor `u`, in the shape of the variable.
         product: The result `m`, in the shape of the output.
-        factor: The derivative of `m` by `u`: a tensor like `m`, or a number.
+        factor: The derivative of `m` with respect to `u`: a tensor like `m`, or
+            a number.
     """
 
     weight: tf.Tensor
@@ -77,13 +79,13 @@ def broadcast_gradients(
     """Returns the gradients of variables that a layer only broadcasts.
 
     Args:
-        call: A call of a layer on the batch, while a graph is traced.
-        variables: Those wanted, which belong to the layer.
-        within: Makes the context that the layer is called in.
+        call: A call of a layer on the batch.
+        variables: The variables to differentiate by. The layer owns them.
+        within: Makes the context in which the layer is called.
 
     Returns:
-        `None` if the graph of the call does not show that all variables are
-        used as this file describes.
+        The gradients. `None` if no graph is traced, or if the graph does not
+        show that all variables are used as this file describes.
     """
     (cotangent, *others) = call.cotangents
     if others or tf.executing_eagerly() or not all(map(_is_vector, variables)):
@@ -102,7 +104,7 @@ def broadcast_gradients(
     if len(found) != 1 or found[0].shape != cotangent.shape:
         return None
     if any(map(_reads_a_variable, graph.get_operations()[before:])):
-        return None  # Perhaps one of these, past the values that are watched.
+        return None  # It may be one of these, read past the watched values.
     (output,) = found
     uses = [_uses_of(value, output) for value in values]
     pairs: Gradients = []
@@ -126,7 +128,7 @@ def _reads_a_variable(operation: tf.Operation) -> bool:
 
 
 def _uses_of(value: tf.Tensor, output: tf.Tensor) -> list[_Use] | None:
-    """Returns all uses of a variable, `None` if one is of another kind.
+    """Returns all uses of a variable, `None` if one does not broadcast it.
 
     Args:
         value: The value of the variable, which nothing used before the call.
@@ -175,7 +177,7 @@ def _use(
     other = operation.inputs[1 - place]
     if other is weight or other.shape != output.shape:
         return None
-    # Its axes are those at the end of the output, or have length 1.
+    # Broadcasting aligns the last axes. The batch must not be among them.
     if weight.shape.rank == output.shape.rank and weight.shape[0] != 1:
         return None
     derivative = _BINARY[operation.type][place]
@@ -183,7 +185,7 @@ def _use(
 
 
 def _is_of_weight(tensor: tf.Tensor, value: tf.Tensor) -> bool:
-    """Whether each entry follows from that of a weight and from constants."""
+    """Whether each entry depends on one entry of a weight, and on constants."""
     if tensor is value or tensor.op.type == "Const":
         return True
     return tensor.op.type in _UNARY | _BINARY.keys() and all(
@@ -198,7 +200,7 @@ def _summed(
     cotangent: tf.Tensor,
     tape: tf.GradientTape,
 ) -> tf.Tensor:
-    """Returns the gradients by one use of a variable, `[batch, *shape]`."""
+    """Returns the gradients from one use of a variable, `[batch, *shape]`."""
     gradient = tape.gradient(
         output,
         use.product,
@@ -209,7 +211,7 @@ def _summed(
     products *= in_float(use.factor) if tf.is_tensor(use.factor) else use.factor
     batch, *positions = products.shape
     missing = len(positions) - len(value.shape)
-    # A weight as long as the output's rank has an axis of the batch, too.
+    # A weight of the rank of the output has an axis for the batch, of length 1.
     shape = [1] * missing + list(value.shape)[max(0, -missing) :]
     axes = [place + 1 for place, length in enumerate(shape) if length == 1]
     sums = tf.reshape(tf.reduce_sum(products, axes), [batch, *value.shape])

@@ -1,9 +1,9 @@
-"""Which layers use weights of the layers inside them past their calls.
+"""Finds the layers that use weights of layers inside them past the hooks.
 
-A hook sees what goes through its layer's call. A model that multiplies by the
-transposed table of its embedding goes past it, and so does a layer that calls
-another in a loop, or on rows that are not the examples. Such a layer must have
-one hook for all inside.
+A hook sees only the uses of weights in its layer's call. A model that
+multiplies by the transposed table of its embedding uses the table past the
+hook. A hook cannot note a call in a loop, or on rows that are not the examples.
+A layer that does such a thing must have one hook for all weights inside.
 """
 
 import contextlib
@@ -26,14 +26,14 @@ from keras_dp.keras_internals import (
 
 
 class DirectUses:
-    """Watches one pass of a model for such uses.
+    """Watches one pass of a model for uses of weights past the hooks.
 
     Attributes:
-        found: The innermost layers that made one, so far.
+        found: The innermost layers with such a use, so far.
     """
 
     def __init__(self, variables: Sequence[keras.Variable]) -> None:
-        """Starts with nothing found.
+        """Starts without any finding.
 
         Args:
             variables: The trained variables of the model.
@@ -45,14 +45,14 @@ class DirectUses:
 
     @contextlib.contextmanager
     def through_hook(self) -> Iterator[None]:
-        """Is open while a hooked layer is called: its reads are its own."""
+        """Stops watching while a hooked layer is called."""
         if self._in_hook:
             yield
             return
         self._in_hook = True
         try:
             with contextlib.ExitStack() as stack:
-                # The tapes of layers further out are stopped already.
+                # The tapes of the layers around it are stopped already.
                 for _, tape in self._open[-1:]:
                     stack.enter_context(tape.stop_recording())
                 yield
@@ -63,11 +63,11 @@ class DirectUses:
     def of(
         self, layer: keras.Layer, own: Sequence[keras.Variable] = ()
     ) -> Iterator[None]:
-        """Is open while a layer is called whose layers inside have hooks.
+        """Watches the reads of weights while a layer is called.
 
         Args:
-            layer: The layer.
-            own: Variables that it may read.
+            layer: A layer whose layers inside have hooks.
+            own: Variables that the layer may read.
         """
         with self.through_hook(), tf.GradientTape() as tape:
             before, self._in_hook = self._in_hook, False
@@ -89,11 +89,14 @@ class DirectUses:
     def cannot_hook_inside(
         self, layers: Sequence[keras.Layer] | None = None
     ) -> bool:
-        """Notes that a call cannot be hooked, if it is inside of such a layer.
+        """Notes that a call cannot be hooked, if a layer around it is watched.
 
         Args:
-            layers: Layers that may have one hook for all inside instead; by
-                default all.
+            layers: The layers around it that may get one hook for all weights
+                inside. By default, any layer may.
+
+        Returns:
+            Whether the innermost layer around it now gets such a hook.
         """
         for around, _ in self._open[-1:]:
             if layers is None or any(around is layer for layer in layers):
@@ -112,7 +115,7 @@ class DirectUses:
 
     def _watched(self, layer: keras.Layer, original: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
-            if self._in_hook:  # Which answers for this layer, too.
+            if self._in_hook:  # That hook covers this layer, too.
                 return original(*args, **kwargs)
             with self.of(layer):
                 return original(*args, **kwargs)
@@ -121,7 +124,11 @@ class DirectUses:
 
 
 def could_use_directly(model: keras.Model) -> list[keras.Layer]:
-    """Returns the layers with code of their own around layers with weights."""
+    """Returns the layers whose own code calls layers with trained weights.
+
+    Layers of Keras, recurrent layers, wrappers, and functional and sequential
+    models are not among them.
+    """
     whole = (keras.layers.RNN, keras.layers.Wrapper)
     return [
         layer

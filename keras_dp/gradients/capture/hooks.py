@@ -1,9 +1,9 @@
-"""Which layers the backward pass stops at, and how it is made to.
+"""Puts hooks on the layers at which the backward pass ends.
 
-A *hook* is put on every layer that owns trainable weights. While the model is
-called, the hooked layer's `call` is replaced on the instance by one that
-also notes its arguments and its output; the class, the configuration and what
-is saved of the model are untouched.
+A *hook* is put on every layer that owns trained weights. While the model is
+called, the hooked layer's `call` is replaced on the instance by one that also
+notes its arguments and its outputs. The class, the configuration and the saved
+model stay as they are.
 """
 
 import contextlib
@@ -32,14 +32,15 @@ from keras_dp.keras_internals import (
 
 
 class Hook(NamedTuple):
-    """A layer to stop at.
+    """A layer at which the backward pass ends.
 
     Attributes:
         layer: The layer.
-        rule: How its gradients follow; `None` for the vectorized fallback.
-        observe: How it is called, if not as it is.
-        is_apart: Whether the hook answers for the layer's own weights only, and
-            the layers inside have hooks of their own.
+        rule: Returns its gradients. `None` stands for the vectorized fallback.
+        observe: Calls the layer in place of its own call, if the rule has an
+            observer.
+        is_apart: Whether the hook covers the layer's own weights only, and the
+            layers inside have hooks of their own.
     """
 
     layer: keras.Layer
@@ -49,7 +50,7 @@ class Hook(NamedTuple):
 
     @property
     def variables(self) -> list[keras.Variable]:
-        """The trained variables that the hook answers for."""
+        """The trained variables that the hook covers."""
         if self.is_apart or (self.rule is not None and self.observe is None):
             own = own_trainable_variables(self.layer)
             return [variable for variable in own if variable.trainable]
@@ -57,14 +58,14 @@ class Hook(NamedTuple):
 
 
 class HookedCall(NamedTuple):
-    """Tensors that one call of a hooked layer left behind.
+    """The tensors that are kept of one call of a hooked layer.
 
     Attributes:
         hook: The hook of the layer.
-        args: Positional arguments of the call.
-        kwargs: Keyword arguments of the call. For the fallback `training` is
-            among them, if it is known: layers inside take it over.
-        outputs: The tensors that the backward pass stops at.
+        args: The positional arguments of the call.
+        kwargs: The keyword arguments of the call. For the fallback, they have
+            `training` if it is known, because the layers inside inherit it.
+        outputs: The tensors at which the backward pass ends.
         kept: Other values that the layer's observer kept for its rule.
     """
 
@@ -78,15 +79,19 @@ class HookedCall(NamedTuple):
 def find_hooks(
     model: keras.Model, whole: Collection[keras.Layer] = ()
 ) -> list[Hook]:
-    """Returns a hook for each layer of a built model that owns weights.
+    """Returns a hook for each layer of a built model that owns trained weights.
 
-    A layer that owns weights *and* holds layers with weights has a hook for its
-    own. One that calls its sublayers in a loop (recurrent layers and wrappers)
-    has one hook for all.
+    If a layer owns weights *and* holds layers with weights, its hook covers its
+    own weights only. A recurrent layer or a wrapper, which can call its
+    sublayers in a loop, has one hook for all weights inside. So has a layer
+    whose rule has an observer.
 
     Args:
         model: The model.
-        whole: Layers that have one hook for all inside, too.
+        whole: Other layers with one hook for all weights inside.
+
+    Raises:
+        UnsupportedLayerError: A trainable variable belongs to no layer.
     """
     hooks: dict[int, Hook] = {}
     one_hook = {id(layer) for layer in whole}
@@ -122,7 +127,7 @@ def layers_without_rule(model: keras.Model) -> list[keras.Layer]:
     """Returns the layers of a built model that take the vectorized fallback.
 
     Raises:
-        UnsupportedLayerError: A trainable variable is outside any layer.
+        UnsupportedLayerError: A trainable variable belongs to no layer.
     """
     return [hook.layer for hook in find_hooks(model) if hook.rule is None]
 
@@ -149,12 +154,17 @@ def hooked(
 
     Args:
         hooks: From `find_hooks`.
-        tape: Made to watch the outputs of the hooked layers.
-        batch: Number of examples, for the check of shapes.
-        uses: Watches what goes past the hooks, if anything does.
+        tape: It is made to watch the tensors at which the backward pass ends.
+        batch: The number of examples. It is compared with the first axes.
+        uses: Watches for uses of weights past the hooks. By default, nothing
+            is watched.
 
     Yields:
-        The calls, in order, filled while the model is called.
+        The list of calls. It is filled, in order, while the model is called.
+
+    Raises:
+        UnsupportedLayerError: While the model is called. A layer is called in
+            a loop, or on tensors whose first axis is not the batch.
     """
     calls: list[HookedCall] = []
     whole: list[Hook] = []
@@ -176,16 +186,18 @@ def _hooked_call(
     uses: DirectUses,
     apart: list[keras.Layer],
 ) -> Callable[..., Any]:
-    """Returns what replaces the call of a hooked layer.
+    """Returns the function that replaces the call of a hooked layer.
 
     Args:
         hook: The hook of the layer.
         tape: As in `hooked`.
         batch: As in `hooked`.
-        calls: Where the call is noted.
-        whole: Hooks that answer for all layers inside, while they are called.
+        calls: The list to which the call is added.
+        whole: The hook whose layer is being called now, if it covers all
+            layers inside. These then add no calls.
         uses: As in `hooked`.
-        apart: Layers whose hook could answer for calls in a loop inside.
+        apart: Layers with weights of their own and hooks inside. They can get
+            one hook for all, if they call a layer in a loop.
     """
     layer, original = hook.layer, current_call(hook.layer)
     home = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
@@ -233,9 +245,14 @@ def _hooked_call(
 
 
 def of_length(leaf: Any, batch: int) -> Any:
-    """Returns a tensor of unknown length with that of the batch, checked.
+    """Gives a tensor of unknown length the length of the batch.
 
-    Such is the text that `TextVectorization` has split. A Keras mask stays.
+    The length is checked when the step runs. `TextVectorization`, for example,
+    returns tensors of unknown length. A Keras mask is kept.
+
+    Args:
+        leaf: Any value. Only a tensor of unknown length changes.
+        batch: The number of examples.
     """
     if not tf.is_tensor(leaf) or not leaf.shape.rank:
         return leaf
@@ -255,7 +272,7 @@ def _observed(
     kwargs: dict[str, Any],
     watch: registry.Watch,
 ) -> registry.Observed:
-    """Calls the layer in the way that its hook asks for."""
+    """Calls the layer by its observer, or by its own call."""
     if hook.observe is not None:
         return hook.observe(hook.layer, args, kwargs, watch)
     if hook.rule is not None:
@@ -269,9 +286,9 @@ def _observed(
 
 
 def _apart(outputs: Any) -> Any:
-    """Returns the outputs such that none is computed from another.
+    """Returns copies of the outputs, none of which is computed from another.
 
-    The cotangent of each is then what comes from outside of the layer.
+    The cotangent of each then comes from outside the layer alone.
     """
     if len(float_outputs(outputs)) < 2:
         return outputs

@@ -1,8 +1,9 @@
-"""The loss of each example, as Keras computes that of a batch of one.
+"""Computes the loss of each example as Keras's loss of a batch of one.
 
-Keras reduces a loss over the batch: means, masks and sample weights couple
-examples. Evaluated on batches of one, vectorized over examples and over the
-loss only, nothing is coupled, whatever the loss does.
+Keras reduces a loss over the batch, so that means, masks and sample weights
+couple examples. Here the loss is evaluated on each example as a batch of one,
+so that no loss can couple examples. Only the loss is vectorized over examples,
+and the model is not.
 """
 
 import contextlib
@@ -20,9 +21,9 @@ class ExampleLosses(NamedTuple):
     """Losses of a batch, example by example.
 
     Attributes:
-        total: The minimized loss, loss weights included, `[batch]`.
-        parts: Each loss of a model with several losses, without loss weights,
-            `[batch]`. Empty if there is a single loss.
+        total: The loss that is minimized, with loss weights, `[batch]`.
+        parts: For a model with several losses, each of them without its loss
+            weight, `[batch]`. For a model with one loss, no tensors.
     """
 
     total: tf.Tensor
@@ -32,12 +33,11 @@ class ExampleLosses(NamedTuple):
 class TracedMaps:
     """Maps over examples, each traced once for all functions that call it.
 
-    Vectorizing a loss takes a quarter of a second. The self-check and the step
-    share the trace.
+    Vectorizing a loss is slow, so the self-check and the step share its trace.
     """
 
     def __init__(self) -> None:
-        """Starts with nothing traced."""
+        """Starts without any trace."""
         self._maps: dict[str, Callable[..., Any]] = {}
 
     def map(
@@ -46,12 +46,13 @@ class TracedMaps:
         rows: list[tf.Tensor],
         key: str,
     ) -> Any:
-        """Returns what `tf.vectorized_map` returns.
+        """Returns the result of `tf.vectorized_map`.
 
         Args:
-            function: Maps a row of each tensor; it closes over no tensor.
-            rows: The tensors, `[batch, ...]`.
-            key: A key that is equal for equal functions.
+            function: Maps a row of each tensor. It closes over no tensor.
+            rows: The tensors, each `[batch, ...]`.
+            key: The name of the function. Functions of the same name must
+                compute the same, because the first one is used for all.
         """
         if key not in self._maps:
 
@@ -76,19 +77,26 @@ def example_losses(
 
     Args:
         compiled_loss: The loss that `keras.Model.compile` made, built.
-        targets: Nest with leaves `[batch, ...]`.
-        outputs: Outputs of the model, leaves `[batch, ...]`, with their
+        targets: A nest with leaves `[batch, ...]`.
+        outputs: The outputs of the model, leaves `[batch, ...]`, with their
             Keras masks.
-        sample_weight: Nest with leaves `[batch, ...]`, or `None`.
-        batch: Number of examples.
-        loss_scale: The factor of the losses while they are differentiated.
-            Without it half precision could not hold their gradients.
+        sample_weight: A nest with leaves `[batch, ...]`, or `None`.
+        batch: The number of examples.
+        loss_scale: A factor of the losses while they are differentiated, so
+            that half precision can hold their gradients. The returned losses
+            and their gradients do not have it. It must be the factor by which
+            the caller multiplies the losses afterwards.
         maps: Keeps the trace of the map over examples, for one `compiled_loss`.
-            By default it is traced anew.
+            By default, the map is traced at every call.
+
+    Returns:
+        The losses. Their gradients with respect to `outputs` are defined.
 
     Raises:
-        ValueError: The loss is not built, or a leaf does not have the batch
-            as its first axis.
+        GradientCheckError: The loss reads weights. It is raised when the losses
+            are differentiated.
+        ValueError: The loss is not built, or the first axis of a leaf is not
+            the batch.
     """
     if not compiled_loss.built:
         raise ValueError(
@@ -131,12 +139,12 @@ def example_losses(
 def _loss_of_one(
     compiled_loss: Any, structure: Any, rows: list[tf.Tensor | None]
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """Returns the loss of one example as a batch, and its unweighted parts.
+    """Returns the loss of a batch of one example, and its unweighted parts.
 
     Args:
         compiled_loss: As in `example_losses`.
-        structure: Nest of targets, outputs and weights, or of as many leaves.
-        rows: The leaves of the nest for this example, then their Keras masks.
+        structure: A nest in the structure of targets, outputs and weights.
+        rows: The leaves of that nest for one example, then their Keras masks.
     """
     batches = [None if row is None else row[tf.newaxis] for row in rows]
     values = batches[: len(rows) // 2]
@@ -156,15 +164,15 @@ def _differentiable(
     loss_scale: float,
     vectorized: Callable[[Callable[..., Any], list[tf.Tensor]], Any],
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """Maps a function over examples, and its gradients with it.
+    """Maps a function over examples, together with its gradients.
 
-    XLA would compile the gradient of a vectorized map anew at every call, with
-    the weights as constants.
+    Without it, XLA would compile the gradient of a vectorized map at every
+    call, with the weights as constants.
 
     Args:
         function: Maps a row of each tensor to a total and its parts.
-        rows: The tensors, `[batch, ...]`.
-        watched: Places of the tensors that the total is differentiated by.
+        rows: The tensors, each `[batch, ...]`.
+        watched: The places of the tensors by which the total is differentiated.
         loss_scale: See `example_losses`.
         vectorized: Maps a function over the rows of tensors.
     """
@@ -219,7 +227,16 @@ def _times(gradient: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
 
 
 def batch_losses(compiled_loss: Any, targets: Any, outputs: Any) -> list[Any]:
-    """Returns each loss of a whole batch, as Keras computes it, unweighted."""
+    """Returns each loss of a whole batch, as Keras computes it.
+
+    Args:
+        compiled_loss: As in `example_losses`.
+        targets: As in `example_losses`.
+        outputs: As in `example_losses`.
+
+    Returns:
+        Scalars. If there are several, they are without loss weights.
+    """
     with _untracked(compiled_loss) as parts:
         total = compiled_loss(targets, outputs, None)
     return parts or [total]
@@ -250,7 +267,7 @@ class _PartRecorder:
 
 @contextlib.contextmanager
 def _untracked(compiled_loss: Any) -> Iterator[list[tf.Tensor]]:
-    """Makes the compiled loss tell its parts instead of averaging them."""
+    """Collects the parts of a loss, in place of updating Keras's averages."""
     parts: list[tf.Tensor] = []
     trackers = part_trackers_of(compiled_loss)
     before = list(trackers)

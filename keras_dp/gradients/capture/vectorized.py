@@ -1,9 +1,12 @@
 """The fallback for layers without a rule, vectorized over examples.
 
-It is the layer's own backward pass: the layer is called again on every example
-as a batch of one, under a tape that watches its variables only. Memory is that
-of its per-example gradients, up to a budget. What exceeds it is not kept: norms
-are taken in chunks of examples, and gradients computed again for their sum.
+The layer is called again on every example as a batch of one, under a tape that
+watches its variables only. The per-example gradients of one call of a layer are
+kept up to `LARGEST_BYTES`. Above it, those of the larger variables are computed
+in chunks of examples, once for the norms and once more for the sum.
+
+A layer whose weights are only broadcast against its output is called again on
+the whole batch instead (`broadcast_weights.py`).
 """
 
 import contextlib
@@ -30,7 +33,8 @@ from keras_dp.gradients.records.records import (
 from keras_dp.gradients.registry import Gradients, LayerCall
 from keras_dp.keras_internals import layers_of, seed_generators_of
 
-# Above so many bytes of per-example gradients a layer is computed in chunks.
+# If the per-example gradients of a layer take more bytes than this, they are
+# computed in chunks.
 LARGEST_BYTES = 2**27
 
 
@@ -46,17 +50,17 @@ def vectorized(
     """Returns the gradients of variables of a layer.
 
     Args:
-        call: Arguments that are tensors and as long as the batch are taken to
-            be one row per example; all others are given to every example.
-        variables: Those wanted, in the layer or inside of it.
-        jit_compile: Whether the step is compiled by XLA, which knows other
-            ways to loop.
-        within: Makes the context that the layer is called in.
+        call: The call. An argument that is a tensor as long as the batch is
+            taken to have one row per example. Every example gets all others.
+        variables: The variables to differentiate by, in the layer or inside it.
+        jit_compile: Whether the step is compiled by XLA. It decides how to loop
+            over examples.
+        within: Makes the context in which the layer is called.
 
     Raises:
-        UnsupportedLayerError: The layer draws random numbers. Its second call
-            would draw others than the first, so that its gradients would be
-            those of a different function.
+        UnsupportedLayerError: The layer draws random numbers when it is called
+            again. They would differ from those of the first call, and the
+            gradients would belong to another function.
     """
     layer = call.layer
     if not call.cotangents:
@@ -69,7 +73,7 @@ def vectorized(
         if tf.is_tensor(leaf) and leaf.shape.rank and leaf.shape[0] == batch
     ]
     rows = ([arguments[index] for index in mapped], call.cotangents)
-    # A loop that is left in the graph is that of the first call.
+    # The graph has the first call of the layer only, with its loops.
     loop = _loop(layer, jit_compile)
 
     def gradients(
@@ -123,10 +127,13 @@ def _in_chunks(
 ) -> Gradients:
     """Returns the gradients of small variables, and the norms of large ones.
 
+    The gradients of the large variables are computed again for their sum.
+
     Args:
-        gradients: Returns those of some variables and examples.
-        variables: All of the layer.
-        batch: Number of examples.
+        gradients: Returns the gradients of some variables, for the examples at
+            some indices.
+        variables: All variables that are wanted of the layer.
+        batch: The number of examples.
     """
     left, small = LARGEST_BYTES // 2, set()
     for variable in sorted(variables, key=_bytes):
@@ -167,7 +174,7 @@ def _in_chunks(
 
 
 def _bytes(variable: keras.Variable) -> int:
-    """Returns the size of one gradient, float32 at least."""
+    """Returns the bytes of one gradient, in float32 or wider."""
     dtype = tf.as_dtype(variable.dtype)
     return math.prod(variable.shape) * max(dtype.size, tf.float32.size)
 
@@ -209,7 +216,7 @@ def _loop(
 
 
 def _has_loop(layer: keras.Layer) -> bool:
-    """Whether the call of the layer left a loop in the graph of the step."""
+    """Whether the layer is recurrent, or its call left a loop in the graph."""
     if any(isinstance(sub, keras.layers.RNN) for sub in layers_of(layer)):
         return True
     if tf.executing_eagerly():
