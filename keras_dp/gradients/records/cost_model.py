@@ -1,33 +1,37 @@
-"""Whether to build the per-example gradients of a kernel, or only their norms.
+"""Chooses between building the gradients of a kernel and ghost norms.
 
-Both ways have the same answers up to rounding; which is faster depends on the
-layer alone. The rates were measured by `benchmarks/cost_model.py`, which also
-prints how often the model picks the faster way.
+The sums are the same up to rounding, and so are the norms, unless terms cancel
+(see `OuterProductRecords`). Which way is faster depends on the sizes of the
+layer and of the batch. The rates were measured by `benchmarks/cost_model.py`,
+which also prints how often the model picks the faster way.
 """
 
-# Floating-point operations of batched matrix products and bytes of passes over
-# memory, per second, on a CPU. Only their ratio matters here, and accelerators
+# The operations of batched matrix products, and the bytes of passes over
+# memory, per second on a CPU. Only their ratio matters here, and accelerators
 # have a similar one.
 OPERATIONS_PER_SECOND = 1.2e11
 BYTES_PER_SECOND = 1.0e10
 
-# Above so much, all examples together, the way with less memory is taken: built
-# gradients are kept until the norms of all variables are known.
+# If one of the ways needs more bytes than this for a batch, the way with fewer
+# bytes is taken: built gradients are kept until all norms are known.
 LARGEST_BYTES = 2**24
 
 
 def instantiates(
     batch: int, rows: int, shared: int, left: int, right: int, itemsize: int
 ) -> bool:
-    """Whether building the gradients is the better way to their norms and sum.
+    """Whether to build the gradients for their norms and their weighted sum.
+
+    The factors of `OuterProductRecords` are `[batch, rows, shared, left]` and
+    `[batch, rows, shared, right]`.
 
     Args:
-        batch: Number of examples.
-        rows: See `OuterProductRecords`, for this and the following.
-        shared: Terms of each example.
-        left: Width of the left factor.
-        right: Width of the right factor.
-        itemsize: Bytes of a number.
+        batch: The number of examples.
+        rows: The number of positions with a kernel of their own.
+        shared: The number of terms in the sum of a position.
+        left: The width of the left factor.
+        right: The width of the right factor.
+        itemsize: The bytes of a number.
     """
     if shared == 1:
         return False  # The norm of one outer product is a product of norms.
@@ -41,7 +45,7 @@ def instantiates(
 def instantiated_bytes(
     batch: int, rows: int, shared: int, left: int, right: int, itemsize: int
 ) -> int:
-    """The gradients of all examples."""
+    """Returns the bytes of the gradients of all examples."""
     del shared
     return batch * rows * left * right * itemsize
 
@@ -49,7 +53,7 @@ def instantiated_bytes(
 def ghost_bytes(
     batch: int, rows: int, shared: int, left: int, right: int, itemsize: int
 ) -> int:
-    """Two Gram matrices of each example, their product, and the factors."""
+    """Returns the bytes of the Gram matrices, their product and the factors."""
     terms = batch * rows * shared
     return terms * (3 * shared + left + right) * itemsize
 
@@ -57,7 +61,7 @@ def ghost_bytes(
 def instantiated_seconds(
     batch: int, rows: int, shared: int, left: int, right: int, itemsize: int
 ) -> float:
-    """One product, written, read for the norms, and read for the sum."""
+    """Returns the time to build the gradients, and to read them twice."""
     terms = batch * rows
     operations = 2 * terms * shared * left * right
     passes = 3 * terms * left * right * itemsize
@@ -67,7 +71,7 @@ def instantiated_seconds(
 def ghost_seconds(
     batch: int, rows: int, shared: int, left: int, right: int, itemsize: int
 ) -> float:
-    """Two Gram matrices, their product, and the contraction for the sum."""
+    """Returns the time of the Gram matrices, and of one contraction."""
     terms = batch * rows
     grams = 2 * terms * shared**2 * (left + right)
     contraction = 2 * terms * shared * left * right

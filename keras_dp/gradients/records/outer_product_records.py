@@ -1,4 +1,4 @@
-"""Gradients of kernels: sums of outer products."""
+"""Gradients of kernels as sums of outer products."""
 
 from typing import NamedTuple
 
@@ -21,9 +21,9 @@ from keras_dp.gradients.records.records import (
 
 
 class Arrangement(NamedTuple):
-    """How `[rows, left, right]` becomes the shape of a variable.
+    """How a gradient `[rows, left, right]` gets the shape of the variable.
 
-    Reshape to `inner`, transpose by `order`, reshape to `shape`.
+    It is reshaped to `inner`, transposed by `order`, and reshaped to `shape`.
     """
 
     inner: tuple[int, ...]
@@ -31,11 +31,11 @@ class Arrangement(NamedTuple):
     shape: tuple[int, ...]
 
     def apply(self, tensor: tf.Tensor, batch: int | None = None) -> tf.Tensor:
-        """Returns the tensor rearranged, behind a batch axis if there is one.
+        """Returns gradients in the shape of the variable.
 
         Args:
             tensor: `[rows, left, right]`, or `[batch, rows, left, right]`.
-            batch: Size of the leading axis, if there is one.
+            batch: The number of examples, if the tensor has that axis.
         """
         lead = [] if batch is None else [batch]
         order = [*range(len(lead)), *(len(lead) + axis for axis in self.order)]
@@ -48,13 +48,17 @@ class Arrangement(NamedTuple):
 class OuterProductRecords(GradientRecords):
     """Sums of outer products: `sum_t left[b, r, t, :] right[b, r, t, :]^T`.
 
-    That is the gradient of every layer that contracts its input with a
-    kernel. `r` runs over positions the kernel has of its own (groups of a
-    convolution, shared axes of an einsum), `t` over those it is shared by
-    (sequence, pixels, repeated calls).
+    This is the gradient of every kernel that is contracted with an input. `b`
+    is the example. `r` runs over the positions with a kernel of their own, such
+    as the groups of a convolution. `t` runs over the positions that share a
+    kernel, such as the steps of a sequence, pixels and repeated calls.
 
-    Source: ghost norms are those of Goodfellow (2015), arXiv:1510.01799v2, for
-    one position and of Bu et al. (2022), arXiv:2210.00038v1, for many.
+    Norms are computed from built gradients or as ghost norms, as the cost model
+    picks. Ghost norms have a margin for rounding, and a least value where terms
+    cancel.
+
+    Source: Goodfellow (2015), arXiv:1510.01799v2, has ghost norms for one
+    position, and Bu et al. (2022), arXiv:2210.00038v1, for many.
     """
 
     def __init__(
@@ -83,10 +87,10 @@ class OuterProductRecords(GradientRecords):
 
     @property
     def instantiates(self) -> bool:
-        """Whether the gradients are built, and not only their norms.
+        """Whether the gradients are built.
 
-        The clipped gradient is then the summed one, bit by bit; a ghost norm
-        needs a margin.
+        The norms are then those of the vectors that are summed, bit by bit.
+        Ghost norms need a margin.
         """
         return cost_model.instantiates(*self._sizes, self.left.dtype.size)
 
@@ -101,14 +105,15 @@ class OuterProductRecords(GradientRecords):
         return tf.reduce_sum(tf.square(norms), axis=[1, 2])
 
     def balanced(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the factors, the size of each term on the right alone.
+        """Returns factors with the same products. Entries on the left are <= 1.
 
-        The squares of numbers below 1e-19 are 0 in float32, however large the
-        factor that they are multiplied with.
+        In float32, the squares of numbers below 1e-19 are 0. A small left
+        factor would lose its terms, even if the right factor is large.
         """
         sizes = tf.reduce_max(tf.abs(self.left), axis=3, keepdims=True)
         sizes = tf.where(sizes > 0, sizes, tf.ones_like(sizes))
-        # Not finite if the left is not, and if a product of both is too large.
+        # The factors are not finite if the left one is not, or if a product of
+        # both is too large.
         return self.left / sizes, self.right * sizes
 
     @override
@@ -140,7 +145,7 @@ class OuterProductRecords(GradientRecords):
 
     @override
     def grouped(self, size: int, weights: tf.Tensor) -> "OuterProductRecords":
-        """The examples of a group are positions of one record."""
+        """Joins the examples of a group as positions `t` of one record."""
 
         def joined(factor: tf.Tensor) -> tf.Tensor:
             _, rows, shared, width = factor.shape
@@ -161,20 +166,25 @@ class OuterProductRecords(GradientRecords):
         return tf.matmul(left, right, transpose_a=True)[tf.newaxis]
 
     def _instantiated(self) -> tf.Tensor:
-        """Shape `[batch, rows, left, right]`."""
+        """Returns the gradients, `[batch, rows, left, right]`."""
         if self._products is None:
             self._products = tf.matmul(self.left, self.right, transpose_a=True)
         return self._products
 
 
 def _ghost_norms(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
-    """Returns upper bounds: ghost norms, with a margin for their rounding.
+    """Returns squared ghost norms with a margin for rounding, `[batch]`.
 
-    With S the sum of the norms of an example's terms, the square is rounded by
-    the order of `u S^2`, which is added, and the sum under weights by the order
-    of `u S`. Both are small against a norm of `S / (16 sqrt(n))` for n terms,
-    which is taken where the terms cancel further; n unrelated terms have about
-    `S / sqrt(n)`.
+    Let `S` be the sum of the norms of the n terms of an example, and `u` the
+    unit of rounding. The squared norm has a rounding error of the order of
+    `u S^2`, which is added. The weighted sum has one of the order of `u S`.
+    Both are small against a norm of `S / (16 sqrt(n))`. If the terms cancel
+    further, this norm is returned. Terms in unrelated directions do not: the
+    norm of their sum is about `S / sqrt(n)`.
+
+    Args:
+        left: `[batch, rows, shared, left]`, from `balanced`.
+        right: `[batch, rows, shared, right]`.
     """
     shared, widths = left.shape[2], left.shape[3] + right.shape[3]
     lefts = tf.matmul(left, left, transpose_b=True)
@@ -190,5 +200,5 @@ def _ghost_norms(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
 
 
 def _added_in_float64(tensor: tf.Tensor) -> tf.Tensor:
-    """Returns the sums over the last axis, which XLA adds up in order."""
+    """Returns float64 sums over the last axis, because XLA adds in order."""
     return tf.reduce_sum(tf.cast(tensor, tf.float64), axis=-1)

@@ -1,4 +1,4 @@
-"""Gradients that are computed again, some examples at a time."""
+"""Gradients that are computed in chunks of examples, each time anew."""
 
 from collections.abc import Callable
 
@@ -15,10 +15,10 @@ from keras_dp.gradients.records.records import (
 
 
 class RecomputedRecords(GradientRecords):
-    """Gradients too large to be held for all examples at once.
+    """Gradients that are too large to be kept for all examples at once.
 
-    Norms take one loop over chunks of examples and sums another, which both
-    compute the gradients.
+    Norms and weighted sums each loop over chunks of examples, and compute the
+    gradients anew.
     """
 
     def __init__(
@@ -29,15 +29,15 @@ class RecomputedRecords(GradientRecords):
         chunk: int,
         squares: tf.Tensor | None = None,
     ) -> None:
-        """Computes nothing yet.
+        """Stores how the gradients are computed.
 
         Args:
-            compute: Returns the gradients `[n, *shape]` of the examples at
-                indices `[n]` of the batch.
-            indices: The examples of these records, `[batch]`.
-            like: The variable.
-            chunk: Examples at a time.
-            squares: Their squared norms, if they are known.
+            compute: Maps indices `[n]` to the gradients `[n, *shape]` of these
+                examples.
+            indices: The indices of these records, `[batch]`.
+            like: A tensor in the shape and the dtype of the variable.
+            chunk: The number of examples that are computed at once.
+            squares: The squared norms `[batch]`, if they are known.
         """
         self.compute, self.indices, self.like = compute, indices, like
         self.chunk, self.squares = chunk, squares
@@ -130,13 +130,16 @@ def in_chunks(
     chunk: int,
     signature: tf.DType | list[tf.DType],
 ) -> tf.Tensor | list[tf.Tensor]:
-    """Returns what a function returns of all examples, chunk by chunk.
+    """Applies a function to all examples, chunk by chunk.
 
     Args:
         function: Maps indices `[n]` to a nest of tensors `[n, ...]`.
         indices: Shape `[batch]`.
-        chunk: Examples at a time.
-        signature: The dtype of each tensor.
+        chunk: The largest number of examples at once.
+        signature: The dtypes of the nest.
+
+    Returns:
+        The nest of tensors `[batch, ...]`.
     """
     chunks, _ = _chunks(indices, chunk)
     mapped = tf.map_fn(
@@ -156,7 +159,7 @@ def in_chunks(
 def _chunks(indices: tf.Tensor, chunk: int) -> tuple[tf.Tensor, int]:
     """Returns the indices `[chunks, n]`, and how many are repeated at the end.
 
-    Chunks are of equal size, as large as they may be.
+    There are as few chunks as `n <= chunk` allows, all of one size.
     """
     batch = indices.shape[0]
     count = -(-batch // chunk)

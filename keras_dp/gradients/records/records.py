@@ -1,9 +1,8 @@
-"""Per-example gradients of one variable, in the form a layer leaves them.
+"""Per-example gradients of one variable, as lazy records.
 
-Each class answers the three questions of a batch of records (squared norms,
-weighted sum, materialize; see `keras_dp.dp_queries.LazyRecords`) from what the
-backward pass to the layer's output left behind, and builds the per-example
-gradients only where that is cheaper.
+Each class computes squared norms and weighted sums from the inputs of a layer
+and the cotangents of its outputs. It builds the per-example gradients only
+where that is cheaper. See `keras_dp.dp_queries.LazyRecords`.
 """
 
 import abc
@@ -18,7 +17,7 @@ from typing_extensions import override
 # Sums of this many terms keep a relative 1e-5 in float32, in XLA's order too.
 _SUMMED_IN_FLOAT32 = 2**16
 
-# Names of the axes of a gradient.
+# Letters for the axes of a gradient. The batch is `b`.
 _AXES = "acdefghijklm"
 
 _OUTSIDE_XLA = contextvars.ContextVar("outside_xla", default=False)
@@ -27,7 +26,7 @@ _ALL_FINITE = contextvars.ContextVar("all_finite", default=False)
 
 @contextlib.contextmanager
 def outside_xla(certainly: bool) -> Iterator[None]:
-    """Says whether what is built inside is certainly not compiled by XLA."""
+    """Says whether it is certain that XLA does not compile what is inside."""
     token = _OUTSIDE_XLA.set(certainly)
     try:
         yield
@@ -37,7 +36,11 @@ def outside_xla(certainly: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def all_finite(certainly: bool) -> Iterator[None]:
-    """Says whether examples that are not finite may be left to spoil a sum."""
+    """Says whether sums are computed as if all examples were finite.
+
+    An example that is not finite then makes the sum not finite, even if its
+    weight is 0.
+    """
     token = _ALL_FINITE.set(certainly)
     try:
         yield
@@ -46,17 +49,30 @@ def all_finite(certainly: bool) -> Iterator[None]:
 
 
 class GradientRecords(abc.ABC):
-    """The per-example gradients of one variable, `[batch, *shape]`."""
+    """The per-example gradients of one variable, `[batch, *shape]`.
+
+    All numbers are float32 or float64. The gradients of variables in half
+    precision are float32.
+
+    Guarantee: for each example, `squared_norms` is at least the squared L2 norm
+        of the vector that `weighted_sum` adds at weight 1, up to rounding.
+    """
 
     @abc.abstractmethod
     def squared_norms(self) -> tf.Tensor:
-        """Returns each example's squared L2 norm, shape `[batch]`."""
+        """Returns the squared L2 norm of each example, shape `[batch]`.
+
+        Where the terms of a gradient cancel, it may be an upper bound.
+        """
 
     @abc.abstractmethod
     def weighted_sum(self, weights: tf.Tensor) -> tf.Tensor:
-        """Returns the sum under `weights` `[batch]`, the variable's shape.
+        """Returns `sum_i weights[i] * gradient[i]`, in the variable's shape.
 
-        An example of weight 0 contributes nothing, even if not finite.
+        An example of weight 0 contributes nothing, even if it is not finite.
+
+        Args:
+            weights: Shape `[batch]`.
         """
 
     @abc.abstractmethod
@@ -65,29 +81,38 @@ class GradientRecords(abc.ABC):
 
     @abc.abstractmethod
     def take(self, indices: tf.Tensor) -> "GradientRecords":
-        """Returns the examples at `indices`, `[n]`, of a static length."""
+        """Returns the records of some examples.
+
+        Args:
+            indices: Places in the batch, shape `[n]` with a static `n`.
+        """
 
     @abc.abstractmethod
     def grouped(self, size: int, weights: tf.Tensor) -> "GradientRecords":
-        """Returns one record per group of `size` consecutive examples.
+        """Returns one record for each group of `size` consecutive examples.
+
+        It is the weighted sum of the gradients of the group.
 
         Args:
-            size: A divisor of the batch.
-            weights: The factor of each example's gradient in the sum of its
-                group, `[batch]`. An example of weight 0 contributes nothing,
-                even if it is not finite.
+            size: The number of examples in a group, a divisor of the batch.
+            weights: The factor of each example, shape `[batch]`. An example of
+                weight 0 contributes nothing, even if it is not finite.
         """
 
     def joined(self, other: "GradientRecords") -> "GradientRecords | None":
-        """Returns the sum of two uses of a variable without materializing.
+        """Returns the sum of these gradients and of another use's gradients.
 
-        It returns `None` if the two uses are not of one kind.
+        Args:
+            other: The gradients from another use of the variable.
+
+        Returns:
+            `None` if the sum needs both to be materialized.
         """
         return None
 
 
 class MaterializedRecords(GradientRecords):
-    """Gradients that are small, or that only their values describe."""
+    """Per-example gradients that were built."""
 
     def __init__(self, gradients: tf.Tensor) -> None:
         self.gradients = in_float(gradients)
@@ -121,7 +146,7 @@ class MaterializedRecords(GradientRecords):
 
 
 class ZeroRecords(GradientRecords):
-    """A variable that the loss does not depend on."""
+    """The gradients of a variable on which the loss does not depend."""
 
     def __init__(self, batch: int, template: tf.Tensor) -> None:
         self.batch, self.template = batch, in_float(template)
@@ -148,7 +173,7 @@ class ZeroRecords(GradientRecords):
 
 
 def in_float(tensor: tf.Tensor) -> tf.Tensor:
-    """Returns half precision as float32: norms need its range."""
+    """Returns a tensor as float32 or wider, because norms need the range."""
     tensor = tf.convert_to_tensor(tensor)
     wide = tensor.dtype in {tf.float32, tf.float64}
     return tensor if wide else tf.cast(tensor, tf.float32)
@@ -163,21 +188,25 @@ def kept(tensor: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
 def weighted(tensor: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
     """Returns `tensor` with every example multiplied by its weight.
 
-    An example of weight 0 becomes 0, even if not finite.
+    An example of weight 0 becomes 0, even if it is not finite.
     """
     weights = _along_batch(tf.cast(weights, tensor.dtype), tensor)
     return tf.math.multiply_no_nan(tensor, weights)
 
 
 def scaled(tensor: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """Returns `tensor` times the weights; 0 * NaN stays NaN."""
+    """Returns the same, except that 0 * NaN is NaN."""
     return tensor * _along_batch(tf.cast(weights, tensor.dtype), tensor)
 
 
 def sum_under(weights: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
-    """Returns the sum of the examples under `weights`.
+    """Returns the weighted sum of the examples.
 
-    One of weight 0 contributes nothing, even if not finite.
+    An example of weight 0 contributes nothing, even if it is not finite.
+
+    Args:
+        weights: Shape `[batch]`.
+        tensor: Shape `[batch, ...]`.
     """
     weights = tf.cast(weights, tensor.dtype)
     return finite_or(
@@ -187,21 +216,27 @@ def sum_under(weights: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
 
 
 def finite_or(total: tf.Tensor, careful: Callable[[], tf.Tensor]) -> tf.Tensor:
-    """Returns `total`, computed carefully if it is not finite.
+    """Returns a sum, computed in a second way if it is not finite.
 
-    Examples that are not finite have weight 0, and are rare. Setting them to 0
-    beforehand copies all others, which takes as long as the sum.
+    Examples that are not finite have weight 0, and are rare. To set them to 0
+    first would copy all others, which takes as long as the sum.
+
+    Args:
+        total: The sum. It is not finite if an example is not, because 0 times
+            infinity is NaN.
+        careful: Computes the sum with the examples of weight 0 set to 0.
     """
     if _ALL_FINITE.get():
         return total
-    # Not finite if anything in it is not: one pass, which writes nothing.
+    # The sum of all entries is not finite if one of them is not. It takes one
+    # pass, which writes nothing.
     check = tf.reduce_sum(total)
     return tf.cond(tf.math.is_finite(check), lambda: total, careful)
 
 
 def _product(weights: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
     axes = _AXES[: tensor.shape.rank - 1]
-    # `tf.matmul` with its reshapes would be nine operations of the graph.
+    # `tf.matmul` with its reshapes would add nine operations to the graph.
     return tf.raw_ops.Einsum(
         inputs=[weights, tensor], equation=f"b,b{axes}->{axes}"
     )
@@ -218,7 +253,7 @@ def _along_batch(vector: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
 
 
 def norms_along(tensor: tf.Tensor, axis: int) -> tf.Tensor:
-    """Returns the norms along an axis."""
+    """Returns the L2 norms along an axis, which is removed."""
     if _OUTSIDE_XLA.get():  # One pass instead of two, and no copy.
         return tf.math.reduce_euclidean_norm(tensor, axis=axis)
     dtype = tensor.dtype
@@ -235,7 +270,7 @@ def squared_sums(tensor: tf.Tensor) -> tf.Tensor:
     if width <= _SUMMED_IN_FLOAT32:
         rows = tensor if len(shape) == 1 else tf.reshape(tensor, [batch, width])
         return tf.square(norms_along(rows, axis=1))
-    # XLA adds up in order: in float32 a million small squares are lost.
+    # XLA adds in order. In float32, small squares among a million are lost.
     dtype, last = tensor.dtype, shape[-1]
     if last > _SUMMED_IN_FLOAT32:
         tensor = tf.cast(tensor, tf.float64)
@@ -245,9 +280,10 @@ def squared_sums(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def summed(parts: Sequence[GradientRecords]) -> GradientRecords:
-    """Returns the records of a variable from those of each of its uses.
+    """Returns the gradients of a variable from those of each of its uses.
 
-    Norms have cross terms: uses of different kinds are materialized.
+    The norm of a sum has cross terms. They need materialized gradients if the
+    uses are of different kinds.
     """
     total, *others = parts
     for other in others:

@@ -1,4 +1,4 @@
-"""Gradients of tables: sums of updates to rows."""
+"""Gradients of tables as sums of updates to rows."""
 
 import tensorflow as tf
 from typing_extensions import override
@@ -11,14 +11,14 @@ from keras_dp.gradients.records.records import (
     weighted,
 )
 
-# Where the terms of a gradient cancel further than this, relative to the sum of
-# their norms, the rounding of float32 could exceed the clip: the norm is then
-# taken to be this much. Terms that are merely unrelated do not cancel so far.
+# The least norm of a gradient, relative to the sum of the norms of its updates.
+# Where updates cancel further, rounding in float32 could exceed the clip. Up to
+# 2^18 updates in unrelated directions do not cancel so far.
 _LEAST_ROW_NORM = 2.0**-9
 
 
 class RowRecords(GradientRecords):
-    """Sums of updates to rows of a table, as an embedding leaves them."""
+    """Sums of updates to rows of a table: the gradient of an embedding."""
 
     def __init__(
         self,
@@ -31,11 +31,12 @@ class RowRecords(GradientRecords):
         """Stores the updates.
 
         Args:
-            ids: Rows that are updated, `[batch, n]`, in `[0, rows)`.
-            updates: Their updates, `[batch, n, width]`.
-            rows: Number of rows of the table.
+            ids: The rows that are updated, `[batch, n]`, in `[0, rows)`.
+            updates: The updates of these rows, `[batch, n, width]`.
+            rows: The number of rows of the table.
             static_shapes: Whether no tensor may have a shape that depends on
-                data. Otherwise only updates that share a row are added up.
+                data. If one may, norms add up only the updates that share a
+                row.
         """
         self.ids, self.updates, self.rows = ids, in_float(updates), rows
         self.static_shapes = static_shapes
@@ -56,7 +57,7 @@ class RowRecords(GradientRecords):
 
     @override
     def squared_norms(self) -> tf.Tensor:
-        """Upper bounds: exact unless updates of one row nearly cancel."""
+        """Returns squared norms, with a least value where updates cancel."""
         norms = norms_along(self.updates, axis=2)
         if self.ids.shape[1] == 1:
             return tf.square(norms[:, 0])
@@ -75,11 +76,12 @@ class RowRecords(GradientRecords):
     def _squares_of_all(
         self, order: tf.Tensor, repeats: tf.Tensor
     ) -> tf.Tensor:
-        """Adds up the updates of each row.
+        """Returns the squared norms, `[batch]`. It adds up all updates by row.
 
         Args:
-            order: Sorts the ids of each example, `[batch, n]`.
-            repeats: Whether an id in that order equals the one before.
+            order: The order that sorts the ids of each example, `[batch, n]`.
+            repeats: Whether an id in that order equals the one before,
+                `[batch, n]`.
         """
         batch, count, width = self.updates.shape
         updates = tf.gather(self.updates, order, batch_dims=1)
@@ -91,12 +93,12 @@ class RowRecords(GradientRecords):
     def _squares_of_shared(
         self, order: tf.Tensor, repeats: tf.Tensor, norms: tf.Tensor
     ) -> tf.Tensor:
-        """Adds up the updates of those rows that have several.
+        """Returns the same. It adds up only the updates that share a row.
 
         Args:
             order: As in `_squares_of_all`.
             repeats: As in `_squares_of_all`.
-            norms: Norm of each update, `[batch, n]`.
+            norms: The norm of each update, `[batch, n]`.
         """
         batch = self.updates.shape[0]
         shares = repeats | tf.pad(repeats[:, 1:], [[0, 0], [0, 1]])
@@ -154,9 +156,9 @@ class RowRecords(GradientRecords):
 
 
 def _rows_added(updates: tf.Tensor, ids: tf.Tensor, rows: int) -> tf.Tensor:
-    """Returns the table `[rows, width]` that the updates add up to."""
+    """Returns the sum of the updates, as a table `[rows, width]`."""
     batch, count, width = updates.shape
-    # On several cores faster than `scatter_nd`, which runs on one.
+    # On several cores it is faster than `scatter_nd`, which runs on one.
     return tf.math.unsorted_segment_sum(
         tf.reshape(updates, [batch * count, width]),
         tf.reshape(ids, [batch * count]),

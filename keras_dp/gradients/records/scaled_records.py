@@ -7,11 +7,12 @@ from keras_dp.gradients.records.records import GradientRecords, in_float
 
 
 class ScaledRecords(GradientRecords):
-    """Records times a power of two, which rounds nothing in float32.
+    """Gradients times a power of two.
 
-    Half precision cannot hold small gradients; those of a loss times a
-    constant it can. They are divided by it here, in float32, before norms are
-    taken.
+    Half precision cannot hold small gradients, so the loss is multiplied by a
+    constant before it is differentiated. Here norms and sums, which are float32
+    or wider, are divided by it. A power of two adds no rounding error, unless a
+    result is too small for float32.
     """
 
     def __init__(self, inner: GradientRecords, factor: float) -> None:
@@ -19,7 +20,7 @@ class ScaledRecords(GradientRecords):
 
     @override
     def squared_norms(self) -> tf.Tensor:
-        # Twice, because the square may be below what float32 holds.
+        # In two steps, because float32 may not hold the square of the factor.
         return in_float(self.inner.squared_norms()) * self.factor * self.factor
 
     @override

@@ -1,4 +1,4 @@
-"""Gradients of kernels of convolutions, in blocks of rows of taps."""
+"""Gradients of the kernels of convolutions, in blocks of rows of taps."""
 
 import math
 from collections.abc import Callable
@@ -17,11 +17,13 @@ from keras_dp.gradients.records.records import (
 
 
 class Block(NamedTuple):
-    """Some rows of taps of the kernel's gradients.
+    """Some rows of taps of the gradients of a kernel.
+
+    A row of taps has one index along the first spatial axis of the kernel.
 
     Attributes:
         products: `[batch, lefts * columns * channels, rights * filters]`.
-        rows: Which row of the kernel each left and right makes.
+        rows: `rows[i][j]` is the row of the kernel of left `i` and right `j`.
     """
 
     products: tf.Tensor
@@ -29,11 +31,11 @@ class Block(NamedTuple):
 
 
 class SplitKernelRecords(GradientRecords):
-    """Gradients of a kernel, built in blocks that hold each row of taps once.
+    """Gradients of a kernel, built in blocks.
 
     Attributes:
-        blocks: The blocks.
-        shape: Shape of the kernel, `[*taps, channels, filters]`.
+        blocks: The blocks. Together they have each row of taps once.
+        shape: The shape of the kernel, `[*taps, channels, filters]`.
     """
 
     def __init__(self, blocks: list[Block], shape: tuple[int, ...]) -> None:
@@ -87,7 +89,7 @@ class SplitKernelRecords(GradientRecords):
         )
 
     def _arranged(self) -> tf.Tensor:
-        """Returns the blocks as the kernel has them, `[..., *shape]`."""
+        """Returns the gradients in the shape of the kernel, `[..., *shape]`."""
         width = math.prod(self.shape[1:-1])
         by_row: dict[int, tf.Tensor] = {}
         for products, own in self.blocks:

@@ -1,4 +1,4 @@
-"""Gradients of a table that rows are looked up in, and outputs projected by."""
+"""Gradients of a table for both looking up rows and projecting outputs."""
 
 import tensorflow as tf
 from typing_extensions import override
@@ -11,13 +11,14 @@ from keras_dp.gradients.records.row_records import RowRecords
 
 
 class TiedTableRecords(GradientRecords):
-    """Sums of updates to rows, and of outer products, of one table.
+    """Sums of updates to rows, plus sums of outer products, of one table.
 
-    An embedding whose table is the kernel of the output layer, too (Press and
-    Wolf 2016, arXiv:1608.05859), leaves both. With `u_t` the update of row
-    `id_t`, and `g_s h_s^T` the outer product of a position, the squared norm of
-    their sum has the cross term `2 sum_{s, t} g_s[id_t] <h_s, u_t>`: no table
-    of an example is ever formed.
+    An embedding has both if its table is also the kernel of the output layer
+    (Press and Wolf 2016, arXiv:1608.05859). Let `u_t` be the update of row
+    `id_t`, and `g_s h_s^T` the outer product of position `s`. The squared norm
+    of the sum is the two squared norms of the uses plus the cross term
+    `2 sum_{s, t} g_s[id_t] <h_s, u_t>`. The cross term needs no table per
+    example. The norm of one use may build such tables where that is cheaper.
     """
 
     def __init__(
@@ -25,12 +26,13 @@ class TiedTableRecords(GradientRecords):
         lookups: RowRecords | None,
         projections: OuterProductRecords | None,
     ) -> None:
-        """Stores the uses; one of them may be missing.
+        """Stores the uses.
 
         Args:
-            lookups: Updates to rows of the table `[rows, width]`.
-            projections: Outer products, rows on the left, with the table's
-                shape.
+            lookups: The updates to rows of the table `[rows, width]`, or `None`
+                if no rows were looked up.
+            projections: The outer products, with the rows on the left and the
+                shape of the table, or `None` if nothing was projected.
         """
         self.lookups, self.projections = lookups, projections
 
@@ -60,10 +62,10 @@ class TiedTableRecords(GradientRecords):
 
     @override
     def squared_norms(self) -> tf.Tensor:
-        """Upper bounds, with a margin for the rounding of the cross term.
+        """Returns squared norms, with a margin for the rounding of both uses.
 
-        The margin and the least norm are those of ghost norms, over the terms
-        of both uses.
+        The margin and the least norm have the form of those of ghost norms,
+        where the terms are the updates and the outer products.
         """
         squares = [part.squared_norms() for part in self._parts]
         if self.lookups is None or self.projections is None:
