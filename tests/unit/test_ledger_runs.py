@@ -240,8 +240,8 @@ def test_the_end_of_a_run_is_found_by_the_index() -> None:
     class Explained:
         """Asks a database how it would answer, and finds nothing."""
 
-        def __init__(self) -> None:
-            self._database = schema.new_database("{}")
+        def __init__(self, database) -> None:
+            self._database = database
 
         def execute(self, sql, values):
             plans.extend(
@@ -252,7 +252,8 @@ def test_the_end_of_a_run_is_found_by_the_index() -> None:
             )
             return self._database.execute("SELECT 1 WHERE 0")
 
-    log._check_open(Explained(), 1)
+    with contextlib.closing(schema.new_database("{}")) as database:
+        log._check_open(Explained(database), 1)
 
     assert any("INDEX ends" in plan for plan in plans)
 
