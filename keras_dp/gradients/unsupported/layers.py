@@ -1,4 +1,4 @@
-"""Models that cannot be trained privately: all layers, each with its remedy."""
+"""Refuses layers that cannot be trained privately, and says what to do."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ from keras_dp.keras_internals import (
 # In Keras 3.15 `Equalization` takes one histogram of the whole batch.
 _MIXING = (keras.layers.MixUp, keras.layers.CutMix, keras.layers.Equalization)
 
-# So many layers are named for each reason.
+# The largest number of layers that are named for one reason.
 _SHOWN = 8
 
 NORMALIZES_BY_BATCH = (
@@ -33,19 +33,20 @@ NORMALIZES_BY_BATCH = (
 def check_model(
     model: keras.Model, *, releases_statistics: bool = False
 ) -> None:
-    """Raises for layers that are known to make examples interact.
+    """Raises for layers that are known to be impossible to train privately.
 
-    Layers that are not known are left to the self-check, and batch
-    normalization whose mode only shows in the call to
-    `rules.batch_normalization.refusing_training_mode`.
+    The self-check looks for others. Whether batch normalization is in training
+    mode can depend on the call. `refusing_training_mode` of
+    `rules.batch_normalization` then finds it.
 
     Args:
-        model: Built or not.
+        model: A model, built or not.
         releases_statistics: Whether batch normalization uses statistics that
             are released privately.
 
     Raises:
-        UnsupportedLayerError: The message has all reasons.
+        UnsupportedLayerError: The message has all reasons, each with the layers
+            and what to do.
     """
     in_training = {id(layer) for layer in _normalizations(model)}
     refused: list[tuple[keras.Layer, str]] = []
@@ -64,18 +65,18 @@ def check_none_refused(refused: list[tuple[keras.Layer, str]]) -> None:
     """Raises if there is a refused layer.
 
     Args:
-        refused: Layers, each with the reason and the remedy.
+        refused: Pairs of a layer and a reason, which ends with what to do.
 
     Raises:
         UnsupportedLayerError: The message has one line for each reason, with
-            the paths of its first layers.
+            the paths of the first layers that it holds for.
     """
     if not refused:
         return
     paths: dict[str, list[str]] = {}
     for layer, reason in refused:
         known = paths.setdefault(reason, [])
-        # Keras gives a layer its path when it is built; some never are.
+        # Keras gives a layer its path when it is built. Some are never built.
         path = layer.path or layer.name
         if path not in known:
             known.append(path)
@@ -101,7 +102,7 @@ def _reasons(layer: keras.Layer) -> Iterator[str]:
             "as a second output."
         )
     if isinstance(layer, _MIXING):
-        # At random, so that the self-check can miss it.
+        # It mixes at random, so that the self-check can miss it.
         yield (
             f"{type(layer).__name__} mixes the examples of a batch, so that "
             "the gradient of one depends on others. Remove it; other "
@@ -109,9 +110,9 @@ def _reasons(layer: keras.Layer) -> Iterator[str]:
         )
     if _shares_draws(layer):
         yield (
-            "its noise_shape is 1 for the examples: all of a batch share one "
-            "draw, so that a record changes that of others where it changes "
-            "the number of batches. Give noise_shape None as its first entry."
+            "its noise_shape begins with 1, so that all examples of a batch "
+            "share one draw. A record that changes the number of batches then "
+            "changes the draws of others. Make the first entry None."
         )
     if any(
         variable.trainable and variable.overwrite_with_gradient
@@ -142,12 +143,14 @@ def _reasons_not_to_release(layer: keras.Layer) -> Iterator[str]:
         yield (
             "must be a plain BatchNormalization to normalize by "
             f"released statistics. Received: class {type(layer).__name__}, "
-            f"renorm={layer.renorm!r}, synchronized={layer.synchronized!r}."
+            f"renorm={layer.renorm!r}, synchronized={layer.synchronized!r}. "
+            "Use keras.layers.BatchNormalization without these options, or "
+            "freeze the layer with layer.trainable = False."
         )
 
 
 def _normalizations(layer: keras.Layer) -> Iterator[keras.Layer]:
-    """Yields the batch normalization that surely is in training mode."""
+    """Yields the batch normalization that trains whenever the model does."""
     if isinstance(layer, keras.layers.BatchNormalization):
         yield layer
     elif passes_training_on(layer):
@@ -162,12 +165,19 @@ def _is_trained_normalization(layer: keras.Layer) -> bool:
 
 
 def _has_own_call(layer: keras.Layer) -> bool:
-    """Whether nothing is known of what the argument `training` does."""
+    """Whether a subclass may use the argument `training` in its own way."""
     return type(layer).call is not keras.layers.BatchNormalization.call
 
 
 def check_added_losses(model: keras.Model) -> None:
-    """Raises if layers called `add_loss`, after the model was called."""
+    """Raises if layers called `add_loss` in the last call of the model.
+
+    Args:
+        model: A model that was called.
+
+    Raises:
+        UnsupportedLayerError: The message names the layers.
+    """
     reason = (
         "calls add_loss, a loss on the whole batch that cannot be split by "
         "example. Return the quantity as an output of the model and give it a "

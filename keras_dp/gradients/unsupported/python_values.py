@@ -1,4 +1,4 @@
-"""Values that layers keep in attributes of Python while they run eagerly."""
+"""Finds values that layers keep in Python attributes while they run eagerly."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -15,11 +15,15 @@ _VALUES = (np.ndarray, np.generic, bool, int, float, complex, str, bytes)
 
 @contextlib.contextmanager
 def changed_attributes(layers: list[keras.Layer]) -> Iterator[list[str]]:
-    """Compares the values in attributes of layers, and in their containers.
+    """Compares the values in the attributes of layers, and in containers there.
+
+    Containers are lists, tuples, sets and mappings, at any depth. Values inside
+    other objects are not compared. An array that was written in place counts as
+    the same value.
 
     Yields:
         A list. When the context ends, it gets the names of the attributes
-        whose tensors, arrays, numbers or texts are not those of before.
+        whose tensors, arrays, numbers or texts are others than before.
     """
     changed: list[str] = []
     before = [_values(attributes_of(layer)) for layer in layers]

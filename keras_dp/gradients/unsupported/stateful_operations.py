@@ -1,8 +1,8 @@
-"""Which operations may run while a model is called: those that keep nothing.
+"""Lists the operations that may run while a model is called.
 
-TensorFlow marks every operation with a side effect as stateful. The list here
-names the stateful operations that are *allowed*: an operation that nobody
-thought of is refused.
+They keep nothing of the data. TensorFlow marks every operation with a side
+effect as stateful. The list names the stateful operations that are *allowed*,
+so that an unknown one is refused.
 """
 
 import functools
@@ -38,7 +38,7 @@ _DRAWS = {
     "StatelessRandomGetAlg",
     "TruncatedNormal",
 }
-# Marked for the dropout inside, which Keras does not use.
+# They are stateful because of the dropout inside, which Keras does not use.
 _RECURRENCES = {
     f"CudnnRNN{back}{version}"
     for back in ("", "Backprop")
@@ -47,14 +47,14 @@ _RECURRENCES = {
 # The functions that they call are examined too.
 _CALLS = {"Case", "If", "StatefulPartitionedCall", "While", "XlaCallModule"}
 _ALLOWED = _READS | _ASSERTIONS | _DRAWS | _RECURRENCES | _CALLS
-# Python may do anything, whatever TensorFlow is told.
+# It runs Python, which may keep anything, although it is declared stateless.
 _FORBIDDEN = {"PyFuncStateless"}
 
 ASSIGNMENTS = {"AssignAddVariableOp", "AssignSubVariableOp", "AssignVariableOp"}
 
 
 def keeps_nothing(kind: str) -> bool:
-    """Whether an operation of this type leaves nothing behind of its inputs."""
+    """Whether an operation of this type keeps nothing of its inputs."""
     if kind in _FORBIDDEN:
         return False
     return kind in _ALLOWED or not _definition(kind).is_stateful
@@ -68,10 +68,12 @@ def is_function(kind: str) -> bool:
 def forbidden_in(
     functions: Iterable[str], nodes_of: Callable[[str], Iterable[Any]]
 ) -> str | None:
-    """Returns a forbidden operation in functions and what they call, if any.
+    """Returns the name of a forbidden operation in functions, `None` without.
+
+    The functions that they call are searched, too.
 
     Args:
-        functions: Names of functions.
+        functions: The names of the functions.
         nodes_of: Maps the name of a function to the nodes of its body.
     """
     left = list(functions)
@@ -91,7 +93,7 @@ def functions_called_by(node: Any) -> set[str]:
     """Returns the names of the functions that a node calls.
 
     Args:
-        node: A `NodeDef`.
+        node: A `NodeDef` of TensorFlow.
     """
     if is_function(node.op):
         return {node.op}
@@ -102,7 +104,7 @@ def functions_called_by(node: Any) -> set[str]:
 
 @functools.cache
 def function_attributes(kind: str) -> tuple[str, ...]:
-    """Returns the names of the attributes that hold functions."""
+    """Returns the attributes of a type of operation that hold functions."""
     definition = _definition(kind)
     if definition is None:
         return ()
@@ -113,7 +115,7 @@ def function_attributes(kind: str) -> tuple[str, ...]:
 def _definition(kind: str) -> Any:
     """Returns the definition of a type of operation, `None` if there is none.
 
-    Functions that run eagerly are named instead of a type.
+    A function that runs eagerly has its own name in place of a type.
     """
     try:
         return tf.Graph().op_def_for_type(kind)

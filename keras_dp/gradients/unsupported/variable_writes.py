@@ -1,12 +1,15 @@
-"""Finds what a model keeps of the data while it is called in training.
+"""Finds values of the data that a model keeps while it is called in training.
 
-Such a value would leave the model without noise: statistics of the inputs in
-a variable or a lookup table, targets that a loss remembers, a list in Python.
+Such a value would leave the model without noise. Examples are statistics of the
+inputs in a variable or a lookup table, targets that a loss remembers, and a
+list in Python.
 
-In a compiled step everything that is kept is an operation of its graph, or of
-a function that the graph calls. In an eager step the operations are observed
-while they run; then Python runs too, and the attributes of all layers are
-compared. Not found: what eager Python code keeps outside of the layers.
+In a compiled step, a value can be kept only by an operation of its graph, or of
+a function that the graph calls. In an eager step, the operations are observed
+while they run, and the attributes of all layers are compared, because Python
+code runs, too. Eager Python code is not searched for values that it keeps
+outside the layers, inside objects of other classes, or in an array that it
+writes in place.
 """
 
 import contextlib
@@ -30,10 +33,17 @@ from keras_dp.keras_internals import (
 
 @contextlib.contextmanager
 def without_variable_writes(model: keras.Model) -> Iterator[None]:
-    """Raises if what runs inside keeps anything but the states of seeds.
+    """Raises at the end if an operation inside keeps values of the data.
+
+    Only the states of seeds may be written. In an eager step, all variables are
+    set back before the error is raised.
+
+    Args:
+        model: The model that is called inside.
 
     Raises:
-        UnsupportedLayerError: The message names the write.
+        UnsupportedLayerError: The message names the operation and, if they are
+            known, the layer and the variable.
     """
     if tf.executing_eagerly():
         with _eagerly(model):
@@ -115,14 +125,14 @@ def _eagerly(model: keras.Model) -> Iterator[None]:
         refusals.append(_refusal(model, changed[0], ""))
     if refusals:
         for variable, value in values:
-            variable.assign(value)  # No written value may stay.
+            variable.assign(value)  # A written value must not stay.
         raise refusals[0]
 
 
 def _paths_by_handle(model: keras.Model) -> dict[int, str | None]:
     """Returns the path of each variable by the id of its handle.
 
-    `None` for the state of a seed, which may be written.
+    The path is `None` for the state of a seed, which may be written.
     """
     seeds = seed_ids(model)
     return {
@@ -140,9 +150,9 @@ def _handles(value: Any) -> list[Any]:
 def _layer_in(model: keras.Model, scope: str) -> keras.Layer | None:
     """Returns the innermost layer of a name scope, `None` if it has none.
 
-    Keras opens a scope of the layer's name for each call; TensorFlow appends a
-    number to names that it has seen. Of several layers of one name, the one
-    with most of its path in the scope is meant.
+    Keras opens a scope of the layer's name for each call. TensorFlow appends a
+    number to a name that it has seen. Among several layers of one name, the one
+    with most of its path in the scope is chosen.
     """
     inside = [layer for layer in layers_of(model) if layer is not model]
     parts = [{part, re.sub(r"_\d+$", "", part)} for part in scope.split("/")]
@@ -163,9 +173,9 @@ def _refusal(
 
     Args:
         model: The model that is called.
-        operation: Its name in the message.
-        scope: The name scope that it runs in.
-        path: The variable that it writes to, if that is the model's.
+        operation: The name of the operation, or of a Python attribute.
+        scope: The name scope of the operation.
+        path: The variable that is written, if it belongs to the model.
     """
     layer = _layer_in(model, scope)
     owner = (
