@@ -1,6 +1,6 @@
-"""One rule per layer kind: from a call to its gradients.
+"""One rule per kind of layer: it returns the gradients for a call.
 
-Importing the wing puts all rules into the table of `registry`.
+Importing this package registers all rules in the table of `registry`.
 """
 
 from keras_dp.gradients.rules import (  # noqa: F401

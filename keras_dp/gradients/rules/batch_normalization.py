@@ -1,8 +1,9 @@
 """Batch normalization by statistics that were released privately.
 
-In training the layer normalizes by its moving statistics, which only change
-when new ones are released, so that examples do not interact. What each example
-would add to the statistics of a batch is kept aside, to be answered by a query.
+In training, the layer normalizes by its moving statistics, so that examples do
+not interact. These change only when new statistics are released. The part of
+each example in the statistics of a batch is collected, and a query releases the
+noised average of these parts.
 """
 
 import contextlib
@@ -25,8 +26,8 @@ from keras_dp.gradients.unsupported.layers import (
 )
 from keras_dp.keras_internals import layers_of
 
-# A round may change a variance by this factor at most, so that noise can
-# neither make it negative nor let it run away.
+# A round moves a variance v towards a value between (v + epsilon) / 4 and
+# 4 (v + epsilon), so that noise can neither make it negative nor far too large.
 _LARGEST_CHANGE = 4.0
 
 
@@ -34,8 +35,8 @@ class ExampleStatistics(NamedTuple):
     """The part of each example in the statistics of a layer.
 
     Let m and v be the moving mean and variance of the layer, and x the values
-    of a channel over the positions of an example. Both attributes are 0 if the
-    example has the mean m and the variance v.
+    of a channel over the positions of an example. Both attributes are 0 if x
+    has the mean m and the variance v + epsilon.
 
     Attributes:
         mean: `mean((x - m) / sqrt(v + epsilon))`, `[batch, channels]`.
@@ -47,7 +48,7 @@ class ExampleStatistics(NamedTuple):
 
 
 def trained_layers(model: keras.Model) -> list[keras.Layer]:
-    """Returns the layers of batch normalization that are trained, once each."""
+    """Returns the trained layers of batch normalization, each once."""
     layers = {
         id(layer): layer
         for layer in layers_of(model)
@@ -61,14 +62,16 @@ def trained_layers(model: keras.Model) -> list[keras.Layer]:
 def refusing_training_mode(layers: list[keras.Layer]) -> Iterator[None]:
     """Raises at the end if layers would have normalized by the batch.
 
-    Whether one does shows in its call: with `training=False` it normalizes by
-    its moving statistics. Here all of them do, so that nothing is kept.
+    The argument `training` of the call decides it. Inside, all these layers
+    normalize by their moving statistics, so that they keep nothing of the
+    batch.
 
     Args:
-        layers: From `trained_normalizations`.
+        layers: From `trained_layers`.
 
     Raises:
-        UnsupportedLayerError: The message has all layers in training mode.
+        UnsupportedLayerError: Layers were called in training mode. The message
+            names all of them, and says what to do.
     """
     refused: list[tuple[keras.Layer, str]] = []
 
@@ -99,15 +102,21 @@ def normalizing_by_released(
     """Makes layers normalize by their moving statistics, and change nothing.
 
     Args:
-        layers: From `trained_normalizations`.
-        collects: Whether to keep what the examples add to the statistics.
-        must_train: Whether to refuse layers called with `training=False`,
-            whose statistics stay as they are in Keras.
+        layers: From `trained_layers`.
+        collects: Whether to collect the parts of the examples in the
+            statistics.
+        must_train: Whether to refuse a layer that is not called in training
+            mode. Keras would not change its statistics.
 
     Yields:
-        A function that returns what the examples added to each layer's
-        statistics, of several calls of a layer the mean; calls that come after
-        it add nothing any more.
+        A function that returns the collected parts for each layer, and ends the
+        collection. For a layer that is called several times, it returns the
+        means over its calls.
+
+    Raises:
+        UnsupportedLayerError: While layers are called, or by the function. A
+            layer is not in training mode, has a mask, normalizes over the batch
+            axis, is called in a loop, or is not called at all.
     """
     seen: dict[int, list[ExampleStatistics]] = {}
     if collects:
@@ -211,12 +220,14 @@ def _mean(
 def update_statistics(
     layers: list[keras.Layer], released: list[ExampleStatistics]
 ) -> None:
-    """Moves each layer's statistics towards those that were released.
+    """Moves the statistics of layers towards those that were released.
+
+    The share of the new statistics is `1 - layer.momentum`.
 
     Args:
-        layers: From `trained_normalizations`.
-        released: For each layer the noised average of what the examples add,
-            without the batch axis.
+        layers: From `trained_layers`.
+        released: For each layer, the noised average over examples of
+            `ExampleStatistics`, shapes `[channels]`.
     """
     for layer, change in zip(layers, released, strict=True):
         mean = layer.moving_mean.value
@@ -235,7 +246,10 @@ def update_statistics(
 
 @registry.register(keras.layers.BatchNormalization)
 def batch_normalization(call: registry.LayerCall) -> registry.Gradients:
-    """Returns the gradients of gamma and beta, by the moving statistics."""
+    """Returns the gradients of gamma and beta.
+
+    gamma multiplies the input, normalized by the moving statistics.
+    """
     layer, (cotangent,) = call.layer, call.cotangents
     cotangent = in_float(cotangent)
     positions = [

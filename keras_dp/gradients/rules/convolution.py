@@ -31,7 +31,7 @@ from keras_dp.gradients.rules.convolution_products import (
     split_products,
 )
 
-# Values in a patch up to which a convolution copies them fastest.
+# A convolution copies patches fastest if they have at most this many values.
 _SMALL_PATCH = 128
 
 
@@ -53,9 +53,9 @@ def conv_transpose(call: registry.LayerCall) -> registry.Gradients:
     """Returns the gradients of the kernel and the bias.
 
     The layer is the transpose of a convolution from its output to its input,
-    with the kernel `[*taps, filters, channels]`. The gradient is that of this
-    convolution's kernel, with the cotangent as images and the input as
-    cotangent.
+    with the kernel `[*taps, filters, channels]`. So the gradient is that of the
+    kernel of this convolution: the cotangent takes the place of the images, and
+    the input that of the cotangent.
     """
     inputs, cotangent = inputs_and_cotangent(call)
     records = _kernel_records(call.layer, cotangent, inputs, groups=1)
@@ -68,10 +68,10 @@ def _kernel_records(
     """Returns the gradients of the kernel of a convolution of the images.
 
     Args:
-        layer: It knows kernel, strides, dilation and padding.
+        layer: The layer, which has kernel, strides, dilation and padding.
         images: `[batch, ..., channels]`.
-        cotangent: Cotangent of the convolution, `[batch, ..., filters]`.
-        groups: How many the channels are split into.
+        cotangent: The cotangent of the convolution, `[batch, ..., filters]`.
+        groups: The number of groups of channels.
     """
     shape = tuple(layer.kernel.shape)
     moves = geometry(
@@ -84,8 +84,8 @@ def _kernel_records(
     batch, *outputs, filters = cotangent.shape
     pixels, depth = math.prod(outputs), math.prod(shape[:-1])
     with tf.control_dependencies([cotangent]):
-        # Otherwise all layers copy their images in the forward pass, and keep
-        # the copies until their cotangents are known.
+        # Without it, all layers would copy their images in the forward pass,
+        # and keep the copies until their cotangents are known.
         images = tf.identity(images)
     splits = groups == 1 and math.prod(shape[:-2]) > 1
     if splits and cost_model.instantiates(
@@ -98,7 +98,7 @@ def _kernel_records(
 
 
 class _PatchRecords(OuterProductRecords):
-    """Outer products of what each pixel saw and its cotangent."""
+    """Outer products of the patch of each output pixel and its cotangent."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class _PatchRecords(OuterProductRecords):
     @override
     def weighted_sum(self, weights: tf.Tensor) -> tf.Tensor:
         layer = self.layer
-        # The filter gradient of TensorFlow on CPU knows none of these.
+        # The filter gradient of TensorFlow on CPU supports none of these.
         special = (
             self.images.shape.rank != 4
             or self.groups > 1
@@ -163,7 +163,7 @@ def _grouped_patches(
     moves: Geometry,
     groups: int,
 ) -> tf.Tensor:
-    """Returns what each pixel saw, `[batch, groups, pixels, taps * ins]`."""
+    """Returns the patches, `[batch, groups, pixels, taps * ins / groups]`."""
     shape = tuple(layer.kernel.shape)
     batch, ins = images.shape[0], images.shape[-1]
     pixels, taps = math.prod(outputs), math.prod(shape[:-2])

@@ -12,7 +12,7 @@ from keras_dp.gradients.records.records import (
 
 
 def has_known_options(layer: keras.Layer) -> bool:
-    """Whether the layer's weights and padding are what its class documents."""
+    """Whether the layer has a plain kernel, and "valid" or "same" padding."""
     return registry.has_plain_kernel(layer) and layer.padding in (
         "valid",
         "same",
@@ -20,10 +20,10 @@ def has_known_options(layer: keras.Layer) -> bool:
 
 
 def channels_last(layer: keras.Layer, tensor: tf.Tensor) -> tf.Tensor:
-    """Returns what a convolution takes or returns as `[batch, ..., channels]`.
+    """Returns an input or output of a layer as `[batch, ..., channels]`.
 
     Args:
-        layer: It knows its `data_format`.
+        layer: The layer, which has a `data_format`.
         tensor: `[batch, ..., channels]` or `[batch, channels, ...]`.
     """
     if layer.data_format == "channels_last":
@@ -34,7 +34,7 @@ def channels_last(layer: keras.Layer, tensor: tf.Tensor) -> tf.Tensor:
 def inputs_and_cotangent(
     call: registry.LayerCall,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns both as `[batch, ..., channels]`, float32 at least."""
+    """Returns both as `[batch, ..., channels]`, float32 or wider."""
     inputs, cotangent = (
         in_float(channels_last(call.layer, tensor))
         for tensor in (call.inputs, *call.cotangents)
@@ -45,7 +45,7 @@ def inputs_and_cotangent(
 def with_bias(
     call: registry.LayerCall, kernels: registry.Gradients
 ) -> registry.Gradients:
-    """Returns the gradients of the kernels and, if there is one, the bias."""
+    """Returns the gradients of the kernels, and of the bias if there is one."""
     layer, (cotangent,) = call.layer, call.cotangents
     if layer.bias is None:
         return kernels
@@ -56,11 +56,11 @@ def with_bias(
 def convolution_bias_records(
     layer: keras.Layer, cotangent: tf.Tensor
 ) -> GradientRecords:
-    """Returns the gradients of the bias along the axis that Keras adds it to.
+    """Returns the gradients of the bias, by the axis along which it is added.
 
     Args:
         layer: A convolution of any kind, with a `bias` and a `data_format`.
-        cotangent: Cotangent of the layer's output, in its own data format.
+        cotangent: The cotangent of the output, in the layer's data format.
     """
     cotangent = in_float(cotangent)
     rank = cotangent.shape.rank
@@ -74,9 +74,9 @@ def convolution_bias_records(
 def _is_added_last(outputs: tf.Tensor) -> bool:
     """Whether Keras adds a bias along the last axis of `channels_first`.
 
-    Keras 3.15 does, by mistake, where the last axis is as long as there are
-    channels (`keras.ops.add` takes any such operand for a bias of
-    `channels_last`). The gradient is that of what it does.
+    Keras 3.15 does so, by mistake, if the last axis is as long as there are
+    channels: `keras.ops.add` takes any such operand for a bias of
+    `channels_last`. The gradient must be that of the sum that Keras computes.
     """
     channels, last = outputs.shape[1], outputs.shape[-1]
     if channels != last or channels == 1:

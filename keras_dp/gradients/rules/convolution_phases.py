@@ -1,8 +1,8 @@
 """The pixels that the taps of a convolution see, sliced without a stride.
 
 Slices with a stride copy number by number. An axis of `n` pixels is therefore
-seen as `[n / stride, stride]`: a tap then has a *phase*, its place within a
-stride, and a *shift*, the strides before it.
+reshaped to `[n / stride, stride]`. A tap then has a *phase*, its place within a
+stride, and a *shift*, the number of strides before it.
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ class Geometry(NamedTuple):
     """How a convolution moves over its images, channels last.
 
     Attributes:
-        kernel: Taps along each spatial axis.
-        strides: Strides of the output, along each axis.
-        dilation: Between taps, along each axis.
-        before: Zeros in front of the images, along each axis.
+        kernel: The number of taps along each spatial axis.
+        strides: The pixels between neighbouring outputs, along each axis.
+        dilation: The pixels between neighbouring taps, along each axis.
+        before: The number of zeros before the images, along each axis.
     """
 
     kernel: tuple[int, ...]
@@ -31,9 +31,9 @@ class Run(NamedTuple):
     """Taps of an axis that lie side by side.
 
     Attributes:
-        shift: Strides before them; `None` takes the whole axis.
-        phase: Phase of the first, below the stride.
-        taps: How many, 1 but on the last axis.
+        shift: The shift of all. `None` stands for all shifts at once.
+        phase: The phase of the first tap, below the stride.
+        taps: The number of taps. It is 1 on all axes but the last.
     """
 
     shift: int | None
@@ -48,10 +48,10 @@ def geometry(
     dilation: Sequence[int],
     padding: str,
 ) -> Geometry:
-    """Returns the geometry of a convolution as TensorFlow pads.
+    """Returns the geometry of a convolution with TensorFlow's padding.
 
     Args:
-        size: Size of the images, along each spatial axis.
+        size: The size of the images, along each spatial axis.
         kernel: As in `Geometry`.
         strides: As in `Geometry`.
         dilation: As in `Geometry`.
@@ -75,12 +75,12 @@ def geometry(
 def phases_of(
     images: tf.Tensor, outputs: Sequence[int], geometry: Geometry
 ) -> tf.Tensor:
-    """Returns what the taps see, with zeros around and without the rest.
+    """Returns the pixels that the taps see, with zeros for the padding.
 
     Args:
         images: `[batch, *size, channels]`.
-        outputs: Pixels of the output along each axis.
-        geometry: Geometry of the convolution.
+        outputs: The number of output pixels along each axis.
+        geometry: The geometry of the convolution.
 
     Returns:
         `[batch, n / stride, stride, ..., n / stride, stride * channels]`.
@@ -103,9 +103,9 @@ def phases_of(
 
 
 def all_runs(geometry: Geometry, first: int) -> list[tuple[Run, ...]]:
-    """Returns all taps of the axes from `first` on, those of the last in runs.
+    """Returns all taps of the axes from `first` on, in the order of the kernel.
 
-    In the order of the kernel.
+    Along the last axis, taps side by side with one shift form a run.
     """
     combinations: list[tuple[Run, ...]] = [()]
     last = len(geometry.kernel) - 1
@@ -121,13 +121,18 @@ def seen(
     outputs: Sequence[int],
     geometry: Geometry,
 ) -> tf.Tensor:
-    """Returns what some taps see, `[batch, *outputs, count * channels]`.
+    """Returns the pixels that a run of taps sees, for each output pixel.
 
     Args:
         phases: From `phases_of`.
-        taps: One of each axis.
-        outputs: Pixels of the output along each axis.
-        geometry: Geometry of the convolution.
+        taps: One run for each axis.
+        outputs: The number of output pixels along each axis.
+        geometry: The geometry of the convolution.
+
+    Returns:
+        `[batch, *outputs, count * channels]`, where `count` is the number of
+        taps along the last axis. An axis whose shift is `None` has all shifts
+        in place of the output pixels.
     """
     batch = phases.shape[0]
     channels = phases.shape[-1] // geometry.strides[-1]
@@ -137,7 +142,7 @@ def seen(
         begin += [run.shift or 0, run.phase]
         size += [pixels, run.taps]
         shape.append(pixels)
-    # The last stride is joined with the channels.
+    # The phases of the last axis are joined with the channels.
     begin[-1] *= channels
     size[-1] *= channels
     return tf.reshape(tf.slice(phases, begin, size), [*shape, size[-1]])

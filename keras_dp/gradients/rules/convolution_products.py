@@ -1,11 +1,12 @@
 """Kernel gradients of convolutions, one per example.
 
-The gradient of a kernel at tap k is the product, over output pixels, of what
-the tap saw and of the cotangent. Copying all that each pixel saw takes longer
-than the products themselves, so the taps are split: those of one row of the
-kernel are copied beside one another on the side of the images, the rows of the
-kernel on the side of the cotangent. A product of both has all taps, each once;
-copies are `columns + rows` instead of `columns * rows` as large.
+The gradient of a kernel at tap k is the sum, over output pixels, of the outer
+products of the pixel that the tap sees and of the cotangent. Copying a patch
+for each output pixel takes longer than the products themselves. So the taps are
+split: the columns of the kernel are copied on the side of the images, and its
+rows on the side of the cotangent. A product of both has each tap once. In place
+of `columns * rows` copies of the images there are `columns` of them, and `rows`
+of the cotangent.
 """
 
 import math
@@ -22,8 +23,8 @@ from keras_dp.gradients.rules.convolution_phases import (
     seen,
 )
 
-# Numbers that lie together, below which slices are slower than a convolution
-# that copies, and how many of them it may copy for each pixel.
+# A convolution copies faster than slices do, if fewer numbers than the first
+# lie side by side, and if it copies at most the second for each pixel.
 _SHORT_RUN = 8
 _SMALL_PATCH = 128
 
@@ -31,12 +32,12 @@ _SMALL_PATCH = 128
 def split_products(
     images: tf.Tensor, cotangent: tf.Tensor, geometry: Geometry
 ) -> list[Block]:
-    """Returns the gradients in blocks that hold each row of taps once.
+    """Returns the gradients in blocks, which have each row of taps once.
 
     Args:
         images: `[batch, *size, channels]`.
         cotangent: `[batch, *outputs, filters]`.
-        geometry: Geometry of the convolution.
+        geometry: The geometry of the convolution.
     """
     count, *inner = cotangent.shape[1:-1]
     phases = phases_of(images, cotangent.shape[1:-1], geometry)
@@ -63,12 +64,15 @@ def split_products(
 def patches(
     images: tf.Tensor, outputs: Sequence[int], geometry: Geometry
 ) -> tf.Tensor:
-    """Returns what each output pixel saw, `[batch, pixels, taps * channels]`.
+    """Returns the patches of the output pixels.
 
     Args:
         images: `[batch, *size, channels]`.
-        outputs: Pixels of the output along each axis.
-        geometry: Geometry of the convolution.
+        outputs: The number of output pixels along each axis.
+        geometry: The geometry of the convolution.
+
+    Returns:
+        `[batch, pixels, taps * channels]`.
     """
     phases = phases_of(images, outputs, geometry)
     columns = [
@@ -83,10 +87,10 @@ def patches(
 def _rows(
     geometry: Geometry,
 ) -> dict[tuple[int, ...], dict[int, tuple[int, ...]]]:
-    """Returns the rows of taps: by their shifts, and then by their phase.
+    """Returns the rows of taps, by the shifts of a phase and then by the phase.
 
-    Rows of a phase meet the same rows of the images, shifted; phases with the
-    same shifts make one product.
+    The rows of one phase see the same rows of the images, shifted. Phases with
+    the same shifts share one product.
     """
     stride, gap = geometry.strides[0], geometry.dilation[0]
     places = [divmod(gap * row, stride) for row in range(geometry.kernel[0])]
@@ -104,9 +108,16 @@ def _columns(
     outputs: Sequence[int],
     geometry: Geometry,
 ) -> tf.Tensor:
-    """Returns the rows of some phases, all other axes gathered by tap.
+    """Returns all image rows of some phases, with the taps of the other axes.
 
-    Shape `[batch, rows, *outputs[1:], residues * columns * channels]`.
+    Args:
+        phases: From `phases_of`.
+        residues: The phases of the first axis.
+        outputs: The number of output pixels along each axis.
+        geometry: The geometry of the convolution.
+
+    Returns:
+        `[batch, rows, *outputs[1:], residues * columns * channels]`.
     """
     channels = phases.shape[-1] // geometry.strides[-1]
     width = len(residues) * math.prod(geometry.kernel[1:]) * channels
@@ -131,7 +142,7 @@ def _columns(
 def _convolved_columns(
     phases: tf.Tensor, width: int, channels: int, geometry: Geometry
 ) -> tf.Tensor:
-    """Returns the same for an image of all phases, copied by a convolution."""
+    """Returns the same for all phases of an image, copied by a convolution."""
     batch, rows, _, columns, _ = phases.shape
     down, right = geometry.strides
     return tf.nn.conv2d(

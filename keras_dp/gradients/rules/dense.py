@@ -37,8 +37,9 @@ def bias_records(cotangent: tf.Tensor, bias: keras.Variable) -> GradientRecords:
     """Returns the gradients of a bias that is broadcast over the output.
 
     Args:
-        cotangent: `[batch, ...]`.
-        bias: Its shape broadcasts against the last axes of the output.
+        cotangent: The cotangent of the output, `[batch, ...]`.
+        bias: The bias. Its shape broadcasts against the last axes of the
+            output.
     """
     cotangent = in_float(cotangent)
     rank = cotangent.shape.rank

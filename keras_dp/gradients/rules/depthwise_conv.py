@@ -19,7 +19,7 @@ from keras_dp.gradients.rules.convolution_phases import (
     seen,
 )
 
-# TensorFlow's filter gradient on CPU is fastest for about so many channels.
+# TensorFlow's filter gradient on CPU is fastest for about this many channels.
 _FOLDED_CHANNELS = 1024
 
 
@@ -48,12 +48,13 @@ def depthwise_records(
     """Returns the gradients of the kernel of a depthwise convolution.
 
     Args:
-        layer: It knows strides, dilation and padding.
-        kernel: `[*taps, channels, multiplier]`, one or two spatial axes.
-        inputs: `[batch, ..., channels]`, float32 at least.
-        cotangent: `[batch, ..., channels * multiplier]`, of that dtype.
+        layer: The layer, which has strides, dilation and padding.
+        kernel: The kernel, `[*taps, channels, multiplier]`, with one or two
+            spatial axes.
+        inputs: `[batch, ..., channels]`, float32 or wider.
+        cotangent: `[batch, ..., channels * multiplier]`, of the same dtype.
         static_shapes: False on CPU outside XLA, where TensorFlow's own filter
-            gradient is fast.
+            gradient is fast and is used if it supports the options.
     """
     knows = len(layer.strides) == 2 and set(layer.dilation_rate) == {1}
     if not static_shapes and knows and len(set(layer.strides)) == 1:
@@ -71,7 +72,7 @@ def _folded(
     images: tf.Tensor,
     cotangent: tf.Tensor,
 ) -> tf.Tensor:
-    """Returns the gradients of some examples at a time, as channels of one."""
+    """Returns the gradients, from several examples as channels of one image."""
     *taps, channels, multiplier = kernel.shape
     batch = images.shape[0]
     most = max(1, _FOLDED_CHANNELS // (channels * multiplier))
@@ -105,7 +106,7 @@ def _by_tap(
     inputs: tf.Tensor,
     cotangent: tf.Tensor,
 ) -> tf.Tensor:
-    """Returns the gradients as sums, over pixels, of products for each tap."""
+    """Returns the gradient of each tap as a sum of products over pixels."""
     *sizes, _, multiplier = kernel.shape
     batch, *outputs, channels = cotangent.shape
     pixels = math.prod(outputs)
@@ -126,6 +127,6 @@ def _by_tap(
         images = seen(phases, taps, outputs, moves)
         images = tf.reshape(images, [batch, pixels, -1, channels])
         products = tf.reshape(images * cotangent, [batch, pixels, -1])
-        # Faster than `reduce_sum` over a middle axis.
+        # This is faster than `reduce_sum` over a middle axis.
         sums.append(tf.matmul(ones, products))
     return tf.concat(sums, axis=-1)

@@ -1,4 +1,4 @@
-"""The rule of `EinsumDense`, and so of the attention layers."""
+"""The rule of `EinsumDense`, of which the attention layers consist."""
 
 import itertools
 import math
@@ -17,11 +17,11 @@ _SPARE_AXES = "ZYXWVUTSRQPONMLKJIHGFEDCBA"
 
 
 def _specs(layer: keras.Layer, rank: int | None) -> tuple[str, str, str]:
-    """Returns the letters of input, kernel and output, `...` spelled out.
+    """Returns the letters of input, kernel and output, with letters for `...`.
 
     Args:
         layer: The layer.
-        rank: Rank of its input, or `None` for any that has two elided axes.
+        rank: The rank of the input. `None` takes `...` as two axes.
     """
     operands, outputs = layer.equation.replace(" ", "").split("->")
     inputs, kernel = operands.split(",")
@@ -33,7 +33,12 @@ def _specs(layer: keras.Layer, rank: int | None) -> tuple[str, str, str]:
 
 
 def is_contraction(layer: keras.Layer) -> bool:
-    """Whether each axis has one of the four roles that the rule knows."""
+    """Whether the rule supports the equation of a layer.
+
+    No axis may stand twice in one operand. The first axis of input and output
+    is the batch, which the kernel does not have. Each axis of the kernel is an
+    axis of the input or of the output.
+    """
     inputs, kernel, outputs = _specs(layer, rank=None)
     return (
         registry.has_plain_kernel(layer)
@@ -48,9 +53,10 @@ def is_contraction(layer: keras.Layer) -> bool:
 def einsum_dense(call: registry.LayerCall) -> registry.Gradients:
     """Returns the gradients of the kernel and the bias.
 
-    An axis of the kernel is also one of the input (contracted), of the output
-    (created), or of both (one small kernel per position). The others, the
-    batch apart, are positions that share the kernel.
+    An axis of the kernel is also an axis of the input (contracted), of the
+    output (created), or of both (one small kernel per position). Other axes
+    after the batch are positions that share the kernel. If the output does not
+    have one, the input is summed over it.
     """
     layer, (cotangent,) = call.layer, call.cotangents
     inputs = call.inputs
@@ -85,8 +91,9 @@ def _grouped(
 
     Args:
         tensor: The input or the cotangent.
-        axes: Its axes, the batch first. Those of no group are summed.
-        groups: Axes of each group, in order.
+        axes: The letters of its axes, the batch first. An axis that is in no
+            group is summed.
+        groups: The axes of each group, in order.
     """
     order = "".join([axes[0], *itertools.chain(*groups)])
     sizes = dict(zip(axes, tensor.shape, strict=True))

@@ -18,7 +18,8 @@ def row_records(call: registry.LayerCall) -> RowRecords:
     layer, (cotangent,) = call.layer, call.cotangents
     rows, width = layer.embeddings.shape
     ids = tf.cast(call.inputs, tf.int32)
-    ids = tf.where(ids < 0, ids + rows, ids)  # As `keras.ops.take` counts.
+    # `keras.ops.take` counts negative indices from the end.
+    ids = tf.where(ids < 0, ids + rows, ids)
     batch = cotangent.shape[0]
     return RowRecords(
         tf.reshape(ids, [batch, -1]),

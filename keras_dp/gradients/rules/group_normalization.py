@@ -15,12 +15,15 @@ from keras_dp.gradients.rules.layer_normalization import check_axes
 def group_normalization(call: registry.LayerCall) -> registry.Gradients:
     """Returns the gradients of gamma and beta.
 
-    gamma multiplies the normalized input. Of an example's gradient, `scale *
-    sum(g * (x - mean))` over positions, the layer's own backward pass has
-    `mean`, `scale` and `x - mean` already, and also `sum(g)`. They are written
-    as it writes them, so that TensorFlow, which joins equal operations of a
-    graph, computes them once. `sum(g * x) - mean * sum(g)` would cost nothing
-    more, but is ten times less accurate where the mean is large.
+    gamma multiplies the normalized input. Its gradient for an example is
+    `scale * sum(g * (x - mean))` over positions, and that of beta is `sum(g)`.
+    The layer's own forward and backward pass compute `mean`, `scale` and `x -
+    mean`, too. They are computed here by the same operations, so that
+    TensorFlow joins these in a graph. The formula `sum(g * x) - mean * sum(g)`
+    would cost no more, but is less accurate where the mean is large.
+
+    Raises:
+        UnsupportedLayerError: The layer normalizes over the batch axis.
     """
     layer, (cotangent,) = call.layer, call.cotangents
     inputs = call.inputs

@@ -18,6 +18,9 @@ def layer_normalization(call: registry.LayerCall) -> registry.Gradients:
     """Returns the gradients of gamma and beta.
 
     gamma multiplies the normalized input, which is computed again.
+
+    Raises:
+        UnsupportedLayerError: The layer normalizes over the batch axis.
     """
     layer, (cotangent,) = call.layer, call.cotangents
     inputs, cotangent = in_float(call.inputs), in_float(cotangent)
@@ -29,7 +32,7 @@ def layer_normalization(call: registry.LayerCall) -> registry.Gradients:
     if layer.gamma is not None:
         mean, variance = tf.nn.moments(inputs, axes, keepdims=True)
         scale = tf.math.rsqrt(variance + layer.epsilon)
-        # The deprecated `rms_scaling` divides only.
+        # With the deprecated `rms_scaling`, Keras does not subtract the mean.
         centred = inputs if layer.rms_scaling else inputs - mean
         gammas = _scaled_sums(centred * cotangent, scale, others)
         gammas = tf.reshape(gammas, [batch, *layer.gamma.shape])
@@ -44,18 +47,23 @@ def layer_normalization(call: registry.LayerCall) -> registry.Gradients:
 def check_axes(
     layer: keras.Layer, axes: int | Sequence[int], rank: int
 ) -> list[int]:
-    """Returns the axes a layer normalizes over, each at least 1.
+    """Returns the axes over which a layer normalizes, each at least 1.
+
+    Args:
+        layer: The layer, for the message.
+        axes: The axes, which may be negative.
+        rank: The rank of the input.
 
     Raises:
-        UnsupportedLayerError: The axis of the batch is among them.
+        UnsupportedLayerError: The batch axis is among them.
     """
     given = [axes] if isinstance(axes, int) else axes
     found = [axis % rank for axis in given]
     if 0 in found:
         raise UnsupportedLayerError(
-            f"Layer {layer.path!r} normalizes over the batch axis, so that "
-            "examples interact. Normalize over the other axes. "
-            f"Received: axis={axes!r}."
+            f"Layer {layer.path!r} must not normalize over the batch axis, "
+            f"because examples would interact. Received: axis={axes!r}. "
+            "Normalize over the other axes."
         )
     return found
 
@@ -66,9 +74,10 @@ def _scaled_sums(
     """Returns `sum(products * scale)` over the axes `others`.
 
     Args:
-        products: `[batch, ...]`.
-        scale: The same, with all but the axes `others` of length 1.
-        others: Axes after the first.
+        products: Shape `[batch, ...]`.
+        scale: Shape `[batch, ...]`. All axes after the batch have length 1,
+            except the axes `others`.
+        others: The axes of the sum, without the batch.
     """
     if others != list(range(1, len(others) + 1)):
         return tf.reduce_sum(products * scale, axis=others)

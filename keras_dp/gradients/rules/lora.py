@@ -1,12 +1,13 @@
 """The rules of layers with low-rank adaptation, and of quantized layers.
 
-Such a layer multiplies by `K + s A B`, of which only `A` and `B` are trained.
-`A` is the kernel of the same layer with as many outputs as the rank, `B` that
-of a dense layer on its outputs: their gradients are those of the rules of these
-layers, with the cotangent `s g B^T` for `A` and the inputs `s x A` for `B`. The
-gradient of `K` is never formed.
+A layer with low-rank adaptation multiplies by `K + s A B`, of which only `A`
+and `B` are trained. Let `x` be its inputs and `g` the cotangent of its outputs.
+The gradient of `A` is that of the same layer with the kernel `A`, for the
+inputs `x` and the cotangent `s g B^T`. The gradient of `B` is that of a dense
+layer with the kernel `B`, for the inputs `s x A` and the cotangent `g`. The
+rules of these layers compute both. The gradient of `K` is never formed.
 
-Source: the layers are those of Hu et al. (2021), arXiv:2106.09685v2.
+Source: Hu et al. (2021), arXiv:2106.09685v2, for the layers.
 """
 
 import string
@@ -24,12 +25,12 @@ from keras_dp.gradients.rules.dense import bias_records, dense
 from keras_dp.gradients.rules.einsum_dense import einsum_dense, is_contraction
 from keras_dp.gradients.rules.embedding import embedding
 
-# With others the kernel is trained, or written to, or both.
+# In other modes of quantization the kernel is trained, or written to.
 _FROZEN_KERNELS = (None, "int8", "int4")
 
 
 class _Instead:
-    """A layer as a rule sees it, with some of its attributes exchanged."""
+    """A stand-in for a layer, with other values of some attributes."""
 
     def __init__(self, layer: keras.Layer, **attributes: Any) -> None:
         self._layer = layer
@@ -40,7 +41,7 @@ class _Instead:
 
 
 def _adapted(layer: keras.Layer) -> bool:
-    """Whether A, B and the bias are all that is trained."""
+    """Whether only A, B and the bias are trained."""
     return (
         layer.lora_enabled
         and getattr(layer, "quantization_mode", None) in _FROZEN_KERNELS
@@ -49,13 +50,13 @@ def _adapted(layer: keras.Layer) -> bool:
 
 
 def _trains_only(layer: keras.Layer, *variables: keras.Variable | None) -> bool:
-    """Whether nothing else is trained, in the layer and inside of it."""
+    """Whether no other variable is trained, in the layer and inside it."""
     allowed = {id(variable) for variable in variables}
     return all(id(each) in allowed for each in trained_variables(layer))
 
 
 def _quantized(layer: keras.Layer) -> bool:
-    """Whether the bias is all that is trained."""
+    """Whether a quantized layer without LoRA trains only its bias."""
     return (
         not layer.lora_enabled
         and layer.quantization_mode in ("int8", "int4")
@@ -112,8 +113,8 @@ def _to_second(
 
     Args:
         layer: The layer.
-        inputs: Factors of B, times its scale, `[..., rank]`.
-        cotangent: Cotangent of the product with B, `[..., out]`.
+        inputs: The inputs of B, `s x A`, of shape `[..., rank]`.
+        cotangent: The cotangent of the product with B, `[..., out]`.
     """
     if isinstance(layer, keras.layers.Embedding):
         second, bias = layer.lora_embeddings_b, None
@@ -205,7 +206,7 @@ def _stand_ins(layer: keras.Layer) -> tuple[_Instead, _Instead]:
 
 
 def _adapts_an_output(layer: keras.Layer) -> bool:
-    """Whether the kernel's last axis, which B replaces, is a new one."""
+    """Whether B makes an axis of the output that the input does not have."""
     inputs, kernel = layer.equation.replace(" ", "").split("->")[0].split(",")
     return (
         _adapted(layer)
@@ -235,6 +236,6 @@ def einsum_dense_lora(call: registry.LayerCall) -> registry.Gradients:
 @registry.register(keras.layers.Dense, _quantized)
 @registry.register(keras.layers.EinsumDense, _quantized)
 def bias_of_quantized(call: registry.LayerCall) -> registry.Gradients:
-    """Returns the gradients of the bias."""
+    """Returns the gradients of the bias of a quantized layer."""
     layer, (cotangent,) = call.layer, call.cotangents
     return [(layer.bias, bias_records(cotangent, layer.bias))]

@@ -10,7 +10,7 @@ from keras_dp.gradients.rules.dense import bias_records
 
 @registry.register(keras.layers.PReLU)
 def prelu(call: registry.LayerCall) -> registry.Gradients:
-    """Returns the gradient of alpha, which multiplies what is negative."""
+    """Returns the gradients of alpha, which multiplies negative inputs."""
     layer, (cotangent,) = call.layer, call.cotangents
     negative = tf.minimum(in_float(call.inputs), 0)
     products = in_float(cotangent) * negative

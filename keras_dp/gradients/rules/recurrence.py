@@ -1,8 +1,8 @@
 """Recurrent layers as two plain loops, one forward and one backward.
 
-The loops leave what per-example gradients need: the states before each step,
-and the cotangents of the pre-activations at each step. They compile with XLA,
-which knows no gradient of a gradient tape through `tf.while_loop`.
+The loops return the tensors that per-example gradients need: the states before
+each step, and the cotangents of the pre-activations at each step. XLA compiles
+both.
 """
 
 from collections.abc import Callable
@@ -16,14 +16,17 @@ Activation = Callable[[tf.Tensor], tf.Tensor]
 
 
 class Cell(NamedTuple):
-    """How states follow from pre-activations, one step.
+    """The functions of one step.
+
+    A pre-activation is the sum of a part from the input and a part from the
+    states. Each part is `[batch, gates]`.
 
     Attributes:
-        mix: Maps what comes from the input `[batch, gates]`, what comes from
-            the states `[batch, gates]`, and the states before to those after.
-        resets: Maps the first two and the output before to what the last
-            third of the recurrent kernel multiplies, if that is not the
-            output before.
+        mix: Maps both parts, and the states before the step, to the states
+            after it.
+        resets: Maps both parts, and the output before the step, to the factor
+            of the last third of the recurrent kernel. `None` if this factor is
+            the output before the step.
     """
 
     mix: Callable[[tf.Tensor, tf.Tensor, Tensors], Tensors]
@@ -31,7 +34,7 @@ class Cell(NamedTuple):
 
 
 def lstm_cell(activation: Activation, gate: Activation) -> Cell:
-    """Returns the cell of Keras's `LSTM`: states output and carry."""
+    """Returns the cell of Keras's `LSTM`. Its states are output and carry."""
 
     def mix(inputs: tf.Tensor, inner: tf.Tensor, states: Tensors) -> Tensors:
         into, forget, new, out = tf.split(inputs + inner, 4, axis=-1)
@@ -45,8 +48,8 @@ def gru_cell(activation: Activation, gate: Activation, after: bool) -> Cell:
     """Returns the cell of Keras's `GRU`.
 
     Args:
-        activation: Activation of the candidate.
-        gate: Activation of the gates.
+        activation: The activation of the candidate.
+        gate: The activation of the gates.
         after: Whether the reset gate is applied after the recurrent kernel.
     """
 
@@ -78,12 +81,13 @@ def simple_cell(activation: Activation) -> Cell:
 
 
 class Run(NamedTuple):
-    """A recurrence over all steps; leading axes `[steps, batch]`.
+    """The result of a recurrence over all steps.
 
     Attributes:
-        outputs: The first state after each step.
-        last: All states after the last step.
-        inner: Part of each pre-activation that came from the states.
+        outputs: The first state after each step, `[steps, batch, units]`.
+        last: All states after the last step, each `[batch, units]`.
+        inner: The part of each pre-activation from the states,
+            `[steps, batch, gates]`.
     """
 
     outputs: tf.Tensor
@@ -105,14 +109,14 @@ def run(
     """Runs a recurrence, so that a tape sees it as one operation.
 
     Args:
-        cell: How one step mixes.
-        inputs: Part of the pre-activations that comes from the inputs,
+        cell: The functions of one step.
+        inputs: The part of the pre-activations from the inputs,
             `[steps, batch, gates]`.
-        probe: Zeros like `inputs`, whose cotangent is that of `Run.inner`.
+        probe: Zeros like `inputs`. Its cotangent is that of `Run.inner`.
         kernel: The recurrent kernel, `[units, gates]`.
-        bias: Added to what comes from the states, `[gates]`.
-        states: Before the first step, each `[batch, units]`.
-        mask: Where it is false, `[steps, batch, 1]`, states stay.
+        bias: The bias of the part from the states, `[gates]`.
+        states: The states before the first step, each `[batch, units]`.
+        mask: Booleans `[steps, batch, 1]`. Where one is false, states stay.
         unroll: Whether the loops are unrolled.
     """
     if bias is None:
@@ -143,7 +147,7 @@ def run(
 
 
 class _Loops(NamedTuple):
-    """The two loops; sequences are `[steps, batch, ...]`."""
+    """The two loops. Sequences are `[steps, batch, ...]`."""
 
     cell: Cell
     kernel: tf.Tensor
@@ -154,7 +158,7 @@ class _Loops(NamedTuple):
     def forward(
         self, inputs: tf.Tensor, states: Tensors
     ) -> tuple[Tensors, tf.Tensor, Tensors]:
-        """Returns states before each step, `inner`, and the last states."""
+        """Returns the states before each step, `inner`, and the last states."""
         masks = [] if self.mask is None else [self.mask]
 
         def step(states: Tensors, rows: Tensors) -> tuple[Tensors, Tensors]:
@@ -178,7 +182,7 @@ class _Loops(NamedTuple):
         from_outputs: tf.Tensor,
         from_last: Tensors,
     ) -> Tensors:
-        """Returns those of inputs, probe, kernel, bias and first states."""
+        """Returns the cotangents of the arguments of `recurrence`, in order."""
         into_inputs, into_inner, into_states = self.backward(
             inputs, inner, befores, from_outputs, from_last
         )
@@ -233,7 +237,7 @@ class _Loops(NamedTuple):
         outputs: tf.Tensor,
         into_inner: tf.Tensor,
     ) -> tf.Tensor:
-        """Returns the gradient summed over the batch, as tapes expect it."""
+        """Returns the gradient of the kernel, summed over the batch."""
         products = tf.einsum("tbp,tbq->pq", outputs, into_inner)
         if self.cell.resets is None:
             return products

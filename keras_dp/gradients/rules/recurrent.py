@@ -1,9 +1,10 @@
 """The rules of `LSTM`, `GRU` and `SimpleRNN`, and of `RNN` with their cells.
 
-The kernels are shared by all time steps, so that their gradients are sums over
-time of outer products: input and cotangent of the gates, output before the
-step and cotangent of the gates. Both come out of the one backward pass, for the
-recurrence is computed by the loops of `recurrence.py` under the hook.
+All time steps share the kernels, so that the gradients are sums over time of
+outer products. For the kernel, the factors are the input of a step and the
+cotangent of its gates. For the recurrent kernel, they are the output before the
+step and that cotangent. One backward pass gives the cotangents, because the
+loops of `recurrence.py` compute the recurrence while the layer is hooked.
 """
 
 from typing import Any, NamedTuple
@@ -31,12 +32,12 @@ _CELLS = (
 
 
 class _Kept(NamedTuple):
-    """Values that the rule needs; sequences are `[batch, steps, ...]`.
+    """The left factors of the gradients, each `[batch, steps, width]`.
 
     Attributes:
-        inputs: Factors of the kernel, in the order of the steps.
-        outputs: Factors of the recurrent kernel.
-        resets: Factors of its last third, where they are others.
+        inputs: The factors of the kernel, in the order of the steps.
+        outputs: The factors of the recurrent kernel.
+        resets: The factors of its last third, if they differ from `outputs`.
     """
 
     inputs: tf.Tensor
@@ -45,7 +46,7 @@ class _Kept(NamedTuple):
 
 
 def _is_plain(layer: keras.Layer) -> bool:
-    """Whether the recurrence is the one of `recurrence.py`."""
+    """Whether `recurrence.py` computes the same as the layer."""
     cell = layer.cell
     return (
         type(cell) in _CELLS
@@ -55,7 +56,7 @@ def _is_plain(layer: keras.Layer) -> bool:
         and not layer.stateful
         and not cell.recurrent_dropout
         and not (cell.dropout and getattr(cell, "implementation", 2) == 1)
-        # Keras 3.15 then zeroes outputs by the mask before it was reversed.
+        # With these, Keras 3.15 zeroes outputs by a mask that is not reversed.
         and not (
             layer.unroll and layer.go_backwards and layer.zero_output_for_mask
         )
@@ -102,7 +103,7 @@ def _observe(
 def _inputs(
     layer: keras.Layer, sequences: tf.Tensor, training: bool | None
 ) -> tf.Tensor:
-    """Returns the inputs in the order of the steps, after the dropout."""
+    """Returns the inputs after dropout, in the order of the steps."""
     if None in sequences.shape:
         raise UnsupportedLayerError(
             f"Layer {layer.path!r} must be called on sequences of a static "
@@ -117,7 +118,7 @@ def _inputs(
 def _times_kernel(
     inputs: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor | None
 ) -> tf.Tensor:
-    """Returns what the gates get from the inputs, `[steps, batch, gates]`."""
+    """Returns the gates' part from the inputs, `[steps, batch, gates]`."""
     batch, steps, width = inputs.shape
     rows = tf.reshape(_swapped(inputs), [steps * batch, width])
     products = tf.matmul(rows, kernel)
@@ -154,7 +155,7 @@ def _weights(
 def _dropped_out(
     cell: keras.Layer, inputs: tf.Tensor, training: bool | None
 ) -> tf.Tensor:
-    """Applies the layer's own dropout: one mask for all steps."""
+    """Applies the layer's own dropout, with one mask for all steps."""
     if not training or not 0 < cell.dropout < 1:
         return inputs
     mask = cell.get_dropout_mask(inputs[:, 0, :])
@@ -184,18 +185,18 @@ def _initial_states(
 def _outputs(
     layer: keras.Layer, states: tf.Tensor, mask: tf.Tensor | None
 ) -> tf.Tensor:
-    """Returns what the layer does, from the first state after each step."""
+    """Returns the outputs of the layer from the first state after each step."""
     if mask is not None:
         shown = mask
         if not layer.zero_output_for_mask:
-            # The initial state is not shown, but zeros, up to the first step.
+            # Outputs are 0 before the first step that the mask keeps.
             shown = tf.cumsum(tf.cast(mask, tf.int32), axis=0) > 0
         states = tf.where(shown, states, tf.zeros_like(states))
     return _swapped(states) if layer.return_sequences else states[-1]
 
 
 def _swapped(sequence: tf.Tensor) -> tf.Tensor:
-    """Exchanges the axes of batch and time."""
+    """Returns a sequence with the axes of batch and time exchanged."""
     return tf.transpose(sequence, [1, 0, 2])
 
 
@@ -204,7 +205,7 @@ def _swapped(sequence: tf.Tensor) -> tf.Tensor:
 @registry.register(keras.layers.GRU, _is_plain, observe=_observe)
 @registry.register(keras.layers.SimpleRNN, _is_plain, observe=_observe)
 def recurrent(call: registry.LayerCall) -> registry.Gradients:
-    """Returns the gradients of kernel, recurrent kernel and bias."""
+    """Returns the gradients of both kernels and the bias of the cell."""
     cell, kept = call.layer.cell, call.kept
     into_inputs, into_inner = (_swapped(each) for each in call.cotangents)
     pairs: registry.Gradients = [
@@ -232,7 +233,12 @@ def _recurrent_products(
 def _products(
     lefts: list[tf.Tensor], rights: list[tf.Tensor]
 ) -> OuterProductRecords:
-    """Returns the records of a kernel made of blocks of columns."""
+    """Returns the gradients of a kernel that consists of blocks of columns.
+
+    Args:
+        lefts: The left factor of each block, `[batch, steps, rows of kernel]`.
+        rights: The right factor of each block, `[batch, steps, columns]`.
+    """
     rows, left, right = len(lefts), lefts[0].shape[-1], rights[0].shape[-1]
     return OuterProductRecords(
         tf.stack(lefts, axis=1),

@@ -1,4 +1,4 @@
-"""The rule of `ReversibleEmbedding`, whose table may project outputs, too."""
+"""The rule of `ReversibleEmbedding`, whose table also projects outputs."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def _observed(
 
 
 def is_reversed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call projects by the table, and looks nothing up."""
+    """Whether a call projects by the table instead of looking rows up."""
     return bool(args[1] if len(args) > 1 else kwargs.get("reverse", False))
 
 
@@ -47,14 +47,19 @@ def is_reversed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     observe=_observed,
 )
 def reversible_embedding(call: registry.LayerCall) -> registry.Gradients:
-    """Returns the gradients of the table `[rows, width]`, for either use."""
+    """Returns the gradients of the table of a call.
+
+    It is `embeddings`, `[rows, width]`. If a call projects and the weights are
+    not tied, it is `reverse_embeddings`, `[width, rows]`.
+    """
     layer, (cotangent,) = call.layer, call.cotangents
     if not is_reversed(call.args, call.kwargs):
         return [(layer.embeddings, TiedTableRecords(row_records(call), None))]
     rows, width = layer.embeddings.shape
     batch = cotangent.shape[0]
     outs = tf.reshape(cotangent, [batch, 1, -1, rows])
-    inputs = tf.cast(call.inputs, cotangent.dtype)  # As `reverse_dtype` asks.
+    # The layer computes in `reverse_dtype`.
+    inputs = tf.cast(call.inputs, cotangent.dtype)
     ins = tf.reshape(inputs, [batch, 1, -1, width])
     if layer.tie_weights:
         shape = (rows, width)

@@ -11,11 +11,14 @@ from keras_dp.gradients.rules.layer_normalization import check_axes
 
 @registry.register(keras.layers.RMSNormalization)
 def rms_normalization(call: registry.LayerCall) -> registry.Gradients:
-    """Returns the gradient of the scale.
+    """Returns the gradients of the scale.
 
-    It multiplies the normalized input, which is computed again. Keras
-    broadcasts it against the last axes of the input, whatever the axes of
-    normalization are.
+    The scale multiplies the normalized input, which is computed again. Keras
+    broadcasts the scale against the last axes of the input, whatever the axes
+    of normalization are.
+
+    Raises:
+        UnsupportedLayerError: The layer normalizes over the batch axis.
     """
     layer, (cotangent,) = call.layer, call.cotangents
     inputs = in_float(call.args[0] if call.args else call.kwargs["x"])

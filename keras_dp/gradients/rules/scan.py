@@ -1,4 +1,4 @@
-"""A loop over steps that carries tensors along, in TensorFlow and XLA."""
+"""A loop over steps that carries tensors along, which XLA can compile."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,20 +17,20 @@ def scan(
     *,
     reverse: bool,
 ) -> tuple[Tensors, Tensors]:
-    """Maps `step` over the leading axis, carrying its first results along.
+    """Maps `step` over the leading axis, and carries its first results along.
 
     Args:
-        step: Maps what is carried and one row of each sequence to what is
-            carried next and one row of each result.
-        carried: Before the first step.
-        sequences: Each `[steps, ...]`.
-        like: Tensors like the rows of the results.
+        step: Maps the carried tensors, and one row of each sequence, to the
+            next carried tensors and one row of each result.
+        carried: The carried tensors before the first step.
+        sequences: Tensors `[steps, ...]`. There is at least one.
+        like: Tensors with the shapes and dtypes of one row of each result.
         unroll: Whether to unroll the loop.
-        reverse: Whether to begin at the end.
+        reverse: Whether to begin with the last row.
 
     Returns:
-        The values carried out of the last step, and the results stacked, in the
-        order of the sequences.
+        The carried tensors after the last step, and the results `[steps, ...]`
+        in the order of the sequences.
     """
     steps = sequences[0].shape[0]
     if unroll:

@@ -21,12 +21,12 @@ from keras_dp.gradients.rules.depthwise_conv import depthwise_records
 def separable_conv(call: registry.LayerCall) -> registry.Gradients:
     """Returns the gradients of both kernels and the bias.
 
-    The tensor between the two convolutions is computed again; its cotangent
-    follows from that of the output, for the second one is a product of
-    matrices at every position.
+    The tensor between the two convolutions is computed again. The second
+    convolution is a product of matrices at every position, so that the
+    cotangent of this tensor is that of the output times the transposed kernel.
     """
     layer, kernel = call.layer, call.layer.pointwise_kernel
-    # Computed in float16 the gradient of the first kernel came out wrong.
+    # In float16, the gradient of the first kernel would be wrong.
     inputs, cotangent = inputs_and_cotangent(call)
     between = keras.ops.depthwise_conv(
         inputs,

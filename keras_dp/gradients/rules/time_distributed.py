@@ -1,7 +1,7 @@
-"""The rule of `TimeDistributed`, by the rule of the layer inside.
+"""The rule of `TimeDistributed`, which uses the rule of the layer inside.
 
-The layer inside is called once, with every step an example of its own; the
-gradients of an example's steps are then added up.
+The layer inside is called once, with every step as an example of its own. Then
+the gradients of the steps of an example are added up.
 """
 
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ def _has_rule_inside(layer: keras.Layer) -> bool:
     inner = layer.layer
     return (
         registry.rule_for(inner) is not None
-        # It is called by name, whatever its quantization says.
+        # `_observe` uses the layer's `call`. A quantized layer has another.
         and getattr(inner, "quantization_mode", None) is None
         and not isinstance(inner, keras.layers.BatchNormalization)
     )
@@ -66,7 +66,7 @@ def _observe(
 
 
 def _options(inner: keras.Layer, given: dict[str, Any]) -> dict[str, Any]:
-    """Returns those arguments that the layer inside takes, too."""
+    """Returns the arguments that the layer inside takes, too."""
     options: dict[str, Any] = {}
     if takes_mask(inner) and given.get("mask") is not None:
         options["mask"] = _merged(given["mask"])
