@@ -51,8 +51,9 @@ def replace_batch_normalization(
             treated alike.
         by: "group": groups of channels are normalized over all positions.
             "layer": the channels at each position are.
-        group_channels: The least number of channels in a group, >= 1. The
-            number of groups is the largest that divides the channels.
+        group_channels: The least number of channels in a group, >= 1. A layer
+            with fewer channels has one group. The number of groups is the
+            largest that divides the channels.
 
     Returns:
         A new model, not compiled.

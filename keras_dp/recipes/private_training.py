@@ -64,8 +64,9 @@ def make_private(
 
     Guarantee: after `fit()` all rounds of the ledger together are
     `(target_epsilon, delta)`-private, by a certified bound. Neighbours differ
-    in one record that is added or removed, or that is replaced where the
-    samples support no stronger relation. `fit` ends before a round would
+    in one unit, with all of its kept records, that is added or removed. If the
+    samples support no stronger relation, the unit is replaced or zeroed out
+    instead. `fit` ends before a round would
     exceed the target. The numbers of records become public, kept and left out,
     and so does the number of units.
 
@@ -96,7 +97,7 @@ def make_private(
         validation_split: Share of the records, the last ones, that are held
             back before anything is sampled, in [0, 1). `fit` evaluates them
             after each epoch. That is not private, as for all
-            `validation_data`. The N of `delta` counts the remaining records.
+            `validation_data`. The N of `delta` counts the remaining units.
         l2_norm_clip: Bound on the norm of an example's gradient, > 0.
         optimizer: Name, or Keras optimizer; by default that of the compiled
             model, else "adam". Its learning rate is kept.
@@ -109,14 +110,15 @@ def make_private(
             its own noise. Without it such layers are refused;
             `replace_batch_normalization` does without them.
         unit: The person or thing that one record stands for, such as
-            "patient"; recorded in a new ledger. By default "example".
+            "patient". A new ledger records it. By default it is what is drawn:
+            "example", "user" or "microbatch", or "unit" with `unit_ids`.
         unit_ids: Array `[N]` with the unit of each record, such as patient
             numbers. At most `rows_per_unit` records of each unit are kept,
             chosen at random.
         rows_per_unit: How many records one unit has at most. Target and reports
-            are then for all of them together. By default the ledger's own
-            value, which is 1 in a new ledger.
-        dataset: Id of the data set; by default the name of a new file.
+            are then for all of them together. By default the value of an open
+            ledger, else 1. With `unit_ids` and a path it must be given.
+        dataset: Id of the data set. By default the name of a new file.
         run: As in `PrivateModel.fit`, which takes it from here. If the ledger
             has accounts, the noise is large enough for the account that pays
             to have room for all rounds.
@@ -270,7 +272,8 @@ def _opened(
     A new one has the unit that is drawn, unless another one is named.
 
     Raises:
-        ValueError: The ledger is open, and has another `rows_per_unit`.
+        ValueError: The ledger is open, and has another data set, unit or
+            `rows_per_unit`.
     """
     if isinstance(ledger, (str, os.PathLike)):
         place = places.place_of(ledger)
@@ -285,13 +288,18 @@ def _opened(
             "`ledger` must be a PrivacyLedger or the path of its file. "
             f'Received: ledger={ledger!r}. Pass a path such as "run.ledger".'
         )
-    own = ledger.header.rows_per_unit
-    if rows_per_unit not in (None, own):
-        raise ValueError(
-            f"`rows_per_unit` must be {own!r}, as in the ledger. Received: "
-            f"rows_per_unit={rows_per_unit!r}. Leave `rows_per_unit` out, or "
-            "open another ledger."
-        )
+    given = {
+        "dataset": dataset,
+        "unit": unit,
+        "rows_per_unit": rows_per_unit,
+    }
+    for name, value in given.items():
+        own = getattr(ledger.header, name)
+        if value not in (None, own):
+            raise ValueError(
+                f"`{name}` must be {own!r}, as in the ledger. Received: "
+                f"{name}={value!r}. Leave `{name}` out, or open another ledger."
+            )
     return ledger
 
 

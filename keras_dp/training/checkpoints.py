@@ -22,9 +22,9 @@ class SaveModel(keras.callbacks.ModelCheckpoint):
 
     It takes the arguments of `keras.callbacks.ModelCheckpoint`. That callback
     would save the private model. With `save_best_only` the choice of a model is
-    not private, because it follows a metric that was computed without noise. A
-    model that is loaded again **trains without privacy** unless it is put into
-    a `PrivateModel`.
+    not private if it follows a metric that was computed on private data without
+    noise. A model that is loaded again **trains without privacy** unless it is
+    put into a `PrivateModel`.
 
     >>> callback = SaveModel("model-{epoch}.keras")
     """

@@ -91,7 +91,10 @@ class EpsilonLimit:
 
     def exceeded(self) -> BudgetExceededError:
         """Returns the error for a round that there is no room for."""
-        remedy = "Train with a larger target, or with less noise spent before."
+        remedy = (
+            "Train with a larger target or more noise, or with a ledger that "
+            "has spent less."
+        )
         if self._is_unverified:
             remedy = (
                 "Batches that the caller brings cost as much as the full data: "

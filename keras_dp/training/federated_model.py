@@ -31,8 +31,8 @@ class FederatedModel(PrivateModel):
     The ledger, targets, callbacks and resuming after a crash work as in
     `PrivateModel`. One process simulates the users, many at once, and holds the
     updates of all users of a physical batch in memory. A large model needs a
-    small batch: pass `UserBatches(..., physical_batch_size=)`, which must be at
-    least `records_per_user`.
+    small batch: pass `UserBatches(..., physical_batch_size=)`, a multiple of
+    `records_per_user`.
 
     Guarantee: the guarantee of `PrivateModel` holds for a user with all of the
     user's records. Layers may make the records of one user interact.

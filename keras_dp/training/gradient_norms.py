@@ -40,7 +40,7 @@ def mean_gradient_norms(
 
     Raises:
         ValueError: No example has a finite norm, or the groups do not cover
-        each variable once.
+            each variable once.
 
     Source: van der Veen et al. (2018), arXiv:1812.02890v1, section 2.2.
 

@@ -152,7 +152,8 @@ class PrivateGradients:
             raise TypeError(
                 "`samples` must be a keras_dp.PoissonBatches, or another "
                 "sampler of keras_dp.sampling, which draws the records. "
-                f" Received: samples={samples!r}."
+                f"Received: a {type(samples).__name__}. Pass "
+                "PoissonBatches((x, y), sampling_probability=...)."
             )
         if rounds is None:
             rounds = samples.rounds_per_epoch

@@ -34,9 +34,9 @@ class Examples(NamedTuple):
 class PrivateMetric(abc.ABC):
     """One quantity of each example, answered by a query of its own.
 
-    Guarantee: each record depends on one example, so that the guarantee of
-    `query` holds. Its events are part of the round of the gradients, under the
-    same sampling event.
+    Guarantee: if each record depends on one example only, the guarantee of
+    `query` holds. Nothing checks this for a subclass of your own. The events
+    are part of the round of the gradients, under the same sampling event.
 
     Attributes:
         query: Answers the sum or average of the records of a sample.
@@ -251,11 +251,15 @@ class PrivateClassCounts(PrivateMetric):
     def records(self, examples: Examples) -> tf.Tensor:
         targets = tf.convert_to_tensor(examples.targets)
         size = targets.shape[1:].num_elements()
-        if size == self.classes:
-            flat = tf.reshape(targets, [-1, self.classes])
-            labels = tf.argmax(flat, axis=1, output_type=tf.int32)
-        elif size == 1:
+        if size == 1:
             labels = tf.cast(tf.reshape(targets, [-1]), tf.int32)
+        elif size == self.classes:
+            flat = tf.reshape(targets, [-1, self.classes])
+            labels = tf.where(
+                tf.reduce_any(flat != 0, axis=1),
+                tf.argmax(flat, axis=1, output_type=tf.int32),
+                -1,
+            )
         else:
             raise ValueError(
                 "`classes` must be that of one-hot targets, or targets must be "

@@ -82,10 +82,9 @@ class PrivateModel(HeldModel):
     callbacks, `evaluate`, `predict` and `train_on_batch` work as in Keras.
 
     Guarantee: after any number of rounds the weights of the model are a
-        function of noised answers only. The optimizer's ledger covers each
-        answer before it is computed. Amplification by sampling is recorded only
-        for samples
-    that `keras_dp.sampling` drew. Other input of `fit` is recorded as
+    function of noised answers only. The optimizer's ledger covers each answer
+    before it is computed. Amplification by sampling is recorded only for
+    samples that `keras_dp.sampling` drew. Other input of `fit` is recorded as
     `UnverifiedSampling`. Without `private_metrics`, the values that `fit`
     prints and passes to callbacks are not private.
 
@@ -226,12 +225,13 @@ class PrivateModel(HeldModel):
 
         Args:
             optimizer: From `keras_dp.optimizers`.
-            loss: Any Keras loss. The loss of an example is that of a batch of
-                one.
+            loss: A Keras loss that is a sum or mean over examples. The loss of
+                an example is that of a batch of one. Others are refused.
             private_metrics: Maps names to metrics. `fit` then shows and passes
-                on these alone, averaged over the rounds of an epoch. No raw
-                metric of the training data leaves the model. An empty dict
-                shows none.
+                on these, averaged over the rounds of an epoch, and no raw
+                metric of the training data. Epsilon, the public numbers of the
+                query and values of `validation_data` are shown besides. An
+                empty dict shows no metric.
             batch_statistics: The query that releases the statistics of
                 BatchNormalization layers. Without it such layers are refused.
                 It must answer averages. A record is a list with one entry for
@@ -342,7 +342,8 @@ class PrivateModel(HeldModel):
             run: A run is one training in a ledger. Give its name, or
                 `RunDetails`, which can also name the account that pays. By
                 default the run of `make_private`. Before the first round the
-                ledger gets the plan of the run: the most rounds of each kind.
+                ledger gets the plan of the run, the most rounds of each kind,
+                if their number is known.
             **options: As in Keras. With a sampler, `steps_per_epoch` is a
                 number of rounds. `validation_data` may be a sampler, which is
                 evaluated as by `evaluate`.

@@ -24,7 +24,7 @@ from keras_dp.training.run import TrainingRun
 from keras_dp.training.step import TrainingStep
 
 # As many examples are compared with brute force as `PrivateModel` does.
-_SELF_CHECK = 4
+_SELF_CHECK = 2
 
 
 class Observation(NamedTuple):

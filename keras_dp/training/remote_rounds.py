@@ -76,7 +76,8 @@ class RemoteRounds:
         Args:
             federated: Compiled, around a model that is built.
             sampling_probability: In [2^-60, 1].
-            rounds: The most that will run, >= 1.
+            rounds: How many rounds the plan of the run has, >= 1. Draw no
+                more: a run beyond its plan has no guarantee from it.
             target_epsilon: As in `FederatedModel.fit`.
             delta: As in `FederatedModel.fit`; 1e-5 by default, as the number of
                 users is not known.

@@ -163,6 +163,11 @@ class TestWhatItMakes:
         ):
             made(ledger=own)
 
+    @pytest.mark.parametrize("name", ["unit", "dataset"])
+    def test_refuses_what_the_open_ledger_does_not_say(self, name) -> None:
+        with pytest.raises(ValueError, match=f"`{name}` must be"):
+            made(**{name: "visits"})
+
     @pytest.mark.parametrize("batch_size", [None, 80])
     def test_says_that_a_vocabulary_took_delta(self, batch_size) -> None:
         own = PrivacyLedger.in_memory(dataset="d", unit="user", rows_per_unit=5)

@@ -41,7 +41,7 @@ def open_ledger(
         unit: As in `PrivacyLedger.open`.
         metadata: As in `PrivacyLedger.open`.
         generator: The generator of the noise. An existing file must have the
-        same one.
+            same one.
 
     Raises:
         LedgerError: On the chief, for the reasons of `PrivacyLedger.open`.
