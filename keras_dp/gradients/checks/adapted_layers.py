@@ -1,7 +1,7 @@
-"""Layers that hold values which were computed on data before training.
+"""Finds layers that hold values which `adapt` computed from data.
 
-`Normalization.adapt` stores exact means, `TextVectorization.adapt` stores
-words. No noise was added to them, and the saved model contains them.
+`Normalization.adapt` stores exact means, and `TextVectorization.adapt` stores
+words. They have no noise, and the saved model contains them.
 """
 
 from typing import Any, NamedTuple
@@ -15,9 +15,9 @@ class AdaptedLayer(NamedTuple):
     """A layer that holds adapted values.
 
     Attributes:
-        path: Path of the layer in its model.
-        class_name: Class of the layer.
-        holds: The kind of the values.
+        path: The path of the layer in its model.
+        class_name: The name of the class of the layer.
+        holds: The kind of the values, such as "a vocabulary".
     """
 
     path: str
@@ -26,12 +26,15 @@ class AdaptedLayer(NamedTuple):
 
 
 def adapted_layers(model: keras.Model) -> list[AdaptedLayer]:
-    """Returns the layers of a model that hold adapted values, nested ones too.
+    """Returns the layers of a model that hold adapted values, at any depth.
 
     Values that the constructor of a layer was given (`vocabulary=`, `mean=`)
     are taken to be public, because they are part of the caller's program. A
-    layer of another class with a method `adapt` is returned in any case,
-    because its values cannot be read.
+    layer of a class that Keras does not have is always returned if it has a
+    method `adapt`, because its values are not known.
+
+    Args:
+        model: A Keras model.
 
     >>> import numpy as np
     >>> layer = keras.layers.Normalization(name="scales")
@@ -56,7 +59,7 @@ def adapted_layers(model: keras.Model) -> list[AdaptedLayer]:
 
 
 def _adapted_values(layer: Any) -> str:
-    """Returns what the layer holds of data, "" if that is nothing."""
+    """Returns the kind of the adapted values, "" if there are none."""
     if isinstance(layer, keras.layers.Normalization):
         return _if(_is_fitted(layer), "means and variances")
     if isinstance(layer, keras.layers.Discretization):

@@ -1,4 +1,4 @@
-"""Are per-example gradients those of automatic differentiation?"""
+"""Compares per-example gradients with automatic differentiation."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,14 +16,16 @@ def compare_gradients(trial: Trial, found: Gradients) -> bool:
 
     A gradient that is wrong in any row changes the sum, unless random weights
     hide it by chance. `Trial.rows` have larger weights, and their norms are
-    compared, too.
+    compared, too. A norm may be too large, but not too small. If an example is
+    not finite, the sum is not compared, and each of `Trial.rows` is compared
+    alone.
 
     Args:
         trial: The model and its batch.
-        found: The gradients of the batch, by the engine.
+        found: The gradients of the batch from the engine.
 
     Returns:
-        Whether there was a finite example to compare.
+        Whether the gradient of one of `Trial.rows` was finite.
 
     Raises:
         GradientCheckError: A gradient differs.
@@ -43,7 +45,7 @@ def compare_gradients(trial: Trial, found: Gradients) -> bool:
     if of_all:
         _compare_sums(trial, found, whole, weights)
     else:
-        # An example overflows. It contributes nothing, but to this sum.
+        # An example overflows. In training its weight is 0, but not here.
         careful = trial.traced(_careful(trial))
     for row in trial.rows:
         alone = np.eye(batch, dtype=np.float32)[row]
@@ -60,7 +62,7 @@ def compare_gradients(trial: Trial, found: Gradients) -> bool:
 
 
 def _careful(trial: Trial) -> Callable[[Any, tf.Tensor], Gradients]:
-    """Returns gradients of inputs of which some examples are not finite."""
+    """Returns a function for gradients where some examples are not finite."""
 
     def careful(inputs: Any, weights: tf.Tensor) -> Gradients:
         with keeping_variable_scope():
@@ -73,13 +75,13 @@ def _careful(trial: Trial) -> Callable[[Any, tf.Tensor], Gradients]:
 def _expected(
     trial: Trial,
 ) -> Callable[[Any, tf.Tensor], list[tf.Tensor]]:
-    """Returns the reference: what Keras does, without any hook."""
+    """Returns the reference: a tape around the model, without any hook."""
     variables = trial.engine.variables
 
     def expected(inputs: Any, weights: tf.Tensor) -> list[tf.Tensor]:
         values = [variable.value for variable in variables]
         with tf.GradientTape() as tape:
-            # TensorFlow does not where a layer was frozen when it was built.
+            # By itself, a tape does not watch a variable that was made frozen.
             tape.watch(values)
             outputs = trial.engine.call(inputs)
             losses = trial.losses_of(outputs)
@@ -124,7 +126,7 @@ def _compare_norms(
 ) -> None:
     limit = trial.tolerance * max(float(tf.linalg.global_norm(want)), 1e-9)
     for index, expected in enumerate(want):
-        # Norms may be upper bounds, where terms cancel.
+        # Norms may be upper bounds where terms cancel.
         norm = float(found.squares[index, row]) ** 0.5
         if not float(tf.norm(expected)) - norm <= limit:
             raise _difference(trial, index)

@@ -1,4 +1,4 @@
-"""Which layer makes two passes differ? Asked only after they did."""
+"""Names the layer that makes two passes differ, after they did."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -25,14 +25,15 @@ def differing_layer(
 ) -> str:
     """Returns a sentence that names the first layer whose outputs differ.
 
-    Empty if there is none: then the difference is in the backward pass.
+    Only layers without layers inside are compared. The sentence is empty if
+    none of them differs.
 
     Args:
         trial: The model and its batch.
-        changed: Inputs of the second pass.
+        changed: The inputs of the second pass.
         kept: Which rows of the second pass are compared, `[batch]`.
         rows: See `Trial.differ`.
-        training: How the model is called.
+        training: Whether the model is called as in training.
     """
     first, second = [
         _outputs(trial, inputs, training) for inputs in (trial.inputs, changed)
@@ -48,7 +49,7 @@ def differing_layer(
 
 
 def _outputs(trial: Trial, inputs: Any, training: bool) -> list[_Call]:
-    """Returns digests of what all layers without layers inside return."""
+    """Returns digests of the outputs of all layers without layers inside."""
     calls: list[_Call] = []
     layers = [
         layer

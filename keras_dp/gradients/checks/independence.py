@@ -1,7 +1,8 @@
-"""Does what an example adds depend on other examples, or on its row?
+"""Checks that other examples and rows do not change what an example adds.
 
-An example may depend on the weights, on itself, and on random numbers. What a
-layer draws may differ from row to row, as in `Dropout`.
+An example adds its loss and its gradient. These may depend on the weights, on
+the example, and on random numbers. The random numbers of a layer may differ
+from row to row, as in `Dropout`.
 
 The rows of a sample are random: the sampler puts each record into a random
 row, independently of all records. Two neighbouring samples can therefore be
@@ -31,7 +32,7 @@ from keras_dp.keras_internals import (
     takes_training,
 )
 
-# Part of the tolerance that outputs may differ by if nothing is drawn.
+# If outputs differ by more than this part of the tolerance, numbers are drawn.
 _SAME = 0.01
 
 
@@ -40,8 +41,9 @@ def check_examples_apart(trial: Trial, first: DigestedPass) -> None:
 
     The batch is split into parts. In one pass for each part, its examples move
     into the next row, all other examples are exchanged, and what the part adds
-    is compared. If it changed, each of both is done alone, and the error says
-    which of them did it.
+    is compared. If that changed, the examples are exchanged alone, and moved
+    alone, and the error says which of these changed it. If neither does, there
+    is no error, because random numbers of the rows can be the reason.
 
     Args:
         trial: The model and its batch.
@@ -64,12 +66,12 @@ def check_examples_apart(trial: Trial, first: DigestedPass) -> None:
 
 
 def _next_rows(trial: Trial) -> np.ndarray:
-    """Returns the example of each row, once all moved into the next row."""
+    """Returns the example of each row, after all moved into the next row."""
     return np.roll(np.arange(trial.batch), 1)
 
 
 def _exchanged(kept: np.ndarray) -> np.ndarray:
-    """Returns the example of each row, once one stands for all not kept."""
+    """Returns the example of each row, where one replaces all not kept."""
     return np.where(kept, np.arange(len(kept)), np.argmax(kept))
 
 
@@ -80,7 +82,7 @@ def check_repeats(trial: Trial) -> bool:
         trial: The model and its batch.
 
     Raises:
-        GradientCheckError: It draws some that cannot be repeated.
+        GradientCheckError: It draws random numbers that cannot be repeated.
     """
     first = trial.run(trial.inputs)
 
@@ -230,15 +232,16 @@ def _difference(
     part: int = -1,
     rows: np.ndarray | None = None,
 ) -> str | None:
-    """Returns in words where two passes differ.
+    """Returns in words where two passes differ, `None` if they do not.
 
     Args:
         trial: The model and its batch.
         first: A pass.
         second: Another pass.
         kept: Which examples are compared, `[batch]`.
-        part: The row of `Trial.weights` of these.
-        rows: Which row of the first pass each of them was; the same by default.
+        part: The row of `Trial.weights` for these examples.
+        rows: The row of the first pass for each row of the second. By default,
+            it is the same row.
     """
     paths = trial.paths
     places = kept if rows is None else kept[rows]

@@ -1,9 +1,9 @@
 """Compares two tensors row by row, by digests of the rows.
 
-A digest holds some random projections of a row. Two rows that differ by d have
-projections that differ by the norm of d, times a random number of size 1 in
-each direction. Digests of a whole pass take little memory: what it computed can
-be freed on the way.
+A digest holds some random projections of a row. If two rows differ by a vector
+d, each of their projections differs by the norm of d times a random number of
+about 1. Digests take little memory, so that the tensors of a pass can be freed
+while it runs.
 """
 
 import functools
@@ -18,19 +18,19 @@ _NEGLIGIBLE = 1e-7
 # With so many directions, a difference of 30 times the tolerance is overlooked
 # with probability 1e-7, and one of the size of the row practically never.
 _DIRECTIONS = 8
-# Names of the axes of a row but for its last.
+# Letters for the axes of a row, except the last.
 _AXES = "abcefghijklm"
 
 
 def digest(value: Any, batch: int) -> tf.Tensor | None:
     """Returns the digest of each row, `[batch, directions]`.
 
-    Not finite where the row is not.
+    The digest of a row that is not finite is not finite.
 
     Args:
-        value: A tensor of numbers; one without an axis of the batch is a
-            single row. Any other value has no digest.
-        batch: Number of rows.
+        value: A tensor of numbers. If its first axis is not the batch, it is
+            one row. Any other value has no digest.
+        batch: The number of rows.
     """
     if not _has_numbers(value):
         return None
@@ -42,7 +42,7 @@ def digest(value: Any, batch: int) -> tf.Tensor | None:
         return tf.zeros([value.shape[0], _DIRECTIONS])
     if value.shape.rank == 1:
         value = value[:, tf.newaxis]
-    # Numbers for each entry of a row would take longer to draw than the pass.
+    # Drawing a number for each entry of a row would take longer than the pass.
     # `tf.einsum` would add five times as many operations to the graph.
     *others, width = value.shape[1:]
     axes = _AXES[: len(others)]
@@ -68,13 +68,13 @@ def _directions(length: int, axis: int) -> np.ndarray:
 def digests_differ(
     one: tf.Tensor, two: tf.Tensor, kept: np.ndarray, tolerance: float
 ) -> bool:
-    """Whether a row differs, relative to its size and to that of all.
+    """Whether a row differs, relative to its size plus the mean of all sizes.
 
-    A tensor that has no axis of the batch belongs to every row.
+    A tensor without the batch axis belongs to every row.
 
     Args:
-        one: From `digest`. Rows that are not finite are skipped.
-        two: From `digest`.
+        one: A digest. Its rows that are not finite are skipped.
+        two: Another digest.
         kept: Which rows are compared, `[batch]`.
         tolerance: See `Trial.tolerance`.
     """

@@ -1,9 +1,9 @@
-"""Does this model's engine do what it claims, on a batch of its data?
+"""The self-check of a model and its engine on a batch of its data.
 
-Rules are tested in general; this looks at the one model that is about to be
-trained, before anything is released: whether per-example gradients are those
-of automatic differentiation, whether examples interact or depend on their row,
-and whether the model keeps data.
+The tests of the library check rules in general. This checks the model that is
+about to be trained, before anything is released. It compares per-example
+gradients with automatic differentiation. It looks for examples that interact or
+depend on their row, and for data that the model keeps.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ from keras_dp.gradients.checks.trial import (
 from keras_dp.gradients.engine import GradientEngine
 from keras_dp.gradients.records.records import in_float
 
-# Variables that could hide something are raised to at least this.
+# Variables that could hide a defect are raised to at least this.
 _RAISED = 0.1
 
 
@@ -40,13 +40,14 @@ def self_check(
 ) -> bool:
     """Tries the model and its engine on a batch.
 
-    It perturbs the weights meanwhile. At their initial values, such as a head
-    of zeros, a model can hide what it does. It also raises other variables that
-    are 0 or tiny: a factor that grows in training hides what it multiplies
-    until then. All variables are left as they were.
+    The weights are perturbed for the check. At their initial values, such as a
+    head of zeros, a model can hide a defect. Other variables that are 0 or tiny
+    are raised, because a factor that grows in training hides what it multiplies
+    until then. If no example is finite then, the check is repeated without
+    these changes. In the end all variables have the values from before.
 
-    It costs four passes of the engine over the batch and `examples + 1` passes
-    of Keras. Each takes the memory of a step.
+    If all is finite, it costs at most four passes of the engine over the batch
+    and `examples + 1` passes of Keras. Each takes the memory of a step.
 
     Guarantee: every row of the batch is looked at. It does not find couplings
     that this batch does not show, such as those of rare inputs, nor those of
@@ -65,7 +66,7 @@ def self_check(
         eagerly: Whether nothing is traced.
 
     Returns:
-        Whether there was a finite example to compare.
+        Whether one of the gradients that are compared one by one was finite.
 
     Raises:
         GradientCheckError: A gradient differs from that of Keras. Or examples
@@ -105,7 +106,7 @@ def self_check(
 
 
 def _finds_nothing(trial: Trial) -> bool:
-    """Raises for what is wrong; returns whether there was something finite."""
+    """Raises for a defect. Returns the result of `compare_gradients`."""
     first = trial.run(trial.inputs)
     for losses, batch_loss in first.splits:
         check_loss_splits(losses, batch_loss)
@@ -116,7 +117,7 @@ def _finds_nothing(trial: Trial) -> bool:
 def _perturb(
     weights: list[tuple[keras.Variable, tf.Tensor]], scale: float
 ) -> None:
-    """Moves each weight by noise of a part of the size of its variable."""
+    """Adds noise to each weight, relative to the size of its variable."""
     for index, (variable, value) in enumerate(weights):
         wide = in_float(value)
         mean_square = tf.reduce_mean(tf.square(wide))
@@ -128,7 +129,7 @@ def _perturb(
 
 
 def _could_hide(value: tf.Tensor) -> bool:
-    """Whether a variable is 0, or a tiny factor: what it multiplies is gone."""
+    """Whether a variable is 0 or a tiny scalar, which hides what it scales."""
     if value.dtype not in {tf.bfloat16, tf.float16, tf.float32, tf.float64}:
         return False
     largest = _RAISED if value.shape.num_elements() == 1 else 0.0
@@ -136,7 +137,7 @@ def _could_hide(value: tf.Tensor) -> bool:
 
 
 def _open(closed: list[tuple[keras.Variable, tf.Tensor]]) -> None:
-    """Sets each entry to a positive number, which a variance may be, too."""
+    """Sets each entry to a positive number, because it may be a variance."""
     for index, (variable, value) in enumerate(closed):
         noise = tf.random.stateless_uniform(
             value.shape, [1, index], dtype=tf.float64, alg="philox"
@@ -145,12 +146,16 @@ def _open(closed: list[tuple[keras.Variable, tf.Tensor]]) -> None:
 
 
 def check_loss_splits(losses: tf.Tensor, batch_loss: tf.Tensor) -> None:
-    """Raises if the loss of a batch is not that of its examples.
+    """Raises if a loss of a batch is not the sum or mean over its examples.
 
     Args:
-        losses: One of the losses: of each example as a batch of one, `[batch]`,
-            of outputs without masks.
+        losses: The loss of each example as a batch of one, `[batch]`, for
+            outputs without masks.
         batch_loss: The same loss of the batch, without sample weights or masks.
+
+    Raises:
+        GradientCheckError: The loss of the batch is neither the sum nor the
+            mean. Losses that are not finite are not compared.
     """
     total, count = float(tf.reduce_sum(losses)), int(losses.shape[0])
     whole = float(batch_loss)

@@ -1,4 +1,4 @@
-"""Passes of a model over one batch, each of them from the same state."""
+"""Runs passes of a model over one batch, each from the same state."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -31,21 +31,20 @@ SplitsOf = Callable[[Any], Splits]
 State = list[tuple[keras.Variable, tf.Tensor]]
 Digests = list[tf.Tensor | None]
 
-# Relative to the norm of an example's gradient. Rounding in float32 stays below
-# 1e-5, also in ghost norms, which square the condition. A wrong rule is off by
-# the order of 1.
+# The largest difference, relative to the norm of a gradient. Rounding in
+# float32 stays below 1e-5, also in ghost norms. A wrong rule is off by about 1.
 _TOLERANCE = 1e-3
-# The reference itself is computed in half precision there.
+# In half precision, the reference itself is rounded by this order.
 _TOLERANCE_HALF = 5e-2
 
 
 class Gradients(NamedTuple):
-    """Sum and norms of the gradients of a batch, by the engine.
+    """The sum and the norms of the gradients of a batch, from the engine.
 
     Attributes:
-        sums: Their sum under weights, one tensor for each variable.
-        squares: Their squared norms, `[variables, batch]`.
-        losses: Shape `[batch]`.
+        sums: The weighted sum over examples, one tensor for each variable.
+        squares: The squared norms, `[variables, batch]`.
+        losses: The losses, `[batch]`.
     """
 
     sums: list[tf.Tensor]
@@ -120,7 +119,7 @@ class Trial:
             engine: The engine.
             inputs: The batch.
             losses_of: The losses.
-            batch: At least 2.
+            batch: The number of examples, at least 2.
             splits_of: See the attributes.
             examples: How many gradients are looked at one by one: half of them
                 are the first, half the last.
@@ -203,9 +202,9 @@ class Trial:
 
         Args:
             inputs: Leaves `[batch, ...]`.
-            rows: Which row of the batch each row of the inputs was; the same
-                by default. The random numbers of layers move along. Losses are
-                those of the batch.
+            rows: The row of the batch for each row of the inputs. By default,
+                it is the same row. The random numbers of layers move along. The
+                losses are in the order of the batch.
             training: Whether the model is called as in training.
             restores: Whether the pass starts from the state.
         """
@@ -335,7 +334,7 @@ class Trial:
         )
         records = [each for each in found if not isinstance(each, ZeroRecords)]
         return [
-            # Not taken for rows.
+            # The new axis shows `digest` that a sum has no rows of examples.
             self.digests([r.weighted_sum(own)[tf.newaxis] for r in records])
             for own in tf.unstack(weights)
         ]
@@ -358,8 +357,9 @@ class Trial:
             one: Digests of the first pass.
             two: Digests of the second pass, as many.
             kept: Which rows of `two` are compared, `[batch]`.
-            rows: Which row of `one` each row of `two` was; the same by default.
-            tolerance: By default that of the trial.
+            rows: The row of `one` for each row of `two`. By default, it is the
+                same row.
+            tolerance: By default, the tolerance of the trial.
         """
         limit = self.tolerance if tolerance is None else tolerance
 
@@ -394,8 +394,8 @@ def _computes_in_half(ran: HookedPass) -> bool:
 def _as_written() -> Iterator[None]:
     """Runs graphs as they were traced.
 
-    To rewrite them takes longer than the few runs of a check, and TensorFlow
-    2.21 fails to rewrite some that compute with the number of a row.
+    Rewriting them takes longer than the few runs of a check. TensorFlow 2.21
+    also fails to rewrite some graphs that compute with the number of a row.
     """
     options = tf.config.optimizer
     off = "disable_meta_optimizer"
