@@ -28,7 +28,8 @@ from keras_dp.optimizers.wrapping_optimizer import WrappingOptimizer
 
 Rewind = Callable[[], None]
 
-# In float32 the norms of gradients below this are rounded to 0.
+# In float32, the squares of numbers below 1e-19 are 0. Smaller clips than this
+# are too near to it.
 _SMALLEST_CLIP = 1e-12
 
 
@@ -36,14 +37,15 @@ _SMALLEST_CLIP = 1e-12
 class DPOptimizer(WrappingOptimizer):
     """Updates a model by a query's noised answers instead of gradients.
 
-    Use it with `PrivateModel`, which hands per-example gradients to `query`. An
-    ordinary model hands it gradients that are summed over the batch; it refuses
-    these. The learning rate, schedules, momentum, weight decay and averages are
-    those of `inner`. They use noised answers only, so they cost no privacy.
+    Use it with `PrivateModel`, which passes per-example gradients to `query`.
+    An ordinary model passes gradients that are summed over the batch, and the
+    optimizer refuses these. The learning rate, schedules, momentum, weight
+    decay and averages are those of `inner`. They use noised answers only, so
+    they cost no privacy.
 
-    Guarantee: every update is a function of earlier updates and of noised
-    answers, and the ledger recorded the event of each answer before it was
-    computed.
+    Guarantee: if `PrivateModel` trains with it, every update is a function of
+    the weights, earlier updates and noised answers, and the ledger recorded the
+    event of each answer before it was computed.
 
     Attributes:
         inner: A Keras optimizer without gradient accumulation and without loss
@@ -60,8 +62,10 @@ class DPOptimizer(WrappingOptimizer):
             `seeded` in both cases.
 
     Raises:
-        TypeError: `inner`, `query`, `ledger` or `groups` is of another kind.
-        ValueError: `inner` accumulates gradients or scales the loss.
+        TypeError: `inner`, `query`, `ledger`, `groups` or `seed` is of another
+            kind, or `inner` is a `LossScaleOptimizer`.
+        ValueError: `inner` accumulates gradients or has a `loss_scale_factor`,
+            or `seed` is negative.
 
     >>> import keras_dp
     >>> ledger = keras_dp.PrivacyLedger.in_memory(dataset="doc")
@@ -117,7 +121,8 @@ class DPOptimizer(WrappingOptimizer):
         if not isinstance(groups, Mapping | VariableGroups | None):
             raise TypeError(
                 "`groups` must be a dict from names to patterns, "
-                f"VariableGroups or None. Received: groups={groups!r}."
+                f"VariableGroups or None. Received: groups={groups!r}. Pass "
+                'groups={"head": "head", "rest": ...}, for instance.'
             )
         if seed is not None:
             _check.integer_at_least(0, seed=seed)
@@ -146,7 +151,11 @@ class DPOptimizer(WrappingOptimizer):
 
     @property
     def ledger(self) -> ledger_lib.PrivacyLedger | LedgerOfChief | None:
-        """The ledger; `None` after loading from a file, until you set it."""
+        """The ledger in which every round is recorded.
+
+        It is `None` after loading from a file, until you set it. It cannot be
+        set while a training records in it.
+        """
         return self._ledger
 
     @ledger.setter
@@ -196,6 +205,9 @@ class DPOptimizer(WrappingOptimizer):
     def check_side_queries(self, side_queries: Mapping[str, DPQuery]) -> None:
         """Raises if the optimizer was built for other queries.
 
+        Args:
+            side_queries: The queries besides that of the gradients, by name.
+
         Raises:
             PrivateTrainingError: The optimizer was built for other queries, and
                 holds their state.
@@ -240,7 +252,7 @@ class DPOptimizer(WrappingOptimizer):
             self._matched = group_variables(model, self.groups)
         round_ = PrivateRound.of(self.query, side_queries, self._matched)
         header = None if self._ledger is None else self._ledger.header
-        # Seeds of their own on replicas would be noise of their own.
+        # If each replica had its own seeds, each would draw its own noise.
         with strategy_of(self).scope():
             self._state = DrawnState(
                 round_, self._seed, header, self.add_variable
@@ -269,8 +281,11 @@ class DPOptimizer(WrappingOptimizer):
             seeded: Whether the caller chose the seed of the draw.
             gradient_bound_factor: See `PrivateRound.ledger_events`.
 
+        Returns:
+            The round, which is not recorded yet.
+
         Raises:
-            ValueError: A clip is so small that float32 cannot enforce it.
+            ValueError: A clip is so small that float32 may not enforce it.
         """
         round_ = self.round
         queries = round_.ledger_events(event, gradient_bound_factor)
@@ -280,7 +295,7 @@ class DPOptimizer(WrappingOptimizer):
                 raise ValueError(
                     f"`l2_norm_clip` must be 0 or >= {_SMALLEST_CLIP} for "
                     "gradients, whose squared norms are computed in float32. "
-                    f"Received: l2_norm_clip={bound!r}."
+                    f"Received: l2_norm_clip={bound!r}. Use a larger clip."
                 )
         seeded = seeded or self._seed is not None or round_.seeded
         return ledger_lib.Round(sampling, queries, seeded=seeded)
@@ -292,15 +307,17 @@ class DPOptimizer(WrappingOptimizer):
         penalties: list[tf.Tensor | None],
         planned: Mapping[str, Any],
     ) -> tuple[Any, Mapping[str, Any]]:
-        """Noises the sums, updates the variables, and returns the event.
+        """Adds noise to the sums, updates the variables, and returns the event.
+
+        Guarantee: as in `PrivateRound.release`. If the event is not the planned
+        one, all answers are 0.
 
         Args:
             sample: The state of the finished sample.
             variables: The variables that are trained.
-            penalties: Gradient of each variable's weight penalty, which
-                depends on no data and is added after the noise.
-            planned: The result of `plan`. If the release has another event, its
-                answers are 0.
+            penalties: The gradient of each variable's weight penalty, or
+                `None`. It depends on no data, and is added after the noise.
+            planned: The result of `plan`.
 
         Returns:
             The event, and the answer of each query.
@@ -308,7 +325,8 @@ class DPOptimizer(WrappingOptimizer):
         state = self._built_state
         released = self.round.release(sample, state.read(), variables, planned)
         state.assign(released.global_state)
-        # A step that fails must not leave the seed that it drew with.
+        # The new seed is stored first. If the step then fails, the seed of this
+        # round is not used again.
         with tf.control_dependencies(tf.nest.flatten(state.read())):
             noised = tf.nest.map_structure(tf.identity, released.gradients)
         gradients = [
@@ -363,7 +381,7 @@ class DPOptimizer(WrappingOptimizer):
             rewind()
 
     def state_digests(self) -> list[str]:
-        """Returns SHA-256 of the state of each query, seeds included."""
+        """Returns the SHA-256 of each tensor of the state, seeds included."""
         return [
             hashlib.sha256(variable.numpy().tobytes()).hexdigest()
             for variable in self._built_state.variables
@@ -401,10 +419,11 @@ class DPOptimizer(WrappingOptimizer):
         return self._seed
 
     def state_is_made_in(self, strategy: tf.distribute.Strategy) -> bool:
-        """Returns whether a strategy keeps the queries' state in step.
+        """Whether the state of the queries was created under a strategy.
 
-        The variables are not handed out: seeds are among them, and a seed that
-        is put back repeats its noise.
+        Only then its replicas have the same state. The method does not return
+        the variables, because seeds are among them. A seed that is set back
+        repeats its noise.
         """
         for variable in self._built_state.variables:
             value = getattr(variable, "value", variable)
@@ -438,7 +457,7 @@ class DPOptimizer(WrappingOptimizer):
     def from_config(
         cls, config: Mapping[str, Any], custom_objects: Any = None
     ) -> Self:
-        """Returns the optimizer without its ledger, which no file holds."""
+        """Returns the optimizer. No file has its ledger or seed."""
         inner, query = (
             keras.saving.deserialize_keras_object(
                 config[key], custom_objects=custom_objects

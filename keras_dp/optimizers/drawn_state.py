@@ -1,4 +1,4 @@
-"""The state of a round's queries, with seeds for the ledger's generator."""
+"""The state of the queries of a round, with seeds for a generator."""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,10 +31,12 @@ class DrawnState:
 
         Args:
             round_: The round with its queries.
-            seed: Determines the noise inside `reproducible()`; anywhere else
-                the operating system does.
-            header: The ledger's header; `None` if the ledger is not known yet.
-            add_variable: Creates a saved variable; see `StateVariables`.
+            seed: The seed of the noise inside `reproducible()`. Anywhere else
+                the operating system gives the seeds.
+            header: The header of the ledger, or `None` if the ledger is not
+                known yet.
+            add_variable: Creates a variable that is saved, as in
+                `StateVariables`.
         """
         self._round, self._seed = round_, seed
         self._is_bound = header is not None
@@ -62,7 +64,10 @@ class DrawnState:
         self._variables.assign(state)
 
     def bind(self, header: ledger_lib.Header) -> None:
-        """Makes seeds for the ledger's generator, if no ledger was known yet.
+        """Makes new seeds if the ledger has another generator.
+
+        Args:
+            header: The header of the ledger.
 
         Raises:
             PrivateTrainingError: The seeds were made for a ledger with another

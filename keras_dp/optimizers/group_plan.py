@@ -29,7 +29,7 @@ Strategy: TypeAlias = Literal["proportional", "dimension_adjusted", "equal"]
 class GroupPlan:
     """A query for each group of a model's variables, made by `plan_groups`.
 
-    `str` returns a table. Give `query` and `groups` to a private optimizer.
+    `str(plan)` is a table. Give `query` and `groups` to a private optimizer.
 
     Attributes:
         query: A `NestedQuery` with one average of clipped gradients for each
@@ -93,7 +93,7 @@ def plan_groups(
     denominator: float,
     strategy: Strategy | Mapping[str, float] = "proportional",
 ) -> GroupPlan:
-    """Returns a query that clips and noises each group of variables by itself.
+    """Plans a query that clips each group of variables by itself, with noise.
 
     Let z be the noise multiplier of all G groups together. The strategy decides
     the standard deviation of the noise on the sum of each group:
@@ -115,12 +115,15 @@ def plan_groups(
             all groups.
         denominator: The public constant that divides the sums, > 0: the
             expected size of a sample.
-        strategy: A row of the table: how the noise is divided.
+        strategy: A row of the table, which says how the noise is divided.
+
+    Returns:
+        The query, the groups, and a table.
 
     Raises:
         ValueError: `l2_norm_clips` or the weights have other groups than
-            `groups`, a number is out of its range, or the patterns do not take
-            each variable exactly once.
+            `groups`, a number is out of its range, the model is not built, or
+            the patterns do not take each variable exactly once.
 
     >>> model = keras.Sequential([keras.Input((8,)),
     ...     keras.layers.Dense(4, name="body"), keras.layers.Dense(1)])
@@ -139,7 +142,8 @@ def plan_groups(
     if set(l2_norm_clips) != set(matched):
         raise ValueError(
             f"`l2_norm_clips` must have the groups {sorted(matched)!r}. "
-            f"Received: {sorted(l2_norm_clips)!r}."
+            f"Received: {sorted(l2_norm_clips)!r}. Give one clip for each "
+            "group, or one number for all."
         )
     _check.finite_positive(denominator=denominator)
     sizes = {v.path: math.prod(v.shape) for v in model.trainable_variables}

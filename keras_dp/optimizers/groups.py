@@ -11,11 +11,11 @@ Patterns = Mapping[str, str | tuple[str, ...] | EllipsisType]
 
 
 class VariableGroups(Mapping[str, tuple[str, ...]]):
-    """The groups of a model's variables: the paths of each group's variables.
+    """The groups of a model's trainable variables.
 
-    A mapping from the name of a group to paths, in the order of the model.
-    Every trainable variable is in exactly one group. `group_variables` makes
-    it.
+    It maps the name of each group to the paths of its variables, in the order
+    of the model. Every trainable variable is in exactly one group.
+    `group_variables` makes it.
 
     Attributes:
         patterns: The patterns of the groups. Two instances of a model can have
@@ -41,7 +41,11 @@ class VariableGroups(Mapping[str, tuple[str, ...]]):
         return f"VariableGroups({self._paths!r})"
 
     def split(self, variables: list[Any], parts: list[Any]) -> dict[str, Any]:
-        """Returns `parts`, one per variable, as a list per group.
+        """Returns one list of parts for each group.
+
+        Args:
+            variables: The variables of the model.
+            parts: One value for each variable.
 
         Raises:
             ValueError: The variables are not exactly those of the groups.
@@ -52,7 +56,8 @@ class VariableGroups(Mapping[str, tuple[str, ...]]):
             raise ValueError(
                 "`groups` must hold each trainable variable once. Received: "
                 f"groups={self!r} for the variables "
-                f"{[variable.path for variable in variables]!r}."
+                f"{[variable.path for variable in variables]!r}. Make the "
+                "groups with group_variables from the model that is trained."
             )
         return {
             name: [by_path[path] for path in paths]
@@ -60,7 +65,12 @@ class VariableGroups(Mapping[str, tuple[str, ...]]):
         }
 
     def join(self, variables: list[Any], nest: Mapping[str, Any]) -> list[Any]:
-        """Inverts `split`: returns one part per variable."""
+        """Returns one part per variable, as the inverse of `split`.
+
+        Args:
+            variables: The variables of the model.
+            nest: One list of parts for each group.
+        """
         by_path = {
             path: part
             for name, paths in self._paths.items()
@@ -83,9 +93,13 @@ def group_variables(model: keras.Model, patterns: Patterns) -> VariableGroups:
         model: A model that is built.
         patterns: A dict from the name of each group to its pattern.
 
+    Returns:
+        The groups, with the paths of their variables.
+
     Raises:
-        ValueError: The model is not built; a pattern takes no variable; or a
-            variable is taken by two groups, or by none.
+        ValueError: The model is not built, or two variables have one path. Or a
+            group takes no variable, a variable is taken by two groups or by
+            none, or there are two patterns `...`.
 
     >>> model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
     >>> groups = group_variables(model, {"bias": "bias", "rest": ...})
@@ -98,7 +112,8 @@ def group_variables(model: keras.Model, patterns: Patterns) -> VariableGroups:
     if len(rest) > 1:
         raise ValueError(
             "`patterns` must have at most one `...`. "
-            f"Received: patterns={dict(patterns)!r}."
+            f"Received: patterns={dict(patterns)!r}. Give the other groups "
+            "patterns of paths."
         )
     for path in paths:
         takers = [
@@ -110,13 +125,14 @@ def group_variables(model: keras.Model, patterns: Patterns) -> VariableGroups:
             raise ValueError(
                 "`patterns` must take each variable exactly once. Received: "
                 f"{path!r}, taken by {takers or 'no group'!r}. Patterns: "
-                f"{dict(patterns)!r}."
+                f"{dict(patterns)!r}. Correct them, or add a group with the "
+                "pattern `...`, which takes all others."
             )
         groups[takers[0]].append(path)
     empty = [name for name, taken in groups.items() if not taken]
     if empty:
         raise ValueError(
-            "Each pattern must take at least one variable. Received: "
+            "Each group must take at least one variable. Received: "
             f"{empty!r}, which take none of {paths!r}. Correct or leave out "
             "these groups of `patterns`."
         )
@@ -165,7 +181,7 @@ def _matches(path: str, patterns: Any) -> bool:
 
 
 def _starts_with(parts: list[str], wanted: list[str]) -> bool:
-    """Whether the first parts match, one by one; only `*` and `?` are wild."""
+    """Whether the first parts match, one by one. Only `*` and `?` are wild."""
     return len(parts) >= len(wanted) and all(
         fnmatch.fnmatchcase(part, pattern.replace("[", "[[]"))
         for part, pattern in zip(parts, wanted, strict=False)

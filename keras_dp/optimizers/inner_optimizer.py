@@ -1,4 +1,4 @@
-"""The Keras optimizer that a private one holds: checked, closed, applied."""
+"""Checks the inner optimizer, closes it for others, and applies answers."""
 
 import contextlib
 from collections.abc import Iterator
@@ -11,11 +11,17 @@ from keras_dp.keras_internals import gradient_reduction
 
 
 def check_inner(inner: Any) -> None:
-    """Raises unless `inner` is an optimizer that can apply noised answers."""
+    """Raises unless `inner` is an optimizer that can apply noised answers.
+
+    Raises:
+        TypeError: It is not an optimizer of Keras, or scales the loss.
+        ValueError: It accumulates gradients, or has a `loss_scale_factor`.
+    """
     if not isinstance(inner, keras.optimizers.Optimizer):
         raise TypeError(
             "`inner` must be a keras.optimizers.Optimizer instance. "
-            f"Received: inner={inner!r}."
+            f"Received: inner={inner!r}. Pass keras.optimizers.SGD(0.1), for "
+            "instance."
         )
     if isinstance(inner, keras.optimizers.LossScaleOptimizer):
         raise TypeError(
@@ -34,7 +40,7 @@ def check_inner(inner: Any) -> None:
 
 
 def close(inner: keras.optimizers.Optimizer) -> None:
-    """Makes the optimizer refuse gradients; only `apply_once` still updates.
+    """Makes the optimizer refuse gradients, except through `apply_once`.
 
     An attribute of the instance hides the method `apply`, through which all
     other ways to apply gradients go. A model that was compiled with the inner
@@ -82,7 +88,7 @@ def already_summed(inner: keras.optimizers.Optimizer) -> Iterator[None]:
     try:
         yield
     finally:
-        # Replicas take turns inside: the last one to leave removes it.
+        # Several replicas can be inside. The last one to leave removes it.
         stand_in.users -= 1
         if not stand_in.users:
             del vars(inner)[name]

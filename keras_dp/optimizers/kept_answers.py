@@ -35,5 +35,5 @@ class KeptAnswers(keras.optimizers.Optimizer):
         self.iterations.assign_add(1)
 
     def read(self) -> list[tf.Tensor]:
-        """Returns the answers of the last round, one per variable."""
+        """Returns the answers of the last round, one for each variable."""
         return [tf.convert_to_tensor(kept) for kept in self._kept]

@@ -4,11 +4,11 @@ from keras_dp import ledger as ledger_lib
 
 
 class LedgerOfChief:
-    """Takes the place of the ledger in the workers that are not the chief.
+    """Stands for the ledger in the workers that are not the chief.
 
-    In a cluster, only the chief writes the ledger. Every other worker gives
-    this object to its optimizer. Any other process that trains with it is
-    refused.
+    In a cluster, only the chief writes the ledger. Every other worker passes
+    this object to its optimizer. Training with it is refused in a process that
+    is no such worker.
 
     Attributes:
         header: The header of the chief's ledger.

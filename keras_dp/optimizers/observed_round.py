@@ -1,4 +1,4 @@
-"""A round for audits: it keeps its sums, and can repeat earlier answers."""
+"""A round for audits, which keeps its sums and can repeat its answers."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from typing_extensions import override
 from keras_dp.optimizers.private_round import PrivateRound, Released
 from keras_dp.optimizers.record_batch import RecordBatch
 
-# So far above any norm that no record is clipped.
+# With a clip that is larger by this factor, ordinary records are not clipped.
 _NO_CLIP = 1e6
 
 
@@ -22,7 +22,7 @@ class Kept:
         self._variables: list[tf.Variable] = []
 
     def keep(self, nest: Any) -> None:
-        """Stores a nest; also inside of a `tf.function`."""
+        """Stores a nest, also inside a `tf.function`."""
         leaves = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(nest)]
         if self._structure is None:
             with tf.init_scope():
@@ -69,7 +69,7 @@ class ObservedRound(PrivateRound):
     )
 
     def loosen(self, *, loose: bool) -> None:
-        """Makes the clip so large that it changes no record, or undoes this."""
+        """Makes the clip too large to change ordinary records, or undoes it."""
         self.loosening.assign(_NO_CLIP if loose else 1.0)
 
     @override
@@ -108,7 +108,7 @@ class ObservedRound(PrivateRound):
 
 
 def _with_clips(state: Any, factor: tf.Variable) -> Any:
-    """Returns a state whose clips are multiplied, at any depth."""
+    """Returns a state with its clips, at any depth, times a factor."""
     fields = getattr(state, "_fields", None)
     if fields is not None:
         return type(state)(

@@ -49,9 +49,9 @@ class PrivateRound:
     returns the event of the next `release`, from the public state only.
 
     Attributes:
-        queries: The queries by name, that of the gradients first. They cannot
-            be changed.
-        groups: The groups of the variables; `None` if all are in one list.
+        queries: The queries by name, the query of the gradients first. They
+            cannot be changed.
+        groups: The groups of the variables. `None` if all are in one list.
     """
 
     queries: Mapping[str, DPQuery]
@@ -68,7 +68,13 @@ class PrivateRound:
         side_queries: Mapping[str, DPQuery] | None = None,
         groups: VariableGroups | None = None,
     ) -> "PrivateRound":
-        """Returns a round from a query for gradients, and side queries."""
+        """Returns a round.
+
+        Args:
+            gradients: The query of the gradients.
+            side_queries: Other queries by name, on the same sample.
+            groups: The groups of the variables.
+        """
         return cls({GRADIENTS: gradients, **(side_queries or {})}, groups)
 
     @property
@@ -78,22 +84,26 @@ class PrivateRound:
 
     @property
     def seeded(self) -> bool:
-        """Whether a query brings a seed of its own."""
+        """Whether a query has a seed that the caller chose, for tests."""
         return any(query.seeded for query in self.queries.values())
 
     def fingerprint(self) -> str:
         """Returns the queries and groups as text, to be compared later.
 
-        Objects cannot be compared later: an object that was changed in place
-        is still equal to itself.
+        Text is compared, because an object that was changed in place is still
+        equal to itself.
         """
         return repr((dict(self.queries), self.groups))
 
     def prepare(self) -> None:
-        """Prepares a sample; it is called outside of compiled functions."""
+        """Prepares a sample. It is called outside compiled functions."""
 
     def initial_state(self, seed: int | None) -> dict[str, Any]:
-        """Returns the global state of each query."""
+        """Returns the global state of each query.
+
+        Args:
+            seed: The seed of the noise inside `reproducible()`, or `None`.
+        """
         each = children(seed, len(self.queries))
         return {
             name: query.initial_global_state(own)
@@ -109,7 +119,7 @@ class PrivateRound:
 
         Args:
             variables: The variables that are trained.
-            side_templates: Template of a record of each side query.
+            side_templates: A template of a record of each side query.
         """
         specs = [tf.TensorSpec(v.shape, v.dtype) for v in variables]
         return {GRADIENTS: self._grouped(variables, specs), **side_templates}
@@ -166,8 +176,8 @@ class PrivateRound:
             state: The global state of each query.
             sample: The sample so far, of each query.
             variables: The variables that are trained.
-            batches: The records for each query; those of the gradients one
-                per variable.
+            batches: The records for each query. The records of the gradients
+                are a list with one entry for each variable.
         """
         gradients = batches[GRADIENTS]
         records = self._grouped(variables, gradients.records)
@@ -182,7 +192,7 @@ class PrivateRound:
         }
 
     def plan(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the event of the next release."""
+        """Returns the event of the next release, by name of the query."""
         return {
             name: query.planned_event(state[name])
             for name, query in self.queries.items()
@@ -197,9 +207,9 @@ class PrivateRound:
     ) -> Released:
         """Returns the noised answers, the next state and the event.
 
-        Guarantee: all answers are 0 unless the event is the planned one. So if
-        the state was changed after the ledger recorded the round, for example
-        to have less noise, nothing is released.
+        Guarantee: all answers are 0 unless the event is the planned one. If the
+        state was changed after the ledger recorded the round, for example to
+        have less noise, nothing is released.
 
         Args:
             sample: The finished sample, of each query.
@@ -238,6 +248,10 @@ class PrivateRound:
             event: The event from `plan` or `release`.
             gradient_bound_factor: One privacy unit moves the sum of the
                 gradients by at most this many times the bound on one record.
+
+        Raises:
+            PrivateTrainingError: The factor is not 1, and the query of the
+                gradients does not bound an L2 norm.
         """
         events: list[ledger.SumQueryEvent] = []
         for name, query in self.queries.items():
@@ -296,8 +310,8 @@ def _times(event: ledger.SumQueryEvent, factor: int) -> ledger.SumQueryEvent:
         )
     raise PrivateTrainingError(
         "Examples in microbatches must be answered by queries that bound an L2 "
-        "norm: one example can move a microbatch from one encoded vector to "
-        f"another, a change that neither bounds. Received: {event!r}. Use "
-        "microbatches that are fixed in advance "
+        "norm. One example can replace the encoded vector of a microbatch by "
+        f"another, which no bound on one vector covers. Received: {event!r}. "
+        "Use microbatches that are fixed in advance "
         "(microbatches=FixedMicrobatches(size)), or single examples."
     )

@@ -9,9 +9,9 @@ class RecordBatch(NamedTuple):
     """A batch of records for one query.
 
     Attributes:
-        records: Nest with leaves `[batch, ...]`, or lazy ones.
-        mask: Boolean, shape `[batch]`: false for padding, which can be in any
-            row; `None` if there is no padding.
+        records: A nest whose leaves are tensors `[batch, ...]` or lazy records.
+        mask: Booleans of shape `[batch]`. False is for padding, which can be in
+            any row. `None` if there is no padding.
     """
 
     records: Any
@@ -22,13 +22,12 @@ class Grouping(NamedTuple):
     """The microbatches of a physical batch.
 
     Attributes:
-        rows: Number of consecutive rows that make one microbatch, including
-            padding.
-        size: The public divisor of the sum of gradients in a microbatch.
+        rows: The number of consecutive rows in one microbatch, with padding.
+        size: The public divisor of the sum of the gradients in a microbatch.
         bound_factor: Adding or removing one privacy unit moves the sum over the
             sample by at most this many times the bound on one record.
-        averages: Whether the sum is also divided by the number of examples in
-            the microbatch.
+        averages: Whether the divisor is instead the number of examples in the
+            microbatch.
     """
 
     rows: int
@@ -46,10 +45,10 @@ def record_batch(
     """Returns the gradients of examples, or of microbatches of them.
 
     Args:
-        gradients: Records of each variable, one per example.
-        mask: Shape `[batch]`, false for padding; `None` if there is none.
-        batch: Number of rows, padding included.
-        grouping: How rows make microbatches; `None` if each is a record.
+        gradients: The lazy records of each variable, one per example.
+        mask: As in `RecordBatch`.
+        batch: The number of rows, with padding.
+        grouping: The microbatches, or `None` if each example is a record.
     """
     if grouping is None:
         return RecordBatch(gradients, mask)
@@ -61,6 +60,6 @@ def record_batch(
         counts = tf.reshape(tf.broadcast_to(counts, shape), [batch])
         weights = tf.math.divide_no_nan(weights, counts)
     groups = [each.grouped(grouping.rows, weights) for each in gradients]
-    # A group of padding alone is no record, not one of norm 0.
+    # A group of padding alone is masked. It is not a record of norm 0.
     rows = tf.reshape(weights > 0, [batch // grouping.rows, grouping.rows])
     return RecordBatch(groups, tf.reduce_any(rows, axis=1))

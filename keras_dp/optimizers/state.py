@@ -14,17 +14,17 @@ class StateVariables:
     Some leaves are secret: those in a field named `seed`, and those below a
     field whose name begins with `secret_`. Neither Keras nor
     `tf.train.Checkpoint` finds their variables, so they are never saved. A
-    restored seed would repeat its noise on other data, and whoever reads a
-    saved seed can subtract the noise.
+    restored seed would repeat its noise on other data. Someone who reads a
+    saved seed could subtract the noise.
     """
 
     def __init__(self, state: Any, add_variable: Callable[..., Any]) -> None:
         """Creates the variables.
 
         Args:
-            state: Nest of tensors.
-            add_variable: Creates a saved variable from shape, initializer,
-                dtype and name.
+            state: A nest of tensors.
+            add_variable: Creates a variable that is saved, from shape,
+                initializer, dtype and name.
         """
         self._structure = state
         self._variables: list[Any] = []

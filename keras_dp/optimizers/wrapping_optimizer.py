@@ -1,4 +1,4 @@
-"""The base class of private optimizers: what the inner optimizer does."""
+"""The base class of private optimizers, around a Keras optimizer."""
 
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -13,24 +13,24 @@ from keras_dp.optimizers.inner_optimizer import close
 
 
 def _of_inner(name: str) -> Any:
-    """Returns an option of Keras's optimizers that is read and set inside."""
+    """Returns a property for an option of the inner optimizer."""
 
     def read(self: Any) -> Any:
         return getattr(self.inner, name)
 
     def write(self: Any, value: Any) -> None:
-        # The constructor of Keras sets its defaults before there is an inner.
+        # The constructor of Keras sets defaults before `_inner` is set.
         if "_inner" in vars(self):
             setattr(self.inner, name, value)
 
-    return property(read, write, doc="The inner optimizer's.")
+    return property(read, write, doc="The option of the inner optimizer.")
 
 
 class WrappingOptimizer(keras.optimizers.Optimizer):
     """Holds an inner Keras optimizer, and refuses ordinary gradients.
 
     The options and the iterations are those of the inner optimizer, which
-    applies noised answers. A subclass decides which answers.
+    applies noised answers. A subclass decides which answers these are.
     """
 
     weight_decay = _of_inner("weight_decay")
@@ -42,7 +42,7 @@ class WrappingOptimizer(keras.optimizers.Optimizer):
     ema_overwrite_frequency = _of_inner("ema_overwrite_frequency")
 
     def _wrap(self, inner: keras.optimizers.Optimizer, name: str) -> None:
-        """Stands for the constructor, which loading does not call."""
+        """Sets the attributes, for the constructor and for loading."""
         keras.optimizers.Optimizer.__init__(self, learning_rate=0.0, name=name)
         self._inner = inner
         close(inner)
@@ -61,7 +61,7 @@ class WrappingOptimizer(keras.optimizers.Optimizer):
     def add_optimizer_variables(
         self, *arguments: Any, **options: Any
     ) -> list[Any]:
-        """Returns nothing: the inner optimizer has a slot for each variable."""
+        """Returns an empty list: only the inner optimizer has slots."""
         return []
 
     @override
@@ -88,7 +88,7 @@ class WrappingOptimizer(keras.optimizers.Optimizer):
 
     @property
     def variables(self) -> list[keras.Variable]:
-        """The variables to save: the queries' public state, and the inner's."""
+        """The public state of the queries, and the variables of `inner`."""
         return own_variables_of(self) + self.inner.variables
 
     @override
@@ -109,7 +109,8 @@ class WrappingOptimizer(keras.optimizers.Optimizer):
             raise ValueError(
                 "`weights` must have a value for each of `variables`, of its "
                 f"shape. Received: shapes {given!r}, where the optimizer has "
-                f"{shapes!r}. It is built when its model trains, or is loaded."
+                f"{shapes!r}. Build the optimizer first: train its model, or "
+                "load it."
             )
         for variable, value in zip(own, weights, strict=True):
             variable.assign(value)
@@ -125,7 +126,7 @@ class WrappingOptimizer(keras.optimizers.Optimizer):
 
     @property
     def iterations(self) -> Any:
-        """The number of rounds that were released, a variable."""
+        """The number of rounds that were released, as a variable."""
         return self.inner.iterations
 
     @property
