@@ -31,10 +31,10 @@ class LayerCall(NamedTuple):
         args: The positional arguments. The first is `[batch, ...]`.
         kwargs: The keyword arguments.
         cotangents: The gradients of the summed losses with respect to some
-            tensors of the call, each `[batch, ...]`. For the fallback these are
-            the float outputs, in `keras.tree` order. For a rule they are the
-            outputs before the activation. For a layer with an observer they are
-            `Observed.watched`.
+            tensors of the call. For the fallback, these are the float outputs
+            `[batch, ...]`, in `keras.tree` order. For a rule, they are these
+            outputs before the activation. For a rule with an observer, they are
+            `Observed.watched`, whose first axis may be another than the batch.
         kept: Values that the layer's observer kept, `None` for other layers.
         static_shapes: Whether no tensor may have a shape that depends on data.
             XLA requires it. On an accelerator, such shapes make the host wait.

@@ -84,7 +84,7 @@ def example_losses(
         batch: The number of examples.
         loss_scale: A factor of the losses while they are differentiated, so
             that half precision can hold their gradients. The returned losses
-            and their gradients do not have it. It must be the factor by which
+            and their gradients do not have it. It should be the factor by which
             the caller multiplies the losses afterwards.
         maps: Keeps the trace of the map over examples, for one `compiled_loss`.
             By default, the map is traced at every call.

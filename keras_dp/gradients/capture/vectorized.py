@@ -51,7 +51,8 @@ def vectorized(
 
     Args:
         call: The call. An argument that is a tensor as long as the batch is
-            taken to have one row per example. Every example gets all others.
+            taken to have one row per example. All other arguments are passed to
+            every example as they are.
         variables: The variables to differentiate by, in the layer or inside it.
         jit_compile: Whether the step is compiled by XLA. It decides how to loop
             over examples.
