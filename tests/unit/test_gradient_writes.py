@@ -253,6 +253,19 @@ class TestIsRefused:
         with pytest.raises(UnsupportedLayerError, match=r"seen.*without noise"):
             _run(GradientEngine(_model(layer)), "eager")
 
+    def test_an_array_that_a_layer_writes_in_place_in_an_eager_step(
+        self,
+    ) -> None:
+        def act(layer, x):
+            if hasattr(x, "numpy"):  # Not while the model is built.
+                layer.sums[:] += x.numpy().sum()
+
+        layer = Does(act)
+        layer.sums = np.zeros(4, np.float32)
+
+        with pytest.raises(UnsupportedLayerError, match=r"sums.*without noise"):
+            _run(GradientEngine(_model(layer)), "eager")
+
     def test_an_attribute_of_a_layer_in_an_eager_step(self) -> None:
         def act(layer, x):
             layer.last = x

@@ -42,8 +42,9 @@ def check_examples_apart(trial: Trial, first: DigestedPass) -> None:
     The batch is split into parts. In one pass for each part, its examples move
     into the next row, all other examples are exchanged, and what the part adds
     is compared. If that changed, the examples are exchanged alone, and moved
-    alone, and the error says which of these changed it. If neither does, there
-    is no error, because random numbers of the rows can be the reason.
+    alone, and the error says which of these changed it. If neither does, and
+    the model draws random numbers in training, there is no error: the numbers
+    of the rows can be the reason.
 
     Args:
         trial: The model and its batch.
@@ -58,10 +59,18 @@ def check_examples_apart(trial: Trial, first: DigestedPass) -> None:
         kept = trial.parts == part
         moved = rows_of(trial.inputs, _exchanged(kept)[rows])
         second = trial.run(moved, rows)
-        if _difference(trial, first, second, kept, part, rows) is not None:
+        place = _difference(trial, first, second, kept, part, rows)
+        if place is not None:
             is_random = check_repeats(trial)
             check_independence(trial, first)
             check_rows(trial, first, is_random=is_random)
+            if not is_random:
+                raise GradientCheckError(
+                    "What an example adds must not depend on other examples "
+                    "or on its row. Moving it by one row and changing the "
+                    f"others changed {place}. Remove what makes examples "
+                    "interact, and what computes with the number of a row."
+                )
             return
 
 

@@ -1,6 +1,7 @@
 """Finds values that layers keep in Python attributes while they run eagerly."""
 
 import contextlib
+import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -19,7 +20,7 @@ def changed_attributes(layers: list[keras.Layer]) -> Iterator[list[str]]:
 
     Containers are lists, tuples, sets and mappings, at any depth. Values inside
     other objects are not compared. An array that was written in place counts as
-    the same value.
+    another value.
 
     Yields:
         A list. When the context ends, it gets the names of the attributes
@@ -57,6 +58,10 @@ def _collect(value: Any, found: list[Any], seen: set[int]) -> None:
         tf.is_tensor(value) and not isinstance(value, tf.Variable)
     ):
         found.append(value)
+        if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+            # It may be written in place.
+            contents = np.ascontiguousarray(value).tobytes()
+            found.append(hashlib.blake2b(contents).digest())
 
 
 def _are_same(old: list[Any], new: list[Any]) -> bool:
