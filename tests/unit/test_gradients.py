@@ -682,12 +682,14 @@ class TestRoundingCannotHideANorm:
 
         self._assert_bounded(records)
 
-    @pytest.mark.parametrize("scale", [1.0, 1e2, 1e4])
-    def test_of_rows(self, scale) -> None:
+    @pytest.mark.parametrize("rows", [2, 5], ids=["fewer", "more"])
+    @pytest.mark.parametrize("scale", [1.0, 1e2, 1e4, 1e8])
+    def test_of_rows(self, scale, rows) -> None:
+        """Of a table with fewer rows than lookups, and with more."""
         half, tiny = self._cancelling(scale, 16, 1, 64)
         updates = np.concatenate([half, 3 * half, -4 * half + tiny], axis=1)
         records = row_records.RowRecords(
-            tf.zeros([16, 3], tf.int32), tf.constant(updates), rows=5
+            tf.zeros([16, 3], tf.int32), tf.constant(updates), rows=rows
         )
 
         self._assert_bounded(records)

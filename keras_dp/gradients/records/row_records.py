@@ -62,16 +62,24 @@ class RowRecords(GradientRecords):
         if self.ids.shape[1] == 1:
             return tf.square(norms[:, 0])
         if self.rows <= self.ids.shape[1]:
-            return squared_sums(self.materialize())
+            squares = squared_sums(self.materialize())
+        else:
+            squares = self._squares_by_row(norms)
+        total = tf.reduce_sum(norms, axis=1)
+        return tf.maximum(squares, tf.square(_LEAST_ROW_NORM * total))
+
+    def _squares_by_row(self, norms: tf.Tensor) -> tf.Tensor:
+        """Returns the squared norms, `[batch]`, without building tables.
+
+        Args:
+            norms: The norm of each update, `[batch, n]`.
+        """
         order = tf.argsort(self.ids, axis=1, stable=True)
         ids = tf.gather(self.ids, order, batch_dims=1)
         repeats = tf.pad(ids[:, 1:] == ids[:, :-1], [[0, 0], [1, 0]])
         if self.static_shapes:
-            squares = self._squares_of_all(order, repeats)
-        else:
-            squares = self._squares_of_shared(order, repeats, norms)
-        total = tf.reduce_sum(norms, axis=1)
-        return tf.maximum(squares, tf.square(_LEAST_ROW_NORM * total))
+            return self._squares_of_all(order, repeats)
+        return self._squares_of_shared(order, repeats, norms)
 
     def _squares_of_all(
         self, order: tf.Tensor, repeats: tf.Tensor
