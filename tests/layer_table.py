@@ -421,7 +421,8 @@ examples, with XLA and without.
 * *rule*: the gradients follow from the inputs of the layer and one backward
   pass over the batch. They are built per example only where that is cheapest.
 * *fallback*: the layer is called again on each example, vectorized. This takes
-  the memory of the layer's gradients times the physical batch. The same holds
+  the memory of the layer's gradients times the physical batch, up to 128 MiB.
+  Above that they are computed in chunks of examples, twice. The same holds
   for every layer of your own that owns weights, or that calls others on rows
   that are not the examples. Weights that a layer only scales or shifts its
   output by, as a normalization of your own does, take one more call of it on

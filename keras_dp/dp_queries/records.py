@@ -23,7 +23,10 @@ class LazyRecords(Protocol):
     """
 
     def squared_norms(self) -> tf.Tensor:
-        """Returns each record's squared L2 norm, shape `[batch]`."""
+        """Returns each record's squared L2 norm, shape `[batch]`.
+
+        It may be an upper bound. Records are then clipped more than they need.
+        """
 
     def weighted_sum(self, weights: tf.Tensor) -> tf.Tensor:
         """Returns `sum_i weights[i] * record[i]`, in the shape of one record.

@@ -266,6 +266,16 @@ class TestIsRefused:
         with pytest.raises(UnsupportedLayerError, match=r"sums.*without noise"):
             _run(GradientEngine(_model(layer)), "eager")
 
+    def test_an_array_of_objects_in_an_eager_step(self) -> None:
+        def act(layer, x):
+            layer.seen[0] = x
+
+        layer = Does(act)
+        layer.seen = np.zeros(1, object)
+
+        with pytest.raises(UnsupportedLayerError, match=r"seen.*without noise"):
+            _run(GradientEngine(_model(layer)), "eager")
+
     def test_an_attribute_of_a_layer_in_an_eager_step(self) -> None:
         def act(layer, x):
             layer.last = x

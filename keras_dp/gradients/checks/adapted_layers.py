@@ -30,8 +30,8 @@ def adapted_layers(model: keras.Model) -> list[AdaptedLayer]:
 
     Values that the constructor of a layer was given (`vocabulary=`, `mean=`)
     are taken to be public, because they are part of the caller's program. A
-    layer of a class that Keras does not have is always returned if it has a
-    method `adapt`, because its values are not known.
+    layer that derives from no preprocessing layer of Keras is always returned
+    if it has a method `adapt`, because its values are not known.
 
     Args:
         model: A Keras model.

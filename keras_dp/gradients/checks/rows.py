@@ -16,7 +16,8 @@ import tensorflow as tf
 # Differences of gradients below this are rounding, whatever their size.
 _NEGLIGIBLE = 1e-7
 # With so many directions, a difference of 30 times the tolerance is overlooked
-# with probability 1e-7, and one of the size of the row practically never.
+# with a probability of about 1e-7 to 1e-5, and one of the size of the row
+# practically never.
 _DIRECTIONS = 8
 # Letters for the axes of a row, except the last.
 _AXES = "abcefghijklm"

@@ -175,9 +175,9 @@ class OuterProductRecords(GradientRecords):
 def _ghost_norms(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
     """Returns squared ghost norms with a margin for rounding, `[batch]`.
 
-    Let `S` be the sum of the norms of the n terms of an example, and `u` the
-    unit of rounding. The squared norm has a rounding error of the order of
-    `u S^2`, which is added. The weighted sum has one of the order of `u S`.
+    Let `S` be the sum of the norms of the n terms of a row of an example, and
+    `u` the unit of rounding. The squared norm has a rounding error of the order
+    of `u S^2`, which is added. The weighted sum has one of the order of `u S`.
     Both are small against a norm of `S / (16 sqrt(n))`. If the terms cancel
     further, this norm is returned. Terms in unrelated directions do not: the
     norm of their sum is about `S / sqrt(n)`.

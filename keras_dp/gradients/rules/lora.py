@@ -25,7 +25,7 @@ from keras_dp.gradients.rules.dense import bias_records, dense
 from keras_dp.gradients.rules.einsum_dense import einsum_dense, is_contraction
 from keras_dp.gradients.rules.embedding import embedding
 
-# In other modes of quantization the kernel is trained, or written to.
+# Other modes of quantization have kernels that this rule does not know.
 _FROZEN_KERNELS = (None, "int8", "int4")
 
 

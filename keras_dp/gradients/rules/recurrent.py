@@ -3,8 +3,9 @@
 All time steps share the kernels, so that the gradients are sums over time of
 outer products. For the kernel, the factors are the input of a step and the
 cotangent of its gates. For the recurrent kernel, they are the output before the
-step and that cotangent. One backward pass gives the cotangents, because the
-loops of `recurrence.py` compute the recurrence while the layer is hooked.
+step and that cotangent; the candidate of a `GRU` has factors of its own. One
+backward pass gives the cotangents, because the loops of `recurrence.py` compute
+the recurrence while the layer is hooked.
 """
 
 from typing import Any, NamedTuple

@@ -47,6 +47,8 @@ def _values(attributes: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 
 def _collect(value: Any, found: list[Any], seen: set[int]) -> None:
+    if isinstance(value, np.ndarray) and value.dtype.hasobject:
+        value = value.tolist()
     if isinstance(value, Mapping):
         value = list(value.items())
     if isinstance(value, (list, tuple, set, frozenset)):
@@ -58,7 +60,7 @@ def _collect(value: Any, found: list[Any], seen: set[int]) -> None:
         tf.is_tensor(value) and not isinstance(value, tf.Variable)
     ):
         found.append(value)
-        if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        if isinstance(value, np.ndarray):
             # It may be written in place.
             contents = np.ascontiguousarray(value).tobytes()
             found.append(hashlib.blake2b(contents).digest())

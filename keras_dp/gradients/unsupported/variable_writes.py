@@ -8,8 +8,7 @@ In a compiled step, a value can be kept only by an operation of its graph, or of
 a function that the graph calls. In an eager step, the operations are observed
 while they run, and the attributes of all layers are compared, because Python
 code runs, too. Eager Python code is not searched for values that it keeps
-outside the layers, inside objects of other classes, or in an array that it
-writes in place.
+outside the layers or inside objects of other classes.
 """
 
 import contextlib
