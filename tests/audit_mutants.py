@@ -62,12 +62,15 @@ class Mutant:
         plant: Puts it there.
         train: Makes the training that has it.
         source: Makes its samples.
+        records: How many records are looked at: more for a fault that shows
+            in some of them only.
     """
 
     where: str
     plant: Plant
     train: Callable[[], Any] = training
     source: Callable[[], Any] = samples
+    records: int = 2
 
 
 MUTANTS: dict[str, Mutant] = {}
@@ -78,12 +81,13 @@ def mutant(
     name: str,
     train: Callable[[], Any] = training,
     source: Callable[[], Any] = samples,
+    records: int = 2,
 ) -> Callable[[Plant], Plant]:
     """Adds a fault to the catalogue."""
 
     def added(plant: Plant) -> Plant:
         assert name not in MUTANTS
-        MUTANTS[name] = Mutant(where, plant, train, source)
+        MUTANTS[name] = Mutant(where, plant, train, source, records)
         return plant
 
     return added
@@ -256,6 +260,7 @@ def _(patch):
     "clip",
     "a microbatch counts as one record of the unit",
     source=lambda: samples(microbatches=RandomMicrobatches(size=2)),
+    records=100,  # The pairs are random, and so is what a record changes.
 )
 def _(patch):
     patch.setattr(layouts.Slots, "bound_factor", 1)

@@ -48,7 +48,7 @@ def test_every_fault_is_found(name, questions, monkeypatch):
             return
 
         leave_out_other_questions(questions.split(", "), patch)
-        report = check(mutant.train(), source, records=2)
+        report = check(mutant.train(), source, records=mutant.records)
 
     found = {finding.question for finding in report.findings}
     assert found & set(questions.split(", "))
