@@ -241,5 +241,6 @@ def check_delta(delta: float) -> None:
     _check.finite_non_negative(delta=delta)
     if delta > 1:
         raise ValueError(
-            f"`delta` must be in [0, 1]. Received: delta={delta!r}."
+            f"`delta` must be in [0, 1]. Received: delta={delta!r}. Choose a "
+            "value well below 1 over the number of records."
         )

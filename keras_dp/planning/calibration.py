@@ -326,7 +326,13 @@ def epsilon_of_group(
 
 def check_target(target_epsilon: float, delta: float) -> None:
     """Raises unless epsilon is > 0, and delta in (0, 1)."""
-    _check.finite_positive(target_epsilon=target_epsilon, delta=delta)
+    _check.finite_positive(target_epsilon=target_epsilon)
+    check_target_delta(delta)
+
+
+def check_target_delta(delta: float) -> None:
+    """Raises unless delta is in (0, 1)."""
+    _check.finite_positive(delta=delta)
     if delta >= 1:
         raise ValueError(
             f"`delta` must be in (0, 1). Received: delta={delta!r}. Choose a "

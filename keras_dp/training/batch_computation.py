@@ -1,7 +1,9 @@
-"""The computation on one physical batch: forward, backward, clip, noise.
+"""Computes on one physical batch: forward, backward, clip, noise.
 
-Noise is added where the sample ends. Only three things are changed: the state
-of the optimizer, the sums of a sample that spans several batches, the weights.
+Noise is added at the end of the sample. A batch changes the seeds of layers and
+the sums of a sample that spans several batches. A release changes the state of
+the optimizer, the trained weights and, if they are released, the statistics of
+batch normalization.
 """
 
 from typing import Any, NamedTuple
@@ -31,12 +33,12 @@ from keras_dp.training.step_parts import StepParts
 
 
 class BatchKind(NamedTuple):
-    """The place of a batch in its sample: each kind has a compiled step.
+    """The place of a batch in its sample. Each kind has a compiled step.
 
     Attributes:
         first: Whether the batch is the first of its sample.
-        last: Whether the sample is released with it.
-        grouping: How examples make microbatches, if they do.
+        last: Whether the computation on the batch also releases the sample.
+        grouping: The microbatches, or `None` if each example is a record.
     """
 
     first: bool
@@ -48,10 +50,12 @@ class BatchResult(NamedTuple):
     """The result of a physical batch, for metrics and the ledger.
 
     Attributes:
-        losses: The loss of each example, weight penalties included.
+        losses: The loss of each example, with the weight penalties, by the
+            weights from before the release.
         outputs: The outputs of the model.
         masks: The Keras mask of each output.
-        released: The event and the private metrics; `None` within a sample.
+        released: The event and the private metrics; `None` if the batch does
+            not release its sample.
     """
 
     losses: ExampleLosses
@@ -69,7 +73,7 @@ class _Computed(NamedTuple):
 
 
 class BatchComputation:
-    """Computes on physical batches, for one model that was compiled.
+    """Computes on the physical batches of one compiled private model.
 
     Attributes:
         engine: Computes gradients example by example.
@@ -80,11 +84,17 @@ class BatchComputation:
 
         Args:
             parts: The parts of the step.
+
+        Raises:
+            UnsupportedLayerError: The model has a layer that cannot be trained
+                privately.
+            ValueError: The statistics of batch normalization are asked for, and
+                no such layer is trained.
         """
         self._parts = parts
         self._round = parts.optimizer.round
         self._sums: SampleSums | None = None
-        # Each replica has variables of its own, which a trace holds.
+        # A trace holds variables, and each replica has its own.
         many = parts.options.replicas.are_many
         self._loss_maps = None if many else TracedMaps()
         statistics = parts.side_queries.statistics
@@ -100,8 +110,8 @@ class BatchComputation:
             )
         if statistics is not None and not self.engine.normalized:
             raise ValueError(
-                "`batch_statistics` must be None for a model without "
-                "BatchNormalization that is trained. Received: "
+                "`batch_statistics` must be None for a model in which no "
+                "BatchNormalization layer is trained. Received: "
                 f"batch_statistics={statistics!r}. Compile without it."
             )
 
@@ -128,19 +138,20 @@ class BatchComputation:
         kind: BatchKind,
         planned: Any,
     ) -> BatchResult:
-        """Adds a physical batch to its sample, and releases the last.
+        """Adds a physical batch to its sample, and may release the sample.
 
         Args:
             data: Inputs, targets and sample weights.
-            mask: Shape `[batch]`, false for padding, which may stand in any
-                row; `None` if there is none.
-            kind: Where in its sample the batch stands.
-            planned: The event that the ledger covers.
+            mask: Shape `[batch]`. False is for padding, which can be in any
+                row. `None` if there is no padding.
+            kind: The place of the batch in its sample.
+            planned: The event that the ledger covers. A release with any other
+                event is withheld.
         """
         of = self._of_examples if self._updates is None else self._of_users
         computed = of(data, mask, kind)
         sample = self._added(computed.batches, kind)
-        # The losses are those of the old weights, and so are the penalties.
+        # Both the losses and the penalties are by the old weights.
         losses = with_penalties(self._parts.model, computed.losses)
         released = self._end(sample, kind, planned)
         masks = masks_of(computed.outputs)
@@ -149,7 +160,7 @@ class BatchComputation:
     def _of_examples(
         self, data: Any, mask: tf.Tensor | None, kind: BatchKind
     ) -> "_Computed":
-        """Computes the gradients of examples, and what side queries ask."""
+        """Returns the records of examples, for all queries."""
         x, y, weight = data
         batch = keras.tree.flatten(x)[0].shape[0]
         held: list[ExampleLosses] = []
@@ -178,9 +189,12 @@ class BatchComputation:
     def _of_users(
         self, data: Any, mask: tf.Tensor | None, kind: BatchKind
     ) -> "_Computed":
-        """Computes what the training of each user changes."""
+        """Returns the change that the training of each user makes."""
         if self._updates is None or mask is None or kind.grouping is None:
-            raise RuntimeError("Users are drawn by UserBatches alone.")
+            raise RuntimeError(
+                "The samples of users must be drawn by UserBatches. Pass such "
+                "a sampler to fit."
+            )
         x, y, weight = data
         rows = kind.grouping.rows
         with without_variable_writes(self.engine.model):
@@ -211,7 +225,7 @@ class BatchComputation:
         return None
 
     def of_sums(self, planned: Any) -> tuple[Any, dict[str, tf.Tensor]]:
-        """Releases what every replica has summed up."""
+        """Releases the sums of all replicas, and returns as `_released`."""
         return self._released(self._made_sums.read(), planned)
 
     @property
@@ -223,7 +237,11 @@ class BatchComputation:
     def _released(
         self, sample: Any, planned: Any
     ) -> tuple[Any, dict[str, tf.Tensor]]:
-        """Noises and applies the sums; returns the event and the metrics."""
+        """Noises and applies the sums.
+
+        Returns:
+            The event, and the private metrics of this round by name.
+        """
         if self._parts.options.replicas.are_many:
             sample = summed(sample)
         variables = self.engine.variables
@@ -236,7 +254,7 @@ class BatchComputation:
     def losses(
         self, y: Any, outputs: Any, weight: Any, batch: int
     ) -> ExampleLosses:
-        """Returns the loss of each example, alone."""
+        """Returns the losses of each example as a batch of one."""
         with counting_one_replica():
             return example_losses(
                 self._parts.loss,
@@ -249,7 +267,7 @@ class BatchComputation:
             )
 
     def _penalties(self, variables: list[Any]) -> list[tf.Tensor | None]:
-        """Gradients of the weight penalties, which depend on no data."""
+        """Returns the gradients of weight penalties. They hold no data."""
         with tf.GradientTape() as tape:
             losses = penalties_of(self._parts.model)
             total = tf.add_n(losses) if losses else None

@@ -1,4 +1,4 @@
-"""From what `fit` is given to physical batches of one sample."""
+"""Turns the data that `fit` is given into physical batches."""
 
 import dataclasses
 import functools
@@ -18,18 +18,19 @@ from keras_dp.training.sampled_batches import SampledBatches, mapped_structure
 
 
 class PhysicalStep(NamedTuple):
-    """One physical batch.
+    """One physical batch, and its place in the sample and the pass.
 
     Attributes:
         x: Inputs, leaves `[batch, ...]`.
         y: Targets, or `None`.
         sample_weight: Weights, or `None`.
         mask: Shape `[batch]`, false for padding; `None` if there is none.
-        ends_sample: Whether the sample ends here, and is released.
-        sampling: How the sample was drawn: unverified unless the library drew
-            it.
-        next_sampling: How that of the next round will be.
-        rounds_left: Rounds of the pass that follow; `None` without passes.
+        ends_sample: Whether the batch is the last of its sample.
+        sampling: How the sample was drawn. It is unverified unless the library
+            drew it.
+        next_sampling: How the sample of the next round will be drawn.
+        rounds_left: The number of rounds of this pass after this one; `None`
+            without passes.
     """
 
     x: Any
@@ -43,7 +44,7 @@ class PhysicalStep(NamedTuple):
 
     @property
     def data(self) -> tuple[Any, Any, Any]:
-        """Inputs, targets and weights: a batch of data in Keras's words."""
+        """Inputs, targets and sample weights, as Keras passes a batch on."""
         return self.x, self.y, self.sample_weight
 
 
@@ -51,9 +52,9 @@ class DataAdapter:
     """Says what `fit` iterates over, and how its samples were drawn.
 
     Attributes:
-        source: The argument of `fit`.
-        class_weight: The weight of each label, for what a sampler draws; Keras
-            itself weights the rest.
+        source: The argument `x` of `fit`.
+        class_weight: The weight of each label if the source is a sampler, else
+            `None`: Keras itself weights other data.
     """
 
     def __init__(
@@ -69,15 +70,16 @@ class DataAdapter:
 
     @property
     def rounds_per_pass(self) -> int | None:
-        """Rounds of one epoch of the ledger, `None` if it knows no epochs."""
+        """The number of rounds with one epoch id; `None` without such ids."""
         return self.source.rounds_per_pass if self.is_sampler else None
 
     def coming(self, planned: Round, rounds: int) -> list[tuple[Round, int]]:
-        """Returns the rounds that come, each with its count.
+        """Returns the coming rounds, each kind with its count.
 
         Args:
-            planned: The first of them, which begins a pass if there are any.
-            rounds: How many.
+            planned: The first of the rounds. If the source makes passes, it is
+                the first of a pass.
+            rounds: The number of rounds.
         """
         if self.rounds_per_pass is None:
             return [(planned, rounds)]
@@ -97,7 +99,7 @@ class DataAdapter:
         """Raises for a sampler whose records hold no targets.
 
         Raises:
-            ValueError: The message says how to give them.
+            ValueError: The records of the sampler hold no targets.
         """
         if not self.is_sampler:
             return
@@ -106,18 +108,19 @@ class DataAdapter:
         if y is None:
             raise ValueError(
                 "`x` must be a sampler of (inputs, targets) or (inputs, "
-                "targets, sample_weight), for the loss is of the targets. "
-                f"Received: records of {structure!r}. An autoencoder takes "
-                "PoissonBatches((x, x), ...), which needs no second copy."
+                "targets, sample_weight): the loss compares outputs with "
+                f"targets. Received: records of {structure!r}. Put the targets "
+                "beside the inputs, such as PoissonBatches((x, y), ...). For "
+                "an autoencoder, PoissonBatches((x, x), ...) makes no copy."
             )
 
     @property
     def population_size(self) -> int | None:
-        """Number of records, `None` if it is not known without reading them."""
+        """The number of records; `None` if it is known only by reading them."""
         if self.is_sampler:
             return int(self.source.population_size)
         leaves = keras.tree.flatten(self.source)
-        if leaves and all(hasattr(leaf, "shape") for leaf in leaves):
+        if leaves and all(getattr(leaf, "shape", ()) for leaf in leaves):
             return int(leaves[0].shape[0])
         return None
 
@@ -128,7 +131,7 @@ class DataAdapter:
 
     @property
     def grouping(self) -> Grouping | None:
-        """How examples make microbatches; `None` if each is a record."""
+        """The microbatches; `None` if each example is a record."""
         if not self.is_sampler or self.source.microbatches is None:
             return None
         groups = self.source.microbatches
@@ -141,7 +144,7 @@ class DataAdapter:
         return SampledBatches(self.source)
 
     def step_from(self, data: Any) -> PhysicalStep:
-        """Returns the physical batch in what the iterator yielded."""
+        """Returns the physical batch that the iterator yielded as `data`."""
         if not self.is_sampler:
             x, y, weight = map(
                 _tensors, keras.utils.unpack_x_y_sample_weight(data)
@@ -168,21 +171,23 @@ class DataAdapter:
 
 
 def example_batch(step: PhysicalStep, examples: int) -> tuple[Any, Any, bool]:
-    """Returns inputs and targets for the self-check, and whether they tell.
+    """Returns inputs and targets for the self-check, and whether they differ.
 
-    The batch keeps its size, for layers may treat an axis as long as the batch
-    specially. Its records stand in the rows of padding, too, where many models
-    are not finite (a mean over no tokens). Where floats are not finite they are
-    0. Inputs get noise, so that no two examples are alike, but for their whole
-    numbers: those may be ids, or mark what is masked.
+    The batch keeps its size if that is at least 2, because layers may treat an
+    axis as long as the batch specially. Rows of padding get copies of records,
+    because many models are not finite on padding (a mean over no tokens).
+    Floats that are not finite become 0. Other floats of the inputs get noise,
+    so that no two examples are alike. Whole numbers get none, because they may
+    be ids or marks of masked entries. They get noise, too, if all examples
+    would be alike otherwise, unless a later batch may show different ones.
 
     Args:
         step: A physical batch.
-        examples: How many examples will be compared.
+        examples: The number of examples that will be compared one by one.
 
     Returns:
-        Inputs and targets, leaves `[max(2, batch), ...]`, and whether two
-        records with different inputs are among the first `examples`.
+        Inputs and targets, leaves `[max(2, batch), ...]`, and whether two of
+        the first `examples` have different inputs.
     """
     leaves = keras.tree.flatten(step.x)
     size = leaves[0].shape[0]
@@ -202,7 +207,8 @@ def example_batch(step: PhysicalStep, examples: int) -> tuple[Any, Any, bool]:
     given = keras.tree.map_structure(taken, step.x)
     x = keras.tree.map_structure(_moved, given)
     tells = _are_different(x, first)
-    # Records that are all alike, or none, or no place for a second one.
+    # A sample with one record is followed by others. Other reasons remain:
+    # records are all alike, there is none, or there is place for only one.
     if not tells and (real.sum() != 1 or size == 1):
         every = functools.partial(_moved, whole_numbers=True)
         x = keras.tree.map_structure(every, given)
@@ -215,7 +221,7 @@ def _moved(leaf: Any, *, whole_numbers: bool = False) -> Any:
 
     Args:
         leaf: A tensor, or `None`.
-        whole_numbers: Whether they get noise, too.
+        whole_numbers: Whether whole numbers get noise, too.
     """
     if leaf is None or not leaf.dtype.is_floating:
         return leaf
@@ -227,7 +233,7 @@ def _moved(leaf: Any, *, whole_numbers: bool = False) -> Any:
 
 
 def _are_different(inputs: Any, count: int) -> bool:
-    """Whether two of the first examples are not alike."""
+    """Returns whether two of the first examples are not alike."""
     leaves = keras.tree.flatten(inputs)
     kinds = {
         b"".join(_content(leaf[i]) for leaf in leaves) for i in range(count)

@@ -1,4 +1,4 @@
-"""Checks the engine on the user's own data before anything is released."""
+"""Checks the engine on the user's own data before the first release."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,14 +15,26 @@ from keras_dp.training.step_parts import StepParts
 
 
 class EngineCheck:
-    """Runs the self-check once for each size of a physical batch."""
+    """Runs the self-check for each size of a physical batch.
+
+    A size is checked on each of its batches until one shows enough: gradients
+    that are finite, and examples that differ.
+    """
 
     def __init__(self, parts: StepParts, computation: BatchComputation) -> None:
         self._parts, self._computation = parts, computation
         self._checked: set[int] = set()
 
     def run(self, step: PhysicalStep) -> None:
-        """Checks the engine on the first batch of each size that tells."""
+        """Checks the engine on a batch, unless its size was checked before.
+
+        Args:
+            step: The physical batch.
+
+        Raises:
+            GradientCheckError: See `self_check`.
+            UnsupportedLayerError: See `self_check`.
+        """
         batch = keras.tree.flatten(step.x)[0].shape[0]
         examples = self._parts.options.self_check_examples
         if not examples or batch in self._checked:
@@ -48,9 +60,9 @@ class EngineCheck:
         Callable[[Any], tf.Tensor],
         Callable[[Any], list[tuple[tf.Tensor, tf.Tensor]]],
     ]:
-        """Returns the losses of outputs, and these beside those of a batch."""
+        """Returns the arguments `losses_of` and `splits_of` of `self_check`."""
 
-        # One function for all passes: vectorizing is traced once.
+        # All passes share one function, so that vectorizing is traced once.
         @tf.function(autograph=False)
         def of_examples(outputs: Any, masks: Any) -> Any:
             set_masks(outputs, masks)
@@ -62,7 +74,7 @@ class EngineCheck:
                 return batch_losses(self._parts.loss, y, outputs)
 
         def run(function: Any, *arguments: Any) -> Any:
-            # A call that traces would count in TensorFlow's warning of those.
+            # TensorFlow warns of functions whose calls trace too often.
             return trace_of(function, *arguments)(*arguments)
 
         def losses_of(outputs: Any) -> tf.Tensor:
@@ -71,7 +83,7 @@ class EngineCheck:
         def splits_of(outputs: Any) -> list[tuple[tf.Tensor, tf.Tensor]]:
             masks = masks_of(outputs)
             if any(mask is not None for mask in masks):
-                # Keras's own losses weigh examples by their unmasked entries.
+                # With masks, Keras weighs examples by their unmasked entries.
                 outputs = keras.tree.map_structure(tf.identity, outputs)
                 masks = [None] * len(masks)
             losses = run(of_examples, outputs, masks)

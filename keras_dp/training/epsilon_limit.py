@@ -18,11 +18,12 @@ class PrivacyTarget:
     """The most that a ledger may spend.
 
     Attributes:
-        epsilon: > 0.
-        delta: In (0, 1).
-        accountant: The tightest that can replay the ledger if `None`.
-        neighbours: The adjacency relation; the strongest that all rounds
-            support if `None`.
+        epsilon: The largest epsilon of the ledger, > 0.
+        delta: The delta of this epsilon, in (0, 1).
+        accountant: The accountant. By default the tightest one that can replay
+            the ledger.
+        neighbours: The adjacency relation. By default the strongest one that
+            all rounds support.
     """
 
     epsilon: float
@@ -37,12 +38,13 @@ class PrivacyTarget:
 class EpsilonLimit:
     """Says how many rounds a ledger may still hold under a target.
 
-    Guarantee: a block of rounds of the size that `allowed` returns leaves the
-    ledger at most at the target, unless another process records rounds between
-    the question and the reservation.
+    Guarantee: if `allowed` returns a number > 0, the ledger followed by that
+    many rounds meets the target, unless another process records rounds before
+    these are reserved.
 
-    It searches once for all rounds of one mechanism, and again when the ledger
-    holds rounds that are not of this training.
+    It searches for the number of rounds at the first question. It searches
+    again if the mechanism of the rounds changes, or if the ledger gets rounds
+    that are not of this training.
     """
 
     def __init__(
@@ -54,9 +56,9 @@ class EpsilonLimit:
         """Starts without a search.
 
         Args:
-            target: Which the ledger as a whole must meet.
-            ledger: Where the training is recorded.
-            rounds_per_pass: See `rounds_left`.
+            target: The target that the ledger as a whole must meet.
+            ledger: The ledger that records the training.
+            rounds_per_pass: As in `rounds_left`.
         """
         self.target, self._ledger = target, ledger
         self._rounds_per_pass = rounds_per_pass
@@ -69,8 +71,11 @@ class EpsilonLimit:
 
         Args:
             planned: One of the rounds.
-            count: >= 1.
-            own: How many rounds of the ledger are of this training.
+            count: The number of rounds, >= 1.
+            own: The number of rounds in the ledger that are of this training.
+
+        Raises:
+            UnsupportedEventError: The accountant has no bound for such rounds.
         """
         held = len(self._ledger)
         self._is_unverified = isinstance(planned.sampling, UnverifiedSampling)
@@ -90,7 +95,7 @@ class EpsilonLimit:
         return max(0, min(count, self._most - held))
 
     def exceeded(self) -> BudgetExceededError:
-        """Returns the error for a round that there is no room for."""
+        """Returns the error for a round after the last question."""
         remedy = (
             "Train with a larger target or more noise, or with a ledger that "
             "has spent less."
@@ -110,10 +115,14 @@ class EpsilonLimit:
 
 
 def default_delta(population_size: int | None) -> float:
-    """Returns `N^-1.1`, with two digits; 1e-5 if N is not known.
+    """Returns `N^-1.1`, rounded down to two digits.
 
     A mechanism that publishes a record chosen at random is `(0, 1/N)`-private:
     delta must be well below that.
+
+    Args:
+        population_size: The number of records, N >= 1. If it is `None`, the
+            result is 1e-5. If it is at most 8, the result is 0.1.
 
     >>> default_delta(48_842)
     6.9e-06

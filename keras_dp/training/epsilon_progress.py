@@ -15,6 +15,7 @@ from keras_dp.budgets import guarantee
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.keras_internals import print_line
 from keras_dp.ledger import PrivacyLedger, Round
+from keras_dp.planning.calibration import check_target_delta
 
 # An evaluation is followed by so many times its own seconds of training.
 _SHARE, _INTERVAL_SECONDS = 50, 0.5
@@ -64,6 +65,8 @@ class EpsilonProgress(keras.callbacks.Callback):
         interval_seconds: float | None = None,
     ) -> None:
         super().__init__()
+        if delta is not None:
+            check_target_delta(delta)
         self.ledger = ledger
         self.delta = delta
         self.accountant = accountant

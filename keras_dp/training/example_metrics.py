@@ -1,4 +1,4 @@
-"""Keras's metrics of a physical batch, without its padding."""
+"""Updates Keras's metrics with the examples of a physical batch."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -16,8 +16,8 @@ class ExampleMetrics:
     """Keras's own metrics of one compiled model, which are not private.
 
     Attributes:
-        loss_tracker: The mean of the losses.
-        loss_metrics: One tracker for each of several losses.
+        loss_tracker: The metric of the total loss, with weight penalties.
+        loss_metrics: A metric for each loss of a model with several, else none.
         compute: Updates the metrics that the user compiled, as
             `keras.Model.compute_metrics` does.
         result: Returns all metrics by name.
@@ -37,11 +37,13 @@ class ExampleMetrics:
     ) -> None:
         """Updates the metrics with the examples of a physical batch.
 
+        A batch of padding alone changes nothing.
+
         Args:
             batch: Inputs, targets and sample weights.
-            mask: Shape `[batch]`, false for padding, which may stand in any
-                row; `None` if there is none.
-            losses: The loss of each example, penalties included.
+            mask: Shape `[batch]`. False is for padding, which can be in any
+                row. `None` if there is no padding.
+            losses: The loss of each example, with the weight penalties.
             outputs: The outputs of the model.
         """
         if mask is None:
@@ -66,7 +68,7 @@ class ExampleMetrics:
 
 
 def with_penalties(model: keras.Model, losses: ExampleLosses) -> ExampleLosses:
-    """Returns the losses as Keras shows them, with the weights' penalties."""
+    """Returns losses with the sum of weight penalties added to each total."""
     penalties = penalties_of(model)
     if not penalties:
         return losses
@@ -80,7 +82,7 @@ def masks_of(outputs: Any) -> list[tf.Tensor | None]:
 
 
 def set_masks(outputs: Any, masks: list[tf.Tensor | None]) -> None:
-    """Puts masks back, which do not survive a compiled function."""
+    """Puts masks back on outputs: a compiled function drops them."""
     for leaf, mask in zip(keras.tree.flatten(outputs), masks, strict=True):
         if mask is not None:
             set_mask(leaf, mask)

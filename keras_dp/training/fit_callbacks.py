@@ -1,4 +1,4 @@
-"""The callbacks of `fit`: those of the user, between two of its own."""
+"""Adds callbacks of private training to those that `fit` is given."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ Act = Callable[[], None]
 
 
 class _AtEpochs(keras.callbacks.Callback):
-    """Acts before the callbacks of the user look at the ledger or save."""
+    """Acts at each epoch, before the user's callbacks look or save."""
 
     def __init__(self, begin: Callable[[int], None], end: Act) -> None:
         super().__init__()
@@ -39,18 +39,25 @@ def fit_callbacks(
 ) -> Any:
     """Returns the callbacks of `fit`, with what a private training adds.
 
-    First comes one that acts at each epoch, then an `EpsilonProgress` unless
-    there is one, so that the others find epsilon in the logs.
+    First comes a callback that acts at each epoch. If the user gave no
+    `EpsilonProgress`, one comes second, so that the others find epsilon in the
+    logs.
 
     Args:
-        given: As `fit` was given them.
-        begin: Called when an epoch begins, with its number.
-        end: Called when an epoch ends; settles the ledger.
-        ledger: Where the training will be recorded. Workers that have none
-            show no epsilon.
-        delta: At which epsilon is shown unless a callback says otherwise.
-        rounds_left: Says how many rounds the target and account leave room
-            for, if one of them limits the training.
+        given: The argument `callbacks` of `fit`. A `CallbackList` is changed in
+            place.
+        begin: Is called at the beginning of each epoch, with its number.
+        end: Is called at the end of each epoch, before callbacks of the user.
+        ledger: The ledger that will record the training. Without a
+            `PrivacyLedger`, as on workers other than the chief, no epsilon is
+            shown.
+        delta: The delta of the shown epsilon, for an `EpsilonProgress` without
+            one of its own.
+        rounds_left: Returns how many more rounds the target and the account
+            leave room for, `None` if neither limits the training.
+
+    Raises:
+        PrivateTrainingError: An `EpsilonProgress` was made for another ledger.
     """
     callbacks = _listed(given)
     own: list[Any] = [_AtEpochs(begin, end)]
@@ -62,7 +69,7 @@ def fit_callbacks(
         for each in shown:
             each.attach(ledger, delta, rounds_left)
     if isinstance(given, keras.callbacks.CallbackList):
-        for each in own:  # The list is of Keras, with the model set.
+        for each in own:  # The others in the list have their model already.
             each.set_model(given.model)
             each.set_params(given.params)
         given.callbacks[:0] = own
@@ -71,10 +78,11 @@ def fit_callbacks(
 
 
 def warn_of_decisions(given: Any) -> None:
-    """Names the callbacks that act on metrics without noise.
+    """Warns of each callback that acts on a training metric without noise.
 
     Args:
-        given: As `fit` was given them, in a training without private metrics.
+        given: The argument `callbacks` of `fit`, in a training without private
+            metrics.
     """
     for callback in _listed(given):
         monitored = getattr(callback, "monitor", None)

@@ -1,4 +1,4 @@
-"""A model around the user's own, for all that is not training."""
+"""A model around the user's own, which does all that is not training."""
 
 from typing import Any
 
@@ -17,10 +17,10 @@ from keras_dp.training.sampled_batches import batches_in_order
 
 
 class HeldModel(ClusterModel):
-    """Holds a model, whose variables are its only ones.
+    """Holds the user's model, and adds no weights of its own.
 
     Attributes:
-        model: The user's.
+        model: The user's model.
     """
 
     def __init__(self, model: keras.Model, *, name: str, **kwargs: Any) -> None:
@@ -37,7 +37,7 @@ class HeldModel(ClusterModel):
 
     @override
     def predict_step(self, data: Any) -> Any:
-        return self.model.predict_step(data)  # Which may be the user's own.
+        return self.model.predict_step(data)  # The user may have their own.
 
     @override
     def evaluate(
@@ -51,18 +51,21 @@ class HeldModel(ClusterModel):
     ) -> Any:
         """Evaluates as `keras.Model.evaluate` does.
 
-        Not private: losses and metrics are computed without noise, and no
+        It is not private: losses and metrics are computed without noise, and no
         ledger counts them. On the training data they tell of its records.
 
         Args:
-            x: As in Keras; or a sampler, whose records are all evaluated
-                once, in order, in physical batches. Nothing is
-                sampled.
+            x: As in Keras, or a sampler. All its records are evaluated once, in
+                their order, in physical batches. Nothing is sampled.
             y: As in Keras.
             batch_size: As in Keras.
             verbose: As in Keras.
             sample_weight: As in Keras.
             **options: As in Keras.
+
+        Raises:
+            ValueError: `y`, `batch_size` or `sample_weight` is given with a
+                sampler.
         """
         if isinstance(x, Sampler):
             check_no_batching(
@@ -77,12 +80,15 @@ class HeldModel(ClusterModel):
     def predict(
         self, x: Any, batch_size: int | None = None, **options: Any
     ) -> Any:
-        """Predicts as `keras.Model.predict` does, one row a record.
+        """Predicts as `keras.Model.predict` does, one row for each record.
 
         Args:
             x: As in Keras; or a sampler, as in `evaluate`.
             batch_size: As in Keras.
             **options: As in Keras.
+
+        Raises:
+            ValueError: `batch_size` is given with a sampler.
         """
         if isinstance(x, Sampler):
             check_no_batching(batch_size=batch_size)
@@ -91,11 +97,11 @@ class HeldModel(ClusterModel):
 
     @override
     def build(self, input_shape: Any) -> None:
-        self.built = True  # There is nothing to build but the model itself.
+        self.built = True  # The model inside is built by its own call.
 
     @override
     def save_own_variables(self, store: Any) -> None:
-        mark_as_private(store)  # All variables are the model's.
+        mark_as_private(store)  # All weights are in the model inside.
 
     @override
     def load_own_variables(self, store: Any) -> None:
@@ -105,12 +111,13 @@ class HeldModel(ClusterModel):
     def load_weights(
         self, filepath: Any, skip_mismatch: bool = False, **options: Any
     ) -> None:
-        """Loads weights, those of the private model or of the one inside.
+        """Loads weights that the private model or the model inside saved.
 
         Args:
-            filepath: Written by `save_weights` or `save` of either model. The
-                first kind replaces the state of the optimizer and its query
-                too, once the model is compiled.
+            filepath: A file that `save_weights` or `save` of either model
+                wrote. If it is of the private model, and this model is built
+                and compiled, it also replaces the state of the optimizer and
+                its queries.
             skip_mismatch: As in Keras.
             **options: As in Keras.
         """
@@ -121,7 +128,7 @@ class HeldModel(ClusterModel):
         super().load_weights(filepath, skip_mismatch, **options)
 
     def build_optimizer(self) -> None:
-        """Makes the state that a file may replace, where that is possible."""
+        """Makes the state that a file may replace. Subclasses override it."""
 
     @override
     def export(self, filepath: Any, *args: Any, **options: Any) -> None:

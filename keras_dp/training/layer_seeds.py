@@ -1,8 +1,8 @@
 """The seeds of a model's layers while it trains privately.
 
-Dropout and its relatives give each row of a batch randomness of its own. Who
-knows the seeds knows which row got what: a seed that stands in a script
-(`Dropout(0.5, seed=3)`, `keras.utils.set_random_seed(7)`) is known.
+Dropout and similar layers draw random numbers for each row of a batch. An
+attacker who knows the seeds knows which row got which numbers. A seed in a
+script (`Dropout(0.5, seed=3)`, `keras.utils.set_random_seed(7)`) is known.
 """
 
 import secrets
@@ -17,11 +17,11 @@ from keras_dp.keras_internals import seed_generators_of
 class LayerSeeds:
     """Sets the seed generators of all layers of a model, at any depth.
 
-    Guarantee: after `renew` each state is uniform and independent of all
-    earlier ones, by the operating system's generator. Files of Keras hold none
-    of them. What a `tf.train.Checkpoint` of the end of an epoch holds is
-    replaced before it is drawn from. The privacy of training does not rest on
-    it: samples stand in random rows.
+    Guarantee: outside `reproducible()`, `renew` draws each state anew from the
+    operating system's generator, independent of all earlier states. Files of
+    Keras hold no states. A `tf.train.Checkpoint` of the end of an epoch holds
+    states that are replaced before a layer draws from them. The privacy of
+    training does not rest on these seeds, because samples stand in random rows.
     """
 
     def __init__(self, model: keras.Model, seed: int | None) -> None:
@@ -29,19 +29,20 @@ class LayerSeeds:
 
         Args:
             model: The user's model.
-            seed: The optimizer's. Inside `reproducible()`, states follow from
-                it; else it has no effect.
+            seed: The seed of the optimizer, or `None`. Inside
+                `reproducible()` the states follow from it. Outside it has no
+                effect.
         """
         self._model = model
         self._seed = seed if _reproducible.is_on() else None
         self._renewals = 0
 
     def renew(self, rounds: int) -> None:
-        """Replaces all states, on all replicas alike.
+        """Replaces all states. The replicas of one process get the same.
 
         Args:
-            rounds: How many rounds the optimizer has released. A seed gives
-                other states after other numbers of rounds.
+            rounds: The number of rounds that the optimizer has released. One
+                seed gives different states after different numbers of rounds.
         """
         sequence = None
         if self._seed is not None:

@@ -1,4 +1,4 @@
-"""Runs rounds: the ledger covers each one before it is computed."""
+"""Runs rounds. The ledger covers each round before it is computed."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -32,8 +32,8 @@ from keras_dp.training.run import TrainingRun
 from keras_dp.training.settings_advice import advise
 from keras_dp.training.step import TrainingStep
 
-# Returns the compiled steps for batches such as this one, after it has checked
-# that they are still those of the model.
+# Returns the compiled steps for batches of this form. It raises if the model or
+# the optimizer was changed since they were compiled.
 BuiltStep = Callable[[PhysicalStep], TrainingStep]
 
 
@@ -41,8 +41,9 @@ class TrainingLoop:
     """The rounds of one call of `fit` or `train_on_batch`.
 
     Attributes:
-        recorder: Settles what the loop used of the ledger.
-        logs: The metrics after the last round.
+        recorder: Reserves the rounds of the loop in the ledger and settles
+            them.
+        logs: The metrics after the last round, empty before the first.
     """
 
     def __init__(
@@ -61,18 +62,21 @@ class TrainingLoop:
         """Starts with nothing recorded.
 
         Args:
-            adapter: Where samples come from.
+            adapter: The data, which yields the samples.
             optimizer: The optimizer of the private model.
-            built_step: Makes the compiled steps.
+            built_step: Returns the compiled steps for a batch.
             seeds: The seeds of the model's layers.
             replicas: The replicas of the model.
             terms: The arguments that all workers must agree on.
-            run: Reserves rounds in the ledger; `None` where another worker
-                does.
-            stop: Called after the last round that there is room for.
-            begin: Called before the first round, with the round that the
-                ledger covers and the number of rows of its first batch.
+            run: The run of the ledger; `None` if another worker records.
+            stop: Is called after the last round that there is room for.
+            begin: Is called before the first round is computed, with the round
+                that the ledger covers and the number of rows of its first
+                batch.
             ends_run: Whether the run ends with the loop.
+
+        Raises:
+            PrivateTrainingError: The optimizer has no ledger.
         """
         self._ends_run = ends_run
         self._begin = begin
@@ -105,7 +109,8 @@ class TrainingLoop:
         """Marks the optimizer as busy, and ends the run at the end.
 
         Raises:
-            PrivateTrainingError: The optimizer is training already.
+            PrivateTrainingError: The optimizer is training already, or a round
+                released something else than the ledger covers.
         """
         with recording_with(
             self._optimizer, self.recorder, ends_run=self._ends_run
@@ -113,19 +118,24 @@ class TrainingLoop:
             try:
                 yield
             finally:
-                # A model saved now says nothing of the seeds that were used.
+                # A model that is saved now does not hold the seeds of rounds.
                 self.renew_seeds()
 
     def advise(self, batch: PhysicalStep) -> None:
-        """Warns of settings that are seldom meant, by the first batch."""
+        """Warns of settings that are seldom meant.
+
+        Args:
+            batch: The first physical batch.
+        """
         query = self._optimizer.query
         advise(self._planned_round(), query, self._adapter, batch)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Draws new seeds. The first epoch says where training goes on.
+        """Draws new seeds. Before the first round, counts the rounds to come.
 
         Args:
-            epoch: Its number, which a callback may have restored.
+            epoch: The number of the epoch. A callback may have restored it, so
+                that fewer epochs are left.
         """
         if not self._rounds_run:
             self._terms = self._terms.from_epoch(epoch)
@@ -145,8 +155,8 @@ class TrainingLoop:
     def _plan(self) -> Any:
         """Returns the event of the next release.
 
-        Where events do not follow from earlier answers, it is that of the
-        first round: a state that was changed since is refused.
+        If events do not follow from earlier answers, this is the event of the
+        first round. A release whose state was changed since is then withheld.
         """
         if self._planned is None:
             self._planned = self._optimizer.plan()
@@ -165,12 +175,12 @@ class TrainingLoop:
 
     @property
     def run_number(self) -> int | None:
-        """The number of its run in the ledger, `None` without one."""
+        """The number of the run in the ledger; `None` before it has rounds."""
         return None if self._run is None else self._run.number
 
     @property
     def adapter(self) -> DataAdapter:
-        """Where samples come from."""
+        """The data, which yields the samples."""
         return self._adapter
 
     @property
@@ -181,15 +191,18 @@ class TrainingLoop:
     def run(self, iterator: Iterator[Any], rounds: int) -> int:
         """Runs up to `rounds` rounds, and returns how many.
 
-        There is none if another process took the room for it since the last
-        one. Training then ends as it does where the room is known to end.
+        Training ends after the last round that the target and the account leave
+        room for, also if another process took the room for the next one.
 
         Raises:
-            BudgetExceededError: There is no room for the first of all rounds.
-            StopIteration: The data has no round left at all.
+            BudgetExceededError: There is no room for the first round of the
+                loop.
+            StopIteration: The data ended before the first of these rounds.
+            ValueError: A batch has no targets, or its parts have different
+                lengths.
         """
         if self._adapter.is_sampler and self._replicas.are_many:
-            # Keras would cut the flags of a batch into parts as well.
+            # Keras would also cut the flags of a batch into parts.
             if self._own is None:
                 self._own = iter(self._adapter.dataset())
             iterator = self._own
@@ -236,8 +249,7 @@ class TrainingLoop:
             kind = self._kind(step, batch, first=False)
             logs, event = step.run(batch, kind, planned)
         if step.releases_apart:
-            # The chief has covered the round: without its part there is
-            # nothing that could be released.
+            # The release waits for the chief, which has covered the round.
             logs, event = step.release(planned)
         self.recorder.released(event)
         self._rounds_run += 1
@@ -245,7 +257,7 @@ class TrainingLoop:
         return logs
 
     def _turn_to(self, sampling: SamplingEvent) -> None:
-        """Settles what is reserved of a pass that has ended."""
+        """Settles the reserved rounds if a new pass begins."""
         if sampling != self._sampling:
             self.recorder.settle()
             self._sampling = sampling
@@ -270,17 +282,16 @@ class TrainingLoop:
             raise ValueError(
                 "`y` must be given: the loss compares outputs with targets. "
                 "Received: y=None. Put targets beside the inputs, such as "
-                "PoissonBatches((x, y), ...); those of an autoencoder are the "
-                "inputs."
+                "PoissonBatches((x, y), ...). For an autoencoder, pass "
+                "PoissonBatches((x, x), ...)."
             )
         step = self._built_step(batch)
         if not self._seeds_are_new:  # Building may have made generators.
             warn_of_missing_rounds(self._optimizer)
             self.renew_seeds()
             self._seeds_are_new = True
-        with (
-            counting_one_replica()
-        ):  # The first replica is checked, on its own weights.
+        # The first replica is checked, with its own copy of the weights.
+        with counting_one_replica():
             step.check(batch)
         if not self._agreed:
             check_agreement(

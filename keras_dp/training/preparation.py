@@ -1,4 +1,4 @@
-"""The terms of one training, settled before anything is recorded."""
+"""Checks the terms of one training before anything is recorded."""
 
 from typing import Any, NamedTuple
 
@@ -6,6 +6,7 @@ import keras
 
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
+from keras_dp.planning.calibration import check_target_delta
 from keras_dp.sampling import Sampler
 from keras_dp.training.data_adapter import DataAdapter
 from keras_dp.training.description import summary_hash
@@ -34,15 +35,15 @@ from keras_dp.training.side_queries import SideQueries
 
 
 class Preparation(NamedTuple):
-    """A training that may begin.
+    """The terms of a training that may begin.
 
     Attributes:
-        model: The user's.
-        ledger: Where its rounds are recorded.
-        adapter: Where its samples come from.
+        model: The user's model.
+        ledger: The ledger that records the rounds, or a `LedgerOfChief`.
+        adapter: The data, which yields the samples.
         replicas: The replicas of the model.
-        delta: At which epsilon is meant.
-        limit: How many rounds a target leaves room for, `None` without one.
+        delta: The delta of the target and of the shown epsilon, in (0, 1).
+        limit: The limit that the target sets, `None` without a target.
     """
 
     model: keras.Model
@@ -58,11 +59,16 @@ class Preparation(NamedTuple):
         """Returns a run of the ledger, which begins with its first round.
 
         Args:
-            details: As they were given to `fit`.
+            details: The argument `run` of `fit`.
             most: The most rounds that will run; `None` if the data decides.
 
         Returns:
-            `None` where the chief of a cluster records.
+            The run; `None` on a worker whose chief records.
+
+        Raises:
+            TypeError: `details` is something else.
+            ValueError: The ledger has no such account, or several of which
+                none was named.
         """
         rows = self.ledger.header.rows_per_unit
         advise_delta(self.delta, self.adapter.population_size, rows)
@@ -93,20 +99,27 @@ def prepared(
     """Returns the terms of a training, unless it must not begin.
 
     Args:
-        model: The user's.
+        model: The user's model.
         optimizer: The optimizer of the private model.
-        side_queries: The queries beside that of the gradients.
-        adapter: Where samples come from.
+        side_queries: The queries beside the query of the gradients.
+        adapter: The data, which yields the samples.
         replicas: The replicas of the model.
-        target: The most that the ledger may spend, as the model has it.
-        target_epsilon: One that comes in its place.
-        delta: At which epsilon is meant; by default that of the target, else
-            below one record in N.
+        target: The target of the private model, or `None`.
+        target_epsilon: The epsilon of a target in its place, > 0.
+        delta: The delta of the target and of the shown epsilon, in (0, 1). By
+            default the delta of `target`, else `default_delta` of the data.
 
     Raises:
         PrivateTrainingError: The precision, the strategy, the unit or the data
             does not go with a private training, or there is no ledger.
+        ValueError: The data holds no record, `target_epsilon` or `delta` is out
+            of its range, or there is a target with several workers.
     """
+    if adapter.population_size == 0:
+        raise ValueError(
+            "`x` must hold at least one record. Received: data of no records. "
+            "Pass the records to train on."
+        )
     check_precision()
     check_strategies(model, optimizer, replicas.strategy)
     ledger: Any = optimizer.required_ledger()
@@ -124,6 +137,7 @@ def prepared(
         delta = target.delta
     if delta is None:
         delta = default_delta(adapter.population_size)
+    check_target_delta(delta)
     if target_epsilon is not None:
         target = PrivacyTarget(target_epsilon, delta)
     limit = None
@@ -136,10 +150,20 @@ def prepared(
 def options_for_sampler(
     options: dict[str, Any], samples: Sampler, steps_per_execution: int
 ) -> dict[str, Any]:
-    """Returns the options of `fit` for samples, which it has no words for."""
+    """Returns options of `fit` that run as many rounds as the sampler says.
+
+    Args:
+        options: Other options of `fit`. Their `steps_per_epoch` comes first.
+        samples: The sampler.
+        steps_per_execution: The number of rounds between two callbacks.
+
+    Raises:
+        ValueError: `steps_per_execution` does not divide the rounds of an
+            epoch.
+    """
     steps = options.get("steps_per_epoch")
     if steps is None:
         steps = samples.rounds_per_epoch
     check_executions(steps, steps_per_execution)
-    # The draws are random already.
+    # The sampler draws at random: Keras has nothing to shuffle.
     return {**options, "steps_per_epoch": steps, "shuffle": False}

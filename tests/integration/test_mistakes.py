@@ -384,6 +384,13 @@ FITS = [
         "`target_epsilon` must",
     ),
     (lambda: fit(private(), delta=2.0), ValueError, "`delta` must"),
+    (lambda: fit(private(), delta=0.0), ValueError, "`delta` must"),
+    (lambda: fit(private(), delta="1e-5"), TypeError, "`delta` must"),
+    (
+        lambda: fit(private(), X[:0], Y[:0]),
+        ValueError,
+        "`x` must hold at least one record",
+    ),
     (
         lambda: fit(private(), target_epsilon=1e-9, delta=1e-5),
         BudgetExceededError,
@@ -435,6 +442,7 @@ FITS = [
         "`ledger` must be the one",
     ),
     (with_progress_of_keras, PrivateTrainingError, "fit of a PrivateModel"),
+    (lambda: EpsilonProgress(delta=2.0), ValueError, "`delta` must be in"),
 ]
 RECIPES = [
     (lambda: made(data=None), TypeError, "`data` must be .x, y."),
@@ -478,6 +486,17 @@ def test_a_mistake_is_explained(mistake, error, words, tmp_path, monkeypatch):
 
     with pytest.raises(error, match=f"(?s){words}"):
         mistake()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_delta_out_of_range_is_refused_before_the_first_round() -> None:
+    own = ledger()
+
+    with pytest.raises(ValueError, match=r"`delta` must be in \(0, 1\)"):
+        fit(private(own=optimizer(ledger=own)), delta=1.0)
+
+    assert len(own) == 0
+    assert own.runs == ()
 
 
 @pytest.mark.full
