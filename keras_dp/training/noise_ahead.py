@@ -13,16 +13,20 @@ from keras_dp.optimizers.dp_optimizer import DPOptimizer
 def compile_noise_ahead(
     optimizer: DPOptimizer, templates: Mapping[str, Any], variables: list[Any]
 ) -> Future[None]:
-    """Compiles and tries the kernels of a release, in a thread.
+    """Compiles and tests the kernels of a release, in a thread.
 
-    A release is traced and never run: no noise is drawn, and no state changes.
-    The step traces it once more, finds the kernels compiled or waits for them,
-    and raises what went wrong here: nobody needs to wait for the result.
+    A release is traced and never run, so that no noise is drawn and no state
+    changes. The step traces it again. It then finds the kernels compiled, or
+    waits for them. If compiling fails here, it fails there too: the caller need
+    not look at the result.
 
     Args:
-        optimizer: Built, with its queries.
+        optimizer: The optimizer, built with its queries.
         templates: The template of a record of each query.
         variables: The variables that are trained.
+
+    Returns:
+        A future that is done when the thread has ended.
     """
 
     def release() -> Any:

@@ -1,8 +1,8 @@
 """Warns of costs that a ledger does not see.
 
-A ledger holds the rounds of one training. It knows nothing of values that were
-computed on the data before, of rounds in another ledger, or of a record that
-stands in a batch twice.
+A ledger holds its own rounds. It knows nothing of values that were computed on
+the data before, of rounds in another ledger, or of a record that a batch holds
+twice.
 """
 
 import functools
@@ -21,16 +21,20 @@ from keras_dp.keras_internals import dataset_stages
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 
-# The ledgers that each model was trained with, by their data sets.
+# The names of the ledgers that each model was trained with, by data set.
 _ledgers_of: weakref.WeakKeyDictionary[keras.Model, dict[str, set[str]]] = (
     weakref.WeakKeyDictionary()
 )
-# Optimizers with more rounds than their ledger, which was said.
+# The optimizers with more rounds than their ledger that were warned of.
 _behind: weakref.WeakSet[DPOptimizer] = weakref.WeakSet()
 
 
 def warn_of_adapted_layers(model: keras.Model) -> None:
-    """Names the layers that hold values computed on data without noise."""
+    """Warns of each layer whose values `adapt` may have computed on data.
+
+    Args:
+        model: The user's model.
+    """
     for layer in adapted_layers(model):
         logging.warning(
             "Layer %r of class %s holds %s. If its method `adapt` computed "
@@ -45,7 +49,9 @@ def warn_of_adapted_layers(model: keras.Model) -> None:
 
 
 def warn_of_other_ledgers(model: keras.Model, ledger: Any) -> None:
-    """Says when a model is trained on one data set with several ledgers.
+    """Warns if a model was trained on the same data set with another ledger.
+
+    It knows the trainings of this process.
 
     Args:
         model: The user's model, which several private models may hold.
@@ -68,7 +74,7 @@ def warn_of_other_ledgers(model: keras.Model, ledger: Any) -> None:
 
 
 def warn_of_other_data(ledger: Any) -> None:
-    """Says when `fit` has data that `make_private` did not see.
+    """Warns if `fit` is given data of which nobody capped the rows per unit.
 
     Args:
         ledger: The ledger of the training that is about to start.
@@ -85,14 +91,15 @@ def warn_of_other_data(ledger: Any) -> None:
 
 
 def warn_of_missing_rounds(optimizer: DPOptimizer) -> None:
-    """Says when an optimizer has released more rounds than its ledger holds.
+    """Warns if an optimizer has released more rounds than its ledger holds.
 
-    An older copy of the ledger stands in the place of the one that covered
-    them, or weights were restored beside another one. Rounds of other trainings
-    in the ledger can hide that.
+    Then an older copy has replaced the ledger that covered them, or the state
+    of the optimizer was restored beside another ledger. If the ledger also
+    holds rounds of other trainings, they can hide that.
 
     Args:
-        optimizer: Its model is about to train, with all that was restored.
+        optimizer: The optimizer of a model that is about to train, with the
+            state that was restored.
     """
     ledger = optimizer.ledger
     if not isinstance(ledger, PrivacyLedger) or optimizer in _behind:
@@ -103,8 +110,8 @@ def warn_of_missing_rounds(optimizer: DPOptimizer) -> None:
         logging.warning(
             "The optimizer has released %s rounds, and the ledger %s holds %s. "
             "Reports of it are too low for these weights, unless their rounds "
-            "were on other data. If an older copy was put in its place, put "
-            "back the newest; it counts the rounds that are missing.",
+            "were on other data. If an older copy replaced the ledger, put "
+            "back the newest one, which counts the missing rounds.",
             f"{released:,}",
             ledger.name or "in memory",
             f"{held:,}",
@@ -112,10 +119,10 @@ def warn_of_missing_rounds(optimizer: DPOptimizer) -> None:
 
 
 def warn_of_plain_training(model: keras.Model) -> None:
-    """Has the model say so when it is trained again without privacy.
+    """Makes a model warn when it is trained again without privacy.
 
-    Its own `fit` and `train_on_batch` are hidden by attributes of the instance
-    that log a warning, once, and go on. Models that are loaded have none.
+    Attributes of the instance hide its `fit` and `train_on_batch`. They log one
+    warning and go on. A model that is loaded from a file does not have them.
 
     Args:
         model: The user's model, whose private training is about to start.
@@ -129,9 +136,9 @@ def warn_of_plain_training(model: keras.Model) -> None:
                 warned.append(model.name)
                 logging.warning(
                     "Model %r was trained privately, and is now trained "
-                    "without privacy: no ledger covers that, and its weights "
-                    "tell of the data from now on. Call fit of its "
-                    "PrivateModel, unless this data is public.",
+                    "without privacy: no ledger covers this training, and the "
+                    "weights tell of its data. Call fit of its PrivateModel, "
+                    "unless this data is public.",
                     model.name,
                 )
             return method(*args, **options)
@@ -144,16 +151,18 @@ def warn_of_plain_training(model: keras.Model) -> None:
 
 
 def check_repeats(data: Any) -> bool:
-    """Raises if a batch is known to hold a record more than once.
+    """Raises if the stages of a data set repeat records within a batch.
 
-    A record that a batch holds k times moves its sum by k times the clip.
+    A record that a batch holds k times moves its sum by up to k times the clip.
+    Copies of a record that the data itself holds are not found.
 
     Args:
-        data: The argument `x` of `fit`.
+        data: The argument `x` of `fit`, other than a sampler.
 
     Returns:
-        Whether records are known not to be repeated within a batch. If not, a
-        warning says so.
+        Whether the form of the data rules out that batches repeat records. This
+        is so for arrays, and for data sets of known length or repeated after
+        they are batched. For all other data a warning is logged.
 
     Raises:
         PrivateTrainingError: A `tf.data.Dataset` is repeated before it is
@@ -166,8 +175,8 @@ def check_repeats(data: Any) -> bool:
         if batches and repeats and min(repeats) < max(batches):
             raise PrivateTrainingError(
                 "A data set must be batched before it is repeated: a batch "
-                "across the end of the data holds records twice, which moves "
-                "its sum by twice the clip. Received: the stages "
+                "across the end of the data can hold a record twice, which "
+                "moves its sum by twice the clip. Received: the stages "
                 f"{stages!r}. Call dataset.batch(...).repeat(), or use "
                 "keras_dp.sampling.PoissonBatches."
             )
@@ -180,8 +189,8 @@ def check_repeats(data: Any) -> bool:
     ):
         return True
     logging.warning(
-        "Each batch of this data counts as one sample. No batch must hold a "
-        "record twice, such as where the data starts again: its sum would "
-        "move by twice the clip. This cannot be verified."
+        "Each batch of this data counts as one sample. No batch may hold a "
+        "record twice, for example where the data starts again: the record "
+        "would move its sum by twice the clip. This cannot be verified."
     )
     return False

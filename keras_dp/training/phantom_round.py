@@ -1,4 +1,4 @@
-"""Rounds in which records of no data take part, to be found again."""
+"""Rounds in which phantoms take part: records for audits, made of no data."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -25,7 +25,7 @@ from keras_dp.optimizers.private_round import (
 )
 from keras_dp.optimizers.record_batch import RecordBatch
 
-# Phantoms come to the query longer than the clip, which it has to enforce.
+# Phantoms are longer than the clip, so that the query has to clip them.
 _LENGTH = 2.0
 _LARGEST_LOG = 700.0
 
@@ -34,13 +34,15 @@ class Phantoms:
     """Records that take part beside the real ones, each in its own coordinate.
 
     Attributes:
-        count: How many there are.
-        draws: For each round, which of them take part, as places in [0,
-            count), -1 for padding, int32 `[most]`.
-        probability: The chance of one that may take part to do so.
-        present: The draw of this round.
-        scores: For each, the logarithm of the likelihood ratio of all answers
-            so far, between "took part" and "never did", float64 `[count]`.
+        count: The number of phantoms.
+        draws: Yields for each round the phantoms that take part: numbers in
+            `[0, count)`, and -1 for padding, int32 `[most]`.
+        probability: The probability with which a phantom that is put in takes
+            part in a round, in (0, 1].
+        present: The phantoms of this round, as `draws` yields them.
+        scores: For each phantom, the logarithm of the likelihood ratio of all
+            answers so far, between "was put in" and "was left out", float64
+            `[count]`.
     """
 
     def __init__(
@@ -53,10 +55,10 @@ class Phantoms:
         """Draws nothing yet.
 
         Args:
-            count: How many, at least 1.
-            probability: In (0, 1].
-            most: The most that take part in one round.
-            draws: Endless; each `[most]`.
+            count: The number of phantoms, >= 1.
+            probability: See the attribute.
+            most: The most phantoms that take part in one round.
+            draws: An endless iterator, see the attribute.
         """
         self.count, self.probability, self.draws = count, probability, draws
         self.present = tf.Variable(
@@ -67,11 +69,13 @@ class Phantoms:
         )
 
     def add_to_scores(self, answer: tf.Tensor, multiplier: tf.Tensor) -> None:
-        """Takes in the answers of a round.
+        """Adds the answer of a round to the scores.
 
         Args:
-            answer: In units of the noise's standard deviation, `[count]`.
-            multiplier: Noise over the bound of a record.
+            answer: The noised coordinates of the phantoms, divided by the
+                standard deviation of their noise, `[count]`.
+            multiplier: The standard deviation of the noise on the sum, divided
+                by the bound on a record.
         """
         shift = 1 / multiplier
         log_ratio = tf.cast(answer, tf.float64) * shift - 0.5 * shift**2
@@ -82,18 +86,18 @@ class Phantoms:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PhantomRound(PrivateRound):
-    """A round with phantoms in it.
+    """A round in which phantoms take part.
 
-    The record of the gradients gets one part more, a vector with a coordinate
-    for each phantom. It is zero for real records: their norms, their clip and
-    what they add are what they were. A phantom is zero everywhere else.
+    Records of the gradients get one more part, a vector with a coordinate for
+    each phantom. It is zero for real records, so that their norms and their
+    clip stay the same. A phantom is zero in all other parts.
 
-    Guarantee: that of the queries. The real records are released as their own
-    sum with its noise; the vector of the phantoms, independent of
-    all data, is released with noise of its own.
+    Guarantee: the guarantee of the queries, as without phantoms. The sum of the
+    real records is released with its noise. The vector of the phantoms, which
+    depends on no data, is released with independent noise.
 
     Attributes:
-        phantoms: Who they are.
+        phantoms: The phantoms.
     """
 
     phantoms: Phantoms = dataclasses.field(kw_only=True)
@@ -175,7 +179,7 @@ class PhantomRound(PrivateRound):
 
 
 class _Coordinates(GradientRecords):
-    """Each record is a multiple of the unit vector of its place."""
+    """Records that each lie along one coordinate axis."""
 
     def __init__(
         self, length: tf.Tensor, places: tf.Tensor, count: int
@@ -199,11 +203,15 @@ class _Coordinates(GradientRecords):
 
     @override
     def take(self, indices: tf.Tensor) -> GradientRecords:
-        raise NotImplementedError("Phantoms are summed all at once.")
+        raise NotImplementedError(
+            "Phantoms must be summed all at once. Call weighted_sum."
+        )
 
     @override
     def grouped(self, size: int, weights: tf.Tensor) -> GradientRecords:
-        raise NotImplementedError("Phantoms make no microbatches.")
+        raise NotImplementedError(
+            "Phantoms must be single records. Audit without microbatches."
+        )
 
 
 def _is_plain(query: DPQuery) -> bool:

@@ -1,4 +1,4 @@
-"""Conditions that must hold before a private model trains."""
+"""Checks conditions that must hold before a private model trains."""
 
 import math
 from collections.abc import Collection
@@ -14,9 +14,9 @@ from keras_dp.keras_internals import layers_of, strategy_of
 from keras_dp.ledger.header import UNITS_OF_ROWS
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 
-# The gradient of an example's loss with respect to a logit is at most 1: at
-# this scale it has 6 bits left to grow on its way back before float16
-# overflows, and 10 more to shrink than without.
+# The gradient of a cross-entropy with respect to a logit is at most 1. With
+# this scale it can grow by a factor of 2^6 on its way back before float16
+# overflows, and it can shrink by 2^10 more before it underflows.
 _LOSS_SCALE = 2.0**10
 _LARGEST_LOSS_SCALE = 2.0**15  # The largest power of two in float16.
 
@@ -25,7 +25,7 @@ _UNSUPPORTED = (
     tf.distribute.experimental.CentralStorageStrategy,
 )
 
-# The private model does not run these methods: the remedy for each.
+# The remedy for each method of a model that the private model does not run.
 _INSTEAD_OF_METHODS = {
     "train_step": "Give its loss to compile(loss=...) and its metrics to "
     "compile(metrics=...), even where it only calls super().train_step.",
@@ -35,10 +35,11 @@ _INSTEAD_OF_METHODS = {
 }
 
 
-# The remedy for each option of `fit` that a sampler leaves no room for.
+# The remedy for each option that must not be given with a sampler.
 _INSTEAD = {
     "y": "Pass PoissonBatches((x, y), ...).",
-    "batch_size": "Pass PoissonBatches(..., sampling_probability=...).",
+    "batch_size": "Give the sampler sampling_probability=... for its samples, "
+    "and physical_batch_size=... for the rows that are computed at once.",
     "sample_weight": "Pass PoissonBatches((x, y, sample_weight), ...).",
     "validation_split": "Pass make_private(..., validation_split=...), or "
     "hold records back and pass validation_data=(x, y).",
@@ -46,7 +47,15 @@ _INSTEAD = {
 
 
 def check_no_batching(**options: Any) -> None:
-    """Raises for options of `fit` that a sampler leaves no room for."""
+    """Raises for options of `fit`, `evaluate` or `predict` besides a sampler.
+
+    Args:
+        **options: The options of the call. Others than those of `_INSTEAD` are
+            ignored.
+
+    Raises:
+        ValueError: An option is given that the sampler says already.
+    """
     given = [
         name
         for name in _INSTEAD
@@ -62,7 +71,14 @@ def check_no_batching(**options: Any) -> None:
 
 
 def check_lengths(data: Any) -> None:
-    """Raises unless all leaves of a physical batch have the same examples."""
+    """Raises unless all leaves of a physical batch have the same length.
+
+    Args:
+        data: A nest of tensors `[batch, ...]` and `None`.
+
+    Raises:
+        ValueError: The first axes have different lengths, or one is missing.
+    """
     lengths = {
         tuple(leaf.shape)[:1]
         for leaf in keras.tree.flatten(data)
@@ -70,10 +86,10 @@ def check_lengths(data: Any) -> None:
     }
     if len(lengths) != 1:
         raise ValueError(
-            "Inputs, targets and sample weights must have the examples "
-            "along their first axis, the same number of them. Received: "
-            f"the lengths {sorted(lengths)!r}. Give each of them one entry for "
-            "each example."
+            "Inputs, targets and sample weights must have examples along their "
+            "first axis, and the same number of them. Received: the lengths "
+            f"{sorted(lengths)!r}. Give each of them one entry for each "
+            "example."
         )
 
 
@@ -83,30 +99,35 @@ def check_unit(
     drawn_unit: str,
     side_queries: Collection[str],
 ) -> None:
-    """Raises if the ledger's unit is not what a sample consists of.
+    """Raises if the ledger's unit is not the unit that is drawn.
 
     Args:
-        ledger_unit: The ledger's unit: "microbatch", or any text for records.
-        rows_per_unit: How many records the ledger says that a unit has.
+        ledger_unit: The unit in the ledger's header. "microbatch" goes with
+            microbatches only. Users need a word for a person or thing.
+        rows_per_unit: The number of records of a unit in the ledger's header.
         drawn_unit: The unit that is drawn: "example", "microbatch" or "user".
-        side_queries: Names of what else is asked of each example.
+        side_queries: The names of the side queries, which examples answer.
+
+    Raises:
+        PrivateTrainingError: The units differ, or there are side queries and
+            the drawn unit is not an example.
     """
     if drawn_unit != "example" and side_queries:
         raise PrivateTrainingError(
             "`private_metrics` and `batch_statistics` must be None with "
-            f"samples of unit {drawn_unit!r}: each has as many records of them "
-            "as examples, and their bounds are for one. Received: "
-            f"{sorted(side_queries)!r}. "
-            "Use RandomMicrobatches, or single examples."
+            f"samples of unit {drawn_unit!r}: such a unit gives them a record "
+            "for each of its examples, and they bound one record. Received: "
+            f"{sorted(side_queries)!r}. Compile without them, or draw single "
+            "examples or RandomMicrobatches."
         )
     of_rows = ledger_unit in UNITS_OF_ROWS
     if drawn_unit == "user":
         if of_rows or rows_per_unit > 1:
             raise PrivateTrainingError(
-                "The unit of the ledger must be the user, and a user one "
-                "record, where UserBatches draw users as a whole. Received: a "
-                f"ledger of unit {ledger_unit!r} with "
-                f"rows_per_unit={rows_per_unit}. Open another one with "
+                "The unit of the ledger must be the user, with "
+                "rows_per_unit=1, because UserBatches draw whole users. "
+                f"Received: a ledger of unit {ledger_unit!r} with "
+                f"rows_per_unit={rows_per_unit}. Open another ledger with "
                 'unit="user", or a word for those whom `user_ids` name.'
             )
         return
@@ -120,7 +141,11 @@ def check_unit(
 
 
 def check_precision() -> None:
-    """Raises for devices on which the guarantee does not hold."""
+    """Raises on devices whose rounding breaks the guarantee.
+
+    Raises:
+        PrivateTrainingError: There is a GPU, and TensorFloat-32 is on.
+    """
     if (
         tf.config.list_physical_devices("GPU")
         and tf.config.experimental.tensor_float_32_execution_enabled()
@@ -145,13 +170,18 @@ def check_strategies(
         model: The user's model.
         optimizer: The optimizer of the private model.
         strategy: The strategy of the private model.
+
+    Raises:
+        PrivateTrainingError: The strategy is not supported, or a part was made
+            under another one.
     """
     if isinstance(strategy, _UNSUPPORTED):
         raise PrivateTrainingError(
             "Private training must run under MirroredStrategy, "
-            "MultiWorkerMirroredStrategy or no strategy. Received: "
-            f"{type(strategy).__name__}, whose replicas do not wait for each "
-            "other. Build and compile the model in the scope of one of those."
+            "MultiWorkerMirroredStrategy or no strategy: each replica must "
+            "have a copy of all variables. Received: "
+            f"{type(strategy).__name__}. Build and compile the model in the "
+            "scope of one of those."
         )
     others = {
         "The wrapped model": model.distribute_strategy,
@@ -171,28 +201,46 @@ def check_strategies(
 def check_created_in(
     strategy: tf.distribute.Strategy, optimizer: DPOptimizer
 ) -> None:
-    """Raises unless the strategy keeps the state of the queries in step."""
+    """Raises unless the strategy keeps the state of the queries in step.
+
+    Raises:
+        PrivateTrainingError: The state was made outside of the strategy.
+    """
     if not optimizer.state_is_made_in(strategy):
         raise PrivateTrainingError(
-            "The state of the private optimizer must be made in the scope "
-            "of the strategy of its model: with seeds of their own, "
-            "replicas would add noise of their own. Compile a new "
+            "The state of the private optimizer must be made in the scope of "
+            "the strategy of its model. Otherwise each replica has its own "
+            "seeds, adds other noise, and has other weights. Compile a new "
             "optimizer inside `with strategy.scope():`."
         )
 
 
 def check_one_worker(workers: int) -> None:
-    """Raises where a target would end the training of the chief alone."""
+    """Raises for a target with several workers: it would stop the chief alone.
+
+    Args:
+        workers: The number of processes that train together.
+
+    Raises:
+        ValueError: There is more than one.
+    """
     if workers > 1:
         raise ValueError(
-            "`target_epsilon` must be None with several workers, of which only "
-            f"the chief knows the ledger. Received: {workers} workers. Choose "
-            "the noise and the epochs with calibrate_noise."
+            "`target_epsilon` must be None with several workers, because only "
+            f"the chief has the ledger. Received: {workers} workers. Choose "
+            "the noise for your epochs with calibrate_noise."
         )
 
 
 def check_compiled_steps(options: dict[str, Any]) -> None:
-    """Raises unless `steps_per_execution` is a number of rounds."""
+    """Raises unless `steps_per_execution` is a number of rounds.
+
+    Args:
+        options: The options of `compile`.
+
+    Raises:
+        ValueError: It is not an integer >= 1.
+    """
     count = options.get("steps_per_execution", 1)
     if not isinstance(count, int) or count < 1:
         raise ValueError(
@@ -203,25 +251,34 @@ def check_compiled_steps(options: dict[str, Any]) -> None:
 
 
 def check_no_jit(options: dict[str, Any]) -> None:
-    """Turns off XLA where a step runs on several replicas.
+    """Turns off XLA for a step that runs on replicas.
 
     Args:
-        options: Arguments of `keras.Model.compile`; changed in place.
+        options: The options of `compile`. `jit_compile` is set to `False`.
+
+    Raises:
+        ValueError: `jit_compile` is `True`.
     """
     if options.get("jit_compile", "auto") is True:
         raise ValueError(
-            '`jit_compile` must be False or "auto" with several replicas: XLA '
-            "cannot compile a step that updates variables on each of them. "
-            "Received: jit_compile=True."
+            '`jit_compile` must be False or "auto" with replicas: XLA cannot '
+            "compile a step that updates variables on each of them. "
+            "Received: jit_compile=True. Leave it out."
         )
     options["jit_compile"] = False
 
 
 def resolved_loss_scale(given: float | None, model: keras.Model) -> float:
-    """Returns the loss scale, by default that of the layers' precision.
+    """Returns the loss scale.
+
+    Args:
+        given: The argument `loss_scale` of `compile`. By default it is 1024 if
+            a layer computes in float16, else 1.
+        model: The user's model.
 
     Raises:
-        ValueError: It is not a power of two, or too large for half precision.
+        TypeError: It is not a number.
+        ValueError: It is not a power of two from 1 to 32768.
     """
     if given is None:
         layers = layers_of(model)
@@ -232,16 +289,24 @@ def resolved_loss_scale(given: float | None, model: keras.Model) -> float:
         raise ValueError(
             "`loss_scale` must be a power of two from 1 to "
             f"{_LARGEST_LOSS_SCALE:g}, so that float32 divides by it without "
-            f"rounding. Received: loss_scale={given!r}."
+            f"rounding. Received: loss_scale={given!r}. Pass 1024, or leave it "
+            "out."
         )
     return float(given)
 
 
 def check_wrapped(model: Any) -> None:
-    """Raises for what cannot be made private by wrapping it."""
+    """Raises for models that cannot be made private by wrapping them.
+
+    Raises:
+        TypeError: `model` is not a Keras model.
+        PrivateTrainingError: The model has a step, a loss or metrics of its
+            own, or preprocesses in `fit`.
+    """
     if not isinstance(model, keras.Model):
         raise TypeError(
-            f"`model` must be a keras.Model. Received: model={model!r}."
+            f"`model` must be a keras.Model. Received: model={model!r}. Pass "
+            "a Sequential, functional or subclassed model."
         )
     overridden = {
         method: instead
@@ -251,22 +316,22 @@ def check_wrapped(model: Any) -> None:
     if overridden:
         raise PrivateTrainingError(
             f"`model` must not override {', '.join(overridden)}: the private "
-            "model runs its own, which keeps examples apart, and would leave "
-            f"out what is done there. Received: class {type(model).__name__}. "
+            "model runs its own, which keeps examples apart, and would not "
+            f"call yours. Received: class {type(model).__name__}. "
             + " ".join(overridden.values())
         )
     # Tasks of KerasHub preprocess in `fit` and `predict`.
     if getattr(model, "preprocessor", None) is not None:
         raise PrivateTrainingError(
-            "`model` must not preprocess: the private model samples records "
-            "as they are, and would train on what was not preprocessed. "
+            "`model` must not preprocess: the private model trains on records "
+            "as they are drawn, and would not call the preprocessor. "
             f"Received: preprocessor={type(model.preprocessor).__name__}. "
             "Preprocess the data beforehand, and set model.preprocessor = None."
         )
 
 
 def warn_of_test_step(model: keras.Model) -> None:
-    """Says that a method of the user's own is not run."""
+    """Warns if the model has its own `test_step`, which is not run."""
     if type(model).test_step is not keras.Model.test_step:
         logging.warning(
             "`test_step` of class %s is not run by the private model: its "
@@ -279,7 +344,11 @@ def warn_of_test_step(model: keras.Model) -> None:
 
 
 def check_trained(model: keras.Model) -> None:
-    """Raises for a model that is frozen as a whole."""
+    """Raises for a model without trainable variables.
+
+    Raises:
+        PrivateTrainingError: It has none.
+    """
     if not model.trainable_variables:
         raise PrivateTrainingError(
             "`model` must have variables to train. Received: model "
@@ -289,7 +358,11 @@ def check_trained(model: keras.Model) -> None:
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Raises unless an optimizer given to `compile` is private."""
+    """Raises unless the optimizer that `compile` is given is private.
+
+    Raises:
+        TypeError: It is not a `DPOptimizer`.
+    """
     if not isinstance(optimizer, DPOptimizer):
         raise TypeError(
             "`optimizer` must be a keras_dp.optimizers.DPOptimizer, such as "
@@ -301,15 +374,18 @@ def check_optimizer(optimizer: Any) -> None:
 def check_loss(loss: Any) -> None:
     """Raises for losses of Keras that are not a mean or sum over examples.
 
-    Others are left to the self-check.
+    The self-check finds other such losses.
 
     Args:
-        loss: As it is given to `compile`.
+        loss: The argument `loss` of `compile`.
+
+    Raises:
+        ValueError: There is no loss, or one of them is no mean or sum.
     """
     if loss is None:
         raise ValueError(
-            "`loss` must be given: losses added inside the model couple "
-            "examples. Received: loss=None. Pass loss= to compile."
+            "`loss` must be given: a loss that a layer adds is one number for "
+            "the whole batch. Received: loss=None. Pass loss= to compile."
         )
     for each in keras.tree.flatten(loss):
         found = keras.losses.get(each) if isinstance(each, str) else each
@@ -342,10 +418,14 @@ def check_loss(loss: Any) -> None:
 
 
 def check_executions(steps_per_epoch: int, steps_per_execution: int) -> None:
-    """Raises if an epoch would run more rounds than it was given."""
+    """Raises if an epoch would run more rounds than it was given.
+
+    Raises:
+        ValueError: `steps_per_execution` does not divide `steps_per_epoch`.
+    """
     if steps_per_epoch % steps_per_execution:
         raise ValueError(
             "`steps_per_execution` must divide the rounds of an epoch. "
             f"Received: steps_per_execution={steps_per_execution!r}, with "
-            f"{steps_per_epoch!r} rounds an epoch. Pass a divisor, or 1."
+            f"{steps_per_epoch!r} rounds in an epoch. Pass a divisor, or 1."
         )

@@ -1,4 +1,4 @@
-"""Rounds of a training that are looked at, and then undone."""
+"""Runs rounds of a training for audits, and then undoes them."""
 
 import contextlib
 import dataclasses
@@ -23,7 +23,7 @@ from keras_dp.training.private_model import PrivateModel
 from keras_dp.training.run import TrainingRun
 from keras_dp.training.step import TrainingStep
 
-# As many examples are compared with brute force as `PrivateModel` does.
+# The number of examples by default in `PrivateModel`.
 _SELF_CHECK = 2
 
 
@@ -32,13 +32,14 @@ class Observation(NamedTuple):
 
     Attributes:
         mechanisms: Each mechanism, with its sum before noise and its state.
-        events: The event of each of them in the ledger.
-        variables: Digest of every variable after the round, by name.
-        metric_variables: Names of those that Keras's own metrics are made of.
+        events: The events of the round in the ledger; none without a round.
+        variables: A digest of each variable, and of each tensor in the state of
+            the queries, after the round, by name.
+        metric_variables: The names of the variables of Keras's own metrics.
         logs: The numbers that `fit` would show.
         rounds: The rounds in the ledger.
         was_covered: Whether the ledger held the round before it ran.
-        traces: How often the step was traced so far.
+        traces: The number of traces of the step so far.
     """
 
     mechanisms: list[Mechanism]
@@ -52,22 +53,24 @@ class Observation(NamedTuple):
 
 
 class Rehearsal:
-    """Runs rounds of a private model, as `fit` does, and undoes them.
+    """Runs rounds of a private model as `fit` does, and undoes them.
 
-    The step, the loop, the recorder and the queries are those of `fit`; the
-    ledger is one in memory.
+    It uses the step, the loop, the recorder and the queries of `fit`, and a
+    ledger in memory.
 
-    Guarantee: at the end weights, states, metrics and the ledger are what they
-    were. Seeds of noise are put back too: none of their noise must become
-    known from here, and no answer leaves an `Observation`.
+    Guarantee: at the end the weights, the state of the optimizer and of its
+    queries, the metrics and the ledger have their values from before. The seeds
+    of layers are new. The seeds of noise are the same as before, so that the
+    training draws the noise that was drawn here. For this reason the content
+    of an `Observation` must not become known.
     """
 
     def __init__(self, private_model: PrivateModel, adapter: DataAdapter):
-        """Prepares nothing yet; use it in a `with` statement.
+        """Starts without a step. `begun` makes it.
 
         Args:
-            private_model: Compiled.
-            adapter: Where its samples come from.
+            private_model: The private model, compiled.
+            adapter: The data, which yields the samples.
         """
         self._model, self._adapter = private_model, adapter
         self._stack = contextlib.ExitStack()
@@ -75,12 +78,21 @@ class Rehearsal:
 
     @contextlib.contextmanager
     def begun(self, whole: PhysicalStep, batch: PhysicalStep) -> Iterator[Self]:
-        """Builds and checks the model as `fit` does; undoes all at the end.
+        """Builds and checks the model as `fit` does. Undoes rounds at the end.
+
+        A model that was not built stays built.
 
         Args:
             whole: A physical batch as in training. The engine is checked on
-                it: a model may treat large batches in another way.
-            batch: It has the shapes of all batches to come.
+                it, because a model may treat large batches in another way.
+            batch: A batch with the shapes of all batches that `run` gets.
+
+        Yields:
+            The rehearsal itself.
+
+        Raises:
+            GradientCheckError: As in `fit`.
+            UnsupportedLayerError: As in `fit`.
         """
         model = self._model
         model._built_step(batch)
@@ -122,14 +134,17 @@ class Rehearsal:
         repeats_answers: bool = False,
         loose: bool = False,
     ) -> Observation:
-        """Returns what a round does, from the state at the start.
+        """Runs one round from the state at the start.
 
         Args:
             *batches: The whole sample, in one physical batch or several.
-            repeats_answers: Whether the answers of the last round are given
-                again, whatever the sums.
-            loose: Whether no record is clipped, where the state of a query
-                holds the clip.
+            repeats_answers: Whether the round repeats the answers of the last
+                round, whatever its sums are.
+            loose: Whether the clip is too large for ordinary records, in
+                queries that have the clip in their state.
+
+        Returns:
+            The observation of the round.
         """
         model, optimizer = self._model, self._model.optimizer
         for rewind in self._rewinds:
@@ -187,11 +202,14 @@ class Rehearsal:
 
     @property
     def shows_raw_metrics(self) -> bool:
-        """Whether `fit` shows metrics of the data without noise."""
+        """Whether `fit` shows metrics of the training data without noise."""
         return self._model._side_queries.metrics is None
 
     def asked(self) -> list[tuple[DPQuery, Any, Any]]:
-        """Returns each query, its last sum, and its state at the start."""
+        """Returns each query with its last sum and its state at the start.
+
+        It undoes the last round.
+        """
         for rewind in self._rewinds:
             rewind()
         state = self._model.optimizer.read_state()
@@ -203,7 +221,7 @@ class Rehearsal:
 
     @property
     def covers(self) -> bool:
-        """Whether the ledger holds a round by now."""
+        """Whether the ledger of the last round holds it by now."""
         return len(self._ledger) > 0
 
     def _new_ledger(self) -> PrivacyLedger:
@@ -217,7 +235,7 @@ class Rehearsal:
 
 
 class _RehearsedLoop(TrainingLoop):
-    """Keeps seeds, and compares no ledger with the optimizer's rounds."""
+    """Keeps the seeds of layers, and does not warn of missing rounds."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -233,7 +251,7 @@ class _GivenBatches(DataAdapter):
 
 
 class _SameSeeds(LayerSeeds):
-    """Leaves the seeds of layers as they are, for rounds to be compared."""
+    """Leaves the seeds of layers as they are, so that rounds compare."""
 
     @override
     def renew(self, rounds: int) -> None:
@@ -241,7 +259,7 @@ class _SameSeeds(LayerSeeds):
 
 
 class _WatchedStep(TrainingStep):
-    """Notes whether the ledger covers a round when it runs."""
+    """Notes whether the ledger covers each round before it runs."""
 
     def __init__(self, parts: Any, rehearsal: Rehearsal) -> None:
         super().__init__(parts)

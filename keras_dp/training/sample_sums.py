@@ -6,17 +6,17 @@ import tensorflow as tf
 
 
 class SampleSums:
-    """Holds the sample state between physical batches, per replica.
+    """Holds the sample state between physical batches, on each replica.
 
-    Secret until it is noised: neither Keras nor `tf.train.Checkpoint` finds
-    it. Every replica has a part of its own, which is not kept in step.
+    The sums are secret, because they have no noise yet: neither files of Keras
+    nor a `tf.train.Checkpoint` hold them. Each replica has sums of its own.
     """
 
     def __init__(self, empty: Any, strategy: tf.distribute.Strategy) -> None:
         """Creates the variables.
 
         Args:
-            empty: The state of an empty sample.
+            empty: The state of an empty sample, a nest of tensors.
             strategy: The strategy of the model.
         """
         self._structure = empty
@@ -32,12 +32,12 @@ class SampleSums:
             ]
 
     def read(self) -> Any:
-        """Returns the sums of the replica that calls."""
+        """Returns the sums of the calling replica."""
         values = [tf.convert_to_tensor(v) for v in self._variables]
         return tf.nest.pack_sequence_as(self._structure, values)
 
     def assign(self, sample: Any) -> None:
-        """Replaces the sums of the replica that calls."""
+        """Replaces the sums of the calling replica."""
         leaves = tf.nest.flatten(sample)
         for variable, leaf in zip(self._variables, leaves, strict=True):
             variable.assign(leaf)

@@ -1,4 +1,4 @@
-"""The compiled functions of a model: one for each kind of physical batch."""
+"""Compiles the functions of a model, one for each kind of physical batch."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -26,8 +26,8 @@ from keras_dp.training.step_parts import StepParts
 class TrainingStep:
     """The compiled steps of one private model, made for one `compile`.
 
-    A sample that spans several physical batches is summed up in variables; one
-    that fits into a single batch, the ordinary case, needs none.
+    Variables hold the sums of a sample that spans several physical batches. A
+    sample in a single batch, the ordinary case, needs none.
     """
 
     def __init__(self, parts: StepParts) -> None:
@@ -35,6 +35,15 @@ class TrainingStep:
 
         Args:
             parts: The parts of the step.
+
+        Raises:
+            PrivateTrainingError: With replicas, a query does not add up
+                samples, or its state was made outside of their strategy.
+            UnsupportedLayerError: The model has a layer that cannot be trained
+                privately.
+            ValueError: Two numbers in the logs would have one name, or
+                statistics of batch normalization are asked for without such a
+                layer.
         """
         self._parts = parts
         self._computation = BatchComputation(parts)
@@ -60,17 +69,18 @@ class TrainingStep:
     def check_unchanged(
         self, model: keras.Model, optimizer: DPOptimizer
     ) -> None:
-        """Raises if the step was made for something else.
+        """Raises if the step was compiled for something else.
 
         Args:
-            model: The user's model, as the private model holds it.
-            optimizer: The optimizer of the private model.
+            model: The model inside the private model, as it is now.
+            optimizer: The optimizer of the private model, as it is now.
 
         Raises:
-            PrivateTrainingError: The optimizer, the model or what its layers
-                compute with was exchanged, other variables are to be trained,
-                or other queries asked.
-            UnsupportedLayerError: A layer of the model is refused by now.
+            PrivateTrainingError: The optimizer, its learning rate, the model or
+                functions of its layers were exchanged; other variables are to
+                be trained; or other queries are to be asked.
+            UnsupportedLayerError: A layer of the model was changed, and can no
+                longer be trained privately.
         """
         parts, engine = self._parts, self._computation.engine
         engine.check_layers()
@@ -106,7 +116,7 @@ class TrainingStep:
         return self._parts.model
 
     def check(self, step: PhysicalStep) -> None:
-        """Checks the engine on the first batch of each size that tells."""
+        """Checks the engine on a batch, as `EngineCheck` does."""
         self._check.run(step)
 
     def run(
@@ -116,12 +126,16 @@ class TrainingStep:
 
         Args:
             step: The batch.
-            kind: Where in its sample it stands.
+            kind: The place of the batch in its sample.
             planned: The event that the ledger covers.
 
         Returns:
-            The metrics so far, and the event of the release, `None` if the
-            sample goes on, or is released by `release`.
+            The metrics so far, and the event of the release. The event is
+            `None` if the batch does not release its sample. With several
+            workers there are then no metrics either.
+
+        Raises:
+            ValueError: The batch cannot be cut into equal parts for replicas.
         """
         if kind.first:
             self._parts.optimizer.round.prepare()
@@ -135,7 +149,7 @@ class TrainingStep:
         return self._traced(kind, parts, planned)(*parts, planned)
 
     def release(self, planned: Any) -> tuple[Any, Any]:
-        """Releases the sample, with all workers, and returns as `run` does."""
+        """Releases the sample of all workers. Returns metrics and the event."""
         key = "release"
         if key not in self._functions:
             self._functions[key] = self._compiled(self._release_step)
@@ -145,14 +159,14 @@ class TrainingStep:
     def releases_apart(self) -> bool:
         """Whether `release` must be called at the end of each sample.
 
-        Workers draw samples of their own, which may take one more batches
-        than the other: what they do together must not be part of a batch.
+        Each worker draws its own samples, and one may need more batches than
+        another. So steps that workers take together are not part of a batch.
         """
         return self._parts.options.replicas.workers > 1
 
     @property
     def trace_count(self) -> int:
-        """How often a function was traced, over all kinds of batches."""
+        """The number of traces of all steps; 0 if they run eagerly."""
         if self._parts.options.run_eagerly:
             return 0
         functions = self._functions.values()
@@ -160,7 +174,10 @@ class TrainingStep:
 
     @property
     def traces(self) -> dict[BatchKind, list[Any]]:
-        """The traced functions of each kind of batch that was run."""
+        """The traced functions of each kind of batch.
+
+        There are none with replicas, or if steps run eagerly.
+        """
         found: dict[BatchKind, list[Any]] = {}
         for (kind, *_), trace in self._traces.items():
             found.setdefault(kind, []).append(trace)
@@ -198,8 +215,8 @@ class TrainingStep:
             core = tf.function(core, jit_compile=True, autograph=False)
 
         def step(x: Any, y: Any, weight: Any, mask: Any, planned: Any) -> Any:
-            # Metrics stay outside of what XLA compiles: without padding,
-            # shapes depend on the data.
+            # XLA does not compile the metrics: shapes of batches without
+            # their padding depend on the data.
             result = core(x, y, weight, mask, planned)
             if self._parts.side_queries.metrics is None:
                 set_masks(result.outputs, result.masks)
@@ -214,14 +231,14 @@ class TrainingStep:
         return self._functions[kind]
 
     def _release_step(self, planned: Any) -> Any:
-        """A release on its own, of what every replica has summed up."""
+        """Releases the sums of all replicas, apart from a batch."""
         event, values = self._computation.of_sums(planned)
         if self._parts.side_queries.metrics is not None:
             self._parts.side_queries.track(values)
         return event, values
 
     def _compiled(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """Returns a step on all replicas, with the metrics and the event."""
+        """Returns a step on all replicas, for metrics and the event."""
         replicas = self._parts.options.replicas
 
         def whole(*parts: Any) -> Any:
@@ -231,15 +248,15 @@ class TrainingStep:
                 released = step(*parts)
             event = released[0] if released else None
             if event is None and replicas.workers > 1:
-                return {}, None  # Metrics are summed over workers.
+                return {}, None  # Summing metrics up takes all workers.
             return self._logs(), event
 
         if self._parts.options.run_eagerly:
             return whole
-        return tf.function(whole, autograph=False)  # As Keras's own.
+        return tf.function(whole, autograph=False)
 
     def _logs(self) -> dict[str, Any]:
-        """Returns the metrics so far, of all replicas together."""
+        """Returns the metrics so far over all replicas."""
         public = self._parts.optimizer.public_metrics()
         if self._parts.side_queries.metrics is not None:
             return {**self._parts.side_queries.logs(), **public}

@@ -1,4 +1,4 @@
-"""The parts of a training step, which are fixed when the model is built."""
+"""The parts of a training step, which are fixed once the model is built."""
 
 import dataclasses
 from typing import Any
@@ -17,12 +17,12 @@ class StepOptions:
     """How a step is run.
 
     Attributes:
-        jit_compile: Whether XLA compiles what touches gradients.
-        run_eagerly: Whether nothing is compiled.
-        loss_scale: Power of two that losses are multiplied by while they are
-            differentiated.
-        self_check_examples: How many examples the engine is compared with
-            brute force on; 0 for none.
+        jit_compile: Whether XLA compiles the step, except for Keras's metrics.
+        run_eagerly: Whether steps run without being traced.
+        loss_scale: The power of two that losses are multiplied by while they
+            are differentiated.
+        self_check_examples: The number of examples whose gradients the
+            self-check compares with Keras's. 0 turns the whole self-check off.
         replicas: The devices that share a physical batch.
     """
 
@@ -39,14 +39,14 @@ class StepParts:
 
     Attributes:
         model: The user's model, built.
-        optimizer: Built for the model and the side queries.
+        optimizer: The optimizer, built for the model and the side queries.
         loss: The loss as `keras.Model.compile` prepared it, built. Keras gives
             its class no public name.
         metrics: Keras's metrics, which are not private.
-        side_queries: The queries next to that of the gradients.
-        options: How the step is run.
-        local: How users train, whose updates are the records; `None` if
-            records are gradients.
+        side_queries: The queries beside the query of the gradients.
+        options: The options of the step.
+        local: The training of each user, if records are the users' updates;
+            `None` if records are gradients.
     """
 
     model: keras.Model

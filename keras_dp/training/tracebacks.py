@@ -1,4 +1,4 @@
-"""Mistakes of users are shown by the user's own lines, and the message."""
+"""Shows a mistake of the user with the user's own lines and the message."""
 
 import functools
 import os
@@ -14,7 +14,7 @@ import tensorflow as tf
 from keras_dp import errors
 
 _Callable = TypeVar("_Callable", bound=Callable[..., Any])
-# Other errors are nobody's mistake but ours: they keep all frames.
+# Errors of other classes can be faults of the libraries: they keep all frames.
 _MISTAKES: tuple[type[Exception], ...] = (
     TypeError,
     ValueError,
@@ -27,13 +27,15 @@ _LIBRARIES = tuple(
 
 
 def concise(function: _Callable) -> _Callable:
-    """Returns the function with tracebacks of the user's frames alone.
+    """Returns a function whose errors show frames of the user alone.
 
-    `keras.config.disable_traceback_filtering()` shows all of them, as it does
-    for Keras's own.
+    The frame of the function itself stays. It leaves out frames of `keras_dp`,
+    Keras and TensorFlow if the error is a `TypeError`, a `ValueError` or of
+    `keras_dp.errors`. After `keras.config.disable_traceback_filtering()` it
+    leaves out none.
 
     Args:
-        function: An entry of the package, such as `fit`.
+        function: A public function of the package, such as `fit`.
     """
 
     @functools.wraps(function)

@@ -1,4 +1,4 @@
-"""Says what batches cost that the library did not draw."""
+"""Warns of the cost of batches that the library did not draw."""
 
 import math
 import weakref
@@ -22,18 +22,19 @@ def warn_of_unsampled_batches(
     delta: float,
     header: Header,
 ) -> None:
-    """Compares an epoch of unverified batches with one of Poisson samples.
+    """Warns what an epoch of unverified batches costs, and Poisson samples.
 
-    It warns once for each model, and says nothing where the number of records
-    is not known or where the rounds do not only add Gaussian noise.
+    It warns once for each model. It says nothing if the number of records is
+    not known, if the first batch holds all of them, if queries are not Gaussian
+    sums, or if Poisson samples would have no finite epsilon either.
 
     Args:
         model: The user's model.
         adapter: The data of `fit`.
         planned: The first round.
-        batch_size: Number of records of the first batch.
-        delta: At which epsilon is said.
-        header: The ledger's, which says for which unit, of how many rows.
+        batch_size: The number of records in the first batch.
+        delta: The delta of both epsilons.
+        header: The header of the ledger, with the privacy unit and its rows.
     """
     records, data = _records_of(adapter, batch_size), adapter.source
     if model in _warned or records is None or batch_size >= records:
@@ -56,9 +57,9 @@ def warn_of_unsampled_batches(
         else ("PoissonBatches.from_dataset(dataset,")
     )
     logging.warning(
-        "The library did not draw these batches, so that they are recorded "
-        "without amplification by sampling. An epoch of %d rounds: %s. With "
-        "samples of %d records expected, drawn by the library: %s. Call "
+        "The library did not draw these batches, so they are recorded without "
+        "amplification by sampling. An epoch of %d rounds: %s. With samples "
+        "that the library draws, of %d records on average: %s. Call "
         "fit(keras_dp.%s sampling_probability=%d / %d)).",
         rounds,
         found.sentence(header.unit),
@@ -71,9 +72,9 @@ def warn_of_unsampled_batches(
 
 
 def _records_of(adapter: DataAdapter, batch_size: int) -> int | None:
-    """Returns the number of records, `None` if the data does not tell.
+    """Returns the number of records, or `None` if it is not known.
 
-    For data sets it is rounded up to whole batches.
+    For data sets it is the number of batches times `batch_size`.
     """
     data, batches = adapter.source, None
     if isinstance(data, tf.data.Dataset):

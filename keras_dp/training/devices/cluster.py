@@ -11,7 +11,7 @@ from keras_dp.training.devices.replicas import Replicas
 class ClusterModel(FitHooks):
     """Evaluates on several workers as on one.
 
-    Each worker evaluates the examples that Keras gives it; all of them see the
+    Each worker evaluates the examples that Keras gives it. All workers get the
     metrics of all examples.
     """
 
@@ -21,8 +21,8 @@ class ClusterModel(FitHooks):
         if replicas.workers == 1:
             super().build_for_fit(iterator, data_batch)
             return
-        # Keras takes a mean over the parts of a batch, some of which are on
-        # other workers, and raises.
+        # Keras takes a mean over the parts of a batch. Some of the parts are on
+        # other workers, and so it raises.
         if iterator is not None:
             _, _, batches = next(iter(iterator))
             data_batch = replicas.whole(next(iter(batches)))

@@ -10,14 +10,15 @@ from keras_dp.training.data_adapter import PhysicalStep
 
 
 class Replicas:
-    """Spreads physical batches over replicas, and sums what they computed.
+    """Spreads physical batches over the replicas of a model.
 
     Attributes:
-        strategy: The model's, TensorFlow's default one without a scope.
-        count: Number of replicas, of all workers together.
-        local_count: Number of replicas of this worker.
-        workers: Number of processes that train together.
-        worker: Index of this one.
+        strategy: The strategy of the model. Without a scope it is TensorFlow's
+            default strategy.
+        count: The number of replicas, of all workers together.
+        local_count: The number of replicas of this worker.
+        workers: The number of processes that train together.
+        worker: The index of this process. The chief has index 0.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
@@ -33,7 +34,7 @@ class Replicas:
 
     @property
     def are_many(self) -> bool:
-        """Whether steps must be spread: even over one replica, if mirrored."""
+        """Whether steps must be spread, also over one mirrored replica."""
         return self.count > 1 or isinstance(
             self.strategy, tf.distribute.MirroredStrategy
         )
@@ -44,17 +45,17 @@ class Replicas:
         return self.worker == 0
 
     def nothing(self) -> tf.distribute.DistributedDataset:
-        """Returns what `fit` iterates over where the loop has its own input."""
+        """Returns a data set for Keras if the loop reads its own batches."""
         return self.strategy.distribute_datasets_from_function(
             lambda context: tf.data.Dataset.range(1).repeat()
         )
 
     def parts(self, step: PhysicalStep, rows: int = 1) -> tuple[Any, ...]:
-        """Returns inputs, targets, weights and mask, one part a replica.
+        """Returns inputs, targets, weights and mask, a part for each replica.
 
         Args:
             step: A physical batch of this worker.
-            rows: Consecutive rows that must stay together.
+            rows: The number of consecutive rows that must stay together.
 
         Raises:
             ValueError: The batch cannot be cut into equal parts.
@@ -62,12 +63,13 @@ class Replicas:
         nest = (step.x, step.y, step.sample_weight, step.mask)
         leaves = keras.tree.flatten(nest)
         batch = leaves[0].shape[0]
-        if batch % (self.local_count * rows):
+        whole = self.local_count * rows
+        if batch % whole:
             raise ValueError(
                 "`physical_batch_size` must be a multiple of the number of "
                 f"replicas, {self.local_count}, times the rows of a "
-                f"microbatch, {rows}. "
-                f"Received: physical_batch_size={batch!r}."
+                f"microbatch, {rows}. Received: physical_batch_size={batch!r}. "
+                f"Pass {-(-batch // whole) * whole} to the sampler."
             )
         size = batch // self.local_count
 
@@ -77,7 +79,7 @@ class Replicas:
             part = iter(range(0, batch, size))
 
             def of_replica(context: Any) -> tf.Tensor:
-                del context  # Asked for the replicas of this worker, in order.
+                del context  # TensorFlow asks for the replicas in order.
                 start = next(part)
                 return leaf[start : start + size]
 
@@ -91,7 +93,7 @@ class Replicas:
         )
 
     def whole(self, data: Any) -> Any:
-        """Returns the batch that Keras cut into parts, in one piece."""
+        """Joins the parts of a batch that Keras cut up for this worker."""
 
         def joined(leaf: Any) -> Any:
             if not isinstance(leaf, tf.distribute.DistributedValues):
@@ -104,7 +106,7 @@ class Replicas:
         return tf.nest.map_structure(joined, data)
 
     def padded(self, step: PhysicalStep) -> PhysicalStep:
-        """Returns the batch with padding, so that it can be cut equally."""
+        """Adds padding to a batch, so that it can be cut into equal parts."""
         leaves = keras.tree.flatten(step.x)
         batch = leaves[0].shape[0]
         missing = -batch % self.local_count
@@ -126,6 +128,10 @@ class Replicas:
     def run(self, function: Callable[..., Any], parts: tuple[Any, ...]) -> Any:
         """Calls a function on every replica of this worker, each on its part.
 
+        Args:
+            function: The function.
+            parts: Its arguments, from `parts`.
+
         Returns:
             The result of the first replica. The caller uses only values that
             are equal on all of them.
@@ -140,12 +146,12 @@ class Replicas:
 def summed(sample: Any) -> Any:
     """Returns the sum of the sample states of all replicas, on each of them.
 
-    Called on every replica at the end of a sample, once.
+    Every replica calls it once at the end of a sample.
     """
     context = tf.distribute.get_replica_context()
-    # A value read from a variable has no device, and TensorFlow looks for one.
+    # TensorFlow needs a device, which a value read from a variable lacks.
     leaves = [tf.identity(leaf) for leaf in tf.nest.flatten(sample)]
-    # Tensors travel in one piece, which has one type.
+    # The tensors of one call travel in one piece, which has one dtype.
     for dtype in sorted({leaf.dtype for leaf in leaves}, key=str):
         places = [i for i, leaf in enumerate(leaves) if leaf.dtype == dtype]
         totals = context.all_reduce("SUM", [leaves[i] for i in places])
@@ -155,7 +161,7 @@ def summed(sample: Any) -> Any:
 
 
 def _worker_index(resolver: Any) -> int:
-    """Returns 0 for the chief, and the place of a worker among the others."""
+    """Returns the index of this worker, 0 for the chief."""
     jobs = resolver.cluster_spec().as_dict()
     if resolver.task_type == "chief":
         return 0

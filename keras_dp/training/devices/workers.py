@@ -1,7 +1,7 @@
 """Checks that the processes of a cluster agree before they train.
 
-One of them, the chief, keeps the ledger. All of them draw samples of their own
-records, which no two of them share.
+One of them, the chief, keeps the ledger. Each of them draws samples of its own
+records. No record belongs to two of them.
 """
 
 import hashlib
@@ -67,9 +67,12 @@ def open_ledger(
 
 
 def check_worker(ledger: Any, adapter: DataAdapter, replicas: Replicas) -> None:
-    """Raises unless this process may train on its own.
+    """Raises unless this process may train, if it is the only one.
 
-    Several workers learn of a refusal together, in `check_agreement`.
+    Several workers raise together, in `check_agreement`.
+
+    Raises:
+        PrivateTrainingError: See `refusal_of`.
     """
     refusal = refusal_of(ledger, adapter, replicas)
     if refusal is not None and replicas.workers == 1:
@@ -79,11 +82,11 @@ def check_worker(ledger: Any, adapter: DataAdapter, replicas: Replicas) -> None:
 def refusal_of(
     ledger: Any, adapter: DataAdapter, replicas: Replicas
 ) -> PrivateTrainingError | None:
-    """Returns why a worker must not train, `None` if it may.
+    """Returns the error of a worker that must not train, `None` if it may.
 
-    There must be one ledger, the chief's. And each worker's records must be
-    its own: a record that two workers draw counts twice, and no ledger would
-    know.
+    The chief must have the only ledger. Each worker must draw from a shard of
+    its own, because a record that two workers draw counts twice, and the ledger
+    does not show it.
     """
     if replicas.is_chief and isinstance(ledger, LedgerOfChief):
         return PrivateTrainingError(
@@ -95,17 +98,17 @@ def refusal_of(
     if not replicas.is_chief and not isinstance(ledger, LedgerOfChief):
         return PrivateTrainingError(
             "`ledger` must be a LedgerOfChief on a worker that is not the "
-            "chief, for two ledgers would each hold the whole cost. Received: "
+            "chief: the chief alone records the rounds. Received: "
             f"ledger={ledger!r}, in worker {replicas.worker!r} of "
             f"{replicas.workers!r}. Open it with open_ledger(strategy, ...)."
         )
     shard = _shard(adapter)
     if replicas.workers > 1 and shard != (replicas.worker, replicas.workers):
         return PrivateTrainingError(
-            "Each worker must draw from a shard of its own: fit takes "
-            f"batches.shard({replicas.worker}, {replicas.workers}) on worker "
-            f"{replicas.worker}, of the same PoissonBatches on all. "
-            f"Received: shard={shard!r}."
+            "Each worker must draw from a shard of its own, of the same "
+            f"PoissonBatches. Received: shard={shard!r} on worker "
+            f"{replicas.worker} of {replicas.workers}. Pass "
+            f"batches.shard({replicas.worker}, {replicas.workers}) to fit."
         )
     return None
 
@@ -125,7 +128,7 @@ class FitTerms(NamedTuple):
 
     @property
     def rounds(self) -> int | None:
-        """How many rounds there will be, `None` if the data decides."""
+        """The most rounds that will run; `None` if the data decides."""
         steps = self.options.get("steps_per_epoch")
         if steps is None:
             return None
@@ -136,7 +139,7 @@ class FitTerms(NamedTuple):
         return self._replace(options={**self.options, "initial_epoch": epoch})
 
     def with_optimizer(self, optimizer: DPOptimizer) -> tuple[Any, ...]:
-        """Returns values to be compared, those of the optimizer included."""
+        """Returns the values to be compared, with those of the optimizer."""
         return (
             self.epochs,
             self.options.get("initial_epoch", 0),
@@ -158,14 +161,14 @@ def check_agreement(
 ) -> None:
     """Raises on every worker unless all are about to do the same.
 
-    Collective: every worker calls it at the same point.
+    Every worker must call it at the same point, because it waits for all.
 
     Args:
         replicas: The replicas of the model.
         adapter: The data of this worker.
         planned: The round that this worker expects.
-        terms: From `FitTerms.with_optimizer`.
-        refusal: Why this worker must not train.
+        terms: The result of `FitTerms.with_optimizer`.
+        refusal: The result of `refusal_of` on this worker.
 
     Raises:
         PrivateTrainingError: They differ in what the ledger is told, in how
@@ -173,7 +176,7 @@ def check_agreement(
     """
     index, count = _shard(adapter) or (-1, -1)
     size = getattr(adapter.source, "population_size", None)
-    # Nobody waits for a worker that has gone: refusals travel as well.
+    # A worker that refuses tells the others, which would wait for it forever.
     may_train = int(refusal is None)
     row = [may_train, index, count, *_words((planned, terms, size))]
     gathered = _gathered(replicas, row)
@@ -192,9 +195,9 @@ def check_agreement(
             "All workers must train with the same query, inner optimizer, "
             "data, sampling probability, epochs, rounds and generator, each "
             "on its own shard. "
-            f"Received: something else on a worker than {planned!r} and "
-            f"{terms!r}, which worker {replicas.worker!r} has. Run the same "
-            "program with the same arguments on every worker."
+            f"Received: {planned!r} and {terms!r} on worker "
+            f"{replicas.worker!r}, and something else on another one. Run the "
+            "same program with the same arguments on every worker."
         )
 
 
@@ -215,13 +218,13 @@ def _gathered(replicas: Replicas, row: list[int]) -> list[list[int]]:
 
 
 def _shard(adapter: DataAdapter) -> tuple[int, int] | None:
-    """Returns the index of this worker's shard, and how many there are."""
+    """Returns the index of this worker's shard and the number of shards."""
     index = getattr(adapter.source, "shard_index", None)
     count = getattr(adapter.source, "shard_count", None)
     return None if index is None or count is None else (index, count)
 
 
 def _words(value: Any) -> list[int]:
-    """Returns a digest, as two numbers below 2^63."""
+    """Returns a digest of a value as two numbers below 2^63."""
     digest = hashlib.sha256(repr(value).encode()).digest()
     return [int.from_bytes(digest[start : start + 8]) >> 1 for start in (0, 8)]
