@@ -187,49 +187,6 @@ def set_mask(tensor: Any, mask: Any) -> None:
     tensor._keras_mask = mask
 
 
-@contextlib.contextmanager
-def moved_draws(rows: tf.Tensor) -> Iterator[None]:
-    """Gives each row the random numbers that another row would have got.
-
-    The functions of `keras.src.backend.random`, Keras 3.15, through which
-    layers and `keras.random` draw. Without it layers that draw whether or not
-    they train cannot be told from layers that compute with the row number.
-
-    Args:
-        rows: The row whose numbers each row gets, a permutation `[batch]`.
-            Draws of another length stay. Inputs and parameters stay in their
-            rows.
-    """
-    source = keras.src.backend.random
-    back = tf.math.invert_permutation(rows)
-
-    def moved(values: Any, order: tf.Tensor) -> Any:
-        is_batch = tf.is_tensor(values) and values.shape[:1] == rows.shape
-        return tf.gather(values, order) if is_batch else values
-
-    def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
-        def draw(*args: Any, **options: Any) -> Any:
-            given = [unmoved(each) for each in args]
-            named = {name: unmoved(each) for name, each in options.items()}
-            return moved(original(*given, **named), rows)
-
-        return draw
-
-    def unmoved(given: Any) -> Any:
-        """Returns inputs or parameters as the rows were: not shapes, seeds."""
-        is_float = tf.is_tensor(given) and given.dtype.is_floating
-        return moved(given, back) if is_float else given
-
-    originals = {name: getattr(source, name) for name in _DRAWS}
-    try:
-        for name, original in originals.items():
-            setattr(source, name, wrapped(original))
-        yield
-    finally:
-        for name, original in originals.items():
-            setattr(source, name, original)
-
-
 _DRAWS = (
     "beta",
     "binomial",
@@ -241,6 +198,41 @@ _DRAWS = (
     "truncated_normal",
     "uniform",
 )
+# Draws in place of a function: it gets the name of the function, the function,
+# its positional arguments and its keyword arguments.
+Drawing = Callable[
+    [str, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any
+]
+
+
+@contextlib.contextmanager
+def replaced_draws(draw: Drawing) -> Iterator[None]:
+    """Replaces the functions through which layers draw random numbers.
+
+    The functions of `keras.src.backend.random`, Keras 3.15, which layers and
+    `keras.random` call. Without it layers that draw whether or not they train
+    cannot be told from layers that compute with the row number, and layers with
+    Dropout inside cannot be called again.
+
+    Args:
+        draw: Is called in place of each of them.
+    """
+    source = keras.src.backend.random
+    originals = {name: getattr(source, name) for name in _DRAWS}
+
+    def replaced(name: str) -> Callable[..., Any]:
+        return lambda *args, **options: draw(
+            name, originals[name], args, options
+        )
+
+    try:
+        for name in _DRAWS:
+            setattr(source, name, replaced(name))
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(source, name, original)
+
 
 # Models.
 

@@ -82,7 +82,7 @@ def _half_step(cell: keras.Layer, inputs: Any) -> Any:
 _CONVOLUTION = "All of padding, strides, dilation, groups, data format."
 _RECURRENT = (
     "All options, masks and first states, `dropout` too. `stateful=True` is "
-    "refused; `recurrent_dropout` is refused: use `dropout`."
+    "refused; `recurrent_dropout` takes a loop over examples: use `dropout`."
 )
 _CELL = "Fast inside of `RNN` or of the layer of its name."
 _DIVIDED = "By the rules of the layers inside."

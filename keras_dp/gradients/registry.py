@@ -35,7 +35,8 @@ class LayerCall(NamedTuple):
             `[batch, ...]`, in `keras.tree` order. For a rule, they are these
             outputs before the activation. For a rule with an observer, they are
             `Observed.watched`, whose first axis may be another than the batch.
-        kept: Values that the layer's observer kept, `None` for other layers.
+        kept: Values that the layer's observer kept. For the fallback, the
+            `RepeatedDraws` of the call. `None` for other layers.
         static_shapes: Whether no tensor may have a shape that depends on data.
             XLA requires it. On an accelerator, such shapes make the host wait.
     """

@@ -120,16 +120,17 @@ class Calls(keras.callbacks.Callback):
         self.function(self.model)
 
 
-class OwnDropout(keras.layers.Layer):
-    def __init__(self):
-        super().__init__()
-        self.dropout = keras.layers.Dropout(0.3)
+class OwnNoise(keras.layers.Layer):
+    """Its numbers depend on its weights."""
 
     def build(self, shape):
         self.scale = self.add_weight(shape=shape[1:])
+        self.seeds = keras.random.SeedGenerator()
 
-    def call(self, inputs, training=None):
-        return self.dropout(inputs * self.scale, training=training)
+    def call(self, inputs):
+        mean = inputs * self.scale
+        shape = keras.ops.shape(mean)
+        return keras.random.normal(shape, mean, seed=self.seeds)
 
 
 def misspelt(y_true, y_pred):
@@ -328,9 +329,9 @@ MODELS = [
         "must have variables to train",
     ),
     (
-        lambda: fit(checked(net(OwnDropout(), keras.layers.Dense(1)))),
+        lambda: fit(checked(net(OwnNoise(), keras.layers.Dense(1)))),
         UnsupportedLayerError,
-        "^(?!in user code).*own_dropout",
+        "^(?!in user code).*own_noise",
     ),
     (lambda: fit(private(loss=misspelt)), ValueError, "^`misspelt` fails"),
     (frozen, PrivateTrainingError, "must have variables to train.*trainable"),

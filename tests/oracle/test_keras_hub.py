@@ -37,7 +37,6 @@ _DECODER = _SIZES | _INSIDE | {"num_query_heads": 2, "num_key_value_heads": 1}
 # experts. A table has more: `_ROWS` rows.
 _MOST_WITHOUT_RULE = {
     "MixtralTransformerDecoder": 1100,
-    "T5MultiHeadAttention": 320,
     "ViTPatchingAndEmbedding": 440,
 }
 _MOST = 80
@@ -209,6 +208,54 @@ def _moved(model: keras.Model) -> None:
     for index, variable in enumerate(model.trainable_variables):
         noise = tf.random.stateless_normal(variable.shape, [0, index])
         variable.assign_add(0.1 * tf.cast(noise, variable.dtype))
+
+
+def _swin() -> keras.Model:
+    return models.SwinTransformerBackbone(
+        image_shape=(16, 16, 3),
+        embed_dim=8,
+        depths=(1, 1),
+        num_heads=(2, 2),
+        window_size=2,
+        dropout_rate=0.2,
+        drop_path=0.3,
+    )
+
+
+def _dropping_mixtral() -> keras.Model:
+    sizes = _DECODER | {"num_layers": 1, "dropout": 0.2}
+    model = models.MixtralBackbone(**sizes, num_experts=3)
+    for layer in model._flatten_layers():
+        layer.add_loss = lambda loss: None
+    return model
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore:.*unbuilt state:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*does not support masking:UserWarning")
+@pytest.mark.parametrize(
+    "case",
+    [
+        _Case(
+            "t5",
+            lambda: models.T5Backbone(**_ENCODER | {"dropout": 0.2}),
+            _sequences,
+        ),
+        _Case("swin", _swin, lambda: normal(16, 16, 3)),
+        _Case("mixtral", _dropping_mixtral, _tokens),
+    ],
+    ids=lambda case: case.name,
+)
+def test_layers_without_a_rule_may_drop_entries(case: _Case) -> None:
+    keras.utils.set_random_seed(7)
+    model, data = case.make(), case.data()
+
+    assert self_check(
+        GradientEngine(model),
+        keras.tree.map_structure(tf.constant, data),
+        _losses_of,
+        BATCH,
+    )
 
 
 def _small_gpt2() -> keras.Model:

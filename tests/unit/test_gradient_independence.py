@@ -9,6 +9,7 @@ from keras import layers
 from keras_dp.errors import GradientCheckError
 from keras_dp.gradients import GradientEngine, self_check
 from keras_dp.gradients.checks import independence
+from keras_dp.gradients.checks.moved_draws import moved_draws
 from keras_dp.gradients.records.outer_product_records import (
     OuterProductRecords,
 )
@@ -300,3 +301,25 @@ class TestEveryRow:
 
         with pytest.raises(GradientCheckError, match="kernel"):
             _check(layers.Dense(4), layers.Dense(2))
+
+
+def test_random_numbers_follow_an_order() -> None:
+    """Draws, dropped entries and classes of rows."""
+
+    def drawn():
+        ones, logits = tf.ones([4, 50]), tf.zeros([4, 50])
+        return [
+            keras.random.normal([4, 3], seed=0).numpy(),
+            keras.random.dropout(ones, 0.5, seed=1).numpy(),
+            keras.random.categorical(logits, 5, seed=2).numpy(),
+        ]
+
+    order = [2, 0, 3, 1]
+    before = drawn()
+
+    with moved_draws(tf.constant(order)):
+        inside = drawn()
+
+    for one, two, three in zip(before, inside, drawn(), strict=True):
+        np.testing.assert_array_equal(one[order], two)
+        np.testing.assert_array_equal(one, three)

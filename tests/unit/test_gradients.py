@@ -202,13 +202,6 @@ class TestRefusals:
         with pytest.raises(UnsupportedLayerError, match="batch axis"):
             GradientEngine(model).gradients(_data(3, 4), _squares, 3)
 
-    def test_randomness_in_a_layer_without_rule(self) -> None:
-        lstm = layers.LSTM(3, recurrent_dropout=0.5, name="lstm")
-        model = _model(lstm, shape=(5, 2))
-
-        with pytest.raises(UnsupportedLayerError, match=r"lstm.*random"):
-            GradientEngine(model).gradients(_data(4, 5, 2), _squares, 4)
-
     def test_a_layer_in_a_loop(self) -> None:
         class Loops(layers.Layer):
             def __init__(self):

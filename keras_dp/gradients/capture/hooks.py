@@ -16,6 +16,7 @@ import tensorflow as tf
 from keras_dp.errors import UnsupportedLayerError
 from keras_dp.gradients import registry
 from keras_dp.gradients.capture.direct_uses import DirectUses
+from keras_dp.gradients.capture.repeated_draws import RepeatedDraws
 from keras_dp.gradients.layer_calls import (
     current_call,
     float_outputs,
@@ -66,7 +67,8 @@ class HookedCall(NamedTuple):
         kwargs: The keyword arguments of the call. For the fallback, they have
             `training` if it is known, because the layers inside inherit it.
         outputs: The tensors at which the backward pass ends.
-        kept: Other values that the layer's observer kept for its rule.
+        kept: Other values that the layer's observer kept for its rule. For the
+            fallback, the random numbers that the layer drew.
     """
 
     hook: Hook
@@ -279,10 +281,12 @@ def _observed(
         return registry.called_without_activation(
             hook.layer, original, args, kwargs, watch
         )
-    outputs = _apart(original(*args, **kwargs))
+    draws = RepeatedDraws()
+    with draws.noting():
+        outputs = _apart(original(*args, **kwargs))
     watched = float_outputs(outputs)
     watch(watched)
-    return registry.Observed(outputs, watched, None)
+    return registry.Observed(outputs, watched, draws)
 
 
 def _apart(outputs: Any) -> Any:

@@ -18,8 +18,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_dp.errors import UnsupportedLayerError
 from keras_dp.gradients.capture.broadcast_weights import broadcast_gradients
+from keras_dp.gradients.capture.repeated_draws import RepeatedDraws
 from keras_dp.gradients.layer_calls import float_outputs
 from keras_dp.gradients.records.recomputed_records import (
     RecomputedRecords,
@@ -31,7 +31,7 @@ from keras_dp.gradients.records.records import (
     squared_sums,
 )
 from keras_dp.gradients.registry import Gradients, LayerCall
-from keras_dp.keras_internals import layers_of, seed_generators_of
+from keras_dp.keras_internals import layers_of
 
 # If the per-example gradients of a layer take more bytes than this, they are
 # computed in chunks.
@@ -59,9 +59,9 @@ def vectorized(
         within: Makes the context in which the layer is called.
 
     Raises:
-        UnsupportedLayerError: The layer draws random numbers when it is called
-            again. They would differ from those of the first call, and the
-            gradients would belong to another function.
+        UnsupportedLayerError: The layer draws random numbers that cannot be
+            repeated when it is called again. The gradients would belong to
+            another function.
     """
     layer = call.layer
     if not call.cotangents:
@@ -73,16 +73,21 @@ def vectorized(
         for index, leaf in enumerate(arguments)
         if tf.is_tensor(leaf) and leaf.shape.rank and leaf.shape[0] == batch
     ]
-    rows = ([arguments[index] for index in mapped], call.cotangents)
+    draws = call.kept or RepeatedDraws()
+    inputs = [arguments[index] for index in mapped]
+    rows = (inputs, call.cotangents, draws.rows(batch))
     # The graph has the first call of the layer only, with its loops.
     loop = _loop(layer, jit_compile)
 
     def gradients(
         wanted: list[keras.Variable], indices: tf.Tensor | None
     ) -> list[tf.Tensor]:
-        def one_example(rows: tuple[list[Any], list[Any]]) -> list[tf.Tensor]:
+        def one_example(
+            rows: tuple[list[Any], list[Any], dict[int, Any]],
+        ) -> list[tf.Tensor]:
+            *tensors, numbers = rows
             inputs, cotangents = keras.tree.map_structure(
-                lambda row: row[tf.newaxis], rows
+                lambda row: row[tf.newaxis], tensors
             )
             leaves = list(arguments)
             for index, row in zip(mapped, inputs, strict=True):
@@ -90,7 +95,8 @@ def vectorized(
             args, kwargs = keras.tree.pack_sequence_as(
                 (call.args, call.kwargs), leaves
             )
-            return _gradients(layer, wanted, args, kwargs, cotangents)
+            with draws.repeating(layer, numbers):
+                return _gradients(layer, wanted, args, kwargs, cotangents)
 
         own, count = rows, batch
         if indices is not None:
@@ -98,7 +104,7 @@ def vectorized(
                 lambda leaf: tf.gather(leaf, indices), rows
             )
             count = indices.shape[0]
-        with _without_randomness(layer), within():
+        with within():
             found = loop(one_example, own, wanted)
         return [
             tf.reshape(gradient, [count, *variable.shape])
@@ -107,8 +113,13 @@ def vectorized(
 
     if batch * sum(map(_bytes, variables)) > LARGEST_BYTES:
         return _in_chunks(gradients, variables, batch)
-    with _without_randomness(layer):
-        found = broadcast_gradients(call, variables, within)
+
+    @contextlib.contextmanager
+    def again() -> Iterator[None]:
+        with within(), draws.repeating(layer):
+            yield
+
+    found = broadcast_gradients(call, variables, again)
     if found is not None:
         return found
     return [
@@ -256,26 +267,3 @@ def _one_by_one(
         tf.TensorSpec(variable.shape, variable.dtype) for variable in variables
     ]
     return tf.map_fn(function, rows, fn_output_signature=signature)
-
-
-@contextlib.contextmanager
-def _without_randomness(layer: keras.Layer) -> Iterator[None]:
-    """Makes every random draw of the layer an error."""
-
-    def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise UnsupportedLayerError(
-            f"Layer {layer.path!r} of class {type(layer).__name__} has no rule "
-            "for per-example gradients, and draws random numbers while it is "
-            "called, so that it cannot be called again. Move the randomness "
-            "into a layer of its own, such as keras.layers.Dropout, or set its "
-            "rate to 0."
-        )
-
-    generators = seed_generators_of(layer)
-    for generator in generators:
-        vars(generator)["next"] = refuse
-    try:
-        yield
-    finally:
-        for generator in generators:
-            vars(generator).pop("next", None)

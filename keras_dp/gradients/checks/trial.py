@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_dp.gradients.checks.moved_draws import moved_draws
 from keras_dp.gradients.checks.rows import digest, digests_differ
 from keras_dp.gradients.engine import GradientEngine, HookedPass
 from keras_dp.gradients.records.records import ZeroRecords, all_finite
@@ -18,7 +19,6 @@ from keras_dp.keras_internals import (
     keeping_variable_scope,
     layers_of,
     mask_of,
-    moved_draws,
     seed_generators_of,
     set_mask,
     trace_of,

@@ -1,0 +1,183 @@
+"""Repeats the random numbers of a call when its layer is called again.
+
+A layer without a rule is called again, on the batch or on one example. The
+layers inside, such as Dropout, must then draw the numbers of the first call.
+"""
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from keras_dp.errors import UnsupportedLayerError
+from keras_dp.keras_internals import replaced_draws, seed_generators_of
+
+# Functions whose results depend on their seed and shape, if no argument is a
+# tensor. A gradient could flow through such an argument.
+_REPEATABLE = {"normal", "randint", "truncated_normal", "uniform"}
+
+
+class _Draw(NamedTuple):
+    """One draw of a call.
+
+    Attributes:
+        name: The name of the function.
+        numbers: The result. For a dropout, the factors of its inputs. `None` if
+            the draw cannot be repeated.
+    """
+
+    name: str
+    numbers: tf.Tensor | None
+
+
+class RepeatedDraws:
+    """The random numbers that a layer drew in one call."""
+
+    def __init__(self) -> None:
+        """Starts without any draw."""
+        self._draws: list[_Draw] = []
+
+    @contextlib.contextmanager
+    def noting(self) -> Iterator[None]:
+        """Notes the draws while the layer is called."""
+        home = _graph()
+
+        def note(name: str, numbers: tf.Tensor) -> None:
+            # Only the body of a loop can use what was drawn in it.
+            can_repeat = tf.executing_eagerly() or numbers.graph is home
+            self._draws.append(_Draw(name, numbers if can_repeat else None))
+
+        def draw(
+            name: str,
+            original: Callable[..., Any],
+            args: tuple[Any, ...],
+            options: dict[str, Any],
+        ) -> Any:
+            if name == "dropout":
+                inputs, args, options = _split(args, options, "inputs")
+                factors = original(tf.ones_like(inputs), *args, **options)
+                note(name, factors)
+                return _dropped(inputs, factors)
+            numbers = original(*args, **options)
+            _, *others = _split(args, options, "shape")
+            if name in _REPEATABLE and not any(
+                map(tf.is_tensor, keras.tree.flatten(others))
+            ):
+                note(name, numbers)
+            else:
+                self._draws.append(_Draw(name, None))
+            return numbers
+
+        with replaced_draws(draw):
+            yield
+
+    def rows(self, batch: int) -> dict[int, tf.Tensor]:
+        """Returns the numbers of each example, by the place of the draw.
+
+        Args:
+            batch: The number of examples.
+
+        Returns:
+            Tensors `[batch, rows, ...]`, for draws of `batch * rows` rows. The
+            rows of an example are taken to be consecutive.
+        """
+        return {
+            place: tf.reshape(
+                numbers, [batch, numbers.shape[0] // batch, *numbers.shape[1:]]
+            )
+            for place, (_, numbers) in enumerate(self._draws)
+            if numbers is not None
+            and numbers.shape.rank
+            and numbers.shape[0] % batch == 0
+        }
+
+    @contextlib.contextmanager
+    def repeating(
+        self, layer: keras.Layer, rows: Mapping[int, tf.Tensor] | None = None
+    ) -> Iterator[None]:
+        """Makes the layer draw the same numbers while it is called again.
+
+        Args:
+            layer: The layer.
+            rows: The numbers of one example, from `rows`. By default, the layer
+                is called on the batch.
+
+        Raises:
+            UnsupportedLayerError: The layer draws other numbers than before, or
+                in a way that cannot be repeated.
+        """
+
+        def refuse(*args: Any, **options: Any) -> Any:
+            raise UnsupportedLayerError(
+                f"Layer {layer.path!r} of class {type(layer).__name__} has no "
+                "rule for per-example gradients. It must be called again, and "
+                "draws random numbers that cannot be repeated. Move the "
+                "randomness into a layer of its own, such as "
+                "keras.layers.Dropout, or set its rate to 0."
+            )
+
+        places = itertools.count()
+
+        def draw(
+            name: str,
+            original: Callable[..., Any],
+            args: tuple[Any, ...],
+            options: dict[str, Any],
+        ) -> Any:
+            del original
+            argument = "inputs" if name == "dropout" else "shape"
+            given, *_ = _split(args, options, argument)
+            place = next(places)
+            known = self._draws[place : place + 1]
+            if any(each.name == name for each in known):
+                shape = given.shape if name == "dropout" else _static(given)
+                for numbers in ((rows or {}).get(place), known[0].numbers):
+                    if numbers is not None and numbers.shape == shape:
+                        if name == "dropout":
+                            return _dropped(given, numbers)
+                        return numbers
+            return refuse()
+
+        generators = seed_generators_of(layer)
+        for generator in generators:
+            vars(generator)["next"] = refuse
+        try:
+            with replaced_draws(draw):
+                yield
+        finally:
+            for generator in generators:
+                vars(generator).pop("next", None)
+        if next(places) != len(self._draws):
+            refuse()
+
+
+def _graph() -> Any:
+    """Returns the graph that is being traced, `None` without one."""
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+
+def _split(
+    args: tuple[Any, ...], options: dict[str, Any], name: str
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """Returns the first argument, which has the name, and the others."""
+    if args:
+        return args[0], args[1:], options
+    others = {key: value for key, value in options.items() if key != name}
+    return options[name], args, others
+
+
+def _static(shape: Any) -> tf.TensorShape | None:
+    """Returns a shape as numbers, `None` if they are not known."""
+    known = tf.get_static_value(shape) if tf.is_tensor(shape) else shape
+    if known is None or any(map(tf.is_tensor, known)):
+        return None
+    return tf.TensorShape([int(length) for length in known])
+
+
+def _dropped(inputs: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
+    """Multiplies by factors. Where they are 0, inputs may be infinite."""
+    kept = tf.cast(factors, tf.bool)
+    return tf.where(kept, inputs * factors, tf.zeros([], inputs.dtype))
