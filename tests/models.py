@@ -235,6 +235,29 @@ def _past_its_layer():
     return model
 
 
+class ByName(keras.Model):
+    """Passes all arguments by name, the inputs not as the first."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = layers.Embedding(11, 8)
+        self.attention = layers.MultiHeadAttention(2, 4)
+        self.steps = layers.TimeDistributed(layers.Dense(5))
+        self.states = layers.GRU(3)
+
+    def call(self, inputs, training=None):
+        hidden = self.table(inputs=inputs)
+        hidden = self.attention(value=hidden, query=hidden)
+        hidden = self.steps(training=training, inputs=hidden)
+        return self.states(training=training, sequences=hidden)
+
+
+def _by_name():
+    model = ByName()
+    model(np.zeros((1, 6), "int32"))
+    return model
+
+
 class Around(layers.Layer):
     """Has a weight of its own beside the layer inside of it.
 
@@ -506,6 +529,7 @@ MODELS = [
         _ids(11, 6),
         _SPARSE,
     ),
+    ModelCase("by_name", _by_name, _ids(11, 6), _normal(3)),
     ModelCase(
         "past_its_layer",
         _past_its_layer,

@@ -28,7 +28,8 @@ class LayerCall(NamedTuple):
 
     Attributes:
         layer: The layer.
-        args: The positional arguments. The first is `[batch, ...]`.
+        args: The positional arguments, of which there is at least one. The
+            first is `[batch, ...]`.
         kwargs: The keyword arguments.
         cotangents: The gradients of the summed losses with respect to some
             tensors of the call. For the fallback, these are the float outputs
@@ -50,11 +51,8 @@ class LayerCall(NamedTuple):
 
     @property
     def inputs(self) -> tf.Tensor:
-        """The first argument as it was passed, `[batch, ...]`."""
-        if self.args:
-            return self.args[0]
-        first, *_ = self.kwargs.values()
-        return first
+        """The first argument, `[batch, ...]`."""
+        return self.args[0]
 
 
 class Observed(NamedTuple):

@@ -7,6 +7,7 @@ model stay as they are.
 """
 
 import contextlib
+import inspect
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
@@ -202,6 +203,7 @@ def _hooked_call(
             one hook for all, if they call a layer in a loop.
     """
     layer, original = hook.layer, current_call(hook.layer)
+    first = next(iter(inspect.signature(layer.call).parameters), None)
     home = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -220,6 +222,7 @@ def _hooked_call(
                 whole.pop()
 
     def noted(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = _first_by_place(first, args, kwargs)
         args, kwargs = keras.tree.map_structure(
             lambda leaf: of_length(leaf, batch), (args, kwargs)
         )
@@ -244,6 +247,16 @@ def _hooked_call(
         return outputs
 
     return call
+
+
+def _first_by_place(
+    name: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Returns the arguments, the one with the name as a positional one."""
+    if args or name not in kwargs:
+        return args, kwargs
+    others = {key: value for key, value in kwargs.items() if key != name}
+    return (kwargs[name],), others
 
 
 def of_length(leaf: Any, batch: int) -> Any:

@@ -42,8 +42,10 @@ def _observe(
     given |= kwargs
     inner, inputs = layer.layer, given["inputs"]
     entry = registry.entry_of(inner)
+    if entry is None:
+        raise RuntimeError(f"Layer {inner.path!r} was changed after its check.")
     steps = inputs.shape[1]
-    if entry is None or steps is None:
+    if steps is None:
         raise UnsupportedLayerError(
             f"Layer {layer.path!r} must be called on sequences of a static "
             f"length. Received: shape={tuple(inputs.shape)!r}. Pad the "
@@ -88,7 +90,11 @@ def _merged(tensor: Any) -> tf.Tensor:
 def time_distributed(call: registry.LayerCall) -> registry.Gradients:
     """Returns the gradients of the variables of the layer inside."""
     kept = call.kept
-    pairs = kept.rule(kept.call._replace(cotangents=call.cotangents))
+    pairs = kept.rule(
+        kept.call._replace(
+            cotangents=call.cotangents, static_shapes=call.static_shapes
+        )
+    )
     ones = tf.ones([kept.call.inputs.shape[0]])
     return [
         (variable, records.grouped(kept.steps, ones))
