@@ -243,6 +243,7 @@ def _hooked_call(
             return outputs
         if hook.rule is None and training is not None:
             kwargs = {"training": training, **kwargs}
+        args, kwargs = keras.tree.map_structure(_value_of, (args, kwargs))
         calls.append(HookedCall(hook, args, kwargs, watched, kept))
         return outputs
 
@@ -257,6 +258,11 @@ def _first_by_place(
         return args, kwargs
     others = {key: value for key, value in kwargs.items() if key != name}
     return (kwargs[name],), others
+
+
+def _value_of(leaf: Any) -> Any:
+    """Returns the value of a variable, any other leaf as it is."""
+    return leaf.value if isinstance(leaf, keras.Variable) else leaf
 
 
 def of_length(leaf: Any, batch: int) -> Any:
