@@ -114,13 +114,31 @@ def adds_losses(layer: keras.Layer) -> bool:
     return bool(layer._losses)
 
 
-def is_rematerialized(layer: keras.Layer) -> bool:
-    """Whether the layer is called again in the backward pass.
+def rematerialized_layers(layer: keras.Layer) -> list[keras.Layer]:
+    """Returns the layers that are called again in the backward pass.
 
-    `Layer._remat_mode`, Keras 3.15. Without it the hook of such a layer sees
-    tensors of another graph.
+    These are the layer and layers inside it that were made in a
+    `keras.RematScope`. `Layer._remat_mode`, Keras 3.15. Without it the hook of
+    such a layer sees tensors of another graph.
     """
-    return layer._remat_mode is not None
+    return [each for each in layers_of(layer) if each._remat_mode is not None]
+
+
+@contextlib.contextmanager
+def without_rematerialization(layer: keras.Layer) -> Iterator[None]:
+    """Keeps what layers compute, although they were made in a `RematScope`.
+
+    `Layer._remat_mode`, Keras 3.15. Without it models with such layers cannot
+    be trained privately.
+    """
+    modes = [(each, each._remat_mode) for each in rematerialized_layers(layer)]
+    try:
+        for each, _ in modes:
+            vars(each)["_remat_mode"] = None
+        yield
+    finally:
+        for each, mode in modes:
+            vars(each)["_remat_mode"] = mode
 
 
 def passes_training_on(layer: keras.Layer) -> bool:

@@ -49,8 +49,10 @@ from keras_dp.gradients.unsupported.variable_writes import (
 )
 from keras_dp.keras_internals import (
     keeping_variable_scope,
+    rematerialized_layers,
     takes_training,
     trace_of,
+    without_rematerialization,
 )
 
 
@@ -142,6 +144,7 @@ class GradientEngine:
         )
         self.variables = list(model.trainable_variables)
         self.hooks: list[Hook] = find_hooks(model)
+        _warn_of_rematerialization(model)
         self._functions = functions_of(model)
         self._whole: list[keras.Layer] = []
         self._knows_uses = False
@@ -218,9 +221,7 @@ class GradientEngine:
         while not settled:
             tape = tf.GradientTape(watch_accessed_variables=False)
             with (
-                self._normalizing(
-                    collects=True, training=training
-                ) as statistics,
+                self._calling(collects=True, training=training) as statistics,
                 self._watching_uses() as past_hooks,
                 tape,
                 hooked(self.hooks, tape, batch, past_hooks) as calls,
@@ -301,14 +302,17 @@ class GradientEngine:
 
     def call(self, inputs: Any, *, training: bool = True) -> Any:
         """Returns the outputs of the model, called as in training or not."""
-        with self._normalizing(training=training):
+        with self._calling(training=training):
             return _called(self.model, inputs, training)
 
     @contextlib.contextmanager
-    def _normalizing(
+    def _calling(
         self, *, training: bool, collects: bool = False
     ) -> Iterator[Callable[[], list[ExampleStatistics]]]:
-        """Prevents normalization by the statistics of a batch.
+        """Prepares the layers to be called.
+
+        None may normalize by the statistics of a batch, and none is called
+        again in the backward pass, where it could not be hooked.
 
         Args:
             training: Whether the model is called as in training.
@@ -321,14 +325,15 @@ class GradientEngine:
             UnsupportedLayerError: A layer would normalize by the batch, or its
                 statistics cannot be released.
         """
-        if self.releases_statistics:
-            with normalizing_by_released(
-                self.normalized, collects=collects, must_train=training
-            ) as statistics:
-                yield statistics
-            return
-        with refusing_training_mode(self.trained_normalizations):
-            yield list
+        with without_rematerialization(self.model):
+            if self.releases_statistics:
+                with normalizing_by_released(
+                    self.normalized, collects=collects, must_train=training
+                ) as statistics:
+                    yield statistics
+                return
+            with refusing_training_mode(self.trained_normalizations):
+                yield list
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
@@ -373,7 +378,7 @@ class GradientEngine:
             call,
             hook.variables,
             jit_compile=self.jit_compile,
-            within=functools.partial(self._normalizing, training=False),
+            within=functools.partial(self._calling, training=False),
         )
 
     def records(
@@ -411,6 +416,19 @@ class GradientEngine:
             else ZeroRecords(batch, variable.value)
             for variable in self.variables
         ]
+
+
+def _warn_of_rematerialization(model: keras.Model) -> None:
+    paths = [layer.path for layer in rematerialized_layers(model)]
+    if paths:
+        logging.warning(
+            "Layers that were made in a keras.RematScope are not called again "
+            "in the backward pass of a private step, which keeps what it needs "
+            "of them until all gradients are clipped. Received: %d layers, "
+            "such as %r. To save memory, lower physical_batch_size.",
+            len(paths),
+            paths[0],
+        )
 
 
 def _has_accelerator() -> bool:

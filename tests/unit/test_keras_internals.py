@@ -231,6 +231,23 @@ def _rematerialized():
         return keras.layers.Dense(1)
 
 
+def _is_computed_once(without):
+    calls, layer = [], _rematerialized()
+    layer.activation = lambda x: calls.append(x) or x
+
+    def count():
+        calls.clear()
+        with tf.GradientTape() as tape:
+            outputs = layer(tf.ones([1, 1]))
+        tape.gradient(outputs, layer.kernel.value)
+        return len(calls)
+
+    layer.build((1, 1))
+    with without(layer):
+        once = count()
+    return (once, count()) == (1, 2)
+
+
 def _reports_two():
     # Called with inputs and outputs, a class gets other bases for ever.
     class Two(keras_internals.FitHooks):
@@ -297,9 +314,10 @@ WORKS = {
         f() is None and _within(f)(tf.ones([1]), training=True)
     ),
     "adds_losses": lambda f: f(_added()) and not f(keras.layers.Flatten()),
-    "is_rematerialized": lambda f: (
+    "rematerialized_layers": lambda f: (
         f(_rematerialized()) and not f(keras.layers.Flatten())
     ),
+    "without_rematerialization": lambda f: _is_computed_once(f),
     "passes_training_on": lambda f: (
         f(_model()) and not f(keras.Model()) and not f(keras.layers.Flatten())
     ),

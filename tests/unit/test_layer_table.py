@@ -241,10 +241,18 @@ class TestFallback:
         assert_model_agrees(model, [normal(3)], mode)
 
 
-def test_rematerialization_is_refused() -> None:
+@pytest.mark.parametrize("mode", ["eager", "graph", "jit"])
+def test_a_remat_scope_changes_no_gradient(mode, caplog) -> None:
     with keras.RematScope(mode="full"):
-        layer = layers.Dense(3, name="again")
-    model = keras.Sequential([keras.Input((4,)), layer])
+        again = [
+            layers.Dense(3, activation="relu", name="again"),
+            layers.GRU(2),
+        ]
+    inputs = keras.Input((5, 4))
+    model = keras.Model([inputs], again[1](again[0](inputs)))
 
-    with pytest.raises(UnsupportedLayerError, match=r"again.*RematScope"):
-        GradientEngine(model)
+    assert_model_agrees(model, [normal(5, 4)], mode)
+
+    assert "RematScope" in caplog.text
+    assert "'again'" in caplog.text
+    assert all(layer._remat_mode.mode == "full" for layer in again)

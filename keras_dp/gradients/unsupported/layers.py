@@ -7,7 +7,6 @@ import keras
 from keras_dp.errors import UnsupportedLayerError
 from keras_dp.keras_internals import (
     adds_losses,
-    is_rematerialized,
     layers_of,
     own_trainable_variables,
     passes_training_on,
@@ -122,12 +121,6 @@ def _reasons(layer: keras.Layer) -> Iterator[str]:
             "training would overwrite its scales by statistics of a batch "
             'instead of gradients, as quantize("float8") asks. Compute in '
             'mixed_bfloat16 instead, or train LoRA after quantize("int8").'
-        )
-    if is_rematerialized(layer):
-        yield (
-            "it is called again in the backward pass, where its output cannot "
-            "be hooked, because it was made in a keras.RematScope. Make it "
-            "outside of the scope."
         )
 
 
