@@ -255,13 +255,9 @@ class Trial:
             training: As in `run`. Then the pass also has what belongs to a
                 step: gradients, and losses of the batch.
         """
-        splits: Splits = []
 
         def losses_of(outputs: Any) -> tf.Tensor:
-            outputs = _gathered(outputs, back)
-            if training:
-                splits.extend(self.splits_of(outputs))
-            return self.losses_of(outputs)
+            return self.losses_of(_gathered(outputs, back))
 
         ran = self.engine.hooked_pass(
             inputs, losses_of, self.batch, training=training
@@ -276,8 +272,13 @@ class Trial:
             )
             sums.append(self._sums(ran, place, weights) if is_apart else [])
         gradients = Gradients([], tf.zeros([0, self.batch]), ran.losses)
+        splits: Splits = []
         if training:
             gradients = self.gradients(ran, tf.constant(self.own_weights))
+            # Last, because these losses take as much memory as the outputs,
+            # which are large if there is a vocabulary.
+            with tf.control_dependencies([gradients.squares, *gradients.sums]):
+                splits = self.splits_of(_gathered(ran.outputs, back))
         known: dict[int, Digests] = {}
         return DigestedPass(
             [
