@@ -14,6 +14,7 @@ to train it:
 * `frozen`: the classifier alone.
 * `remat`: all weights, where blocks are computed again in the backward pass.
 * `bfloat16`: all weights, under `mixed_bfloat16`.
+* `lm`: all weights, with the table of tokens for the logits of the next token.
 
 Each side is a process of its own: `fit` of Keras, `fit` of a private model. The
 first turn compiles and is not timed; then both take turns. The time is that of
@@ -43,7 +44,7 @@ from peers.protocol import peak_megabytes, reason
 
 FOLDER = Path(__file__).parent
 SIDES = ("keras", "private")
-WAYS = ("full", "lora", "int8_lora", "frozen", "remat", "bfloat16")
+WAYS = ("full", "lora", "int8_lora", "frozen", "remat", "bfloat16", "lm")
 VOCABULARY = 8000
 CLASSES = 2
 RANK = 4
@@ -159,7 +160,7 @@ def _enable_lora(backbone: Any) -> None:
             layer.trainable = False
 
 
-def classifier(name: str, size: Size, tokens: int, way: str) -> Any:
+def built(name: str, size: Size, tokens: int, way: str) -> Any:
     """Returns the model of one row."""
     import keras
 
@@ -177,12 +178,17 @@ def classifier(name: str, size: Size, tokens: int, way: str) -> Any:
     if isinstance(outputs, dict):
         keys = ("sequence_output", "decoder_sequence_output")
         outputs = next(outputs[key] for key in keys if key in outputs)
+    if way == "lm":
+        logits = backbone.token_embedding(outputs, reverse=True)
+        return keras.Model(backbone.input, logits)
     pooled = keras.layers.GlobalAveragePooling1D()(outputs)
     logits = keras.layers.Dense(CLASSES, dtype="float32")(pooled)
     return keras.Model(backbone.input, logits)
 
 
-def records(model: Any, name: str, size: Size, tokens: int, count: int) -> Any:
+def records(
+    model: Any, name: str, size: Size, tokens: int, way: str, count: int
+) -> Any:
     """Returns random inputs of a model, and labels."""
     generator = np.random.default_rng(0)
 
@@ -198,7 +204,10 @@ def records(model: Any, name: str, size: Size, tokens: int, count: int) -> Any:
     labels = generator.integers(0, CLASSES, count, np.int32)
     if not isinstance(model.input, dict):
         return values(""), labels
-    return {key: values(key) for key in model.input}, labels
+    inputs = {key: values(key) for key in model.input}
+    if way == "lm":
+        labels = np.roll(inputs["token_ids"], -1, axis=1)
+    return inputs, labels
 
 
 def serve(options: argparse.Namespace) -> None:
@@ -217,9 +226,10 @@ def serve(options: argparse.Namespace) -> None:
     size = SIZES[options.size[0]]
     tokens, name = options.tokens[0], options.backbone[0]
     try:
-        model = classifier(name, size, tokens, options.way[0])
+        way = options.way[0]
+        model = built(name, size, tokens, way)
         count = options.steps * size.batch
-        x, y = records(model, name, size, tokens, count)
+        x, y = records(model, name, size, tokens, way, count)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         trained = sum(
             v.value.shape.num_elements() for v in model.trainable_variables
