@@ -248,6 +248,28 @@ def test_dropped_entries_may_be_infinite() -> None:
     np.testing.assert_array_equal(noted, again)
 
 
+def test_the_number_of_positions_may_be_unknown() -> None:
+    model = keras.Sequential(
+        [
+            keras.Input((None, WIDTH)),
+            Own(_inside, layers.Dropout(0.4)),
+            layers.GlobalAveragePooling1D(),
+        ]
+    )
+    engine, state = GradientEngine(model), state_of(model)
+
+    @tf.function(
+        input_signature=[tf.TensorSpec([BATCH, None, WIDTH])], autograph=False
+    )
+    def gradients(x):
+        records = engine.gradients(x, _losses, BATCH).records
+        return [answers(each, "float32") for each in records]
+
+    found = keras.tree.map_structure(np.asarray, gradients(X))
+
+    assert_answers(found, _reference(model, state, "graph"))
+
+
 def test_an_omitted_draw_is_refused() -> None:
     draws, layer = RepeatedDraws(), layers.Dropout(0.5)
     with draws.noting():

@@ -86,7 +86,14 @@ class RepeatedDraws:
         """
         return {
             place: tf.reshape(
-                numbers, [batch, numbers.shape[0] // batch, *numbers.shape[1:]]
+                numbers,
+                tf.concat(
+                    [
+                        [batch, numbers.shape[0] // batch],
+                        tf.shape(numbers)[1:],
+                    ],
+                    0,
+                ),
             )
             for place, (_, numbers) in enumerate(self._draws)
             if numbers is not None
