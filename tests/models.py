@@ -258,6 +258,21 @@ def _by_name():
     return model
 
 
+class OnlyByName(layers.Layer):
+    """Takes its inputs by their name only."""
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(shape[-1],), initializer="ones")
+
+    def call(self, *, inputs):
+        return keras.ops.tanh(inputs * self.scale)
+
+
+def _only_by_name():
+    inputs = keras.Input((5,))
+    return keras.Model(inputs, OnlyByName()(inputs=inputs))
+
+
 class Around(layers.Layer):
     """Has a weight of its own beside the layer inside of it.
 
@@ -530,6 +545,13 @@ MODELS = [
         _SPARSE,
     ),
     ModelCase("by_name", _by_name, _ids(11, 6), _normal(3)),
+    ModelCase(
+        "only_by_name",
+        _only_by_name,
+        _normal(5),
+        _normal(5),
+        fallbacks=("OnlyByName",),
+    ),
     ModelCase(
         "past_its_layer",
         _past_its_layer,

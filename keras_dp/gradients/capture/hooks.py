@@ -203,7 +203,7 @@ def _hooked_call(
             one hook for all, if they call a layer in a loop.
     """
     layer, original = hook.layer, current_call(hook.layer)
-    first = next(iter(inspect.signature(layer.call).parameters), None)
+    first = _name_of_first(layer)
     home = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -248,6 +248,15 @@ def _hooked_call(
         return outputs
 
     return call
+
+
+def _name_of_first(layer: keras.Layer) -> str | None:
+    """Returns the name of the call's first positional argument, if any."""
+    parameters = inspect.signature(layer.call).parameters
+    for name, parameter in parameters.items():
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
+            return name
+    return None
 
 
 def _first_by_place(
