@@ -273,6 +273,25 @@ def _only_by_name():
     return keras.Model(inputs, OnlyByName()(inputs=inputs))
 
 
+class ScaledStates(layers.Layer):
+    """Owns a weight. The layer inside reads the mask of the inputs."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.inside = layers.GRU(3)
+        self.supports_masking = True
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(3,), initializer="ones")
+        self.inside.build(shape)
+
+    def compute_mask(self, inputs, mask=None):
+        return None
+
+    def call(self, inputs):
+        return self.scale * self.inside(inputs)
+
+
 class Around(layers.Layer):
     """Has a weight of its own beside the layer inside of it.
 
@@ -551,6 +570,17 @@ MODELS = [
         _normal(5),
         _normal(5),
         fallbacks=("OnlyByName",),
+    ),
+    ModelCase(
+        "masked_inside",
+        _sequential(
+            (6,),
+            lambda: [layers.Embedding(3, 4, mask_zero=True), ScaledStates()],
+            "int32",
+        ),
+        _ids(3, 6),
+        _normal(3),
+        fallbacks=("ScaledStates",),
     ),
     ModelCase(
         "past_its_layer",

@@ -31,7 +31,7 @@ from keras_dp.gradients.records.records import (
     squared_sums,
 )
 from keras_dp.gradients.registry import Gradients, LayerCall
-from keras_dp.keras_internals import layers_of
+from keras_dp.keras_internals import layers_of, mask_of, set_mask
 
 # If the per-example gradients of a layer take more bytes than this, they are
 # computed in chunks.
@@ -75,7 +75,13 @@ def vectorized(
     ]
     draws = call.kept or RepeatedDraws()
     inputs = [arguments[index] for index in mapped]
-    rows = (inputs, call.cotangents, draws.rows(batch))
+    # Layers inside read the Keras masks of tensors.
+    masks = {
+        index: mask_of(arguments[index])
+        for index in mapped
+        if mask_of(arguments[index]) is not None
+    }
+    rows = (inputs, call.cotangents, masks, draws.rows(batch))
     # The graph has the first call of the layer only, with its loops.
     loop = _loop(layer, jit_compile)
 
@@ -83,15 +89,16 @@ def vectorized(
         wanted: list[keras.Variable], indices: tf.Tensor | None
     ) -> list[tf.Tensor]:
         def one_example(
-            rows: tuple[list[Any], list[Any], dict[int, Any]],
+            rows: tuple[list[Any], list[Any], dict[int, Any], dict[int, Any]],
         ) -> list[tf.Tensor]:
             *tensors, numbers = rows
-            inputs, cotangents = keras.tree.map_structure(
+            inputs, cotangents, masks = keras.tree.map_structure(
                 lambda row: row[tf.newaxis], tensors
             )
             leaves = list(arguments)
             for index, row in zip(mapped, inputs, strict=True):
                 leaves[index] = row
+                set_mask(row, masks.get(index))
             args, kwargs = keras.tree.pack_sequence_as(
                 (call.args, call.kwargs), leaves
             )
