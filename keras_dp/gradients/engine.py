@@ -372,12 +372,12 @@ class GradientEngine:
             )
 
     def _vectorized(
-        self, call: registry.LayerCall, hook: Hook
+        self, call: registry.LayerCall, hook: Hook, *, jit_compile: bool
     ) -> registry.Gradients:
         return vectorized(
             call,
             hook.variables,
-            jit_compile=self.jit_compile,
+            jit_compile=jit_compile,
             within=functools.partial(self._calling, training=False),
         )
 
@@ -386,6 +386,8 @@ class GradientEngine:
         calls: list[HookedCall],
         cotangents: list[list[tf.Tensor]],
         batch: int,
+        *,
+        jit_compile: bool | None = None,
     ) -> list[GradientRecords]:
         """Returns the gradients of the trainable variables.
 
@@ -393,7 +395,10 @@ class GradientEngine:
             calls: From `hooked_pass`.
             cotangents: From `hooked_pass`. The gradients have their loss scale.
             batch: The number of examples.
+            jit_compile: Whether XLA compiles this. By default, as the step.
         """
+        if jit_compile is None:
+            jit_compile = self.jit_compile
         parts: dict[int, list[GradientRecords]] = {}
         for call, cotangent in zip(calls, cotangents, strict=True):
             layer_call = registry.LayerCall(
@@ -405,7 +410,9 @@ class GradientEngine:
                 static_shapes=self.static_shapes,
             )
             if call.hook.rule is None:
-                pairs = self._vectorized(layer_call, call.hook)
+                pairs = self._vectorized(
+                    layer_call, call.hook, jit_compile=jit_compile
+                )
             else:
                 pairs = call.hook.rule(layer_call)
             for variable, records in pairs:

@@ -572,6 +572,44 @@ class TestSelfCheck:
             check_loss_splits(losses, tf.constant(5.0))
 
 
+class Multiplies(layers.Layer):
+    """Multiplies steps by a kernel, in a form that no rule knows."""
+
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(shape[-1], 3))
+
+    def call(self, inputs):
+        return keras.ops.tanh(inputs @ self.kernel)
+
+
+class TestProductsOutsideXla:
+    """TensorFlow 2.21 corrupts memory where `[n, 1, ...]` is multiplied."""
+
+    def test_are_not_vectorized(self) -> None:
+        engine = GradientEngine(_model(Multiplies(), shape=(6, 3)))
+
+        @tf.function(autograph=False)
+        def traced():
+            records = engine.gradients(_data(8, 6, 3), _squares, 8).records
+            return [each.squared_norms() for each in records]
+
+        graph = traced.get_concrete_function().graph
+        ranks = {
+            operation.inputs[0].shape.rank
+            for operation in graph.get_operations()
+            if operation.type.startswith("BatchMatMul")
+        }
+        assert ranks == {3}
+
+    @pytest.mark.parametrize("eagerly", [False, True])
+    def test_pass_the_check_of_a_compiled_engine(self, eagerly) -> None:
+        """No check is compiled."""
+        model = _model(Multiplies(), shape=(6, 3))
+        engine = GradientEngine(model, jit_compile=True)
+
+        assert self_check(engine, _data(8, 6, 3), _squares, 8, eagerly=eagerly)
+
+
 class TestRecords:
     """The three questions, where a batch is special."""
 

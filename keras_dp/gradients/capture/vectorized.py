@@ -223,48 +223,41 @@ def _loop(
     layer: keras.Layer, jit_compile: bool
 ) -> Callable[..., list[tf.Tensor]]:
     """Returns the way to map over examples that works for this layer."""
-    einsum = any(
-        isinstance(sub, keras.layers.EinsumDense) for sub in layers_of(layer)
-    )
-    # XLA has no vectorized `tf.while_loop`. Outside XLA, TensorFlow 2.20 and
-    # 2.21 crash the process on a vectorized `EinsumDense` with 16 examples or
-    # more; remove the second condition when they are not supported any more.
-    if (jit_compile and _has_loop(layer)) or (einsum and not jit_compile):
+    if tf.executing_eagerly():
+        return _one_by_one
+    kinds = _operations_of(layer)
+    if jit_compile:
+        # XLA has no vectorized `tf.while_loop`.
+        recurrent = any(
+            isinstance(sub, keras.layers.RNN) for sub in layers_of(layer)
+        )
+        if recurrent or kinds & {"While", "StatelessWhile"}:
+            return _one_by_one
+    # Outside XLA, TensorFlow 2.21 writes past the memory of the product of
+    # `[batch, 1, rows, n]` and a matrix (its issue 117700). The product of an
+    # example `[1, rows, n]` and a kernel is one when it is vectorized. Remove
+    # this when TensorFlow 2.21 is not supported any more.
+    elif "BatchMatMulV2" in kinds:
         return _one_by_one
     return _all_at_once
 
 
-def _has_loop(layer: keras.Layer) -> bool:
-    """Whether the layer is recurrent, or its call left a loop in the graph."""
-    if any(isinstance(sub, keras.layers.RNN) for sub in layers_of(layer)):
-        return True
-    if tf.executing_eagerly():
-        return False
-    operations = tf.compat.v1.get_default_graph().get_operations()
+def _operations_of(layer: keras.Layer) -> set[str]:
+    """Returns the types of the operations of the layer's calls in the graph."""
     # A scope that is entered again has a number appended to it.
     scope = re.compile(rf"(^|/){re.escape(layer.name)}(_\d+)?/")
-    return any(
-        operation.type in {"While", "StatelessWhile"}
-        and scope.search(operation.name)
-        for operation in operations
-    )
+    return {
+        operation.type
+        for operation in tf.compat.v1.get_default_graph().get_operations()
+        if scope.search(operation.name)
+    }
 
 
 def _all_at_once(
     function: Callable[..., Any], rows: Any, variables: list[keras.Variable]
 ) -> list[tf.Tensor]:
     del variables
-    if not tf.executing_eagerly():
-        return tf.vectorized_map(function, rows)
-
-    # A vectorized map that runs eagerly is made a function with autograph,
-    # which writes a stack of frames into the message of every error.
-    @tf.function(autograph=False)
-    def mapped() -> Any:
-        return tf.vectorized_map(function, rows)
-
-    gradients: list[tf.Tensor] = mapped()
-    return gradients
+    return tf.vectorized_map(function, rows)
 
 
 def _one_by_one(

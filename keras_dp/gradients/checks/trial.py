@@ -316,7 +316,10 @@ class Trial:
             weights: Weights of the examples in the sum, `[batch]`.
             careful: Whether examples may be not finite.
         """
-        records = self.engine.records(ran.calls, ran.cotangents, self.batch)
+        # XLA would take longer to compile a pass than the few runs take.
+        records = self.engine.records(
+            ran.calls, ran.cotangents, self.batch, jit_compile=False
+        )
         with self.engine.computing():
             squares = [record.squared_norms() for record in records]
             with all_finite(certainly=not careful):
@@ -331,7 +334,10 @@ class Trial:
         self, ran: HookedPass, place: int, weights: tf.Tensor
     ) -> list[Digests]:
         found = self.engine.records(
-            [ran.calls[place]], [ran.cotangents[place]], self.batch
+            [ran.calls[place]],
+            [ran.cotangents[place]],
+            self.batch,
+            jit_compile=False,
         )
         records = [each for each in found if not isinstance(each, ZeroRecords)]
         return [
