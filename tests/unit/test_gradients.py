@@ -582,11 +582,29 @@ class Multiplies(layers.Layer):
         return keras.ops.tanh(inputs @ self.kernel)
 
 
+class MultipliesInFunction(Multiplies):
+    """Has the product in a function of its own."""
+
+    call = tf.function(Multiplies.call, autograph=False)
+
+
+class MultipliesInLoop(Multiplies):
+    """Has the product in a loop."""
+
+    def call(self, inputs):
+        return keras.ops.fori_loop(
+            0, 2, lambda _, each: each @ self.kernel, inputs
+        )
+
+
 class TestProductsOutsideXla:
     """TensorFlow 2.21 corrupts memory where `[n, 1, ...]` is multiplied."""
 
-    def test_are_not_vectorized(self) -> None:
-        engine = GradientEngine(_model(Multiplies(), shape=(6, 3)))
+    @pytest.mark.parametrize(
+        "kind", [Multiplies, MultipliesInFunction, MultipliesInLoop]
+    )
+    def test_are_not_vectorized(self, kind) -> None:
+        engine = GradientEngine(_model(kind(), shape=(6, 3)))
 
         @tf.function(autograph=False)
         def traced():
@@ -594,12 +612,8 @@ class TestProductsOutsideXla:
             return [each.squared_norms() for each in records]
 
         graph = traced.get_concrete_function().graph
-        ranks = {
-            operation.inputs[0].shape.rank
-            for operation in graph.get_operations()
-            if operation.type.startswith("BatchMatMul")
-        }
-        assert ranks == {3}
+        names = [operation.name for operation in graph.get_operations()]
+        assert not any("loop_body" in name for name in names)
 
     @pytest.mark.parametrize("eagerly", [False, True])
     def test_pass_the_check_of_a_compiled_engine(self, eagerly) -> None:

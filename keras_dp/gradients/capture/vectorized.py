@@ -31,7 +31,12 @@ from keras_dp.gradients.records.records import (
     squared_sums,
 )
 from keras_dp.gradients.registry import Gradients, LayerCall
-from keras_dp.keras_internals import layers_of, mask_of, set_mask
+from keras_dp.keras_internals import (
+    function_nodes,
+    layers_of,
+    mask_of,
+    set_mask,
+)
 
 # If the per-example gradients of a layer take more bytes than this, they are
 # computed in chunks.
@@ -243,14 +248,28 @@ def _loop(
 
 
 def _operations_of(layer: keras.Layer) -> set[str]:
-    """Returns the types of the operations of the layer's calls in the graph."""
+    """Returns the types of the operations of the layer's calls in the graph.
+
+    The set has those of functions that they call, such as loops.
+    """
     # A scope that is entered again has a number appended to it.
     scope = re.compile(rf"(^|/){re.escape(layer.name)}(_\d+)?/")
-    return {
-        operation.type
+    nodes = [
+        operation.node_def
         for operation in tf.compat.v1.get_default_graph().get_operations()
         if scope.search(operation.name)
-    }
+    ]
+    kinds: set[str] = set()
+    seen = {""}
+    while nodes:
+        node = nodes.pop()
+        kinds.add(node.op)
+        for value in node.attr.values():
+            called = {each.name for each in (value.func, *value.list.func)}
+            for name in called - seen:
+                nodes += function_nodes(name)
+            seen |= called
+    return kinds
 
 
 def _all_at_once(
