@@ -13,6 +13,7 @@ from keras_dp.gradients import (
     example_losses,
     without_variable_writes,
 )
+from keras_dp.gradients.capture.mapped_examples import map_examples
 from keras_dp.gradients.records.records import (
     GradientRecords,
     MaterializedRecords,
@@ -213,7 +214,7 @@ def _in_steps(leaf: tf.Tensor, rows: int, size: int) -> tf.Tensor:
 
 
 def _together(function: Callable[..., Any], users: Any) -> Any:
-    return tf.vectorized_map(function, users)
+    return map_examples(function, users)
 
 
 def _in_turn(function: Callable[..., Any], users: Any) -> Any:

@@ -12,6 +12,7 @@ from typing_extensions import override
 from keras_dp import _check
 from keras_dp.dp_queries import DPQuery
 from keras_dp.dp_queries import records as records_lib
+from keras_dp.gradients.capture.mapped_examples import map_examples
 
 
 class Examples(NamedTuple):
@@ -143,7 +144,7 @@ class PrivateMean(PrivateMetric):
         rows = keras.tree.map_structure(
             tf.convert_to_tensor, (examples.targets, examples.outputs)
         )
-        return tf.vectorized_map(one_example, rows)
+        return map_examples(one_example, rows)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import keras
 import tensorflow as tf
 
 from keras_dp.errors import GradientCheckError
+from keras_dp.gradients.capture.mapped_examples import map_examples
 from keras_dp.keras_internals import mask_of, part_trackers_of, set_mask
 
 
@@ -46,7 +47,7 @@ class TracedMaps:
         rows: list[tf.Tensor],
         key: str,
     ) -> Any:
-        """Returns the result of `tf.vectorized_map`.
+        """Returns the result of `map_examples`.
 
         Args:
             function: Maps a row of each tensor. It closes over no tensor.
@@ -57,7 +58,7 @@ class TracedMaps:
         if key not in self._maps:
 
             def mapped(*leaves: tf.Tensor) -> Any:
-                return tf.vectorized_map(function, list(leaves))
+                return map_examples(function, list(leaves))
 
             self._maps[key] = tf.function(mapped, autograph=False)
         return self._maps[key](*rows)
@@ -127,7 +128,7 @@ def example_losses(
 
     def vectorized(function: Callable[..., Any], rows: list[tf.Tensor]) -> Any:
         if maps is None:
-            return tf.vectorized_map(function, rows)
+            return map_examples(function, rows)
         return maps.map(function, rows, key)
 
     total, parts = _differentiable(

@@ -19,6 +19,7 @@ import keras
 import tensorflow as tf
 
 from keras_dp.gradients.capture.broadcast_weights import broadcast_gradients
+from keras_dp.gradients.capture.mapped_examples import operation_types
 from keras_dp.gradients.capture.repeated_draws import RepeatedDraws
 from keras_dp.gradients.layer_calls import float_outputs
 from keras_dp.gradients.records.recomputed_records import (
@@ -31,12 +32,7 @@ from keras_dp.gradients.records.records import (
     squared_sums,
 )
 from keras_dp.gradients.registry import Gradients, LayerCall
-from keras_dp.keras_internals import (
-    function_nodes,
-    layers_of,
-    mask_of,
-    set_mask,
-)
+from keras_dp.keras_internals import layers_of, mask_of, set_mask
 
 # If the per-example gradients of a layer take more bytes than this, they are
 # computed in chunks.
@@ -238,38 +234,25 @@ def _loop(
         )
         if recurrent or kinds & {"While", "StatelessWhile"}:
             return _one_by_one
-    # Outside XLA, TensorFlow 2.21 writes past the memory of the product of
-    # `[batch, 1, rows, n]` and a matrix (its issue 117700). The product of an
-    # example `[1, rows, n]` and a kernel is one when it is vectorized. Remove
-    # this when TensorFlow 2.21 is not supported any more.
+    # TensorFlow 2.21 loses memory there (`mapped_examples.py`). Remove this
+    # when it is not supported any more.
     elif "BatchMatMulV2" in kinds:
         return _one_by_one
     return _all_at_once
 
 
 def _operations_of(layer: keras.Layer) -> set[str]:
-    """Returns the types of the operations of the layer's calls in the graph.
-
-    The set has those of functions that they call, such as loops.
-    """
+    """Returns the types of the operations of the layer's calls in the graph."""
     # A scope that is entered again has a number appended to it.
     scope = re.compile(rf"(^|/){re.escape(layer.name)}(_\d+)?/")
-    nodes = [
-        operation.node_def
-        for operation in tf.compat.v1.get_default_graph().get_operations()
-        if scope.search(operation.name)
-    ]
-    kinds: set[str] = set()
-    seen = {""}
-    while nodes:
-        node = nodes.pop()
-        kinds.add(node.op)
-        for value in node.attr.values():
-            called = {each.name for each in (value.func, *value.list.func)}
-            for name in called - seen:
-                nodes += function_nodes(name)
-            seen |= called
-    return kinds
+    graph = tf.compat.v1.get_default_graph()
+    return operation_types(
+        [
+            operation.node_def
+            for operation in graph.get_operations()
+            if scope.search(operation.name)
+        ]
+    )
 
 
 def _all_at_once(

@@ -1,0 +1,83 @@
+"""Maps a function over examples: vectorized, where TensorFlow does it right.
+
+TensorFlow 2.21 writes past the memory of the product of `[n, 1, rows, k]` and a
+matrix on CPUs (its issue 117700). The product of one example `[1, rows, k]` and
+a matrix becomes such a product when it is vectorized. A function that has one
+is called for one example after another.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from keras_dp.keras_internals import function_nodes, trace_of
+
+_PRODUCT = "BatchMatMulV2"
+
+
+def map_examples(function: Callable[[Any], Any], rows: Any) -> Any:
+    """Returns the results of a function for each example.
+
+    Args:
+        function: Maps a row of each tensor to a nest of tensors.
+        rows: A nest of tensors `[batch, ...]`.
+
+    Returns:
+        The results, with the batch as a new first axis.
+    """
+
+    def vectorized(rows: Any) -> Any:
+        return tf.vectorized_map(function, rows)
+
+    trace = trace_of(tf.function(vectorized, autograph=False), rows)
+    if not _loses_memory(trace.graph):
+        return trace(rows)
+    return tf.map_fn(
+        function,
+        rows,
+        fn_output_signature=tf.nest.map_structure(
+            lambda each: tf.TensorSpec(each.shape[1:], each.dtype),
+            trace.structured_outputs,
+        ),
+    )
+
+
+def operation_types(nodes: list[Any]) -> set[str]:
+    """Returns the types of operations, with those of functions they call.
+
+    Args:
+        nodes: The operations, as `NodeDef`.
+    """
+    nodes, kinds, seen = list(nodes), set(), {""}
+    while nodes:
+        node = nodes.pop()
+        kinds.add(node.op)
+        for value in node.attr.values():
+            called = {each.name for each in (value.func, *value.list.func)}
+            for name in called - seen:
+                nodes += function_nodes(name)
+            seen |= called
+    return kinds
+
+
+def _loses_memory(graph: tf.Graph) -> bool:
+    operations = graph.get_operations()
+    if any(map(_is_lost_product, operations)):
+        return True
+    # Inside functions, shapes are not looked at.
+    others = [each.node_def for each in operations if each.type != _PRODUCT]
+    return _PRODUCT in operation_types(others)
+
+
+def _is_lost_product(operation: tf.Operation) -> bool:
+    if operation.type != _PRODUCT:
+        return False
+    left, right = (each.shape for each in operation.inputs)
+    if left.rank is None or right.rank is None:
+        return True
+    return (
+        left.rank == 4
+        and left[1] in (1, None)
+        and all(length in (1, None) for length in right[:-2])
+    )
