@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_dp.keras_internals import function_nodes, trace_of
+from keras_dp.keras_internals import function_nodes
 
 _PRODUCT = "BatchMatMulV2"
 
@@ -26,19 +26,23 @@ def map_examples(function: Callable[[Any], Any], rows: Any) -> Any:
     Returns:
         The results, with the batch as a new first axis.
     """
-
-    def vectorized(rows: Any) -> Any:
-        return tf.vectorized_map(function, rows)
-
-    trace = trace_of(tf.function(vectorized, autograph=False), rows)
-    if not _loses_memory(trace.graph):
-        return trace(rows)
+    if tf.executing_eagerly():
+        # Only a graph shows the products.
+        mapped = tf.function(
+            lambda rows: map_examples(function, rows), autograph=False
+        )
+        return mapped(rows)
+    graph = tf.compat.v1.get_default_graph()
+    before = len(graph.get_operations())
+    results = tf.vectorized_map(function, rows)
+    if not _lose_memory(graph.get_operations()[before:]):
+        return results
+    # TensorFlow never runs what nothing uses.
     return tf.map_fn(
         function,
         rows,
         fn_output_signature=tf.nest.map_structure(
-            lambda each: tf.TensorSpec(each.shape[1:], each.dtype),
-            trace.structured_outputs,
+            lambda each: tf.TensorSpec(each.shape[1:], each.dtype), results
         ),
     )
 
@@ -61,8 +65,7 @@ def operation_types(nodes: list[Any]) -> set[str]:
     return kinds
 
 
-def _loses_memory(graph: tf.Graph) -> bool:
-    operations = graph.get_operations()
+def _lose_memory(operations: list[tf.Operation]) -> bool:
     if any(map(_is_lost_product, operations)):
         return True
     # Inside functions, shapes are not looked at.
