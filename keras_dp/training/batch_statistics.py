@@ -69,15 +69,16 @@ def plan_batch_statistics(
     )
     if not 0 < share < 1:
         raise ValueError(
-            f"`share` must be in (0, 1). Received: share={share!r}."
+            f"`share` must be in (0, 1). Received: share={share!r}. Leave it "
+            "out for 5 % more noise of the gradients."
         )
     layers = trained_normalizations(model)
     if not layers or not all(layer.built for layer in layers):
         raise PrivateTrainingError(
             "`model` must be built and train BatchNormalization. Received: "
-            f"{len(layers)} such layers in {model.name!r}. Without any, "
-            "`batch_statistics` must be None; a model is built by a "
-            "keras.Input, or a call on a batch."
+            f"{len(layers)} such layers in {model.name!r}. Call the model on "
+            "a batch to build it. If it has no such layer, leave "
+            "`batch_statistics` out."
         )
     channels = sum(layer.moving_mean.shape[0] for layer in layers)
     clip = math.sqrt(2 * channels)

@@ -48,7 +48,8 @@ class PrivateMetric(abc.ABC):
     def __post_init__(self) -> None:
         if not isinstance(self.query, DPQuery):
             raise TypeError(
-                f"`query` must be a DPQuery. Received: query={self.query!r}."
+                f"`query` must be a DPQuery. Received: query={self.query!r}. "
+                "Pass a GaussianAverageQuery(clip, stddev, denominator)."
             )
 
     @property
@@ -137,7 +138,8 @@ class PrivateMean(PrivateMetric):
             if value.shape.num_elements() != 1:
                 raise ValueError(
                     "`measure` must return one number per example. Received: "
-                    f"shape={tuple(value.shape)!r}."
+                    f"shape={tuple(value.shape)!r}. Take its mean over the "
+                    "other axes."
                 )
             return tf.reshape(value, [])
 
@@ -265,7 +267,8 @@ class PrivateClassCounts(PrivateMetric):
             raise ValueError(
                 "`classes` must be that of one-hot targets, or targets must be "
                 f"one integer per example. Received: classes={self.classes!r} "
-                f"and targets of shape {tuple(targets.shape)!r}."
+                f"and targets of shape {tuple(targets.shape)!r}. Pass the "
+                "number of classes of the targets."
             )
         return tf.one_hot(labels, self.classes)
 
@@ -279,7 +282,8 @@ def check_private_metrics(metrics: Any) -> dict[str, PrivateMetric]:
     if not isinstance(metrics, Mapping):
         raise TypeError(
             "`private_metrics` must be a dict of names to PrivateMetrics. "
-            f"Received: private_metrics={metrics!r}."
+            f"Received: private_metrics={metrics!r}. Pass such as "
+            '{"loss": PrivateLoss(query)}.'
         )
     for name, metric in metrics.items():
         _check.non_empty_text(private_metrics=name)

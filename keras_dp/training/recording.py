@@ -196,7 +196,8 @@ class RoundRecorder:
                 f"{len(others)} rounds released {others[0]!r} where "
                 f"{planned.queries!r} was planned: the state of the query was "
                 "changed during training. Their answers were withheld. The "
-                "ledger holds both."
+                "ledger holds both. Leave the state to the optimizer, and "
+                "train on with a new one."
             )
 
 

@@ -50,11 +50,12 @@ class RemoteRounds:
     then `release`. Who sends the weights and brings the answers is another
     program's business: `keras_dp.federation` has Flower do it.
 
-    Guarantee: that of `FederatedModel`, for users who are one process each,
-    whatever answers say. Each round is in the ledger before a user is asked.
-    Every user who is present takes part with `sampling_probability`, drawn with
-    the operating system's generator. An answer counts once, if its user was
-    asked, and is clipped here. Missing answers change no denominator.
+    Guarantee: the guarantee of `FederatedModel` holds for users who are one
+    process each, whatever their answers are. Each round is in the ledger before
+    a user is asked. Every user who is present takes part with
+    `sampling_probability`, drawn with the operating system's generator. An
+    answer counts once, if its user was asked, and is clipped here. Missing
+    answers change no denominator.
 
     Attributes:
         federated: Its model holds the weights, before and after each round.

@@ -60,7 +60,8 @@ class RunDetails:
             return given
         if given is not None and not isinstance(given, str):
             raise TypeError(
-                f"`run` must be a name or RunDetails. Received: run={given!r}."
+                "`run` must be a name or RunDetails. Received: "
+                f"run={given!r}. Pass such as RunDetails(name='night')."
             )
         return cls(given)
 

@@ -52,7 +52,7 @@ def advise_delta(
     """Logs a warning for a delta that allows to publish a whole record.
 
     Args:
-        delta: At which epsilon is given.
+        delta: The delta of the epsilon that is shown.
         population_size: The number of records, or `None` if it is not known.
         rows_per_unit: How many of them one unit has at most. N is the least
             number of units that there can be.

@@ -38,7 +38,8 @@ class SideQueries:
         if not isinstance(statistics, DPQuery | None):
             raise TypeError(
                 "`batch_statistics` must be a DPQuery, or None. "
-                f"Received: batch_statistics={statistics!r}."
+                f"Received: batch_statistics={statistics!r}. Pass the `query` "
+                "of plan_batch_statistics."
             )
         self.metrics = metrics
         self.statistics = statistics
@@ -90,7 +91,7 @@ class SideQueries:
             raise ValueError(
                 "`private_metrics` must have names that differ from each other "
                 "and from the public metrics of the query. Received: "
-                f"{sorted(twice)!r} twice."
+                f"{sorted(twice)!r} twice. Rename the private metrics."
             )
 
     @property

@@ -146,8 +146,8 @@ def trade_off(
 ) -> TradeOff:
     """Returns a bound on the errors of every attack on a ledger.
 
-    Guarantee: that of `TradeOff`, for the releases of the ledger, if
-    `accountant.is_bound`.
+    Guarantee: the guarantee of `TradeOff` holds for the releases of the ledger,
+    if `accountant.is_bound`.
 
     Args:
         ledger: An object with `rounds`, or the pairs (Round, count).

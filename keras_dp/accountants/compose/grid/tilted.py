@@ -174,8 +174,8 @@ def composed(
     Args:
         parts: The rounds.
         step: Distance of the losses, in nats.
-        log_delta: At which epsilon is looked for; or
-        epsilon: At which delta is looked for.
+        log_delta: The logarithm of the delta whose epsilon is looked for, or
+        epsilon: The epsilon whose delta is looked for.
 
     Raises:
         TooSlowError: There are too many points.
