@@ -183,7 +183,7 @@ def example_batch(step: PhysicalStep, examples: int) -> tuple[Any, Any, bool]:
 
     Args:
         step: A physical batch.
-        examples: The number of examples that will be compared one by one.
+        examples: Two of as many first examples must differ.
 
     Returns:
         Inputs and targets, leaves `[max(2, batch), ...]`, and whether two of

@@ -91,10 +91,11 @@ class PrivateModel(HeldModel):
     Attributes:
         model: The user's model: Sequential, functional or subclassed, built or
             not.
-        self_check_examples: How many examples of the first batch the self-check
-            compares one by one, 0 or >= 2. Before training it compares their
-            gradients with those of Keras. Each example costs one forward and
-            backward pass over the batch. 0 turns the whole self-check off.
+        self_check_examples: Of how many examples of the first batch the
+            self-check compares the norms, 0 or >= 2. Before training it also
+            compares a sum of the gradients of all examples with that of Keras.
+            Three norms cost nothing, each other one a forward and backward pass
+            over the batch. 0 turns the whole self-check off.
         samples: The data of `fit` without `x`. `make_private` sets it.
         epochs: The number of epochs of `fit` without `x`. `make_private` sets
             it.

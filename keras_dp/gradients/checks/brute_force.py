@@ -1,5 +1,6 @@
 """Compares per-example gradients with automatic differentiation."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,13 +13,13 @@ from keras_dp.keras_internals import keeping_variable_scope
 
 
 def compare_gradients(trial: Trial, found: Gradients) -> bool:
-    """Compares a weighted sum of all gradients, and the norms of some.
+    """Compares a weighted sum of all gradients with the automatic one.
 
     A gradient that is wrong in any row changes the sum, unless random weights
-    hide it by chance. `Trial.rows` have larger weights, and their norms are
-    compared, too. A norm may be too large, but not too small. If an example is
-    not finite, the sum is not compared, and each of `Trial.rows` is compared
-    alone.
+    hide it by chance. `Trial.rows` have larger weights.
+
+    If an example is not finite, each of `Trial.rows` is compared alone: its
+    gradient and its norm.
 
     Args:
         trial: The model and its batch.
@@ -30,7 +31,6 @@ def compare_gradients(trial: Trial, found: Gradients) -> bool:
     Raises:
         GradientCheckError: A gradient differs.
     """
-    batch, weights = trial.batch, trial.own_weights
     reference = trial.traced(_expected(trial))
 
     def want(weights: np.ndarray) -> list[tf.Tensor]:
@@ -40,25 +40,43 @@ def compare_gradients(trial: Trial, found: Gradients) -> bool:
         )
         return gradients
 
-    compared, whole = False, want(weights)
-    of_all = _is_finite(found) and _are_finite(whole)
-    if of_all:
-        _compare_sums(trial, found, whole, weights)
-    else:
-        # An example overflows. In training its weight is 0, but not here.
-        careful = trial.traced(_careful(trial))
+    whole = want(trial.own_weights)
+    if _is_finite(found) and _are_finite(whole):
+        _compare_sums(trial, found, whole, trial.own_weights)
+        return True
+    compared = False
+    # An example overflows. In training its weight is 0, but not here.
+    careful = trial.traced(_careful(trial))
     for row in trial.rows:
-        alone = np.eye(batch, dtype=np.float32)[row]
+        alone = trial.only(row)
         single = want(alone)
         if not _are_finite(single):
             continue
         compared = True
-        _compare_norms(trial, found, single, row)
-        if not of_all:
-            trial.restore()
-            answer = careful(trial.inputs, tf.constant(alone))
-            _compare_sums(trial, answer, single, alone)
+        trial.restore()
+        answer = careful(trial.inputs, tf.constant(alone))
+        _compare_sums(trial, answer, single, alone)
+        _compare_norms(trial, answer, row)
     return compared
+
+
+def compare_norm(trial: Trial, found: Gradients, row: int) -> None:
+    """Compares the norm of an example with that of what it adds to the sum.
+
+    The norm may be larger, because it may be a bound where terms cancel.
+
+    Args:
+        trial: The model and its batch.
+        found: The gradients of a batch, whose sum is that of one row. Nothing
+            is compared if they are not finite: `compare_gradients` looks at
+            such a batch row by row.
+        row: This row.
+
+    Raises:
+        GradientCheckError: The norm is smaller.
+    """
+    if _is_finite(found) and _are_finite(found.sums):
+        _compare_norms(trial, found, row)
 
 
 def _careful(trial: Trial) -> Callable[[Any, tf.Tensor], Gradients]:
@@ -121,14 +139,12 @@ def _compare_sums(
             raise _difference(trial, index)
 
 
-def _compare_norms(
-    trial: Trial, found: Gradients, want: list[tf.Tensor], row: int
-) -> None:
-    limit = trial.tolerance * max(float(tf.linalg.global_norm(want)), 1e-9)
-    for index, expected in enumerate(want):
-        # Norms may be upper bounds where terms cancel.
-        norm = float(found.squares[index, row]) ** 0.5
-        if not float(tf.norm(expected)) - norm <= limit:
+def _compare_norms(trial: Trial, found: Gradients, row: int) -> None:
+    added = [float(tf.norm(total)) for total in found.sums]
+    limit = trial.tolerance * max(math.hypot(*added), 1e-9)
+    for index, norm in enumerate(added):
+        # Negated, so that NaN fails.
+        if not norm - float(found.squares[index, row]) ** 0.5 <= limit:
             raise _difference(trial, index)
 
 

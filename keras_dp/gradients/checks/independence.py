@@ -22,6 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_dp.errors import GradientCheckError
+from keras_dp.gradients.checks.brute_force import compare_norm
 from keras_dp.gradients.checks.culprit import differing_layer
 from keras_dp.gradients.checks.trial import DigestedPass, Trial
 from keras_dp.gradients.layer_calls import current_call, replaced_call
@@ -46,21 +47,26 @@ def check_examples_apart(trial: Trial, first: DigestedPass) -> None:
     the model draws random numbers in training, there is no error: the numbers
     of the rows can be the reason.
 
+    The sum of the gradients of each of these passes is that of one example of
+    the part. The norm of this example is compared with it.
+
     Args:
         trial: The model and its batch.
         first: A pass over the batch as it is.
 
     Raises:
         GradientCheckError: Another example or the row changed what an example
-            adds, or random numbers cannot be repeated.
+            adds, random numbers cannot be repeated, or a norm is too small.
     """
     rows = _next_rows(trial)
+    is_explained = False
     for part in range(max(trial.parts) + 1):
         kept = trial.parts == part
         moved = rows_of(trial.inputs, _exchanged(kept)[rows])
-        second = trial.run(moved, rows)
+        own = trial.rows[part]
+        second = trial.run(moved, rows, alone=own)
         place = _difference(trial, first, second, kept, part, rows)
-        if place is not None:
+        if place is not None and not is_explained:
             is_random = check_repeats(trial)
             check_independence(trial, first)
             check_rows(trial, first, is_random=is_random)
@@ -71,7 +77,8 @@ def check_examples_apart(trial: Trial, first: DigestedPass) -> None:
                     f"others changed {place}. Remove what makes examples "
                     "interact, and what computes with the number of a row."
                 )
-            return
+            is_explained = True
+        compare_norm(trial, second.gradients, int(np.argmax(rows == own)))
 
 
 def _next_rows(trial: Trial) -> np.ndarray:

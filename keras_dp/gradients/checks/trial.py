@@ -64,9 +64,9 @@ class DigestedPass(NamedTuple):
             `Trial.weights`. Its cotangents are not arranged by rows.
         outputs: Digests of the outputs of the model.
         losses: Loss of each example, `[batch]`.
-        gradients: Sum and norms of the batch under `Trial.own_weights`, if the
-            model was called as in training; else empty. Each such pass has
-            them: a second trace would take longer.
+        gradients: Sum and norms of the batch, if the model was called as in
+            training; else empty. Each such pass has them: a second trace would
+            take longer.
         splits: From `Trial.splits_of`; empty where gradients are.
     """
 
@@ -95,7 +95,8 @@ class Trial:
             neighbours are in one part.
         weights: Random weights of the examples of each part, and then of all,
             `[parts + 1, batch]`; other examples have 0.
-        rows: The examples whose gradients are looked at one by one.
+        rows: The examples whose norms are compared: one of each part, in the
+            order of the parts, and then others.
         own_weights: The weights of the sum of all gradients, `[batch]`. Those
             of `rows` are larger, so that they are compared as closely as if
             they were alone.
@@ -121,8 +122,7 @@ class Trial:
             losses_of: The losses.
             batch: The number of examples, at least 2.
             splits_of: See the attributes.
-            examples: How many gradients are looked at one by one: half of them
-                are the first, half the last.
+            examples: How many norms are compared, at least one of each part.
             eagerly: Whether nothing is traced.
         """
         self.engine, self.inputs = engine, inputs
@@ -138,9 +138,9 @@ class Trial:
                 np.ones(batch, bool),
             ]
         )
-        first = min(examples + 1, batch + 1) // 2
-        last = max(first, batch - (examples - first))
-        self.rows = np.array([*range(first), *range(last, batch)])
+        self.rows = _rows_in_turn(self.parts)[
+            : max(examples, max(self.parts) + 1)
+        ]
         self.own_weights = self.weights[-1].copy()
         self.own_weights[self.rows] *= batch**0.5
         self.paths: list[str] = []
@@ -195,6 +195,7 @@ class Trial:
         inputs: Any,
         rows: np.ndarray | None = None,
         *,
+        alone: int | None = None,
         training: bool = True,
         restores: bool = True,
     ) -> DigestedPass:
@@ -205,16 +206,22 @@ class Trial:
             rows: The row of the batch for each row of the inputs. By default,
                 it is the same row. The random numbers of layers move along. The
                 losses are in the order of the batch.
+            alone: The example whose gradient is the sum of all. By default, all
+                have their `own_weights`.
             training: Whether the model is called as in training.
             restores: Whether the pass starts from the state.
         """
         if restores:
             self.restore()
         order = np.arange(self.batch) if rows is None else rows
+        own = self.own_weights if alone is None else self.only(alone)
         if training not in self._functions:
 
             def digested(
-                inputs: Any, order: tf.Tensor, weights: tf.Tensor
+                inputs: Any,
+                order: tf.Tensor,
+                weights: tf.Tensor,
+                own: tf.Tensor,
             ) -> DigestedPass:
                 with contextlib.ExitStack() as stack:
                     stack.enter_context(keeping_variable_scope())
@@ -228,6 +235,7 @@ class Trial:
                         inputs,
                         tf.math.invert_permutation(order),
                         weights,
+                        own,
                         training=training,
                     )
 
@@ -236,13 +244,19 @@ class Trial:
             inputs,
             tf.constant(order),
             tf.constant(self.weights[:, order]),
+            tf.constant(own[order]),
         )
+
+    def only(self, row: int) -> np.ndarray:
+        """Returns the weights of one example alone, `[batch]`."""
+        return np.eye(self.batch, dtype=np.float32)[row]
 
     def _digested(
         self,
         inputs: Any,
         back: tf.Tensor,
         weights: tf.Tensor,
+        own: tf.Tensor,
         *,
         training: bool,
     ) -> DigestedPass:
@@ -252,6 +266,7 @@ class Trial:
             inputs: As in `run`.
             back: The row of the inputs of each row of the batch.
             weights: As `weights`, for the rows of the inputs.
+            own: The weights of the sum of all gradients, for these rows.
             training: As in `run`. Then the pass also has what belongs to a
                 step: gradients, and losses of the batch.
         """
@@ -274,7 +289,7 @@ class Trial:
         gradients = Gradients([], tf.zeros([0, self.batch]), ran.losses)
         splits: Splits = []
         if training:
-            gradients = self.gradients(ran, tf.constant(self.own_weights))
+            gradients = self.gradients(ran, own)
             # Last, because these losses take as much memory as the outputs,
             # which are large if there is a vocabulary.
             with tf.control_dependencies([gradients.squares, *gradients.sums]):
@@ -421,6 +436,22 @@ def _parts(batch: int) -> np.ndarray:
     steps = np.random.SeedSequence(0).generate_state(batch) % 2 + 1
     steps[:3] = 1  # No part is empty.
     return np.cumsum(steps) % 3
+
+
+def _rows_in_turn(parts: np.ndarray) -> np.ndarray:
+    """Returns the examples, of each part in turn, from the ends to the middle.
+
+    Args:
+        parts: The part of each example, `[batch]`.
+    """
+    last = len(parts) - 1
+    inwards = np.minimum(np.arange(len(parts)), last - np.arange(len(parts)))
+    inwards = np.argsort(inwards, kind="stable")
+    before = [
+        np.count_nonzero(parts[inwards[:place]] == parts[row])
+        for place, row in enumerate(inwards)
+    ]
+    return inwards[np.lexsort((parts[inwards], np.array(before)))]
 
 
 def _gathered(outputs: Any, rows: tf.Tensor) -> Any:
