@@ -458,7 +458,9 @@ class TestBatchNormalization:
             [keras.layers.BatchNormalization(), keras.layers.Dense(1)]
         )
 
-        with pytest.raises(PrivateTrainingError, match=r"must be built and train"):
+        with pytest.raises(
+            PrivateTrainingError, match=r"must be built and train"
+        ):
             made(given, batch_statistics="auto")
 
     def test_takes_no_other_word(self) -> None:
