@@ -91,8 +91,8 @@ class PrivateModel(HeldModel):
     Attributes:
         model: The user's model: Sequential, functional or subclassed, built or
             not.
-        self_check_examples: Of how many examples of the first batch the
-            self-check compares the norms, 0 or >= 2. Before training it also
+        self_check_examples: The number of examples of the first batch whose
+            norms the self-check compares, 0 or >= 2. Before training it also
             compares a sum of the gradients of all examples with that of Keras.
             Three norms cost nothing, each other one a forward and backward pass
             over the batch. 0 turns the whole self-check off.

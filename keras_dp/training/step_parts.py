@@ -21,8 +21,8 @@ class StepOptions:
         run_eagerly: Whether steps run without being traced.
         loss_scale: The power of two that losses are multiplied by while they
             are differentiated.
-        self_check_examples: Of how many examples the self-check compares the
-            norms. 0 turns the whole self-check off.
+        self_check_examples: The number of examples whose norms the self-check
+            compares. 0 turns the whole self-check off.
         replicas: The devices that share a physical batch.
     """
 
