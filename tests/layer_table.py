@@ -420,14 +420,20 @@ examples, with XLA and without.
 
 * *rule*: the gradients follow from the inputs of the layer and one backward
   pass over the batch. They are built per example only where that is cheapest.
-* *fallback*: the layer is called again on each example, vectorized. This takes
-  the memory of the layer's gradients times the physical batch, up to 128 MiB.
-  Above that they are computed in chunks of examples, twice. The same holds
-  for every layer of your own that owns weights, or that calls others on rows
-  that are not the examples. Weights that a layer only scales or shifts its
-  output by, as a normalization of your own does, take one more call of it on
-  the batch instead. Layers without weights, and models or layers that only call
-  others on the batch, need nothing.
+* *fallback*: the layer is called again. The same holds for every layer of your
+  own that owns weights, or that calls others on rows that are not the examples.
+  Layers without weights, and models or layers that only call others on the
+  batch, need nothing.
+  * The layer is called on the batch if the graph of its call shows how the
+    gradients follow: each weight is added, multiplied or contracted (`+`, `-`,
+    `*`, `matmul`, `einsum`), and all other operations are known to keep the
+    examples apart. This costs one more forward and backward pass of the layer.
+    It fails for loops, for functions with a gradient of their own, such as
+    `silu`, and where axes are named by a tensor, as in a softmax along another
+    axis than the last.
+  * Else it is called on each example, vectorized. This takes the memory of the
+    layer's gradients times the physical batch, up to 128 MiB. Above that they
+    are computed in chunks of examples, twice.
 * *refused*: training raises `UnsupportedLayerError`, which names the remedy.
 
 A layer with `trainable = False` costs nothing but its forward pass, and the

@@ -17,6 +17,7 @@ from keras_dp.errors import (
     UnsupportedLayerError,
 )
 from keras_dp.gradients import GradientEngine, self_check
+from keras_dp.gradients.capture import vectorized
 from tests.slow_loop import (
     BATCH,
     answers,
@@ -256,6 +257,49 @@ def test_layers_without_a_rule_may_drop_entries(case: _Case) -> None:
         _losses_of,
         BATCH,
     )
+
+
+def _would_loop(
+    make: Callable[[], keras.Model], data: Any, monkeypatch: pytest.MonkeyPatch
+) -> bool:
+    """Whether a layer of a model is called on one example after another."""
+    loops = []
+
+    def of(layer: keras.Layer, jit_compile: bool) -> Any:
+        loop = original(layer, jit_compile)
+
+        def looped(*args: Any) -> Any:
+            loops.append(layer.path)
+            return loop(*args)
+
+        return looped
+
+    original = vectorized._loop
+    monkeypatch.setattr(vectorized, "_loop", of)
+    engine = GradientEngine(make())
+
+    def traced(data: Any) -> list[Any]:
+        gradients = engine.gradients(data, _losses_of, BATCH)
+        return [each.squared_norms() for each in gradients.records]
+
+    tf.function(traced, autograph=False).get_concrete_function(data)
+    return bool(loops)
+
+
+# As above.
+@pytest.mark.filterwarnings("ignore:.*unbuilt state:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*does not support masking:UserWarning")
+@pytest.mark.parametrize("name", ["vit", "t5", "gemma3", "llama", "swin"])
+def test_no_layer_loops_over_examples(name: str, monkeypatch: Any) -> None:
+    swin = _Case("swin", _swin, lambda: normal(16, 16, 3))
+    case = {c.values[0].name: c.values[0] for c in _CASES}.get(name, swin)
+
+    assert not _would_loop(case.make, case.data(), monkeypatch)
+
+
+def test_experts_loop_over_examples(monkeypatch: Any) -> None:
+    """Control: their activation has a gradient of its own."""
+    assert _would_loop(_mixtral_without_balance, _tokens(), monkeypatch)
 
 
 def _small_gpt2() -> keras.Model:

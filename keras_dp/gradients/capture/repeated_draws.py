@@ -74,6 +74,13 @@ class RepeatedDraws:
         with replaced_draws(draw):
             yield
 
+    @property
+    def numbers(self) -> list[tf.Tensor]:
+        """The numbers of all draws that can be repeated."""
+        return [
+            each.numbers for each in self._draws if each.numbers is not None
+        ]
+
     def rows(self, batch: int) -> dict[int, tf.Tensor]:
         """Returns the numbers of each example, by the place of the draw.
 

@@ -5,8 +5,8 @@ watches its variables only. The per-example gradients of one call of a layer are
 kept up to `LARGEST_BYTES`. Above it, those of the larger variables are computed
 in chunks of examples, once for the norms and once more for the sum.
 
-A layer whose weights are only broadcast against its output is called again on
-the whole batch instead (`broadcast_weights.py`).
+None of this is needed where the graph of the layer's call shows a rule
+(`graph_rules.py`).
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_dp.gradients.capture.broadcast_weights import broadcast_gradients
+from keras_dp.gradients.capture.graph_rules import gradients_from_graph
 from keras_dp.gradients.capture.mapped_examples import operation_types
 from keras_dp.gradients.capture.repeated_draws import RepeatedDraws
 from keras_dp.gradients.layer_calls import float_outputs
@@ -119,17 +119,23 @@ def vectorized(
             for variable, gradient in zip(wanted, found, strict=True)
         ]
 
-    if batch * sum(map(_bytes, variables)) > LARGEST_BYTES:
-        return _in_chunks(gradients, variables, batch)
-
     @contextlib.contextmanager
     def again() -> Iterator[None]:
         with within(), draws.repeating(layer):
             yield
 
-    found = broadcast_gradients(call, variables, again)
+    found = gradients_from_graph(
+        call,
+        variables,
+        again,
+        mapped=mapped,
+        draws=draws.numbers,
+        largest_bytes=LARGEST_BYTES,
+    )
     if found is not None:
         return found
+    if batch * sum(map(_bytes, variables)) > LARGEST_BYTES:
+        return _in_chunks(gradients, variables, batch)
     return [
         (variable, MaterializedRecords(gradient))
         for variable, gradient in zip(

@@ -1,0 +1,704 @@
+"""Gradients that the graph of a call shows need no loop over examples."""
+
+import contextlib
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from keras import ops
+
+from keras_dp.gradients.capture.graph_rules import gradients_from_graph
+from keras_dp.gradients.capture.vectorized import vectorized
+from keras_dp.gradients.records.outer_product_records import (
+    OuterProductRecords,
+)
+from keras_dp.gradients.records.records import summed
+from keras_dp.gradients.registry import LayerCall
+
+# As many examples as positions, and as wide: no length tells one axis from
+# another.
+BATCH = POSITIONS = WIDTH = 4
+
+
+class Own(keras.layers.Layer):
+    """Computes `function(x, w, b)`."""
+
+    def __init__(self, function, shape, **kwargs):
+        super().__init__(**kwargs)
+        self.function, self.shape = function, shape
+
+    def build(self, input_shape):
+        self.w = self.add_weight(shape=self.shape, initializer="normal")
+        self.b = self.add_weight(shape=(WIDTH,), initializer="normal")
+
+    def call(self, x):
+        return self.function(x, self.w, self.b)
+
+
+def normalized(x):
+    return x * ops.rsqrt(ops.mean(ops.square(x), axis=-1, keepdims=True) + 1e-6)
+
+
+def attention(x, w, b):
+    query, key, value = ops.split(ops.matmul(x, w), 3, axis=-1)
+    scores = ops.matmul(query, ops.transpose(key, (0, 2, 1)))
+    return ops.matmul(ops.softmax(scores + b), value)
+
+
+def relative_bias(x, w, b):
+    distances = np.abs(np.arange(POSITIONS)[:, None] - np.arange(WIDTH))
+    bias = ops.transpose(ops.take(w, distances, axis=0), (2, 0, 1))
+    heads = x[:, None] * tf.ones([2, 1, 1], x.dtype)
+    return ops.softmax(heads + bias) + b
+
+
+def class_token(x, w, b):
+    tokens = ops.broadcast_to(w, (BATCH, 1, WIDTH))
+    return ops.concatenate([tokens, x], axis=1) + b
+
+
+def patches(x, w, b):
+    rows = ops.reshape(x, (BATCH * 2, 2, WIDTH))
+    rows = ops.transpose(rows, (0, 2, 1))
+    return ops.reshape(ops.matmul(rows, w), (BATCH, 2, WIDTH, 2)) + b[:2]
+
+
+def images_in_patches(x, w, b):
+    images = ops.reshape(x, (BATCH, POSITIONS, 2, 2))
+    return ops.conv(images, w, strides=(2, 1)) + b
+
+
+def heads_first(x, w, b):
+    parts = ops.transpose(ops.reshape(x * b, (BATCH, 4, 2, 2)), (2, 0, 1, 3))
+    return ops.concatenate([parts[0] * w, parts[1] + w], axis=-1)
+
+
+def windows_second(x, w, b):
+    parts = ops.transpose(
+        ops.reshape(x * w, (BATCH, 2, 2, 2, 2)), (2, 0, 1, 3, 4)
+    )
+    parts = ops.tanh(ops.reshape(parts, (2, 2 * BATCH, 2, 2)))
+    parts = ops.transpose(parts, (1, 0, 2, 3)) - ops.sum(b)
+    return ops.reshape(parts, (BATCH, 4, 4))
+
+
+def custom(x, w, b):
+    @tf.custom_gradient
+    def flipped(inputs):
+        return inputs * w, lambda up, variables=None: (up[::-1], [])
+
+    return flipped(x) + b
+
+
+BROADCAST = {
+    "root mean square normalization": (
+        lambda x, w, b: normalized(x) * (1 + w) + b,
+        (WIDTH,),
+    ),
+    "one weight for each position": (
+        lambda x, w, b: ops.relu(x * ops.exp(w) - b),
+        (POSITIONS, 1),
+    ),
+    "a scalar": (lambda x, w, b: x * ops.softplus(w) + b * b, ()),
+    "all axes": (lambda x, w, b: (x * w) * (x + b), (1, 1, WIDTH)),
+    "a difference": (lambda x, w, b: b - x * w, (1,)),
+    "used twice": (lambda x, w, b: x * w + ops.square(x) * (2 * w) + b, (1,)),
+    "used on itself": (lambda x, w, b: (x * w + b) * w - b, (WIDTH,)),
+    "a function of one weight": (
+        lambda x, w, b: x * (w * (w + 2.0)) * ops.sigmoid(w) + b,
+        (WIDTH,),
+    ),
+    "a mean of the weights": (
+        lambda x, w, b: x * (w / ops.mean(w)) + b,
+        (WIDTH,),
+    ),
+    "a product of the weights": (
+        lambda x, w, b: (
+            x + ops.matmul(ops.reshape(w, (1, 2)), ops.stack([b + 0, b * b]))
+        ),
+        (2,),
+    ),
+    "a function of two weights": (
+        lambda x, w, b: x * (w * ops.exp(b)),
+        (POSITIONS, 1),
+    ),
+    "unused": (lambda x, w, b: x * w, (WIDTH,)),
+    "positions that are mixed": (
+        lambda x, w, b: ops.cumsum(x * w + b, axis=1),
+        (WIDTH,),
+    ),
+    "positions that change places": (
+        lambda x, w, b: ops.flip(x * w + b, axis=1),
+        (WIDTH,),
+    ),
+    "inputs that are broadcast": (
+        lambda x, w, b: x[:, :1] * w + b,
+        (POSITIONS, WIDTH),
+    ),
+    "some positions of a table": (
+        lambda x, w, b: x + w[2 : 2 + POSITIONS] * b,
+        (2 * POSITIONS, WIDTH),
+    ),
+    "bias by distance": (relative_bias, (WIDTH, 2)),
+    "class token": (class_token, (1, 1, WIDTH)),
+    "copies by tile": (
+        lambda x, w, b: ops.tile(w, (BATCH, 2, 1)) + x[:, :2] * b,
+        (1, 1, WIDTH),
+    ),
+    "a bias of TensorFlow": (
+        lambda x, w, b: tf.nn.bias_add(x * w, tf.cast(b, x.dtype)),
+        (),
+    ),
+    "an axis before the examples": (heads_first, (2,)),
+    "axes that are joined after another": (windows_second, (WIDTH,)),
+    "only copies": (
+        lambda x, w, b: (
+            ops.broadcast_to(w, (BATCH, 2)) + ops.mean(b * x, 2)[:, :2]
+        ),
+        (2,),
+    ),
+    "convolved afterwards": (
+        lambda x, w, b: ops.conv(
+            x * w + b, tf.ones([2, WIDTH, 3], x.dtype), padding="same"
+        ),
+        (WIDTH,),
+    ),
+    "pooled afterwards": (
+        lambda x, w, b: (
+            ops.max_pool(x * w, 2, 1)
+            + ops.sum(b * x, axis=(1, 2), keepdims=True)
+        ),
+        (WIDTH,),
+    ),
+    "several rows for each example": (
+        lambda x, w, b: (
+            ops.reshape(ops.reshape(x, (BATCH * POSITIONS, WIDTH)) * w, x.shape)
+            + b
+        ),
+        (WIDTH,),
+    ),
+}
+PRODUCTS = {
+    "a product": (
+        lambda x, w, b: ops.tanh(ops.matmul(x, w) + b),
+        (WIDTH, WIDTH),
+    ),
+    "a product of reshaped weights": (
+        lambda x, w, b: ops.matmul(x, ops.reshape(w, (WIDTH, 1))) + x * b,
+        (WIDTH,),
+    ),
+    "a transposed table": (
+        lambda x, w, b: ops.matmul(x + b, ops.transpose(w)),
+        (6, WIDTH),
+    ),
+    "a matrix that is transposed by its product": (
+        lambda x, w, b: tf.matmul(x + b, w, transpose_b=True),
+        (6, WIDTH),
+    ),
+    "a product of rows": (
+        lambda x, w, b: (
+            ops.reshape(
+                ops.matmul(ops.reshape(x, (BATCH * POSITIONS, WIDTH)), w),
+                x.shape,
+            )
+            + b
+        ),
+        (WIDTH, WIDTH),
+    ),
+    "a product of vectors": (
+        lambda x, w, b: ops.matmul(x[:, 1] + b, w),
+        (WIDTH, 2),
+    ),
+    "heads": (
+        lambda x, w, b: ops.einsum("btd,hde->bhte", x * b, w),
+        (3, WIDTH, 2),
+    ),
+    "one matrix for each position": (
+        lambda x, w, b: ops.einsum("btd,tde->bte", x, w) + b,
+        (POSITIONS, WIDTH, WIDTH),
+    ),
+    "weights on the left": (
+        lambda x, w, b: ops.einsum("de,btd->bte", w, x) + b,
+        (WIDTH, WIDTH),
+    ),
+    "a sum of two matrices": (
+        lambda x, w, b: ops.matmul(x, w + b[:, None]),
+        (WIDTH, WIDTH),
+    ),
+    "some of several matrices": (
+        lambda x, w, b: ops.einsum(
+            "btd,tde->bte", x * b, ops.take(w, [1, 0, 0, 1], axis=0)
+        ),
+        (3, WIDTH, WIDTH),
+    ),
+    "a normalized matrix": (
+        lambda x, w, b: ops.matmul(x, w / ops.max(w, axis=0)) + b,
+        (WIDTH, WIDTH),
+    ),
+    "a matrix of low rank": (
+        lambda x, w, b: ops.matmul(x, ops.matmul(w, ops.transpose(w))) * b,
+        (WIDTH, 2),
+    ),
+    "attention": (attention, (WIDTH, 3 * WIDTH)),
+    "patches": (patches, (2, 2)),
+    "patches of images": (images_in_patches, (2, 1, 2, WIDTH)),
+    "a product with each of two matrices": (
+        lambda x, w, b: ops.matmul(ops.matmul(x, w) + b, w),
+        (WIDTH, WIDTH),
+    ),
+}
+OTHERS = {
+    "axes that change places": (
+        lambda x, w, b: ops.transpose(
+            ops.transpose(x, (1, 0, 2)) * w + b, (1, 0, 2)
+        ),
+        (POSITIONS, 1, 1),
+    ),
+    "a weight for each row": (lambda x, w, b: x * w + b, (BATCH, 1, 1)),
+    "copies of several positions": (
+        lambda x, w, b: ops.tile(w, (BATCH, 2, 1)) + x * b,
+        (1, 2, WIDTH),
+    ),
+    "copies for some rows": (
+        lambda x, w, b: ops.tile(w, (2, 1, 1)) + x * b,
+        (2, 1, WIDTH),
+    ),
+    "patches that overlap": (
+        lambda x, w, b: ops.conv(x[..., None], w[..., None, None]) + b,
+        (2, 2),
+    ),
+    "a matrix for each row": (
+        lambda x, w, b: ops.matmul(x, w) + b,
+        (BATCH, WIDTH, WIDTH),
+    ),
+    "a variable behind the back of Keras": (
+        lambda x, w, b: x * tf.convert_to_tensor(w._value) + b,
+        (WIDTH,),
+    ),
+    "a gradient of its own": (custom, (WIDTH,)),
+    "an activation with a gradient of its own": (
+        lambda x, w, b: ops.silu(x * w) + b,
+        (WIDTH,),
+    ),
+    "a loop": (
+        lambda x, w, b: tf.while_loop(
+            lambda i, y: i < 2, lambda i, y: (i + 1, y * w + b), (0, x)
+        )[1],
+        (WIDTH,),
+    ),
+    "a function": (
+        lambda x, w, b: tf.function(lambda y: y * w)(x) + b,
+        (WIDTH,),
+    ),
+    "code that is not TensorFlow's": (
+        lambda x, w, b: x * w * tf.numpy_function(np.mean, [x], tf.float32) + b,
+        (WIDTH,),
+    ),
+    "rows that change places": (
+        lambda x, w, b: ops.flip(x * w + b, axis=0),
+        (WIDTH,),
+    ),
+    "rows that are rolled": (
+        lambda x, w, b: ops.roll(x, 1, axis=0) * w + b,
+        (WIDTH,),
+    ),
+    "rows that are looked up": (
+        lambda x, w, b: ops.take(x, [1, 0, 2, 3], axis=0) * w + b,
+        (WIDTH,),
+    ),
+    "a mean of the batch": (
+        lambda x, w, b: (x - ops.mean(x, axis=0)) * w + b,
+        (WIDTH,),
+    ),
+    "a maximum of the batch": (
+        lambda x, w, b: x / ops.max(x) * w + b,
+        (WIDTH,),
+    ),
+    "sums of rows": (lambda x, w, b: ops.cumsum(x, axis=0) * w + b, (WIDTH,)),
+    "one of the rows": (lambda x, w, b: x * w + x[1] * b, (WIDTH,)),
+    "rows in reverse": (lambda x, w, b: x[::-1] * w + b, (WIDTH,)),
+    "rows one further": (
+        lambda x, w, b: ops.concatenate([x[1:], x[:1]], axis=0) * w + b,
+        (WIDTH,),
+    ),
+    "padded rows": (
+        lambda x, w, b: ops.pad(x, [[1, 0], [0, 0], [0, 0]])[:BATCH] * w + b,
+        (WIDTH,),
+    ),
+    "products of rows": (
+        lambda x, w, b: ops.einsum("btd,ctd->bct", x, x) * w + b,
+        (WIDTH,),
+    ),
+    "a product along rows": (
+        lambda x, w, b: ops.einsum("btd,be->bte", x, w) + b,
+        (BATCH, WIDTH),
+    ),
+    "a product of rows with a matrix": (
+        lambda x, w, b: ops.matmul(w, ops.transpose(x, (1, 0, 2))) + b,
+        (BATCH, BATCH),
+    ),
+    "rows next to each other": (
+        lambda x, w, b: (
+            ops.reshape(ops.transpose(x, (1, 0, 2)), (BATCH, POSITIONS, WIDTH))
+            * w
+            + b
+        ),
+        (WIDTH,),
+    ),
+}
+
+
+def call_of(function, shape, dtype="float32"):
+    keras.utils.set_random_seed(0)
+    layer = Own(function, shape, dtype=dtype)
+    rng = np.random.default_rng(0)
+    x = tf.constant(rng.normal(size=(BATCH, POSITIONS, WIDTH)), tf.float32)
+    outputs = layer(x)
+    for variable in layer.trainable_variables:
+        variable.assign(rng.normal(size=variable.shape))
+    cotangent = tf.constant(rng.normal(size=outputs.shape), outputs.dtype)
+    return LayerCall(layer, (x,), {}, [cotangent])
+
+
+def found(call, **options):
+    return gradients_from_graph(
+        call,
+        call.layer.trainable_variables,
+        contextlib.nullcontext,
+        **options,
+    )
+
+
+def traced(call, function):
+    """Calls a function in a graph, with the inputs of a call as data."""
+
+    @tf.function(autograph=False)
+    def in_graph(*args):
+        return function(call._replace(args=args))
+
+    return in_graph(*call.args)
+
+
+def gradients_of(call):
+    """Returns the gradients of each variable, `None` if none are shown."""
+    shows = []
+
+    def of_batch(call):
+        pairs = found(call)
+        shows.append(pairs is not None)
+        gradients = []
+        for variable in call.layer.trainable_variables if shows[-1] else ():
+            own = [records for each, records in pairs if each is variable]
+            gradients.append(
+                summed(own).materialize()
+                if own
+                else tf.zeros([BATCH, *variable.shape])
+            )
+        return gradients
+
+    gradients = traced(call, of_batch)
+    return gradients if shows[-1] else None
+
+
+def by_definition(call, row):
+    """Returns the gradients of one example's part of the losses."""
+    layer, variables = call.layer, call.layer.trainable_variables
+    (cotangent,) = call.cotangents
+    size = cotangent.shape[0] // BATCH
+    part = slice(row * size, row * size + size)
+    with tf.GradientTape() as tape:
+        outputs = tf.convert_to_tensor(layer(*call.args))[part]
+    gradients = tape.gradient(
+        outputs,
+        [variable.value for variable in variables],
+        output_gradients=cotangent[part],
+        unconnected_gradients="zero",
+    )
+    return list(map(tf.convert_to_tensor, gradients))
+
+
+def alone(call, row):
+    """Returns the gradients of an example that is a batch of its own."""
+    others = [i for i in range(BATCH) if i != row]
+    x = call.args[0].numpy()
+    x[others] = np.random.default_rng(1).normal(size=x[others].shape)
+    return by_definition(call._replace(args=(tf.constant(x),)), row)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("name", BROADCAST | PRODUCTS)
+def test_gradients_are_those_of_single_examples(name, dtype) -> None:
+    call = call_of(*(BROADCAST | PRODUCTS)[name], dtype)
+
+    gradients = gradients_of(call)
+
+    assert gradients is not None
+    tolerance = 1e-5 if dtype == "float32" else 1e-1
+    for row in range(BATCH):
+        for ours, own in zip(gradients, alone(call, row), strict=True):
+            np.testing.assert_allclose(ours[row], own, tolerance, tolerance)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_layers_are_left_to_the_loop(name) -> None:
+    assert gradients_of(call_of(*OTHERS[name])) is None
+
+
+def kernel_of(x, w):
+    return tf.matmul(x, tf.reshape(w, [WIDTH, WIDTH]))
+
+
+# Steps from `[BATCH, POSITIONS, WIDTH]` to the same shape, along any axis.
+STEPS = {
+    "weigh": lambda axis, x, w, b: x * b,
+    "weigh an axis": lambda axis, x, w, b: (
+        x * tf.reshape(b, [-1 if i == axis else 1 for i in range(3)])
+    ),
+    "add": lambda axis, x, w, b: x + tf.exp(b),
+    "multiply": lambda axis, x, w, b: kernel_of(x, w),
+    "multiply transposed": lambda axis, x, w, b: tf.matmul(
+        x, tf.reshape(w, [WIDTH, WIDTH]), transpose_b=True
+    ),
+    "multiply rows": lambda axis, x, w, b: tf.reshape(
+        kernel_of(tf.reshape(x, [-1, WIDTH]), w), x.shape
+    ),
+    "contract": lambda axis, x, w, b: tf.einsum(
+        ["abc,ax->xbc", "abc,bx->axc", "abc,cx->abx"][axis],
+        x,
+        tf.reshape(w, [WIDTH, WIDTH]),
+    ),
+    "flip": lambda axis, x, w, b: tf.reverse(x, [axis]),
+    "roll": lambda axis, x, w, b: tf.roll(x, 1, axis),
+    "sum up": lambda axis, x, w, b: tf.cumsum(x, axis),
+    "swap with the next": lambda axis, x, w, b: tf.transpose(
+        x, [(1, 0, 2), (0, 2, 1), (2, 1, 0)][axis]
+    ),
+    "subtract the mean": lambda axis, x, w, b: (
+        x - tf.reduce_mean(x, axis, keepdims=True)
+    ),
+    "look up": lambda axis, x, w, b: tf.gather(x, [0, 0, 3, 1], axis=axis),
+    "cut and join": lambda axis, x, w, b: tf.concat(
+        tf.split(x, 2, axis)[::-1], axis
+    ),
+    "take apart and stack": lambda axis, x, w, b: tf.stack(
+        tf.unstack(x, axis=axis)[::-1], axis
+    ),
+    "reshape and cut": lambda axis, x, w, b: tf.reshape(
+        tf.reverse(tf.reshape(x, [8, 2, 4]), [axis]), x.shape
+    ),
+    "reshape and swap": lambda axis, x, w, b: tf.reshape(
+        tf.transpose(
+            tf.reshape(x, [4, 2, 2, 4]),
+            [(1, 0, 2, 3), (0, 2, 1, 3), (0, 1, 3, 2)][axis],
+        ),
+        x.shape,
+    ),
+    "attend": lambda axis, x, w, b: tf.matmul(
+        tf.nn.softmax(tf.matmul(x, x, transpose_b=True)), x
+    ),
+    "pad and cut": lambda axis, x, w, b: tf.pad(
+        x, [[int(i == axis), 0] for i in range(3)]
+    )[tuple(slice(0, 4) for _ in range(3))],
+}
+steps = st.lists(
+    st.tuples(st.sampled_from(sorted(STEPS)), st.sampled_from([0, 1, 2, 2])),
+    min_size=1,
+    max_size=5,
+)
+
+
+def layer_of(chosen):
+    def function(x, w, b):
+        for name, axis in chosen:
+            x = STEPS[name](axis, x, w, b)
+        return x
+
+    return function
+
+
+def mixes_examples(call):
+    """Whether changing one example changes the outputs of others."""
+    (x,) = call.args
+    changed = tf.concat([x[:1] + 1.0, x[1:]], axis=0)
+    before, after = call.layer(x), call.layer(changed)
+    return not np.array_equal(before[1:], after[1:])
+
+
+@given(chosen=steps)
+@settings(max_examples=60, deadline=None)
+def test_whatever_is_shown_is_the_gradient_of_single_examples(chosen) -> None:
+    call = call_of(layer_of(chosen), (WIDTH * WIDTH,))
+
+    gradients = gradients_of(call)
+
+    if mixes_examples(call):
+        assert gradients is None
+    if gradients is not None:
+        for row in range(BATCH):
+            for ours, own in zip(gradients, alone(call, row), strict=True):
+                scale = 1 + np.abs(own).max()
+                np.testing.assert_allclose(ours[row], own, 1e-3, 1e-4 * scale)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("name", STEPS)
+def test_steps_are_shown_if_they_keep_the_batch_first(name, axis) -> None:
+    call = call_of(layer_of([("add", 2), (name, axis)]), (WIDTH * WIDTH,))
+
+    gradients = gradients_of(call)
+
+    if axis > 0 and (name, axis) != ("swap with the next", 2):
+        assert gradients is not None
+    if mixes_examples(call):
+        assert gradients is None
+
+
+def test_the_first_axis_of_steps_mixes_examples() -> None:
+    """Control: the cases above are not all of one kind."""
+    mixing = {
+        name
+        for name in STEPS
+        if mixes_examples(call_of(layer_of([(name, 0)]), (WIDTH * WIDTH,)))
+    }
+
+    assert len(mixing) >= 11
+
+
+def test_products_are_not_built() -> None:
+    call = call_of(*PRODUCTS["a product"])
+
+    def kinds(call):
+        seen.extend((v.path, type(records)) for v, records in found(call))
+
+    seen = []
+    traced(call, kinds)
+
+    assert dict(seen)[call.layer.w.path] is OuterProductRecords
+
+
+def test_gradients_that_take_more_bytes_are_not_built() -> None:
+    call = call_of(*BROADCAST["inputs that are broadcast"])
+    size = 4 * BATCH * (POSITIONS * WIDTH + WIDTH)
+
+    def shown(largest):
+        return lambda call: [
+            results.append(found(call, largest_bytes=largest) is not None)
+        ]
+
+    results = []
+    traced(call, shown(size))
+    traced(call, shown(size - 1))
+
+    assert results == [True, False]
+
+
+def test_gradients_of_products_take_no_bytes() -> None:
+    call = call_of(*PRODUCTS["a product of vectors"])
+    results = []
+
+    def shown(call):
+        # The bias is summed.
+        results.append(found(call, largest_bytes=4 * BATCH * WIDTH))
+
+    traced(call, shown)
+
+    assert results != [None]
+
+
+def test_other_arguments_are_the_same_for_all_examples() -> None:
+    layer = Own(lambda x, w, b: x["rows"] * w + x["all"] * b, (WIDTH,))
+    rows, cotangent = tf.constant(
+        np.random.default_rng(0).normal(size=(2, BATCH, 3, WIDTH)), tf.float32
+    )
+    scale = tf.constant([[[3.0]]])
+    layer({"rows": rows, "all": scale})
+
+    @tf.function(autograph=False)
+    def gradients(rows, scale):
+        call = LayerCall(
+            layer, ({"all": scale, "rows": rows},), {}, [cotangent]
+        )
+        places = [
+            place
+            for place, leaf in enumerate(keras.tree.flatten(call.args))
+            if leaf.shape[0] == BATCH
+        ]
+        return [each.materialize() for _, each in found(call, mapped=places)]
+
+    b, w = sorted(gradients(rows, scale), key=lambda g: float(abs(g[0, 0])))
+    expected = [tf.reduce_sum(cotangent * each, 1) for each in (scale, rows)]
+    both = sorted(expected, key=lambda g: float(abs(g[0, 0])))
+    np.testing.assert_allclose(b, both[0], 1e-5)
+    np.testing.assert_allclose(w, both[1], 1e-5)
+
+
+def test_a_tensor_from_elsewhere_is_not_trusted() -> None:
+    """It may come from the examples."""
+    call = call_of(lambda x, w, b: x * w + b, (WIDTH,))
+
+    def shown(call):
+        kept = tf.reduce_mean(call.args[0], axis=0)
+        call.layer.function = lambda x, w, b: x * w + b * kept
+        results.append(found(call))
+
+    results = []
+    traced(call, shown)
+
+    assert results == [None]
+
+
+def test_a_tensor_from_an_outer_graph_is_not_trusted() -> None:
+    call = call_of(lambda x, w, b: x * w + b, (WIDTH,))
+
+    def shown(call, closes_over):
+        kept = tf.reduce_mean(call.args[0], axis=0)
+        other = kept if closes_over else tf.constant([2.0])
+        call.layer.function = lambda x, w, b: x * w + b * other
+
+        @tf.function(autograph=False)
+        def inner(x):
+            results.append(found(call._replace(args=(x,))) is not None)
+
+        inner(call.args[0])
+
+    results = []
+    traced(call, lambda call: shown(call, closes_over=True))
+    traced(call, lambda call: shown(call, closes_over=False))
+
+    assert results == [False, True]
+
+
+def test_a_layer_that_runs_eagerly_is_left_to_the_loop() -> None:
+    call = call_of(*BROADCAST["a scalar"])
+
+    assert found(call) is None
+
+
+def test_the_fallback_has_no_loop_then() -> None:
+    def operations(case):
+        call = call_of(*case)
+
+        def records(call):
+            variables = call.layer.trainable_variables
+            pairs = vectorized(call, variables, jit_compile=False)
+            names.update(
+                each.name.split("/")[0]
+                for each in tf.compat.v1.get_default_graph().get_operations()
+            )
+            return [records.materialize() for _, records in pairs]
+
+        names = set()
+        traced(call, records)
+        return names
+
+    def has_loop(case):
+        return any("loop_body" in name for name in operations(case))
+
+    assert not has_loop(BROADCAST["all axes"])
+    assert not has_loop(PRODUCTS["a product"])
+    assert has_loop(
+        OTHERS["an activation with a gradient of its own"]
+    )  # Control.
