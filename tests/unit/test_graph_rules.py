@@ -85,6 +85,14 @@ def windows_second(x, w, b):
     return ops.reshape(parts, (BATCH, 4, 4))
 
 
+def reversed_by_mask(x, mask):
+    """The mask names an axis that there is not, or that it ignores."""
+    begin, end, strides = [0, 3, 0], [0, -9, WIDTH], [1, -1, 1]
+    return tf.strided_slice(
+        x[:, 0], begin, end, strides, ellipsis_mask=1, new_axis_mask=mask
+    )
+
+
 def custom(x, w, b):
     @tf.custom_gradient
     def flipped(inputs):
@@ -238,6 +246,12 @@ PRODUCTS = {
         lambda x, w, b: ops.matmul(x, w / ops.max(w, axis=0)) + b,
         (WIDTH, WIDTH),
     ),
+    "a rounded matrix": (
+        lambda x, w, b: ops.matmul(
+            x * b, tf.cast(tf.cast(w, tf.int32), x.dtype)
+        ),
+        (WIDTH, WIDTH),
+    ),
     "a matrix of low rank": (
         lambda x, w, b: ops.matmul(x, ops.matmul(w, ops.transpose(w))) * b,
         (WIDTH, 2),
@@ -281,6 +295,37 @@ OTHERS = {
     "a gradient of its own": (custom, (WIDTH,)),
     "an activation with a gradient of its own": (
         lambda x, w, b: ops.silu(x * w) + b,
+        (WIDTH,),
+    ),
+    "rows in reverse by a mask": (
+        lambda x, w, b: reversed_by_mask(x, 8) * w + b,
+        (WIDTH,),
+    ),
+    "rows in reverse by the mask of all axes": (
+        lambda x, w, b: reversed_by_mask(x, 1) * w + b,
+        (WIDTH,),
+    ),
+    "positions that each example picks": (
+        lambda x, w, b: (
+            tf.gather(x * w, tf.cast(x[:, :, 0] > 0, tf.int32), batch_dims=1)
+            + b
+        ),
+        (WIDTH,),
+    ),
+    "complex numbers": (
+        lambda x, w, b: tf.math.real(
+            tf.complex(x, x) * tf.complex(w + 0, b + 0)
+        ),
+        (WIDTH,),
+    ),
+    "a function without a state": (
+        lambda x, w, b: (
+            x * w
+            + b
+            * tf.numpy_function(
+                np.tanh, [np.float32([1])], tf.float32, stateful=False
+            )[0]
+        ),
         (WIDTH,),
     ),
     "a loop": (
@@ -669,6 +714,29 @@ def test_a_tensor_from_an_outer_graph_is_not_trusted() -> None:
     traced(call, lambda call: shown(call, closes_over=False))
 
     assert results == [False, True]
+
+
+def test_names_of_an_outer_graph_are_not_trusted() -> None:
+    call = call_of(lambda x, w, b: x * w + b, (WIDTH,))
+
+    def shown(call, named):
+        draw = tf.ones([WIDTH], name="drawn")
+
+        @tf.function(autograph=False)
+        def inner(x):
+            kept = tf.reduce_mean(x, axis=(0, 1), name=named)
+            call.layer.function = lambda x, w, b: x * w + b * kept
+            own = call._replace(args=(x,))
+            names.append((kept.name, draw.name))
+            results.append(found(own, draws=[draw]))
+
+        inner(call.args[0])
+
+    names, results = [], []
+    traced(call, lambda call: shown(call, "drawn"))
+
+    assert names[0][0] == names[0][1]
+    assert results == [None]
 
 
 def test_a_layer_that_runs_eagerly_is_left_to_the_loop() -> None:

@@ -126,12 +126,17 @@ def gradients_from_graph(
         for each in (variables, others)
     )
     arranged, leaves = _with_own_names(leaves, mapped)
-    shared = [each for each in leaves if tf.is_symbolic_tensor(each)]
-    reading = _Reading(values, [*fixed, *draws, *shared], arranged, batch)
+    graph = tf.compat.v1.get_default_graph()
+    # A tensor of another graph may have the name of one of this graph.
+    shared = [
+        each
+        for each in (*fixed, *draws, *leaves)
+        if tf.is_symbolic_tensor(each) and each.graph is graph
+    ]
+    reading = _Reading(values, shared, arranged, batch)
 
     state = list(zip([*variables, *others], values + fixed, strict=True))
     args, kwargs = keras.tree.pack_sequence_as((call.args, call.kwargs), leaves)
-    graph = tf.compat.v1.get_default_graph()
     before = len(graph.get_operations())
     with (
         tf.GradientTape(persistent=True) as tape,
@@ -246,7 +251,7 @@ class _Reading:
         """
         inputs = list(operation.inputs)
         names = [each.name for each in operation.outputs]
-        if operation.op_def.is_stateful or not inputs:
+        if operation.op_def.is_stateful or not inputs or _calls(operation):
             return
         if not all(map(self._is_known, inputs)):
             return
@@ -281,8 +286,9 @@ class _Reading:
         return any(tensor.name in each for each in known)
 
     def _note(self, use: _Use) -> None:
-        self.uses.append(use)
-        self._arranged[use.result.name] = 0
+        if use.result.dtype.is_floating:
+            self.uses.append(use)
+            self._arranged[use.result.name] = 0
 
     def _read_use(self, use: _Use, arranged: Mapping[int, int]) -> None:
         """Notes a use, if its gradient is known.
@@ -306,6 +312,14 @@ class _Reading:
             values = [self._values[place] for place in use.variables]
             moved = _moved_back(use.weight, values, axes)
             self._note(use._replace(axes=axes, moved=moved))
+
+
+def _calls(operation: tf.Operation) -> bool:
+    """Whether an operation calls a function, which may do anything."""
+    attributes = operation.node_def.attr.values()
+    return operation.type == "PyFuncStateless" or any(
+        each.HasField("func") for each in attributes
+    )
 
 
 def _is_constant(operation: tf.Operation) -> bool:
@@ -413,7 +427,8 @@ def _moved_back(
     kernel, is_reshaped = axes.kernel, False
     while weight is not values[0]:
         operation = weight.op
-        if operation.type not in _MOVES:
+        is_float = operation.outputs[0].dtype.is_floating
+        if operation.type not in _MOVES or not is_float:
             return None
         if operation.type in OF_SHAPE:
             is_reshaped = True

@@ -236,7 +236,8 @@ def _strided_slice(operation: tf.Operation, arranged: Set[int]) -> bool:
         for name in ("begin", "ellipsis", "new_axis", "shrink_axis")
     }
     if masks["ellipsis"] & 1:  # Does it stand for the first axis?
-        named = len(begin) - 1 - int(masks["new_axis"]).bit_count()
+        others = masks["new_axis"] & ((1 << len(begin)) - 2)
+        named = len(begin) - 1 - int(others).bit_count()
         return named < operation.inputs[0].shape.rank
     first = begin[0] == 0 or bool(masks["begin"] & 1)
     others = masks["new_axis"] | masks["shrink_axis"]
@@ -245,11 +246,9 @@ def _strided_slice(operation: tf.Operation, arranged: Set[int]) -> bool:
 
 def _gather(operation: tf.Operation, arranged: Set[int]) -> bool:
     axes = _axes(operation.inputs[2], operation.inputs[0].shape.rank)
-    if axes is None or 2 in arranged:
+    # An index out of range would reach the next example in a batched gather.
+    if axes is None or operation.get_attr("batch_dims"):
         return False
-    paired = operation.get_attr("batch_dims")
-    if paired:
-        return paired > 0
     return arranged == {1} if axes == {0} else arranged == {0}
 
 
