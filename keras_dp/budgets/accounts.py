@@ -1,6 +1,5 @@
 """Accounts of a ledger, each opened with a budget that sets the prices."""
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +16,7 @@ from keras_dp.ledger import (
     Round,
     RunRecord,
 )
-from keras_dp.ledger.canonical import canonical
+from keras_dp.ledger.canonical import canonical, parsed
 
 _KINDS: dict[str, Any] = {
     FixedPlan.kind: FixedPlan.from_terms,
@@ -101,7 +100,7 @@ def budget_of(account: Account) -> Budget:
     >>> budget_of(opened.account).epsilon
     3.0
     """
-    terms = json.loads(account.terms)
+    terms = parsed(account.terms)
     kind = terms.pop("kind", None)
     if kind not in _KINDS:
         raise LedgerFormatError(

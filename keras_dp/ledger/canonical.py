@@ -15,14 +15,27 @@ def canonical(content: Any) -> str:
     return _ENCODER.encode(content)
 
 
+def decoded(text: str) -> Any:
+    """Returns the value of a JSON text that has only one.
+
+    Raises:
+        ValueError: The text is not JSON, an object in it has a field twice, or
+            it is nested too deeply.
+    """
+    try:
+        return _DECODER.decode(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 def parsed(text: str) -> Any:
     """Returns the value of a canonical text.
 
     Raises:
         LedgerFormatError: The text is not canonical.
-        ValueError: It is not JSON.
+        ValueError: It is not JSON; see `decoded`.
     """
-    content = _DECODER.decode(text)
+    content = decoded(text)
     if canonical(content) != text:
         raise LedgerFormatError(
             "A text of the ledger must be canonical JSON: sorted keys, no "
@@ -35,7 +48,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Returns the object of some pairs; refuses a field that occurs twice."""
     content = dict(pairs)
     if len(content) < len(pairs):
-        raise LedgerFormatError(
+        raise ValueError(
             "An object must have each field once. "
             f"Received: {[name for name, _ in pairs]!r}."
         )

@@ -9,12 +9,11 @@ The numbers are whole because whole numbers have the same sum in any order and
 in any process. So a transaction can decide whether a round fits.
 """
 
-import json
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from keras_dp.errors import BudgetExceededError, LedgerFormatError
-from keras_dp.ledger.canonical import canonical
+from keras_dp.ledger.canonical import canonical, decoded
 from keras_dp.ledger.rows import LARGEST_COUNT
 
 
@@ -45,7 +44,7 @@ class Charge(NamedTuple):
             LedgerFormatError: The text is not one that `as_text` returns.
         """
         try:
-            account, pairs = json.loads(text)
+            account, pairs = decoded(text)
             charge = cls(account, tuple((slot, price) for slot, price in pairs))
             numbers = [account, *(n for pair in charge.prices for n in pair)]
             slots = [slot for slot, _ in charge.prices]
@@ -57,7 +56,7 @@ class Charge(NamedTuple):
                 or charge.as_text() != text
             ):
                 raise ValueError("it is not written as `as_text` writes it")
-        except (TypeError, ValueError, RecursionError) as error:
+        except (TypeError, ValueError) as error:
             raise LedgerFormatError(
                 f"A charge of the ledger cannot be read: {error}"
             ) from error
@@ -141,5 +140,5 @@ def balances_from_text(text: str) -> dict[int, Balance]:
     """Inverts `text_from_balances`; the hash of the text was checked before."""
     return {
         int(row): Balance(tuple(capacities), tuple(spent))
-        for row, (capacities, spent) in json.loads(text).items()
+        for row, (capacities, spent) in decoded(text).items()
     }

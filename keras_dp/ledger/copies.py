@@ -1,11 +1,10 @@
 """Copies of ledgers: as JSON, or in memory up to one of the rows."""
 
-import json
 import sqlite3
 
 from keras_dp.errors import LedgerFormatError
 from keras_dp.ledger import chain, log, schema
-from keras_dp.ledger.canonical import canonical
+from keras_dp.ledger.canonical import canonical, decoded
 from keras_dp.ledger.charges import text_from_balances
 from keras_dp.ledger.rows import Row, counted
 
@@ -27,19 +26,13 @@ def database_from_text(text: str) -> sqlite3.Connection:
         LedgerIntegrityError: A row in the text was edited, added or removed.
     """
     try:
-        content = json.loads(text)
+        content = decoded(text)
         if content["kind"] != _KIND:
             raise ValueError(f"its kind is {content['kind']!r}")
         rows = [Row(*values) for values in content["rows"]]
         meta = dict(content["meta"])
         chain.verify(rows, meta)
-    except (
-        TypeError,
-        ValueError,
-        KeyError,
-        AttributeError,
-        RecursionError,
-    ) as error:
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise LedgerFormatError(
             f"`text` must be a ledger as JSON. Received: another text: {error}."
             " `PrivacyLedger.to_json` returns such a text."

@@ -1,13 +1,12 @@
 """The header of a ledger: its data set, unit, generator and versions."""
 
 import dataclasses
-import json
 from typing import Any
 
 from keras_dp import _check
 from keras_dp._version import __version__
 from keras_dp.errors import LedgerFormatError
-from keras_dp.ledger.canonical import canonical
+from keras_dp.ledger.canonical import canonical, decoded
 
 FORMAT_VERSION = 4
 
@@ -93,7 +92,7 @@ class Header:
             LedgerFormatError: The text is not one that `as_text` returns.
         """
         try:
-            content = json.loads(text)
+            content = decoded(text)
             content["metadata"] = tuple(content["metadata"].items())
             header = cls(**content)
             if header.as_text() != text:
@@ -104,7 +103,6 @@ class Header:
             KeyError,
             AttributeError,
             MemoryError,
-            RecursionError,
         ) as error:
             raise LedgerFormatError(
                 f"The header of the ledger cannot be read: {error}. Restore "

@@ -6,7 +6,6 @@ rounds, an unknown kind or field is refused, not skipped.
 """
 
 import dataclasses
-import json
 from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 from keras_dp import _check
@@ -190,7 +189,7 @@ def text_from_statement(statement: Statement) -> str:
     if isinstance(statement, RunStart):
         content["author"]["versions"] = dict(statement.author.versions)
     if isinstance(statement, Account):
-        content["terms"] = json.loads(statement.terms)
+        content["terms"] = parsed(statement.terms)
     return canonical(content)
 
 

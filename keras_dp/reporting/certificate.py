@@ -16,7 +16,6 @@ import contextlib
 import dataclasses
 import json
 import math
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
@@ -33,7 +32,7 @@ from keras_dp.auditing.verdicts import judgements
 from keras_dp.budgets import guarantee
 from keras_dp.errors import LedgerFormatError, LedgerIntegrityError
 from keras_dp.ledger import Header, PrivacyLedger
-from keras_dp.ledger.canonical import canonical
+from keras_dp.ledger.canonical import canonical, decoded
 from keras_dp.reporting.contradictions import AuditSummary
 from keras_dp.reporting.wording import counted, moment, on_one_line
 
@@ -65,7 +64,7 @@ class Certificate:
         audited_delta: The delta of this lower bound; 0 without verdicts.
         audited_confidence: The confidence of this lower bound, in (0, 1); 0
             without verdicts.
-        issued: When the certificate was made, in seconds since 1970 (UTC).
+        issued: When the seal was written, in seconds since 1970 (UTC).
         version: The version of keras_dp that made the certificate.
         public_key: The Ed25519 public key of the signer, in hex; empty without
             a signature.
@@ -106,7 +105,7 @@ class Certificate:
             LedgerFormatError: The text is not the text of a certificate.
         """
         try:
-            content = json.loads(text)
+            content = decoded(text)
             if content.pop("kind") != _KIND:
                 raise ValueError("it is of another kind")
             if content["epsilon"] == "inf":
@@ -164,8 +163,8 @@ class Certificate:
         if public_key is not None and public_key != self.public_key:
             raise LedgerIntegrityError(
                 f"The certificate must be signed by the key {public_key}. "
-                f"Received: one signed by {self.public_key}. Ask the owner of "
-                "the first key for a certificate."
+                f"Received: one signed by {self.public_key!r}. Ask the owner "
+                "of the first key for a certificate."
             )
         try:
             key = ed25519.Ed25519PublicKey.from_public_bytes(
@@ -179,7 +178,7 @@ class Certificate:
                 "issuer for the original."
             ) from error
 
-    def check(self, ledger: PrivacyLedger) -> None:
+    def check(self, ledger: PrivacyLedger) -> Self:
         """Raises unless a ledger is the one that was certified, or extends it.
 
         The guarantee up to the seal is computed anew. The theorem, the time of
@@ -187,6 +186,9 @@ class Certificate:
 
         Args:
             ledger: The ledger, a copy of it, or the ledger after more rounds.
+
+        Returns:
+            The certificate, with the theorem and the time of the ledger itself.
 
         Raises:
             LedgerIntegrityError: It is another ledger, or a row up to the seal
@@ -223,6 +225,9 @@ class Certificate:
             raise _differs(
                 f"its epsilon was {again.epsilon:.6g}, not {self.epsilon:.6g}"
             )
+        return dataclasses.replace(
+            self, theorem=again.theorem, issued=again.issued
+        )
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -238,7 +243,7 @@ class Certificate:
         return (
             f"epsilon <= {rounded_up(self.epsilon)} at delta = {self.delta!r}, "
             f"{relation}",
-            f"Theorem: {self.theorem}",
+            f"Theorem: {on_one_line(self.theorem)}",
             f"It covers {rounds} in {runs} of the data set "
             f"{on_one_line(header.dataset)}, up to row {self.seal_row}, "
             f"{moment(self.issued)} UTC.",
@@ -381,7 +386,7 @@ def _certificate(
         audited_epsilon=audits.epsilon,
         audited_delta=audits.delta,
         audited_confidence=audits.confidence,
-        issued=int(time.time()),
+        issued=seal.time,
     )
 
 

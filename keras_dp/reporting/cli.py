@@ -42,6 +42,7 @@ from keras_dp.reporting.commands import (
     seal,
     verify,
 )
+from keras_dp.reporting.wording import on_one_line
 
 OK, UNWRITTEN, USAGE, UNREADABLE, INCONSISTENT, CONTRADICTED = range(6)
 
@@ -128,7 +129,8 @@ def _answer(text: str | Iterable[str]) -> int:
 
 
 def _fail(code: int, error: Exception) -> int:
-    message = " ".join(str(error).split())  # SQLite's may have several lines.
+    # SQLite's may have several lines; a file may have put anything into it.
+    message = on_one_line(" ".join(str(error).split()))
     with contextlib.suppress(OSError):
         if sys.stderr is not None:  # As after `2>&-` in a shell.
             sys.stderr.write(f"keras-dp: {message}\n")

@@ -237,6 +237,48 @@ class TestSeals:
             "verify", "--against", certificate, code=4
         )
 
+    def test_without_a_signature_prints_what_the_ledger_says(
+        self, shell, certificate
+    ) -> None:
+        """Whoever edits a certificate cannot make `verify` say it."""
+        shell("seal", *DELTA, "--out", certificate)
+        said = shell("verify", "--against", certificate)
+        content = json.loads(certificate.read_text())
+        content |= {"theorem": "perfect\x1b[2K\u202e", "issued": 10**30}
+        certificate.write_text(json.dumps(content))
+
+        assert shell("verify", "--against", certificate) == said
+        assert "perfect" not in said
+        assert "composed as if fixed in advance" in said
+
+    def test_foreign_text_in_a_message_is_escaped(
+        self, shell, certificate
+    ) -> None:
+        shell("seal", *DELTA, "--out", certificate)
+        content = json.loads(certificate.read_text())
+        content |= {"signature": "00", "public_key": "\x1b[2K\u202e"}
+        certificate.write_text(json.dumps(content))
+
+        err = shell(
+            *("verify", "--against", certificate, "--public-key", "ab"), code=4
+        )
+
+        assert err.rstrip("\n").isprintable()
+        assert r"\u202e" in err
+
+    def test_with_a_field_twice_is_3(self, shell, certificate, key) -> None:
+        """A reader that takes the first of two fields would see another one."""
+        shell(
+            *("seal", *DELTA, "--out", certificate),
+            *("--key", certificate.parent / "key.pem"),
+        )
+        text = certificate.read_text()
+        certificate.write_text(text.replace("{", '{"epsilon": 0.0001,', 1))
+
+        assert "each field once" in shell(
+            "verify", "--against", certificate, code=3
+        )
+
     def test_is_signed(self, shell, certificate, key, tmp_path) -> None:
         public = key.public_key().public_bytes_raw().hex()
         other = ed25519.Ed25519PrivateKey.generate().public_key()

@@ -96,6 +96,15 @@ class TestCopies:
         with pytest.raises(LedgerFormatError):
             PrivacyLedger.from_json(text)
 
+    @pytest.mark.parametrize("field", ["rows", "meta"])
+    def test_a_field_twice_is_refused(self, ledger, field) -> None:
+        text = ledger.to_json()
+        PrivacyLedger.from_json(text)
+        twice = text.replace("{", f'{{"{field}":[],', 1)
+
+        with pytest.raises(LedgerFormatError, match="each field once"):
+            PrivacyLedger.from_json(twice)
+
     def test_a_ledger_as_it_stood(self, ledger) -> None:
         for row in range(ledger.verify().rows + 1):
             before = ledger.until(row)
@@ -193,7 +202,9 @@ class TestCertificates:
 
         assert ledger.seals == ()
 
-    @pytest.mark.parametrize("text", ["", "[]", '{"kind":"x"}', "null"])
+    @pytest.mark.parametrize(
+        "text", ["", "[]", '{"kind":"x"}', "null", "[" * 100_000]
+    )
     def test_another_text_is_none(self, text) -> None:
         with pytest.raises(LedgerFormatError):
             Certificate.from_json(text)

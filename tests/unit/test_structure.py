@@ -442,6 +442,17 @@ class TestWhatIsLoaded:
         assert not modules & imports.FRAMEWORKS
 
 
+def test_one_function_reads_json() -> None:
+    """It refuses a field that occurs twice, which `json.loads` does not."""
+    readers = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in FILES
+        if re.search(r"json\.load|JSONDecoder", path.read_text("utf-8"))
+    }
+    # The index of a file of weights is no record of privacy.
+    assert readers == {"ledger/canonical.py", "training/checkpoints.py"}
+
+
 def test_one_tensorflow_is_installed() -> None:
     """Both would overwrite each other's files."""
     names = [

@@ -9,7 +9,7 @@ from keras_dp.ledger import PrivacyLedger
 from keras_dp.reporting.certificate import Certificate, read_certificate
 from keras_dp.reporting.commands import arguments
 from keras_dp.reporting.contradictions import contradictions, failing_after
-from keras_dp.reporting.wording import wrapped
+from keras_dp.reporting.wording import on_one_line, wrapped
 
 HELP = "check that the rows of a ledger are as written"
 
@@ -90,14 +90,16 @@ def _certified(
     if public_key is not None or certificate.signature:
         key = None if public_key is None else public_key.strip().lower()
         certificate.check_signature(key)
-        signed = f"It was signed by the key {certificate.public_key}"
+        signed = (
+            f"It was signed by the key {on_one_line(certificate.public_key)}"
+        )
         signed += (
             ", as demanded."
             if key is not None
             else ". Whose key this is, the certificate does not show: demand "
             "one with `--public-key`."
         )
-    certificate.check(ledger)
+    checked = certificate.check(ledger)
     more = len(ledger) - certificate.rounds
     since = (
         f"The ledger extends what was certified: {more:,} rounds follow."
@@ -106,6 +108,6 @@ def _certified(
     )
     return [
         line
-        for each in (since, *certificate.sentences, signed)
+        for each in (since, *checked.sentences, signed)
         for line in wrapped(each)
     ]
