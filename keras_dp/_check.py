@@ -4,8 +4,46 @@ import difflib
 import inspect
 import math
 import numbers
+import os
+import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
+
+# A scheme and a slash, or a user with a password, or a password by its name.
+_LIKE_URL = re.compile(
+    r"\s*[a-z][a-z0-9+.-]+:/|.*[^/\\]:[^/\\]*@|.*password\s*=", re.I | re.S
+)
+_LONGEST_SHOWN = 200
+
+
+def looks_like_url(value: object) -> bool:
+    """Returns whether a text or a path may be meant as a URL.
+
+    Such a text may hold a password, and is no good name for a file.
+    """
+    if isinstance(value, bytes | str | os.PathLike):
+        return _LIKE_URL.match(os.fsdecode(value)) is not None
+    return False
+
+
+def shown(value: object) -> str:
+    """Returns a value as messages show it: on one short line, no password.
+
+    >>> shown(10), len(shown("x" * 10**6)) < 250
+    ('10', True)
+    >>> shown("mysql://me:secret@host/clinic")
+    'what may be a URL, which is not shown: it may hold a password'
+    """
+    if looks_like_url(value):
+        return "what may be a URL, which is not shown: it may hold a password"
+    try:
+        text = repr(value).replace("\n", " ")
+    except RecursionError:
+        return f"a {type(value).__name__} that is nested too deeply"
+    if len(text) > _LONGEST_SHOWN:
+        half = _LONGEST_SHOWN // 2
+        return f"{text[:half]} ... {text[-half:]} ({len(text):,} characters)"
+    return text
 
 
 def finite_non_negative(**named: float) -> None:
@@ -14,7 +52,8 @@ def finite_non_negative(**named: float) -> None:
         _number(name, value)
         if not 0 <= value < math.inf:  # Also false for NaN.
             raise ValueError(
-                f"`{name}` must be finite and >= 0. Received: {name}={value!r}."
+                f"`{name}` must be finite and >= 0. "
+                f"Received: {name}={shown(value)}."
             )
 
 
@@ -24,7 +63,8 @@ def finite_positive(**named: float) -> None:
         _number(name, value)
         if not 0 < value < math.inf:  # Also false for NaN.
             raise ValueError(
-                f"`{name}` must be finite and > 0. Received: {name}={value!r}."
+                f"`{name}` must be finite and > 0. "
+                f"Received: {name}={shown(value)}."
             )
 
 
@@ -34,7 +74,7 @@ def probability(**named: float) -> None:
         _number(name, value)
         if not 0 < value <= 1:  # Also false for NaN.
             raise ValueError(
-                f"`{name}` must be in (0, 1]. Received: {name}={value!r}."
+                f"`{name}` must be in (0, 1]. Received: {name}={shown(value)}."
             )
 
 
@@ -43,12 +83,12 @@ def integer_at_least(minimum: int, **named: int) -> None:
     for name, value in named.items():
         if isinstance(value, bool) or not isinstance(value, numbers.Integral):
             raise TypeError(
-                f"`{name}` must be an integer. Received: {name}={value!r}."
+                f"`{name}` must be an integer. Received: {name}={shown(value)}."
             )
         if not minimum <= value < 2**63:
             raise ValueError(
                 f"`{name}` must be an integer >= {minimum} that fits 64 bits. "
-                f"Received: {name}={value!r}."
+                f"Received: {name}={shown(value)}."
             )
 
 
@@ -57,11 +97,11 @@ def non_empty_text(**named: str) -> None:
     for name, value in named.items():
         if not isinstance(value, str):
             raise TypeError(
-                f"`{name}` must be a string. Received: {name}={value!r}."
+                f"`{name}` must be a string. Received: {name}={shown(value)}."
             )
         if not value.strip():
             raise ValueError(
-                f"`{name}` must not be empty. Received: {name}={value!r}."
+                f"`{name}` must not be empty. Received: {name}={shown(value)}."
             )
 
 
@@ -71,7 +111,7 @@ def one_of(allowed: Collection[str], **named: str) -> None:
         if not isinstance(value, str) or value not in allowed:
             raise ValueError(
                 f"`{name}` must be one of {sorted(allowed)!r}. "
-                f"Received: {name}={value!r}."
+                f"Received: {name}={shown(value)}."
             )
 
 
@@ -80,7 +120,8 @@ def boolean(**named: bool) -> None:
     for name, value in named.items():
         if not isinstance(value, bool):
             raise TypeError(
-                f"`{name}` must be True or False. Received: {name}={value!r}."
+                f"`{name}` must be True or False. "
+                f"Received: {name}={shown(value)}."
             )
 
 
@@ -90,7 +131,7 @@ def kind(expected: type[Any], **named: Any) -> None:
         if not isinstance(value, expected):
             raise TypeError(
                 f"`{name}` must be a {expected.__name__}. "
-                f"Received: {name}={value!r}."
+                f"Received: {name}={shown(value)}."
             )
 
 
@@ -105,7 +146,7 @@ def arguments_of(
             remedy = f" Did you mean `{close[0]}`?" if close else ""
             raise TypeError(
                 f"`{name}` must be an argument of {function.__name__}. "
-                f"Received: {name}={value!r}.{remedy}"
+                f"Received: {name}={shown(value)}.{remedy}"
             )
 
 
@@ -114,5 +155,5 @@ def _number(name: str, value: float) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(
-            f"`{name}` must be a number. Received: {name}={value!r}."
+            f"`{name}` must be a number. Received: {name}={shown(value)}."
         )

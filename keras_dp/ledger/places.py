@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import Protocol
 
+from keras_dp import _check
 from keras_dp.errors import LedgerError
 from keras_dp.ledger import creation, storage
 from keras_dp.ledger.file_handle import FileHandle
@@ -58,8 +59,14 @@ class FilePlace:
         """Takes the path of a file.
 
         Raises:
-            LedgerError: No file can have this path.
+            LedgerError: No file can have this path, or it looks like a URL.
         """
+        if _check.looks_like_url(path):
+            raise LedgerError(
+                "`path` must be the name of a file, or a URL that begins with "
+                f"{_SCHEMES[0]!r}. Received: {_check.shown(path)}. Write the "
+                "URL in this form, or give the file another name."
+            )
         self._path = storage.absolute(path)
         self.name = str(self._path)
         self.short_name = Path(os.fspath(path)).stem
@@ -85,8 +92,8 @@ def place_of(path: str | os.PathLike[str]) -> Place:
     """Returns the place that a path or a URL names.
 
     Raises:
-        LedgerError: No file can have this path; or `path` is a URL that names
-            no schema; or `path` is a URL, and psycopg is not installed.
+        LedgerError: No file can have this path; or `path` is a URL of another
+            kind, or names no schema; or psycopg is not installed.
     """
     if not isinstance(path, str) or not path.startswith(_SCHEMES):
         return FilePlace(path)

@@ -142,6 +142,8 @@ WHERE (kind = 'end'::text)
 # The user with the password, as libpq finds them; the place; the rest.
 _URL = re.compile(r"(\w+://(?:[^@/]*@)?)([^?]*)(?:\?(.*))?", re.DOTALL)
 
+_PORTS = re.compile(r"[0-9]*(,[0-9]*)*")
+
 # For this transaction only: where unqualified names are looked up, how durable
 # its commit is, and how long it may wait.
 _SETTINGS = """
@@ -473,11 +475,16 @@ def _parsed(url: str) -> tuple[str, dict[str, Any]]:
         settings = conninfo_to_dict(f"{head}{place}?{'&'.join(others)}")
     except psycopg.Error:
         settings = None
-    # libpq would take a part of a password for the name of a host.
-    if settings is None or "@" in place:
+    # libpq would take a part of a password for the name of a host or a port.
+    if (
+        settings is None
+        or "@" in place
+        or not _PORTS.fullmatch(str(settings.get("port", "")))
+    ):
         raise LedgerError(
             "`path` must be a URL such as postgresql://user@host/database"
-            "?schema=clinic. Received: another form. Write the characters that "
+            "?schema=clinic, with digits for a port. Received: another form, "
+            "which may hold a password. Write the characters that "
             "are special in URLs, such as @ : / ? # % in a password, as % and "
             "two hexadecimal digits, or set the password in PGPASSWORD or "
             "~/.pgpass."
@@ -495,7 +502,7 @@ def _parsed(url: str) -> tuple[str, dict[str, Any]]:
         raise LedgerError(
             "`path` must name one schema by `schema=NAME`. NAME has 1 to 63 "
             "bytes, does not begin with pg_, and is not information_schema. "
-            f"Received: {own!r}."
+            f"Received: {len(own)} parameters `schema`, or another name."
         )
     return name, dict(settings)
 

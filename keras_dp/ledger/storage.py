@@ -13,6 +13,7 @@ import os
 import sqlite3
 from pathlib import Path
 
+from keras_dp import _check
 from keras_dp.errors import LedgerError, LedgerFormatError, LedgerWriteError
 from keras_dp.ledger import connections, creation, journal, schema
 from keras_dp.ledger.header import FORMAT_VERSION
@@ -32,8 +33,8 @@ def absolute(path: object) -> Path:
     except (TypeError, ValueError) as error:
         raise LedgerError(
             "`path` must be a str or an os.PathLike[str] without NUL. "
-            f"Received: path={path!r} ({error}). Turn bytes into text with "
-            "os.fsdecode."
+            f"Received: path={_check.shown(path)} ({error}). Turn bytes into "
+            "text with os.fsdecode."
         ) from error
 
 

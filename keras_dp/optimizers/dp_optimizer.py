@@ -92,8 +92,8 @@ class DPOptimizer(WrappingOptimizer):
         if not isinstance(ledger, ledger_lib.PrivacyLedger | LedgerOfChief):
             raise TypeError(
                 "`ledger` must be a PrivacyLedger, for every round is recorded "
-                f"in it. Received: ledger={ledger!r}. Open one with "
-                'keras_dp.PrivacyLedger.open("run.ledger", dataset="...").'
+                f"in it. Received: ledger={_check.shown(ledger)}. Open one "
+                'with keras_dp.PrivacyLedger.open("run.ledger", dataset="...").'
             )
         self._configure(inner, query, groups, seed, name)
         self._ledger: ledger_lib.PrivacyLedger | LedgerOfChief | None = ledger
@@ -163,7 +163,7 @@ class DPOptimizer(WrappingOptimizer):
         if not isinstance(ledger, ledger_lib.PrivacyLedger | LedgerOfChief):
             raise TypeError(
                 "`ledger` must be a PrivacyLedger. "
-                f"Received: ledger={ledger!r}. Open one with "
+                f"Received: ledger={_check.shown(ledger)}. Open one with "
                 'keras_dp.PrivacyLedger.open("training.ledger", dataset=...).'
             )
         if self.is_recording:

@@ -286,7 +286,8 @@ def _opened(
     if not isinstance(ledger, PrivacyLedger):
         raise TypeError(
             "`ledger` must be a PrivacyLedger or the path of its file. "
-            f'Received: ledger={ledger!r}. Pass a path such as "run.ledger".'
+            f"Received: ledger={_check.shown(ledger)}. Pass a path such as "
+            '"run.ledger".'
         )
     given = {
         "dataset": dataset,

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 from typing_extensions import override
 
+from keras_dp import _check
 from keras_dp.accountants import Accountant
 from keras_dp.accountants.claim import Claim, claim
 from keras_dp.accountants.normalize.adjacency import Neighbours
@@ -98,9 +99,9 @@ class EpsilonProgress(keras.callbacks.Callback):
         if self.ledger is not None and not _are_one(self.ledger, ledger):
             raise PrivateTrainingError(
                 "`ledger` must be the one that the model's optimizer records "
-                f"in. Received: ledger={self.ledger!r}, where training records "
-                f"in {ledger!r}. Leave it out: EpsilonProgress takes the "
-                "model's."
+                f"in. Received: ledger={_check.shown(self.ledger)}, where "
+                f"training records in {ledger!r}. Leave it out: "
+                "EpsilonProgress takes the model's."
             )
         self.ledger = ledger
         self.delta = delta if self.delta is None else self.delta

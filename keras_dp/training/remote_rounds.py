@@ -284,6 +284,7 @@ def _ledger_of(optimizer: DPOptimizer) -> PrivacyLedger:
     if not isinstance(ledger, PrivacyLedger):
         raise PrivateTrainingError(
             "The server of a federated training must keep the ledger itself. "
-            f"Received: ledger={ledger!r}. Open it with PrivacyLedger.open."
+            f"Received: ledger={_check.shown(ledger)}. Open it with "
+            "PrivacyLedger.open."
         )
     return ledger

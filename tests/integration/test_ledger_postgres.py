@@ -99,6 +99,12 @@ class TestAddresses:
         with pytest.raises(LedgerError, match=r"`path` must .*Received"):
             PrivacyLedger.open(server.url(schema), dataset="d")
 
+    def test_several_schemas_are_not_repeated(self) -> None:
+        with pytest.raises(LedgerError, match="2 parameters") as found:
+            place_of("postgresql://al@host/db?schema=a&schema=secret")
+
+        assert "secret" not in str(found.value)
+
     @pytest.mark.parametrize(
         "url",
         [
@@ -108,6 +114,9 @@ class TestAddresses:
             "postgresql://al:%secret@host/db",
             "postgresql://al@host/db?secret=1",
             "postgresql://al@host/db?password",
+            "postgresql://al@host:secret/db",
+            "postgresql://al:secret;host/db",
+            "postgresql://al:1@host:5432x/db?application_name=secret",
         ],
     )
     def test_a_url_that_is_none_is_not_repeated(self, url) -> None:

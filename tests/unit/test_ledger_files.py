@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from keras_dp import _check
 from keras_dp.errors import (
     LedgerError,
     LedgerFormatError,
@@ -27,6 +28,7 @@ from keras_dp.ledger import (
 )
 from keras_dp.ledger.codec import text_from_round
 from keras_dp.ledger.file_handle import FileHandle
+from keras_dp.reporting.cli import main
 from tests.ledger_faults import die_in_commit, make
 
 MODES = ["a", "r"]
@@ -267,6 +269,91 @@ def test_odd_names_are_names(tmp_path, monkeypatch, name: str) -> None:
     assert os.listdir(tmp_path) == [name]
     with PrivacyLedger.open(name, mode="r") as ledger:
         assert len(ledger) == 1
+
+
+# What people type, or copy from another program, for the URL of a server.
+LIKE_URLS = [
+    "postgresql+psycopg://al:secret@host/db",
+    "mysql://al:secret@host/db",
+    "POSTGRESQL://al:secret@host/db",
+    " postgresql://al:secret@host/db",
+    "postgresql:/al:secret@host/db",
+    "postgresql//al:secret@host/db",
+    "al:secret@host/db",
+    "host=host password = secret",
+    b"postgresql://al:secret@host/db",
+    Path("postgresql://al:secret@host/db"),
+]
+
+
+def messages_of(error: BaseException | None) -> str:
+    """Returns all that a traceback shows of an error and its causes."""
+    text = ""
+    while error is not None:
+        text += f"{error!r} {error} "
+        error = error.__cause__ or error.__context__
+    return text
+
+
+@pytest.mark.parametrize("url", LIKE_URLS, ids=repr)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dataset", [None, "d"])
+def test_what_may_hold_a_password_is_no_file_and_not_shown(
+    tmp_path, monkeypatch, url, mode, dataset
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(LedgerError, match=r"`path` must .*Received") as found:
+        PrivacyLedger.open(url, dataset=dataset, mode=mode)
+
+    assert "secret" not in messages_of(found.value)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("url", ["postgresql://al:secret@h/d", *LIKE_URLS])
+def test_a_url_where_a_ledger_must_be_is_not_shown(url) -> None:
+    with pytest.raises(TypeError, match=r"Received: ledger=") as found:
+        _check.kind(PrivacyLedger, ledger=url)
+
+    assert "secret" not in messages_of(found.value)
+
+
+def test_the_tests_above_see_what_is_shown(tmp_path) -> None:
+    """Control: a name that cannot hold a password stands in messages."""
+    with pytest.raises(FileNotFoundError) as found:
+        PrivacyLedger.open(tmp_path / "secret", mode="r")
+
+    assert "secret" in messages_of(found.value)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("report", "--delta", "1e-5", "{}"),
+        ("seal", "l.db", "--delta", "1e-5", "--out", "{}"),
+        ("seal", "l.db", "--delta", "1e-5", "--out", "o", "--key", "{}"),
+        ("verify", "l.db", "--against", "{}"),
+        ("import", "{}", "--out", "o"),
+        ("import", "o", "--out", "{}"),
+        ("export", "l.db", "--to", "json", "--out", "{}"),
+    ],
+    ids=" ".join,
+)
+def test_no_command_shows_a_password(
+    tmp_path, monkeypatch, capsys, command
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path / "l.db")
+
+    for url in ("postgresql+psycopg2://al:secret@h/d", "al:secret@h/d"):
+        try:
+            code = main([part.format(url) for part in command])
+        except SystemExit as usage:
+            code = usage.code
+        out, err = capsys.readouterr()
+        assert code in (2, 3)
+        assert "password" in err
+        assert "secret" not in out + err
 
 
 def test_a_relative_path_outlives_a_change_of_folder(

@@ -31,7 +31,7 @@ def counted_rounds(ledger: LedgerLike) -> Iterator[tuple[Round, int]]:
     if not isinstance(pairs, Iterable):
         raise TypeError(
             "`ledger` must have rounds, or hold pairs (Round, count). "
-            f"Received: ledger={ledger!r}."
+            f"Received: ledger={_check.shown(ledger)}."
         )
     for pair in pairs:
         if not (

@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 from typing import get_args
 
+from keras_dp import _check
 from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.errors import OutputError
 from keras_dp.ledger import PrivacyLedger
@@ -77,6 +78,15 @@ def write(path: str, text: str) -> None:
             file.write(text)
     except OSError as error:
         raise OutputError(str(error)) from error
+
+
+def file_name(text: str) -> str:
+    """Returns the name of a file, which does not look like a URL."""
+    if _check.looks_like_url(text):
+        raise argparse.ArgumentTypeError(
+            f"must be the name of a file, not {_check.shown(text)}"
+        )
+    return text
 
 
 def count(text: str) -> int:

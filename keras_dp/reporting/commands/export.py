@@ -21,7 +21,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "rounds; registry: the entry for the Differential Privacy Deployments "
         "Registry, as YAML to be completed",
     )
-    parser.add_argument("--out", help="a file (default: standard output)")
+    parser.add_argument(
+        "--out",
+        type=arguments.file_name,
+        help="a file (default: standard output)",
+    )
     parser.add_argument(
         "--delta", type=arguments.delta, help="of the registry entry, in (0, 1)"
     )

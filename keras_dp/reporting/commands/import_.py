@@ -5,15 +5,23 @@ from pathlib import Path
 
 from keras_dp.errors import LedgerFormatError
 from keras_dp.ledger import PrivacyLedger
+from keras_dp.reporting.commands import arguments
 
 HELP = "make a ledger of the JSON that `export` wrote"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what the command is told."""
-    parser.add_argument("json", help="a file that `export --to json` wrote")
     parser.add_argument(
-        "--out", required=True, help="a new file for the ledger"
+        "json",
+        type=arguments.file_name,
+        help="a file that `export --to json` wrote",
+    )
+    parser.add_argument(
+        "--out",
+        type=arguments.file_name,
+        required=True,
+        help="a new file for the ledger",
     )
 
 

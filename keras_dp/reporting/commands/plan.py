@@ -35,7 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--parameters", type=int, help="trainable ones of the model"
     )
-    parser.add_argument("--plot", help="a file for the plot, such as plan.svg")
+    parser.add_argument(
+        "--plot",
+        type=arguments.file_name,
+        help="a file for the plot, such as plan.svg",
+    )
     arguments.add_neighbours(parser)
 
 

@@ -29,7 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--all", action="store_true", help="print epsilon by every accountant"
     )
     parser.add_argument(
-        "--html", help="also write the report with pictures, as one HTML file"
+        "--html",
+        type=arguments.file_name,
+        help="also write the report with pictures, as one HTML file",
     )
     arguments.add_json(parser)
 

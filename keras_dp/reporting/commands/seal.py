@@ -17,13 +17,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_file(parser)
     arguments.add_delta(parser)
     parser.add_argument(
-        "--out", required=True, help="a new file for the certificate"
+        "--out",
+        type=arguments.file_name,
+        required=True,
+        help="a new file for the certificate",
     )
     parser.add_argument(
         "--note", default="", help="written into the seal; nothing secret"
     )
     parser.add_argument(
-        "--key", help="a PEM file with an Ed25519 key, to sign with"
+        "--key",
+        type=arguments.file_name,
+        help="a PEM file with an Ed25519 key, to sign with",
     )
     arguments.add_neighbours(parser)
 

@@ -22,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--against",
+        type=arguments.file_name,
         metavar="CERTIFICATE",
         help="a certificate that `seal` wrote, of this ledger or of an earlier "
         "state of it",
