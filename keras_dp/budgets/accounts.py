@@ -7,11 +7,17 @@ from keras_dp.budgets.budget import Budget
 from keras_dp.budgets.division import Division
 from keras_dp.budgets.filters import GaussianFilter, RenyiFilter
 from keras_dp.budgets.fixed_plan import FixedPlan
-from keras_dp.errors import LedgerFormatError, LedgerIntegrityError
+from keras_dp.errors import (
+    BudgetExceededError,
+    LedgerFormatError,
+    LedgerIntegrityError,
+    UnsupportedEventError,
+)
 from keras_dp.ledger import (
     Account,
     AccountRecord,
     Charge,
+    CountedRound,
     PrivacyLedger,
     Round,
     RunRecord,
@@ -73,17 +79,22 @@ def open_account(
             f"{rows_per_unit}. Use a FixedPlan with group_size="
             f"{rows_per_unit}."
         )
-    opened = ledger.accounts
-    charge = None
-    if parent is not None:
-        whole = _named(opened, parent)
-        charge = Charge(whole.number, budget_of(whole.account).share(budget))
-    elif not opened:
-        budget = budget.check_held(ledger.rounds)
-    account = Account(
-        name, budget.capacities, canonical(budget.terms()), parent
-    )
-    return ledger.open_account(account, charge)
+
+    def decide(
+        opened: tuple[AccountRecord, ...], held: tuple[CountedRound, ...]
+    ) -> tuple[Account, Charge | None]:
+        charge, paying = None, budget
+        if parent is not None:
+            whole = _named(opened, parent)
+            price = budget_of(whole.account).share(budget)
+            charge = Charge(whole.number, price)
+        elif not opened:
+            paying = budget.check_held(held)
+        terms = canonical(paying.terms())
+        return Account(name, paying.capacities, terms, parent), charge
+
+    # A training may record rounds until it is decided what is held.
+    return ledger.open_account(decide)
 
 
 def budget_of(account: Account) -> Budget:
@@ -168,6 +179,22 @@ def charge_of(account: AccountRecord, round_: Round) -> Charge:
     return Charge(account.number, budget_of(account.account).prices(round_))
 
 
+def why_not_covered(ledger: PrivacyLedger) -> str:
+    """Returns why a ledger breaks the promises of its accounts, or "".
+
+    Args:
+        ledger: A ledger with accounts.
+    """
+    budgets = [budget_of(each.account) for each in ledger.accounts]
+    unpaid = ledger.unpaid
+    if unpaid and not any(_holds(budget, unpaid) for budget in budgets):
+        return (
+            "it has rounds that no account paid for, and that were not held "
+            "when the first account was opened"
+        )
+    return ""
+
+
 def verify_prices(ledger: PrivacyLedger) -> None:
     """Checks the price of every round against the budget of its account.
 
@@ -179,7 +206,8 @@ def verify_prices(ledger: PrivacyLedger) -> None:
 
     Raises:
         LedgerIntegrityError: A capacity or a price differs from the budget, or
-            another account than the run's own paid for a round.
+            another account than the run's own paid for a round. Or the ledger
+            breaks the promises of its accounts.
     """
     accounts = {each.number: each for each in ledger.accounts}
     for each in accounts.values():
@@ -203,6 +231,20 @@ def verify_prices(ledger: PrivacyLedger) -> None:
                 f"the price is {charge_of(account, round_).prices!r}. The "
                 "ledger must not be trusted. Restore it from a copy."
             )
+    reason = why_not_covered(ledger) if accounts else ""
+    if reason:
+        raise LedgerIntegrityError(
+            f"The ledger breaks the promises of its accounts: {reason}. Do not "
+            "publish what they promise. `keras-dp report` composes all rounds "
+            "instead."
+        )
+
+
+def _holds(budget: Budget, unpaid: tuple[CountedRound, ...]) -> bool:
+    try:
+        return budget.holds(unpaid)
+    except (BudgetExceededError, UnsupportedEventError):
+        return False
 
 
 def _payments(

@@ -79,10 +79,16 @@ class Budget(abc.ABC):
             ValueError: An account with this budget cannot be a share.
         """
 
-    @property
     @abc.abstractmethod
-    def pays_for_earlier(self) -> bool:
-        """Whether the account pays for rounds from before it was opened."""
+    def holds(self, earlier: Iterable[CountedRound]) -> bool:
+        """Returns whether the promise covers rounds that no account paid for.
+
+        Args:
+            earlier: All rounds from before the account was opened.
+
+        Raises:
+            UnsupportedEventError: The budget has no price for one of them.
+        """
 
     @abc.abstractmethod
     def check_held(self, held: Iterable[CountedRound]) -> "Budget":
@@ -90,6 +96,7 @@ class Budget(abc.ABC):
 
         Args:
             held: The rounds that the ledger holds when the account is opened.
+                Those that are reserved count in full.
 
         Raises:
             BudgetExceededError: The budget has no room for the earlier rounds.

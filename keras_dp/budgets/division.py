@@ -90,10 +90,9 @@ class Division(Budget):
             (1, units(budget.delta, self.delta)),
         )
 
-    @property
     @override
-    def pays_for_earlier(self) -> bool:
-        return False
+    def holds(self, earlier: Iterable[CountedRound]) -> bool:
+        return not tuple(earlier)
 
     @override
     def check_held(self, held: Iterable[CountedRound]) -> Self:

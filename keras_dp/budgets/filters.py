@@ -32,6 +32,7 @@ from keras_dp.accountants.normalize.mechanisms import (
 from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.accountants.renyi.divergences import rdp
 from keras_dp.budgets.budget import UNITS, Budget, units
+from keras_dp.budgets.coverage import squared_sensitivity
 from keras_dp.errors import (
     BudgetExceededError,
     CalibrationError,
@@ -85,18 +86,13 @@ class Filter(Budget):
             "Let runs pay from it directly."
         )
 
-    @property
     @override
-    def pays_for_earlier(self) -> bool:
-        return self.held > 0
+    def holds(self, earlier: Iterable[CountedRound]) -> bool:
+        return self._total(earlier) <= self.held
 
     @override
     def check_held(self, held: Iterable[CountedRound]) -> Self:
-        total = sum(
-            count * price
-            for round_, count in held
-            for _, price in self.prices(round_)
-        )
+        total = self._total(held)
         if total >= UNITS:
             raise BudgetExceededError(
                 "`budget` must have room for the rounds that the ledger holds "
@@ -104,6 +100,13 @@ class Filter(Budget):
                 "epsilon."
             )
         return dataclasses.replace(self, held=total)
+
+    def _total(self, rounds: Iterable[CountedRound]) -> int:
+        return sum(
+            count * price
+            for round_, count in rounds
+            for _, price in self.prices(round_)
+        )
 
     @override
     def terms(self) -> dict[str, Any]:
@@ -279,17 +282,12 @@ class GaussianFilter(Filter):
                     f"amplification. Received: {mechanism!r}. Use a "
                     "RenyiFilter."
                 )
+        # Without noise it is infinite, which `units` refuses.
         return sum(
-            count * _squared_sensitivity(mechanism.noise_multiplier)
+            count * squared_sensitivity(mechanism.noise_multiplier)
             for mechanism, count in mechanisms
             if isinstance(mechanism, Gaussian)
         )
-
-
-def _squared_sensitivity(noise_multiplier: float) -> float:
-    """Returns `1 / z^2`; without noise it is infinite, and `units` raises."""
-    sensitivity = 1 / noise_multiplier if noise_multiplier else math.inf
-    return sensitivity * sensitivity
 
 
 def _set(

@@ -13,6 +13,7 @@ from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.mechanisms import CountedMechanism
 from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.budgets.budget import Budget
+from keras_dp.budgets.coverage import covers
 from keras_dp.errors import BudgetExceededError
 from keras_dp.ledger import (
     CountedRound,
@@ -148,10 +149,9 @@ class FixedPlan(Budget):
                 amounts[slot] += price * count
         return tuple(sorted(amounts.items()))
 
-    @property
     @override
-    def pays_for_earlier(self) -> bool:
-        return bool(self.held)
+    def holds(self, earlier: Iterable[CountedRound]) -> bool:
+        return covers(self.held, earlier, self.neighbours)
 
     @override
     def check_held(self, held: Iterable[CountedRound]) -> Self:

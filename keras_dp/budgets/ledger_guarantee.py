@@ -23,7 +23,7 @@ from keras_dp.accountants.normalize.normalize import normalize, normalized
 from keras_dp.accountants.normalize.normalized_rounds import (
     NormalizedRounds,
 )
-from keras_dp.budgets.accounts import budget_of
+from keras_dp.budgets.accounts import budget_of, why_not_covered
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
     AccountRecord,
@@ -50,6 +50,8 @@ _EARLIER = (
     "; the rounds from before the account was opened count as if fixed in "
     "advance"
 )
+# More than the errors of two accountants.
+_TOLERANCE = 1 + 1e-4
 _EX_POST = "the rounds that ran, known after the fact (ex post); no guarantee"
 
 
@@ -108,9 +110,10 @@ def guarantee(
 ) -> Guarantee:
     """Returns the epsilon of a ledger, with the theorem that covers it.
 
-    If the ledger has accounts, the claim is what these promise. Otherwise it is
-    the cost of the plans of those runs that kept to their plan, and of the
-    rounds of the other runs.
+    If the ledger has accounts, the claim is what these promise. Without
+    accounts, or if the ledger breaks their promises, it is the cost of the
+    plans of those runs that kept to their plan, and of the rounds of the other
+    runs.
 
     Args:
         ledger: The ledger, with its runs, plans and accounts.
@@ -158,14 +161,21 @@ def guarantee(
     runs = tuple(run for run in ledger.runs if len(run) or run.plan)
     happened = tuple(pair for run in runs for pair in run.rounds)
     ran, ran_rounds = cost(happened)
-    accounts = ledger.accounts
+    accounts, broken = ledger.accounts, ""
     if accounts and group_size == ledger.header.rows_per_unit:
-        promised = _of_accounts(accounts, ran, delta)
-        return dataclasses.replace(promised, ran=ran_rounds)
+        earlier = bool(ledger.unpaid)
+        promised = _of_accounts(accounts, ran, delta, earlier=earlier)
+        broken = why_not_covered(ledger)
+        if not broken and _cost_more(happened, ran, promised.claim):
+            broken = "the rounds that ran cost more"
+        if not broken:
+            return dataclasses.replace(promised, ran=ran_rounds)
     planned = tuple(pair for run in runs for pair in _most(run, neighbours))
     differs = planned != happened
     most, most_rounds = cost(planned) if differs else (ran, ran_rounds)
     basis, theorem = _basis(runs, neighbours)
+    if broken:
+        theorem += f". The ledger breaks the promises of its accounts: {broken}"
     ex_post = ran if differs and ran.epsilon != most.epsilon else None
     unconditional = basis != "as if fixed"
     return Guarantee(
@@ -225,10 +235,38 @@ def _basis(
     return "plans", _PLANS
 
 
+def _cost_more(
+    happened: tuple[CountedRound, ...], ran: Claim, promised: Claim
+) -> bool:
+    """Returns whether the rounds that ran cost more than was promised."""
+    if ran.neighbours != promised.neighbours or not ran.is_bound:
+        ran = dataclasses.replace(ran, epsilon=math.inf)
+    if ran.epsilon <= promised.epsilon:
+        return False
+    again = claim(
+        happened,
+        delta=promised.delta,
+        neighbours=promised.neighbours,
+        group_size=promised.group_size,
+    )
+    return again.epsilon > promised.epsilon * _TOLERANCE
+
+
 def _of_accounts(
-    accounts: tuple[AccountRecord, ...], ran: Claim, delta: float
+    accounts: tuple[AccountRecord, ...],
+    ran: Claim,
+    delta: float,
+    *,
+    earlier: bool,
 ) -> Guarantee:
-    """Returns the promise of all accounts that are not shares of others."""
+    """Returns the promise of all accounts that are not shares of others.
+
+    Args:
+        accounts: All accounts of the ledger.
+        ran: The claim for the rounds that ran.
+        delta: The delta of the promise.
+        earlier: Whether rounds ran before an account was opened.
+    """
     whole = [
         budget_of(each.account)
         for each in accounts
@@ -253,7 +291,6 @@ def _of_accounts(
         )
     ex_post = ran if ran.epsilon < total.epsilon else None
     # Which account was opened may depend on answers of earlier rounds.
-    earlier = any(budget.pays_for_earlier for budget in whole)
     if earlier:
         theorem += _EARLIER
     return Guarantee(total, "account", theorem, ex_post, not earlier)

@@ -150,6 +150,11 @@ class Contents:
         return self._amounts.rounds
 
     @property
+    def unpaid(self) -> tuple[CountedRound, ...]:
+        """The rounds for which no account paid."""
+        return self._amounts.unpaid
+
+    @property
     def runs(self) -> tuple[RunRecord, ...]:
         """All runs in the order of their start."""
         return self._amounts.runs
@@ -158,10 +163,15 @@ class Contents:
     def _amounts(self) -> "_Amounts":
         """The rounds and runs of all rows; discards the rows to save memory."""
         amounts = counted(self._rows)
+        unpaid = [part for part in amounts if part.charge is None]
+        rounds = merged((part.body, part.count) for part in amounts)
         found = _Amounts(
             total=sum(part.count for part in amounts),
             unsettled=sum(part.unsettled for part in amounts),
-            rounds=merged((part.body, part.count) for part in amounts),
+            rounds=rounds,
+            unpaid=rounds
+            if len(unpaid) == len(amounts)
+            else merged((part.body, part.count) for part in unpaid),
             runs=runs_of(self._rows),
         )
         self._rows = []
@@ -174,6 +184,7 @@ class _Amounts(NamedTuple):
     total: int
     unsettled: int
     rounds: tuple[CountedRound, ...]
+    unpaid: tuple[CountedRound, ...]
     runs: tuple[RunRecord, ...]
 
 

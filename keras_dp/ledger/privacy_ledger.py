@@ -1,9 +1,9 @@
 """The ledger of a data set: each release is on disk before it is used."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeAlias
 
 from keras_dp.errors import LedgerFormatError, LedgerWriteError
 from keras_dp.ledger import chain, connections, copies, creation, log, schema
@@ -41,6 +41,12 @@ from keras_dp.ledger.statements import (
     RunStart,
     Seal,
 )
+
+# Decides on an account, given the accounts and the rounds of the ledger.
+Decision: TypeAlias = Callable[
+    [tuple[AccountRecord, ...], tuple[CountedRound, ...]],
+    tuple[Account, Charge | None],
+]
 
 
 class PrivacyLedger:
@@ -281,6 +287,15 @@ class PrivacyLedger:
         return self._contents().rounds
 
     @property
+    def unpaid(self) -> tuple[CountedRound, ...]:
+        """The rounds for which no account paid.
+
+        They ran before the first account was opened. Reserved rounds are
+        included.
+        """
+        return self._contents().unpaid
+
+    @property
     def runs(self) -> tuple[RunRecord, ...]:
         """All runs in the order of their start.
 
@@ -465,7 +480,7 @@ class PrivacyLedger:
         return Run(self._handle.transaction, number, start)
 
     def open_account(
-        self, account: Account, charge: Charge | None = None
+        self, account: Account | Decision, charge: Charge | None = None
     ) -> AccountRecord:
         """Opens an account. From then on, an account must pay for every round.
 
@@ -474,7 +489,10 @@ class PrivacyLedger:
         keep a promise in epsilon and delta.
 
         Args:
-            account: The name of the new account, its capacities and terms.
+            account: The name of the new account, its capacities and terms. Or
+                a function that returns the account and its charge, from the
+                accounts and the rounds of the ledger. While it runs, nobody
+                else writes to the ledger.
             charge: The price of the new account, if it is a share of another
                 account, which pays the price.
 
@@ -484,10 +502,11 @@ class PrivacyLedger:
             ValueError: Another account of the ledger has this name.
         """
         with self._handle.transaction() as connection:
-            if any(
-                account.name == each.account.name
-                for each in _accounts(connection)
-            ):
+            opened = _accounts(connection)
+            if not isinstance(account, Account):
+                held = Contents(log.rows(connection), log.meta(connection))
+                account, charge = account(opened, held.rounds)
+            if any(account.name == each.account.name for each in opened):
                 raise ValueError(
                     "`account` must have a name that no account of the ledger "
                     f"has. Received: {account.name!r}. Choose another name."

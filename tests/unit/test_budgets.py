@@ -1,6 +1,7 @@
 """Budgets keep their promise, whoever spends, when, and for what."""
 
 import math
+import threading
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from keras_dp.errors import (
     UnsupportedEventError,
 )
 from keras_dp.ledger import (
+    Account,
     Charge,
     DisjointBatches,
     FullDataset,
@@ -27,6 +29,7 @@ from keras_dp.ledger import (
     TreeSum,
     TruncatedPoissonSampling,
 )
+from keras_dp.ledger.canonical import canonical
 
 DELTA = 1e-5
 
@@ -465,6 +468,98 @@ class TestAccounts:
 
         with pytest.raises(LedgerIntegrityError, match="not its account"):
             budgets.verify_prices(ledger)
+
+
+class TestRoundsWhileAnAccountIsOpened:
+    """They are held by the account, or they do not run."""
+
+    STEP = gaussian(1.0, 0.1)
+
+    def test_wait_and_are_refused(self, address, monkeypatch) -> None:
+        refused = []
+
+        def record() -> None:
+            with PrivacyLedger.open(address) as other:
+                try:
+                    other.record(self.STEP.sampling, self.STEP.queries, 140)
+                except LedgerWriteError as error:
+                    refused.append(str(error))
+
+        writer = threading.Thread(target=record)
+        check_held = budgets.RenyiFilter.check_held
+
+        def while_held_is_counted(self, held):
+            found = check_held(self, held)
+            writer.start()
+            writer.join(0.3)
+            assert writer.is_alive()
+            return found
+
+        with PrivacyLedger.open(address, dataset="d") as ledger:
+            ledger.record(self.STEP.sampling, self.STEP.queries, 10)
+            monkeypatch.setattr(
+                budgets.RenyiFilter, "check_held", while_held_is_counted
+            )
+            budgets.open_account(ledger, "all", budgets.RenyiFilter(8.0, DELTA))
+            writer.join()
+
+            assert "must pay for every round" in refused[0]
+            assert len(ledger) == 10
+            budgets.verify_prices(ledger)
+            found = budgets.guarantee(ledger, delta=DELTA)
+            assert found.basis == "account"
+            assert found.ex_post.epsilon < found.claim.epsilon <= 8.0 + 1e-9
+
+    @pytest.mark.parametrize("more", [0, 1, 140])
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda step: budgets.RenyiFilter(8.0, DELTA),
+            lambda step: budgets.FixedPlan([(step, 1)], 8.0, DELTA),
+        ],
+    )
+    def test_that_were_not_held_count(self, ledger, make, more) -> None:
+        """An account that was decided on before, as a control."""
+        ledger.record(self.STEP.sampling, self.STEP.queries, 10)
+        budget = make(self.STEP).check_held(ledger.rounds)
+        if more:
+            ledger.record(self.STEP.sampling, self.STEP.queries, more)
+        terms = canonical(budget.terms())
+        ledger.open_account(Account("all", budget.capacities, terms))
+        spend(ledger, self.STEP, 1)
+
+        found = budgets.guarantee(ledger, delta=DELTA)
+        ran = Fourier().epsilon(ledger, delta=DELTA)
+        assert found.claim.epsilon >= ran
+        if not more:
+            assert found.basis == "account"
+            budgets.verify_prices(ledger)
+            return
+        assert found.basis == "as if fixed"
+        assert "no account paid for" in found.theorem
+        with pytest.raises(LedgerIntegrityError, match="no account paid for"):
+            budgets.verify_prices(ledger)
+
+    def test_that_are_reserved_may_run_less_often(self, ledger) -> None:
+        block = ledger.reserve(self.STEP.sampling, self.STEP.queries, 10)
+        budgets.open_account(ledger, "all", budgets.RenyiFilter(8.0, DELTA))
+        block.settle(3)
+
+        budgets.verify_prices(ledger)
+        assert budgets.guarantee(ledger, delta=DELTA).basis == "account"
+
+    def test_that_cost_more_than_was_promised_count(self, ledger) -> None:
+        """By prices that are too low, which `verify` names."""
+        opened = budgets.open_account(
+            ledger, "all", budgets.RenyiFilter(1.0, DELTA)
+        )
+        run = ledger.start_run("a", account="all")
+        charge = Charge(opened.number, ((0, 1),))
+        run.record(self.STEP.sampling, self.STEP.queries, 100, charge=charge)
+
+        found = budgets.guarantee(ledger, delta=DELTA)
+        assert found.basis == "as if fixed"
+        assert found.claim.epsilon == Fourier().epsilon(ledger, delta=DELTA)
 
 
 class TestGuarantee:

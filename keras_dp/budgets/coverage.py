@@ -1,0 +1,106 @@
+"""Whether the cost of planned rounds is a bound on the cost of those that ran.
+
+A tree, an epoch of disjoint batches and an epoch of random allocation *span*
+rounds: they have one cost for all their rounds. So the rounds are compared as a
+whole, and under one adjacency relation.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from keras_dp.accountants.normalize.adjacency import RELATIONS, Neighbours
+from keras_dp.accountants.normalize.mechanisms import Gaussian, Mechanism
+from keras_dp.accountants.normalize.normalize import normalize
+from keras_dp.errors import UnsupportedEventError
+from keras_dp.ledger import (
+    CountedRound,
+    DisjointBatches,
+    RandomAllocation,
+    Round,
+    TreeSum,
+)
+
+# More than the rounding errors of a sum of squares.
+_ROUND_UP = 1 + 1e-12
+
+
+def spans_of(round_: Round) -> Iterator[str]:
+    """Yields the ids of the trees and of the epoch that a round is a part of.
+
+    >>> from keras_dp.ledger import GaussianSum
+    >>> step = (GaussianSum("all", 1.0, 4.0),)
+    >>> list(spans_of(Round(DisjointBatches("first pass"), step)))
+    ['first pass']
+    """
+    if isinstance(round_.sampling, DisjointBatches | RandomAllocation):
+        yield round_.sampling.epoch_id
+    for query in round_.queries:
+        if isinstance(query, TreeSum):
+            yield query.tree_id
+
+
+def added_up(rounds: Iterable[tuple[Round, int]]) -> Counter[Round]:
+    """Returns how often each round occurs."""
+    counts: Counter[Round] = Counter()
+    for round_, count in rounds:
+        counts[round_] += count
+    return counts
+
+
+def covers(
+    planned: Iterable[CountedRound],
+    ran: Iterable[CountedRound],
+    neighbours: Neighbours | None,
+) -> bool:
+    """Returns whether a bound for the planned rounds holds for others.
+
+    It holds for a part of the planned rounds; for rounds that are the same
+    mechanisms, such as those of another clip with as much noise; and for
+    Gaussian sums whose squared sensitivities add up to no more, even if answers
+    chose them.
+
+    Args:
+        planned: The rounds with the bound.
+        ran: The other rounds.
+        neighbours: The adjacency relation of the bound; `None` for any that the
+            planned rounds support.
+
+    Source: Smith and Thakurta (2022), arXiv:2210.17520 (Gaussian sums).
+    """
+    planned_counts, ran_counts = added_up(planned), added_up(ran)
+    if ran_counts <= planned_counts:
+        return True
+    is_bounded = False
+    for relation in RELATIONS if neighbours is None else (neighbours,):
+        try:
+            room = normalize(planned_counts.items(), relation)
+        except UnsupportedEventError:
+            continue
+        try:
+            needed = normalize(ran_counts.items(), relation)
+        except UnsupportedEventError:
+            return False
+        more = Counter(dict(needed)) - Counter(dict(room))
+        left = Counter(dict(room)) - Counter(dict(needed))
+        if any(not isinstance(each, Gaussian) for each in more) or (
+            _square(more) * _ROUND_UP > _square(left)
+        ):
+            return False
+        is_bounded = True
+    return is_bounded
+
+
+def squared_sensitivity(noise_multiplier: float) -> float:
+    """Returns `1 / z^2`; without noise it is infinite."""
+    sensitivity = 1 / noise_multiplier if noise_multiplier else math.inf
+    return sensitivity * sensitivity
+
+
+def _square(mechanisms: Counter[Mechanism]) -> float:
+    """Returns the sum of the squared sensitivities of the Gaussian ones."""
+    return math.fsum(
+        count * squared_sensitivity(each.noise_multiplier)
+        for each, count in mechanisms.items()
+        if isinstance(each, Gaussian)
+    )
