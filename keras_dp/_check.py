@@ -13,7 +13,9 @@ from typing import Any
 _LIKE_URL = re.compile(
     r"\s*[a-z][a-z0-9+.-]+:/|.*[^/\\]:[^/\\]*@|.*password\s*=", re.I | re.S
 )
-_LONGEST_SHOWN = 200
+_NESTS = (list, tuple, set, dict)
+# The most characters of a text, and entries of a list, that a message shows.
+_LONGEST_SHOWN, _MOST_SHOWN = 200, 8
 
 
 def looks_like_url(value: object) -> bool:
@@ -27,23 +29,55 @@ def looks_like_url(value: object) -> bool:
 
 
 def shown(value: object) -> str:
-    """Returns a value as messages show it: on one short line, no password.
+    """Returns a value as messages show it: a short line, no password, no data.
+
+    Arrays, tensors and tables are shown as kind, shape and dtype, and long
+    lists as their length.
 
     >>> shown(10), len(shown("x" * 10**6)) < 250
     ('10', True)
     >>> shown("mysql://me:secret@host/clinic")
     'what may be a URL, which is not shown: it may hold a password'
+    >>> import numpy
+    >>> shown((numpy.zeros([3, 2]), "text"))
+    "tuple of (ndarray of shape (3, 2) and dtype float64, 'text')"
     """
     if looks_like_url(value):
         return "what may be a URL, which is not shown: it may hold a password"
+    kind = type(value).__name__
+    if _is_data(value):
+        of = f"shape {getattr(value, 'shape', None)}"
+        dtype = getattr(value, "dtype", None)
+        return f"{kind} of {of}" + (f" and dtype {dtype}" if dtype else "")
     try:
-        text = repr(value).replace("\n", " ")
-    except RecursionError:
-        return f"a {type(value).__name__} that is nested too deeply"
+        if isinstance(value, _NESTS):
+            if len(value) > _MOST_SHOWN:
+                return f"{kind} of {len(value):,} entries"
+            entries = value.values() if isinstance(value, dict) else value
+            if any(
+                _is_data(each) or isinstance(each, _NESTS) for each in entries
+            ):
+                return _shortened(
+                    f"{kind} of ({', '.join(map(shown, entries))})"
+                )
+        return _shortened(repr(value).replace("\n", " "))
+    except (RecursionError, ValueError):  # Numbers have a longest text, too.
+        return f"a {kind} that is too large to show"
+
+
+def _shortened(text: str) -> str:
     if len(text) > _LONGEST_SHOWN:
         half = _LONGEST_SHOWN // 2
         return f"{text[:half]} ... {text[-half:]} ({len(text):,} characters)"
     return text
+
+
+def _is_data(value: object) -> bool:
+    """Returns whether a value has a shape, as arrays and tables have."""
+    if isinstance(value, type):
+        return False
+    shape = getattr(value, "shape", None)
+    return shape is not None and str(shape) != "()"
 
 
 def finite_non_negative(**named: float) -> None:

@@ -5,6 +5,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from keras_dp import _check
+
 _Callable = TypeVar("_Callable", bound=Callable[..., Any])
 
 # Name in TF Privacy, Opacus or JAX Privacy: what to say instead.
@@ -128,7 +130,7 @@ def explains(names: Mapping[str, str]) -> Callable[[_Callable], _Callable]:
                 if name in names and name not in own:
                     raise TypeError(
                         f"`{name}` must be given as {names[name]}. "
-                        f"Received: {name}={named[name]!r}."
+                        f"Received: {name}={_check.shown(named[name])}."
                     )
             is_method = function.__name__ == "__init__"
             caller = type(args[0]).__name__ if is_method else function.__name__

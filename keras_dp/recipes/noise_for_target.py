@@ -23,6 +23,9 @@ from keras_dp.training import (
 from keras_dp.training.batch_statistics import trains_normalization
 from keras_dp.training.side_queries import SideQueries
 
+# The least signal of a training, in standard deviations of its noise.
+_LEAST_SIGNAL = 3.0
+
 
 class RoundQueries(NamedTuple):
     """The queries of every round.
@@ -142,10 +145,11 @@ def _check_signal(
     """Raises where noise hides all rounds together.
 
     A sum of averages, all of the norm of the clip and in one direction, is then
-    shorter than the noise in that direction.
+    shorter than `_LEAST_SIGNAL` standard deviations of the noise in that
+    direction. Gradients of a real training are shorter, and differ.
     """
     noise = query.noise_multiplier / query.denominator
-    if math.sqrt(rounds) < noise:
+    if math.sqrt(rounds) < _LEAST_SIGNAL * noise:
         raise CalibrationError(
             "`target_epsilon`, and the account, if there is one, must leave "
             "room to learn something. Received: "

@@ -22,6 +22,8 @@ from keras_dp.recipes.training_data import TrainingData, training_data
 from keras_dp.sampling import Sampler
 from keras_dp.training import PrivacyTarget, PrivateModel, RunDetails
 from keras_dp.training.epsilon_limit import default_delta
+from keras_dp.training.private_model import check_kind
+from keras_dp.training.settings_advice import advise_target
 from keras_dp.training.tracebacks import concise
 
 _CLIP = 1.0
@@ -128,6 +130,8 @@ def make_private(
 
     Raises:
         TypeError: `data` cannot be read, divided or capped.
+        PrivateTrainingError: The model has a step or a loss of its own.
+        UnsupportedLayerError: A layer makes examples interact.
         BudgetExceededError: The account pays for planned rounds only.
         CalibrationError: The rounds that the ledger holds leave so little of
             the target, or of the account, that noise would hide all that is
@@ -148,6 +152,7 @@ def make_private(
     True
     """
     _check_numbers(target_epsilon, delta, epochs, batch_size, l2_norm_clip)
+    check_kind(model, releases_statistics=batch_statistics is not None)
     details = RunDetails.of(run)
     if rows_per_unit is None and isinstance(ledger, PrivacyLedger):
         own_rows = ledger.header.rows_per_unit
@@ -164,6 +169,7 @@ def make_private(
     if delta is None:
         delta = default_delta(given.units_of(own.header.rows_per_unit))
     target = PrivacyTarget(target_epsilon, delta)
+    advise_target(target_epsilon)
     samples = given.samples(target, epochs, own)
     queries = queries_for(
         target,

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
+from keras_dp import _check
 from keras_dp.errors import CalibrationError
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.planning import plan
@@ -172,7 +173,8 @@ def _check_no_more(**given: Any) -> None:
         if value is not None:
             raise ValueError(
                 f"`{name}` must be None with a sampler, which has its "
-                f"records and its sample size. Received: {name}={value!r}."
+                "records and its sample size. Received: "
+                f"{name}={_check.shown(value)}."
             )
 
 

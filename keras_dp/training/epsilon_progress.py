@@ -22,6 +22,16 @@ from keras_dp.planning.calibration import check_target_delta
 _SHARE, _INTERVAL_SECONDS = 50, 0.5
 
 
+class _Count(float):
+    """A whole number that the progress bar of Keras shows without decimals."""
+
+    def __truediv__(self, other: float) -> "_Count":
+        return _Count(float(self) / other)
+
+    def __format__(self, spec: str) -> str:
+        return f"{int(self):d}"
+
+
 class EpsilonProgress(keras.callbacks.Callback):
     """Adds `epsilon` to the logs: progress bar, `History`, other callbacks.
 
@@ -142,7 +152,8 @@ class EpsilonProgress(keras.callbacks.Callback):
             left = self._logs.get("rounds_left")
             if left is not None:
                 print_line(
-                    f"There is room for {left:,.0f} more rounds like the last."
+                    f"There is room for {int(left):,} more rounds like the "
+                    "last."
                 )
 
     def _evaluate(self) -> None:
@@ -157,7 +168,7 @@ class EpsilonProgress(keras.callbacks.Callback):
             self._logs["epsilon_of_run"] = self._claimed(new.items()).epsilon
         left = self._rounds_left()
         if left is not None:
-            self._logs["rounds_left"] = float(left)
+            self._logs["rounds_left"] = _Count(left)
         ended = time.monotonic()
         rest = self.interval_seconds
         if rest is None:

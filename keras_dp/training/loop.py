@@ -81,6 +81,7 @@ class TrainingLoop:
         self._ends_run = ends_run
         self._begin = begin
         self._stop, self._rounds_run = stop, 0
+        self._left_of_epoch: int | None = None
         self._adapter, self._optimizer = adapter, optimizer
         self._built_step, self._replicas = built_step, replicas
         self._terms, self._agreed = terms, replicas.workers == 1
@@ -131,7 +132,7 @@ class TrainingLoop:
         advise(self._planned_round(), query, self._adapter, batch)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Draws new seeds. Before the first round, counts the rounds to come.
+        """Draws new seeds, and counts the rounds to come.
 
         Args:
             epoch: The number of the epoch. A callback may have restored it, so
@@ -141,6 +142,7 @@ class TrainingLoop:
             self._terms = self._terms.from_epoch(epoch)
             if self._run is not None:
                 self._run.expect(self._terms.rounds)
+        self._left_of_epoch = self._terms.options.get("steps_per_epoch")
         self.renew_seeds()
 
     def end_epoch(self) -> None:
@@ -207,6 +209,10 @@ class TrainingLoop:
                 self._own = iter(self._adapter.dataset())
             iterator = self._own
         before = self._rounds_run
+        if self._left_of_epoch is not None:
+            # `steps_per_execution` need not divide the rounds of an epoch.
+            rounds = min(rounds, self._left_of_epoch)
+            self._left_of_epoch -= rounds
         try:
             for _ in range(rounds):
                 self.logs = self._run_round(iterator)

@@ -25,6 +25,20 @@ from keras_dp.optimizers.dp_optimizer import DPOptimizer
 _ledgers_of: weakref.WeakKeyDictionary[keras.Model, dict[str, set[str]]] = (
     weakref.WeakKeyDictionary()
 )
+_TRAINED_PLAINLY = (
+    "Model %r is held by a PrivateModel, and is now trained without privacy: "
+    "no ledger covers this training, and the weights tell of its data. Call "
+    "fit of its PrivateModel, unless this data is public."
+)
+_OF_PLAIN_METHODS = {
+    "fit": _TRAINED_PLAINLY,
+    "train_on_batch": _TRAINED_PLAINLY,
+    "compile": (
+        "Model %r is held by a PrivateModel, which keeps the loss, the metrics "
+        "and the optimizer that it was compiled with. This call does not "
+        "change them: compile before make_private, or compile the PrivateModel."
+    ),
+}
 # The optimizers with more rounds than their ledger that were warned of.
 _behind: weakref.WeakSet[DPOptimizer] = weakref.WeakSet()
 
@@ -119,35 +133,36 @@ def warn_of_missing_rounds(optimizer: DPOptimizer) -> None:
 
 
 def warn_of_plain_training(model: keras.Model) -> None:
-    """Makes a model warn when it is trained again without privacy.
+    """Makes a model warn when it is trained or compiled beside its private one.
 
-    Attributes of the instance hide its `fit` and `train_on_batch`. They log one
-    warning and go on. A model that is loaded from a file does not have them.
+    Attributes of the instance hide its `fit`, `train_on_batch` and `compile`.
+    Each logs one warning and goes on. A model that is loaded from a file does
+    not have them.
 
     Args:
-        model: The user's model, whose private training is about to start.
+        model: The user's model, which a private model holds.
     """
-    warned: list[str] = []
 
-    def warning(method: Callable[..., Any]) -> Callable[..., Any]:
+    def warning(method: Callable[..., Any], text: str) -> Callable[..., Any]:
+        warned: list[str] = []
+
         @functools.wraps(method)
-        def trains(*args: Any, **options: Any) -> Any:
+        def warns(*args: Any, **options: Any) -> Any:
             if not warned:
                 warned.append(model.name)
-                logging.warning(
-                    "Model %r was trained privately, and is now trained "
-                    "without privacy: no ledger covers this training, and the "
-                    "weights tell of its data. Call fit of its PrivateModel, "
-                    "unless this data is public.",
-                    model.name,
-                )
+                logging.warning(text, model.name)
             return method(*args, **options)
 
-        return trains
+        return warns
 
-    for name in ("fit", "train_on_batch"):
+    for name, text in _OF_PLAIN_METHODS.items():
         if name not in vars(model):
-            vars(model)[name] = warning(getattr(model, name))
+            vars(model)[name] = warning(getattr(model, name), text)
+
+
+def forget_compile(model: keras.Model) -> None:
+    """Lets a model be compiled for its own `evaluate`, once it was trained."""
+    vars(model).pop("compile", None)
 
 
 def check_repeats(data: Any) -> bool:

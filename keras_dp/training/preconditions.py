@@ -5,6 +5,7 @@ from collections.abc import Collection
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
@@ -91,6 +92,48 @@ def check_lengths(data: Any) -> None:
             f"{sorted(lengths)!r}. Give each of them one entry for each "
             "example."
         )
+
+
+def check_some_finite(model: keras.Model, x: Any, y: Any, mask: Any) -> None:
+    """Raises if no record of a physical batch is finite.
+
+    All of them would count as zero, and rounds release nothing but noise.
+
+    Args:
+        model: The user's model, built.
+        x: Its inputs, leaves `[batch, ...]`.
+        y: The targets.
+        mask: Which rows are records, `[batch]`, or `None` for all.
+
+    Raises:
+        PrivateTrainingError: Each record has a number that is not finite in its
+            inputs or targets, and none has finite targets and outputs.
+    """
+    rows = keras.tree.flatten(x)[0].shape[0]
+    real = np.ones(rows, bool) if mask is None else np.asarray(mask)
+    if not real.any() or (real & _finite_rows((x, y), rows)).any():
+        return
+    # A layer of the model may deal with missing values.
+    if (real & _finite_rows((model(x), y), rows)).any():
+        return
+    raise PrivateTrainingError(
+        "`x` must have records that are finite. Received: a first batch of "
+        "which each record has a NaN or an infinity in its inputs or targets. "
+        "Such records count as zero, so that epsilon would be spent on noise "
+        "alone. No round ran. Look at the columns of the data: "
+        "np.isfinite(x).all(axis=0)."
+    )
+
+
+def _finite_rows(nest: Any, rows: int) -> np.ndarray:
+    """Returns which rows have only finite numbers, `[rows]`."""
+    finite = np.ones(rows, bool)
+    for leaf in keras.tree.flatten(nest):
+        if leaf is None or not tf.as_dtype(leaf.dtype).is_floating:
+            continue
+        each = tf.reshape(tf.math.is_finite(leaf), [rows, -1])
+        finite &= tf.reduce_all(each, axis=1).numpy()
+    return finite
 
 
 def check_unit(
@@ -305,8 +348,9 @@ def check_wrapped(model: Any) -> None:
     """
     if not isinstance(model, keras.Model):
         raise TypeError(
-            f"`model` must be a keras.Model. Received: model={model!r}. Pass "
-            "a Sequential, functional or subclassed model."
+            "`model` must be a keras.Model. Received: "
+            f"model={_check.shown(model)}. Pass a Sequential, "
+            "functional or subclassed model."
         )
     overridden = {
         method: instead
@@ -415,17 +459,3 @@ def check_loss(loss: Any) -> None:
                 "batch. Give it the axes of one example: for images, "
                 "keras.losses.Dice(axis=(1, 2, 3))."
             )
-
-
-def check_executions(steps_per_epoch: int, steps_per_execution: int) -> None:
-    """Raises if an epoch would run more rounds than it was given.
-
-    Raises:
-        ValueError: `steps_per_execution` does not divide `steps_per_epoch`.
-    """
-    if steps_per_epoch % steps_per_execution:
-        raise ValueError(
-            "`steps_per_execution` must divide the rounds of an epoch. "
-            f"Received: steps_per_execution={steps_per_execution!r}, with "
-            f"{steps_per_epoch!r} rounds in an epoch. Pass a divisor, or 1."
-        )

@@ -19,18 +19,17 @@ from keras_dp.training.epsilon_limit import (
 )
 from keras_dp.training.outside_the_ledger import (
     check_repeats,
+    forget_compile,
     warn_of_other_ledgers,
-    warn_of_plain_training,
 )
 from keras_dp.training.preconditions import (
-    check_executions,
     check_one_worker,
     check_precision,
     check_strategies,
     check_unit,
 )
 from keras_dp.training.run import RunDetails, TrainingRun
-from keras_dp.training.settings_advice import advise_delta
+from keras_dp.training.settings_advice import advise_delta, advise_target
 from keras_dp.training.side_queries import SideQueries
 
 
@@ -130,7 +129,7 @@ def prepared(
     )
     side_queries.warn_of_metrics()
     warn_of_other_ledgers(model, ledger)
-    warn_of_plain_training(model)
+    forget_compile(model)
     if not adapter.is_sampler:
         check_repeats(adapter.source)
     if delta is None and target is not None:
@@ -140,6 +139,7 @@ def prepared(
     check_target_delta(delta)
     if target_epsilon is not None:
         target = PrivacyTarget(target_epsilon, delta)
+        advise_target(target_epsilon)
     limit = None
     if target is not None:
         check_one_worker(replicas.workers)
@@ -148,22 +148,16 @@ def prepared(
 
 
 def options_for_sampler(
-    options: dict[str, Any], samples: Sampler, steps_per_execution: int
+    options: dict[str, Any], samples: Sampler
 ) -> dict[str, Any]:
     """Returns options of `fit` that run as many rounds as the sampler says.
 
     Args:
         options: Other options of `fit`. Their `steps_per_epoch` comes first.
         samples: The sampler.
-        steps_per_execution: The number of rounds between two callbacks.
-
-    Raises:
-        ValueError: `steps_per_execution` does not divide the rounds of an
-            epoch.
     """
     steps = options.get("steps_per_epoch")
     if steps is None:
         steps = samples.rounds_per_epoch
-    check_executions(steps, steps_per_execution)
     # The sampler draws at random: Keras has nothing to shuffle.
     return {**options, "steps_per_epoch": steps, "shuffle": False}

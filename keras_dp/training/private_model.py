@@ -12,6 +12,7 @@ from typing_extensions import override
 from keras_dp import _check
 from keras_dp.dp_queries import DPQuery
 from keras_dp.errors import PrivateTrainingError
+from keras_dp.gradients.unsupported.layers import check_model
 from keras_dp.keras_internals import (
     build_from_batch,
     check_compiled,
@@ -44,6 +45,7 @@ from keras_dp.training.loop import TrainingLoop
 from keras_dp.training.outside_the_ledger import (
     warn_of_adapted_layers,
     warn_of_other_data,
+    warn_of_plain_training,
 )
 from keras_dp.training.preconditions import (
     check_compiled_steps,
@@ -51,6 +53,7 @@ from keras_dp.training.preconditions import (
     check_no_batching,
     check_no_jit,
     check_optimizer,
+    check_some_finite,
     check_trained,
     check_wrapped,
     resolved_loss_scale,
@@ -71,6 +74,32 @@ from keras_dp.training.step import TrainingStep
 from keras_dp.training.step_parts import StepOptions, StepParts
 from keras_dp.training.tracebacks import concise
 from keras_dp.training.unsampled import warn_of_unsampled_batches
+
+
+def check_kind(model: Any, *, releases_statistics: bool) -> None:
+    """Raises for a model that cannot train privately, whatever its loss is.
+
+    Args:
+        model: The user's model.
+        releases_statistics: Whether batch normalization has a query.
+
+    Raises:
+        TypeError: It is no Keras model, or private already.
+        PrivateTrainingError: See `check_wrapped`.
+        UnsupportedLayerError: A layer makes examples interact.
+    """
+    _check_plain(model)
+    check_model(model, releases_statistics=releases_statistics)
+
+
+def _check_plain(model: Any) -> None:
+    if isinstance(model, PrivateModel):
+        raise TypeError(
+            "`model` must not be private already. "
+            f"Received: model={model!r}. Pass the model inside: "
+            "`model.model`."
+        )
+    check_wrapped(model)
 
 
 @keras.saving.register_keras_serializable(package="keras_dp")
@@ -130,13 +159,7 @@ class PrivateModel(HeldModel):
         name: str | None = None,
         **kwargs: Any,
     ) -> None:
-        if isinstance(model, PrivateModel):
-            raise TypeError(
-                "`model` must not be private already. "
-                f"Received: model={model!r}. Pass the model inside: "
-                "`model.model`."
-            )
-        check_wrapped(model)
+        _check_plain(model)
         warn_of_test_step(model)
         _check.integer_at_least(0, self_check_examples=self_check_examples)
         if self_check_examples == 1:
@@ -147,6 +170,7 @@ class PrivateModel(HeldModel):
                 "nothing. 0 turns it off."
             )
         super().__init__(model, name=name or f"private_{model.name}", **kwargs)
+        warn_of_plain_training(model)
         self.self_check_examples = self_check_examples
         self._step: TrainingStep | None = None
         self._side_queries, self._advised = SideQueries(None, None), False
@@ -377,7 +401,7 @@ class PrivateModel(HeldModel):
         adapter.check_targets()
         if adapter.is_sampler:
             check_no_batching(y=y, batch_size=batch_size, **options)
-            options = options_for_sampler(options, x, self.steps_per_execution)
+            options = options_for_sampler(options, x)
         held_out = options.get("validation_data")
         if isinstance(held_out, Sampler):
             options["validation_data"] = batches_in_order(held_out)
@@ -544,6 +568,7 @@ class PrivateModel(HeldModel):
             with self.distribute_strategy.scope():
                 build_from_batch(self, batch.data)
                 check_trained(self.model)
+                check_some_finite(self.model, batch.x, batch.y, batch.mask)
                 self.build_optimizer()
                 self._step = TrainingStep(self.step_parts())
             if self._loop is not None:

@@ -27,9 +27,9 @@ from keras_dp.training.epsilon_limit import (
 )
 from keras_dp.training.federated_model import FederatedModel
 from keras_dp.training.outside_the_ledger import (
+    forget_compile,
     warn_of_missing_rounds,
     warn_of_other_ledgers,
-    warn_of_plain_training,
 )
 from keras_dp.training.preconditions import (
     check_precision,
@@ -106,7 +106,7 @@ class RemoteRounds:
             parts.side_queries.queries,
         )
         warn_of_other_ledgers(model, ledger)
-        warn_of_plain_training(model)
+        forget_compile(model)
         federated.build_optimizer()
         warn_of_missing_rounds(optimizer)
         target = federated.target

@@ -21,6 +21,10 @@ _WEIGHTS = (
     "Weights scale gradients before the clip, and the noise follows the clip: "
     "small ones drown in it."
 )
+# A bound that fails with a larger probability is commented on.
+_LARGE_DELTA = 1e-3
+# Beyond these, epsilon protects hardly anyone, or leaves nothing to learn.
+_LARGE_EPSILON, _SMALL_EPSILON = 20.0, 0.02
 # A share of clipped gradients, or of others, that is hardly any.
 _FEW_CLIPPED = 0.02
 # A share that the denominator may differ from the expected sample by.
@@ -46,10 +50,32 @@ def advise(
         logging.warning(text)
 
 
+def advise_target(epsilon: float) -> None:
+    """Logs a warning for an epsilon that hardly anyone means.
+
+    Args:
+        epsilon: The epsilon of a target, > 0.
+    """
+    if epsilon > _LARGE_EPSILON:
+        logging.warning(
+            "target_epsilon = %g protects hardly anyone: what an attacker held "
+            "for as likely as not can become certain but for a chance of "
+            "e^-%g. Targets are mostly between 1 and 10.",
+            epsilon,
+            epsilon,
+        )
+    elif epsilon < _SMALL_EPSILON:
+        logging.warning(
+            "target_epsilon = %g leaves hardly anything to learn, unless there "
+            "are very many records. Targets are mostly between 1 and 10.",
+            epsilon,
+        )
+
+
 def advise_delta(
     delta: float, population_size: int | None, rows_per_unit: int = 1
 ) -> None:
-    """Logs a warning for a delta that allows to publish a whole record.
+    """Logs a warning for a delta that is large, or as large as 1/N.
 
     Args:
         delta: The delta of the epsilon that is shown.
@@ -70,6 +96,15 @@ def advise_delta(
             delta,
             units,
             rows,
+        )
+    elif delta > _LARGE_DELTA:
+        logging.warning(
+            "delta = %g is large: the bound epsilon may fail with this "
+            "probability. The default N^-1.1 is so large because there are "
+            "only %d records or units. Pass a smaller one, such as delta=1e-5; "
+            "it takes more noise.",
+            delta,
+            units,
         )
 
 

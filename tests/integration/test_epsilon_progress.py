@@ -330,7 +330,9 @@ class TestWhatIsLeft:
         with open(tmp_path / "log.csv") as file:
             rows = [*csv.DictReader(file)]
         assert [float(row["rounds_left"]) for row in rows] == [left + 4, left]
-        last = capsys.readouterr().out.strip().splitlines()[-1]
+        shown = capsys.readouterr().out
+        assert f"rounds_left: {left}\n" in shown  # No decimals.
+        last = shown.strip().splitlines()[-1]
         assert last == f"There is room for {left:,} more rounds like the last."
 
     def test_is_nothing_when_the_target_ends_fit(self) -> None:

@@ -408,6 +408,63 @@ class TestMistakes:
         with pytest.raises(ValueError, match=message):
             made(**changes)
 
+    @pytest.mark.parametrize(
+        ("method", "remedy"),
+        [
+            ("train_step", "Give its loss to compile"),
+            ("compute_loss", "one more output of the model"),
+        ],
+    )
+    def test_the_kind_of_model_comes_before_its_loss(
+        self, method, remedy
+    ) -> None:
+        own = type("Own", (keras.Sequential,), {method: lambda *_: None})
+
+        with pytest.raises(PrivateTrainingError, match=remedy):
+            made(own([keras.layers.Dense(1)]), loss=None)
+
+    @pytest.mark.parametrize(
+        "name", ["validation_data", "sigma", "epsilon", "unit_ids"]
+    )
+    def test_hold_no_data(self, name) -> None:
+        x, y = data()
+        given = (x, y)
+        if name == "unit_ids":  # A sampler has records of its own.
+            given = keras_dp.PoissonBatches((x, y), sampling_probability=0.1)
+
+        with pytest.raises((TypeError, ValueError)) as caught:
+            keras_dp.make_private(
+                model(loss="mse"),
+                given,
+                target_epsilon=1.0,
+                epochs=1,
+                **{name: x},
+            )
+
+        assert name in str(caught.value)
+        assert "of shape (800," in str(caught.value)
+        assert f"{x[0, 0]:.4f}"[:6] not in str(caught.value)
+
+    def test_trials_that_would_see_noise_alone_are_refused(self) -> None:
+        """Each trial gets what those before it left of the target."""
+        own = ledger()
+        noises = []
+
+        def trial():
+            private = made(ledger=own, epochs=1)
+            noises.append(private.optimizer.query.noise_multiplier)
+            private.fit(verbose=0)
+
+        def trials():
+            while True:
+                trial()
+
+        trial()
+        with pytest.raises(CalibrationError, match="name another ledger"):
+            trials()
+
+        assert max(noises) < 80 * 10**0.5 / 3
+
 
 class TestBatchNormalization:
     def network(self):
@@ -437,10 +494,8 @@ class TestBatchNormalization:
         assert "of batch statistics" in capsys.readouterr().out
 
     def test_is_refused_by_default_with_both_remedies(self) -> None:
-        private = made(self.network())
-
         with pytest.raises(UnsupportedLayerError) as caught:
-            private.fit(verbose=0)
+            made(self.network(), loss=None)
 
         assert 'make_private(..., batch_statistics="auto")' in str(caught.value)
         assert "replace_batch_normalization(model)" in str(caught.value)

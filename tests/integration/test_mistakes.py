@@ -398,11 +398,6 @@ FITS = [
         "target",
     ),
     (
-        lambda: fit(private(steps_per_execution=2), steps_per_epoch=3),
-        ValueError,
-        "`steps_per_execution` must divide",
-    ),
-    (
         lambda: private().train_on_batch(samples()),
         TypeError,
         "Pass the sampler to fit",

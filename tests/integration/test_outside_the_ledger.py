@@ -168,12 +168,23 @@ class TestTrainingWithoutPrivacy:
         assert "Call fit of its PrivateModel" in said
         assert (private.model.get_weights()[0] != before).any()
 
+    @pytest.mark.parametrize("method", ["fit", "train_on_batch"])
+    def test_before_the_private_one_is_said(self, method, caplog) -> None:
+        model = network()
+        model.compile("sgd", "mse")
+        compiled(model, ledger())
+
+        getattr(model, method)(X, Y)
+
+        (said,) = messages(caplog, "without privacy")
+        assert "no ledger covers" in said
+
     def test_of_any_other_model_is_not(self, caplog) -> None:
-        private, other = (compiled(network(), ledger()) for _ in range(2))
+        private, other = compiled(network(), ledger()), network()
         private.train_on_batch(X, Y)
 
-        other.model.compile("sgd", "mse")
-        other.model.fit(X, Y, verbose=0)
+        other.compile("sgd", "mse")
+        other.fit(X, Y, verbose=0)
         private.evaluate(X, Y, verbose=0)
 
         assert messages(caplog, "without privacy") == []
@@ -189,6 +200,26 @@ class TestTrainingWithoutPrivacy:
             copy.deepcopy(private.model),
         ):
             assert "fit" not in vars(other)
+
+
+class TestCompilingTheModelInside:
+    def test_is_said_to_change_nothing(self, caplog) -> None:
+        private = compiled(network(), ledger())
+
+        for _ in range(2):
+            private.model.compile("adam", "mae")
+
+        (said,) = messages(caplog, "does not change them")
+        assert "compile the PrivateModel" in said
+
+    def test_for_its_own_evaluation_is_not(self, caplog) -> None:
+        private = compiled(network(), ledger())
+        private.fit(X, Y, verbose=0)
+
+        private.model.compile(metrics=["mae"], loss="mse")
+        private.model.evaluate(X, Y, verbose=0)
+
+        assert messages(caplog, "does not change them") == []
 
 
 class TestSeveralLedgers:

@@ -622,13 +622,6 @@ class TestRefusals:
         with pytest.raises(TypeError, match="Pass the sampler to fit"):
             _private().train_on_batch(samples)
 
-    def test_more_rounds_than_an_epoch_has(self) -> None:
-        private = _private(query=_query(1.0), steps_per_execution=4)
-        samples = PoissonBatches(_data(), sampling_probability=0.1)
-
-        with pytest.raises(ValueError, match="steps_per_execution"):
-            private.fit(samples, verbose=0)
-
     @pytest.mark.parametrize("first", ["empty", "alike"])
     def test_interaction_that_the_first_sample_does_not_show(
         self, first
@@ -771,6 +764,18 @@ class TestKerasHabits:
         private.fit(*_data(), batch_size=12, epochs=2, verbose=0)
 
         assert len(ledger) == 10
+
+    @pytest.mark.parametrize("steps", [3, 7, 100])
+    def test_steps_per_execution_need_not_divide_an_epoch(self, steps) -> None:
+        ledger = _ledger()
+        private = _private(
+            query=_query(1.0), ledger=ledger, steps_per_execution=steps
+        )
+        samples = PoissonBatches(_data(), sampling_probability=0.1)
+
+        private.fit(samples, epochs=2, verbose=0)
+
+        assert len(ledger) == 2 * samples.rounds_per_epoch == 20
 
     @pytest.mark.full
     @pytest.mark.parametrize("kind", ["subclassed", "sequential"])

@@ -6,7 +6,11 @@ import pytest
 
 import keras_dp
 from keras_dp.sampling import FixedMicrobatches, RandomMicrobatches
-from keras_dp.training.settings_advice import advise_delta
+from keras_dp.training.epsilon_limit import default_delta
+from keras_dp.training.settings_advice import (
+    advise_delta,
+    advise_target,
+)
 
 
 def training(
@@ -163,3 +167,25 @@ def test_good_settings_are_not_warned_of(caplog) -> None:
     messages = [record.message for record in caplog.records]
     assert len(messages) == 1
     assert "metrics" in messages[0]
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "words"),
+    [
+        (1000.0, "protects hardly anyone"),
+        (1e-4, "leaves hardly anything to learn"),
+        (3.0, ""),
+    ],
+)
+def test_a_target_that_nobody_means(epsilon, words, caplog) -> None:
+    advise_target(epsilon)
+
+    assert bool(caplog.text) == bool(words)
+    assert words in caplog.text
+
+
+@pytest.mark.parametrize(("records", "warned"), [(300, True), (3000, False)])
+def test_the_delta_of_few_records_is_large(records, warned, caplog) -> None:
+    advise_delta(default_delta(records), records)
+
+    assert ("is large" in caplog.text) == warned

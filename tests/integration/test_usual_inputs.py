@@ -9,7 +9,7 @@ from keras import layers
 import keras_dp
 from keras_dp import accountants
 from keras_dp.accountants.claim import rounded_up
-from keras_dp.errors import GradientCheckError
+from keras_dp.errors import GradientCheckError, PrivateTrainingError
 from keras_dp.gradients import self_check
 from keras_dp.ledger import PoissonSampling
 from keras_dp.sampling import PoissonBatches
@@ -377,3 +377,43 @@ def test_records_that_are_all_alike_do_not_repeat_the_self_check(
     )
 
     assert len(checked) == 1
+
+
+class TestRecordsThatAreNotFinite:
+    @pytest.mark.parametrize("part", [0, 1])
+    def test_all_of_them_end_before_a_round(self, part) -> None:
+        x, y = data()
+        records = [x, y.astype("float32")[:, None]]
+        records[part] = np.full_like(records[part], np.nan)
+        private = compiled(
+            loss="mse", model=keras.Sequential([layers.Dense(1)])
+        )
+
+        with pytest.raises(PrivateTrainingError, match="that are finite"):
+            private.fit(samples(tuple(records)), verbose=0)
+
+        assert len(private.optimizer.ledger) == 0
+
+    def test_one_that_is_trains(self) -> None:
+        x, y = data()
+        x[1:] = np.nan
+        private = compiled()
+
+        private.fit(samples((x, y)), verbose=0)
+
+        assert len(private.optimizer.ledger) == 1
+
+    def test_all_of_them_train_where_a_layer_fills_them_in(self) -> None:
+        class Filled(layers.Layer):
+            def call(self, x):
+                return keras.ops.nan_to_num(x)
+
+        x, y = data()
+        x[:, 0] = np.nan
+        private = compiled(
+            keras.Sequential([keras.Input((4,)), Filled(), layers.Dense(3)])
+        )
+
+        private.fit(samples((x, y)), verbose=0)
+
+        assert len(private.optimizer.ledger) == 1
