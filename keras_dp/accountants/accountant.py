@@ -13,7 +13,7 @@ from keras_dp.accountants.normalize.mechanisms import (
 )
 from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.accountants.normalize.rounds import LedgerLike, warn_of_units
-from keras_dp.accountants.slack import split
+from keras_dp.accountants.slack import sampled_as_slack, split
 from keras_dp.errors import UnsupportedEventError
 
 # A bound that is below every float is rounded up, not to 0.
@@ -37,6 +37,11 @@ class Accountant(abc.ABC):
     | without a release | 0 | 0 |
     | with a sum without noise | `inf`; 0 at `delta=1` | 1 |
     | any other at `delta=0` | `inf` | |
+
+    Sampled rounds that hardly ever draw the changed record cost next to
+    nothing, whatever their noise is. Epsilon is 0 if delta is above the chance
+    that any of them draws it, and delta is never above that chance
+    (`slack.sampled_as_slack` proves it).
 
     Slack is a part of delta that some rounds take (see `mechanisms.Slack`).
     All accountants treat it in the same way: it is subtracted from delta before
@@ -207,7 +212,15 @@ class Accountant(abc.ABC):
             return slack.epsilon(
                 float(delta), lambda left: self.epsilon_of(rest, left)
             )
-        return max(0.0, self._epsilon(rounds, float(delta)))
+        drawn, undrawn = sampled_as_slack(rounds)
+        if not drawn:
+            return max(0.0, self._epsilon(rounds, float(delta)))
+        least = drawn.epsilon(
+            float(delta), lambda left: self.epsilon_of(undrawn, left)
+        )
+        if not least:
+            return 0.0
+        return min(least, max(0.0, self._epsilon(rounds, float(delta))))
 
     def delta_of(
         self, rounds: tuple[CountedMechanism, ...], epsilon: float
@@ -228,7 +241,14 @@ class Accountant(abc.ABC):
             return slack.delta(
                 float(epsilon), lambda at: self.delta_of(rest, at)
             )
-        return min(1.0, max(_LEAST_DELTA, self._delta(rounds, float(epsilon))))
+        found = min(1.0, self._delta(rounds, float(epsilon)))
+        drawn, undrawn = sampled_as_slack(rounds)
+        if drawn and drawn.delta_p < found:
+            most = drawn.delta(
+                float(epsilon), lambda at: self.delta_of(undrawn, at)
+            )
+            found = min(found, most)
+        return max(_LEAST_DELTA, found)
 
 
 def has_bare_sum(rounds: tuple[CountedMechanism, ...]) -> bool:

@@ -31,7 +31,7 @@ from keras_dp.accountants.normalize.mechanisms import (
 )
 from keras_dp.accountants.normalize.rounds import LedgerLike, warn_of_units
 from keras_dp.accountants.rdp import RDP
-from keras_dp.accountants.slack import split
+from keras_dp.accountants.slack import sampled_as_slack, split
 from keras_dp.errors import (
     NumericalLimitError,
     TooSlowError,
@@ -59,6 +59,8 @@ _MOST_PROBABILITIES = 4096
 _WIDTH_BETWEEN = 1e-5
 # Mass that may be left out: a share of delta, or this if it is not known.
 _SHARE_LEFT_OUT, _LEAST_DELTA = 1e-10, 1e-60
+# More than the rounding of a sum.
+_ROUND_UP = 1 + 1e-15
 
 
 class _Interval(NamedTuple):
@@ -268,7 +270,7 @@ class Fourier(Accountant):
         if _has_allocation(rounds):
             width = self.relative_width
             return _allocation_upper_epsilon(rounds, delta, width)[0]
-        return _epsilon_bounds(rounds, delta, self.relative_width).upper
+        return _composed_epsilons(rounds, delta, self.relative_width).upper
 
     def _delta(
         self, rounds: tuple[CountedMechanism, ...], epsilon: float
@@ -276,7 +278,7 @@ class Fourier(Accountant):
         if _has_allocation(rounds):
             width = self.relative_width
             return _allocation_upper_delta(rounds, epsilon, width)[0]
-        return _delta_bounds(rounds, epsilon, self.relative_width).upper
+        return _composed_deltas(rounds, epsilon, self.relative_width).upper
 
 
 def _beside_slack(
@@ -299,6 +301,22 @@ def _beside_slack(
 
 
 def _epsilon_bounds(
+    rounds: tuple[CountedMechanism, ...], delta: float, relative_width: float
+) -> Bounds:
+    drawn, undrawn = sampled_as_slack(rounds)
+    if not drawn or drawn.delta_p >= delta:
+        return _composed_epsilons(rounds, delta, relative_width)
+    if not undrawn:
+        return Bounds(0.0, 0.0)
+    left = math.nextafter(delta - drawn.delta_p, 0.0)
+    least = _composed_epsilons(undrawn, left, relative_width)
+    found = _composed_epsilons(rounds, delta, relative_width)
+    if found.upper <= least.upper:
+        return found
+    return Bounds(min(found.lower, least.upper), least.upper, least.method)
+
+
+def _composed_epsilons(
     rounds: tuple[CountedMechanism, ...], delta: float, relative_width: float
 ) -> Bounds:
     if _has_allocation(rounds):
@@ -331,6 +349,22 @@ def _epsilon_bounds(
 
 
 def _delta_bounds(
+    rounds: tuple[CountedMechanism, ...], epsilon: float, relative_width: float
+) -> Bounds:
+    found = _composed_deltas(rounds, epsilon, relative_width)
+    drawn, undrawn = sampled_as_slack(rounds)
+    if not drawn or drawn.delta_p >= found.upper:
+        return found
+    most, method = drawn.delta_p, choose.CLOSED_FORM
+    if undrawn:
+        rest = _composed_deltas(undrawn, epsilon, relative_width)
+        most, method = (most + rest.upper) * _ROUND_UP, rest.method
+    if most >= found.upper:
+        return found
+    return Bounds(min(found.lower, most), most, method)
+
+
+def _composed_deltas(
     rounds: tuple[CountedMechanism, ...], epsilon: float, relative_width: float
 ) -> Bounds:
     if _has_allocation(rounds):

@@ -6,10 +6,18 @@ from collections.abc import Callable, Sequence
 
 import scipy
 
-from keras_dp.accountants.normalize.mechanisms import SLACK, CountedMechanism
+from keras_dp.accountants.normalize.mechanisms import (
+    SLACK,
+    CountedMechanism,
+    Mechanism,
+    RandomAllocationGaussian,
+    SampledGaussianGroup,
+)
 
 # More than the rounding of a sum of a few products.
 _ROUND_UP = 1 + 1e-15
+# More than that of a probability, in which a few logarithms are summed.
+_CHANCE_ROUND_UP = 1 + 1e-14
 # How far beyond the last guess the next one goes at first; then twice as far.
 _STEP = 1e-9
 _MOST_GUESSES = 60
@@ -95,6 +103,66 @@ def split(
     )
     rest = (each for each in rounds if not isinstance(each.mechanism, SLACK))
     return total, tuple(rest)
+
+
+def sampled_as_slack(
+    rounds: Sequence[CountedMechanism],
+) -> tuple[TotalSlack | None, tuple[CountedMechanism, ...]]:
+    """Returns all sampled rounds as slack, and the other rounds.
+
+    The slack is `None` without a sampled round. Its `delta_p` is the chance
+    that at least one sampled round draws the changed record.
+
+    Guarantee: rounds without slack of their own are as private as the other
+    rounds with this slack. So if there are no other rounds, they are
+    `(0, delta_p)`-private, whatever their noise is. This holds for both orders
+    of the data sets. *Proof:* couple the rounds on two neighbouring data sets,
+    so that they draw by the same coins.
+
+    | Neighbours | Sampling | What one coin decides in both data sets |
+    | --- | --- | --- |
+    | add or remove, zero out | Poisson | whether the record is in the sample |
+    | the same, `k` records | Poisson | whether any of them is |
+    | replace | Poisson | whether the record, or the other one, is |
+    | replace | fixed size | which positions are in the sample |
+
+    The coins do not depend on the data or on earlier outputs. So with
+    `q_i` the chance that round `i` draws the changed record, no round does with
+    the chance `1 - c = prod_i (1 - q_i)`, on both data sets. If that happens,
+    each sampled round has the same distribution on both data sets, given all
+    outputs before it. It is then post-processing of them, and what is left are
+    the other rounds. So the outputs are `(1-c) P + c E` and `(1-c) Q + c F`,
+    where `P` and `Q` are as far apart as the other rounds: this is the exposure
+    that `mechanisms.Slack` speaks of, with the chance `c`.
+
+    A truncated Poisson sample does not differ unless its record is drawn
+    either. With random allocation each record is in some batch of an epoch, so
+    these rounds stay among the others.
+
+    Args:
+        rounds: Rounds without slack of their own.
+    """
+    logs, rest = [], []
+    for each in rounds:
+        chance = _chance_of(each.mechanism)
+        if chance < 1:
+            logs.append(each.rounds * math.log1p(-chance))
+        else:
+            rest.append(each)
+    if not logs:
+        return None, tuple(rest)
+    total = -math.expm1(math.fsum(logs)) * _CHANCE_ROUND_UP
+    return TotalSlack(min(1.0, total), 0.0), tuple(rest)
+
+
+def _chance_of(mechanism: Mechanism) -> float:
+    """Returns the chance that a round depends on the changed records."""
+    if isinstance(mechanism, RandomAllocationGaussian):
+        return 1.0
+    q = mechanism.sampling_probability
+    if isinstance(mechanism, SampledGaussianGroup) and q < 1:
+        return -math.expm1(mechanism.group_size * math.log1p(-q))
+    return q
 
 
 def least_epsilon(
