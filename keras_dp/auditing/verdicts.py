@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import cast
 
 from keras_dp.accountants.claim import Claim, claim, rounded_up
@@ -75,7 +75,7 @@ def write_verdict(
     bound: LowerBound,
     *,
     p_value: float | None = None,
-    runs: Iterable[int] = (),
+    runs: Collection[int] = (),
     group_size: int = 1,
     opening: Opening | None = None,
 ) -> Judgement:
@@ -110,6 +110,8 @@ def write_verdict(
     >>> write_verdict(ledger, bound).is_contradiction
     True
     """
+    ledger.rounds_of(*runs)  # Raises for a run that it does not have.
+    began = [each.row for each in ledger.runs if each.number in runs]
     seal = ledger.seal("for the verdict of an audit")
     record = ledger.write_verdict(
         Verdict(
@@ -122,7 +124,7 @@ def write_verdict(
             group_size=int(group_size),
             assumptions=tuple(bound.assumptions),
             p_value=None if p_value is None else float(p_value),
-            runs=tuple(map(int, runs)),
+            runs=tuple(began),
             seal_row=seal.number,
             seal_hash=seal.hash,
             opening=opening,
@@ -141,7 +143,12 @@ def _judged(ledger: PrivacyLedger, record: VerdictRecord) -> Judgement:
     sealed = ledger.until(verdict.seal_row)
     rounds = sealed.rounds
     if verdict.runs:
-        rounds = sealed.rounds_of(*verdict.runs)
+        rounds = tuple(
+            pair
+            for run in sealed.runs
+            if run.row in verdict.runs
+            for pair in run.rounds
+        )
     return Judgement(
         record,
         claim(

@@ -105,8 +105,8 @@ class Verdict:
         assumptions: Sentences. If one of them is false, nothing is claimed.
         p_value: An upper bound on the probability of such scores, if the
             epsilon of the ledger is true; `None` if that was not tested.
-        runs: The numbers of the runs whose releases were audited; empty if
-            all rounds were.
+        runs: The rows in which the runs began whose releases were audited;
+            empty if all rounds were.
         seal_row: The row of a seal. The verdict is about the rows before it.
         seal_hash: The hash of this seal.
         opening: The content of the commitment to the canaries; `None` without

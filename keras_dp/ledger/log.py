@@ -67,6 +67,15 @@ def rows(connection: Database, kind: str | None = None) -> list[Row]:
     return [Row(*values) for values in found]
 
 
+def count_of(connection: Database, kind: str, last: int) -> int:
+    """Returns how many rows of one kind there are, up to the row `last`."""
+    found = connection.execute(
+        "SELECT COUNT(*) FROM log WHERE kind = ? AND run IS NULL AND seq <= ?",
+        [kind, last],
+    )
+    return int(found.fetchone()[0])
+
+
 def row(connection: Database, seq: int) -> Row:
     """Returns one row.
 

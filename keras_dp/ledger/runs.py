@@ -38,7 +38,7 @@ class Run:
     block.
 
     Attributes:
-        number: The number of the row in which the run began. It never changes.
+        row: The number of the row in which the run began. It never changes.
         start: The content of this row: the name, the purpose, the author.
 
     >>> from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger
@@ -50,9 +50,15 @@ class Run:
     """
 
     def __init__(
-        self, transaction: Transaction, number: int, start: RunStart
+        self, transaction: Transaction, row: int, start: RunStart
     ) -> None:
-        self._transaction, self.number, self.start = transaction, number, start
+        self._transaction, self.row, self.start = transaction, row, start
+
+    @property
+    def number(self) -> int:
+        """The number of the run: 1 for the first run of the ledger."""
+        with self._transaction() as connection:
+            return log.count_of(connection, RunStart.kind, self.row)
 
     def plan(self, rounds: Iterable[tuple[Round, int]]) -> None:
         """Writes the plan of the run: the most that it will do.
@@ -148,11 +154,11 @@ class Run:
         self.finish("finished" if kind is None else "failed")
 
     def __repr__(self) -> str:
-        return f"<Run {self.number}, name={self.start.name!r}>"
+        return f"<Run name={self.start.name!r}, begun in row {self.row}>"
 
     def _state(self, statement: Statement) -> None:
         with self._transaction() as connection:
-            log.append_statement(connection, statement, run=self.number)
+            log.append_statement(connection, statement, run=self.row)
 
     def _rounds(
         self,
@@ -162,7 +168,7 @@ class Run:
         charge: Charge | None,
     ) -> tuple[log.Rounds, Round]:
         round_ = Round(sampling, tuple(queries), seeded)
-        return log.Rounds(text_from_round(round_), self.number, charge), round_
+        return log.Rounds(text_from_round(round_), self.row, charge), round_
 
 
 def append_record(
@@ -189,8 +195,9 @@ class RunRecord:
     """A run that a ledger holds; an accountant can replay it like a ledger.
 
     Attributes:
-        number: The number of the row in which the run began; 0 for the rounds
+        number: 1 for the first run of the ledger, and so on; 0 for the rounds
             that belong to no run.
+        row: The row in which the run began; 0 for number 0.
         start: Who began the run, and what for; `None` for number 0.
         started: When it began, in seconds since 1970 (UTC); 0 for number 0.
         updated: When its last row was written, in seconds since 1970 (UTC).
@@ -206,6 +213,7 @@ class RunRecord:
     """
 
     number: int
+    row: int
     start: RunStart | None
     started: int
     updated: int
@@ -259,10 +267,12 @@ def runs_of(rows: list[Row]) -> tuple[RunRecord, ...]:
     Raises:
         LedgerFormatError: A row cannot be read.
     """
-    drafts = {0: _Draft(0)}
+    drafts = {0: _Draft(0, 0)}
     for row in rows:
-        number = row.seq if row.kind == RunStart.kind else row.run or 0
-        drafts.setdefault(number, _Draft(number)).read(row)
+        began = row.seq if row.kind == RunStart.kind else row.run or 0
+        if began not in drafts:
+            drafts[began] = _Draft(len(drafts), began)
+        drafts[began].read(row)
     for amount in counted(rows):
         drafts[amount.run or 0].add(amount)
     if not drafts[0].bodies:
@@ -287,6 +297,7 @@ class _Draft:
     """A run of which some rows have been read; see `RunRecord`."""
 
     number: int
+    row: int
     start: RunStart | None = None
     started: int = 0
     updated: int = 0
@@ -326,6 +337,7 @@ class _Draft:
     def record(self) -> RunRecord:
         return RunRecord(
             number=self.number,
+            row=self.row,
             start=self.start,
             started=self.started,
             updated=self.updated,

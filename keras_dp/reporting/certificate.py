@@ -325,8 +325,7 @@ def certify(
     >>> certificate = certify(ledger, delta=1e-5)
     >>> ledger.start_run("later").record(
     ...     PoissonSampling(0.01), [GaussianSum("all", 1.0, 4.0)])
-    >>> certificate.check(ledger)
-    >>> certificate.rounds, len(ledger)
+    >>> certificate.check(ledger).rounds, len(ledger)
     (1, 2)
     """
     # A seal stays for ever: the arguments are checked before it is written.

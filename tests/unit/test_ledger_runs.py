@@ -90,11 +90,24 @@ class TestRuns:
         with pytest.raises(ValueError, match="names or numbers of runs"):
             ledger.rounds_of("absent")
 
+    def test_are_numbered_from_one(self, ledger) -> None:
+        for name in "abc":
+            with ledger.start_run(name) as run:
+                run.record(SAMPLING, QUERIES, 2)
+                number = run.number
+
+        assert number == 3
+        assert [run.number for run in ledger.runs] == [1, 2, 3]
+        assert len(ledger.rounds_of(2)) == 1
+
     def test_rounds_without_a_run_are_run_0(self, ledger) -> None:
         ledger.record(SAMPLING, QUERIES, 3)
         ledger.start_run("later")
 
-        assert [run.number for run in ledger.runs] == [0, 2]
+        assert [(run.number, run.row) for run in ledger.runs] == [
+            (0, 0),
+            (1, 2),
+        ]
         assert ledger.runs[0].start is None
         assert ledger.runs[0].state == "finished"
 

@@ -80,7 +80,7 @@ class TestARow:
 
         assert ledger.verdicts == (judged.record,)
         found = judged.record.verdict
-        assert (found.epsilon, found.p_value, found.runs) == (0.1, 0.3, (2,))
+        assert (found.epsilon, found.p_value, found.runs) == (0.1, 0.3, (5,))
         assert found.opening == opening()
         assert ledger.commitments[0].commitment.is_opened_by(found.opening)
         assert ledger.verify().rows == 9
