@@ -14,7 +14,7 @@ from keras_dp.budgets.fixed_plan import FixedPlan
 from keras_dp.budgets.ledger_guarantee import (
     Guarantee,
     guarantee,
-    keeps_to_plan,
+    rounds_that_count,
 )
 
 __all__ = [
@@ -28,7 +28,7 @@ __all__ = [
     "charge_of",
     "chosen_account",
     "guarantee",
-    "keeps_to_plan",
     "open_account",
+    "rounds_that_count",
     "verify_prices",
 ]

@@ -7,14 +7,13 @@ whole, and under one adjacency relation.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from keras_dp.accountants.normalize.adjacency import RELATIONS, Neighbours
 from keras_dp.accountants.normalize.mechanisms import Gaussian, Mechanism
 from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
-    CountedRound,
     DisjointBatches,
     RandomAllocation,
     Round,
@@ -40,17 +39,16 @@ def spans_of(round_: Round) -> Iterator[str]:
             yield query.tree_id
 
 
-def added_up(rounds: Iterable[tuple[Round, int]]) -> Counter[Round]:
-    """Returns how often each round occurs."""
-    counts: Counter[Round] = Counter()
-    for round_, count in rounds:
-        counts[round_] += count
-    return counts
+def is_part(
+    ran: Iterable[tuple[Round, int]], planned: Iterable[tuple[Round, int]]
+) -> bool:
+    """Returns whether each of the rounds that ran was planned as often."""
+    return _added_up(ran) <= _added_up(planned)
 
 
 def covers(
-    planned: Iterable[CountedRound],
-    ran: Iterable[CountedRound],
+    planned: Sequence[tuple[Round, int]],
+    ran: Sequence[tuple[Round, int]],
     neighbours: Neighbours | None,
 ) -> bool:
     """Returns whether a bound for the planned rounds holds for others.
@@ -68,17 +66,16 @@ def covers(
 
     Source: Smith and Thakurta (2022), arXiv:2210.17520 (Gaussian sums).
     """
-    planned_counts, ran_counts = added_up(planned), added_up(ran)
-    if ran_counts <= planned_counts:
+    if is_part(ran, planned):
         return True
     is_bounded = False
     for relation in RELATIONS if neighbours is None else (neighbours,):
         try:
-            room = normalize(planned_counts.items(), relation)
+            room = normalize(planned, relation)
         except UnsupportedEventError:
             continue
         try:
-            needed = normalize(ran_counts.items(), relation)
+            needed = normalize(ran, relation)
         except UnsupportedEventError:
             return False
         more = Counter(dict(needed)) - Counter(dict(room))
@@ -89,6 +86,13 @@ def covers(
             return False
         is_bounded = True
     return is_bounded
+
+
+def _added_up(rounds: Iterable[tuple[Round, int]]) -> Counter[Round]:
+    counts: Counter[Round] = Counter()
+    for round_, count in rounds:
+        counts[round_] += count
+    return counts
 
 
 def squared_sensitivity(noise_multiplier: float) -> float:

@@ -151,7 +151,7 @@ class FixedPlan(Budget):
 
     @override
     def holds(self, earlier: Iterable[CountedRound]) -> bool:
-        return covers(self.held, earlier, self.neighbours)
+        return covers(self.held, tuple(earlier), self.neighbours)
 
     @override
     def check_held(self, held: Iterable[CountedRound]) -> Self:

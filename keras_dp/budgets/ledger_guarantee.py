@@ -14,22 +14,23 @@ assumes that no plan depended on an answer.
 import dataclasses
 import math
 from collections import Counter
+from collections.abc import Sequence
 from typing import Literal
 
 from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.claim import Claim, claim
 from keras_dp.accountants.normalize.adjacency import Neighbours
-from keras_dp.accountants.normalize.normalize import normalize, normalized
+from keras_dp.accountants.normalize.normalize import normalized
 from keras_dp.accountants.normalize.normalized_rounds import (
     NormalizedRounds,
 )
 from keras_dp.budgets.accounts import budget_of, why_not_covered
+from keras_dp.budgets.coverage import covers, is_part, spans_of
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
     AccountRecord,
     CountedRound,
     PrivacyLedger,
-    Round,
     RunRecord,
 )
 
@@ -170,10 +171,11 @@ def guarantee(
             broken = "the rounds that ran cost more"
         if not broken:
             return dataclasses.replace(promised, ran=ran_rounds)
-    planned = tuple(pair for run in runs for pair in _most(run, neighbours))
+    kept = _kept_plans(runs, neighbours)
+    planned = tuple(pair for each in _chosen(runs, kept) for pair in each)
     differs = planned != happened
     most, most_rounds = cost(planned) if differs else (ran, ran_rounds)
-    basis, theorem = _basis(runs, neighbours)
+    basis, theorem = _basis(runs, kept)
     if broken:
         theorem += f". The ledger breaks the promises of its accounts: {broken}"
     ex_post = ran if differs and ran.epsilon != most.epsilon else None
@@ -185,47 +187,61 @@ def guarantee(
     )
 
 
-def keeps_to_plan(run: RunRecord, neighbours: Neighbours | None) -> bool:
-    """Returns whether a run did only what was planned before its first round.
+def rounds_that_count(
+    runs: Sequence[RunRecord], neighbours: Neighbours | None
+) -> tuple[tuple[CountedRound, ...], ...]:
+    """Returns the rounds of each run whose cost is a guarantee.
+
+    They are the plan of a run that did only what was planned before its first
+    round. They are the rounds of every other run.
 
     Args:
-        run: The run, with its plan.
+        runs: Runs of one ledger.
         neighbours: The adjacency relation; `None` for the strongest that the
-            rounds support.
+            rounds which are returned support.
     """
-    if run.plan is None or (run.first_row and run.plan_row > run.first_row):
-        return False
-    left: Counter[Round] = Counter()
-    for round_, count in run.plan:
-        left[round_] += count
-    others: list[tuple[Round, int]] = []
-    for round_, count in run.rounds:
-        if left[round_] >= count:
-            left[round_] -= count
-        else:
-            others.append((round_, count))
-    # Rounds may differ in names, or in a clip that keeps the multiplier.
-    try:
-        needed = dict(normalize(others, neighbours)) if others else {}
-        room = dict(normalize((+left).items(), neighbours)) if needed else {}
-    except UnsupportedEventError:
-        return False
-    return all(room.get(each, 0) >= count for each, count in needed.items())
+    return _chosen(runs, _kept_plans(runs, neighbours))
 
 
-def _most(
-    run: RunRecord, neighbours: Neighbours | None
-) -> tuple[CountedRound, ...]:
-    """Returns the rounds whose cost is a guarantee for a run."""
-    if run.plan is not None and keeps_to_plan(run, neighbours):
-        return run.plan
-    return run.rounds
+def _chosen(
+    runs: Sequence[RunRecord], kept: tuple[bool, ...]
+) -> tuple[tuple[CountedRound, ...], ...]:
+    return tuple(
+        run.plan if run.plan is not None and is_kept else run.rounds
+        for run, is_kept in zip(runs, kept, strict=True)
+    )
+
+
+def _kept_plans(
+    runs: Sequence[RunRecord], neighbours: Neighbours | None
+) -> tuple[bool, ...]:
+    """Returns whether each run did only what was planned before."""
+    spans = [
+        {
+            name
+            for round_, _ in (*run.rounds, *(run.plan or ()))
+            for name in spans_of(round_)
+        }
+        for run in runs
+    ]
+    seen = Counter(name for each in spans for name in each)
+    return tuple(
+        run.plan is not None
+        and not (run.first_row and run.plan_row > run.first_row)
+        # Runs with a tree or an epoch in common do exactly what was planned.
+        and (
+            is_part(run.rounds, run.plan)
+            if any(seen[name] > 1 for name in each)
+            else covers(run.plan, run.rounds, neighbours)
+        )
+        for run, each in zip(runs, spans, strict=True)
+    )
 
 
 def _basis(
-    runs: tuple[RunRecord, ...], neighbours: Neighbours | None
+    runs: tuple[RunRecord, ...], kept: tuple[bool, ...]
 ) -> tuple[Basis, str]:
-    if not all(keeps_to_plan(run, neighbours) for run in runs):
+    if not all(kept):
         return "as if fixed", AS_IF_FIXED
     if len(runs) == 1:
         return "plan", _PLAN

@@ -14,10 +14,14 @@ from keras_dp.accountants.normalize.normalize import normalized
 from keras_dp.accountants.normalize.normalized_rounds import (
     NormalizedRounds,
 )
-from keras_dp.budgets import Guarantee, budget_of, guarantee
+from keras_dp.budgets import (
+    Guarantee,
+    budget_of,
+    guarantee,
+    rounds_that_count,
+)
 from keras_dp.ledger import CountedRound, PrivacyLedger, UnverifiedSampling
 from keras_dp.ledger.header import UNITS_OF_ROWS
-from keras_dp.reporting.run_costs import rounds_that_count
 from keras_dp.reporting.wording import (
     counted,
     declared_of_units,
@@ -146,8 +150,8 @@ def explain(
     # The cost of a plan is the guarantee, and an attacker knows the plan.
     rounds = tuple(
         pair
-        for run in ledger.runs
-        for pair in rounds_that_count(run, neighbours)
+        for each in rounds_that_count(ledger.runs, neighbours)
+        for pair in each
     )
     subject = _Subject(
         unit,

@@ -15,7 +15,7 @@ from keras_dp.accountants.normalize.normalized_rounds import (
     NormalizedRounds,
 )
 from keras_dp.auditing.verdicts import Judgement, judgements
-from keras_dp.budgets import Guarantee, guarantee
+from keras_dp.budgets import Guarantee, guarantee, rounds_that_count
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
     CountedRound,
@@ -35,7 +35,6 @@ from keras_dp.reporting.run_costs import (
     RunCost,
     chosen_relation,
     json_number,
-    rounds_that_count,
     run_costs,
 )
 from keras_dp.reporting.wording import (
@@ -504,7 +503,7 @@ def _claim_of(
 ) -> Claim:
     """Returns the claim for runs as if nothing else had been released."""
     return claim(
-        [pair for run in runs for pair in rounds_that_count(run, neighbours)],
+        [pair for each in rounds_that_count(runs, neighbours) for pair in each],
         delta=delta,
         neighbours=neighbours,
         group_size=group_size,

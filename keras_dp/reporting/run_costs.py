@@ -10,7 +10,7 @@ from keras_dp.accountants.normalize.adjacency import (
     Neighbours,
     chosen_neighbours,
 )
-from keras_dp.budgets import keeps_to_plan
+from keras_dp.budgets import rounds_that_count
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import CountedRound, Round, RunRecord
 
@@ -120,7 +120,7 @@ def run_costs(
     ...  for each in run_costs(ledger.runs, delta=1e-5)]
     [('ages', 0.926, 0.926), ('incomes', 0.926, 1.356)]
     """
-    counted = [rounds_that_count(run, neighbours) for run in runs]
+    counted = rounds_that_count(runs, neighbours)
     every = [pair for rounds in counted for pair in rounds]
     is_one = sum(map(bool, counted)) == 1
     if is_one and total is None:
@@ -193,19 +193,6 @@ def chosen_relation(
         return chosen_neighbours(rounds, neighbours)
     except UnsupportedEventError:
         return None
-
-
-def rounds_that_count(
-    run: RunRecord, neighbours: Neighbours | None = None
-) -> tuple[CountedRound, ...]:
-    """Returns the plan of a run that kept to its plan, otherwise its rounds.
-
-    The cost of the plan is a guarantee whenever the run stopped; see
-    `budgets.guarantee`.
-    """
-    if run.plan is not None and keeps_to_plan(run, neighbours):
-        return run.plan
-    return run.rounds
 
 
 def json_number(value: float) -> float | str:

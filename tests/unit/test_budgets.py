@@ -8,6 +8,7 @@ import pytest
 
 from keras_dp import budgets
 from keras_dp.accountants import RDP, AnalyticGaussian, Fourier
+from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.budgets.budget import UNITS, units
 from keras_dp.errors import (
     BudgetExceededError,
@@ -25,9 +26,11 @@ from keras_dp.ledger import (
     NonPrivateSum,
     PoissonSampling,
     PrivacyLedger,
+    RandomAllocation,
     Round,
     TreeSum,
     TruncatedPoissonSampling,
+    UnverifiedSampling,
 )
 from keras_dp.ledger.canonical import canonical
 
@@ -39,9 +42,11 @@ def gaussian(z: float, q: float = 1.0) -> Round:
     return Round(sampling, (GaussianSum("sum", 1.0, z),))
 
 
-def tree() -> Round:
-    query = TreeSum("t", 1.0, 4.0, tree_id="t", steps=8)
-    return Round(PoissonSampling(0.01), (query,))
+def tree_sum(name: str) -> TreeSum:
+    return TreeSum("t", 1.0, 8.0, tree_id=name)
+
+
+SUM = (GaussianSum("sum", 1.0, 1.0),)
 
 
 class TestPrices:
@@ -649,7 +654,75 @@ class TestGuarantee:
         run.plan([(self.STEP, 20)])
         run.record(self.STEP.sampling, (GaussianSum("sum", 1.0, 3.9),))
 
-        assert not budgets.keeps_to_plan(ledger.runs[0], None)
+        assert budgets.guarantee(ledger, delta=DELTA).basis == "as if fixed"
+
+    @pytest.mark.parametrize(
+        "part_of",
+        [
+            lambda name: Round(DisjointBatches(name), SUM),
+            lambda name: Round(RandomAllocation(name, 10), SUM),
+            lambda name: Round(FullDataset(), (tree_sum(name),)),
+        ],
+        ids=["epoch", "allocation", "tree"],
+    )
+    @pytest.mark.parametrize("another", [False, True])
+    def test_a_part_of_a_whole_is_used_once(
+        self, ledger, part_of, another
+    ) -> None:
+        """A second one, in the place of what is left, as a control."""
+        run = ledger.start_run("a")
+        run.plan([(part_of("planned"), 10)])
+        first = part_of("planned")
+        run.record(first.sampling, first.queries, 5)
+        if another:
+            second = part_of("another")
+            run.record(second.sampling, second.queries, 10)
+
+        found = budgets.guarantee(ledger, delta=DELTA)
+        assert (found.basis == "plan") == (not another)
+        relation = found.claim.neighbours
+        ran = Fourier().epsilon(ledger, delta=DELTA, neighbours=relation)
+        assert found.claim.epsilon >= ran
+
+    def test_trees_that_begin_anew_keep_to_a_longer_one(self, ledger) -> None:
+        run = ledger.start_run("a")
+        run.plan([(Round(FullDataset(), (tree_sum("a"),)), 16)])
+        for name in "abc":
+            run.record(FullDataset(), (tree_sum(name),), 5)
+
+        assert budgets.guarantee(ledger, delta=DELTA).basis == "plan"
+
+    def test_two_runs_cannot_share_what_one_has_planned(self, ledger) -> None:
+        """Each run keeps to its plan, and together they do not."""
+        runs = [ledger.start_run(name) for name in "ab"]
+        for run in runs:
+            run.plan([(Round(DisjointBatches("both"), SUM), 5)])
+        for run in runs:
+            run.record(DisjointBatches(f"epoch {run.number}"), SUM, 5)
+
+        found = budgets.guarantee(ledger, delta=DELTA)
+        assert found.basis == "as if fixed"
+        assert found.claim.epsilon == Fourier().epsilon(ledger, delta=DELTA)
+
+    @pytest.mark.parametrize("is_planned", [False, True])
+    def test_a_plan_is_kept_under_the_relation_of_the_claim(
+        self, ledger, is_planned
+    ) -> None:
+        """Each is the same mechanism under the strongest of its relations."""
+        full = Round(FullDataset(), (GaussianSum("sum", 1.0, 1.0),))
+        given = Round(UnverifiedSampling(), (GaussianSum("sum", 1.0, 2.0),))
+        planned, ran = (full, given) if is_planned else (given, full)
+        assert normalize([(planned, 4)]) == normalize([(ran, 4)])
+        run = ledger.start_run("a")
+        run.plan([(planned, 4)])
+        run.record(ran.sampling, ran.queries, 4)
+
+        found = budgets.guarantee(ledger, delta=DELTA)
+        truth = Fourier().epsilon(
+            ledger, delta=DELTA, neighbours=found.claim.neighbours
+        )
+        assert found.claim.epsilon == truth
+        assert found.basis == "as if fixed"
 
     def test_several_accounts_add_up(self, ledger) -> None:
         for name in "ab":

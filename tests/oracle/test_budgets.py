@@ -1,0 +1,173 @@
+"""What a ledger promises is never below what ran, by brute force.
+
+The rounds are Gaussian sums without amplification. So all that ran is one
+Gaussian release, whose sensitivity is the most over all the ways in which one
+record can take part. This file enumerates them, and shares no code with the
+accountants.
+"""
+
+import itertools
+import math
+from collections import defaultdict
+
+import numpy as np
+import pytest
+import scipy
+
+from keras_dp import budgets
+from keras_dp.ledger import (
+    DisjointBatches,
+    FullDataset,
+    GaussianSum,
+    PrivacyLedger,
+    Round,
+    TreeSum,
+    UnverifiedSampling,
+)
+
+DELTA = 1e-5
+
+
+def true_epsilon(rounds, neighbours) -> float:
+    """Returns the epsilon of one release with the largest sensitivity."""
+    every = [each for each, count in rounds for _ in range(count)]
+    samplings = {each.sampling for each in every}
+    if neighbours == "add_or_remove_one" and any(
+        isinstance(each, DisjointBatches | UnverifiedSampling)
+        for each in samplings
+    ):
+        return math.inf
+    epochs = defaultdict(list)
+    for place, each in enumerate(every):
+        if isinstance(each.sampling, DisjointBatches):
+            epochs[each.sampling.epoch_id].append(place)
+    always = {
+        place
+        for place, each in enumerate(every)
+        if not isinstance(each.sampling, DisjointBatches)
+    }
+    square = max(
+        _square(every, always | set(chosen))
+        for chosen in itertools.product(*epochs.values())
+    )
+    factor = 2 if neighbours == "replace_one" else 1
+    return _epsilon(factor * math.sqrt(square))
+
+
+def _square(every, present) -> float:
+    """Returns the square of what a record moves, in units of the noise."""
+    total, trees = 0.0, defaultdict(list)
+    for place, each in enumerate(every):
+        for query in each.queries:
+            ratio = query.l2_norm_bound / query.noise_stddev
+            if isinstance(query, TreeSum):
+                trees[query.tree_id].append(ratio * (place in present))
+            elif place in present:
+                total += ratio**2
+    for leaves in trees.values():
+        size = 1
+        while size <= len(leaves):
+            for start in range(0, len(leaves) - size + 1, size):
+                total += sum(leaves[start : start + size]) ** 2
+            size *= 2
+    return total
+
+
+def _epsilon(mu: float) -> float:
+    """Returns the root of Balle and Wang (2018), arXiv:1805.06530, eq. 6."""
+    if not mu:
+        return 0.0
+    normal = scipy.stats.norm
+
+    def excess(epsilon: float) -> float:
+        at, after = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
+        tail = math.exp(epsilon + normal.logcdf(after))
+        return float(normal.cdf(at)) - tail - DELTA
+
+    if excess(0.0) <= 0:
+        return 0.0
+    return float(scipy.optimize.brentq(excess, 0.0, mu**2 + 20 * mu + 20))
+
+
+def kinds(noise: float) -> list[Round]:
+    """Returns rounds of all kinds, most of which span rounds."""
+    sums = (GaussianSum("sum", 1.0, noise),)
+    tree = (TreeSum("sum", 1.0, 2 * noise, tree_id="tree"),)
+    other = (TreeSum("sum", 1.0, 2 * noise, tree_id="other tree"),)
+    first, second = DisjointBatches("first"), DisjointBatches("second")
+    return [
+        Round(FullDataset(), sums),
+        Round(UnverifiedSampling(), sums),
+        Round(first, sums),
+        Round(second, sums),
+        Round(FullDataset(), tree),
+        Round(FullDataset(), other),
+        Round(first, tree),
+        Round(second, other),
+    ]
+
+
+def some(generator, most: int) -> list[tuple[Round, int]]:
+    chosen = generator.integers(1, most + 1)
+    menu = kinds(2.0) + kinds(4.0)
+    return [
+        (menu[generator.integers(len(menu))], int(generator.integers(1, 4)))
+        for _ in range(chosen)
+    ]
+
+
+def altered(generator, rounds) -> list[tuple[Round, int]]:
+    """Returns rounds in the place of others: fewer, more, renamed, moved."""
+    found = []
+    for each, count in rounds:
+        change = generator.integers(5)
+        if change == 0:
+            continue
+        if change == 1:
+            count = int(generator.integers(1, count + 1))
+        elif change == 2:
+            each = some(generator, 1)[0][0]
+        elif change == 3:
+            noise = each.queries[0].noise_stddev
+            near = [kind for z in (1.0, 2.0, 4.0) for kind in kinds(z)]
+            near = [k for k in near if k.queries[0].noise_stddev == noise]
+            each = near[generator.integers(len(near))]
+        found.append((each, count))
+    return found
+
+
+def is_below(found: float, truth: float) -> bool:
+    return found < truth * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("neighbours", [None, "zero_out", "replace_one"])
+def test_the_cost_of_plans_is_a_bound(neighbours) -> None:
+    """As a control, the cost of the plans alone is often none."""
+    generator = np.random.default_rng(11)
+    kept = too_low = 0
+    for _ in range(150):
+        ledger = PrivacyLedger.in_memory(dataset="d")
+        planned = []
+        runs = [
+            ledger.start_run(f"run {number}")
+            for number in range(generator.integers(1, 3))
+        ]
+        for run in runs:
+            plan = some(generator, 3)
+            run.plan(plan)
+            planned += plan
+        for run in runs:
+            plan = ledger.runs[runs.index(run)].plan
+            for each, count in altered(generator, plan):
+                run.record(each.sampling, each.queries, count)
+
+        found = budgets.guarantee(ledger, delta=DELTA, neighbours=neighbours)
+        relation = found.claim.neighbours
+        truth = true_epsilon(ledger.rounds, relation)
+
+        assert not is_below(found.claim.epsilon, truth)
+        kept += found.basis != "as if fixed"
+        too_low += is_below(true_epsilon(planned, relation), truth)
+
+    assert kept > 10
+    assert too_low > 10
