@@ -1,8 +1,11 @@
-"""Every exception class of the package.
+"""Every exception class of the package, and how one is kept beside another.
 
 `ValueError` and `TypeError` are used where a caller can only fix the code;
 the classes here are the ones a caller may want to catch.
 """
+
+import contextlib
+from collections.abc import Iterator
 
 
 class LedgerError(Exception):
@@ -83,3 +86,22 @@ class NumericalLimitError(Exception):
 
     Never leaves the package.
     """
+
+
+@contextlib.contextmanager
+def noted_in(error: BaseException) -> Iterator[None]:
+    """Adds what goes wrong inside as a note to an exception.
+
+    So an exception that comes while another one is passed on does not take its
+    place.
+
+    >>> first = ValueError("the cause")
+    >>> with noted_in(first):
+    ...     raise OSError("no space left")
+    >>> first.__notes__
+    ['Then: OSError: no space left']
+    """
+    try:
+        yield
+    except Exception as later:  # noqa: BLE001 - it is kept as a note.
+        error.add_note(f"Then: {type(later).__name__}: {later}")

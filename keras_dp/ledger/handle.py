@@ -194,8 +194,8 @@ class Handle(abc.ABC):
 
     @contextlib.contextmanager
     def _inside(self, *, writing: bool) -> Iterator[log.Database]:
-        self._is_inside = True
         try:
+            self._is_inside = True
             yield self._begin(writing=writing)
         except BaseException:
             self._rollback()

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Literal, Self, cast
 
 from keras_dp import _check
+from keras_dp.errors import noted_in
 from keras_dp.ledger import log
 from keras_dp.ledger.charges import Charge
 from keras_dp.ledger.codec import round_from_text, text_from_round
@@ -150,8 +151,14 @@ class Run:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.finish("finished" if kind is None else "failed")
+    def __exit__(
+        self, kind: object, error: BaseException | None, traceback: object
+    ) -> None:
+        if error is None:
+            self.finish("finished")
+        else:
+            with noted_in(error):
+                self.finish("failed")
 
     def __repr__(self) -> str:
         return f"<Run name={self.start.name!r}, begun in row {self.row}>"

@@ -11,7 +11,7 @@ import tensorflow as tf
 from absl import logging
 
 from keras_dp import _check
-from keras_dp.errors import PrivateTrainingError
+from keras_dp.errors import PrivateTrainingError, noted_in
 from keras_dp.keras_internals import print_line
 from keras_dp.ledger import FullDataset, PrivacyLedger, Round, SumQueryEvent
 from keras_dp.ledger.header import UNITS_OF_ROWS
@@ -85,8 +85,9 @@ def released(
         with seeds.drawing_with(ledger.header.generator):
             result = compute()
         recorder.released(planned.queries)
-    except BaseException:
-        recorder.end(failed=True)
+    except BaseException as error:
+        with noted_in(error):
+            recorder.end(failed=True)
         raise
     recorder.end()
     return result

@@ -12,7 +12,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from keras_dp.errors import BudgetExceededError, PrivateTrainingError
+from keras_dp.errors import (
+    BudgetExceededError,
+    PrivateTrainingError,
+    noted_in,
+)
 from keras_dp.ledger import Reservation, Round, SumQueryEvent
 from keras_dp.ledger.rows import LARGEST_COUNT
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
@@ -128,12 +132,12 @@ class RoundRecorder:
         """
         try:
             self.settle()
-        except BaseException:
-            failed = True
+        except BaseException as error:
+            with noted_in(error):
+                self._run.finish(failed=True, exhausted=False)
             raise
-        finally:
-            exhausted = not failed and self.is_exhausted
-            self._run.finish(failed=failed, exhausted=exhausted)
+        exhausted = not failed and self.is_exhausted
+        self._run.finish(failed=failed, exhausted=exhausted)
 
     @property
     def is_exhausted(self) -> bool:
@@ -162,12 +166,16 @@ class RoundRecorder:
     def _reserve(self) -> None:
         self._compare()
         planned = self._plan()
+        # After an interrupt nobody knows whether the block before is settled.
+        # It or the next one counts in full, and nothing is left to settle.
+        before, self._reservation = self._reservation, None
         try:
             self._reservation = self._run.reserve(
-                planned, self._next_block(), self._reservation
+                planned, self._next_block(), before
             )
-        except BudgetExceededError:
-            self.ran_out = True
+        except Exception as error:
+            self._reservation = before
+            self.ran_out |= isinstance(error, BudgetExceededError)
             raise
         self._planned = planned
         self._reserved, self._used = self._reservation.count, 0
@@ -244,23 +252,28 @@ def recording_with(
     """
     if optimizer.is_recording:
         raise nested_training()
-    optimizer.is_recording = True
-    failed = True
-    try:
-        yield
-        failed = False
-    except (KeyboardInterrupt, GeneratorExit):
-        failed = False  # Somebody stopped it.
-        raise
-    except BudgetExceededError:
-        failed = not recorder.ran_out
-        raise
-    finally:
+
+    def end(*, failed: bool) -> None:
         optimizer.is_recording = False
         if ends_run:
             recorder.end(failed=failed)
         else:
             recorder.settle()
+
+    optimizer.is_recording = True
+    try:
+        yield
+    except GeneratorExit:  # The caller left the loop, and sees no note.
+        end(failed=False)
+        raise
+    except BaseException as error:
+        stopped = isinstance(error, KeyboardInterrupt) or (
+            isinstance(error, BudgetExceededError) and recorder.ran_out
+        )
+        with noted_in(error):
+            end(failed=not stopped)
+        raise
+    end(failed=False)
 
 
 def nested_training() -> PrivateTrainingError:

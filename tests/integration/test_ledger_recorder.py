@@ -1,7 +1,19 @@
-"""Rounds of a block belong to the process that reserved it."""
+"""Blocks of rounds belong to their process, and survive every interrupt."""
 
-from keras_dp.errors import LedgerWriteError
-from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger, Round
+import collections
+import sys
+import types
+
+import pytest
+
+from keras_dp.errors import LedgerError, LedgerWriteError
+from keras_dp.ledger import (
+    FullDataset,
+    GaussianSum,
+    PrivacyLedger,
+    Reservation,
+    Round,
+)
 from keras_dp.training import recording
 from keras_dp.training.run import TrainingRun
 from tests.ledger_faults import in_a_fork
@@ -35,3 +47,111 @@ def test_a_forked_process_does_not_use_the_rounds_of_its_parent(
         recorder.released(QUERIES)
         recorder.settle()
         assert len(ledger) == 3
+
+
+def recorder_of(ledger: PrivacyLedger) -> recording.RoundRecorder:
+    return recording.RoundRecorder(
+        TrainingRun(ledger, most=4),
+        lambda: Round(FullDataset(), QUERIES),
+        events_of=lambda event: event,
+    )
+
+
+def interrupted_at(
+    line: int, ledger: PrivacyLedger
+) -> tuple[type[BaseException] | None, int]:
+    """Trains, and interrupts the renewal of the first block.
+
+    Args:
+        line: Which line of the renewal, counted as they run.
+        ledger: Where the training is recorded.
+
+    Returns:
+        The class of what came out, and the number of rounds that were released.
+    """
+    passed = released = 0
+    renew = Reservation.renew.__code__
+
+    def trace(frame, event, argument):
+        nonlocal passed
+        inside = frame
+        while inside is not None and inside.f_code is not renew:
+            inside = inside.f_back
+        own = "keras_dp" in frame.f_code.co_filename
+        if inside is not None and own and event == "line":
+            passed += 1
+            if passed == line:
+                raise KeyboardInterrupt
+        return trace
+
+    recorder, before = recorder_of(ledger), sys.gettrace()
+    sys.settrace(trace)
+    try:
+        with recording.recording_with(
+            types.SimpleNamespace(is_recording=False), recorder
+        ):
+            for _ in range(2):
+                recorder.cover()
+                released += 1
+                recorder.released(QUERIES)
+    except BaseException as error:  # noqa: BLE001 - the test looks at it.
+        return type(error), released
+    finally:
+        sys.settrace(before)
+    return None, released
+
+
+@pytest.mark.full
+def test_an_interrupt_comes_out_and_all_rounds_stay_covered(
+    monkeypatch,
+) -> None:
+    """At every line between two blocks, as Ctrl-C may come."""
+    monkeypatch.setattr(recording, "LARGEST_BLOCK", 2)
+    line, kept = 0, collections.Counter()
+    while True:
+        line += 1
+        ledger = PrivacyLedger.in_memory(dataset="d")
+        error, released = interrupted_at(line, ledger)
+        if error is None:
+            break
+        assert (error, released) == (KeyboardInterrupt, 1)
+        try:
+            ledger.verify()
+            kept[len(ledger), ledger.runs[0].outcome] += 1
+        except LedgerError:
+            kept["closed"] += 1
+    # Some interrupts came before the commit, and some after it.
+    assert kept[1, "stopped"] > 5 < kept[3, "stopped"]
+    # At the line where a transaction ends, the ledger refuses all that follows.
+    assert kept.keys() <= {(1, "stopped"), (3, "stopped"), "closed"}
+    assert kept["closed"] <= 1
+
+
+def test_a_failure_at_the_end_does_not_hide_the_first_one() -> None:
+    def train(first: str) -> None:
+        ledger = PrivacyLedger.in_memory(dataset="d")
+        recorder = recorder_of(ledger)
+        with recording.recording_with(
+            types.SimpleNamespace(is_recording=False), recorder
+        ):
+            recorder.cover()
+            ledger.close()
+            if first:
+                raise ZeroDivisionError(first)
+
+    with pytest.raises(ZeroDivisionError, match="mine") as found:
+        train("mine")
+    assert "closed" in found.value.__notes__[0]
+    with pytest.raises(LedgerWriteError, match="closed"):
+        train("")  # Control: alone, it is raised.
+
+
+def test_a_run_that_cannot_end_does_not_hide_why_it_should() -> None:
+    def run(ledger: PrivacyLedger) -> None:
+        with ledger.start_run("a"):
+            ledger.close()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as found:
+        run(PrivacyLedger.in_memory(dataset="d"))
+    assert "closed" in found.value.__notes__[0]

@@ -62,7 +62,7 @@ def answer(options: argparse.Namespace) -> str | Iterable[str]:
                 note=options.note,
             )
         except BaseException:
-            out.unlink()
+            out.unlink(missing_ok=True)
             raise
     if key is not None:
         certificate = certificate.signed(key)
