@@ -1,6 +1,7 @@
 """Accounts of a ledger, each opened with a budget that sets the prices."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from keras_dp.budgets.budget import Budget
@@ -62,8 +63,9 @@ def open_account(
         BudgetExceededError: The parent has no room for this share; or the
             budget has no room for the rounds that the ledger holds.
         ValueError: An account has this name, no account is named `parent`, the
-            parent cannot have such a share, or the budget does not protect
-            `rows_per_unit` records together.
+            parent cannot have such a share, another plan has one of the trees
+            of the budget, or the budget does not protect `rows_per_unit`
+            records together.
         LedgerWriteError: The account was not opened.
 
     >>> ledger = PrivacyLedger.in_memory(dataset="clinic", unit="patient")
@@ -83,13 +85,21 @@ def open_account(
     def decide(
         opened: tuple[AccountRecord, ...], held: tuple[CountedRound, ...]
     ) -> tuple[Account, Charge | None]:
-        charge, paying = None, budget
+        charge, paying, whole = None, budget, None
         if parent is not None:
-            whole = _named(opened, parent)
-            price = budget_of(whole.account).share(budget)
-            charge = Charge(whole.number, price)
+            paid_by = _named(opened, parent)
+            whole = budget_of(paid_by.account)
+            charge = Charge(paid_by.number, whole.share(budget))
         elif not opened:
             paying = budget.check_held(held)
+        shared = _trees(paying, whole) & _plans_of_trees(opened).keys()
+        if shared:
+            raise ValueError(
+                "`budget` must plan trees that no other account has, because "
+                "all rounds of a tree have one cost. Received: a plan with the "
+                f"trees {sorted(shared)!r}. Make it a share of the plan that "
+                "has them, or plan other trees."
+            )
         terms = canonical(paying.terms())
         return Account(name, paying.capacities, terms, parent), charge
 
@@ -185,13 +195,25 @@ def why_not_covered(ledger: PrivacyLedger) -> str:
     Args:
         ledger: A ledger with accounts.
     """
-    budgets = [budget_of(each.account) for each in ledger.accounts]
+    accounts = ledger.accounts
+    budgets = _budgets_by_name(accounts)
     unpaid = ledger.unpaid
-    if unpaid and not any(_holds(budget, unpaid) for budget in budgets):
+    if unpaid and not any(_holds(each, unpaid) for each in budgets.values()):
         return (
             "it has rounds that no account paid for, and that were not held "
             "when the first account was opened"
         )
+    if any(plans > 1 for plans in _plans_of_trees(accounts).values()):
+        return (
+            "two accounts have plans for one tree, whose rounds have one cost"
+        )
+    for each in accounts:
+        whole = budgets.get(each.account.parent)
+        if whole and whole.neighbours != budgets[each.account.name].neighbours:
+            return (
+                f"the account {each.account.name!r} protects other neighbours "
+                "than the account of which it is a share"
+            )
     return ""
 
 
@@ -245,6 +267,31 @@ def _holds(budget: Budget, unpaid: tuple[CountedRound, ...]) -> bool:
         return budget.holds(unpaid)
     except (BudgetExceededError, UnsupportedEventError):
         return False
+
+
+def _budgets_by_name(
+    accounts: Iterable[AccountRecord],
+) -> dict[str | None, Budget]:
+    return {each.account.name: budget_of(each.account) for each in accounts}
+
+
+def _trees(budget: Budget, whole: Budget | None) -> frozenset[str]:
+    """Returns the trees of a plan; none if it is a share of a plan."""
+    if isinstance(budget, FixedPlan) and not isinstance(whole, FixedPlan):
+        return budget.trees
+    return frozenset()
+
+
+def _plans_of_trees(accounts: Iterable[AccountRecord]) -> Counter[str]:
+    """Returns for each tree in how many plans it is."""
+    budgets = _budgets_by_name(accounts)
+    return Counter(
+        tree
+        for each in accounts
+        for tree in _trees(
+            budgets[each.account.name], budgets.get(each.account.parent)
+        )
+    )
 
 
 def _payments(

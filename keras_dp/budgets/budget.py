@@ -79,6 +79,20 @@ class Budget(abc.ABC):
             ValueError: An account with this budget cannot be a share.
         """
 
+    def check_relation(self, budget: "Budget") -> None:
+        """Raises unless a share promises the same adjacency relation.
+
+        Args:
+            budget: The budget of the share.
+        """
+        if budget.neighbours != self.neighbours:
+            raise ValueError(
+                f"`neighbours` must be {self.neighbours!r}, as in the account "
+                f"of which it is a share. Received: neighbours="
+                f"{budget.neighbours!r}. Make the budget of the share with "
+                "this relation."
+            )
+
     @abc.abstractmethod
     def holds(self, earlier: Iterable[CountedRound]) -> bool:
         """Returns whether the promise covers rounds that no account paid for.

@@ -79,12 +79,7 @@ class Division(Budget):
 
     @override
     def share(self, budget: Budget) -> tuple[tuple[int, int], ...]:
-        if budget.neighbours != self.neighbours:
-            raise ValueError(
-                f"`neighbours` must be {self.neighbours!r}, as in the account "
-                f"that is divided. Received: neighbours={budget.neighbours!r}. "
-                "Make the budget of the share with this relation."
-            )
+        self.check_relation(budget)
         return (
             (0, units(budget.epsilon, self.epsilon)),
             (1, units(budget.delta, self.delta)),

@@ -21,6 +21,7 @@ import numpy as np
 import scipy
 from typing_extensions import override
 
+from keras_dp import _check
 from keras_dp.accountants import AnalyticGaussian
 from keras_dp.accountants.loss.log_moments import conversion
 from keras_dp.accountants.normalize.adjacency import Neighbours
@@ -51,7 +52,7 @@ class Filter(Budget):
 
     Attributes:
         held: The price, in units of 1e-18 of `size`, of the rounds that the
-            ledger held before the account was opened.
+            ledger held before the account was opened, >= 0.
     """
 
     held: int = 0
@@ -293,6 +294,7 @@ class GaussianFilter(Filter):
 def _set(
     budget: Filter, epsilon: float, delta: float, neighbours: Any, held: int
 ) -> None:
+    _check.integer_at_least(0, held=held)
     for name, value in (
         ("epsilon", float(epsilon)),
         ("delta", float(delta)),

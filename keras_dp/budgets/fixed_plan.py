@@ -13,7 +13,7 @@ from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.mechanisms import CountedMechanism
 from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.budgets.budget import Budget
-from keras_dp.budgets.coverage import covers
+from keras_dp.budgets.coverage import covers, spans_of
 from keras_dp.errors import BudgetExceededError
 from keras_dp.ledger import (
     CountedRound,
@@ -136,6 +136,16 @@ class FixedPlan(Budget):
             f" {round_!r}. It does not run. {remedy}"
         )
 
+    @property
+    def trees(self) -> frozenset[str]:
+        """The ids of the trees that the promise covers."""
+        return frozenset(
+            query.tree_id
+            for round_, _ in (*self.held, *self.rounds)
+            for query in round_.queries
+            if isinstance(query, TreeSum)
+        )
+
     @override
     def share(self, budget: Budget) -> tuple[tuple[int, int], ...]:
         if not isinstance(budget, FixedPlan):
@@ -143,6 +153,7 @@ class FixedPlan(Budget):
                 "`budget` must be a FixedPlan to be a share of a plan. "
                 f"Received: a {budget.kind}."
             )
+        self.check_relation(budget)
         amounts: Counter[int] = Counter()
         for round_, count in budget.rounds:
             for slot, price in self.prices(round_):
@@ -206,8 +217,6 @@ def _alone(
     round_: Round, neighbours: Neighbours
 ) -> tuple[CountedMechanism, ...]:
     """Returns a round as mechanisms; none if it is not private by itself."""
-    if isinstance(round_.sampling, DisjointBatches | RandomAllocation) or any(
-        isinstance(query, TreeSum) for query in round_.queries
-    ):
+    if any(spans_of(round_)):
         return ()
     return normalize([(round_, 1)], neighbours)

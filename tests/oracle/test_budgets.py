@@ -6,6 +6,7 @@ record can take part. This file enumerates them, and shares no code with the
 accountants.
 """
 
+import contextlib
 import itertools
 import math
 from collections import defaultdict
@@ -15,7 +16,9 @@ import pytest
 import scipy
 
 from keras_dp import budgets
+from keras_dp.errors import BudgetExceededError, UnsupportedEventError
 from keras_dp.ledger import (
+    Account,
     DisjointBatches,
     FullDataset,
     GaussianSum,
@@ -24,6 +27,7 @@ from keras_dp.ledger import (
     TreeSum,
     UnverifiedSampling,
 )
+from keras_dp.ledger.canonical import canonical
 
 DELTA = 1e-5
 
@@ -171,3 +175,87 @@ def test_the_cost_of_plans_is_a_bound(neighbours) -> None:
 
     assert kept > 10
     assert too_low > 10
+
+
+def spend(generator, ledger, name, rounds) -> None:
+    """Runs what the account has room for of the rounds and of others."""
+    account = budgets.chosen_account(ledger, name)
+    run = ledger.start_run(name, account=name)
+    for each, count in altered(generator, rounds):
+        with contextlib.suppress(BudgetExceededError, UnsupportedEventError):
+            charge = budgets.charge_of(account, each)
+            run.record(each.sampling, each.queries, count, charge=charge)
+
+
+def a_budget(generator, relation):
+    """Returns a budget, and rounds for which it may have room."""
+    rounds = some(generator, 3)
+    if generator.integers(3):
+        return budgets.FixedPlan(rounds, 1e4, DELTA / 4, relation), rounds
+    return budgets.GaussianFilter(8.0, DELTA / 4, relation), rounds
+
+
+@pytest.mark.parametrize("is_checked", [True, False])
+def test_the_promise_of_accounts_is_a_bound(is_checked) -> None:
+    """As a control, the promises of accounts that were not checked are none.
+
+    Such ledgers are read all the same, and say no less than what ran.
+    """
+    generator = np.random.default_rng(12)
+    promised = too_low = 0
+    for _ in range(150):
+        ledger = PrivacyLedger.in_memory(dataset="d")
+        relations = ["zero_out", "replace_one", "add_or_remove_one"]
+        relation = relations[generator.integers(3)]
+        if generator.integers(2):
+            for each, count in some(generator, 2):
+                ledger.record(each.sampling, each.queries, count)
+        parent = None
+        if generator.integers(3) == 0 and is_checked:
+            with contextlib.suppress(BudgetExceededError):
+                whole = budgets.Division(1e5, DELTA, relation)
+                parent = budgets.open_account(ledger, "whole", whole)
+                parent = parent.account.name
+        for name in "abc"[: generator.integers(1, 4)]:
+            if generator.integers(4) == 0:
+                relation = relations[generator.integers(3)]
+            # A plan, or a filter, that cannot pay for what is drawn or held.
+            with contextlib.suppress(
+                BudgetExceededError, UnsupportedEventError, ValueError
+            ):
+                budget, rounds = a_budget(generator, relation)
+                if is_checked:
+                    budgets.open_account(ledger, name, budget, parent=parent)
+                else:
+                    terms = canonical(budget.terms())
+                    ledger.open_account(Account(name, budget.capacities, terms))
+                spend(generator, ledger, name, rounds)
+                if is_checked and isinstance(budget, budgets.FixedPlan):
+                    share = budgets.FixedPlan(
+                        altered(generator, rounds), 1e4, DELTA / 4, relation
+                    )
+                    budgets.open_account(
+                        ledger, f"{name} share", share, parent=name
+                    )
+                    spend(generator, ledger, f"{name} share", rounds)
+
+        found = budgets.guarantee(ledger, delta=DELTA)
+        truth = true_epsilon(ledger.rounds, found.claim.neighbours)
+        assert not is_below(found.claim.epsilon, truth)
+        promised += found.basis == "account" and len(ledger) > 0
+        if not is_checked:
+            top = [budgets.budget_of(each.account) for each in ledger.accounts]
+            named = sum(each.promise(DELTA / len(top)) for each in top)
+            too_low += (
+                is_below(
+                    named,
+                    max(true_epsilon(ledger.rounds, r.neighbours) for r in top),
+                )
+                if top
+                else 0
+            )
+        elif ledger.accounts:
+            budgets.verify_prices(ledger)
+
+    assert promised > 10
+    assert (too_low > 10) == (not is_checked)

@@ -475,6 +475,124 @@ class TestAccounts:
             budgets.verify_prices(ledger)
 
 
+def unchecked(ledger, name, budget, parent=None) -> None:
+    """Opens an account as a ledger may hold it that was never checked."""
+    charge = None
+    if parent is not None:
+        charge = Charge(parent.number, ((0, 1),))
+        parent = parent.account.name
+    ledger.open_account(
+        Account(name, budget.capacities, canonical(budget.terms()), parent),
+        charge,
+    )
+
+
+class TestATreeOfTwoAccounts:
+    """All of its rounds have one cost, so that one account pays for them."""
+
+    def plan(self, name="tree", count=16):
+        round_ = Round(FullDataset(), (tree_sum(name),))
+        return budgets.FixedPlan([(round_, count)], 20.0, DELTA / 2)
+
+    @pytest.mark.parametrize("parent", [None, "whole"])
+    def test_is_refused(self, ledger, parent) -> None:
+        if parent:
+            whole = budgets.Division(40.0, DELTA)
+            budgets.open_account(ledger, parent, whole)
+        budgets.open_account(ledger, "a", self.plan(), parent=parent)
+        budgets.open_account(ledger, "part", self.plan(count=8), parent="a")
+
+        with pytest.raises(ValueError, match=r"trees \['tree'\]"):
+            budgets.open_account(ledger, "b", self.plan(), parent=parent)
+        budgets.open_account(ledger, "b", self.plan("other"), parent=parent)
+        budgets.verify_prices(ledger)
+
+    def test_is_refused_if_it_began_before_them(self, ledger) -> None:
+        ledger.record(FullDataset(), (tree_sum("tree"),))
+        budgets.open_account(ledger, "a", self.plan("other"))
+
+        with pytest.raises(ValueError, match="`budget` must plan trees"):
+            budgets.open_account(ledger, "b", self.plan())
+
+    @pytest.mark.parametrize("second", ["tree", "other"])
+    def test_counts_as_one_where_a_ledger_has_it(self, ledger, second) -> None:
+        """Two trees are what the promises are for, as a control."""
+        for name, tree in (("a", "tree"), ("b", second)):
+            unchecked(ledger, name, self.plan(tree))
+            spend(
+                ledger, self.plan(tree).rounds[0].round, 16, name, account=name
+            )
+
+        found = budgets.guarantee(ledger, delta=DELTA)
+        ran = Fourier().epsilon(ledger, delta=DELTA)
+        assert found.claim.epsilon >= ran
+        if second == "other":
+            assert found.basis == "account"
+            budgets.verify_prices(ledger)
+            return
+        assert ran > 2 * self.plan().cost
+        assert "plans for one tree" in found.theorem
+        with pytest.raises(LedgerIntegrityError, match="plans for one tree"):
+            budgets.verify_prices(ledger)
+
+    @pytest.mark.parametrize(
+        "sampling",
+        [DisjointBatches("both"), RandomAllocation("both", 10)],
+        ids=repr,
+    )
+    def test_is_no_pass_over_the_data(self, ledger, sampling) -> None:
+        """Each account pays for all of a pass, of which it has a part."""
+        step = Round(sampling, SUM)
+        plan = budgets.FixedPlan([(step, 5)], 9.0, DELTA / 2, "zero_out")
+        for name in "ab":
+            budgets.open_account(ledger, name, plan)
+            spend(ledger, step, 5, name, account=name)
+
+        found = budgets.guarantee(ledger, delta=DELTA)
+        assert found.basis == "account"
+        assert found.claim.epsilon > 2 * Fourier().epsilon(
+            ledger, delta=DELTA, neighbours="zero_out"
+        )
+
+
+class TestAShareOfAPlan:
+    """It protects the neighbours of the plan, or pays for other rounds."""
+
+    ADDED = budgets.FixedPlan([(gaussian(4.0), 10)], 9.0, DELTA)
+    GIVEN = Round(UnverifiedSampling(), gaussian(4.0).queries)
+
+    @pytest.mark.parametrize("neighbours", ["zero_out", "replace_one"])
+    def test_of_another_relation_is_refused(self, ledger, neighbours) -> None:
+        share = budgets.FixedPlan([(gaussian(4.0), 10)], 9.0, DELTA, neighbours)
+        whole = budgets.open_account(ledger, "whole", self.ADDED)
+        with pytest.raises(ValueError, match="`neighbours` must be 'add_or"):
+            budgets.open_account(ledger, "share", share, parent="whole")
+
+        unchecked(ledger, "share", share, parent=whole)
+        if neighbours == "zero_out":
+            spend(ledger, self.GIVEN, 10, account="share")
+            with pytest.raises(UnsupportedEventError):
+                budgets.charge_of(whole, self.GIVEN)
+        found = budgets.guarantee(ledger, delta=DELTA)
+        assert found.basis != "account"
+        assert "other neighbours" in found.theorem
+        with pytest.raises(LedgerIntegrityError, match="other neighbours"):
+            budgets.verify_prices(ledger)
+
+    def test_of_the_same_relation_is_not(self, ledger) -> None:
+        budgets.open_account(ledger, "whole", self.ADDED)
+        budgets.open_account(ledger, "share", self.ADDED, parent="whole")
+
+        budgets.verify_prices(ledger)
+        assert budgets.guarantee(ledger, delta=DELTA).basis == "account"
+
+
+@pytest.mark.parametrize("make", [budgets.RenyiFilter, budgets.GaussianFilter])
+def test_a_filter_cannot_hold_less_than_nothing(make) -> None:
+    with pytest.raises(ValueError, match="`held` must be an integer >= 0"):
+        make(1.0, DELTA, held=-UNITS)
+
+
 class TestRoundsWhileAnAccountIsOpened:
     """They are held by the account, or they do not run."""
 
