@@ -48,8 +48,8 @@ AS_IF_FIXED = (
     "decided which other rounds ran, how many, or with how much noise"
 )
 _EARLIER = (
-    "; the rounds from before the account was opened count as if fixed in "
-    "advance"
+    "; rounds ran before an account was opened: they and its budget count as "
+    "if fixed in advance"
 )
 # More than the errors of two accountants.
 _TOLERANCE = 1 + 1e-4
@@ -164,8 +164,7 @@ def guarantee(
     ran, ran_rounds = cost(happened)
     accounts, broken = ledger.accounts, ""
     if accounts and group_size == ledger.header.rows_per_unit:
-        earlier = bool(ledger.unpaid)
-        promised = _of_accounts(accounts, ran, delta, earlier=earlier)
+        promised = _of_accounts(accounts, runs, ran, delta)
         broken = why_not_covered(ledger)
         if not broken and _cost_more(happened, ran, promised.claim):
             broken = "the rounds that ran cost more"
@@ -270,24 +269,13 @@ def _cost_more(
 
 def _of_accounts(
     accounts: tuple[AccountRecord, ...],
+    runs: tuple[RunRecord, ...],
     ran: Claim,
     delta: float,
-    *,
-    earlier: bool,
 ) -> Guarantee:
-    """Returns the promise of all accounts that are not shares of others.
-
-    Args:
-        accounts: All accounts of the ledger.
-        ran: The claim for the rounds that ran.
-        delta: The delta of the promise.
-        earlier: Whether rounds ran before an account was opened.
-    """
-    whole = [
-        budget_of(each.account)
-        for each in accounts
-        if each.account.parent is None
-    ]
+    """Returns the promise of all accounts that are not shares of others."""
+    accounts = tuple(each for each in accounts if each.account.parent is None)
+    whole = [budget_of(each.account) for each in accounts]
     share = delta / len(whole)
     one_relation = len({budget.neighbours for budget in whole}) == 1
     total = Claim(
@@ -307,6 +295,8 @@ def _of_accounts(
         )
     ex_post = ran if ran.epsilon < total.epsilon else None
     # Which account was opened may depend on answers of earlier rounds.
+    last = accounts[-1].number
+    earlier = any(len(run) and run.first_row < last for run in runs)
     if earlier:
         theorem += _EARLIER
     return Guarantee(total, "account", theorem, ex_post, not earlier)

@@ -410,7 +410,7 @@ class TestAccounts:
 
         found = budgets.guarantee(ledger, delta=DELTA)
         assert not found.is_unconditional
-        assert "before the account was opened" in found.theorem
+        assert "before an account was opened" in found.theorem
         both = Fourier().epsilon([(step, 2000)], delta=DELTA)
         assert found.claim.epsilon == pytest.approx(both, abs=1e-6)
 
@@ -591,6 +591,32 @@ class TestAShareOfAPlan:
 def test_a_filter_cannot_hold_less_than_nothing(make) -> None:
     with pytest.raises(ValueError, match="`held` must be an integer >= 0"):
         make(1.0, DELTA, held=-UNITS)
+
+
+class TestAnAccountThatWasOpenedLater:
+    @pytest.mark.parametrize("ran", [False, True])
+    def test_may_have_been_chosen_by_answers(self, ledger, ran) -> None:
+        """Two accounts from before the first answers, as a control."""
+        filter_ = budgets.GaussianFilter(1.0, DELTA)
+        budgets.open_account(ledger, "first", filter_)
+        if ran:
+            spend(ledger, gaussian(40.0), 1, account="first")
+        budgets.open_account(ledger, "second", filter_)
+        spend(ledger, gaussian(40.0), 1, "b", account="second")
+
+        found = budgets.guarantee(ledger, delta=2 * DELTA)
+        assert found.claim.epsilon == pytest.approx(2.0)
+        assert found.is_unconditional == (not ran)
+        assert ("as if fixed in advance" in found.theorem) == ran
+
+    def test_may_be_a_share_of_an_earlier_one(self, ledger) -> None:
+        budgets.open_account(ledger, "all", budgets.Division(2.0, 2 * DELTA))
+        for name in "ab":
+            filter_ = budgets.GaussianFilter(1.0, DELTA)
+            budgets.open_account(ledger, name, filter_, parent="all")
+            spend(ledger, gaussian(40.0), 1, name, account=name)
+
+        assert budgets.guarantee(ledger, delta=2 * DELTA).is_unconditional
 
 
 class TestRoundsWhileAnAccountIsOpened:
