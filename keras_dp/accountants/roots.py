@@ -6,6 +6,9 @@ import scipy
 
 # How near two arguments are at which float64 still tells values apart.
 _NEAREST = 8e-16
+# Each step at least halves the bracket, at up to three values. A dozen is
+# enough but where bounds jump.
+_MOST_STEPS = 24
 
 
 def least_safe(
@@ -26,7 +29,8 @@ def least_safe(
             target.
         unsafe: An argument with `excess` > 0.
         safe: An argument with `excess` <= 0, larger than `unsafe`.
-        nearest: The search ends if two arguments are this near, > 0.
+        nearest: The search ends if two arguments are this near, > 0, or after
+            24 steps.
         precision: The search ends at an excess in `[-precision, 0]`.
 
     Source: Alefeld, Potra, Shi (1995), ACM Transactions on Mathematical
@@ -45,6 +49,12 @@ def least_safe(
         return value + precision / 2  # The sign stays.
 
     scipy.optimize.toms748(
-        above_the_aim, unsafe, safe, xtol=nearest, rtol=_NEAREST, disp=False
+        above_the_aim,
+        unsafe,
+        safe,
+        xtol=nearest,
+        rtol=_NEAREST,
+        maxiter=_MOST_STEPS,
+        disp=False,
     )
     return least

@@ -1,5 +1,7 @@
 """Calculates the noise, probability or rounds that meet a privacy target."""
 
+import decimal
+import functools
 import math
 from collections.abc import Callable
 from typing import TypeVar
@@ -29,8 +31,10 @@ _Parameter = TypeVar("_Parameter", int, float)
 _LEAST_NOISE, _MOST_NOISE = 1e-4, 1e12
 _LEAST_PROBABILITY = 1e-12
 MOST_ROUNDS = 10**12
-# The relative width of the accountant's bounds, well within the promised 1e-6.
-CALIBRATION_WIDTH = 3e-7
+# The relative width of the first search, well within the promised 1e-6.
+_QUICK_WIDTH = 3e-7
+# A ledger holds noise and bound; their quotient is a scale of so many digits.
+_DIGITS = decimal.Context(prec=12, rounding=decimal.ROUND_CEILING)
 # Where the search for rounds and for a probability begins.
 _FIRST_ROUNDS, _FIRST_PROBABILITY = 1000, 0.01
 
@@ -147,7 +151,7 @@ def calibrate_scale(
     4.6122
     """
     log_scale = _solved(
-        lambda log_scale: ledger_for(math.exp(log_scale)),
+        lambda log_scale: ledger_for(_scale(log_scale)),
         lambda epsilon: least_that_meets(
             epsilon,
             target_epsilon,
@@ -163,7 +167,7 @@ def calibrate_scale(
         neighbours=neighbours,
         group_size=group_size,
     )
-    return math.exp(log_scale)
+    return _scale(log_scale)
 
 
 def calibrate_sampling_probability(
@@ -340,11 +344,37 @@ def check_target_delta(delta: float) -> None:
         )
 
 
+def _scale(log_scale: float) -> float:
+    """Returns a scale, rounded up to 12 digits."""
+    return float(_DIGITS.create_decimal_from_float(math.exp(log_scale)))
+
+
 def _training(
     sampling_probability: float, noise_multiplier: float, rounds: int
 ) -> list[tuple[Round, int]]:
     query = GaussianSum("calibrated", 1.0, noise_multiplier)
     return [(Round(PoissonSampling(sampling_probability), (query,)), rounds)]
+
+
+def searched(
+    epsilon: Callable[[Accountant, _Parameter], float],
+    search: Callable[[Callable[[_Parameter], float]], _Parameter | Unreachable],
+    accountant: Accountant,
+    target_epsilon: float,
+) -> _Parameter | Unreachable:
+    """Returns a parameter at which an accountant reports at most the target.
+
+    A search with wider bounds comes first, because it takes a third of the
+    time. Where bounds cannot be narrow, the narrow bound may be the larger one.
+    """
+    if accountant == Fourier():
+        quick = Fourier(relative_width=_QUICK_WIDTH)
+        found = search(functools.partial(epsilon, quick))
+        if isinstance(found, Unreachable) or (
+            epsilon(accountant, found) <= target_epsilon
+        ):
+            return found
+    return search(functools.partial(epsilon, accountant))
 
 
 def _solved(
@@ -365,14 +395,11 @@ def _solved(
     """
     check_target(target_epsilon, delta)
     by, relation = chosen(ledger_at(start), accountant, neighbours)
-    if accountant is None and isinstance(by, Fourier):
-        # This width makes the search of few rounds three times as fast.
-        by = Fourier(relative_width=CALIBRATION_WIDTH)
 
-    def epsilon(at: _Parameter) -> float:
+    def epsilon(by: Accountant, at: _Parameter) -> float:
         return epsilon_of_group(ledger_at(at), by, delta, relation, group_size)
 
-    found = search(epsilon)
+    found = searched(epsilon, search, by, target_epsilon)
     if isinstance(found, Unreachable):
         raise CalibrationError(
             "`target_epsilon` must be reachable. Received: target_epsilon="

@@ -4,7 +4,6 @@ import dataclasses
 
 from keras_dp import _check
 from keras_dp.accountants.accountant import Accountant
-from keras_dp.accountants.fourier import Fourier
 from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.normalize import normalize, normalized
 from keras_dp.accountants.normalize.normalized_rounds import (
@@ -24,10 +23,10 @@ from keras_dp.ledger import (
     UnverifiedSampling,
 )
 from keras_dp.planning.calibration import (
-    CALIBRATION_WIDTH,
     MOST_ROUNDS,
     check_target,
     epsilon_of_group,
+    searched,
 )
 from keras_dp.planning.solve import Unreachable, most_that_meet
 
@@ -100,16 +99,13 @@ def rounds_left(
     warn_of_units(ledger, group_size)
     held = tuple(counted_rounds(ledger))
     by, relation = chosen([*held, (planned, 1)], accountant, neighbours)
-    if accountant is None and isinstance(by, Fourier):
-        by = Fourier(relative_width=CALIBRATION_WIDTH)
-
     few = _few(held, planned, relation)
     size = 1 if rounds_per_pass is None else rounds_per_pass
     most = -(-most // size)
     if _of_trees(planned) and size > 1:
         most = min(most, _MOST_PASSES_OF_TREES)
 
-    def epsilon(count: int) -> float:
+    def epsilon(by: Accountant, count: int) -> float:
         coming = (
             [(planned, count)]
             if rounds_per_pass is None
@@ -122,9 +118,14 @@ def rounds_left(
         )
         return epsilon_of_group(ledger, by, delta, relation, group_size)
 
-    if epsilon(most) <= target_epsilon:
+    if epsilon(by, most) <= target_epsilon:
         return most * size
-    found = most_that_meet(epsilon, target_epsilon, most=most, start=most)
+    found = searched(
+        epsilon,
+        lambda of: most_that_meet(of, target_epsilon, most=most, start=most),
+        by,
+        target_epsilon,
+    )
     return 0 if isinstance(found, Unreachable) else found * size
 
 

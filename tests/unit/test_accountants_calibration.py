@@ -8,10 +8,13 @@ import pytest
 from keras_dp.accountants import (
     RDP,
     AnalyticGaussian,
+    Fourier,
     Moments,
     StrongComposition,
     available_accountants,
 )
+from keras_dp.accountants.normalize.normalize import normalize
+from keras_dp.accountants.roots import least_safe
 from keras_dp.errors import CalibrationError, UnsupportedEventError
 from keras_dp.ledger import (
     DiscreteGaussianSum,
@@ -26,7 +29,9 @@ from keras_dp.planning.calibration import (
     calibrate_rounds,
     calibrate_sampling_probability,
     calibrate_scale,
+    searched,
 )
+from keras_dp.planning.solve import least_that_meets
 
 MESSAGE = re.compile(r"`\w+` must .* Received: .*", re.DOTALL)
 VALID = {
@@ -136,6 +141,86 @@ def test_scales_nested_queries() -> None:
 
     alone = calibrate_noise(accountant=RDP(), **VALID)
     assert scale == pytest.approx(math.sqrt(2) * alone, rel=2e-7)
+
+
+def test_is_a_number_that_a_bound_does_not_change() -> None:
+    """Noise of a sum is scale times bound; a ledger divides them again.
+
+    Control: a scale of 17 digits comes out of it with one of 12 that is less.
+    """
+
+    def multiplier(scale, bound):
+        query = GaussianSum("sum", bound, scale * bound)
+        found = normalize([(Round(FullDataset(), (query,)), 1)])
+        return found[0].mechanism.noise_multiplier
+
+    scales = [
+        calibrate_noise(**(VALID | {"accountant": RDP(), "rounds": rounds}))
+        for rounds in (10, 100)
+    ]
+
+    for bound in (0.1, 1 / 3, 0.7, 1.1, 12345.6):
+        assert all(multiplier(scale, bound) == scale for scale in scales)
+        assert multiplier(math.pi, bound) < math.pi
+
+
+class TestNarrowBoundsThatAreLarger:
+    """The quick search must not have the last word."""
+
+    def search(self, of):
+        return least_that_meets(of, 1.0, least=-9.0, most=9.0, start=0.0)
+
+    def epsilon(self, by, at) -> float:
+        is_narrow = by.relative_width < 1e-7
+        return math.exp(0.3 - at) * (1 + 1e-6 * is_narrow)
+
+    def test_are_within_the_target(self) -> None:
+        at = searched(self.epsilon, self.search, Fourier(), 1.0)
+
+        assert 1 - 1e-6 <= self.epsilon(Fourier(), at) <= 1
+
+    def test_control_the_quick_search_exceeds_it(self) -> None:
+        at = self.search(lambda at: self.epsilon(Fourier(3e-7), at))
+
+        assert self.epsilon(Fourier(), at) > 1
+
+    @pytest.mark.full
+    @pytest.mark.parametrize(
+        ("sampling_probability", "rounds", "delta", "target", "neighbours"),
+        [
+            (1.5636e-05, 3, 3.689e-08, 0.014125, "replace_one"),
+            (8.77e-06, 10, 7.218e-07, 0.019487, "add_or_remove_one"),
+        ],
+    )
+    def test_happen_for_few_rounds_that_seldom_sample(
+        self, sampling_probability, rounds, delta, target, neighbours
+    ) -> None:
+        case = {
+            "sampling_probability": sampling_probability,
+            "rounds": rounds,
+            "delta": delta,
+        }
+
+        noise = calibrate_noise(
+            target_epsilon=target, neighbours=neighbours, **case
+        )
+
+        assert spent(Fourier(), noise, case, neighbours) <= target
+
+
+def test_a_search_ends_where_epsilon_jumps() -> None:
+    """After 100 values; what it returns was computed, and is safe."""
+    asked = []
+
+    def excess(at):
+        asked.append(at)
+        return 1.0 if at < math.sqrt(0.3) else -1e-9
+
+    found = least_safe(excess, 0.0, 1e6, nearest=1e-300)
+
+    assert found in asked
+    assert math.sqrt(0.3) <= found <= math.sqrt(0.3) + 0.1
+    assert len(asked) <= 100
 
 
 def test_a_cost_that_noise_does_not_touch_is_named() -> None:
@@ -257,10 +342,17 @@ class TestTheSamplingProbability:
         assert calibrate_sampling_probability(rounds=1, **training) == 1
 
     def test_names_the_nearest_target_if_there_is_none(self) -> None:
-        """32 moments do not see less than log(1/delta) / 32."""
-        training = TRAINING | {"accountant": Moments(), "target_epsilon": 0.1}
+        """32 moments do not see less than log(1/delta) / 32.
 
-        with pytest.raises(CalibrationError, match=r"0\.359779") as error:
+        Delta does not cover the draws at the least probability, 1e-12.
+        """
+        training = TRAINING | {
+            "accountant": Moments(),
+            "target_epsilon": 0.1,
+            "delta": 1e-13,
+        }
+
+        with pytest.raises(CalibrationError, match=r"0\.935425") as error:
             calibrate_sampling_probability(rounds=1, **training)
 
         assert MESSAGE.fullmatch(str(error.value))
