@@ -33,7 +33,7 @@ import tensorflow as tf
 from keras import layers
 
 import keras_dp
-from keras_dp.sampling import PhysicalBatch, PoissonBatches, random_words
+from keras_dp.sampling import PoissonBatches, random_words
 from keras_dp.sampling.array_shards import ArrayShards
 from keras_dp.sampling.bernoulli_draw import BernoulliDraw
 from keras_dp.sampling.random_rows import random_places
@@ -46,13 +46,12 @@ SHARDS = 10
 WARM_UP = 5
 
 
-class Ready(PoissonBatches):
-    """Draws a single sample, and has it ready ever after."""
-
-    def rounds(self, change: Any = None) -> Iterator[PhysicalBatch]:
-        """Returns the first batch of the first sample, again and again."""
-        batch = next(super().rounds(change))
-        return itertools.repeat(batch._replace(ends_sample=True))
+def with_one_ready(batches: Any) -> Any:
+    """Makes a sampler draw one batch, and have it ready ever after."""
+    batch, of = next(batches.rounds_of_passes())
+    ready = batch._replace(ends_sample=True), of
+    batches.rounds_of_passes = lambda change=None: itertools.repeat(ready)
+    return batches
 
 
 def _mnist_cnn() -> keras.Model:
@@ -274,7 +273,7 @@ def measure_steps(
         f"sampler, {name}": _sampler(PoissonBatches, data)
         for name, data in sources.items()
     }
-    ready = _sampler(Ready, sources["arrays"])
+    ready = with_one_ready(_sampler(PoissonBatches, sources["arrays"]))
     size = ready.physical_batch_size
     inputs = {
         "one ready batch": ready,

@@ -169,6 +169,15 @@ def kind(expected: type[Any], **named: Any) -> None:
             )
 
 
+def no_subclass(made: type[Any], remedy: str) -> None:
+    """Raises for a class that is made outside of the package."""
+    if not made.__module__.startswith("keras_dp."):
+        raise TypeError(
+            f"{made.__base__.__name__} must not have a subclass. "  # type: ignore[union-attr]
+            f"Received: class {made.__name__}. {remedy}"
+        )
+
+
 def arguments_of(
     function: Callable[..., Any], given: Mapping[str, Any]
 ) -> None:

@@ -26,6 +26,14 @@ class Microbatches(abc.ABC):
     unit: ClassVar[str]
     bound_factor: ClassVar[int]
 
+    def __init_subclass__(cls) -> None:
+        """Refuses microbatches that the library does not know."""
+        _check.no_subclass(
+            cls,
+            "Its bound would be believed. Use RandomMicrobatches or "
+            "FixedMicrobatches.",
+        )
+
     def __post_init__(self) -> None:
         _check.integer_at_least(1, size=self.size)
 

@@ -139,6 +139,16 @@ class Sampler(abc.ABC):
     shard_index: int | None = None
     shard_count: int | None = None
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Refuses samplers that the library does not know."""
+        _check.no_subclass(
+            cls,
+            "Its event would say that the library drew what it yields. Change "
+            "records by `map`, read them from a RandomAccessSource, or pass a "
+            "data set of your own to `fit`, which claims no amplification.",
+        )
+        super().__init_subclass__(**options)
+
     def __init__(
         self,
         data: Nest | RandomAccessSource,

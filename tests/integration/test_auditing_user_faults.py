@@ -131,15 +131,17 @@ def asking(query):
     return training(query=query(1.0, noise_multiplier=1.0, denominator=20))
 
 
-class FavouringSampler(PoissonBatches):
+def favouring(draws):
     """Puts one record into every sample."""
 
-    def _draws(self, words, places):
-        for draw in super()._draws(words, places):
+    def favoured(self, words, places):
+        for draw in draws(self, words, places):
             rows = draw.rows.copy()
             if 7 not in rows:
                 rows[tuple(np.argwhere(rows < 0)[0])] = 7
             yield draw._replace(rows=rows)
+
+    return favoured
 
 
 FAULTS = {
@@ -183,8 +185,11 @@ def test_a_fault_of_a_user_is_found(fault):
     assert question in {finding.question for finding in report.findings}
 
 
-def test_a_sampler_of_a_user_that_favours_a_record_is_found():
-    source = FavouringSampler(
+def test_a_sampler_that_favours_a_record_is_found(monkeypatch):
+    monkeypatch.setattr(
+        PoissonBatches, "_draws", favouring(PoissonBatches._draws)
+    )
+    source = PoissonBatches(
         (X, Y), sampling_probability=0.1, physical_batch_size=64
     )
 

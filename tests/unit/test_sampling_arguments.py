@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 
+from keras_dp import sampling
 from keras_dp.sampling import PoissonBatches
 
 
@@ -26,6 +27,25 @@ def test_errors_never_show_data():
         PoissonBatches(([123456.0],), sampling_probability=0.1)
 
     assert "123456" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        getattr(sampling, name)
+        for name in sampling.__all__
+        if name.endswith(("Batches", "Sampler", "Microbatches"))
+    ],
+)
+def test_nothing_else_may_say_that_the_library_drew(base):
+    """A subclass could repeat a batch, and its event would claim a fresh one.
+
+    Control: other classes, such as sources of records, may have subclasses.
+    """
+    with pytest.raises(TypeError, match=r"must not have .*Received: class Own"):
+        type("Own", (base,), {"__module__": __name__})
+
+    type("Own", (sampling.ArrayShards,), {"__module__": __name__})
 
 
 @pytest.mark.parametrize(
