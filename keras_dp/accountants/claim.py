@@ -56,6 +56,11 @@ class Claim:
                 "no bound: no accountant has a sound bound for these rounds "
                 f"({relation})"
             )
+        if math.isinf(self.epsilon):
+            return (
+                f"no bound: epsilon is infinite at delta = {self.delta!r}, "
+                f"{relation}"
+            )
         if not self.is_bound:
             return (
                 f"epsilon is about {rounded_up(self.epsilon)} at delta = "
@@ -126,3 +131,8 @@ def rounded_up(value: float) -> str:
     """Returns `value` with four decimals, rounded up."""
     text = f"{value:.4f}"
     return text if float(text) >= value else f"{value + 1e-4:.4f}"
+
+
+def shown_epsilon(value: float) -> str:
+    """Returns a bound on epsilon for people: rounded up, or "no bound"."""
+    return "no bound" if math.isinf(value) else rounded_up(value)

@@ -61,7 +61,12 @@ class Run:
         with self._transaction() as connection:
             return log.count_of(connection, RunStart.kind, self.row)
 
-    def plan(self, rounds: Iterable[tuple[Round, int]]) -> None:
+    def plan(
+        self,
+        rounds: Iterable[tuple[Round, int]],
+        *,
+        delta: float | None = None,
+    ) -> None:
         """Writes the plan of the run: the most that it will do.
 
         Write it before the first round. A plan does not limit the run. If the
@@ -71,13 +76,14 @@ class Run:
         Args:
             rounds: Pairs of a round and the largest number of times that it
                 will run.
+            delta: The delta that the epsilon of the run will be published
+                with, in (0, 1), which `keras-dp report` then takes.
 
         Raises:
             LedgerWriteError: The plan was not written.
         """
-        self._state(
-            Plan(tuple(CountedRound(each, int(n)) for each, n in rounds))
-        )
+        counted = tuple(CountedRound(each, int(n)) for each, n in rounds)
+        self._state(Plan(counted, delta))
 
     def record(
         self,
@@ -210,6 +216,7 @@ class RunRecord:
         updated: When its last row was written, in seconds since 1970 (UTC).
         plan: The most that the run would do; `None` without a plan.
         plan_row: The last row of the plan; 0 without a plan.
+        delta: The delta of the plan; `None` if it has none.
         first_row: The row of the first rounds; 0 without rounds.
         outcome: How the run ended; `None` if it has not ended.
         rounds: All rounds in order; equal rounds in a row are counted together,
@@ -231,6 +238,7 @@ class RunRecord:
     rounds: tuple[CountedRound, ...]
     unsettled: int
     charges: tuple[tuple[Round, Charge], ...] = ()
+    delta: float | None = None
 
     @property
     def name(self) -> str:
@@ -313,6 +321,7 @@ class _Draft:
     first_row: int = 0
     outcome: Outcome | None = None
     unsettled: int = 0
+    delta: float | None = None
     bodies: list[tuple[str, int]] = dataclasses.field(default_factory=list)
     paid: dict[tuple[str, str], None] = dataclasses.field(default_factory=dict)
 
@@ -331,6 +340,7 @@ class _Draft:
             # A run that goes on may plan more.
             self.plan = (*(self.plan or ()), *statement.rounds)
             self.plan_row = row.seq
+            self.delta = statement.delta
         elif isinstance(statement, RunEnd):
             self.outcome = cast(Outcome, statement.outcome)
 
@@ -358,4 +368,5 @@ class _Draft:
                 (round_from_text(body), Charge.from_text(charge))
                 for body, charge in self.paid
             ),
+            delta=self.delta,
         )

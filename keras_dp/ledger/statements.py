@@ -85,13 +85,21 @@ class Plan:
 
     Attributes:
         rounds: Rounds, each with the largest number of times that it will run.
+        delta: The delta that its epsilon will be published with, in (0, 1);
+            `None` if nobody said it.
     """
 
     kind: ClassVar[str] = "plan"
 
     rounds: tuple[CountedRound, ...]
+    delta: float | None = None
 
     def __post_init__(self) -> None:
+        if self.delta is not None and not 0 < self.delta < 1:
+            raise ValueError(
+                "`delta` must be in (0, 1). Received: "
+                f"delta={_check.shown(self.delta)}."
+            )
         for each in self.rounds:
             _check.integer_at_least(1, count=each.count)
 
@@ -184,6 +192,8 @@ def text_from_statement(statement: Statement) -> str:
                 for round_, count in statement.rounds
             ]
         }
+        if statement.delta is not None:
+            content["delta"] = statement.delta
     else:
         content = dataclasses.asdict(statement)
     if isinstance(statement, RunStart):
@@ -240,12 +250,13 @@ def verdict_from_text(text: str) -> Verdict:
 
 def _statement(kind: str, content: Any) -> Statement:
     if kind == "plan":
-        (rounds,) = content.values()
+        rounds = content.pop("rounds")
         return Plan(
             tuple(
                 CountedRound(round_from_content(each), count)
                 for each, count in rounds
-            )
+            ),
+            **content,
         )
     if kind == "run":
         author = content["author"]

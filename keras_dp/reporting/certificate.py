@@ -240,9 +240,11 @@ class Certificate:
         if header.rows_per_unit > 1:
             relation += f" of at most {header.rows_per_unit:,} records"
         rounds, runs = counted(self.rounds, "round"), counted(self.runs, "run")
+        bound = "no bound: epsilon is infinite"
+        if math.isfinite(self.epsilon):
+            bound = f"epsilon <= {rounded_up(self.epsilon)}"
         return (
-            f"epsilon <= {rounded_up(self.epsilon)} at delta = {self.delta!r}, "
-            f"{relation}",
+            f"{bound} at delta = {self.delta!r}, {relation}",
             f"Theorem: {on_one_line(self.theorem)}",
             f"It covers {rounds} in {runs} of the data set "
             f"{on_one_line(header.dataset)}, up to row {self.seal_row}, "

@@ -1,5 +1,6 @@
 """Says in sentences what the epsilon of a ledger means for one person."""
 
+import contextlib
 import dataclasses
 import math
 from typing import NamedTuple
@@ -7,7 +8,11 @@ from typing import NamedTuple
 from keras_dp import _check
 from keras_dp.accountants.attacks.group_privacy import group_epsilon
 from keras_dp.accountants.attacks.precision import precision_at_recall
-from keras_dp.accountants.attacks.trade_off import TradeOff, trade_off
+from keras_dp.accountants.attacks.trade_off import (
+    TradeOff,
+    bayes_risk,
+    trade_off,
+)
 from keras_dp.accountants.claim import Claim, rounded_up
 from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.normalize import normalized
@@ -20,6 +25,7 @@ from keras_dp.budgets import (
     guarantee,
     rounds_that_count,
 )
+from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import CountedRound, PrivacyLedger, UnverifiedSampling
 from keras_dp.ledger.header import UNITS_OF_ROWS
 from keras_dp.reporting.wording import (
@@ -183,6 +189,39 @@ def explain(
         found,
         curve,
         (*paragraphs, Paragraph("What this does not say", subject.limits())),
+    )
+
+
+def plain_words(covered: Guarantee, unit: str) -> str:
+    """Returns the guarantee in a sentence for people who know no epsilon.
+
+    Guarantee: no bet on which of two neighbouring data sets was used wins more
+    often, if both are as likely. For mechanisms the bound follows from their
+    trade-off curve, for promises of accounts from epsilon and delta alone.
+
+    Args:
+        covered: The guarantee of the ledger.
+        unit: The unit, or the group of units, that is protected.
+    """
+    found = covered.claim
+    if not found.is_bound or not math.isfinite(found.epsilon):
+        return (
+            f"Nothing limits what may be learned about one {unit} from what "
+            "was released."
+        )
+    # This bound on a bet at even odds needs epsilon and delta alone.
+    wins = 1 - (1 - found.delta) / (1 + math.exp(min(found.epsilon, 700.0)))
+    if covered.most is not None:
+        rounds = covered.most
+        if len(rounds.mechanisms) > _MOST_KINDS:
+            rounds = rounds.merged(_FEW_KINDS)
+        with contextlib.suppress(UnsupportedEventError):
+            risk = bayes_risk(rounds, prior=0.5, group_size=found.group_size)
+            wins = min(wins, 1 - risk)
+    asked = _QUESTIONS[str(found.neighbours)].format(unit=unit)
+    return (
+        f"With all that was released, a bet on {asked} is won at most "
+        f"{percent(wins)} of the time. By chance it is won 50 % of the time."
     )
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -28,7 +29,7 @@ from keras_dp.planning.epsilon_curve import EpsilonCurve, epsilon_curves
 from keras_dp.reporting import tables
 from keras_dp.reporting.account_state import AccountState, account_states
 from keras_dp.reporting.cautions import cautions
-from keras_dp.reporting.explanation import Explanation, explain
+from keras_dp.reporting.explanation import Explanation, explain, plain_words
 from keras_dp.reporting.json_rounds import json_rounds
 from keras_dp.reporting.query_costs import QueryCost, query_costs
 from keras_dp.reporting.run_costs import (
@@ -102,6 +103,7 @@ class Report:
         rows_per_unit: The largest number of records that one unit has, as
             declared.
         place: The path of the ledger's file or its URL; `None` in memory.
+        plain_words: The guarantee as a sentence for people who know no epsilon.
         guarantee: The claim to publish and its theorem, for the whole ledger.
         chosen: The names or numbers of the runs that the report is limited to;
             empty for all.
@@ -134,6 +136,7 @@ class Report:
     unit: str
     rows_per_unit: int
     place: str | None
+    plain_words: str
     guarantee: Guarantee
     chosen: tuple[int | str, ...]
     chosen_claim: Claim | None
@@ -159,10 +162,7 @@ class Report:
     @property
     def subject(self) -> str:
         """The unit, or the group of units, that is protected, in words."""
-        unit = on_one_line(self.unit)
-        if self.group_size > 1:
-            return f"group of {self.group_size:,}, each one {unit},"
-        return unit
+        return subject_of(self.unit, self.group_size)
 
     @property
     def total_rounds(self) -> int:
@@ -237,6 +237,7 @@ class Report:
             "ledger": self.place,
             "guarantee": {
                 **_json_claim(found.claim),
+                "plain_words": self.plain_words,
                 "sentence": found.claim.sentence(self.subject),
                 "basis": found.basis,
                 "theorem": found.theorem,
@@ -282,6 +283,7 @@ class Report:
         """
         lines = [line for each in self.contradictions for line in wrapped(each)]
         lines += [""] * bool(lines)
+        lines += [*wrapped(self.plain_words), ""]
         lines += [line for each in self.sentences for line in wrapped(each)]
         lines += ["", *(x for each in self.summary for x in wrapped(each))]
         if any(each.run.number for each in self.runs):
@@ -343,12 +345,22 @@ class Report:
         width = max((len(cost.accountant) for cost in self.costs), default=0)
         for cost in self.costs:
             epsilon = f"epsilon <= {rounded_up(cost.epsilon)}"
-            if not cost.is_bound:
+            if math.isinf(cost.epsilon):
+                epsilon = "no bound"
+            elif not cost.is_bound:
                 epsilon = (
                     f"epsilon is about {rounded_up(cost.epsilon)}, which is "
                     "no bound"
                 )
             yield f"  {cost.accountant:<{width}}  {epsilon} ({relation})"
+
+
+def subject_of(unit: str, group_size: int) -> str:
+    """Returns the unit, or the group of units, that is protected, in words."""
+    unit = on_one_line(unit)
+    if group_size > 1:
+        return f"group of {group_size:,}, each one {unit},"
+    return unit
 
 
 def relation_of(report: Report) -> str:
@@ -449,6 +461,9 @@ def make_report(
         unit=ledger.header.unit,
         rows_per_unit=ledger.header.rows_per_unit,
         place=ledger.name,
+        plain_words=plain_words(
+            found, subject_of(ledger.header.unit, group_size)
+        ),
         guarantee=found,
         chosen=chosen,
         chosen_claim=_claim_of(reported, delta, neighbours, together)

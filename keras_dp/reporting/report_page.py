@@ -1,10 +1,11 @@
 """Writes a report as one HTML page that needs no other file."""
 
 import html
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from keras_dp._version import __version__
-from keras_dp.accountants.claim import rounded_up
+from keras_dp.accountants.claim import shown_epsilon
 from keras_dp.auditing.verdicts import Judgement
 from keras_dp.ledger import SealRecord
 from keras_dp.reporting.account_state import AccountState
@@ -89,7 +90,16 @@ def report_page(report: Report) -> str:
             "details. Make it with `make_report(..., details=True)`."
         )
     title = f"Privacy of {on_one_line(report.dataset)}"
-    body = "".join(_sections(report, details))
+    return page(title, "".join(_sections(report, details)))
+
+
+def page(title: str, body: str) -> str:
+    """Returns an HTML page of our style, which needs no other file.
+
+    Args:
+        title: Plain text.
+        body: HTML.
+    """
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
@@ -101,11 +111,11 @@ def report_page(report: Report) -> str:
 def _sections(report: Report, details: Details) -> Iterator[str]:
     if report.contradictions:
         yield '<section class="cautions">'
-        yield "".join(f"<p>{_text(x)}</p>" for x in report.contradictions)
+        yield paragraphs(report.contradictions)
         yield "</section>"
-    yield "".join(f"<p>{_text(each)}</p>" for each in report.summary)
+    yield paragraphs(report.summary)
     yield '<div class="claim">'
-    yield "".join(f"<p>{_text(each)}</p>" for each in report.sentences)
+    yield paragraphs((report.plain_words, *report.sentences))
     yield "</div>"
     if report.cautions:
         items = "".join(f"<li>{_text(each)}</li>" for each in report.cautions)
@@ -163,12 +173,12 @@ def _runs(costs: Sequence[RunCost]) -> str:
             (
                 f"{run.number}: {cost.name}",
                 *(about, who, when, cost.state, rounds),
-                rounded_up(cost.epsilon),
-                rounded_up(cost.total_epsilon),
+                shown_epsilon(cost.epsilon),
+                shown_epsilon(cost.total_epsilon),
             )
         )
     return (
-        _table(titles, rows, numbers=(5, 6, 7), whole=(3,))
+        table(titles, rows, numbers=(5, 6, 7), whole=(3,))
         + "".join(
             f'<p class="soft">{_text(phrase)}</p>'
             for phrase in states_in_words(costs)
@@ -263,7 +273,7 @@ def _rounds(report: Report) -> Iterator[str]:
         )
         for round_, count in report.rounds[:_MOST_ROUNDS]
     ]
-    yield _table(
+    yield table(
         ("rounds", "sample", "released over it"), rows, (0,), wide=(1, 2)
     )
     left = report.rounds[_MOST_ROUNDS:]
@@ -271,23 +281,15 @@ def _rounds(report: Report) -> Iterator[str]:
         rest = counted(sum(count for _, count in left), "round")
         kinds = counted(len(left), "other kind")
         yield f"<p>{rest} of {kinds}, which the JSON report shows.</p>"
-    if report.costs:
+    costs = [x for x in report.costs if x.is_bound and math.isfinite(x.epsilon)]
+    if costs:
         yield (
-            f"<h3>Epsilon of these rounds at delta = {report.delta!r}, "
-            f"{_text(relation_of(report))}</h3>"
+            "<h3>Upper bounds on the epsilon of these rounds at delta = "
+            f"{report.delta!r}, {_text(relation_of(report))}</h3>"
         )
-        yield _table(
-            ("accountant", "epsilon", "this is"),
-            [
-                (
-                    cost.accountant,
-                    rounded_up(cost.epsilon),
-                    "an upper bound"
-                    if cost.is_bound
-                    else "no bound, and may be too small",
-                )
-                for cost in report.costs
-            ],
+        yield table(
+            ("accountant", "epsilon"),
+            [(each.accountant, shown_epsilon(each.epsilon)) for each in costs],
             (1,),
         )
 
@@ -297,8 +299,8 @@ def _seals(seals: Sequence[SealRecord]) -> str:
         (f"{seal.number:,}", moment(seal.time), seal.hash, seal.note)
         for seal in seals
     ]
-    table = _table(("row", "when (UTC)", "hash", "note"), rows, wide=(2,))
-    return f'<div class="hash">{table}</div>'
+    found = table(("row", "when (UTC)", "hash", "note"), rows, wide=(2,))
+    return f'<div class="hash">{found}</div>'
 
 
 def _audits(audits: Sequence[Judgement]) -> str:
@@ -315,7 +317,7 @@ def _audits(audits: Sequence[Judgement]) -> str:
             )
         )
     titles = ("row", "when (UTC)", "found", "what it takes for granted")
-    return _table(titles, rows, wide=(2, 3)) + (
+    return table(titles, rows, wide=(2, 3)) + (
         '<p class="soft">A lower bound far below what is certified shows '
         "nothing: attacks may be weak, and canaries few.</p>"
     )
@@ -331,13 +333,18 @@ def _about(report: Report, details: Details) -> Iterator[str]:
         "kept elsewhere shows whether the ledger is the same.</p>"
     )
     if report.versions:
-        yield _table(
+        yield table(
             ("library", "versions in the runs"),
             [(name, ", ".join(each)) for name, each in report.versions.items()],
         )
 
 
-def _table(
+def paragraphs(texts: Iterable[str]) -> str:
+    """Returns a paragraph of HTML for each plain text."""
+    return "".join(f"<p>{_text(each)}</p>" for each in texts)
+
+
+def table(
     titles: Sequence[str],
     rows: Iterable[Sequence[str]],
     numbers: Sequence[int] = (),

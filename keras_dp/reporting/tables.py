@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from keras_dp.accountants.claim import rounded_up
+from keras_dp.accountants.claim import shown_epsilon
 from keras_dp.auditing.verdicts import Judgement
 from keras_dp.ledger import CountedRound, RunRecord, SealRecord
 from keras_dp.reporting.account_state import AccountState
@@ -36,8 +36,8 @@ def run_lines(costs: Sequence[RunCost]) -> Iterator[str]:
             rounds += f" of {cost.planned:,}"
         yield (
             f"{run.number:>5}  {shortened(cost.name, _NAME):<{_NAME}}  "
-            f"{cost.state:<8} {rounds:>13} {rounded_up(cost.epsilon):>8} "
-            f"{rounded_up(cost.total_epsilon):>8}"
+            f"{cost.state:<8} {rounds:>13} {shown_epsilon(cost.epsilon):>8} "
+            f"{shown_epsilon(cost.total_epsilon):>8}"
         )
         if run.start is not None:
             yield from wrapped(author_of(run), " " * 7, " " * 9)

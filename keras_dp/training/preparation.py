@@ -81,6 +81,7 @@ class Preparation(NamedTuple):
             most=most,
             limit=self.limit,
             coming=self.adapter.coming,
+            delta=self.delta,
         )
 
 

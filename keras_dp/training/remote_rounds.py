@@ -127,6 +127,7 @@ class RemoteRounds:
                 model=summary_hash(model),
                 most=rounds,
                 limit=None if target is None else EpsilonLimit(target, ledger),
+                delta=None if target is None else target.delta,
             ),
             plan=self._planned_round,
             events_of=optimizer.round.ledger_events,

@@ -87,6 +87,7 @@ class TrainingRun:
         most: int | None = None,
         limit: EpsilonLimit | None = None,
         coming: Coming = lambda planned, rounds: [(planned, rounds)],
+        delta: float | None = None,
     ) -> None:
         """Starts without a row in the ledger.
 
@@ -99,6 +100,7 @@ class TrainingRun:
             most: The most rounds that will run; `None` if nobody knows.
             limit: How many rounds a target leaves room for.
             coming: From the first round and a number to all rounds, counted.
+            delta: The delta of the plan; `None` for none.
 
         Raises:
             ValueError: The ledger has no such account, or several of which
@@ -110,7 +112,7 @@ class TrainingRun:
         self._model, self._most = model, most
         self._account = chosen_account(ledger, self._details.account)
         self._run: Run | None = None
-        self._own, self._coming = 0, coming
+        self._own, self._coming, self._delta = 0, coming, delta
 
     @property
     def number(self) -> int | None:
@@ -244,7 +246,7 @@ class TrainingRun:
                 model=self._model,
             )
             if most:
-                self._run.plan(self._coming(planned, most))
+                self._run.plan(self._coming(planned, most), delta=self._delta)
         return self._run
 
     def _account_now(self) -> AccountRecord | None:

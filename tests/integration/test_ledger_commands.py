@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 
 from keras_dp import budgets
-from keras_dp.ledger import GaussianSum, PoissonSampling, PrivacyLedger
+from keras_dp.ledger import GaussianSum, PoissonSampling, PrivacyLedger, Round
 from keras_dp.reporting import account_states, make_report, run_costs
 from keras_dp.reporting.cli import main
 
@@ -91,7 +91,9 @@ class TestReport:
                 ledger, delta=1e-5, runs=["first"], accountants=()
             )
         assert out == expected.as_text()
-        assert out.startswith("All of the ledger: epsilon <= ")
+        words, *rest = out.split("\n\n")
+        assert flat(words) == expected.plain_words
+        assert rest[0].startswith("All of the ledger: epsilon <= ")
 
     @pytest.mark.parametrize(
         ("run", "chosen"), [("7", "7"), ("1", 1), ("first", "first")]
@@ -191,6 +193,20 @@ class TestBudget:
         assert not (tmp_path / "none.ledger").exists()
 
 
+class TestTheDelta:
+    @pytest.mark.parametrize("command", ["report", "explain", "runs"])
+    def test_is_that_of_the_plan(self, shell, path, command) -> None:
+        assert "`--delta` must be given" in shell(command, code=2)
+
+        with PrivacyLedger.open(path) as ledger:
+            for delta in (1e-6, 1e-5):
+                with ledger.start_run("planned") as run:
+                    run.plan([(Round(SAMPLING, tuple(STEP)), 1)], delta=delta)
+
+        assert shell(command) == shell(command, "--delta", "1e-6")
+        assert shell(command) != shell(command, "--delta", "1e-5")
+
+
 class TestSeals:
     """A certificate, checked later."""
 
@@ -227,6 +243,17 @@ class TestSeals:
         assert "extends what was certified: 50 rounds follow" in grown
         assert "Nobody signed" in grown
         assert "Seals, before which no row changes" in shell("report", *DELTA)
+
+    def test_can_be_printed(self, shell, path, certificate) -> None:
+        printed = path.with_name("certificate.html")
+        shell("seal", *DELTA, "--out", certificate, "--html", printed)
+
+        content = json.loads(certificate.read_text())
+        text = printed.read_text()
+        assert content["seal_hash"] in text
+        assert content["theorem"] in text
+        assert "200 in 2" in text
+        assert not re.search(r"<script|<link|<img|url\(|@import", text)
 
     def test_of_another_ledger_is_4(self, shell, path, certificate) -> None:
         shell("seal", *DELTA, "--out", certificate)

@@ -108,6 +108,7 @@ class TestWhatItMakes:
         assert own.header.dataset == "privacy"
         assert len(history["epsilon"]) == 3
         assert 2 * (1 - 1e-6) <= history["epsilon"][-1] <= 2
+        assert own.runs[0].delta == private.target.delta
         private.target = None
         assert len(private.fit(private.samples, verbose=0).epoch) == 1
         own.close()

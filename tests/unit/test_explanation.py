@@ -14,7 +14,7 @@ from keras_dp.ledger import (
     PrivacyLedger,
     UnverifiedSampling,
 )
-from keras_dp.reporting import explain
+from keras_dp.reporting import explain, make_report
 
 DELTA = 1e-5
 STEP = [GaussianSum("gradients", 1.0, 4.0)]
@@ -194,6 +194,31 @@ class TestTheLimits:
         assert "trust" not in text
         assert "seed" not in text
         assert "declared" not in text
+
+
+class TestThePlainWords:
+    @pytest.mark.parametrize("make", [some, sampled])
+    @pytest.mark.parametrize("rows", [1, 3])
+    def test_are_the_best_bet(self, make, rows) -> None:
+        ledger = make(rows_per_unit=rows)
+        risk = accountants.bayes_risk(ledger, prior=0.5, group_size=rows)
+
+        words = make_report(ledger, delta=DELTA).plain_words
+
+        wins, chance = chances(words)
+        assert chance == 0.5
+        # Rounded up to a tenth of a percent.
+        assert 0 <= wins - (1 - risk) <= 0.001
+        assert "whether the data of one patient are in the data set" in words
+
+    def test_of_accounts_follow_from_their_promise(self) -> None:
+        ledger = in_memory()
+        budgets.open_account(ledger, "all", budgets.RenyiFilter(1.0, DELTA))
+
+        words = make_report(ledger, delta=DELTA).plain_words
+
+        # e / (1 + e), which two answers attain.
+        assert chances(words)[0] == pytest.approx(0.7311, abs=1e-3)
 
 
 def test_cannot_be_given_lines_by_a_name() -> None:

@@ -90,6 +90,17 @@ class TestRuns:
         with pytest.raises(ValueError, match="names or numbers of runs"):
             ledger.rounds_of("absent")
 
+    def test_have_the_delta_of_their_plan(self, ledger) -> None:
+        ledger.start_run("a").plan([(Round(SAMPLING, QUERIES), 2)])
+        with ledger.start_run("b") as run:
+            run.plan([(Round(SAMPLING, QUERIES), 2)], delta=1e-6)
+            with pytest.raises(ValueError, match="`delta` must be in"):
+                run.plan([], delta=1.0)
+
+        assert [run.delta for run in ledger.runs] == [None, 1e-6]
+        again = PrivacyLedger.from_json(ledger.to_json())
+        assert [run.delta for run in again.runs] == [None, 1e-6]
+
     def test_are_numbered_from_one(self, ledger) -> None:
         for name in "abc":
             with ledger.start_run(name) as run:

@@ -208,7 +208,7 @@ class TestEpsilon:
         root = parsed(epsilon_picture({"it": curve}, delta=1e-5))
 
         assert len(lines(root, "k0")[0]) == 1
-        assert "it: inf" in root.get("aria-label")
+        assert "it: no bound" in root.get("aria-label")
 
     def test_of_nothing_is_empty(self) -> None:
         curve = epsilon_curve([], delta=1e-5, accountant=RDP())
@@ -278,7 +278,7 @@ class TestQueries:
 
         assert all(each.epsilon == math.inf for each in costs)
         root = parsed(query_picture(costs, delta=1e-5))
-        assert texts(root)[:2] == ["loss", "inf"]
+        assert texts(root)[:2] == ["loss", "no bound"]
 
     def test_have_bars_as_long_as_their_epsilon(self) -> None:
         costs = (

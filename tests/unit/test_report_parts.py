@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from html import unescape
 from html.parser import HTMLParser
 
 import pytest
@@ -418,7 +419,7 @@ class TestThePage:
             *report.cautions,
             *(state.spent for state in report.accounts),
             *(state.budget.theorem for state in report.accounts),
-            *(cost.accountant for cost in report.costs),
+            *(cost.accountant for cost in report.costs if cost.is_bound),
             report.seals[0].hash,
             report.seals[0].note,
             report.details.head,
@@ -437,6 +438,20 @@ class TestThePage:
         _, text = self.page(ledger)
 
         assert "add or remove one, 5 records together</h3>" in text
+
+    def test_shows_no_infinity_and_no_number_that_is_no_bound(self) -> None:
+        ledger = PrivacyLedger.in_memory(dataset="d", unit="patient")
+        ledger.record(MEAN.sampling, MEAN.queries)
+        bare = PrivacyLedger.in_memory(dataset="d", unit="patient")
+        bare.record(MEAN.sampling, [NonPrivateSum("loss")])
+
+        (report, text), (_, infinite) = self.page(ledger), self.page(bare)
+
+        assert any(not each.is_bound for each in report.costs)  # Control.
+        assert "GDP" not in text
+        assert report.plain_words in unescape(text)
+        assert re.search(r"\binf\b", infinite) is None
+        assert "Nothing limits what may be learned about one" in infinite
 
     @pytest.mark.standard
     def test_draws_each_run(self, ledger) -> None:

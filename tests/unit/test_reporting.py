@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 import re
 
 import numpy as np
@@ -151,7 +150,7 @@ class TestTheText:
 
         lines = make_report(ledger, delta=DELTA).as_text(**ALL).split("\n")
 
-        assert lines[:7] == [
+        assert lines[4:11] == [
             "epsilon <= 0.9469 at delta = 1e-05, add or remove one patient, "
             "certified by",
             "    Fourier",
@@ -255,7 +254,7 @@ class TestTheText:
         assert "loss: sum without noise, not private" in text
         assert "1 round released a sum without noise" in text
         assert re.search(
-            r"RDP +epsilon <= inf \(add or remove one\)$", text, re.MULTILINE
+            r"RDP +no bound \(add or remove one\)$", text, re.MULTILINE
         )
 
     def test_says_so_if_no_accountant_has_a_bound(self) -> None:
@@ -318,7 +317,6 @@ class TestTheText:
             (2.90001, "2.9001"),
             (2.99999, "3.0000"),
             (1e22, "10000000000000000000000.0000"),
-            (math.inf, "inf"),
         ],
     )
     def test_rounds_epsilon_up(self, epsilon, shown) -> None:

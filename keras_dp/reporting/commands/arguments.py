@@ -23,6 +23,31 @@ def add_delta(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_delta_or_planned(parser: argparse.ArgumentParser) -> None:
+    """Adds the delta of a guarantee, which the ledger may hold itself."""
+    parser.add_argument(
+        "--delta",
+        type=delta,
+        help="in (0, 1), such as 1e-5 (default: the smallest that a plan of "
+        "the ledger names)",
+    )
+
+
+def delta_for(given: float | None, ledger: PrivacyLedger) -> float:
+    """Returns the given delta, or the smallest of the plans of a ledger.
+
+    Raises:
+        ValueError: Neither is there.
+    """
+    planned = [run.delta for run in ledger.runs if run.delta is not None]
+    if given is None and not planned:
+        raise ValueError(
+            "`--delta` must be given: no plan of the ledger names one. "
+            "Received: nothing. Choose one below 1/N for N units."
+        )
+    return min(planned) if given is None else given
+
+
 def add_epsilon(parser: argparse.ArgumentParser) -> None:
     """Adds the epsilon of a target."""
     parser.add_argument(

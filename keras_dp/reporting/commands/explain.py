@@ -15,7 +15,7 @@ HELP = "say in sentences what epsilon means for one person"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what the command is told."""
     arguments.add_file(parser)
-    arguments.add_delta(parser)
+    arguments.add_delta_or_planned(parser)
     arguments.add_neighbours(parser)
     arguments.add_group_size(parser)
 
@@ -30,7 +30,7 @@ def answer(options: argparse.Namespace) -> str | Iterable[str]:
     with PrivacyLedger.open(options.file, mode="r") as ledger:
         text = explain(
             ledger,
-            delta=options.delta,
+            delta=arguments.delta_for(options.delta, ledger),
             neighbours=options.neighbours,
             group_size=options.group_size,
         ).as_text()

@@ -15,7 +15,7 @@ HELP = "print who spent what privacy, and which theorem covers it"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what the command is told."""
     arguments.add_file(parser)
-    arguments.add_delta(parser)
+    arguments.add_delta_or_planned(parser)
     arguments.add_neighbours(parser)
     arguments.add_group_size(parser)
     parser.add_argument(
@@ -50,7 +50,7 @@ def answer(options: argparse.Namespace) -> str | Iterable[str]:
         names = {run.name for run in ledger.runs} if options.run else set()
         report = make_report(
             ledger,
-            delta=options.delta,
+            delta=arguments.delta_for(options.delta, ledger),
             neighbours=options.neighbours,
             # Some take long, and nobody has asked for them.
             accountants=None if details or options.all else (),

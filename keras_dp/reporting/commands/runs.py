@@ -17,7 +17,7 @@ HELP = "list the runs of a ledger with their epsilon and the running total"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what the command is told."""
     arguments.add_file(parser)
-    arguments.add_delta(parser)
+    arguments.add_delta_or_planned(parser)
     arguments.add_neighbours(parser)
     arguments.add_group_size(parser)
     arguments.add_json(parser)
@@ -31,9 +31,10 @@ def answer(options: argparse.Namespace) -> str | Iterable[str]:
             certified.
     """
     with PrivacyLedger.open(options.file, mode="r") as ledger:
+        delta = arguments.delta_for(options.delta, ledger)
         costs = run_costs(
             ledger.runs,
-            delta=options.delta,
+            delta=delta,
             neighbours=options.neighbours,
             group_size=ledger.header.rows_per_unit * options.group_size,
         )
@@ -42,8 +43,7 @@ def answer(options: argparse.Namespace) -> str | Iterable[str]:
         text = json.dumps([each.as_dict() for each in costs], indent=2)
         return failing_after(text, warnings)
     lines = [
-        f"Epsilon at delta = {options.delta!r} of each run alone, and of all "
-        "so far;",
+        f"Epsilon at delta = {delta!r} of each run alone, and of all so far;",
         "of a run that kept to its plan, the epsilon of the plan.",
         *run_lines(costs),
         *wrapped(audits),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from keras_dp.errors import OutputError
 from keras_dp.reporting.certificate import certify, signing_key
+from keras_dp.reporting.certificate_page import certificate_page
 from keras_dp.reporting.commands import arguments
 from keras_dp.reporting.contradictions import contradictions, failing_after
 
@@ -15,12 +16,17 @@ HELP = "seal a ledger, and write a certificate of what it held and cost"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what the command is told."""
     arguments.add_file(parser)
-    arguments.add_delta(parser)
+    arguments.add_delta_or_planned(parser)
     parser.add_argument(
         "--out",
         type=arguments.file_name,
         required=True,
         help="a new file for the certificate",
+    )
+    parser.add_argument(
+        "--html",
+        type=arguments.file_name,
+        help="also write the certificate as a page to print and to sign",
     )
     parser.add_argument(
         "--note", default="", help="written into the seal; nothing secret"
@@ -57,7 +63,7 @@ def answer(options: argparse.Namespace) -> str | Iterable[str]:
         try:
             certificate = certify(
                 ledger,
-                delta=options.delta,
+                delta=arguments.delta_for(options.delta, ledger),
                 neighbours=options.neighbours,
                 note=options.note,
             )
@@ -67,6 +73,8 @@ def answer(options: argparse.Namespace) -> str | Iterable[str]:
     if key is not None:
         certificate = certificate.signed(key)
     arguments.write(options.out, certificate.as_json() + "\n")
+    if options.html:
+        arguments.write(options.html, certificate_page(certificate))
     lines = [
         f"Sealed: row {certificate.seal_row}, hash {certificate.seal_hash}",
         *certificate.sentences,

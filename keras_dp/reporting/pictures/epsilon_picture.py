@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from keras_dp.accountants.claim import rounded_up
+from keras_dp.accountants.claim import shown_epsilon
 from keras_dp.planning.epsilon_curve import EpsilonCurve
 from keras_dp.reporting.pictures.axis import Axis
 from keras_dp.reporting.pictures.svg import KINDS, Chart
@@ -61,7 +61,7 @@ def epsilon_picture(
         chart.line(line, f"k{index}")
     chart.legend([*lines])
     last = "; ".join(
-        f"{name}: {rounded_up(float(curve.epsilons[-1]))}"
+        f"{name}: {shown_epsilon(float(curve.epsilons[-1]))}"
         for name, curve in curves.items()
         if curve.epsilons.size
     )

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from keras_dp.accountants.claim import rounded_up
+from keras_dp.accountants.claim import shown_epsilon
 from keras_dp.reporting.pictures.svg import WIDTH, label, picture
 from keras_dp.reporting.query_costs import QueryCost
 
@@ -40,11 +40,11 @@ def query_picture(
             + f'<rect class="{kind}" x="{_LEFT}" y="{top + 18}" '
             f'width="{max(1.0, share * room):.2f}" height="13"/>'
             + label(
-                _LEFT + share * room + 7, top + 29, rounded_up(each.epsilon)
+                _LEFT + share * room + 7, top + 29, shown_epsilon(each.epsilon)
             )
         )
     said = "; ".join(
-        f"{each.name}: {rounded_up(each.epsilon)}" for each in costs
+        f"{each.name}: {shown_epsilon(each.epsilon)}" for each in costs
     )
     return picture(
         "".join(marks),
