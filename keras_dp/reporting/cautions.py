@@ -20,6 +20,7 @@ from keras_dp.reporting.wording import (
     counted,
     declared_of_units,
     on_one_line,
+    with_a_chosen_seed,
 )
 
 
@@ -136,12 +137,9 @@ def _of_rounds(
             f"The sampling of {text} is as somebody declared it: no sampler of "
             "this library drew the records."
         )
-    seeded, text = number(count for each, count in rounds if each.seeded)
+    seeded, _ = number(count for each, count in rounds if each.seeded)
     if seeded:
-        yield (
-            f"{text} had a seed that the caller chose: the guarantee holds "
-            "only against those who cannot know the seed."
-        )
+        yield with_a_chosen_seed(seeded)
 
 
 def _of_runs(runs: Sequence[RunRecord]) -> Iterator[str]:

@@ -33,6 +33,7 @@ from keras_dp.reporting.wording import (
     declared_of_units,
     on_one_line,
     percent,
+    with_a_chosen_seed,
     wrapped,
 )
 
@@ -297,10 +298,7 @@ class _Subject(NamedTuple):
                 "library drew them."
             )
         if seeded:
-            sentences.append(
-                f"The seed of {counted(seeded, 'round')} was chosen by the "
-                "caller. Nothing protects them against anyone who can know it."
-            )
+            sentences.append(with_a_chosen_seed(seeded))
         return tuple(sentences)
 
 

@@ -116,6 +116,21 @@ def declared_of_units(
     )
 
 
+def with_a_chosen_seed(count: int) -> str:
+    """Returns what does not protect rounds whose seed the caller chose.
+
+    Args:
+        count: The number of these rounds in the ledger.
+    """
+    return (
+        f"{counted(count, 'round')} had a seed that the caller chose. If that "
+        "was inside of reproducible(), the guarantee holds only against those "
+        "who cannot know the seed; and two runs of one seed have the same "
+        "noise, so that the difference of their answers reveals the clipped "
+        "sum. No epsilon covers that."
+    )
+
+
 def described(query: SumQueryEvent) -> str:
     """Returns a release as one line."""
     if isinstance(query, NonPrivateSum):

@@ -185,7 +185,7 @@ class TestTheLimits:
         text = self.limits(ledger)
 
         assert "the samples of 5 rounds were drawn" in text
-        assert "The seed of 7 rounds was chosen" in text
+        assert "7 rounds had a seed that the caller chose" in text
         assert "That one patient has at most 1 row of the data" in text
 
     def test_and_nothing_else(self) -> None:

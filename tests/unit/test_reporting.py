@@ -230,6 +230,10 @@ class TestTheText:
         text = make_report(heterogeneous(), delta=DELTA).as_text(**ALL)
 
         assert "  - 2 rounds had a seed that the caller chose" in text
+        assert "reveals the clipped sum" in flat(text)
+        # Control: without such rounds nothing is said.
+        bare = make_report(in_memory((FullDataset(), STEP, 1)), delta=DELTA)
+        assert "seed" not in bare.as_text(**ALL)
 
     def test_mentions_unsettled_rounds_and_counts_them(self) -> None:
         ledger = in_memory((PoissonSampling(0.01), STEP, 5))
