@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from keras_dp.accountants.normalize.adjacency import RELATIONS, Neighbours
+from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.mechanisms import Gaussian, Mechanism
 from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.errors import UnsupportedEventError
@@ -49,7 +49,7 @@ def is_part(
 def covers(
     planned: Sequence[tuple[Round, int]],
     ran: Sequence[tuple[Round, int]],
-    neighbours: Neighbours | None,
+    neighbours: Neighbours,
 ) -> bool:
     """Returns whether a bound for the planned rounds holds for others.
 
@@ -61,31 +61,23 @@ def covers(
     Args:
         planned: The rounds with the bound.
         ran: The other rounds.
-        neighbours: The adjacency relation of the bound; `None` for any that the
-            planned rounds support.
+        neighbours: The adjacency relation of the bound.
 
     Source: Smith and Thakurta (2022), arXiv:2210.17520 (Gaussian sums).
     """
     if is_part(ran, planned):
         return True
-    is_bounded = False
-    for relation in RELATIONS if neighbours is None else (neighbours,):
-        try:
-            room = normalize(planned, relation)
-        except UnsupportedEventError:
-            continue
-        try:
-            needed = normalize(ran, relation)
-        except UnsupportedEventError:
-            return False
-        more = Counter(dict(needed)) - Counter(dict(room))
-        left = Counter(dict(room)) - Counter(dict(needed))
-        if any(not isinstance(each, Gaussian) for each in more) or (
-            _square(more) * _ROUND_UP > _square(left)
-        ):
-            return False
-        is_bounded = True
-    return is_bounded
+    try:
+        room, needed = (
+            Counter(dict(normalize(each, neighbours)))
+            for each in (planned, ran)
+        )
+    except UnsupportedEventError:
+        return False
+    more = needed - room
+    return all(isinstance(each, Gaussian) for each in more) and (
+        _square(more) * _ROUND_UP <= _square(room - needed)
+    )
 
 
 def _added_up(rounds: Iterable[tuple[Round, int]]) -> Counter[Round]:

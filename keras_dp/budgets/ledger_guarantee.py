@@ -11,15 +11,20 @@ that was opened before both covers them. Without a budget, their composition
 assumes that no plan depended on an answer.
 """
 
+import contextlib
 import dataclasses
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.claim import Claim, claim
-from keras_dp.accountants.normalize.adjacency import Neighbours
+from keras_dp.accountants.normalize.adjacency import (
+    RELATIONS,
+    Neighbours,
+    supported_neighbours,
+)
 from keras_dp.accountants.normalize.normalize import normalized
 from keras_dp.accountants.normalize.normalized_rounds import (
     NormalizedRounds,
@@ -144,7 +149,7 @@ def guarantee(
         group_size = ledger.header.rows_per_unit
 
     def cost(
-        rounds: tuple[CountedRound, ...],
+        rounds: tuple[CountedRound, ...], neighbours: Neighbours | None
     ) -> tuple[Claim, NormalizedRounds | None]:
         try:
             together = normalized(rounds, neighbours)
@@ -161,7 +166,7 @@ def guarantee(
 
     runs = tuple(run for run in ledger.runs if len(run) or run.plan)
     happened = tuple(pair for run in runs for pair in run.rounds)
-    ran, ran_rounds = cost(happened)
+    ran, ran_rounds = cost(happened, neighbours)
     accounts, broken = ledger.accounts, ""
     if accounts and group_size == ledger.header.rows_per_unit:
         promised = _of_accounts(accounts, runs, ran, delta)
@@ -170,11 +175,12 @@ def guarantee(
             broken = "the rounds that ran cost more"
         if not broken:
             return dataclasses.replace(promised, ran=ran_rounds)
-    kept = _kept_plans(runs, neighbours)
-    planned = tuple(pair for each in _chosen(runs, kept) for pair in each)
-    differs = planned != happened
-    most, most_rounds = cost(planned) if differs else (ran, ran_rounds)
-    basis, theorem = _basis(runs, kept)
+    counted = rounds_that_count(runs, neighbours)
+    differs = counted.together != happened
+    most, most_rounds = ran, ran_rounds
+    if differs:
+        most, most_rounds = cost(counted.together, counted.neighbours)
+    basis, theorem = _basis(runs, counted.kept)
     if broken:
         theorem += f". The ledger breaks the promises of its accounts: {broken}"
     ex_post = ran if differs and ran.epsilon != most.epsilon else None
@@ -186,9 +192,29 @@ def guarantee(
     )
 
 
+class RoundsThatCount(NamedTuple):
+    """The rounds of runs whose cost is a guarantee, see `rounds_that_count`.
+
+    Attributes:
+        neighbours: The adjacency relation of the cost; `None` if there is none
+            that all rounds support.
+        of_runs: The rounds of each run.
+        kept: Whether each run kept to its plan.
+    """
+
+    neighbours: Neighbours | None
+    of_runs: tuple[tuple[CountedRound, ...], ...]
+    kept: tuple[bool, ...]
+
+    @property
+    def together(self) -> tuple[CountedRound, ...]:
+        """The rounds of all runs."""
+        return tuple(pair for rounds in self.of_runs for pair in rounds)
+
+
 def rounds_that_count(
     runs: Sequence[RunRecord], neighbours: Neighbours | None
-) -> tuple[tuple[CountedRound, ...], ...]:
+) -> RoundsThatCount:
     """Returns the rounds of each run whose cost is a guarantee.
 
     They are the plan of a run that did only what was planned before its first
@@ -196,23 +222,24 @@ def rounds_that_count(
 
     Args:
         runs: Runs of one ledger.
-        neighbours: The adjacency relation; `None` for the strongest that the
-            rounds which are returned support.
+        neighbours: The adjacency relation of the cost; by default the strongest
+            that all rounds support which then count.
     """
-    return _chosen(runs, _kept_plans(runs, neighbours))
-
-
-def _chosen(
-    runs: Sequence[RunRecord], kept: tuple[bool, ...]
-) -> tuple[tuple[CountedRound, ...], ...]:
-    return tuple(
-        run.plan if run.plan is not None and is_kept else run.rounds
-        for run, is_kept in zip(runs, kept, strict=True)
-    )
+    for relation in RELATIONS if neighbours is None else (neighbours,):
+        kept = _kept_plans(runs, relation)
+        rounds = tuple(
+            run.plan if run.plan is not None and is_kept else run.rounds
+            for run, is_kept in zip(runs, kept, strict=True)
+        )
+        found = RoundsThatCount(relation, rounds, kept)
+        with contextlib.suppress(UnsupportedEventError):
+            if relation in supported_neighbours(found.together):
+                return found
+    return found._replace(neighbours=neighbours)
 
 
 def _kept_plans(
-    runs: Sequence[RunRecord], neighbours: Neighbours | None
+    runs: Sequence[RunRecord], neighbours: Neighbours
 ) -> tuple[bool, ...]:
     """Returns whether each run did only what was planned before."""
     spans = [

@@ -155,11 +155,7 @@ def explain(
         )
     found, is_account = covered.claim, covered.basis == "account"
     # The cost of a plan is the guarantee, and an attacker knows the plan.
-    rounds = tuple(
-        pair
-        for each in rounds_that_count(ledger.runs, neighbours)
-        for pair in each
-    )
+    rounds = rounds_that_count(ledger.runs, neighbours).together
     subject = _Subject(
         unit,
         on_one_line(header.unit),

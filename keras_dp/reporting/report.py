@@ -517,10 +517,11 @@ def _claim_of(
     group_size: int,
 ) -> Claim:
     """Returns the claim for runs as if nothing else had been released."""
+    counted = rounds_that_count(runs, neighbours)
     return claim(
-        [pair for each in rounds_that_count(runs, neighbours) for pair in each],
+        counted.together,
         delta=delta,
-        neighbours=neighbours,
+        neighbours=counted.neighbours,
         group_size=group_size,
     )
 

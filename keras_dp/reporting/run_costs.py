@@ -120,18 +120,17 @@ def run_costs(
     ...  for each in run_costs(ledger.runs, delta=1e-5)]
     [('ages', 0.926, 0.926), ('incomes', 0.926, 1.356)]
     """
-    counted = rounds_that_count(runs, neighbours)
-    every = [pair for rounds in counted for pair in rounds]
+    that_count = rounds_that_count(runs, neighbours)
+    counted, every = that_count.of_runs, that_count.together
     is_one = sum(map(bool, counted)) == 1
     if is_one and total is None:
         total = claim(
-            every, delta=delta, neighbours=neighbours, group_size=group_size
+            every,
+            delta=delta,
+            neighbours=that_count.neighbours,
+            group_size=group_size,
         )
-    relation = (
-        chosen_relation(every, neighbours)
-        if total is None
-        else total.neighbours
-    )
+    relation = that_count.neighbours if total is None else total.neighbours
     if relation is None:
         return tuple(RunCost(run, math.inf, math.inf) for run in runs)
     known: dict[frozenset[tuple[Round, int]], float] = {}

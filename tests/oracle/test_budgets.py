@@ -28,6 +28,7 @@ from keras_dp.ledger import (
     UnverifiedSampling,
 )
 from keras_dp.ledger.canonical import canonical
+from keras_dp.reporting.run_costs import run_costs
 
 DELTA = 1e-5
 
@@ -170,6 +171,14 @@ def test_the_cost_of_plans_is_a_bound(neighbours) -> None:
         truth = true_epsilon(ledger.rounds, relation)
 
         assert not is_below(found.claim.epsilon, truth)
+        again = budgets.guarantee(ledger, delta=DELTA, neighbours=relation)
+        assert again.claim == found.claim
+        costs = run_costs(ledger.runs, delta=DELTA, neighbours=neighbours)
+        assert costs[-1].total_epsilon == pytest.approx(found.claim.epsilon)
+        for number, cost in enumerate(costs, start=1):
+            ran = [pair for run in ledger.runs[:number] for pair in run.rounds]
+            truth = true_epsilon(ran, relation)
+            assert not is_below(cost.total_epsilon, truth)
         kept += found.basis != "as if fixed"
         too_low += is_below(true_epsilon(planned, relation), truth)
 

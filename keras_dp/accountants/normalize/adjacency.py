@@ -145,6 +145,19 @@ def strongest_neighbours(ledger: LedgerLike) -> Neighbours:
     >>> strongest_neighbours([(sampled, 3), (cut_from_a_list, 1)])
     'replace_one'
     """
+    return supported_neighbours(ledger)[0]
+
+
+def supported_neighbours(ledger: LedgerLike) -> tuple[Neighbours, ...]:
+    """Returns the relations that all rounds support, the strongest first.
+
+    Args:
+        ledger: An object with `rounds`, or the pairs (Round, count).
+
+    Raises:
+        UnsupportedEventError: There is none, or a round holds an event of an
+            unknown class.
+    """
     left = RELATIONS
     for event, _ in counted_rounds(ledger):
         release = released(event.queries)
@@ -160,7 +173,7 @@ def strongest_neighbours(ledger: LedgerLike) -> Neighbours:
                 f"{left!r}."
             )
         left = both
-    return left[0]
+    return left
 
 
 def chosen_neighbours(
