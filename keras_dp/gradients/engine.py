@@ -17,6 +17,7 @@ from absl import logging
 
 from keras_dp.errors import UnsupportedLayerError
 from keras_dp.gradients import registry
+from keras_dp.gradients.capture.batch_axis import BatchAxis
 from keras_dp.gradients.capture.direct_uses import (
     DirectUses,
     could_use_directly,
@@ -26,7 +27,6 @@ from keras_dp.gradients.capture.hooks import (
     HookedCall,
     find_hooks,
     hooked,
-    of_length,
 )
 from keras_dp.gradients.capture.vectorized import vectorized
 from keras_dp.gradients.layer_calls import functions_of
@@ -214,19 +214,21 @@ class GradientEngine:
             UnsupportedLayerError: A layer cannot be hooked, or would normalize
                 by the batch.
         """
-        if tf.executing_eagerly() and self._could_use_directly():
-            # Only a graph shows that a layer is called inside a loop.
+        if tf.executing_eagerly() and not self._knows_uses:
+            # Only a graph shows that a layer is called inside a loop, or that a
+            # length follows from the data.
             self._trace_for_hooks(inputs, batch, training)
         settled = False
         while not settled:
             tape = tf.GradientTape(watch_accessed_variables=False)
+            rows = BatchAxis()
             with (
                 self._calling(collects=True, training=training) as statistics,
                 self._watching_uses() as past_hooks,
                 tape,
-                hooked(self.hooks, tape, batch, past_hooks) as calls,
+                hooked(self.hooks, tape, batch, rows, past_hooks) as calls,
             ):
-                outputs = _called(self.model, inputs, training)
+                outputs = _called(self.model, inputs, training, rows)
                 settled = not past_hooks.found
                 if settled:
                     losses = losses_of(outputs)
@@ -252,7 +254,38 @@ class GradientEngine:
                 inputs, lambda _: tf.zeros([batch]), batch, training=training
             )
 
-        trace_of(tf.function(traced, autograph=False), inputs)
+        try:
+            trace_of(tf.function(traced, autograph=False), inputs)
+        except (AttributeError, NotImplementedError, TypeError) as error:
+            raise UnsupportedLayerError(
+                "A model that runs eagerly must be one that tf.function can "
+                "trace: only its graph shows whether the rows that a layer "
+                f"sees are the examples. Received: {error} Write it without "
+                "Python that reads the values of tensors."
+            ) from error
+
+    def settle_hooks_again(self, inputs: Any, batch: int) -> bool:
+        """Looks where the hooks must be if there is one example more.
+
+        An axis that is as long as the batch by chance looks like the batch.
+
+        Args:
+            inputs: As in `gradients`.
+            batch: As in `gradients`.
+
+        Returns:
+            Whether the hooks changed.
+
+        Raises:
+            UnsupportedLayerError: A layer is called on other rows than the
+                examples.
+        """
+        before, self._knows_uses = self.hooks, False
+        longer = keras.tree.map_structure(
+            lambda leaf: tf.concat([leaf, leaf[-1:]], axis=0), inputs
+        )
+        self._trace_for_hooks(longer, batch + 1, training=True)
+        return self.hooks is not before
 
     def _could_use_directly(self) -> list[keras.Layer]:
         """Returns the layers that may go past the hooks inside them."""
@@ -304,7 +337,7 @@ class GradientEngine:
     def call(self, inputs: Any, *, training: bool = True) -> Any:
         """Returns the outputs of the model, called as in training or not."""
         with self._calling(training=training):
-            return _called(self.model, inputs, training)
+            return _called(self.model, inputs, training, BatchAxis())
 
     @contextlib.contextmanager
     def _calling(
@@ -445,10 +478,17 @@ def _has_accelerator() -> bool:
     return any(device.device_type != "CPU" for device in devices)
 
 
-def _called(model: keras.Model, inputs: Any, training: bool) -> Any:
+def _called(
+    model: keras.Model, inputs: Any, training: bool, rows: BatchAxis
+) -> Any:
     options = {"training": training} if takes_training(model) else {}
-    outputs = model(inputs, **options)
-    batch = keras.tree.flatten(inputs)[0].shape[0]
-    return keras.tree.map_structure(
-        lambda leaf: of_length(leaf, batch), outputs
-    )
+    with rows.kept_by_texts(model):
+        outputs = model(inputs, **options)
+    tensors = filter(tf.is_tensor, keras.tree.flatten(outputs))
+    if any(map(rows.follows_from_data, tensors)):
+        raise UnsupportedLayerError(
+            "The model must return outputs whose first axis is the batch. "
+            "Received: a first axis whose length follows from the data, as "
+            "that of tf.boolean_mask does. Return one row for each example."
+        )
+    return outputs

@@ -378,22 +378,6 @@ class TestSelfCheck:
         with pytest.raises(GradientCheckError, match=r"owner/kernel"):
             self_check(GradientEngine(model), _data(4, 4), _squares, 4)
 
-    def test_finds_positions_taken_for_examples(self) -> None:
-        """A table over 4 positions, by accident as long as the batch."""
-
-        class Positions(layers.Layer):
-            def __init__(self):
-                super().__init__()
-                self.table = layers.Embedding(4, 3, name="positions")
-
-            def call(self, x):
-                return x + self.table(keras.ops.arange(4))
-
-        model = _model(layers.Dense(3), Positions(), shape=(4, 2))
-
-        with pytest.raises(GradientCheckError, match="positions"):
-            self_check(GradientEngine(model), _data(4, 4, 2), _squares, 4)
-
     def test_finds_state_that_data_leaks_into(self) -> None:
         class Remembers(layers.Layer):
             def build(self, shape):

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from keras_dp.errors import UnsupportedLayerError
 from keras_dp.gradients import registry
+from keras_dp.gradients.capture.batch_axis import BatchAxis
 from keras_dp.gradients.capture.direct_uses import DirectUses
 from keras_dp.gradients.capture.repeated_draws import RepeatedDraws
 from keras_dp.gradients.layer_calls import (
@@ -25,9 +26,7 @@ from keras_dp.gradients.layer_calls import (
     trained_variables,
 )
 from keras_dp.keras_internals import (
-    mask_of,
     own_trainable_variables,
-    set_mask,
     sublayers_of,
     training_of_call,
 )
@@ -151,6 +150,7 @@ def hooked(
     hooks: list[Hook],
     tape: tf.GradientTape,
     batch: int,
+    rows: BatchAxis,
     uses: DirectUses | None = None,
 ) -> Iterator[list[HookedCall]]:
     """Puts hooks on the layers while the context is open.
@@ -159,6 +159,7 @@ def hooked(
         hooks: From `find_hooks`.
         tape: It is made to watch the tensors at which the backward pass ends.
         batch: The number of examples. It is compared with the first axes.
+        rows: Knows the tensors whose length follows from the data.
         uses: Watches for uses of weights past the hooks. By default, nothing
             is watched.
 
@@ -175,7 +176,9 @@ def hooked(
     uses = uses or DirectUses([])
     with contextlib.ExitStack() as patches:
         for hook in hooks:
-            call = _hooked_call(hook, tape, batch, calls, whole, uses, apart)
+            call = _hooked_call(
+                hook, tape, batch, rows, calls, whole, uses, apart
+            )
             patches.enter_context(replaced_call(hook.layer, call))
         yield calls
 
@@ -184,6 +187,7 @@ def _hooked_call(
     hook: Hook,
     tape: tf.GradientTape,
     batch: int,
+    rows: BatchAxis,
     calls: list[HookedCall],
     whole: list[Hook],
     uses: DirectUses,
@@ -195,6 +199,7 @@ def _hooked_call(
         hook: The hook of the layer.
         tape: As in `hooked`.
         batch: As in `hooked`.
+        rows: As in `hooked`.
         calls: The list to which the call is added.
         whole: The hook whose layer is being called now, if it covers all
             layers inside. These then add no calls.
@@ -223,9 +228,6 @@ def _hooked_call(
 
     def noted(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = _first_by_place(first, args, kwargs)
-        args, kwargs = keras.tree.map_structure(
-            lambda leaf: of_length(leaf, batch), (args, kwargs)
-        )
         training = training_of_call()
         observed = _observed(hook, original, args, kwargs, tape.watch)
         outputs, watched, kept = observed
@@ -236,7 +238,7 @@ def _hooked_call(
                 raise
             return outputs
         try:
-            _check_call(layer, args, kwargs, float_outputs(outputs), batch)
+            _check_call(hook, args, kwargs, float_outputs(outputs), batch, rows)
         except UnsupportedLayerError:
             if not uses.cannot_hook_inside():
                 raise
@@ -272,27 +274,6 @@ def _first_by_place(
 def _value_of(leaf: Any) -> Any:
     """Returns the value of a variable, any other leaf as it is."""
     return leaf.value if isinstance(leaf, keras.Variable) else leaf
-
-
-def of_length(leaf: Any, batch: int) -> Any:
-    """Gives a tensor of unknown length the length of the batch.
-
-    The length is checked when the step runs. `TextVectorization`, for example,
-    returns tensors of unknown length. A Keras mask is kept.
-
-    Args:
-        leaf: Any value. Only a tensor of unknown length changes.
-        batch: The number of examples.
-    """
-    if not tf.is_tensor(leaf) or not leaf.shape.rank:
-        return leaf
-    if leaf.shape[0] is not None:
-        return leaf
-    mask = mask_of(leaf)
-    leaf = tf.ensure_shape(leaf, [batch, *leaf.shape[1:]])
-    if mask is not None:
-        set_mask(leaf, of_length(mask, batch))
-    return leaf
 
 
 def _observed(
@@ -342,21 +323,37 @@ def _check_graph(
 
 
 def _check_call(
-    layer: keras.Layer,
+    hook: Hook,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     outputs: list[tf.Tensor],
     batch: int,
+    rows: BatchAxis,
 ) -> None:
     arguments = keras.tree.flatten((args, kwargs))
     inputs = [leaf for leaf in arguments if tf.is_tensor(leaf)]
+    if hook.rule is None:
+        # It is called again on each example, which must give one row.
+        rows.trust(outputs)
+    rule = (
+        f"Layer {hook.layer.path!r} must be called on inputs, and return "
+        "outputs, whose first axis is the batch. "
+    )
+    if any(map(rows.follows_from_data, [*inputs, *outputs])):
+        raise UnsupportedLayerError(
+            f"{rule}Received: a first axis whose length follows from the data, "
+            "as that of tf.boolean_mask does. An example with several rows "
+            "would be clipped several times. Take the same number of rows of "
+            "each example (keras.ops.take_along_axis, or a sum weighted by the "
+            "mask); or call the layer inside of the layer that takes the rows, "
+            "if that returns one row for each example; or freeze it with "
+            "layer.trainable = False."
+        )
     for tensor in [*inputs[:1], *outputs]:
         if tensor.shape.rank == 0 or tensor.shape[0] != batch:
             raise UnsupportedLayerError(
-                f"Layer {layer.path!r} must be called on inputs, and return "
-                f"outputs, whose first axis is the batch of {batch} examples. "
-                f"Received: shape={tuple(tensor.shape)!r}. Keep the first axis "
-                "for the examples, and repeat what they share (such as "
-                "position ids) along it; or freeze the layer with "
-                "layer.trainable = False."
+                f"{rule}Received: shape={tuple(tensor.shape)!r} for {batch} "
+                "examples. Keep the first axis for the examples, and repeat "
+                "what they share (such as position ids) along it; or freeze "
+                "the layer with layer.trainable = False."
             )

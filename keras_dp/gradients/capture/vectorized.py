@@ -264,8 +264,12 @@ def _operations_of(layer: keras.Layer) -> set[str]:
 def _all_at_once(
     function: Callable[..., Any], rows: Any, variables: list[keras.Variable]
 ) -> list[tf.Tensor]:
-    del variables
-    return tf.vectorized_map(function, rows)
+    try:
+        return tf.vectorized_map(function, rows, fallback_to_while_loop=False)
+    except (NotImplementedError, TypeError, ValueError):
+        # An operation cannot be vectorized, or its results have another shape
+        # for each example.
+        return _one_by_one(function, rows, variables)
 
 
 def _one_by_one(

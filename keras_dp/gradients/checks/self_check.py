@@ -78,16 +78,32 @@ def self_check(
             model draws random numbers that cannot be repeated.
         UnsupportedLayerError: The model keeps what it sees in training.
     """
-    weights = [(v, tf.identity(v.value)) for v in engine.variables]
-    trial = Trial(
-        engine,
-        inputs,
-        losses_of,
-        batch,
-        splits_of=splits_of,
-        examples=examples,
-        eagerly=eagerly,
-    )
+
+    def check() -> bool:
+        return _check(
+            Trial(
+                engine,
+                inputs,
+                losses_of,
+                batch,
+                splits_of=splits_of,
+                examples=examples,
+                eagerly=eagerly,
+            )
+        )
+
+    try:
+        return check()
+    except GradientCheckError:
+        # Were the hooks put on an axis that is as long as the batch?
+        if not engine.settle_hooks_again(inputs, batch):
+            raise
+    return check()
+
+
+def _check(trial: Trial) -> bool:
+    """Checks the engine of a trial, and returns as `self_check`."""
+    weights = [(v, tf.identity(v.value)) for v in trial.engine.variables]
     closed = [pair for pair in trial.state if _could_hide(pair[1])]
     opened = {id(variable) for variable, _ in closed}
     trial.state = [pair for pair in trial.state if id(pair[0]) not in opened]
