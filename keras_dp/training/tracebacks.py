@@ -18,7 +18,11 @@ _Callable = TypeVar("_Callable", bound=Callable[..., Any])
 _MISTAKES: tuple[type[Exception], ...] = (
     TypeError,
     ValueError,
-    *(each for each in vars(errors).values() if isinstance(each, type)),
+    *(
+        each
+        for each in vars(errors).values()
+        if isinstance(each, type) and issubclass(each, Exception)
+    ),
 )
 _LIBRARIES = tuple(
     f"{Path(str(module.__file__)).parent}{os.sep}"
