@@ -62,7 +62,9 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Makes links those of the site."""
+    """Makes links those of the site, and lets pages come first in searches."""
+    if page.file.src_uri.startswith(("api/", "source/")):
+        page.meta.setdefault("search", {"boost": 0.1})
     source = Path(page.file.abs_src_path or "")
     if not page.file.abs_src_path or not source.is_relative_to(ROOT):
         return markdown
