@@ -686,7 +686,9 @@ class TestRoundingCannotHideANorm:
 
     def _assert_bounded(self, records) -> None:
         norms = np.sqrt(records.squared_norms().numpy())
-        factors = np.minimum(1.0, 1.0 / norms).astype("float32")
+        factors = np.minimum(1.0, 1.0 / np.maximum(norms, 1e-30)).astype(
+            "float32"
+        )
         for i in range(len(norms)):
             weights = np.zeros(len(norms), "float32")
             weights[i] = factors[i]
@@ -722,6 +724,109 @@ class TestRoundingCannotHideANorm:
         )
 
         self._assert_bounded(records)
+
+    @pytest.mark.parametrize("static_shapes", [True, False])
+    @pytest.mark.parametrize("rows", [3, 2000], ids=["fewer", "more"])
+    @pytest.mark.parametrize(
+        "batch", [16, 512, pytest.param(4096, marks=pytest.mark.full)]
+    )
+    def test_of_rows_in_a_large_batch(self, batch, rows, static_shapes) -> None:
+        """A record moves the float32 sum by the clip, up to its rounding.
+
+        That is below `batch` units of rounding here; `batch` times as much is
+        proven.
+        """
+        records = row_records.RowRecords(
+            tf.zeros([batch, 1024], tf.int32),
+            tf.constant(self._updates(batch)),
+            rows=rows,
+            static_shapes=static_shapes,
+        )
+        norms = np.sqrt(records.squared_norms().numpy())
+
+        moved = self._moved(records, norms)
+
+        assert moved <= 1 + 1e-6 + batch * 2.0**-24
+
+    @pytest.mark.parametrize("batch", [16, 512])
+    def test_the_check_of_a_batch_can_fail(self, batch, monkeypatch) -> None:
+        """Control: all updates of the batch are added in one go."""
+        records = row_records.RowRecords(
+            tf.zeros([batch, 1024], tf.int32),
+            tf.constant(self._updates(batch)),
+            rows=3,
+        )
+        norms = np.sqrt(records.squared_norms().numpy())
+        monkeypatch.setattr(
+            row_records.RowRecords,
+            "_by_row",
+            lambda self: (self.ids, self.updates),
+        )
+
+        assert self._moved(records, norms) > 1 + 1e-2
+
+    @pytest.mark.parametrize("batch", [4096, 65536])
+    def test_of_built_gradients_in_a_large_batch(self, batch) -> None:
+        """Those of each half agree, and cancel those of the other half."""
+        gradients = np.random.default_rng(0).normal(size=(2, batch // 2, 32))
+        gradients += np.array([2, -2]).reshape([2, 1, 1])
+        records = records_lib.MaterializedRecords(
+            tf.constant(gradients.reshape([batch, 32]).astype("float32"))
+        )
+        norms = np.sqrt(records.squared_norms().numpy())
+
+        assert self._moved(records, norms) <= 1 + 1e-6 + batch * 2.0**-24
+
+    def _updates(self, batch):
+        """Updates `[batch, 1024, 4]` that cancel up to a small residue."""
+        generator = np.random.default_rng(1)
+        half = generator.normal(size=(batch, 512, 4)).astype("float32")
+        residue = 3e-5 * generator.normal(size=(batch, 1, 4))
+        updates = np.concatenate([half, -half], axis=1)
+        updates[:, :1] += residue.astype("float32")
+        return updates
+
+    def _moved(self, records, norms):
+        """How far one of the records moves the sum of all, in clips."""
+        weights = (1 / norms).astype("float32")
+        total = records.weighted_sum(tf.constant(weights)).numpy()
+        moved = []
+        for record in (0, len(weights) // 2, len(weights) - 1):
+            others = weights.copy()
+            others[record] = 0
+            without = records.weighted_sum(tf.constant(others)).numpy()
+            moved.append(total.astype("float64") - without)
+        return max(map(np.linalg.norm, moved))
+
+    @pytest.mark.parametrize("batch", [16, 512, 4096])
+    def test_of_outer_products_in_a_large_batch(
+        self, batch, monkeypatch
+    ) -> None:
+        """The least norm grows with the batch, so that clips stay exact."""
+        monkeypatch.setattr(cost_model, "instantiates", lambda *_: False)
+        generator = np.random.default_rng(2)
+        half = generator.normal(size=(2, batch, 1, 32, 8)).astype("float32")
+        left, right = (np.concatenate([e, e], axis=2) for e in half)
+        right[:, :, 32:] *= -1
+        # Large enough to be above the least norm.
+        left[:, :, :1] += 4 * generator.normal(size=(batch, 1, 1, 8))
+        records = outer_product_records.OuterProductRecords(
+            tf.constant(left),
+            tf.constant(right),
+            outer_product_records.Arrangement((8, 8), (0, 1), (8, 8)),
+        )
+
+        norms = np.sqrt(records.squared_norms().numpy())
+
+        assert self._moved(records, norms) <= 1 + self.SLACK
+
+    def test_the_least_norm_grows_with_the_batch(self) -> None:
+        """It leaves terms alone that are in unrelated directions."""
+        for batch, terms in ((64, 4096), (512, 1024), (4096, 512)):
+            least = outer_product_records.least_square(batch, terms, tf.float32)
+            # One rounding of a partial sum is at most a 64th of the clip.
+            assert batch * 2.0**-24 / least**0.5 <= 1 / 64
+            assert least <= 1 / terms
 
     @pytest.mark.parametrize("scale", [1.0, 1e2, 1e4])
     def test_of_sums(self, scale) -> None:

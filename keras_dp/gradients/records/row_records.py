@@ -6,19 +6,18 @@ from typing_extensions import override
 from keras_dp.gradients.records.records import (
     GradientRecords,
     in_float,
-    norms_along,
     squared_sums,
     weighted,
 )
 
-# The least norm of a gradient, relative to the sum of the norms of its updates.
-# Where updates cancel further, rounding in float32 could exceed the clip. Up to
-# 2^18 updates in unrelated directions do not cancel so far.
-_LEAST_ROW_NORM = 2.0**-9
-
 
 class RowRecords(GradientRecords):
-    """Sums of updates to rows of a table: the gradient of an embedding."""
+    """Sums of updates to rows of a table: the gradient of an embedding.
+
+    The updates of one row are first added within each example. Norms and sums
+    both take what this gives, so a rounding error in it moves neither the clip
+    nor the sum of the other examples, however far the updates cancel.
+    """
 
     def __init__(
         self,
@@ -35,11 +34,11 @@ class RowRecords(GradientRecords):
             updates: The updates of these rows, `[batch, n, width]`.
             rows: The number of rows of the table.
             static_shapes: Whether no tensor may have a shape that depends on
-                data. If one may, norms add up only the updates that share a
-                row.
+                data. If one may, only the updates that share a row are added.
         """
         self.ids, self.updates, self.rows = ids, in_float(updates), rows
         self.static_shapes = static_shapes
+        self._added: tuple[tf.Tensor, tf.Tensor] | None = None
 
     @override
     def joined(self, other: GradientRecords) -> "RowRecords | None":
@@ -57,101 +56,94 @@ class RowRecords(GradientRecords):
 
     @override
     def squared_norms(self) -> tf.Tensor:
-        """Returns squared norms, with a least value where updates cancel."""
-        norms = norms_along(self.updates, axis=2)
-        if self.ids.shape[1] == 1:
-            return tf.square(norms[:, 0])
-        if self.rows <= self.ids.shape[1]:
-            squares = squared_sums(self.materialize())
-        else:
-            squares = self._squares_by_row(norms)
-        total = tf.reduce_sum(norms, axis=1)
-        return tf.maximum(squares, tf.square(_LEAST_ROW_NORM * total))
+        return squared_sums(self._by_row()[1])
 
-    def _squares_by_row(self, norms: tf.Tensor) -> tf.Tensor:
-        """Returns the squared norms, `[batch]`, without building tables.
+    def _by_row(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns ids and updates in which no example updates a row twice.
 
-        Args:
-            norms: The norm of each update, `[batch, n]`.
+        There may also be updates of 0.
         """
+        if self._added is None:
+            if self.ids.shape[1] == 1:
+                self._added = self.ids, self.updates
+            elif self.rows <= self.ids.shape[1]:
+                every = tf.range(self.rows, dtype=self.ids.dtype)
+                self._added = (
+                    tf.tile(every[tf.newaxis], [self.ids.shape[0], 1]),
+                    self._tables(self.ids, self.updates),
+                )
+            else:
+                self._added = self._of_runs()
+        return self._added
+
+    def _of_runs(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the same, without building tables."""
         order = tf.argsort(self.ids, axis=1, stable=True)
         ids = tf.gather(self.ids, order, batch_dims=1)
         repeats = tf.pad(ids[:, 1:] == ids[:, :-1], [[0, 0], [1, 0]])
-        if self.static_shapes:
-            return self._squares_of_all(order, repeats)
-        return self._squares_of_shared(order, repeats, norms)
+        if not self.static_shapes:
+            return self.ids, self._shared_added(order, repeats)
+        batch, count, width = self.updates.shape
+        updates = tf.gather(self.updates, order, batch_dims=1)
+        runs = tf.cumsum(tf.cast(~repeats, tf.int32), axis=1)
+        runs += count * tf.range(batch)[:, tf.newaxis] - 1
+        sums = _rows_added(updates, runs, batch * count)
+        # Places without a run have the least integer, and an update of 0.
+        own = tf.math.unsorted_segment_max(
+            tf.reshape(ids, [-1]), tf.reshape(runs, [-1]), batch * count
+        )
+        return (
+            tf.reshape(tf.maximum(own, 0), [batch, count]),
+            tf.reshape(sums, [batch, count, width]),
+        )
 
-    def _squares_of_all(
-        self, order: tf.Tensor, repeats: tf.Tensor
-    ) -> tf.Tensor:
-        """Returns the squared norms, `[batch]`. It adds up all updates by row.
+    def _shared_added(self, order: tf.Tensor, repeats: tf.Tensor) -> tf.Tensor:
+        """Returns the updates, of which the first of a row has the sum of all.
+
+        The other updates of that row are 0. It touches only the updates that
+        share a row.
 
         Args:
             order: The order that sorts the ids of each example, `[batch, n]`.
             repeats: Whether an id in that order equals the one before,
                 `[batch, n]`.
         """
-        batch, count, width = self.updates.shape
-        updates = tf.gather(self.updates, order, batch_dims=1)
-        runs = tf.cumsum(tf.cast(~repeats, tf.int32), axis=1)
-        runs += count * tf.range(batch)[:, tf.newaxis] - 1
-        sums = _rows_added(updates, runs, batch * count)
-        return squared_sums(tf.reshape(sums, [batch, count, width]))
-
-    def _squares_of_shared(
-        self, order: tf.Tensor, repeats: tf.Tensor, norms: tf.Tensor
-    ) -> tf.Tensor:
-        """Returns the same. It adds up only the updates that share a row.
-
-        Args:
-            order: As in `_squares_of_all`.
-            repeats: As in `_squares_of_all`.
-            norms: The norm of each update, `[batch, n]`.
-        """
-        batch = self.updates.shape[0]
         shares = repeats | tf.pad(repeats[:, 1:], [[0, 0], [0, 1]])
-        alone = tf.where(
-            shares,
-            tf.zeros_like(norms),
-            tf.gather(norms, order, batch_dims=1),
-        )
         places = tf.where(shares)
         starts = ~tf.gather_nd(repeats, places)
         runs = tf.cumsum(tf.cast(starts, tf.int32)) - 1
-        examples = places[:, 0]
-        updates = tf.gather_nd(
+        numbers = tf.cast(tf.gather_nd(order, places), tf.int64)
+        places = tf.stack([places[:, 0], numbers], axis=1)
+        sums = tf.math.segment_sum(tf.gather_nd(self.updates, places), runs)
+        added = tf.gather(sums, runs)
+        return tf.tensor_scatter_nd_update(
             self.updates,
-            tf.stack(
-                [examples, tf.cast(tf.gather_nd(order, places), tf.int64)],
-                axis=1,
-            ),
-        )
-        sums = tf.math.segment_sum(updates, runs)
-        squares = tf.square(norms_along(sums, axis=1))
-        return tf.reduce_sum(
-            tf.square(alone), axis=1
-        ) + tf.math.unsorted_segment_sum(
-            squares, tf.boolean_mask(examples, starts), batch
+            places,
+            tf.where(starts[:, tf.newaxis], added, tf.zeros_like(added)),
         )
 
     @override
     def weighted_sum(self, weights: tf.Tensor) -> tf.Tensor:
-        return _rows_added(weighted(self.updates, weights), self.ids, self.rows)
+        ids, updates = self._by_row()
+        return _rows_added(weighted(updates, weights), ids, self.rows)
 
     @override
     def materialize(self) -> tf.Tensor:
-        batch, _, width = self.updates.shape
-        ids = self.ids + self.rows * tf.cast(
-            tf.range(batch)[:, tf.newaxis], self.ids.dtype
+        return self._tables(*self._by_row())
+
+    def _tables(self, ids: tf.Tensor, updates: tf.Tensor) -> tf.Tensor:
+        """Returns the sum of the updates of each example, as tables."""
+        batch, _, width = updates.shape
+        number = tf.range(batch, dtype=ids.dtype)[:, tf.newaxis]
+        tables = _rows_added(
+            updates, ids + self.rows * number, batch * self.rows
         )
-        tables = _rows_added(self.updates, ids, batch * self.rows)
         return tf.reshape(tables, [batch, self.rows, width])
 
     @override
     def take(self, indices: tf.Tensor) -> "RowRecords":
-        return self._with(
-            tf.gather(self.ids, indices), tf.gather(self.updates, indices)
-        )
+        ids, updates = self._by_row()
+        return self._with(tf.gather(ids, indices), tf.gather(updates, indices))
 
     @override
     def grouped(self, size: int, weights: tf.Tensor) -> "RowRecords":

@@ -5,6 +5,8 @@ from typing_extensions import override
 
 from keras_dp.gradients.records.outer_product_records import (
     OuterProductRecords,
+    least_square,
+    unit_of,
 )
 from keras_dp.gradients.records.records import GradientRecords, norms_along
 from keras_dp.gradients.records.row_records import RowRecords
@@ -80,14 +82,15 @@ class TiedTableRecords(GradientRecords):
             right[:, 0], axis=2
         )
         total = _sum(terms) + _sum(norms_along(updates, axis=2))
-        unit = 2.0**-53 if left.dtype == tf.float64 else 2.0**-24
         widths = left.shape[3] + right.shape[3]
-        margin = unit * (1 + (widths + count) / 64)
+        margin = unit_of(left.dtype) * (1 + (widths + count) / 64)
         exact = _sum(cross) * 2 + sum(
             tf.cast(part, tf.float64) for part in squares
         )
-        least = tf.square(total) / (256 * count)
-        bounds = tf.maximum(exact, least) + margin * tf.square(total)
+        least = least_square(left.shape[0], count, left.dtype)
+        bounds = tf.maximum(
+            exact, least * tf.square(total)
+        ) + margin * tf.square(total)
         return tf.cast(bounds, left.dtype)
 
     @override
