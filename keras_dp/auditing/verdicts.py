@@ -7,6 +7,7 @@ from typing import cast
 
 from keras_dp.accountants.claim import Claim, claim, rounded_up
 from keras_dp.accountants.normalize.adjacency import Neighbours
+from keras_dp.accountants.normalize.trees import with_whole_trees
 from keras_dp.auditing.lower_bound import LowerBound
 from keras_dp.ledger import Opening, PrivacyLedger, Verdict, VerdictRecord
 
@@ -143,11 +144,9 @@ def _judged(ledger: PrivacyLedger, record: VerdictRecord) -> Judgement:
     sealed = ledger.until(verdict.seal_row)
     rounds = sealed.rounds
     if verdict.runs:
-        rounds = tuple(
-            pair
-            for run in sealed.runs
-            if run.row in verdict.runs
-            for pair in run.rounds
+        audited = [run for run in sealed.runs if run.row in verdict.runs]
+        rounds = with_whole_trees(
+            [pair for run in audited for pair in run.rounds], rounds
         )
     return Judgement(
         record,

@@ -15,6 +15,7 @@ from keras_dp.accountants.normalize.normalize import normalized
 from keras_dp.accountants.normalize.normalized_rounds import (
     NormalizedRounds,
 )
+from keras_dp.accountants.normalize.trees import with_whole_trees
 from keras_dp.auditing.verdicts import Judgement, judgements
 from keras_dp.budgets import Guarantee, guarantee, rounds_that_count
 from keras_dp.errors import UnsupportedEventError
@@ -417,7 +418,10 @@ def make_report(
     chosen = tuple(runs)
     together = ledger.header.rows_per_unit * group_size
     every = ledger.runs
-    rounds = ledger.rounds_of(*chosen) if chosen else ledger.rounds
+    rounds = priced = ledger.rounds
+    if chosen:
+        rounds = ledger.rounds_of(*chosen)
+        priced = with_whole_trees(rounds, ledger.rounds)
     reported = tuple(
         run
         for run in every
@@ -429,13 +433,13 @@ def make_report(
     # In a large ledger it takes a while to replay the rounds again.
     total = None if chosen or found.basis == "account" else found.claim
     relation = (
-        chosen_relation(rounds, neighbours)
+        chosen_relation(priced, neighbours)
         if total is None
         else total.neighbours
     )
     replay = None if chosen else found.ran
     if accountants != () and (replay is None or replay.neighbours != relation):
-        replay = _normalized(rounds, relation)
+        replay = _normalized(priced, relation)
     if accountants is None:
         accountants = () if replay is None else available_accountants(replay)
     costs = tuple(
@@ -446,7 +450,7 @@ def make_report(
             and found.most is replay
             and each.name == total.accountant
             else group_epsilon(
-                rounds if replay is None else replay,
+                priced if replay is None else replay,
                 group_size=together,
                 delta=delta,
                 accountant=each,
@@ -466,7 +470,9 @@ def make_report(
         ),
         guarantee=found,
         chosen=chosen,
-        chosen_claim=_claim_of(reported, delta, neighbours, together)
+        chosen_claim=_claim_of(
+            *(reported, ledger.rounds, delta, neighbours, together)
+        )
         if chosen
         else None,
         rounds=rounds,
@@ -480,6 +486,7 @@ def make_report(
             neighbours=neighbours,
             group_size=together,
             total=total,
+            every=ledger.rounds if chosen else (),
         ),
         accounts=account_states(ledger),
         seals=ledger.seals,
@@ -490,7 +497,7 @@ def make_report(
         versions=_versions(every),
         group_size=int(group_size),
         details=_details(
-            *(ledger, rounds, replay, found, accountants, costs),
+            *(ledger, priced, replay, found, accountants, costs),
             *(delta, relation, group_size),
         )
         if details
@@ -512,6 +519,7 @@ def _normalized(
 
 def _claim_of(
     runs: tuple[RunRecord, ...],
+    every: tuple[CountedRound, ...],
     delta: float,
     neighbours: Neighbours | None,
     group_size: int,
@@ -519,7 +527,7 @@ def _claim_of(
     """Returns the claim for runs as if nothing else had been released."""
     counted = rounds_that_count(runs, neighbours)
     return claim(
-        counted.together,
+        with_whole_trees(counted.together, every),
         delta=delta,
         neighbours=counted.neighbours,
         group_size=group_size,

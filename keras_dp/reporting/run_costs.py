@@ -10,6 +10,7 @@ from keras_dp.accountants.normalize.adjacency import (
     Neighbours,
     chosen_neighbours,
 )
+from keras_dp.accountants.normalize.trees import with_whole_trees
 from keras_dp.budgets import rounds_that_count
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import CountedRound, Round, RunRecord
@@ -31,7 +32,7 @@ class RunCost(NamedTuple):
         run: The run, as the ledger holds it.
         epsilon: The epsilon of the run as if nothing else had been released;
             `inf` without a bound. It is for the plan if the run kept to its
-            plan, otherwise for its rounds.
+            plan, otherwise for its rounds; and for a tree from its beginning.
         total_epsilon: The epsilon of this run and all runs before it, together.
     """
 
@@ -95,6 +96,7 @@ def run_costs(
     neighbours: Neighbours | None = None,
     group_size: int = 1,
     total: Claim | None = None,
+    every: Sequence[CountedRound] = (),
 ) -> tuple[RunCost, ...]:
     """Returns the epsilon of each run, alone and with the runs before it.
 
@@ -107,6 +109,7 @@ def run_costs(
             rounds of all runs support.
         group_size: The number of records that epsilon protects together, >= 1.
         total: The claim for all runs together, if it was computed before.
+        every: All rounds of the ledger, if `runs` are only some of its runs.
 
     Raises:
         ValueError: An argument is out of its range.
@@ -121,11 +124,11 @@ def run_costs(
     [('ages', 0.926, 0.926), ('incomes', 0.926, 1.356)]
     """
     that_count = rounds_that_count(runs, neighbours)
-    counted, every = that_count.of_runs, that_count.together
+    counted, together = that_count.of_runs, that_count.together
     is_one = sum(map(bool, counted)) == 1
     if is_one and total is None:
         total = claim(
-            every,
+            with_whole_trees(together, every),
             delta=delta,
             neighbours=that_count.neighbours,
             group_size=group_size,
@@ -138,7 +141,7 @@ def run_costs(
         if is_one:
             epsilon = total.epsilon if total.is_bound else math.inf
             return tuple(_alone(runs, counted, epsilon))
-        known[frozenset(_counts(every).items())] = total.epsilon
+        known[frozenset(_counts(together).items())] = total.epsilon
 
     def cost(counts: Counter[Round]) -> float:
         # Many trials have the same rounds.
@@ -156,9 +159,12 @@ def run_costs(
     so_far: Counter[Round] = Counter()
     found = []
     for run, rounds in zip(runs, counted, strict=True):
-        alone = _counts(rounds)
-        so_far += alone
-        found.append(RunCost(run, cost(alone), cost(so_far)))
+        so_far += _counts(rounds)
+        alone, until = (
+            _counts(with_whole_trees(some, every or so_far.items()))
+            for some in (rounds, so_far.items())
+        )
+        found.append(RunCost(run, cost(alone), cost(until)))
     return tuple(found)
 
 
@@ -199,7 +205,7 @@ def json_number(value: float) -> float | str:
     return value if math.isfinite(value) else "inf"
 
 
-def _counts(rounds: Iterable[CountedRound]) -> Counter[Round]:
+def _counts(rounds: Iterable[tuple[Round, int]]) -> Counter[Round]:
     counts: Counter[Round] = Counter()
     for round_, count in rounds:
         counts[round_] += count

@@ -12,6 +12,7 @@ from keras_dp import _check
 from keras_dp.accountants import Accountant
 from keras_dp.accountants.claim import Claim, claim
 from keras_dp.accountants.normalize.adjacency import Neighbours
+from keras_dp.accountants.normalize.trees import with_whole_trees
 from keras_dp.budgets import guarantee
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.keras_internals import print_line
@@ -165,7 +166,8 @@ class EpsilonProgress(keras.callbacks.Callback):
         self._logs = {"epsilon": self.claim.epsilon}
         if self._before:
             new = counts - self._before
-            self._logs["epsilon_of_run"] = self._claimed(new.items()).epsilon
+            own = with_whole_trees(new.items(), counts.items())
+            self._logs["epsilon_of_run"] = self._claimed(own).epsilon
         left = self._rounds_left()
         if left is not None:
             self._logs["rounds_left"] = _Count(left)

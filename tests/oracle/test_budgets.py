@@ -16,6 +16,8 @@ import pytest
 import scipy
 
 from keras_dp import budgets
+from keras_dp.auditing import write_verdict
+from keras_dp.auditing.lower_bound import LowerBound
 from keras_dp.errors import BudgetExceededError, UnsupportedEventError
 from keras_dp.ledger import (
     Account,
@@ -28,6 +30,7 @@ from keras_dp.ledger import (
     UnverifiedSampling,
 )
 from keras_dp.ledger.canonical import canonical
+from keras_dp.reporting import make_report
 from keras_dp.reporting.run_costs import run_costs
 
 DELTA = 1e-5
@@ -139,6 +142,48 @@ def altered(generator, rounds) -> list[tuple[Round, int]]:
             each = near[generator.integers(len(near))]
         found.append((each, count))
     return found
+
+
+def continued(ledger) -> float:
+    """Returns the epsilon of the nodes that the last of two runs released."""
+    before, after = (len(run) for run in ledger.runs)
+    square, size = 0, 1
+    while size <= before + after:
+        ends = range(size, before + after + 1, size)
+        square += sum(size**2 for end in ends if end > before)
+        size *= 2
+    return _epsilon(math.sqrt(square) / 8.0)
+
+
+@pytest.mark.parametrize("second", ["tree", "other"])
+def test_a_run_that_continues_a_tree_costs_what_its_nodes_cost(second) -> None:
+    """Another tree in the second run is the control."""
+    ledger = PrivacyLedger.in_memory(dataset="d")
+    for name, tree in (("a", "tree"), ("b", second)):
+        query = TreeSum("sum", 1.0, 8.0, tree_id=tree)
+        with ledger.start_run(name) as run:
+            run.record(FullDataset(), [query], 8)
+    alone = true_epsilon(ledger.runs[1].rounds, "add_or_remove_one")
+    truth = continued(ledger)
+    record = write_verdict(
+        ledger,
+        LowerBound(0.5, DELTA, 0.95, "add_or_remove_one", "a test", "", ()),
+        runs=[2],
+    )
+    report = make_report(ledger, delta=DELTA, runs=["b"], details=True)
+    found = [
+        run_costs(ledger.runs, delta=DELTA)[1].epsilon,
+        report.chosen_claim.epsilon,
+        report.runs[0].epsilon,
+        min(cost.epsilon for cost in report.costs if cost.is_bound),
+        record.certified.epsilon,
+    ]
+
+    assert is_below(alone, truth)
+    if second == "tree":
+        assert not any(is_below(each, truth) for each in found)
+    else:
+        assert found == pytest.approx([alone] * 5, rel=1e-4)
 
 
 def is_below(found: float, truth: float) -> bool:

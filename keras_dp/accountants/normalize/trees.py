@@ -13,13 +13,14 @@ Noise is Gaussian and fixed in advance, therefore a tree is one Gaussian
 release with this sensitivity, whatever the records' vectors depend on.
 """
 
+import dataclasses
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from keras_dp.accountants.normalize.release import ratio
-from keras_dp.ledger import TreeSum
+from keras_dp.ledger import CountedRound, Round, TreeSum
 
 
 class TreeRound(NamedTuple):
@@ -75,6 +76,44 @@ def largest_square(leaves: int, participations: int) -> int:
         if full < nodes:
             total += (participations - full * block) ** 2
     return total
+
+
+def with_whole_trees(
+    some: Iterable[tuple[Round, int]], every: Iterable[tuple[Round, int]]
+) -> tuple[CountedRound, ...]:
+    """Returns some rounds, and the other leaves of their trees.
+
+    A node that is released in one of these rounds also sums earlier ones. So
+    they cost what their trees cost.
+
+    Args:
+        some: Rounds of a ledger, such as those of one run.
+        every: All rounds of the ledger, or all until then.
+    """
+    rounds = tuple(CountedRound(*pair) for pair in some)
+    names = {
+        query.tree_id
+        for round_, _ in rounds
+        for query in round_.queries
+        if isinstance(query, TreeSum)
+    }
+    if not names:
+        return rounds
+    left: Counter[Round] = Counter()
+    for pairs, sign in ((every, 1), (rounds, -1)):
+        for round_, count in pairs:
+            left[round_] += sign * count
+    others: list[CountedRound] = []
+    for round_, count in (+left).items():
+        leaves = tuple(
+            query
+            for query in round_.queries
+            if isinstance(query, TreeSum) and query.tree_id in names
+        )
+        if leaves:
+            part = dataclasses.replace(round_, queries=leaves)
+            others.append(CountedRound(part, count))
+    return (*rounds, *others)
 
 
 def tree_sensitivities(rounds: Sequence[TreeRound]) -> list[float]:
