@@ -6,6 +6,7 @@ import math
 import numbers
 import os
 import re
+import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -57,19 +58,24 @@ def shown(value: object) -> str:
             if any(
                 _is_data(each) or isinstance(each, _NESTS) for each in entries
             ):
-                return _shortened(
+                return shortened(
                     f"{kind} of ({', '.join(map(shown, entries))})"
                 )
-        return _shortened(repr(value).replace("\n", " "))
+        return shortened(repr(value).replace("\n", " "))
     except (RecursionError, ValueError):  # Numbers have a longest text, too.
         return f"a {kind} that is too large to show"
 
 
-def _shortened(text: str) -> str:
-    if len(text) > _LONGEST_SHOWN:
-        half = _LONGEST_SHOWN // 2
-        return f"{text[:half]} ... {text[-half:]} ({len(text):,} characters)"
-    return text
+def shortened(text: str, most: int = _LONGEST_SHOWN) -> str:
+    """Returns a text, or the two ends of one with more than `most` characters.
+
+    >>> shortened("abcdefgh", 4)
+    'ab ... gh (8 characters)'
+    """
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]} ... {text[-half:]} ({len(text):,} characters)"
 
 
 def _is_data(value: object) -> bool:
@@ -199,4 +205,9 @@ def _number(name: str, value: float) -> None:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(
             f"`{name}` must be a number. Received: {name}={shown(value)}."
+        )
+    if isinstance(value, int) and abs(value) > sys.float_info.max:
+        raise ValueError(
+            f"`{name}` must be in the range of floats. "
+            f"Received: {name}={shown(value)}."
         )

@@ -7,9 +7,17 @@ the classes here are the ones a caller may want to catch.
 import contextlib
 from collections.abc import Iterator
 
+from keras_dp import _check
+
+_LONGEST = 1500
+
 
 class LedgerError(Exception):
     """A privacy ledger cannot be used. The base class of all ledger errors."""
+
+    def __str__(self) -> str:
+        # A forged ledger may have put anything into it.
+        return _check.shortened(super().__str__(), _LONGEST)
 
 
 class LedgerFormatError(LedgerError):

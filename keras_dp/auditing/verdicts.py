@@ -68,7 +68,7 @@ class Judgement:
 
 def rounded_down(epsilon: float) -> str:
     """Returns a lower bound with four digits, rounded down."""
-    return f"{math.floor(epsilon * 1e4) / 1e4:.4f}"
+    return f"{math.floor(min(epsilon, 1e300) * 1e4) / 1e4:.4f}"
 
 
 def write_verdict(

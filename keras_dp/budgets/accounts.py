@@ -4,12 +4,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from keras_dp import _check
 from keras_dp.budgets.budget import Budget
 from keras_dp.budgets.division import Division
 from keras_dp.budgets.filters import GaussianFilter, RenyiFilter
 from keras_dp.budgets.fixed_plan import FixedPlan
 from keras_dp.errors import (
     BudgetExceededError,
+    CalibrationError,
     LedgerFormatError,
     LedgerIntegrityError,
     UnsupportedEventError,
@@ -123,12 +125,26 @@ def budget_of(account: Account) -> Budget:
     """
     terms = parsed(account.terms)
     kind = terms.pop("kind", None)
-    if kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in _KINDS:
         raise LedgerFormatError(
             f"The budget of an account must be one of {sorted(_KINDS)!r}. "
-            f"Received: {kind!r}. A newer version of the library may know it."
+            f"Received: {_check.shown(kind)}. A newer version of the library "
+            "may know it."
         )
-    budget: Budget = _KINDS[kind](terms)
+    try:
+        budget: Budget = _KINDS[kind](terms)
+    except (
+        TypeError,
+        ValueError,
+        KeyError,
+        AttributeError,
+        ArithmeticError,
+        BudgetExceededError,
+        CalibrationError,
+    ) as error:
+        raise LedgerFormatError(
+            f"The terms of a budget cannot be read: {error}"
+        ) from error
     return budget
 
 
@@ -247,11 +263,15 @@ def verify_prices(ledger: PrivacyLedger) -> None:
                 "is not its account. The ledger must not be trusted. Restore "
                 "it from a copy."
             )
-        if charge_of(account, round_) != paid:
+        try:
+            price: object = charge_of(account, round_).prices
+        except (BudgetExceededError, UnsupportedEventError) as error:
+            price = error
+        if price != paid.prices:
             raise LedgerIntegrityError(
-                f"Run {run.number} paid {paid.prices!r} for {round_!r}, and "
-                f"the price is {charge_of(account, round_).prices!r}. The "
-                "ledger must not be trusted. Restore it from a copy."
+                f"Run {run.number} paid {paid.prices!r} for "
+                f"{_check.shown(round_)}, and the price is {price}. The ledger "
+                "must not be trusted. Restore it from a copy."
             )
     reason = why_not_covered(ledger) if accounts else ""
     if reason:

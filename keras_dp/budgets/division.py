@@ -7,6 +7,8 @@ from typing import Any, ClassVar, Self
 
 from typing_extensions import override
 
+from keras_dp import _check
+from keras_dp.accountants.normalize.adjacency import RELATIONS
 from keras_dp.budgets.budget import UNITS, Budget, units
 from keras_dp.errors import BudgetExceededError
 from keras_dp.ledger import CountedRound, Round
@@ -53,6 +55,7 @@ class Division(Budget):
         neighbours: Any = "add_or_remove_one",
     ) -> None:
         check_target(epsilon, delta)
+        _check.one_of(RELATIONS, neighbours=neighbours)
         for name, value in (
             ("epsilon", float(epsilon)),
             ("delta", float(delta)),

@@ -24,7 +24,7 @@ from typing_extensions import override
 from keras_dp import _check
 from keras_dp.accountants import AnalyticGaussian
 from keras_dp.accountants.loss.log_moments import conversion
-from keras_dp.accountants.normalize.adjacency import Neighbours
+from keras_dp.accountants.normalize.adjacency import RELATIONS, Neighbours
 from keras_dp.accountants.normalize.mechanisms import (
     SLACK,
     CountedMechanism,
@@ -295,6 +295,7 @@ def _set(
     budget: Filter, epsilon: float, delta: float, neighbours: Any, held: int
 ) -> None:
     _check.integer_at_least(0, held=held)
+    _check.one_of(RELATIONS, neighbours=neighbours)
     for name, value in (
         ("epsilon", float(epsilon)),
         ("delta", float(delta)),

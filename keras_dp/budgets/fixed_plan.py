@@ -8,8 +8,9 @@ from typing import Any, ClassVar, Self
 
 from typing_extensions import override
 
+from keras_dp import _check
 from keras_dp.accountants.claim import claim
-from keras_dp.accountants.normalize.adjacency import Neighbours
+from keras_dp.accountants.normalize.adjacency import RELATIONS, Neighbours
 from keras_dp.accountants.normalize.mechanisms import CountedMechanism
 from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.budgets.budget import Budget
@@ -84,6 +85,7 @@ class FixedPlan(Budget):
         held: Iterable[tuple[Round, int]] = (),
     ) -> None:
         check_target(epsilon, delta)
+        _check.one_of(RELATIONS, neighbours=neighbours)
         for name, value in (
             ("epsilon", float(epsilon)),
             ("delta", float(delta)),

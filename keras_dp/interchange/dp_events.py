@@ -205,10 +205,16 @@ def from_dp_event(
     """
     check_neighbours(neighbours)
     merged: list[CountedRound] = []
-    for each, count in _rounds(event, 1, SENSITIVITY[neighbours]):
-        if merged and merged[-1].round == each:
-            count += merged.pop().count
-        merged.append(CountedRound(each, count))
+    try:
+        for each, count in _rounds(event, 1, SENSITIVITY[neighbours]):
+            if merged and merged[-1].round == each:
+                count += merged.pop().count
+            merged.append(CountedRound(each, count))
+    except RecursionError:
+        raise ValueError(
+            "`event` must not be nested so deeply. Received: a "
+            f"{type(event).__name__}. Compose its events in one list."
+        ) from None
     return tuple(merged)
 
 
@@ -455,7 +461,8 @@ def _sums(
             raise UnsupportedEventError(
                 "`event` must be one that a round of a ledger can hold: "
                 "Gaussian sums, sampled once or not at all, and trees. "
-                f"Received: {event!r}. Account for it with dp_accounting."
+                f"Received: {_check.shown(event)}. Account for it with "
+                "dp_accounting."
             )
 
 

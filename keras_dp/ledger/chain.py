@@ -142,10 +142,11 @@ def balances(all_rows: list[Row]) -> dict[int, Balance]:
     """Returns the balance of each account, by the row that opened it.
 
     Raises:
-        LedgerIntegrityError: An account spent more than its capacity, or paid
-            before it was opened.
+        LedgerIntegrityError: An account spent more than its capacity, paid
+            before it was opened, or is a share of no account.
     """
     found: dict[int, Balance] = {}
+    names: set[str] = set()
     used = {row.target: row.count for row in all_rows if row.kind == "settle"}
     for row in all_rows:
         # An account that is a share of another is charged to that one once.
@@ -165,9 +166,17 @@ def balances(all_rows: list[Row]) -> dict[int, Balance]:
                 ) from error
             found[charge.account] = spent
         if row.kind == "account":
-            found[row.seq] = opened(
-                statements.account_from_text(row.body).capacities
-            )
+            account = statements.account_from_text(row.body)
+            if account.name in names or not (
+                account.parent is None or account.parent in names
+            ):
+                raise contradiction(
+                    row.seq,
+                    "its account has a name that was taken, or is a "
+                    "share of none",
+                )
+            names.add(account.name)
+            found[row.seq] = opened(account.capacities)
     return found
 
 
@@ -208,8 +217,13 @@ def _check_types(row: Row) -> None:
     given = (row.target, row.run)
     numbers = [number for number in given if number is not None]
     numbers += [row.seq, row.count, row.time]
-    if any(type(number) is not int for number in numbers):
-        raise contradiction(row.seq, "a number in it is not an integer")
+    if any(
+        type(number) is not int or abs(number) > LARGEST_COUNT
+        for number in numbers
+    ):
+        raise contradiction(
+            row.seq, "a number in it is not an integer of 64 bits"
+        )
     texts = [row.kind, row.body, row.hash]
     if row.charge is not None:
         texts.append(row.charge)

@@ -77,6 +77,8 @@ class RunStart:
         _check.non_empty_text(name=self.name)
         _check.one_of(PURPOSES, purpose=self.purpose)
         _check.kind(str, description=self.description, model=self.model)
+        if self.account is not None:
+            _check.kind(str, account=self.account)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -148,6 +150,8 @@ class Account:
 
     def __post_init__(self) -> None:
         _check.non_empty_text(name=self.name)
+        if self.parent is not None:
+            _check.kind(str, parent=self.parent)
         opened(self.capacities)
         if not isinstance(parsed(self.terms), dict):
             raise ValueError(

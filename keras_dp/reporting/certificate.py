@@ -16,6 +16,7 @@ import contextlib
 import dataclasses
 import json
 import math
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
@@ -33,6 +34,7 @@ from keras_dp.budgets import guarantee
 from keras_dp.errors import LedgerFormatError, LedgerIntegrityError
 from keras_dp.ledger import Header, PrivacyLedger
 from keras_dp.ledger.canonical import canonical, decoded
+from keras_dp.ledger.rows import LARGEST_COUNT
 from keras_dp.reporting.contradictions import AuditSummary
 from keras_dp.reporting.wording import counted, moment, on_one_line
 
@@ -114,7 +116,8 @@ class Certificate:
             for field in dataclasses.fields(cls):
                 value = getattr(certificate, field.name)
                 if not _fits(field.type, value):
-                    raise ValueError(f"its {field.name} is {value!r}")
+                    shown = _check.shown(value)
+                    raise ValueError(f"its {field.name} is {shown}")
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise LedgerFormatError(
                 f"The text is not a certificate: {error}. Make one with "
@@ -402,10 +405,11 @@ def _fits(kind: Any, value: Any) -> bool:
     """Returns whether a field of a certificate can have a value."""
     if kind is str:
         return isinstance(value, str)
-    if isinstance(value, bool):
-        return False
     if kind in (int, float):
-        return isinstance(value, int if kind is int else int | float)
+        if isinstance(value, bool) or not isinstance(value, kind | int):
+            return False
+        most = LARGEST_COUNT if kind is int else sys.float_info.max
+        return 0 <= value <= most or value == math.inf
     return value is None or value in RELATIONS
 
 

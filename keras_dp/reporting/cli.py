@@ -20,6 +20,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
+from keras_dp import _check
 from keras_dp._version import __version__
 from keras_dp.errors import (
     CalibrationError,
@@ -45,6 +46,8 @@ from keras_dp.reporting.commands import (
 from keras_dp.reporting.wording import on_one_line
 
 OK, UNWRITTEN, USAGE, UNREADABLE, INCONSISTENT, CONTRADICTED = range(6)
+
+_LONGEST_MESSAGE = 2000
 
 _COMMANDS = {
     "report": report,
@@ -131,6 +134,7 @@ def _answer(text: str | Iterable[str]) -> int:
 def _fail(code: int, error: Exception) -> int:
     # SQLite's may have several lines; a file may have put anything into it.
     message = on_one_line(" ".join(str(error).split()))
+    message = _check.shortened(message, _LONGEST_MESSAGE)
     with contextlib.suppress(OSError):
         if sys.stderr is not None:  # As after `2>&-` in a shell.
             sys.stderr.write(f"keras-dp: {message}\n")

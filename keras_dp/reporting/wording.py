@@ -218,10 +218,13 @@ def moment(seconds: int) -> str:
     Args:
         seconds: The seconds since 1970 (UTC).
 
-    >>> moment(1_700_000_000)
-    '2023-11-14 22:13'
+    >>> moment(1_700_000_000), moment(10**18)
+    ('2023-11-14 22:13', 'a time of no calendar,')
     """
-    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds))
+    try:
+        return time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds))
+    except (OverflowError, ValueError, OSError):  # A forged row.
+        return "a time of no calendar,"
 
 
 def shortened(text: str, width: int) -> str:

@@ -291,3 +291,16 @@ def test_formatted_ledgers_cost_the_same() -> None:
     assert RDP().epsilon(rounds, delta=DELTA) == pytest.approx(
         RDP().epsilon(ledger, delta=DELTA), rel=1e-14
     )
+
+
+def test_an_event_that_is_nested_too_deeply_is_refused() -> None:
+    event = dp.GaussianDpEvent(4.0)
+    for _ in range(100):
+        event = dp.ComposedDpEvent([event])
+    assert len(from_dp_event(event)) == 1  # Control: so deep is read.
+    for _ in range(5000):
+        event = dp.ComposedDpEvent([event])
+    with pytest.raises(
+        ValueError, match=r"`event` must not .*Received: a Comp"
+    ):
+        from_dp_event(event)

@@ -218,6 +218,10 @@ class TestCertificates:
             {"theorem": None},
             {"neighbours": "other"},
             {"neighbours": ["replace_one"]},
+            {"epsilon": 10**400},
+            {"issued": 10**30},
+            {"rounds": -1},
+            {"delta": -1e-5},
         ],
         ids=repr,
     )
