@@ -23,7 +23,7 @@ from keras_dp.optimizers.groups import (
 )
 from keras_dp.optimizers.inner_optimizer import apply_once, check_inner
 from keras_dp.optimizers.ledger_of_chief import LedgerOfChief
-from keras_dp.optimizers.private_round import PrivateRound
+from keras_dp.optimizers.private_round import PrivateRound, Released
 from keras_dp.optimizers.wrapping_optimizer import WrappingOptimizer
 
 Rewind = Callable[[], None]
@@ -306,6 +306,7 @@ class DPOptimizer(WrappingOptimizer):
         variables: list[keras.Variable],
         penalties: list[tf.Tensor | None],
         planned: Mapping[str, Any],
+        traced: Callable[[Any, Any, Any], Released] | None = None,
     ) -> tuple[Any, Mapping[str, Any]]:
         """Adds noise to the sums, updates the variables, and returns the event.
 
@@ -318,12 +319,18 @@ class DPOptimizer(WrappingOptimizer):
             penalties: The gradient of each variable's weight penalty, or
                 `None`. It depends on no data, and is added after the noise.
             planned: The result of `plan`.
+            traced: `PrivateRound.release` of these variables, traced before.
 
         Returns:
             The event, and the answer of each query.
         """
         state = self._built_state
-        released = self.round.release(sample, state.read(), variables, planned)
+        if traced is None:
+            released = self.round.release(
+                sample, state.read(), variables, planned
+            )
+        else:
+            released = traced(sample, state.read(), planned)
         state.assign(released.global_state)
         # The new seed is stored first. If the step then fails, the seed of this
         # round is not used again.
@@ -331,7 +338,9 @@ class DPOptimizer(WrappingOptimizer):
             noised = tf.nest.map_structure(tf.identity, released.gradients)
         gradients = [
             tf.cast(answer, variable.dtype)
-            + (0 if penalty is None else tf.cast(penalty, variable.dtype))
+            if penalty is None
+            else tf.cast(answer, variable.dtype)
+            + tf.cast(penalty, variable.dtype)
             for answer, penalty, variable in zip(
                 noised, penalties, variables, strict=True
             )

@@ -6,6 +6,7 @@ the optimizer, the trained weights and, if they are released, the statistics of
 batch normalization.
 """
 
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import keras
@@ -28,6 +29,7 @@ from keras_dp.optimizers.record_batch import (
 from keras_dp.training.devices.replicas import summed
 from keras_dp.training.example_metrics import masks_of, with_penalties
 from keras_dp.training.local_updates import LocalUpdates
+from keras_dp.training.noise_ahead import Release, traced_release
 from keras_dp.training.sample_sums import SampleSums
 from keras_dp.training.step_parts import StepParts
 
@@ -94,6 +96,7 @@ class BatchComputation:
         self._parts = parts
         self._round = parts.optimizer.round
         self._sums: SampleSums | None = None
+        self._release: Future[Release] | None = None
         # A trace holds variables, and each replica has its own.
         many = parts.options.replicas.are_many
         self._loss_maps = None if many else TracedMaps()
@@ -121,6 +124,15 @@ class BatchComputation:
         return self._round.templates(
             self.engine.variables,
             self._parts.side_queries.templates(self.engine.normalized),
+        )
+
+    def trace_release(self) -> None:
+        """Traces the release in a thread, while the self-check runs.
+
+        All compiled steps then call this trace.
+        """
+        self._release = traced_release(
+            self._parts.optimizer, self.templates, self.engine.variables
         )
 
     def make_sums(self) -> None:
@@ -245,8 +257,13 @@ class BatchComputation:
         if self._parts.options.replicas.are_many:
             sample = summed(sample)
         variables = self.engine.variables
+        ahead = None if self._release is None else self._release.result()
         event, answers = self._parts.optimizer.release(
-            sample, variables, self._penalties(variables), planned
+            sample,
+            variables,
+            self._penalties(variables),
+            planned,
+            None if tf.executing_eagerly() else ahead,
         )
         values = self._parts.side_queries.apply(answers, self.engine.normalized)
         return event, values

@@ -1,6 +1,6 @@
-"""Compiles the noise of a round while the self-check runs."""
+"""Traces the release of a round, and compiles its noise, in a thread."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -8,17 +8,19 @@ import tensorflow as tf
 
 from keras_dp.keras_internals import trace_of
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
+from keras_dp.optimizers.private_round import Released
+
+# Takes the finished sample, the global state and the planned event.
+Release = Callable[[Any, Any, Any], Released]
 
 
-def compile_noise_ahead(
+def traced_release(
     optimizer: DPOptimizer, templates: Mapping[str, Any], variables: list[Any]
-) -> Future[None]:
-    """Compiles and tests the kernels of a release, in a thread.
+) -> Future[Release]:
+    """Traces `PrivateRound.release` in a thread, for all traces of a step.
 
-    A release is traced and never run, so that no noise is drawn and no state
-    changes. The step traces it again. It then finds the kernels compiled, or
-    waits for them. If compiling fails here, it fails there too: the caller need
-    not look at the result.
+    The trace compiles and tests the kernels of the noise. It is not run: no
+    noise is drawn and no state changes.
 
     Args:
         optimizer: The optimizer, built with its queries.
@@ -26,19 +28,23 @@ def compile_noise_ahead(
         variables: The variables that are trained.
 
     Returns:
-        A future that is done when the thread has ended.
+        The trace, once the thread has ended, or the error that it met.
     """
+    asked = optimizer.round
 
-    def release() -> Any:
+    def arguments() -> Any:
         state = optimizer.read_state()
-        sample = optimizer.round.initial_sample(templates)
-        planned = optimizer.round.plan(state)
-        return optimizer.round.release(
-            sample, state, variables, planned
-        ).answers
+        return asked.initial_sample(templates), state, asked.plan(state)
 
-    def trace() -> None:
-        trace_of(tf.function(release, autograph=False))
+    def release(sample: Any, state: Any, planned: Any) -> Released:
+        return asked.release(sample, state, variables, planned)
+
+    def trace() -> Release:
+        specs = trace_of(tf.function(arguments, autograph=False))
+        traced: Release = trace_of(
+            tf.function(release, autograph=False), *specs.structured_outputs
+        )
+        return traced
 
     threads = ThreadPoolExecutor(1, thread_name_prefix="keras_dp noise")
     try:

@@ -18,7 +18,6 @@ from keras_dp.training.batch_computation import BatchComputation, BatchKind
 from keras_dp.training.data_adapter import PhysicalStep
 from keras_dp.training.engine_check import EngineCheck
 from keras_dp.training.example_metrics import set_masks
-from keras_dp.training.noise_ahead import compile_noise_ahead
 from keras_dp.training.preconditions import check_created_in
 from keras_dp.training.step_parts import StepParts
 
@@ -60,11 +59,7 @@ class TrainingStep:
             optimizer.round.check_sums(self._computation.templates)
             check_created_in(replicas.strategy, optimizer)
         else:
-            compile_noise_ahead(
-                optimizer,
-                self._computation.templates,
-                self._computation.engine.variables,
-            )
+            self._computation.trace_release()
 
     def check_unchanged(
         self, model: keras.Model, optimizer: DPOptimizer

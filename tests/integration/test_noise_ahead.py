@@ -10,7 +10,8 @@ import tensorflow as tf
 import keras_dp
 from keras_dp.noise import seeds, streams
 from keras_dp.optimizers.keras_optimizers import DPSGD
-from keras_dp.training.noise_ahead import compile_noise_ahead
+from keras_dp.optimizers.private_round import PrivateRound
+from keras_dp.training.noise_ahead import traced_release
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +45,7 @@ def test_the_step_finds_the_kernels_compiled():
     variables = model.trainable_variables
     templates = optimizer.round.templates(variables, {})
 
-    compile_noise_ahead(optimizer, templates, variables).result()
+    traced_release(optimizer, templates, variables).result()
 
     compiled = kernels()
     assert compiled == 1
@@ -56,6 +57,29 @@ def test_the_step_finds_the_kernels_compiled():
     x = np.ones([8, 3], np.float32)
     private.fit(x, x[:, :1], batch_size=4, verbose=0)
     assert kernels() == compiled
+
+
+@pytest.mark.parametrize("room", [8, 4])
+def test_all_steps_call_one_trace_of_the_release(monkeypatch, room):
+    """A sample of several batches has a step for the first and for the last."""
+    traced = []
+    release = PrivateRound.release
+
+    def counted(own, *arguments):
+        traced.append(tf.executing_eagerly())
+        return release(own, *arguments)
+
+    monkeypatch.setattr(PrivateRound, "release", counted)
+    model, optimizer = model_and_optimizer()
+    private = keras_dp.PrivateModel(model, self_check_examples=0)
+    private.compile(optimizer=optimizer, loss="mse")
+    x = np.ones([8, 3], np.float32)
+    samples = keras_dp.sampling.PoissonBatches(
+        (x, x[:, :1]), sampling_probability=0.9, physical_batch_size=room
+    )
+    private.fit(samples, steps_per_epoch=3, verbose=0)
+
+    assert traced == [False]
 
 
 def test_an_error_ahead_is_raised_by_the_step(monkeypatch):
