@@ -73,7 +73,4 @@ def sum_and_weights(
     """Returns the sum of records, and their weights: 0 for padding, else 1."""
     first = tf.nest.flatten(records)[0]
     weights = records_lib.masked(records_lib.ones(first), mask)
-    total = tf.nest.map_structure(
-        lambda leaf: records_lib.weighted_sum(leaf, weights), records
-    )
-    return total, weights
+    return records_lib.weighted_sums(records, weights), weights

@@ -5,6 +5,7 @@ A batch of records is a nest. Its leaves are tensors `[batch, ...]` or
 their norms and sums without being built.
 """
 
+from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import tensorflow as tf
@@ -34,6 +35,16 @@ class LazyRecords(Protocol):
         A record of weight 0 contributes nothing, even if it is not finite.
 
         Args:
+            weights: Shape `[batch]`.
+        """
+
+    def weighted_sums(
+        self, others: Sequence["LazyRecords"], weights: tf.Tensor
+    ) -> list[tf.Tensor]:
+        """Returns `weighted_sum` of these records, and of each of the others.
+
+        Args:
+            others: Other leaves of the same batch.
             weights: Shape `[batch]`.
         """
 
@@ -128,6 +139,22 @@ def weighted_sum(leaf: Leaf, weights: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(multiply(leaf, weights), axis=0)
 
 
+def weighted_sums(records: Any, weights: tf.Tensor) -> Any:
+    """Returns `weighted_sum` of each leaf. Lazy leaves are summed together."""
+    leaves = tf.nest.flatten(records)
+    lazy = [leaf for leaf in leaves if isinstance(leaf, LazyRecords)]
+    sums = iter(lazy[0].weighted_sums(lazy[1:], weights) if lazy else [])
+    return tf.nest.pack_sequence_as(
+        records,
+        [
+            next(sums)
+            if isinstance(leaf, LazyRecords)
+            else weighted_sum(leaf, weights)
+            for leaf in leaves
+        ],
+    )
+
+
 def clipped_sum(
     records: Any, norms: tf.Tensor, l2_norm_clip: tf.Tensor, mask: Any
 ) -> Any:
@@ -141,9 +168,7 @@ def clipped_sum(
         mask: See `masked`.
     """
     factors = masked(clip_factors(norms, l2_norm_clip), mask)
-    return tf.nest.map_structure(
-        lambda leaf: weighted_sum(leaf, factors), records
-    )
+    return weighted_sums(records, factors)
 
 
 def batch_of_one(record: Any) -> Any:

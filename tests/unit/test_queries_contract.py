@@ -92,6 +92,9 @@ class CountingRecords:
         weights = np.asarray(weights, np.float64)
         return tf.constant(np.tensordot(weights, self._values, 1), tf.float32)
 
+    def weighted_sums(self, others, weights):
+        return [each.weighted_sum(weights) for each in (self, *others)]
+
     def materialize(self):
         assert self._materializes, "Nobody needs the records themselves."
         return tf.constant(self._values, self._dtype)

@@ -10,6 +10,7 @@ import contextlib
 import contextvars
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from typing_extensions import override
@@ -22,6 +23,26 @@ _AXES = "acdefghijklm"
 
 _OUTSIDE_XLA = contextvars.ContextVar("outside_xla", default=False)
 _ALL_FINITE = contextvars.ContextVar("all_finite", default=False)
+
+
+class _Together(NamedTuple):
+    """How sums are computed that are checked together.
+
+    Attributes:
+        graph: The graph in which all of them are checked.
+        checks: A number for each sum, which is not finite if the sum is not.
+        careful: Whether a check has failed, and examples of weight 0 are set
+            to 0.
+    """
+
+    graph: Any
+    checks: list[tf.Tensor]
+    careful: bool
+
+
+_TOGETHER: contextvars.ContextVar[_Together | None] = contextvars.ContextVar(
+    "together", default=None
+)
 
 
 @contextlib.contextmanager
@@ -74,6 +95,20 @@ class GradientRecords(abc.ABC):
         Args:
             weights: Shape `[batch]`.
         """
+
+    def weighted_sums(
+        self, others: Sequence["GradientRecords"], weights: tf.Tensor
+    ) -> list[tf.Tensor]:
+        """Returns `weighted_sum` of these gradients and of others.
+
+        All are computed a second time if one of them is not finite. A check of
+        each alone would make the graph of a step a quarter larger.
+
+        Args:
+            others: The gradients of other variables.
+            weights: Shape `[batch]`.
+        """
+        return _sums_together([self, *others], weights)
 
     @abc.abstractmethod
     def materialize(self) -> tf.Tensor:
@@ -228,10 +263,60 @@ def finite_or(total: tf.Tensor, careful: Callable[[], tf.Tensor]) -> tf.Tensor:
     """
     if _ALL_FINITE.get():
         return total
+    together = _TOGETHER.get()
+    if together is not None and together.careful:
+        return careful()
     # The sum of all entries is not finite if one of them is not. It takes one
     # pass, which writes nothing.
     check = tf.reduce_sum(total)
+    if together is not None and together.graph is _graph():
+        # If it overflows here, the sums are computed carefully for nothing.
+        together.checks.append(tf.cast(check, tf.float32))
+        return total
     return tf.cond(tf.math.is_finite(check), lambda: total, careful)
+
+
+def _graph() -> Any:
+    """Returns the present graph. The body of a loop has a graph of its own."""
+    return tf.compat.v1.get_default_graph()
+
+
+@contextlib.contextmanager
+def _together(checks: list[tf.Tensor], *, careful: bool) -> Iterator[None]:
+    token = _TOGETHER.set(_Together(_graph(), checks, careful))
+    try:
+        yield
+    finally:
+        _TOGETHER.reset(token)
+
+
+def _sums_together(
+    records: list[GradientRecords], weights: tf.Tensor
+) -> list[tf.Tensor]:
+    """Returns weighted sums, with one check of those that need one."""
+    totals: list[tf.Tensor] = []
+    checks: list[tf.Tensor] = []
+    checked = []
+    with _together(checks, careful=False):
+        for place, each in enumerate(records):
+            before = len(checks)
+            totals.append(each.weighted_sum(weights))
+            if len(checks) > before:
+                checked.append(place)
+
+    def carefully() -> list[tf.Tensor]:
+        with _together([], careful=True):
+            return [records[place].weighted_sum(weights) for place in checked]
+
+    if checks:
+        found = tf.cond(
+            tf.math.is_finite(tf.add_n(checks)),
+            lambda: [totals[place] for place in checked],
+            carefully,
+        )
+        for place, total in zip(checked, found, strict=True):
+            totals[place] = total
+    return totals
 
 
 def _product(weights: tf.Tensor, tensor: tf.Tensor) -> tf.Tensor:
