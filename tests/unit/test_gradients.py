@@ -16,9 +16,11 @@ from keras_dp.gradients import (
     example_losses,
     self_check,
 )
+from keras_dp.gradients.checks import trial
 from keras_dp.gradients.records import (
     cost_model,
     outer_product_records,
+    recomputed_records,
     row_records,
 )
 from keras_dp.gradients.records import records as records_lib
@@ -607,6 +609,24 @@ class TestProductsOutsideXla:
 
         assert self_check(engine, _data(8, 6, 3), _squares, 8, eagerly=eagerly)
 
+    @pytest.mark.parametrize(
+        ("layer", "traces"), [(layers.Dense(3), 1), (layers.LSTM(3), 2)]
+    )
+    def test_trace_the_reference_only_if_the_model_has_loops(
+        self, layer, traces, monkeypatch
+    ) -> None:
+        traced = []
+
+        def trace_of(function, *arguments):
+            traced.append(function)
+            return function.get_concrete_function(*arguments)
+
+        monkeypatch.setattr(trial, "trace_of", trace_of)
+        engine = GradientEngine(_model(layer, shape=(6, 3)))
+
+        assert self_check(engine, _data(8, 6, 3), _squares, 8)
+        assert len(traced) == traces
+
 
 class TestRecords:
     """The three questions, where a batch is special."""
@@ -629,6 +649,52 @@ class TestRecords:
         assert any(
             not np.isfinite(r.squared_norms().numpy()[2]) for r in records
         )
+
+    @pytest.mark.parametrize("mode", ["eager", "graph", "xla"])
+    def test_sums_together_are_those_of_each(self, mode) -> None:
+        """They share one check, and leave out a NaN of weight 0."""
+        x = _data(4, 4).numpy()
+        x[2] = np.nan
+        model = _model(layers.Dense(5, activation="relu"), layers.Dense(3))
+        engine = GradientEngine(model)
+        weights = tf.constant([1.0, 0.5, 0.0, 2.0])
+
+        def sums(x):
+            records = engine.gradients(x, _squares, 4).records
+            in_a_loop = recomputed_records.RecomputedRecords(
+                lambda rows: tf.gather(x, rows), tf.range(4), x[0], 2
+            )
+            records = [*records, in_a_loop]
+            each = [record.weighted_sum(weights) for record in records]
+            with records_lib.all_finite(certainly=True):
+                careless = records[0].weighted_sums(records[1:], weights)
+            together = records[0].weighted_sums(records[1:], weights)
+            return together, each, careless
+
+        if mode != "eager":
+            sums = tf.function(sums, autograph=False, jit_compile=mode == "xla")
+        together, each, careless = sums(tf.constant(x))
+
+        for one, other in zip(together, each, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-6)
+        assert not all(np.isfinite(one).all() for one in careless)
+
+    def test_sums_together_need_one_condition(self) -> None:
+        engine = GradientEngine(_model(layers.Dense(5), layers.Dense(3)))
+
+        def conditions(sums):
+            def traced(x):
+                return sums(engine.gradients(x, _squares, 4).records)
+
+            graph = tf.function(traced, autograph=False)
+            operations = graph.get_concrete_function(_data(4, 4)).graph
+            kinds = [each.type for each in operations.get_operations()]
+            return kinds.count("If") + kinds.count("StatelessIf")
+
+        weights = tf.ones(4)
+
+        assert conditions(lambda r: r[0].weighted_sums(r[1:], weights)) == 1
+        assert conditions(lambda r: [x.weighted_sum(weights) for x in r]) == 4
 
     def test_an_unused_variable_has_zero_gradients(self) -> None:
         unused = layers.Dense(2)

@@ -101,6 +101,7 @@ class Trial:
             of `rows` are larger, so that they are compared as closely as if
             they were alone.
         paths: The path of the layer of each call, once a pass was run.
+        has_loops: Whether a traced pass showed that the model runs loops.
     """
 
     def __init__(
@@ -144,6 +145,7 @@ class Trial:
         self.own_weights = self.weights[-1].copy()
         self.own_weights[self.rows] *= batch**0.5
         self.paths: list[str] = []
+        self.has_loops = False
         self._eagerly = eagerly
         self._has_half = any(
             layer.compute_dtype in {"float16", "bfloat16"}
@@ -279,6 +281,7 @@ class Trial:
         )
         self.paths = [call.hook.layer.path for call in ran.calls]
         self._has_half = self._has_half or _computes_in_half(ran)
+        self.has_loops = self.has_loops or _has_loops()
         cotangents, sums = [], []
         for place, call in enumerate(ran.calls):
             is_apart = call.hook.observe is not None
@@ -410,6 +413,14 @@ def _computes_in_half(ran: HookedPass) -> bool:
         operations = graph.get_operations()
         tensors = [tensor for each in operations for tensor in each.outputs]
     return any(t.dtype in {tf.float16, tf.bfloat16} for t in tensors)
+
+
+def _has_loops() -> bool:
+    """Whether the present graph has loops."""
+    if tf.executing_eagerly():
+        return False
+    operations = tf.compat.v1.get_default_graph().get_operations()
+    return any(each.type in {"While", "StatelessWhile"} for each in operations)
 
 
 @contextlib.contextmanager
