@@ -5,6 +5,7 @@
     python benchmarks/ledger.py size [--at ...] [--kinds 100000]
     python benchmarks/ledger.py accountants [--at ...] [--kinds 100000]
     python benchmarks/ledger.py commands [--at ...] [--kinds 100000]
+    python benchmarks/ledger.py runs [--kinds 100000]
 
 `commits` are the milliseconds of a durable one. Adaptive queries reserve one
 round at a time, so they wait for one commit a round; other training waits for
@@ -12,7 +13,8 @@ one commit a second. `rounds` are the microseconds by which recording delays a
 step of 5 ms, with and without an account that pays. `size` opens a ledger of
 many kinds of rounds, which verifies it, appends to it, and lists its rounds and
 runs; `accountants` then bounds epsilon, each in a process of its own, and
-`commands` runs those of `keras-dp`, likewise.
+`commands` runs those of `keras-dp`, likewise. `runs` reports on as many runs,
+in memory, of five kinds of rounds.
 
 The disk decides: give a folder on the disk that will hold the ledger, or the
 URL of a server, without a schema.
@@ -30,6 +32,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from keras_dp.ledger import (
     FullDataset,
@@ -49,6 +52,7 @@ STEPS, STEP_SECONDS = 2000, 5e-3
 COMMIT_SECONDS = 1e-4
 ROUNDS_OF_A_KIND, KINDS_OF_A_COMMIT = 100, 500
 QUERIES = (GaussianSum("gradients", 1.0, 4.0),)
+KINDS_OF_RUNS = 5
 AT_DELTA = ("--delta", "1e-6")
 ACCOUNTANTS = ("Fourier", "GDP", "Moments", "StrongComposition", "RDP")
 
@@ -222,6 +226,22 @@ def _command(arguments: list[str]) -> None:
     print(f"| {name} | {seconds:.1f} | {cpu:.1f} | {peak:.0f} |", flush=True)
 
 
+def _runs(address: str, kinds: int) -> None:
+    from keras_dp.reporting import make_report
+
+    ledger = PrivacyLedger.in_memory(dataset="d")
+    for number in range(kinds):
+        query = GaussianSum("gradients", 1.0, 4.0 + number % KINDS_OF_RUNS)
+        with ledger.start_run(f"trial {number}") as run:
+            run.record(PoissonSampling(0.01), (query,), ROUNDS_OF_A_KIND)
+    print("| of the runs | seconds | of CPU time | peak MB |")
+    print("| --- | --- | --- | --- |", flush=True)
+    _timed("a list", lambda: ledger.runs)
+    report = _timed("a report", lambda: make_report(ledger, delta=1e-6))
+    _timed("its text", report.as_text)
+    _timed("its JSON", report.as_json)
+
+
 def _alone(act: Callable[..., None], *arguments: object) -> None:
     """Runs a function in a process of its own, whose memory is measured."""
     process = multiprocessing.get_context("spawn").Process(
@@ -254,7 +274,7 @@ def _fill(address: str, kinds: int) -> None:
     ledger.close()
 
 
-def _timed(name: str, act: Callable[[], object]) -> object:
+def _timed(name: str, act: Callable[[], Any]) -> Any:
     start, start_cpu = time.perf_counter(), time.process_time()
     result = act()
     seconds = time.perf_counter() - start
@@ -276,6 +296,7 @@ _PARTS = {
     "size": _size,
     "accountants": _accountants,
     "commands": _commands,
+    "runs": _runs,
 }
 
 

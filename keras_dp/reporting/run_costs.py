@@ -1,20 +1,38 @@
 """Computes the epsilon of each run, alone and with the runs before it."""
 
+import dataclasses
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any, NamedTuple, cast
 
 from keras_dp.accountants.claim import Claim, claim
 from keras_dp.accountants.normalize.adjacency import (
     Neighbours,
     chosen_neighbours,
 )
+from keras_dp.accountants.normalize.mechanisms import (
+    CountedMechanism,
+    Mechanism,
+)
+from keras_dp.accountants.normalize.normalize import normalize
+from keras_dp.accountants.normalize.normalized_rounds import (
+    NormalizedRounds,
+    can_be_rounded,
+)
 from keras_dp.accountants.normalize.trees import with_whole_trees
 from keras_dp.budgets import rounds_that_count
 from keras_dp.errors import UnsupportedEventError
-from keras_dp.ledger import CountedRound, Round, RunRecord
+from keras_dp.ledger import CountedRound, Round, RunRecord, TreeSum
 
+# So many epsilons of runs alone are computed. Each takes some 20 ms.
+_MOST_ALONE = 80
+# So many totals of early and of late runs, and so many in all if there are more
+# kinds of rounds than the last number. Then each takes some 300 ms.
+_EARLY, _LATE, _FEWEST_TOTALS, _FEW_KINDS = 20, 20, 8, 64
+# More kinds than the first number are replaced by about the last one.
+_MANY_KINDS = 1000
 # Explanations of those states of runs that one word does not explain.
 STATES = {
     "stopped": "ended before its plan did, perhaps because of what was seen",
@@ -100,7 +118,10 @@ def run_costs(
 ) -> tuple[RunCost, ...]:
     """Returns the epsilon of each run, alone and with the runs before it.
 
-    The totals are composed as if all rounds were fixed in advance.
+    The totals are composed as if all rounds were fixed in advance. All epsilons
+    are upper bounds. If more than 80 runs differ, runs that are alike have the
+    epsilon of rounds that cost at least as much as each of them. Of more than
+    40 runs, or 8 with many kinds of rounds, some have the total of a later run.
 
     Args:
         runs: Runs of `PrivacyLedger.runs`, in their order.
@@ -136,36 +157,158 @@ def run_costs(
     relation = that_count.neighbours if total is None else total.neighbours
     if relation is None:
         return tuple(RunCost(run, math.inf, math.inf) for run in runs)
-    known: dict[frozenset[tuple[Round, int]], float] = {}
-    if total is not None:
-        if is_one:
-            epsilon = total.epsilon if total.is_bound else math.inf
-            return tuple(_alone(runs, counted, epsilon))
-        known[frozenset(_counts(together).items())] = total.epsilon
+    if is_one and total is not None:
+        epsilon = total.epsilon if total.is_bound else math.inf
+        return tuple(_alone(runs, counted, epsilon))
+    bound = _Bound(delta, relation, group_size)
+    totals = _totals(counted, every, bound)
+    if total is not None and totals:
+        totals[-1] = total.epsilon if total.is_bound else math.inf
+    # A total is at most that of a later run.
+    for index in range(len(totals) - 2, -1, -1):
+        totals[index] = min(totals[index], totals[index + 1])
+    alone = _each_alone(counted, every, bound)
+    return tuple(map(RunCost, runs, alone, totals))
 
-    def cost(counts: Counter[Round]) -> float:
-        # Many trials have the same rounds.
-        key = frozenset(counts.items())
-        if key not in known:
-            found = claim(
-                counts.items(),
-                delta=delta,
-                neighbours=relation,
-                group_size=group_size,
-            )
-            known[key] = found.epsilon if found.is_bound else math.inf
-        return known[key]
 
+class _Bound(NamedTuple):
+    """How the epsilon of rounds is bounded.
+
+    Attributes:
+        delta: See `run_costs`.
+        neighbours: The adjacency relation.
+        group_size: See `run_costs`.
+    """
+
+    delta: float
+    neighbours: Neighbours
+    group_size: int
+
+    def mechanisms(
+        self, rounds: tuple[CountedRound, ...]
+    ) -> tuple[CountedMechanism, ...] | None:
+        """Returns what the rounds are; `None` if they have no bound."""
+        try:
+            return normalize(rounds, self.neighbours)
+        except UnsupportedEventError:
+            return None
+
+    def epsilon(self, rounds: tuple[CountedMechanism, ...] | None) -> float:
+        """Returns an upper bound; `inf` if there is none."""
+        if rounds is None:
+            return math.inf
+        whole = NormalizedRounds(self.neighbours, rounds)
+        if len(whole.mechanisms) > _MANY_KINDS:
+            whole = whole.merged(_FEW_KINDS)
+        found = claim(whole, delta=self.delta, group_size=self.group_size)
+        return found.epsilon if found.is_bound else math.inf
+
+
+def _totals(
+    counted: Sequence[tuple[CountedRound, ...]],
+    every: Sequence[CountedRound],
+    bound: _Bound,
+) -> list[float]:
+    """Returns an upper bound for each run with those before, or `inf`."""
+    kinds = len({each.round for rounds in counted for each in rounds})
+    early, late = (
+        (_EARLY, _LATE) if kinds <= _FEW_KINDS else (_FEWEST_TOTALS, 1)
+    )
+    size = len(counted)
+    computed = set(range(size))
+    if size > early + late:
+        computed = {math.ceil(size ** (k / early)) - 1 for k in range(early)}
+        computed.update(range(size - late, size))
     so_far: Counter[Round] = Counter()
-    found = []
-    for run, rounds in zip(runs, counted, strict=True):
-        so_far += _counts(rounds)
-        alone, until = (
-            _counts(with_whole_trees(some, every or so_far.items()))
-            for some in (rounds, so_far.items())
+    found = [math.inf] * size
+    for index, rounds in enumerate(counted):
+        for round_, count in rounds:
+            so_far[round_] += count
+        if index in computed:
+            until = tuple(so_far.items())
+            found[index] = bound.epsilon(
+                bound.mechanisms(with_whole_trees(until, every or until))
+            )
+    return found
+
+
+def _each_alone(
+    counted: Sequence[tuple[CountedRound, ...]],
+    every: Sequence[CountedRound],
+    bound: _Bound,
+) -> Iterator[float]:
+    """Yields an upper bound for each run, as if it were the only one."""
+    alone = counted
+    if any(map(_is_of_trees, chain.from_iterable(counted))):
+        alone, so_far = [], Counter[Round]()
+        for rounds in counted:
+            for round_, count in rounds:
+                so_far[round_] += count
+            alone.append(with_whole_trees(rounds, every or so_far.items()))
+    # Many trials have the same rounds, or the same but for names.
+    mechanisms = {rounds: bound.mechanisms(rounds) for rounds in set(alone)}
+    known: dict[tuple[CountedMechanism, ...] | None, float] = {}
+    for alike in _alike({each for each in mechanisms.values() if each}):
+        epsilon = bound.epsilon(_dominating(alike))
+        known.update(dict.fromkeys(alike, epsilon))
+    known |= {None: math.inf, (): 0.0}
+    for rounds in alone:
+        yield known[mechanisms[rounds]]
+
+
+def _is_of_trees(pair: CountedRound) -> bool:
+    return any(isinstance(query, TreeSum) for query in pair.round.queries)
+
+
+def _alike(
+    runs: Collection[tuple[CountedMechanism, ...]],
+) -> Iterator[list[tuple[CountedMechanism, ...]]]:
+    """Yields runs that are priced together: each by itself, if they are few.
+
+    They have the same mechanisms but for noise and number, and are near.
+    """
+    if len(runs) <= _MOST_ALONE:
+        yield from ([each] for each in runs)
+        return
+    kinds: defaultdict[tuple[Mechanism, ...], list[Any]] = defaultdict(list)
+    for run in runs:
+        kinds[tuple(_of_no_noise(each.mechanism) for each in run)].append(run)
+    for members in kinds.values():
+        size = -(-len(members) * len(kinds) // _MOST_ALONE)
+        members.sort(
+            key=lambda run: [
+                (each.rounds, each.mechanism.noise_multiplier) for each in run
+            ]
         )
-        found.append(RunCost(run, cost(alone), cost(until)))
-    return tuple(found)
+        for start in range(0, len(members), size):
+            yield members[start : start + size]
+
+
+def _dominating(
+    runs: Sequence[tuple[CountedMechanism, ...]],
+) -> tuple[CountedMechanism, ...]:
+    """Returns rounds that cost at least as much as each of the runs.
+
+    Less noise is what more noise is made from, and fewer rounds are too.
+    """
+    return tuple(
+        CountedMechanism(
+            min(
+                (each.mechanism for each in alike),
+                key=lambda mechanism: mechanism.noise_multiplier,
+            ),
+            max(each.rounds for each in alike),
+        )
+        for alike in zip(*runs, strict=True)
+    )
+
+
+def _of_no_noise(mechanism: Any) -> Mechanism:
+    """Returns what mechanisms that differ in their noise have in common."""
+    if not can_be_rounded(mechanism):
+        return cast(Mechanism, mechanism)
+    replaced = dataclasses.replace(mechanism, noise_multiplier=1.0)
+    return cast(Mechanism, replaced)
 
 
 def _alone(
@@ -203,10 +346,3 @@ def chosen_relation(
 def json_number(value: float) -> float | str:
     """Returns a finite number as it is, and infinity as the text `inf`."""
     return value if math.isfinite(value) else "inf"
-
-
-def _counts(rounds: Iterable[tuple[Round, int]]) -> Counter[Round]:
-    counts: Counter[Round] = Counter()
-    for round_, count in rounds:
-        counts[round_] += count
-    return counts

@@ -1,5 +1,6 @@
 """A report says who spent what, by which theorem, and whether to believe it."""
 
+import importlib
 import json
 import math
 import re
@@ -10,6 +11,7 @@ import pytest
 
 from keras_dp import budgets
 from keras_dp.accountants import Fourier
+from keras_dp.accountants.claim import claim
 from keras_dp.accountants.normalize.mechanisms import Exposure, Threshold
 from keras_dp.ledger import (
     FullDataset,
@@ -42,6 +44,32 @@ MEAN = Round(FullDataset(True), (GaussianSum("mean", 1.0, 20.0),))
 
 def exact(*rounds):
     return Fourier().epsilon([*rounds], delta=DELTA)
+
+
+def many_runs(size, kinds):
+    """Returns a ledger of runs, and what each costs alone."""
+    ledger, own = PrivacyLedger.in_memory(dataset="d"), []
+    for index in range(size):
+        noise = 20.0 + 0.01 * (index % kinds)
+        query = GaussianSum("mean", 1.0, noise)
+        with ledger.start_run(f"run {index}") as run:
+            run.record(FullDataset(True), (query,), 3)
+        own.append(exact((Round(FullDataset(True), (query,)), 3)))
+    return ledger, own
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Returns a list of all claims that were computed."""
+    found = []
+
+    def counting(*args, **named):
+        found.append(args)
+        return claim(*args, **named)
+
+    module = importlib.import_module("keras_dp.reporting.run_costs")
+    monkeypatch.setattr(module, "claim", counting)
+    return found
 
 
 def flat(text):
@@ -121,6 +149,47 @@ class TestRuns:
 
         assert (cost.epsilon, cost.as_dict()["epsilon"]) == (math.inf, "inf")
         assert cost.name == "rounds without a run"
+
+    def test_of_many_kinds_cost_at_most_what_is_said(self, asked) -> None:
+        """Control: the cheapest of those that are alike bounds not all."""
+        ledger, own = many_runs(500, kinds=500)
+
+        costs = run_costs(ledger.runs, delta=DELTA)
+
+        alone = [
+            (each.epsilon, true) for each, true in zip(costs, own, strict=True)
+        ]
+        assert all(
+            true * (1 - 1e-9) <= found <= 1.1 * true for found, true in alone
+        )
+        assert len({found for found, _ in alone}) <= 80
+        cheapest = {
+            found: min(true for each, true in alone if each == found)
+            for found, _ in alone
+        }
+        assert any(cheapest[found] < true for found, true in alone)
+        assert len(asked) <= 100
+
+    def test_that_are_many_have_totals_that_hold(self, asked) -> None:
+        """Those of the last runs, which a report shows, are exact.
+
+        Others are those of a run by which there are 1.4 times as many: 20 steps
+        lead to 500 runs.
+        """
+        ledger, _ = many_runs(500, kinds=3)
+
+        costs = run_costs(ledger.runs, delta=DELTA)
+
+        assert len(asked) <= 3 + 40
+        totals = [each.total_epsilon for each in costs]
+        assert totals == sorted(totals)
+        for index in (0, 7, 24, 123, 479, *range(480, 500)):
+            runs = costs[: index + 1]
+            rounds = [pair for each in runs for pair in each.run.rounds]
+            true = exact(*rounds)
+            assert totals[index] >= true * (1 - 1e-9)
+            most = 1 + 1e-9 if index >= 480 else 1.3
+            assert totals[index] <= most * true
 
     def test_are_listed_with_who_and_when(self, ledger) -> None:
         report = make_report(ledger, delta=DELTA)

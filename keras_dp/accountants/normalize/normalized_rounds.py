@@ -41,7 +41,7 @@ class NormalizedRounds:
             return self
         noises: defaultdict[type[Mechanism], list[float]] = defaultdict(list)
         for mechanism, _ in self.mechanisms:
-            if _can_be_rounded(mechanism):
+            if can_be_rounded(mechanism):
                 noises[type(mechanism)].append(mechanism.noise_multiplier)
         steps = {}
         for kind, found in noises.items():
@@ -62,7 +62,7 @@ class NormalizedRounds:
             for kind, found in noises.items()
         }
         for mechanism, count in self.mechanisms:
-            if _can_be_rounded(mechanism):
+            if can_be_rounded(mechanism):
                 less = lower[type(mechanism)][mechanism.noise_multiplier]
                 mechanism = dataclasses.replace(
                     mechanism, noise_multiplier=less
@@ -100,7 +100,8 @@ def _text(mechanism: Mechanism) -> str:
     return repr(mechanism) + repr(dataclasses.astuple(mechanism))
 
 
-def _can_be_rounded(mechanism: Mechanism) -> bool:
+def can_be_rounded(mechanism: Mechanism) -> bool:
+    """Returns whether another noise makes another mechanism of the kind."""
     return (
         not isinstance(mechanism, OneOf)
         and 0 < mechanism.noise_multiplier < math.inf
