@@ -73,7 +73,8 @@ class TruncatedPoissonSampling(SamplingEvent):
     Attributes:
         probability: Chance of a record to be drawn, in (0, 1].
         batch_size: The largest number of records that a sample keeps, >= 1.
-        population_size: Number of records in the data set, >= 1.
+        population_size: Number of records in the data set, >= 1. Whoever sees
+            the ledger learns it.
         drawn_by_library: Whether a sampler of this library made the draw.
 
     >>> TruncatedPoissonSampling(0.01, batch_size=200, population_size=10_000)

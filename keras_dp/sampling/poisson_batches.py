@@ -40,7 +40,8 @@ class PoissonBatches(Sampler):
     With `truncate_at`, a sample keeps at most so many records: a uniformly
     random subset of those that were drawn. Then every round is one physical
     batch of one shape. The event says so, and the cost is a small part of
-    delta.
+    delta. The event also holds the exact number of records, which is therefore
+    public, although `add_or_remove_one` would protect it otherwise.
 
     A chosen `seed` has no effect outside of `reproducible()`, which is for
     tests. A second run with the same seed would draw the same samples, but
@@ -127,6 +128,7 @@ class PoissonBatches(Sampler):
                 together with at least so many others. It is negligible for
                 `truncate_at` 7 standard deviations, each `sqrt(N q (1-q))`,
                 above the mean `N q`. Do not choose it by a look at the data.
+                The ledger then holds `N`, the exact number of records.
             map: Function of TensorFlow from one record to another, such as a
                 random crop: a tuple `(x, y)` is passed as two arguments, as
                 by `tf.data.Dataset.map`. It is applied to each record each
