@@ -120,13 +120,16 @@ def why_unfit(verdict: Verdict, before: list[Row]) -> str:
     def kind_of(number: int, most: int) -> str:
         return before[number - 1].kind if number <= most else ""
 
+    def begins(run: int) -> bool:
+        return kind_of(run, seal) == "run" and before[run - 1].run is None
+
     seal, opening = verdict.seal_row, verdict.opening
     if (
         kind_of(seal, len(before)) != "seal"
         or before[seal - 1].hash != verdict.seal_hash
     ):
         return f"row {seal} is not the seal of which its verdict speaks"
-    if any(kind_of(run, seal) != "run" for run in verdict.runs):
+    if not all(map(begins, verdict.runs)):
         return "its verdict speaks of a run that did not begin before the seal"
     if opening is None:
         return ""
@@ -274,7 +277,10 @@ def _check_run(row: Row, runs: dict[int, bool]) -> None:
         runs: Whether each run has ended, by its row; updated.
     """
     if row.kind == "run":
-        runs[row.seq] = False
+        if row.run is not None and row.run not in runs:
+            raise contradiction(row.seq, "it continues no run")
+        runs[row.run or row.seq] = False
+        return
     if row.kind in statements.KINDS_WITHOUT_RUN:
         if row.run is not None:
             raise contradiction(row.seq, "it belongs to no run")

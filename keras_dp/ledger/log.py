@@ -23,6 +23,7 @@ from keras_dp.ledger.rows import LARGEST_COUNT, Row
 from keras_dp.ledger.statements import (
     Account,
     RunEnd,
+    RunStart,
     Statement,
     text_from_statement,
 )
@@ -159,7 +160,8 @@ def append_statement(
         connection: A connection inside the transaction.
         statement: The content of the row.
         run: The number of the run, if the statement is the plan or the end of
-            a run; `None` for every other statement.
+            a run, or a start that continues it; `None` for every other
+            statement.
         charge: The price of a new account that is a share of another account,
             which pays the price; `None` for every other statement.
 
@@ -167,7 +169,8 @@ def append_statement(
         BudgetExceededError: The paying account has no room for the new one.
         LedgerWriteError: The run has ended already.
     """
-    _check_open(connection, run)
+    if not isinstance(statement, RunStart):
+        _check_open(connection, run)
     if charge is not None:
         _charge(connection, charge, 1)
     rounds = Rounds(text_from_statement(statement), run, charge)
@@ -286,8 +289,17 @@ def _check_open(connection: Database, run: int | None) -> None:
     if run is None:
         return
     # The kind stands in the text: a parameter would not use the index `ends`.
-    if connection.execute(
-        f"SELECT 1 FROM log WHERE run = ? AND kind = '{RunEnd.kind}'", [run]
+    end = connection.execute(
+        f"SELECT seq FROM log WHERE run = ? AND kind = '{RunEnd.kind}' "
+        "ORDER BY seq DESC LIMIT 1",
+        [run],
+    ).fetchone()
+    if end is None:
+        return
+    if not connection.execute(
+        f"SELECT 1 FROM log WHERE seq > ? AND run = ? "
+        f"AND kind = '{RunStart.kind}'",
+        [*end, run],
     ).fetchone():
         raise LedgerWriteError(
             f"Run {run} of the ledger has ended. Nothing more may be released "

@@ -1,5 +1,6 @@
 """The ledger of a data set: each release is on disk before it is used."""
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -34,6 +35,7 @@ from keras_dp.ledger.runs import (
     RunRecord,
     append_record,
     append_reservation,
+    runs_of,
 )
 from keras_dp.ledger.statements import (
     Account,
@@ -478,6 +480,45 @@ class PrivacyLedger:
                 )
             number = log.append_statement(connection, start)
         return Run(self._handle.transaction, number, start)
+
+    def continue_run(self, number: int) -> Run:
+        """Continues an interrupted run, whose plan has rounds left.
+
+        The rounds that follow are a part of this plan. The ledger notes who
+        continues the run, as `start_run` does.
+
+        Args:
+            number: The number of the run. Its `RunRecord.rest` says what is
+                left.
+
+        Raises:
+            LedgerWriteError: The run was not continued.
+            ValueError: No run of this number can be continued; perhaps another
+                process continues it already.
+
+        >>> from keras_dp.ledger import FullDataset, GaussianSum
+        >>> ledger = PrivacyLedger.in_memory(dataset="doc")
+        >>> run, step = ledger.start_run("night"), GaussianSum("all", 1.0, 4.0)
+        >>> run.plan([(Round(FullDataset(), (step,)), 10)])
+        >>> run.record(FullDataset(), [step], 3)
+        >>> run.finish("stopped")
+        >>> with ledger.continue_run(run.number) as run:
+        ...     run.record(FullDataset(), [step], 7)
+        >>> [(each.number, each.state, len(each)) for each in ledger.runs]
+        [(1, 'finished', 10)]
+        """
+        with self._handle.transaction() as connection:
+            runs = {run.number: run for run in runs_of(log.rows(connection))}
+            run = runs.get(number)
+            if run is None or run.start is None or run.rest is None:
+                raise ValueError(
+                    "`number` must be that of a run that was interrupted, and "
+                    f"has rounds of its plan left. Received: number={number!r}."
+                    " Start another run."
+                )
+            start = dataclasses.replace(run.start, author=this_process())
+            log.append_statement(connection, start, run=run.row)
+        return Run(self._handle.transaction, run.row, start)
 
     def open_account(
         self, account: Account | Decision, charge: Charge | None = None

@@ -23,7 +23,7 @@ class Row(NamedTuple):
         seq: The number of the row, from 1.
         kind: `record`, `reserve`, `settle`, or the kind of a statement.
         run: The number of the row that started the run to which this row
-            belongs; `None` if it belongs to no run.
+            belongs; `None` if it belongs to no run, or starts one.
         body: A round or a statement, as canonical JSON.
         count: The number of rounds; 0 in a statement.
         target: The number of the reservation that a `settle` row settles;

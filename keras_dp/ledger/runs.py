@@ -211,7 +211,8 @@ class RunRecord:
         number: 1 for the first run of the ledger, and so on; 0 for the rounds
             that belong to no run.
         row: The row in which the run began; 0 for number 0.
-        start: Who began the run, and what for; `None` for number 0.
+        start: The name and the purpose, and the process that began or continued
+            the run last; `None` for number 0.
         started: When it began, in seconds since 1970 (UTC); 0 for number 0.
         updated: When its last row was written, in seconds since 1970 (UTC).
         plan: The most that the run would do; `None` without a plan.
@@ -267,6 +268,28 @@ class RunRecord:
             return "died"
         return "running" if self.rounds or self.plan is None else "planned"
 
+    @property
+    def rest(self) -> CountedRound | None:
+        """The rounds that an interrupted run still has of its plan.
+
+        `None` if there are none, or if the run is in progress or ended as
+        planned. `None` also if its plan is of several kinds of rounds, or it
+        did not keep to it: then nobody can say what is left.
+        """
+        if (
+            self.plan is None
+            or len(self.plan) != 1
+            or 0 < self.first_row < self.plan_row
+            or self.outcome not in (None, "stopped", "failed")
+            or self.state in ("running", "planned")
+        ):
+            return None
+        ((planned, count),) = self.plan
+        left = count - len(self)
+        if left <= 0 or any(each != planned for each, _ in self.rounds):
+            return None
+        return CountedRound(planned, left)
+
     def __len__(self) -> int:
         """The number of rounds, including reserved ones."""
         return sum(count for _, count in self.rounds)
@@ -284,7 +307,7 @@ def runs_of(rows: list[Row]) -> tuple[RunRecord, ...]:
     """
     drafts = {0: _Draft(0, 0)}
     for row in rows:
-        began = row.seq if row.kind == RunStart.kind else row.run or 0
+        began = row.run or (row.seq if row.kind == RunStart.kind else 0)
         if began not in drafts:
             drafts[began] = _Draft(len(drafts), began)
         drafts[began].read(row)
@@ -335,7 +358,8 @@ class _Draft:
             return
         statement = statement_from_text(row.kind, row.body)
         if isinstance(statement, RunStart):
-            self.start, self.started = statement, row.time
+            self.start, self.outcome = statement, None
+            self.started = self.started or row.time
         elif isinstance(statement, Plan):
             # A run that goes on may plan more.
             self.plan = (*(self.plan or ()), *statement.rounds)

@@ -54,6 +54,8 @@ class CountedRound(NamedTuple):
 class RunStart:
     """The beginning of a run: a training, a trial, preprocessing, a statistic.
 
+    In a row that names a run, another process continues that run.
+
     Attributes:
         name: A name for people; several runs may share one.
         purpose: One of `PURPOSES`.
@@ -61,7 +63,7 @@ class RunStart:
         account: The name of the account that pays for the rounds of the run;
             `None` for none.
         model: SHA-256 hash of the model's summary; empty without a model.
-        author: The process that started the run.
+        author: The process that started or continued the run.
     """
 
     kind: ClassVar[str] = "run"
@@ -183,7 +185,7 @@ _CLASSES: dict[str, type[Any]] = {
     for each in (RunStart, Plan, RunEnd, Account, Seal, Commitment, Verdict)
 }
 KINDS = frozenset(_CLASSES)
-# Their rows belong to no run.
+# Their rows belong to no run; only a start may continue one.
 KINDS_WITHOUT_RUN = KINDS - {Plan.kind, RunEnd.kind}
 
 

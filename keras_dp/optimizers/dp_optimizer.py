@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import keras
 import tensorflow as tf
+from absl import logging
 from typing_extensions import override
 
 from keras_dp import _check, _peers
@@ -262,7 +263,18 @@ class DPOptimizer(WrappingOptimizer):
     # A private model calls these, in this order.
 
     def plan(self) -> dict[str, Any]:
-        """Returns the event of the next release, by name of the query."""
+        """Returns the event of the next release, by name of the query.
+
+        If the state was restored from an optimizer with other queries, it
+        starts anew: the noise and the clip are always those of `query`.
+        """
+        if self._built_state.drop_other_queries():
+            logging.warning(
+                "The state that was restored is that of other queries, with "
+                "another noise or clip, for instance. Its numbers are not "
+                "used: training goes on with those of %r.",
+                self.query,
+            )
         return self.round.plan(self.read_state())
 
     def planned_round(

@@ -1,8 +1,11 @@
 """The state of the queries of a round, with seeds for a generator."""
 
+import hashlib
+import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from keras_dp import ledger as ledger_lib
@@ -18,6 +21,10 @@ class DrawnState:
     Noise is drawn with the generator that the header of the ledger names. An
     optimizer that was loaded from a file has no ledger when it is built. When
     it gets one, its seeds are made anew for the generator of this ledger.
+
+    The noise, the clip and other numbers of a query are a part of its state,
+    which may be restored from a file. A fingerprint of the queries is saved
+    beside them, so that numbers of other queries are found.
     """
 
     def __init__(
@@ -49,6 +56,14 @@ class DrawnState:
             return self._saved[-1]
 
         self._variables = self._drawn(saved)
+        self._own = _fingerprint(round_)
+        self._asked = saved(
+            shape=self._own.shape,
+            initializer="zeros",
+            dtype="int64",
+            name="query_fingerprint",
+        )
+        self._asked.assign(self._own)
 
     @property
     def variables(self) -> list[Any]:
@@ -62,6 +77,21 @@ class DrawnState:
     def assign(self, state: Any) -> None:
         """Replaces the state."""
         self._variables.assign(state)
+
+    def drop_other_queries(self) -> bool:
+        """Starts anew if the state was restored from other queries.
+
+        Guarantee: afterwards the public numbers of the state are those of the
+        queries of this round, or followed from them.
+
+        Returns:
+            Whether it was another state.
+        """
+        if np.array_equal(tf.convert_to_tensor(self._asked), self._own):
+            return False
+        self._variables.assign(self._initial(), secrets=False)
+        self._asked.assign(self._own)
+        return True
 
     def bind(self, header: ledger_lib.Header) -> None:
         """Makes new seeds if the ledger has another generator.
@@ -95,6 +125,15 @@ class DrawnState:
             variable.assign(value)
 
     def _drawn(self, add_variable: Callable[..., Any]) -> StateVariables:
+        return StateVariables(self._initial(), add_variable)
+
+    def _initial(self) -> Any:
         with seeds.drawing_with(self._generator):
-            state = self._round.initial_state(self._seed)
-        return StateVariables(state, add_variable)
+            return self._round.initial_state(self._seed)
+
+
+def _fingerprint(round_: PrivateRound) -> np.ndarray:
+    """Returns a hash of the queries, shape `[4]`."""
+    # An object without a text of its own shows its place in memory.
+    text = re.sub(r" at 0x[0-9a-fA-F]+", "", round_.fingerprint())
+    return np.frombuffer(hashlib.sha256(text.encode()).digest(), np.int64)

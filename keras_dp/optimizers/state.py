@@ -57,11 +57,18 @@ class StateVariables:
         values = [tf.convert_to_tensor(v) for v in self._variables]
         return tf.nest.pack_sequence_as(self._structure, values)
 
-    def assign(self, state: Any) -> None:
-        """Replaces the state."""
-        leaves = [leaf for _, leaf, _ in _flatten(state)]
-        for variable, leaf in zip(self._variables, leaves, strict=True):
-            variable.assign(leaf)
+    def assign(self, state: Any, *, secrets: bool = True) -> None:
+        """Replaces the state.
+
+        Args:
+            state: A nest of tensors.
+            secrets: Whether secret leaves are replaced, too.
+        """
+        for variable, (_, leaf, is_secret) in zip(
+            self._variables, _flatten(state), strict=True
+        ):
+            if secrets or not is_secret:
+                variable.assign(leaf)
 
 
 def _flatten(

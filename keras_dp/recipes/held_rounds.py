@@ -1,53 +1,137 @@
-"""The rounds that a ledger holds before a training, said to a person."""
+"""The rounds that a ledger holds before a training."""
+
+from typing import NamedTuple, Self
 
 from keras_dp.accountants.claim import claim
-from keras_dp.ledger import PrivacyLedger, ThresholdedSum
-from keras_dp.training import PrivacyTarget
+from keras_dp.budgets import rounds_that_count
+from keras_dp.ledger import (
+    AccountRecord,
+    CountedRound,
+    PrivacyLedger,
+    RunRecord,
+    ThresholdedSum,
+)
+from keras_dp.training import PrivacyTarget, RunDetails
 
 
-def shown_place(ledger: PrivacyLedger) -> str:
-    """Returns where a ledger is kept."""
-    return ledger.name or "in memory"
+class HeldRounds(NamedTuple):
+    """The rounds of a ledger that count towards a target.
 
+    They are those that reports count: of a run that kept to its plan, all that
+    was planned. So the epsilon to publish stays below the target, too.
 
-def held_rounds(ledger: PrivacyLedger, target: PrivacyTarget) -> str:
-    """Returns how many rounds the ledger holds, and the epsilon of these."""
-    if not len(ledger):
-        return "none so far."
-    return (
-        f"{len(ledger):,} so far, of epsilon {_spent(ledger, target):.4g}. "
-        "They count towards the target. If they are about other data, use "
-        "another ledger."
-    )
-
-
-def why_no_noise_meets(ledger: PrivacyLedger, target: PrivacyTarget) -> str:
-    """Returns what the rounds of a ledger leave of a target.
-
-    Empty if it holds none. Otherwise it begins with a space.
+    Attributes:
+        ledger: The ledger.
+        rounds: The rounds that count. Those that are planned and did not run
+            are among them.
     """
-    if not len(ledger):
-        return ""
-    reasons = (
-        f" The ledger {shown_place(ledger)} holds {len(ledger):,} rounds. At "
-        f"this delta they have epsilon {_spent(ledger, target):.4g} by "
-        "themselves. If they are about other data, use another ledger."
-    )
-    events = (event for held, _ in ledger.rounds for event in held.queries)
-    if any(isinstance(event, ThresholdedSum) for event in events):
-        reasons += (
-            " A vocabulary was adapted in it, whose threshold takes a part of "
-            "delta: choose a larger delta, or in a new ledger a smaller "
-            "`threshold_delta` and more noise."
+
+    ledger: PrivacyLedger
+    rounds: tuple[CountedRound, ...]
+
+    @classmethod
+    def of(cls, ledger: PrivacyLedger, before: RunRecord | None = None) -> Self:
+        """Returns what counts of all runs, or of those before a run."""
+        runs = [
+            run
+            for run in ledger.runs
+            if before is None or run.number < before.number
+        ]
+        return cls(ledger, rounds_that_count(runs, None).together)
+
+    @property
+    def place(self) -> str:
+        """Where the ledger is kept."""
+        return self.ledger.name or "in memory"
+
+    @property
+    def counted(self) -> str:
+        """How many rounds count, for a person."""
+        count = sum(count for _, count in self.rounds)
+        if count <= len(self.ledger):
+            return f"{count:,} rounds"
+        return f"{count:,} rounds, with all that interrupted runs had planned"
+
+    def epsilon(self, target: PrivacyTarget) -> float:
+        """Returns the epsilon of the rounds at the delta of a target."""
+        return claim(
+            self,
+            delta=target.delta,
+            accountant=target.accountant,
+            neighbours=target.neighbours,
+            group_size=self.ledger.header.rows_per_unit,
+        ).epsilon
+
+    def sentence(self, target: PrivacyTarget) -> str:
+        """Returns how many rounds there are, and the epsilon of these."""
+        if not self.rounds:
+            return "none so far."
+        return (
+            f"{self.counted}, of epsilon {self.epsilon(target):.4g}. They "
+            "count towards the target. If they are about other data, use "
+            "another ledger."
         )
-    return reasons
+
+    def why_no_noise_meets(self, target: PrivacyTarget) -> str:
+        """Returns what the rounds leave of a target.
+
+        Empty if there are none. Otherwise it begins with a space.
+        """
+        if not self.rounds:
+            return ""
+        reasons = (
+            f" The ledger {self.place} holds {self.counted}. At this delta "
+            f"they have epsilon {self.epsilon(target):.4g} by themselves. If "
+            "they are about other data, use another ledger."
+        )
+        for run in self.ledger.runs:
+            if run.rest is not None:
+                reasons += (
+                    f" Run {run.number}, {run.name!r}, was interrupted: call "
+                    "make_private with the arguments of that time to train for "
+                    f"the {run.rest.count:,} rounds that its plan has left."
+                )
+        events = (event for held, _ in self.rounds for event in held.queries)
+        if any(isinstance(event, ThresholdedSum) for event in events):
+            reasons += (
+                " A vocabulary was adapted in it, whose threshold takes a part "
+                "of delta: choose a larger delta, or in a new ledger a smaller "
+                "`threshold_delta` and more noise."
+            )
+        return reasons
 
 
-def _spent(ledger: PrivacyLedger, target: PrivacyTarget) -> float:
-    return claim(
-        ledger,
-        delta=target.delta,
-        accountant=target.accountant,
-        neighbours=target.neighbours,
-        group_size=ledger.header.rows_per_unit,
-    ).epsilon
+def interrupted_runs(
+    ledger: PrivacyLedger, details: RunDetails, account: AccountRecord | None
+) -> list[tuple[RunRecord, CountedRound]]:
+    """Returns the runs that a training may continue, and what they have left.
+
+    The newest comes first.
+
+    Args:
+        ledger: The ledger.
+        details: A run has the name and purpose, where they are given.
+        account: The account that pays.
+    """
+    paying = None if account is None else account.account.name
+    return [
+        (run, run.rest)
+        for run in reversed(ledger.runs)
+        if run.rest is not None
+        and run.start is not None
+        and run.start.account == paying
+        and details.name in (None, run.start.name)
+        and details.purpose in (None, run.start.purpose)
+    ]
+
+
+def refunded(
+    account: AccountRecord | None, run: RunRecord
+) -> AccountRecord | None:
+    """Returns an account as if it had paid for no round of a run."""
+    if account is None:
+        return None
+    balance, charges = account.balance, dict(run.charges)
+    for round_, count in run.rounds:
+        balance = balance.after(charges[round_], -count)
+    return account._replace(balance=balance)

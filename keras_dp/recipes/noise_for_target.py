@@ -1,5 +1,6 @@
 """The noise of a training that meets a target on top of what a ledger holds."""
 
+import decimal
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -8,10 +9,10 @@ import keras
 
 from keras_dp.dp_queries import DPQuery, GaussianAverageQuery
 from keras_dp.errors import CalibrationError
-from keras_dp.ledger import AccountRecord, PrivacyLedger, Round
+from keras_dp.ledger import AccountRecord, Round
 from keras_dp.optimizers.private_round import PrivateRound
 from keras_dp.planning import calibrate_scale
-from keras_dp.recipes.held_rounds import shown_place, why_no_noise_meets
+from keras_dp.recipes.held_rounds import HeldRounds
 from keras_dp.recipes.noise_for_account import least_within
 from keras_dp.recipes.training_data import summed_records
 from keras_dp.sampling import Sampler
@@ -25,6 +26,9 @@ from keras_dp.training.side_queries import SideQueries
 
 # The least signal of a training, in standard deviations of its noise.
 _LEAST_SIGNAL = 3.0
+# Noise is rounded up to so many digits. So it is the same wherever it is
+# computed, and what is printed is what runs.
+_DIGITS = decimal.Context(prec=6, rounding=decimal.ROUND_CEILING)
 
 
 class RoundQueries(NamedTuple):
@@ -33,10 +37,13 @@ class RoundQueries(NamedTuple):
     Attributes:
         gradients: For the optimizer.
         batch_statistics: For `compile`, `None` if none are released.
+        round: The round as the ledger will hold it. Of a sampler that makes
+            passes over the data, it is the first round.
     """
 
     gradients: GaussianAverageQuery
     batch_statistics: DPQuery | None
+    round: Round
 
 
 def queries_for(
@@ -44,7 +51,7 @@ def queries_for(
     model: keras.Model,
     samples: Sampler,
     epochs: int,
-    ledger: PrivacyLedger,
+    held: HeldRounds,
     *,
     l2_norm_clip: float,
     private_metrics: Mapping[str, PrivateMetric] | None,
@@ -62,7 +69,7 @@ def queries_for(
         model: Built, where batch statistics are "auto".
         samples: How samples are drawn.
         epochs: >= 1.
-        ledger: Rounds that are spent already.
+        held: Rounds that are spent already.
         l2_norm_clip: Bound on a record, > 0.
         private_metrics: As in `PrivateModel.compile`.
         batch_statistics: As in `make_private`.
@@ -81,7 +88,9 @@ def queries_for(
     factor = 1 if microbatches is None else microbatches.bound_factor
     automatic = batch_statistics == "auto" and trains_normalization(model)
 
-    def queries(scale: float) -> RoundQueries:
+    def queries(
+        scale: float,
+    ) -> tuple[GaussianAverageQuery, DPQuery | None]:
         statistics: Any = batch_statistics
         if batch_statistics == "auto":
             statistics = None
@@ -92,9 +101,8 @@ def queries_for(
                 denominator=samples.expected_sample_size,
             )
         stddev = scale * factor * l2_norm_clip
-        return RoundQueries(
-            GaussianAverageQuery(l2_norm_clip, stddev, denominator), statistics
-        )
+        query = GaussianAverageQuery(l2_norm_clip, stddev, denominator)
+        return query, statistics
 
     def round_for(scale: float) -> Round:
         gradients, statistics = queries(scale)
@@ -103,14 +111,14 @@ def queries_for(
         events = round_.ledger_events(
             round_.plan(round_.initial_state(None)), factor
         )
-        return Round(planned[0][0], events)
+        return Round(planned[0][0], events, samples.seeded)
 
     planned = samples.planned(rounds)
-    held = ledger.rounds
 
     def whole(scale: float) -> list[tuple[Round, int]]:
         events = round_for(scale).queries
-        return [*held, *((Round(each, events), n) for each, n in planned)]
+        coming = [(Round(each, events), n) for each, n in planned]
+        return [*held.rounds, *coming]
 
     try:
         scale = calibrate_scale(
@@ -119,28 +127,31 @@ def queries_for(
             delta=target.delta,
             accountant=target.accountant,
             neighbours=target.neighbours,
-            group_size=ledger.header.rows_per_unit,
+            group_size=held.ledger.header.rows_per_unit,
         )
     except CalibrationError as error:
-        reasons = why_no_noise_meets(ledger, target)
+        reasons = held.why_no_noise_meets(target)
         if private_metrics or isinstance(batch_statistics, DPQuery):
             reasons += (
                 " Private metrics and batch statistics keep the noise that "
                 "they have: give them more."
             )
         raise CalibrationError(f"{error}{reasons}") from error
+    least = scale = float(_DIGITS.create_decimal_from_float(scale))
     if account is not None:
-        scale = least_within(account, round_for, rounds, least=scale)
-    found = queries(scale)
-    _check_signal(found.gradients, rounds, target, ledger)
-    return found
+        scale = least_within(account, round_for, rounds, least=least)
+    if scale != least:
+        scale = float(_DIGITS.create_decimal_from_float(scale))
+    query, statistics = queries(scale)
+    _check_signal(query, rounds, target, held)
+    return RoundQueries(query, statistics, round_for(scale))
 
 
 def _check_signal(
     query: GaussianAverageQuery,
     rounds: int,
     target: PrivacyTarget,
-    ledger: PrivacyLedger,
+    held: HeldRounds,
 ) -> None:
     """Raises where noise hides all rounds together.
 
@@ -150,11 +161,10 @@ def _check_signal(
     """
     noise = query.noise_multiplier / query.denominator
     if math.sqrt(rounds) < _LEAST_SIGNAL * noise:
+        reasons = held.why_no_noise_meets(target)
         raise CalibrationError(
             "`target_epsilon`, and the account, if there is one, must leave "
             "room to learn something. Received: "
-            f"target_epsilon={target.epsilon!r}, for a ledger "
-            f"{shown_place(ledger)} that holds {len(ledger):,} rounds: the "
-            "noise would hide all that more rounds say. Raise the target, or "
-            "name another ledger if these rounds were of other data."
+            f"target_epsilon={target.epsilon!r}: the noise would hide all that "
+            f"more rounds say. Raise the target.{reasons}"
         )

@@ -1,5 +1,6 @@
 """From a Keras model, data and a privacy target to a private training."""
 
+import contextlib
 import os
 from typing import Any, Literal
 
@@ -8,12 +9,17 @@ import keras
 from keras_dp import _check, _peers
 from keras_dp.budgets import chosen_account
 from keras_dp.dp_queries import DPQuery, GaussianAverageQuery
+from keras_dp.errors import BudgetExceededError, CalibrationError
 from keras_dp.keras_internals import compile_arguments_of, print_line
-from keras_dp.ledger import PrivacyLedger, places
+from keras_dp.ledger import AccountRecord, PrivacyLedger, RunRecord, places
 from keras_dp.ledger.header import UNITS_OF_ROWS
 from keras_dp.optimizers import DPOptimizer
 from keras_dp.planning.calibration import check_target
-from keras_dp.recipes.held_rounds import held_rounds, shown_place
+from keras_dp.recipes.held_rounds import (
+    HeldRounds,
+    interrupted_runs,
+    refunded,
+)
 from keras_dp.recipes.noise_for_target import (
     RoundQueries,
     queries_for,
@@ -72,10 +78,11 @@ def make_private(
     exceed the target. The numbers of records become public, kept and left out,
     and so does the number of units.
 
-    The target counts the rounds that ran. If a training ends before its plan,
-    reports count the whole plan, because the reason to stop may depend on the
-    data. The epsilon to publish can then exceed the target of the next training
-    in this ledger. `fit` prints both.
+    If a training ends before its plan, reports and the target count the whole
+    plan, because the reason to stop may depend on the data. An interrupted
+    training goes on under its one plan when `make_private` is called with the
+    same arguments again, also in another process: with the same noise and the
+    rounds that its plan has left.
 
     Args:
         model: Any Keras model; where it is compiled, its optimizer, loss and
@@ -170,18 +177,40 @@ def make_private(
         delta = default_delta(given.units_of(own.header.rows_per_unit))
     target = PrivacyTarget(target_epsilon, delta)
     advise_target(target_epsilon)
-    samples = given.samples(target, epochs, own)
-    queries = queries_for(
-        target,
-        model,
-        samples,
-        epochs,
-        own,
-        l2_norm_clip=l2_norm_clip,
-        private_metrics=options.get("private_metrics"),
-        batch_statistics=batch_statistics,
-        account=chosen_account(own, details.account),
-    )
+    account = chosen_account(own, details.account)
+
+    def chosen(
+        held: HeldRounds, account: AccountRecord | None
+    ) -> tuple[Sampler, RoundQueries]:
+        samples = given.samples(target, epochs, held)
+        queries = queries_for(
+            target,
+            model,
+            samples,
+            epochs,
+            held,
+            l2_norm_clip=l2_norm_clip,
+            private_metrics=options.get("private_metrics"),
+            batch_statistics=batch_statistics,
+            account=account,
+        )
+        return samples, queries
+
+    held = HeldRounds.of(own)
+    continued: RunRecord | None
+    for continued, rest in interrupted_runs(own, details, account):
+        # Are its rounds those that the arguments led to before it began?
+        before = HeldRounds.of(own, before=continued)
+        with contextlib.suppress(CalibrationError, BudgetExceededError):
+            samples, queries = chosen(before, refunded(account, continued))
+            if (
+                queries.round == rest.round
+                and held.epsilon(target) <= target.epsilon
+            ):
+                break
+    else:
+        continued = None
+        samples, queries = chosen(held, account)
     private = PrivateModel(model)
     inner = _inner(model, optimizer)
     private.compile(
@@ -191,8 +220,9 @@ def make_private(
     )
     private.samples, private.target, private.run = samples, target, details
     private.epochs, private.validation_data = epochs, given.held_back
+    private.last_run = None if continued is None else continued.row
     if verbose:
-        summary = _summary(private, samples, target, queries)
+        summary = _summary(private, held, queries, continued)
         print_line(f"{summary}{_of_units(private, given)}")
     return private
 
@@ -217,12 +247,14 @@ def _check_numbers(
 
 def _summary(
     private: PrivateModel,
-    samples: Sampler,
-    target: PrivacyTarget,
+    held: HeldRounds,
     queries: RoundQueries,
+    continued: RunRecord | None,
 ) -> str:
     """Returns what was chosen, for a person."""
-    query, ledger = queries.gradients, private.optimizer.ledger
+    samples: Any = private.samples
+    target: Any = private.target
+    query = queries.gradients
     drawn = f"{samples.expected_sample_size:,.6g}"
     kind = "records"
     if samples.unit == "user":
@@ -233,16 +265,19 @@ def _summary(
     if isinstance(queries.batch_statistics, GaussianAverageQuery):
         multiplier = queries.batch_statistics.noise_multiplier
         statistics = f", of batch statistics {multiplier:.4g}"
+    continues, left = "", ""
+    if continued is not None and continued.rest is not None:
+        continues = f" continues the interrupted run {continued.number}"
+        left = f", of which {continued.rest.count:,} are left"
     return (
-        f"Private training of {private.model.name!r}: "
+        f"Private training of {private.model.name!r}{continues}: "
         f"{samples.population_size:,} {kind}, "
         f"samples of {drawn} expected, "
         f"{private.epochs * samples.rounds_per_epoch:,} rounds in "
-        f"{private.epochs:,} epochs, clip {query.l2_norm_clip:g}, noise "
-        f"multiplier {query.noise_multiplier:.4g}{statistics}. Target: epsilon "
+        f"{private.epochs:,} epochs{left}, clip {query.l2_norm_clip:g}, noise "
+        f"multiplier {query.noise_multiplier:.6g}{statistics}. Target: epsilon "
         f"{target.epsilon:g} at delta = {target.delta:.3g}, for all rounds of "
-        f"the ledger {shown_place(ledger)}, which holds "
-        f"{held_rounds(ledger, target)}"
+        f"the ledger {held.place}, which holds {held.sentence(target)}"
     )
 
 

@@ -8,9 +8,8 @@ import numpy as np
 
 from keras_dp import _check
 from keras_dp.errors import CalibrationError
-from keras_dp.ledger import PrivacyLedger
 from keras_dp.planning import plan
-from keras_dp.recipes.held_rounds import why_no_noise_meets
+from keras_dp.recipes.held_rounds import HeldRounds
 from keras_dp.sampling import PoissonBatches, Sampler, datasets
 from keras_dp.sampling.nests import mapped
 from keras_dp.sampling.record_source import Records, as_arrays, is_source
@@ -58,20 +57,20 @@ class TrainingData(NamedTuple):
         return max(1, self.population // rows_per_unit)
 
     def samples(
-        self, target: PrivacyTarget, epochs: int, ledger: PrivacyLedger
+        self, target: PrivacyTarget, epochs: int, held: HeldRounds
     ) -> Sampler:
         """Returns what draws the samples of a training.
 
         Args:
             target: For which `plan` recommends a batch size, if there is none.
             epochs: How long the training will be.
-            ledger: Rounds that are spent already.
+            held: Rounds that are spent already.
         """
         if isinstance(self.records, Sampler):
             return self.records
         size = self.batch_size
         if size is None:
-            size = _recommended_size(self.population, target, epochs, ledger)
+            size = _recommended_size(self.population, target, epochs, held)
         return PoissonBatches(
             self.records, sampling_probability=size / self.population
         )
@@ -134,7 +133,7 @@ def summed_records(samples: Sampler) -> float:
 
 
 def _recommended_size(
-    population: int, target: PrivacyTarget, epochs: int, ledger: PrivacyLedger
+    population: int, target: PrivacyTarget, epochs: int, held: HeldRounds
 ) -> int:
     most = max(1, int(population * _LARGEST_SHARE))
     sizes = [2**k for k in range(most.bit_length()) if 2**k <= most]
@@ -145,11 +144,11 @@ def _recommended_size(
             delta=target.delta,
             epochs=epochs,
             batch_sizes=[x for x in sizes if x >= _SMALLEST_BATCH] or [most],
-            ledger=ledger,
-            group_size=ledger.header.rows_per_unit,
+            ledger=held,
+            group_size=held.ledger.header.rows_per_unit,
         )
     except CalibrationError as error:
-        reasons = why_no_noise_meets(ledger, target)
+        reasons = held.why_no_noise_meets(target)
         raise CalibrationError(f"{error}{reasons}") from error
     return found.recommended.batch_size
 

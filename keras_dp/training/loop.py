@@ -181,6 +181,11 @@ class TrainingLoop:
         return None if self._run is None else self._run.number
 
     @property
+    def run_row(self) -> int | None:
+        """The row in which the run began; `None` before it has rounds."""
+        return None if self._run is None else self._run.row
+
+    @property
     def adapter(self) -> DataAdapter:
         """The data, which yields the samples."""
         return self._adapter
@@ -229,7 +234,7 @@ class TrainingLoop:
             if self._rounds_run != self._terms.rounds:
                 logging.warning(
                     "Training ends after %d rounds: one more would exceed the "
-                    "target epsilon, or the account.",
+                    "target epsilon, the account, or the plan of the run.",
                     self._rounds_run,
                 )
         return self._rounds_run - before

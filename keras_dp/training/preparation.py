@@ -1,5 +1,6 @@
 """Checks the terms of one training before anything is recorded."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import keras
@@ -51,6 +52,22 @@ class Preparation(NamedTuple):
     replicas: Replicas
     delta: float
     limit: EpsilonLimit | None
+
+    def continuing(
+        self, details: RunDetails | str | None, last: int | None
+    ) -> RunDetails:
+        """Returns details that continue a run, if that was interrupted.
+
+        Args:
+            details: The argument `run` of `fit`.
+            last: The row in which the run began; `None` without one.
+        """
+        found = RunDetails.of(details)
+        if isinstance(self.ledger, PrivacyLedger):
+            for run in self.ledger.runs:
+                if run.row == last and run.rest is not None:
+                    found = dataclasses.replace(found, continues=run.number)
+        return found
 
     def new_run(
         self, details: RunDetails | str | None, most: int | None

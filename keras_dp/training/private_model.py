@@ -132,6 +132,8 @@ class PrivateModel(HeldModel):
             `make_private(..., validation_split=...)` sets it.
         run: The `run` of `fit` if it is called without one. `make_private` sets
             it.
+        last_run: The row of the ledger in which the last run began. If that was
+            interrupted, `fit` without `x` continues it. `make_private` sets it.
         target: The most that the ledger may spend. `fit` and `train_on_batch`
             end before a round would exceed it. `make_private` or you set it.
 
@@ -176,6 +178,7 @@ class PrivateModel(HeldModel):
         self._side_queries, self._advised = SideQueries(None, None), False
         self._loop: TrainingLoop | None = None
         self._batches_run: TrainingRun | None = None
+        self.last_run: int | None = None
         self.samples: Sampler | None = None
         self.epochs = 1
         self.validation_data: Any = None
@@ -292,7 +295,7 @@ class PrivateModel(HeldModel):
         batches_run = getattr(self, "_batches_run", None)
         if batches_run is not None:
             batches_run.abandon()
-        self._batches_run = None
+        self._batches_run, self.last_run = None, None
 
     @override
     def get_compile_config(self) -> Any:
@@ -366,9 +369,10 @@ class PrivateModel(HeldModel):
                 else 1e-5.
             run: A run is one training in a ledger. Give its name, or
                 `RunDetails`, which can also name the account that pays. By
-                default the run of `make_private`. Before the first round the
-                ledger gets the plan of the run, the most rounds of each kind,
-                if their number is known.
+                default the run of `make_private`; if that was interrupted, it
+                goes on under its one plan. Before the first round the ledger
+                gets the plan of a new run, the most rounds of each kind, if
+                their number is known.
             **options: As in Keras. With a sampler, `steps_per_epoch` is a
                 number of rounds. `validation_data` may be a sampler, which is
                 evaluated as by `evaluate`.
@@ -418,7 +422,10 @@ class PrivateModel(HeldModel):
                     ready.ledger.header,
                 )
 
-        run = self.run if run is None else run
+        if run is None:
+            run = self.run
+            if x is self.samples:
+                run = ready.continuing(run, self.last_run)
         recorded = ready.new_run(run, terms.rounds)
         with self._running(ready, terms, recorded, begin=begin) as loop:
             if verbose and self._step is None and not self.run_eagerly:
@@ -719,4 +726,4 @@ class PrivateModel(HeldModel):
             try:
                 yield loop
             finally:
-                self._loop = None
+                self._loop, self.last_run = None, loop.run_row

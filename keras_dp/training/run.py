@@ -6,10 +6,15 @@ from collections.abc import Callable, Iterable
 
 from keras_dp import _check
 from keras_dp.budgets import charge_of, chosen_account
-from keras_dp.errors import BudgetExceededError, LedgerError
+from keras_dp.errors import (
+    BudgetExceededError,
+    LedgerError,
+    PrivateTrainingError,
+)
 from keras_dp.ledger import (
     AccountRecord,
     Charge,
+    CountedRound,
     PrivacyLedger,
     Reservation,
     Round,
@@ -32,6 +37,9 @@ class RunDetails:
             "training", or "preprocessing" if a layer is adapted.
         description: Free text. It must hold nothing secret.
         account: The account that pays. By default the only one of the ledger.
+        continues: The number of an interrupted run of the ledger. The training
+            then has the rounds that the plan of this run has left, and adds
+            them to it. `make_private` finds such a run by itself.
 
     >>> RunDetails("learning rate 0.1", purpose="trial").account is None
     True
@@ -41,6 +49,7 @@ class RunDetails:
     purpose: str | None = None
     description: str = ""
     account: str | None = None
+    continues: int | None = None
 
     def __post_init__(self) -> None:
         if self.name is not None:
@@ -48,6 +57,8 @@ class RunDetails:
         if self.purpose is not None:
             _check.one_of(PURPOSES, purpose=self.purpose)
         _check.kind(str, description=self.description)
+        if self.continues is not None:
+            _check.integer_at_least(1, continues=self.continues)
 
     @classmethod
     def of(cls, given: "RunDetails | str | None") -> "RunDetails":
@@ -67,7 +78,7 @@ class RunDetails:
 
 
 class TrainingRun:
-    """Begins a run of the ledger with its first rounds, and ends it.
+    """Begins or continues a run of the ledger with its first rounds; ends it.
 
     Where the ledger has accounts, it charges the one of the run, and reserves
     no more rounds than that one has room for.
@@ -104,7 +115,7 @@ class TrainingRun:
 
         Raises:
             ValueError: The ledger has no such account, or several of which
-                none was named.
+                none was named; or no such run has rounds of its plan left.
         """
         self.ledger, self._limit = ledger, limit
         self._details = RunDetails() if details is None else details
@@ -113,6 +124,10 @@ class TrainingRun:
         self._account = chosen_account(ledger, self._details.account)
         self._run: Run | None = None
         self._own, self._coming, self._delta = 0, coming, delta
+        self._rest: CountedRound | None = None
+        if self._details.continues is not None:
+            self._rest = self._rest_of(self._details.continues)
+            self._most = self._rest.count
 
     @property
     def number(self) -> int | None:
@@ -120,20 +135,28 @@ class TrainingRun:
         return None if self._run is None else self._run.number
 
     @property
+    def row(self) -> int | None:
+        """The row in which it began, `None` before its first rounds."""
+        return None if self._run is None else self._run.row
+
+    @property
     def has_limit(self) -> bool:
-        """Whether a target or an account may end it."""
-        return self._limit is not None or self._account is not None
+        """Whether a target, an account or a plan may end it."""
+        limits = self._limit, self._account, self._rest
+        return any(limit is not None for limit in limits)
 
     def expect(self, most: int | None) -> None:
         """Says anew how many rounds will run at most, before the first.
 
         Args:
-            most: As in the constructor.
+            most: As in the constructor. A run that is continued has its plan
+                already.
         """
-        self._most = most
+        if self._rest is None:
+            self._most = most
 
     def room(self, planned: Round, count: int) -> int:
-        """Returns how many of `count` rounds the target and account allow.
+        """Returns how many of `count` rounds target, account and plan allow.
 
         Args:
             planned: One of the rounds.
@@ -141,8 +164,10 @@ class TrainingRun:
         """
         if self._limit is not None:
             count = self._limit.allowed(planned, count, self._own)
+        if self._rest is not None:
+            count = min(count, self._rest.count - self._own)
         account, charge = self._account_now(), self._charge(planned)
-        if account is not None and charge is not None:
+        if account is not None and count and charge is not None:
             count = account.balance.room(charge, count)
         return count
 
@@ -232,6 +257,8 @@ class TrainingRun:
 
     def _started(self, planned: Round) -> Run:
         """Returns the run; begun and planned before its first round."""
+        if self._run is None and self._rest is not None:
+            self._run = self._continued(self._rest, planned)
         if self._run is None:
             most = self._most
             if most is not None:
@@ -248,6 +275,47 @@ class TrainingRun:
             if most:
                 self._run.plan(self._coming(planned, most), delta=self._delta)
         return self._run
+
+    def _rest_of(self, number: int) -> CountedRound:
+        """Returns what the plan of an interrupted run has left.
+
+        Raises:
+            ValueError: No such run has anything left, or its account is
+                another one.
+        """
+        account = None if self._account is None else self._account.account.name
+        rests = {
+            run.number: run.rest
+            for run in self.ledger.runs
+            if run.start is not None and run.start.account == account
+        }
+        rest = rests.get(number)
+        if rest is None:
+            left = [each for each, found in rests.items() if found is not None]
+            raise ValueError(
+                "`continues` must be the number of an interrupted run that has "
+                "rounds of its plan left, and is paid for by the same account. "
+                f"Received: continues={number!r}. The ledger has such runs of "
+                f"the numbers {left!r}."
+            )
+        return rest
+
+    def _continued(self, rest: CountedRound, planned: Round) -> Run:
+        """Returns the run whose plan goes on.
+
+        Raises:
+            PrivateTrainingError: The rounds are others than those of the plan.
+            ValueError: The run cannot be continued any more.
+        """
+        number = self._details.continues or 0
+        if planned != rest.round:
+            raise PrivateTrainingError(
+                f"A training that continues run {number} must have the rounds "
+                f"of its plan, {rest.round!r}. Received: {planned!r}. No round "
+                "ran. Call make_private with the arguments of that run, or "
+                "start another run (`run=RunDetails(...)`)."
+            )
+        return self.ledger.continue_run(number)
 
     def _account_now(self) -> AccountRecord | None:
         if self._account is None:
@@ -267,6 +335,12 @@ class TrainingRun:
         limit, account = self._limit, self._account_now()
         if limit is not None and not limit.allowed(planned, 1, self._own):
             return limit.exceeded()
+        if self._rest is not None and self._own >= self._rest.count:
+            return BudgetExceededError(
+                "The plan of the run must have one more round. Received: run "
+                f"{self._details.continues}, which has none left. No round "
+                "ran. Start another run."
+            )
         name = None if account is None else account.account.name
         return BudgetExceededError(
             "The account must have room for one more round. Received: the "

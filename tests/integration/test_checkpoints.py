@@ -220,6 +220,24 @@ class TestWeights:
             np.testing.assert_array_equal(one, two)
         assert int(private.optimizer.iterations) == 1
 
+    @pytest.mark.parametrize("is_equal", [True, False])
+    def test_never_bring_the_noise_of_another_query(
+        self, is_equal, tmp_path, caplog
+    ) -> None:
+        saved = private_model(sequential())
+        private = private_model(sequential(), stddev=1.0 + (not is_equal))
+        saved.save_weights(tmp_path / "saved.weights.h5")
+        private.load_weights(tmp_path / "saved.weights.h5")
+
+        private.train_on_batch(X, Y)
+
+        said = "that of other queries" in caplog.text
+        assert said is not is_equal  # An equal query is the control.
+        last, _ = private.optimizer.ledger.rounds[-1]
+        assert last.queries[0].noise_stddev == 1.0 + (not is_equal)
+        # The momenta were restored all the same.
+        assert int(private.optimizer.iterations) == 2
+
     def test_are_those_of_the_model_inside(self) -> None:
         plain = sequential()
         private = private_model(sequential())

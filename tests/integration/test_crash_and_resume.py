@@ -1,6 +1,8 @@
 """A training that was killed goes on, and its ledger covers both parts."""
 
 import json
+import random
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 
 from keras_dp import budgets
+from keras_dp.accountants import Fourier
 from keras_dp.ledger import PrivacyLedger
 from tests.imports import ROOT
 
@@ -95,3 +98,82 @@ def test_a_killed_training_goes_on(how, tmp_path) -> None:
         assert ledger.verify().rounds == len(ledger)
         found = budgets.guarantee(ledger, delta=1e-3)
         assert found.basis == "as if fixed"
+
+
+TARGET, DELTA, PLANNED = 3.0, 2.3e-4, 155
+
+
+def recipe(folder: Path, rounds: int = 0, **options) -> str:
+    """Returns what a process printed that ran `resumed_recipe.py`."""
+    done = subprocess.run(
+        [
+            *(sys.executable, SCRIPT.with_name("resumed_recipe.py")),
+            *(folder, str(rounds), json.dumps(options)),
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT)},
+    )
+    killed = rounds > 0
+    assert done.returncode in ((-signal.SIGKILL,) if killed else (0, 1))
+    return " ".join((done.stdout + done.stderr).split())
+
+
+def noise_of(folder: Path) -> list[float]:
+    return json.loads((folder / "noise").read_text("utf-8"))
+
+
+@pytest.mark.full
+def test_make_private_continues_its_one_plan(tmp_path) -> None:
+    """Killed before the first checkpoint, after it, interrupted, and ended."""
+    first, second = random.Random(0).sample(range(8, 60), 2)
+    texts = [recipe(tmp_path, rounds) for rounds in (3, first, -second, 0)]
+
+    shown, ran = noise_of(tmp_path)
+    with PrivacyLedger.open(tmp_path / "l.db", mode="r") as ledger:
+        (run,) = ledger.runs
+        assert (run.outcome, len(run)) == ("finished", PLANNED)
+        ((planned, count),) = run.plan
+        assert (ledger.rounds, count) == (((planned, PLANNED),), PLANNED)
+        (event,) = planned.queries
+        assert shown == ran == event.noise_stddev / event.l2_norm_bound
+        for text in texts:
+            assert (
+                f"155 rounds in 5 epochs, clip 1, noise multiplier {ran}"
+                in (re.sub(r", of which [0-9]+ are left", "", text))
+            )
+            assert ("continues the interrupted run" in text) == (
+                text is not texts[0]
+            )
+        found = budgets.guarantee(ledger, delta=DELTA)
+        assert (found.basis, found.ex_post) == ("plan", None)
+        certified = Fourier().epsilon(ledger, delta=DELTA)
+        assert 0.999 * TARGET < certified <= TARGET
+        assert found.claim.epsilon == pytest.approx(certified, rel=1e-6)
+
+
+@pytest.mark.full
+def test_other_arguments_are_planned_over_the_whole_plan(tmp_path) -> None:
+    recipe(tmp_path, -40)
+    kept = noise_of(tmp_path)
+    for options in ({"epochs": 2}, {"records": 2_100}, {"target_epsilon": 2.9}):
+        text = recipe(tmp_path, **options)
+        assert "CalibrationError" in text
+        assert "for the 115 rounds that its plan has left" in text
+    assert noise_of(tmp_path) == kept  # Nothing was trained.
+
+    text = recipe(tmp_path, target_epsilon=4.0)
+
+    # The checkpoint has the old noise, and does not bring it back.
+    assert "The state that was restored is that of other queries" in text
+    shown, ran = noise_of(tmp_path)
+    assert shown == ran != kept[0]
+    assert f"noise multiplier {ran}" in text
+    with PrivacyLedger.open(tmp_path / "l.db", mode="r") as ledger:
+        assert len(ledger.runs) == 2
+        published = budgets.guarantee(ledger, delta=DELTA).claim.epsilon
+        assert TARGET < published <= 4.0
+        # The control: by the rounds that ran there was room for less noise.
+        assert Fourier().epsilon(ledger, delta=DELTA) < 0.99 * published

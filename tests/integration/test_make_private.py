@@ -21,6 +21,9 @@ from keras_dp.sampling import (
 )
 
 TIGHT = accountants.Fourier()
+# Noise is rounded up to six digits, by a share of 1e-5 at most. Epsilon moves
+# by less than the square of that.
+ROUNDED = 2e-5
 # What fit adds to the history of a training with a target.
 OF_PRIVACY = ("epsilon", "rounds_left")
 
@@ -65,7 +68,7 @@ class TestWhatItMakes:
 
         own = private.optimizer.ledger
         assert len(own) == 20
-        assert 2 * (1 - 1e-6) <= TIGHT.epsilon(own, delta=1e-4) <= 2
+        assert 2 * (1 - ROUNDED) <= TIGHT.epsilon(own, delta=1e-4) <= 2
 
     def test_ends_when_the_target_is_reached(self) -> None:
         private = made()
@@ -87,7 +90,7 @@ class TestWhatItMakes:
         private.fit(epochs=2, verbose=0)
 
         own = private.optimizer.ledger
-        assert alone < 2 * (1 - 1e-6) <= TIGHT.epsilon(own, delta=1e-4) <= 2
+        assert alone < 2 * (1 - ROUNDED) <= TIGHT.epsilon(own, delta=1e-4) <= 2
         assert len(own) == 30
         own.close()
 
@@ -107,7 +110,7 @@ class TestWhatItMakes:
         assert str(own.path) in capsys.readouterr().out
         assert own.header.dataset == "privacy"
         assert len(history["epsilon"]) == 3
-        assert 2 * (1 - 1e-6) <= history["epsilon"][-1] <= 2
+        assert 2 * (1 - ROUNDED) <= history["epsilon"][-1] <= 2
         assert own.runs[0].delta == private.target.delta
         private.target = None
         assert len(private.fit(private.samples, verbose=0).epoch) == 1
@@ -118,7 +121,7 @@ class TestWhatItMakes:
         made(ledger=own).fit(verbose=0)
 
         with pytest.raises(
-            CalibrationError, match="holds 20 rounds: the noise would"
+            CalibrationError, match=r"the noise would .* holds 20 rounds"
         ):
             made(ledger=own)
 
@@ -132,7 +135,7 @@ class TestWhatItMakes:
 
         spent = TIGHT.epsilon(own, delta=1e-4)
         text = " ".join(capsys.readouterr().out.split())
-        assert f"which holds 100 so far, of epsilon {spent:.4g}" in text
+        assert f"which holds 100 rounds, of epsilon {spent:.4g}" in text
 
     def test_leaves_private_metrics_their_share(self) -> None:
         query = keras_dp.GaussianAverageQuery(
@@ -150,7 +153,7 @@ class TestWhatItMakes:
         own = private.optimizer.ledger
         assert set(history) == {"loss", "clipped", *OF_PRIVACY}
         assert len(own) == 20
-        assert 2 * (1 - 1e-6) <= TIGHT.epsilon(own, delta=1e-4) <= 2
+        assert 2 * (1 - ROUNDED) <= TIGHT.epsilon(own, delta=1e-4) <= 2
         alone = made().optimizer.query.noise_multiplier
         assert private.optimizer.query.noise_multiplier > alone
 
@@ -461,7 +464,7 @@ class TestMistakes:
                 trial()
 
         trial()
-        with pytest.raises(CalibrationError, match="name another ledger"):
+        with pytest.raises(CalibrationError, match="use another ledger"):
             trials()
 
         assert max(noises) < 80 * 10**0.5 / 3
@@ -490,7 +493,7 @@ class TestBatchNormalization:
             "statistics",
         ]
         assert count == 20
-        assert 2 * (1 - 1e-6) <= TIGHT.epsilon(own, delta=1e-4) <= 2
+        assert 2 * (1 - ROUNDED) <= TIGHT.epsilon(own, delta=1e-4) <= 2
         assert np.any(given.layers[0].moving_mean != 0)
         assert "of batch statistics" in capsys.readouterr().out
 
@@ -549,7 +552,7 @@ class TestMicrobatches:
         ((round_, count),) = own.rounds
         assert count == 20
         assert round_.queries[0].l2_norm_bound == 2.0
-        assert 2 * (1 - 1e-6) <= TIGHT.epsilon(own, delta=1e-4) <= 2
+        assert 2 * (1 - ROUNDED) <= TIGHT.epsilon(own, delta=1e-4) <= 2
 
     @pytest.mark.parametrize("kind", [RandomMicrobatches, FixedMicrobatches])
     def test_are_what_the_denominator_counts(self, kind, tmp_path) -> None:
@@ -595,7 +598,7 @@ class TestUnitsOfSeveralRows:
 
         together = accountants.group_epsilon(own, group_size=3, delta=1e-4)
         assert history["epsilon"][-1] == together.epsilon
-        assert 2 * (1 - 1e-6) <= together.epsilon <= 2
+        assert 2 * (1 - ROUNDED) <= together.epsilon <= 2
         assert TIGHT.epsilon(own, delta=1e-4) < 0.7
 
     def test_are_capped(self, tmp_path) -> None:
@@ -635,7 +638,7 @@ class TestUnitsOfSeveralRows:
         size = private.samples.expected_sample_size
         assert size == rows.recommended.batch_size
         assert rows.recommended.noise_multiplier == pytest.approx(
-            private.optimizer.query.noise_multiplier, rel=1e-6
+            private.optimizer.query.noise_multiplier, rel=ROUNDED
         )
 
     def test_take_the_cap_of_the_ledger_for_delta(self) -> None:
@@ -741,7 +744,7 @@ class TestAccounts:
         assert (run.outcome, len(run)) == ("finished", 20)
         (account,) = own.accounts
         spent = account.balance.spent[0] / account.balance.capacities[0]
-        assert 1 - 1e-6 < spent <= 1
+        assert 1 - ROUNDED < spent <= 1
         query = private.optimizer.query
         assert query.noise_multiplier > plain.optimizer.query.noise_multiplier
         assert TIGHT.epsilon(own, delta=self.DELTA) < 1

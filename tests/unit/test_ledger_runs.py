@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from keras_dp import budgets
 from keras_dp.accountants import Fourier
 from keras_dp.errors import (
     BudgetExceededError,
@@ -22,6 +23,7 @@ from keras_dp.ledger import (
     PoissonSampling,
     PrivacyLedger,
     Round,
+    Verdict,
     chain,
     log,
     schema,
@@ -258,6 +260,120 @@ class TestStates:
         assert ledger.runs[0].state == "died"
 
 
+class TestInterrupted:
+    """A run that was interrupted goes on under its one plan."""
+
+    @staticmethod
+    def interrupted(ledger, outcome="stopped", planned=10, ran=4):
+        run = ledger.start_run("a", description="of the night")
+        run.plan([(Round(SAMPLING, QUERIES), planned)])
+        run.record(SAMPLING, QUERIES, ran)
+        if outcome is not None:
+            run.finish(outcome)
+        return run.number
+
+    def test_goes_on_as_the_same_run(self, ledger) -> None:
+        number = self.interrupted(ledger)
+        assert ledger.runs[0].rest == (Round(SAMPLING, QUERIES), 6)
+
+        run = ledger.continue_run(number)
+        run.record(SAMPLING, QUERIES, 2)
+        (record,) = ledger.runs
+        assert (record.state, record.outcome) == ("running", None)
+        assert record.rest is None  # Nobody else continues it meanwhile.
+        run.finish("failed")
+        again = ledger.continue_run(number)
+        again.reserve(SAMPLING, QUERIES, 4).settle(4)
+        again.finish()
+
+        (record,) = ledger.runs
+        assert (record.number, record.outcome, len(record)) == (
+            number,
+            "finished",
+            10,
+        )
+        assert record.start.description == "of the night"
+        found = budgets.guarantee(ledger, delta=1e-5)
+        assert (found.basis, found.ex_post) == ("plan", None)
+        ledger.verify()
+        with pytest.raises(LedgerWriteError, match="has ended"):
+            again.record(SAMPLING, QUERIES)
+
+    def test_after_its_process_died(self, address) -> None:
+        def dies() -> bool:
+            ledger = PrivacyLedger.open(address, dataset="d")
+            self.interrupted(ledger, outcome=None)
+            return True
+
+        assert in_a_fork(dies) == 0
+        with PrivacyLedger.open(address) as ledger:
+            (dead,) = ledger.runs
+            with ledger.continue_run(dead.number) as run:
+                run.record(SAMPLING, QUERIES, 6)
+
+            (record,) = ledger.runs
+            assert record.start.author.process == os.getpid()
+            assert record.start.author != dead.start.author
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"outcome": None},  # Its process still runs.
+            {"outcome": "finished"},
+            {"outcome": "budget"},
+            {"ran": 10},
+            {"ran": 11},
+        ],
+        ids=str,
+    )
+    def test_only_if_its_plan_has_rounds_left(self, ledger, options) -> None:
+        number = self.interrupted(ledger, **options)
+
+        assert ledger.runs[0].rest is None
+        for other in (number, number + 1, 99):
+            with pytest.raises(ValueError, match="`number` must be that of"):
+                ledger.continue_run(other)
+        ledger.verify()
+
+    def test_only_if_it_kept_to_one_kind_of_rounds(self, ledger) -> None:
+        step, other = Round(SAMPLING, QUERIES), Round(SAMPLING, OTHERS)
+        for plan, ran in (
+            ([(step, 5), (other, 5)], QUERIES),
+            ([(step, 5)], OTHERS),
+        ):
+            run = ledger.start_run("a")
+            run.plan(plan)
+            run.record(SAMPLING, ran, 2)
+            run.finish("stopped")
+        late = ledger.start_run("late")
+        late.record(SAMPLING, QUERIES, 2)
+        late.plan([(step, 5)])
+        late.finish("stopped")
+
+        assert [run.rest for run in ledger.runs] == [None, None, None]
+
+    def test_a_verdict_names_the_run_and_not_who_continued_it(
+        self, ledger
+    ) -> None:
+        number = self.interrupted(ledger)
+        row = ledger.verify().rows + 1
+        ledger.continue_run(number).finish("stopped")
+        seal = ledger.seal()
+
+        def verdict(run: int) -> Verdict:
+            return Verdict(
+                *("OneRun", "", 0.1, 1e-5, 0.95, "replace_one", 1, (), None),
+                runs=(run,),
+                seal_row=seal.number,
+                seal_hash=seal.hash,
+                opening=None,
+            )
+
+        with pytest.raises(ValueError, match="speaks of a run"):
+            ledger.write_verdict(verdict(row))
+        ledger.write_verdict(verdict(number))  # The control.
+
+
 def test_the_end_of_a_run_is_found_by_the_index() -> None:
     plans = []
 
@@ -463,6 +579,7 @@ def _edited(path, *edits) -> None:
         "UPDATE log SET run = NULL WHERE seq = 3",
         "UPDATE log SET run = 3 WHERE seq = 4",
         "UPDATE log SET run = 2 WHERE seq = 2",
+        "UPDATE log SET run = 1 WHERE seq = 2",
         "UPDATE log SET charge = NULL WHERE seq = 4",
         "UPDATE log SET charge = '[1,[[0,4]]]' WHERE seq = 4",
         "UPDATE log SET charge = '[2,[[0,1]]]' WHERE seq = 4",
