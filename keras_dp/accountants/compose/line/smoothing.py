@@ -18,6 +18,7 @@ in the model of Black and Scholes, `f` the normal density. It is not negative:
 Both bounds are off by the second order of `h`, whatever the rounds are.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -47,6 +48,9 @@ _LEAST_WIDTH = 1e-150
 _MOST_SMOOTHING = 0.5
 # Steps of the secant method; the logarithm of nothing counts as so many nats.
 _MOST_STEPS = 30
+# How near to a root is enough, as a share of it: each value takes a sum of up
+# to millions of points.
+_NEAR_ROOT = 1e-11
 _LOWEST = 30.0
 
 
@@ -93,9 +97,11 @@ class Profile(NamedTuple):
     def _solved(self, side: int, log_delta: float, guess: float) -> float:
         """Returns where one of the bounds reaches `log_delta`."""
 
+        @functools.cache
         def excess(epsilon: float) -> float:
-            found = self.log_delta(epsilon)[side]
-            return max(found, log_delta - _LOWEST) - log_delta
+            # The upper bound is that of the line alone.
+            bounds = (self.line if side else self).log_delta(epsilon)
+            return max(bounds[side], log_delta - _LOWEST) - log_delta
 
         # A lower bound is good where it is certain that delta is larger, an
         # upper one where it is certain that it is not.
@@ -104,7 +110,7 @@ class Profile(NamedTuple):
         found = _secant(excess, guess, self.line.tilt)
         if excess(found) == math.inf:
             raise NumericalLimitError("`line` must bound delta.")
-        step = max(found, 1e-9 / self.line.tilt) * 1e-13
+        step = max(found, 1e-9 / self.line.tilt) * _NEAR_ROOT
         while (excess(found) > 0) == bool(side):
             if found == 0 and not side:
                 return 0.0
@@ -122,7 +128,7 @@ def _secant(
     at, value, slope = guess, excess(guess), -slope
     for _ in range(_MOST_STEPS):
         after = min(max(at - value / slope, at / 2), 2 * at + 1)
-        if abs(after - at) <= 1e-14 * at:
+        if abs(after - at) <= _NEAR_ROOT * at:
             break
         more = excess(after)
         if (more - value) * (after - at) < 0:
