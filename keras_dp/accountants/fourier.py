@@ -76,7 +76,7 @@ class Bounds(_Interval):
         upper: The upper bound.
         method: The method that gave the upper bound: "closed form", "line
             integral", or "convolution of likelihood ratios"; or "Rényi
-            divergence" or "Chernoff bound by moments", if the others do not
+            divergence" or "bound by moments", if the others do not
             apply or give a larger bound. A remark in parentheses may follow.
 
     >>> bounds = Bounds(1.0, 1.5)

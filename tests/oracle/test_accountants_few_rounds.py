@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from scipy import special
 
-from keras_dp.accountants.compose import choose
+from keras_dp.accountants import Fourier
+from keras_dp.accountants.compose import choose, saddle
 from keras_dp.accountants.compose.composition import composed
 from keras_dp.accountants.compose.line import integral, smoothing
 from keras_dp.accountants.compose.line.integral import (
@@ -18,6 +19,7 @@ from keras_dp.accountants.loss.fixed_size import FixedSizeLoss
 from keras_dp.accountants.loss.gaussian_profile import least_epsilon
 from keras_dp.accountants.loss.mixture import MixtureLoss
 from keras_dp.accountants.loss.replace_one import ReplaceOneLoss
+from keras_dp.ledger import GaussianSum, PoissonSampling, Round
 
 WIDTH = 1e-8
 
@@ -265,6 +267,67 @@ def test_a_finer_grid_tightens_both(is_added) -> None:
 
     assert wide[0] <= narrow[0] <= narrow[1] <= wide[1]
     assert narrow[1] - narrow[0] < 0.1 * (wide[1] - wide[0])
+
+
+@pytest.mark.parametrize("is_added", [False, True])
+@pytest.mark.parametrize(
+    ("noise_multiplier", "probability"),
+    [(1.0, 0.5), (0.5, 0.9), (5.0, 0.01), (30.0, 1e-3), (0.4, 1e-6)],
+)
+def test_the_variance_bounds_one_round(
+    monkeypatch, noise_multiplier, probability, is_added
+) -> None:
+    """By the closed form, at epsilons from 0 to where delta is tiny.
+
+    Control: with half of the variance, rounds of much noise exceed the bound.
+    """
+    law = law_of(noise_multiplier, probability, is_added)
+    one, scale = rounds_of(law, 1), probability / noise_multiplier
+    exceeds, whole = [], saddle._variance
+    for halved in (False, True):
+        if halved:
+            monkeypatch.setattr(saddle, "_variance", lambda of: whole(of) / 2)
+        for epsilon in scale * np.array([0.0, 0.01, 0.3, 1.0, 3.0]):
+            true = float(one_round(float(epsilon), law))
+            if true <= 1e-14:
+                continue
+            most = saddle.variance_log_delta(one, float(epsilon))
+            least = saddle.variance_epsilon(one, math.log(true))
+            is_less = math.log(true) > most + 1e-6
+            assert halved or (not is_less and least >= epsilon * (1 - 1e-6))
+            exceeds.append(is_less)
+
+    assert any(exceeds) or noise_multiplier < 5
+
+
+def test_many_gaussian_rounds_are_below_their_variance() -> None:
+    law = MixtureLoss(30.0, (0.0, 1.0), is_added=False)
+    for count, log_delta in ((1, -4.0), (10, -3.0), (100, -2.0)):
+        mu = np.asarray(math.sqrt(count) / 30)
+        true = float(least_epsilon(mu, np.asarray(log_delta)))
+
+        found = saddle.variance_epsilon(rounds_of(law, count), log_delta)
+
+        assert true <= found
+
+
+@pytest.mark.parametrize(
+    ("noise_multiplier", "delta", "most"),
+    [(5.0, 1e-9, 1e-7), (2.0, 1e-8, 5e-8)],
+)
+def test_epsilon_next_to_nothing_is_bounded_by_the_variance(
+    noise_multiplier, delta, most
+) -> None:
+    """The bounds by the line alone were ten times as large, or more."""
+    step = Round(
+        PoissonSampling(1e-9), (GaussianSum("sum", 1.0, noise_multiplier),)
+    )
+
+    lower, upper = Fourier().epsilon_bounds(
+        [(step, 2111)], delta=delta, neighbours="replace_one"
+    )
+
+    assert lower <= upper <= most
 
 
 def always_smoothed(monkeypatch, width) -> None:

@@ -22,7 +22,7 @@ _OUT_OF_REACH = (TooSlowError, NumericalLimitError)
 
 CLOSED_FORM = "closed form"
 LINE = "line integral"
-MOMENTS = "Chernoff bound by moments"
+MOMENTS = "bound by moments"
 
 
 class Found(NamedTuple):
@@ -70,7 +70,10 @@ def epsilons(
         return Found(*found, CLOSED_FORM)
     return _from_moments(
         composition,
-        lambda whole: saddle.largest_epsilon(whole, log_delta)[1],
+        lambda whole: min(
+            saddle.largest_epsilon(whole, log_delta)[1],
+            saddle.variance_epsilon(whole, log_delta),
+        ),
         lambda whole: integral.epsilon_bounds(
             whole, log_delta, relative_width, certain
         ),
@@ -111,7 +114,10 @@ def log_deltas(
         return Found(*found, CLOSED_FORM)
     return _from_moments(
         composition,
-        lambda whole: saddle.largest_log_delta(whole, epsilon)[1],
+        lambda whole: min(
+            saddle.largest_log_delta(whole, epsilon)[1],
+            saddle.variance_log_delta(whole, epsilon),
+        ),
         lambda whole: integral.log_delta_bounds(
             whole, epsilon, relative_width, certain
         ),

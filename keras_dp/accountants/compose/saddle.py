@@ -1,6 +1,14 @@
-"""Chernoff bounds by moments, and the tilt at which each is best.
+"""Bounds by moments: Chernoff's, with the best tilt, and one by the variance.
 
-See `loss.log_moments.conversion`.
+For Chernoff's bounds see `loss.log_moments.conversion`. They are far off where
+epsilon is tiny and the losses have a long tail. There the variance `v` of the
+likelihood ratio `L` under `Q`, whose mean is 1, bounds more. With
+`x = e^epsilon - 1`,
+
+    delta = E_Q[(L - 1 - x)+] <= (sqrt(v + x^2) - x) / 2,
+
+because `y+ = (|y| + y) / 2` and the mean of `|L - 1 - x|` is at most the root
+of the mean of its square (Scarf 1958). `v + 1 = E_Q[L^2] = e^K(1)`.
 """
 
 import math
@@ -8,7 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from keras_dp.accountants.arrays import Array
+from keras_dp.accountants.arrays import EXPONENT, Array
 from keras_dp.accountants.compose.composition import (
     Composition,
     log_moments,
@@ -60,6 +68,43 @@ def largest_log_delta(
         abs(log_delta) + 2 * tilt * epsilon - float(conversion(np.array(tilt)))
     )
     return tilt, min(0.0, log_delta + _MOMENT_ERROR * scale)
+
+
+def variance_epsilon(composition: Composition, log_delta: float) -> float:
+    """Returns the bound on epsilon by the variance, `inf` if it says nothing.
+
+    Raises:
+        TooSlowError: The moment has no quadrature.
+    """
+    delta = math.exp(log_delta)
+    if not delta:
+        return math.inf
+    excess = _variance(composition) / (4 * delta) * (1 + _MOMENT_ERROR) - delta
+    return math.log1p(max(excess, 0.0)) * (1 + _MOMENT_ERROR)
+
+
+def variance_log_delta(composition: Composition, epsilon: float) -> float:
+    """Returns the bound on log delta by the variance.
+
+    Raises:
+        TooSlowError: The moment has no quadrature.
+    """
+    variance = _variance(composition)
+    x = math.expm1(min(epsilon, EXPONENT))
+    if not 0 < variance < math.inf:
+        return 0.0
+    # Without cancellation, and without a square that overflows.
+    most = variance / (2 * (math.hypot(math.sqrt(variance), x) + x))
+    return min(0.0, math.log(most) + _MOMENT_ERROR) if most else 0.0
+
+
+def _variance(composition: Composition) -> float:
+    """Returns the variance of the likelihood ratio, rounded up."""
+    logs, errors = log_moments(composition, np.array([1.0]))
+    most = float(logs[0] + errors[0])
+    return (
+        math.expm1(most) * (1 + _MOMENT_ERROR) if most < EXPONENT else math.inf
+    )
 
 
 def _best(
