@@ -285,9 +285,11 @@ def build_from_batch(model: keras.Model, data_batch: Any) -> None:
     """Builds the model, its loss, metrics and optimizer for a batch.
 
     `Trainer._symbolic_build`, Keras 3.15. Without it the loss is not built
-    before the step is compiled.
+    before the step is compiled. It gives the model an argument by name, which
+    a rematerialized layer cannot take in a graph.
     """
-    model._symbolic_build(data_batch=data_batch)
+    with without_rematerialization(model):
+        model._symbolic_build(data_batch=data_batch)
 
 
 def check_compiled(model: keras.Model, method: str) -> None:

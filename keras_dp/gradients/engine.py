@@ -27,6 +27,7 @@ from keras_dp.gradients.capture.hooks import (
     HookedCall,
     find_hooks,
     hooked,
+    of_length,
 )
 from keras_dp.gradients.capture.vectorized import vectorized
 from keras_dp.gradients.layer_calls import functions_of
@@ -231,6 +232,7 @@ class GradientEngine:
                 outputs = _called(self.model, inputs, training, rows)
                 settled = not past_hooks.found
                 if settled:
+                    _check_rows(outputs, rows)
                     losses = losses_of(outputs)
                     scaled = losses
                     if loss_scale != 1:
@@ -335,9 +337,16 @@ class GradientEngine:
             )
 
     def call(self, inputs: Any, *, training: bool = True) -> Any:
-        """Returns the outputs of the model, called as in training or not."""
+        """Returns the outputs of the model, called as in training or not.
+
+        Nothing is clipped, so that rows need not be shown to be the examples.
+        """
         with self._calling(training=training):
-            return _called(self.model, inputs, training, BatchAxis())
+            outputs = _called(self.model, inputs, training, BatchAxis())
+        batch = keras.tree.flatten(inputs)[0].shape[0]
+        return keras.tree.map_structure(
+            lambda leaf: of_length(leaf, batch), outputs
+        )
 
     @contextlib.contextmanager
     def _calling(
@@ -483,7 +492,10 @@ def _called(
 ) -> Any:
     options = {"training": training} if takes_training(model) else {}
     with rows.kept_by_texts(model):
-        outputs = model(inputs, **options)
+        return model(inputs, **options)
+
+
+def _check_rows(outputs: Any, rows: BatchAxis) -> None:
     tensors = filter(tf.is_tensor, keras.tree.flatten(outputs))
     if any(map(rows.follows_from_data, tensors)):
         raise UnsupportedLayerError(
@@ -491,4 +503,3 @@ def _called(
             "Received: a first axis whose length follows from the data, as "
             "that of tf.boolean_mask does. Return one row for each example."
         )
-    return outputs

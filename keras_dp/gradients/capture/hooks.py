@@ -26,7 +26,9 @@ from keras_dp.gradients.layer_calls import (
     trained_variables,
 )
 from keras_dp.keras_internals import (
+    mask_of,
     own_trainable_variables,
+    set_mask,
     sublayers_of,
     training_of_call,
 )
@@ -229,7 +231,7 @@ def _hooked_call(
     def noted(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = _first_by_place(first, args, kwargs)
         training = training_of_call()
-        observed = _observed(hook, original, args, kwargs, tape.watch)
+        observed = _observed(hook, original, args, kwargs, tape.watch, batch)
         outputs, watched, kept = observed
         try:
             _check_graph(layer, watched, home)
@@ -282,6 +284,7 @@ def _observed(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     watch: registry.Watch,
+    batch: int,
 ) -> registry.Observed:
     """Calls the layer by its observer, or by its own call."""
     if hook.observe is not None:
@@ -292,10 +295,30 @@ def _observed(
         )
     draws = RepeatedDraws()
     with draws.noting():
-        outputs = _apart(original(*args, **kwargs))
+        outputs = original(*args, **kwargs)
+    # It is called again on each example, which must give one row.
+    outputs = _apart(
+        keras.tree.map_structure(lambda leaf: of_length(leaf, batch), outputs)
+    )
     watched = float_outputs(outputs)
     watch(watched)
     return registry.Observed(outputs, watched, draws)
+
+
+def of_length(leaf: Any, batch: int) -> Any:
+    """Gives a tensor of unknown length the length of the batch.
+
+    The length is checked when the step runs. A Keras mask is kept.
+    """
+    if not isinstance(leaf, tf.Tensor) or not leaf.shape.rank:
+        return leaf
+    if leaf.shape[0] is not None:
+        return leaf
+    mask = mask_of(leaf)
+    leaf = tf.ensure_shape(leaf, [batch, *leaf.shape[1:]])
+    if mask is not None:
+        set_mask(leaf, of_length(mask, batch))
+    return leaf
 
 
 def _apart(outputs: Any) -> Any:
@@ -333,12 +356,23 @@ def _check_call(
     arguments = keras.tree.flatten((args, kwargs))
     inputs = [leaf for leaf in arguments if tf.is_tensor(leaf)]
     if hook.rule is None:
-        # It is called again on each example, which must give one row.
         rows.trust(outputs)
     rule = (
         f"Layer {hook.layer.path!r} must be called on inputs, and return "
         "outputs, whose first axis is the batch. "
     )
+    if not all(isinstance(each, tf.Tensor) for each in inputs):
+        raise UnsupportedLayerError(
+            f"Layer {hook.layer.path!r} must be called on dense tensors. "
+            "Received: sparse or ragged ones. Make them dense before, such as "
+            "by sparse=False, or keras.ops.convert_to_tensor(x, sparse=False)."
+        )
+    if any(each.shape.rank is None for each in [*inputs, *outputs]):
+        raise UnsupportedLayerError(
+            f"{rule}Received: a tensor of unknown shape. Give it its shape by "
+            "keras.ops.reshape; or freeze the layer with "
+            "layer.trainable = False."
+        )
     if any(map(rows.follows_from_data, [*inputs, *outputs])):
         raise UnsupportedLayerError(
             f"{rule}Received: a first axis whose length follows from the data, "

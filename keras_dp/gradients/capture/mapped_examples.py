@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_dp.keras_internals import function_nodes
+from keras_dp.keras_internals import function_nodes, trace_of
 
 _PRODUCT = "BatchMatMulV2"
 
@@ -34,17 +34,27 @@ def map_examples(function: Callable[[Any], Any], rows: Any) -> Any:
         return mapped(rows)
     graph = tf.compat.v1.get_default_graph()
     before = len(graph.get_operations())
-    results = tf.vectorized_map(function, rows)
+    try:
+        results = tf.vectorized_map(function, rows)
+    except (AttributeError, NotImplementedError, TypeError, ValueError):
+        # It has an operation that cannot be vectorized, such as a CTC loss.
+        return _one_by_one(function, rows)
     if not _lose_memory(graph.get_operations()[before:]):
         return results
     # TensorFlow never runs what nothing uses.
-    return tf.map_fn(
-        function,
-        rows,
-        fn_output_signature=tf.nest.map_structure(
-            lambda each: tf.TensorSpec(each.shape[1:], each.dtype), results
-        ),
+    return _one_by_one(function, rows)
+
+
+def _one_by_one(function: Callable[[Any], Any], rows: Any) -> Any:
+    row = tf.nest.map_structure(
+        lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype), rows
     )
+    trace = trace_of(tf.function(function, autograph=False), row)
+    signature = tf.nest.map_structure(
+        lambda each: tf.TensorSpec(each.shape, each.dtype),
+        trace.structured_outputs,
+    )
+    return tf.map_fn(function, rows, fn_output_signature=signature)
 
 
 def operation_types(nodes: list[Any]) -> set[str]:

@@ -216,7 +216,13 @@ def _gradients(
         tape.watch([variable.value for variable in variables])
         # Past a `__call__` of its own class: these are arguments of `call`.
         outputs = keras.Layer.__call__(layer, *args, **kwargs)
-        outputs = float_outputs(outputs)
+        outputs = [
+            # The layer must give the example one row.
+            tf.ensure_shape(output, cotangent.shape)
+            for output, cotangent in zip(
+                float_outputs(outputs), cotangents, strict=True
+            )
+        ]
     gradients = tape.gradient(
         outputs,
         [variable.value for variable in variables],
@@ -233,16 +239,17 @@ def _loop(
     if tf.executing_eagerly():
         return _one_by_one
     kinds = _operations_of(layer)
+    loops = bool(kinds & {"While", "StatelessWhile"})
+    recurrent = any(
+        isinstance(sub, keras.layers.RNN) for sub in layers_of(layer)
+    )
     if jit_compile:
         # XLA has no vectorized `tf.while_loop`.
-        recurrent = any(
-            isinstance(sub, keras.layers.RNN) for sub in layers_of(layer)
-        )
-        if recurrent or kinds & {"While", "StatelessWhile"}:
+        if recurrent or loops:
             return _one_by_one
     # TensorFlow 2.21 loses memory there (`mapped_examples.py`). Remove this
     # when it is not supported any more.
-    elif "BatchMatMulV2" in kinds:
+    elif "BatchMatMulV2" in kinds or (loops and not recurrent):
         return _one_by_one
     return _all_at_once
 

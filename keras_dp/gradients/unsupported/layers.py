@@ -107,6 +107,12 @@ def _reasons(layer: keras.Layer) -> Iterator[str]:
             "the gradient of one depends on others. Remove it; other "
             "augmentation is unaffected."
         )
+    if isinstance(layer, keras.layers.RNN) and layer.stateful:
+        yield (
+            "stateful=True keeps the states of the examples for the next "
+            "batch, which has other examples. Make it with stateful=False, and "
+            "pass initial_state where a state belongs to the example."
+        )
     if _shares_draws(layer):
         yield (
             "its noise_shape begins with 1, so that all examples of a batch "
