@@ -282,6 +282,59 @@ def _(patch):
     )
 
 
+def in_some_batches(patch, applies, change):
+    """Applies a change while the step of some physical batches is made.
+
+    Args:
+        patch: Undoes it.
+        applies: Takes the `BatchKind`, and returns whether they are those.
+        change: Takes a patch that ends with the batch.
+    """
+
+    def changed(of_batch):
+        def of(self, data, mask, kind, planned):
+            with pytest.MonkeyPatch.context() as own:
+                if applies(kind):
+                    change(own)
+                return of_batch(self, data, mask, kind, planned)
+
+        return of
+
+    around(patch, batch_computation.BatchComputation, "of_batch", changed)
+
+
+@mutant("clip", "sums of earlier physical batches count twice")
+def _(patch):
+    MUTANTS["records of earlier physical batches count twice"].plant(patch)
+
+
+@mutant("clip", "the last physical batch of several is not clipped")
+def _(patch):
+    in_some_batches(
+        patch,
+        lambda kind: kind.last and not kind.first,
+        MUTANTS["records are not clipped"].plant,
+    )
+
+
+@mutant("clip", "physical batches in the middle are not clipped")
+def _(patch):
+    in_some_batches(
+        patch,
+        lambda kind: not kind.last and not kind.first,
+        MUTANTS["records are not clipped"].plant,
+    )
+
+
+@mutant("clip", "padding of later physical batches counts as records")
+def _(patch):
+    in_some_batches(
+        patch,
+        lambda kind: not kind.first,
+        MUTANTS["padding counts as records"].plant,
+    )
+
+
 # Gradients.
 
 
@@ -482,7 +535,7 @@ def scaled_noise(factor):
 
 
 mutant("noise", "noise is halved")(scaled_noise(0.5))
-mutant("noise", "noise is 6 % too small")(scaled_noise(0.94))
+mutant("noise", "noise is 2 % too small")(scaled_noise(0.98))
 mutant("noise", "there is no noise")(scaled_noise(0.0))
 
 
@@ -505,8 +558,17 @@ def changed_noise(change):
     return plant
 
 
-mutant("noise", "noise is cut off at two standard deviations")(
-    changed_noise(lambda noise, s: tf.clip_by_value(noise, -2 * s, 2 * s))
+mutant("noise", "noise is cut off at three standard deviations")(
+    changed_noise(lambda noise, s: tf.clip_by_value(noise, -3 * s, 3 * s))
+)
+mutant("noise", "half of the noise beyond three standard deviations is lost")(
+    changed_noise(
+        lambda noise, s: tf.where(
+            (tf.abs(noise) > 3 * s) & (tf.math.floormod(noise, 0.02) < 0.01),
+            tf.math.floormod(noise, s),
+            noise,
+        )
+    )
 )
 mutant("noise", "noise is Laplacian, of the same variance")(
     changed_noise(
@@ -542,6 +604,151 @@ mutant("noise", "half of the noise is the other half with its sign changed")(
 mutant("noise", "noise is rounded to a coarse grid")(
     changed_noise(lambda noise, s: tf.round(noise / s * 8) / 8 * s)
 )
+
+mutant("noise", "the last coordinate of a variable has no noise")(
+    changed_noise(
+        lambda noise, s: (
+            tf.reshape(
+                tf.concat(
+                    [
+                        tf.reshape(noise, [-1])[:-1],
+                        0 * tf.reshape(noise, [-1])[-1:],
+                    ],
+                    0,
+                ),
+                tf.shape(noise),
+            )
+            if noise.shape.rank
+            else noise
+        )
+    )
+)
+mutant("noise", "two coordinates of a variable share one draw")(
+    changed_noise(
+        lambda noise, s: (
+            tf.reshape(
+                tf.concat(
+                    [
+                        tf.reshape(noise, [-1])[:-1],
+                        -tf.reshape(noise, [-1])[:1],
+                    ],
+                    0,
+                ),
+                tf.shape(noise),
+            )
+            if noise.shape.rank
+            else noise
+        )
+    )
+)
+
+
+def noise_by(factor):
+    """Returns a plant that scales noise by a function of sums and seed."""
+
+    def plant(patch):
+        around(
+            patch,
+            seeds,
+            "normals_and_seed",
+            lambda f: (
+                lambda leaves, seed, s: f(
+                    leaves,
+                    seed,
+                    s * tf.cast(factor(leaves, seed), s.dtype),
+                )
+            ),
+        )
+
+    return plant
+
+
+mutant("noise", "noise is scaled by the norm of the sum")(
+    noise_by(
+        lambda leaves, seed: 1 + 0.01 * tf.linalg.global_norm(list(leaves))
+    )
+)
+mutant("noise", "noise is scaled by the norm of the sum, up to its own size")(
+    noise_by(
+        lambda leaves, seed: tf.minimum(
+            1.0, tf.cast(tf.linalg.global_norm(list(leaves)), tf.float32)
+        )
+    )
+)
+mutant("noise", "large sums get half of the noise")(
+    noise_by(
+        lambda leaves, seed: tf.where(
+            tf.linalg.global_norm(list(leaves)) > 100, 0.5, 1.0
+        )
+    )
+)
+mutant("noise", "an empty sample gets no noise")(
+    noise_by(
+        lambda leaves, seed: tf.where(
+            tf.linalg.global_norm(list(leaves)) == 0, 0.0, 1.0
+        )
+    )
+)
+mutant("noise", "one seed in a hundred gives no noise")(
+    noise_by(
+        lambda leaves, seed: tf.where(
+            tf.math.floormod(seed[0], 100) == 0, 0.0, 1.0
+        )
+    )
+)
+
+
+@mutant("noise", "the loss gets 2 % less noise")
+def _(patch):
+    around(
+        patch,
+        seeds,
+        "normals_and_seed",
+        lambda f: (
+            lambda leaves, seed, s: f(
+                leaves, seed, s if len(leaves) > 1 else 0.98 * s
+            )
+        ),
+    )
+
+
+@mutant("noise", "three seeds take turns")
+def _(patch):
+    def turning(normals_and_seed):
+        def drawn(leaves, seed, stddev):
+            noise, _ = normals_and_seed(leaves, seed, stddev)
+            place = tf.math.floormod(seed[0], 3)
+            known = tf.constant([4, 5, 6, 0], tf.int64)
+            return noise, known + tf.stack([1 - place % 2 + place, 0, 0, 0])
+
+        return drawn
+
+    around(patch, seeds, "normals_and_seed", turning)
+
+
+@mutant("noise", "a round takes half of the noise away again")
+def _(patch):
+    def quieter(release):
+        def released(self, sample, state, variables, planned):
+            found = release(self, sample, state, variables, planned)
+            own = [
+                (noised + bare / 20) / 2
+                for noised, bare in zip(
+                    found.gradients,
+                    tf.nest.flatten(sample["gradients"]),
+                    strict=True,
+                )
+            ]
+            return found._replace(gradients=own)
+
+        return released
+
+    around(patch, private_round.PrivateRound, "release", quieter)
+
+
+@mutant("noise", "a sample of several physical batches gets half of the noise")
+def _(patch):
+    in_some_batches(patch, lambda kind: not kind.first, scaled_noise(0.5))
 
 
 @mutant("noise", "a seed is used in every round")
@@ -705,6 +912,9 @@ mutant("ledger", "the ledger holds half of the bound")(
 mutant("ledger", "the ledger holds twice the noise")(
     changed_event(noise_stddev=2.0)
 )
+mutant("ledger", "the ledger holds 2 % more noise")(
+    changed_event(noise_stddev=1.02)
+)
 mutant("ledger", "the ledger holds both in another unit")(
     changed_event(l2_norm_bound=0.1, noise_stddev=0.1)
 )
@@ -834,6 +1044,36 @@ def _(patch):
             found = of_batch(self, data, mask, kind, planned)
             count = tf.reduce_sum(tf.cast(mask, tf.int64))
             self._parts.optimizer.inner.iterations.assign_add(count)
+            return found
+
+        return of
+
+    around(patch, batch_computation.BatchComputation, "of_batch", leaking)
+
+
+@mutant("flow", "weights move by the sum of a later physical batch")
+def _(patch):
+    def leaking(of_batch):
+        def of(self, data, mask, kind, planned):
+            found = of_batch(self, data, mask, kind, planned)
+            if kind.last and not kind.first:
+                self.engine.variables[-1].assign_add(
+                    [1e-3 * tf.reduce_sum(found.losses.total)]
+                )
+            return found
+
+        return of
+
+    around(patch, batch_computation.BatchComputation, "of_batch", leaking)
+
+
+@mutant("flow", "the number of iterations counts physical batches")
+def _(patch):
+    def leaking(of_batch):
+        def of(self, data, mask, kind, planned):
+            found = of_batch(self, data, mask, kind, planned)
+            if not kind.last:
+                self._parts.optimizer.inner.iterations.assign_add(1)
             return found
 
         return of
@@ -1141,6 +1381,11 @@ def _(patch):
     )
 
 
+def user_training():
+    """Returns a training that protects users."""
+    return training(unit="user", private_metrics={})
+
+
 def of_users():
     """Returns samples of 50 users with 4 records, of which 3 take part."""
     return UserBatches(
@@ -1152,7 +1397,12 @@ def of_users():
     )
 
 
-@mutant("draw", "a user takes part with one record too many", source=of_users)
+@mutant(
+    "draw",
+    "a user takes part with one record too many",
+    user_training,
+    of_users,
+)
 def _(patch):
     around(
         patch,
@@ -1162,7 +1412,7 @@ def _(patch):
     )
 
 
-@mutant("draw", "a user takes part without a record", source=of_users)
+@mutant("draw", "a user takes part without a record", user_training, of_users)
 def _(patch):
     def without_one(draw):
         def drawn(self, *args):
@@ -1174,7 +1424,9 @@ def _(patch):
     around(patch, user_batches.Users, "draw", without_one)
 
 
-@mutant("draw", "rows of a user hold a record of another", source=of_users)
+@mutant(
+    "draw", "rows of a user hold a record of another", user_training, of_users
+)
 def _(patch):
     around(
         patch,
@@ -1184,7 +1436,7 @@ def _(patch):
     )
 
 
-@mutant("draw", "a user is drawn twice as often", source=of_users)
+@mutant("draw", "a user is drawn twice as often", user_training, of_users)
 def _(patch):
     MUTANTS["records are drawn twice as often"].plant(patch)
 

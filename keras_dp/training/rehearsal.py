@@ -13,6 +13,7 @@ from typing_extensions import override
 from keras_dp.dp_queries import DPQuery, Mechanism
 from keras_dp.ledger import CountedRound, PrivacyLedger, SumQueryEvent
 from keras_dp.optimizers.observed_round import ObservedRound
+from keras_dp.optimizers.private_round import GRADIENTS
 from keras_dp.training.batch_computation import BatchKind
 from keras_dp.training.data_adapter import DataAdapter, PhysicalStep
 from keras_dp.training.devices.replicas import Replicas
@@ -219,6 +220,30 @@ class Rehearsal:
             for name, query in self._observed.queries.items()
         ]
 
+    def answers(self) -> list[tuple[tf.Tensor, tf.Tensor]]:
+        """Returns the answers of the last round, beside those of its queries.
+
+        It undoes the last round. If that repeated answers of another round, the
+        two differ.
+        """
+        released = self._observed.released.read()
+        given = {
+            name: query.get_noised_result(sample, state).value
+            for (name, query), (_, sample, state) in zip(
+                self._observed.queries.items(), self.asked(), strict=True
+            )
+        }
+        gradients = given[GRADIENTS]
+        if self._observed.groups is not None:
+            variables = self._model.model.trainable_variables
+            gradients = self._observed.groups.join(variables, gradients)
+        pairs = zip(
+            tf.nest.flatten((released.answers, released.gradients)),
+            tf.nest.flatten((given, gradients)),
+            strict=True,
+        )
+        return list(pairs)
+
     @property
     def covers(self) -> bool:
         """Whether the ledger of the last round holds it by now."""
@@ -263,7 +288,14 @@ class _WatchedStep(TrainingStep):
 
     def __init__(self, parts: Any, rehearsal: Rehearsal) -> None:
         super().__init__(parts)
-        self._rehearsal = rehearsal
+        self._rehearsal, self._is_checked = rehearsal, False
+
+    @override
+    def check(self, step: PhysicalStep) -> None:
+        """Checks the engine on the first batch, of which others are parts."""
+        if not self._is_checked:
+            super().check(step)
+        self._is_checked = True
 
     @override
     def run(self, step: PhysicalStep, kind: BatchKind, planned: Any) -> Any:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import scipy.stats
 
 from keras_dp import ledger
-from keras_dp.auditing.replay.noise import FALSE_ALARM
+from keras_dp.auditing.replay.normal_draws import FALSE_ALARM
 from keras_dp.sampling import FixedMicrobatches, Sampler, UserBatches
 from keras_dp.sampling.sampler import Draw
 

@@ -29,6 +29,13 @@ from keras_dp.training.rehearsal import Observation, Rehearsal
 
 # Sums over parts add up to the sum of the sample, to the accuracy of float32.
 _ADDITIVE = 1e-3
+# The neighbours that show what later physical batches do in another way.
+_IN_SPLIT_SAMPLES = {
+    "as it is",
+    "with huge inputs and targets",
+    "with targets far above",
+    "that is padding, with NaN in it",
+}
 
 
 def check(
@@ -201,9 +208,8 @@ def _look_at_rounds(
                 _compare_parts((other, base, alone), where, found)
         whole = own[0] - own[0] % group + np.arange(group)
         _look_at_independence(rehearsal, batch, whole, found)
-    if _splits_samples(adapter.source):
-        parts = without(batch, own), only(batch, own)
-        _look_at_split_sample(rehearsal, batch, parts, found)
+    if isinstance(adapter.source, Sampler):
+        _look_at_split_samples(rehearsal, batch, group, adapter, shares, found)
     for name, share in shares.items():
         found.measured.append(
             f"a record moved the sum of {name!r} by at most "
@@ -402,30 +408,76 @@ def _compare_parts(
             )
 
 
-def _splits_samples(source: Any) -> bool:
-    """Returns whether samples take several physical batches by design."""
-    return isinstance(source, Sampler) and (
-        source.physical_batch_size < source.expected_sample_size
-    )
-
-
-def _look_at_split_sample(
+def _look_at_split_samples(
     rehearsal: Rehearsal,
     batch: PhysicalStep,
-    parts: tuple[PhysicalStep, PhysicalStep],
+    group: int,
+    adapter: DataAdapter,
+    shares: dict[str, float],
     found: _Findings,
 ) -> None:
-    """Compares a sample in one physical batch with the same in two."""
-    one, two = rehearsal.run(batch), rehearsal.run(*parts)
-    if one.events != two.events:
-        found.add(
-            "record",
-            "the ledger",
-            "a sample of two physical batches is recorded as another round "
-            "than in one batch.",
-        )
+    """Asks the questions of a sample in three physical batches."""
+    rows = np.arange(len(np.asarray(batch.mask))).reshape(-1, group)
+    # The first batch may be empty, the others not.
+    *_, middle, last = parts = np.array_split(rows[::-1], 3)[::-1]
+
+    def split(step: PhysicalStep) -> list[PhysicalStep]:
+        masks = [only(step, part.ravel()).mask for part in parts]
+        present = step.mask
+        return [
+            step._replace(mask=tf.logical_and(mask, present)) for mask in masks
+        ]
+
+    whole = rehearsal.run(batch)
+    apart = rehearsal.run(*split(batch), repeats_answers=True)
+    where = "a sample in three physical batches, and not in one,"
+    _look_at_record(apart, batch, found)
+    seeds, others = _seeds_apart(whole)
+    seeds_apart, others_apart = _seeds_apart(apart)
+    raw = rehearsal.shows_raw_metrics
+    _compare_flow(others, others_apart, where, raw, found)
+    if seeds == seeds_apart:
+        _compare_whole(whole, apart, found)
+    for part in (middle, last):
+        own = part[0, :1] if adapter.unit == "example" else part[0]
+        base = rehearsal.run(*split(without(batch, own)))
+        _look_at_answers(rehearsal, where, found)
+        for name, changed, present in neighbours(batch, own):
+            if name not in _IN_SPLIT_SAMPLES:
+                continue
+            other = rehearsal.run(*split(changed), repeats_answers=True)
+            place = f"a record {name}, in a later physical batch,"
+            _compare_sums(base, other, place, present, shares, found)
+            _compare_flow(base, other, place, raw, found)
+
+
+def _seeds_apart(
+    observed: Observation,
+) -> tuple[dict[str, str], Observation]:
+    """Returns the seeds of layers, and an observation without them.
+
+    Each physical batch moves them. The first batch of each kind is traced, so
+    that the number of traces is left out, too.
+    """
+    seeds = {
+        name: digest
+        for name, digest in observed.variables.items()
+        if name.endswith("seed_generator_state")
+    }
+    others = {
+        name: digest
+        for name, digest in observed.variables.items()
+        if name not in seeds
+    }
+    return seeds, observed._replace(variables=others, traces=0)
+
+
+def _compare_whole(
+    one: Observation, several: Observation, found: _Findings
+) -> None:
+    """Compares the sum of one physical batch with that of several."""
     for event, *mechanisms in zip(
-        one.events, one.mechanisms, two.mechanisms, strict=False
+        one.events, one.mechanisms, several.mechanisms, strict=False
     ):
         sums = [sensitivity.sum_of(each) for each in mechanisms]
         apart = sensitivity.distance(*sums)
@@ -433,8 +485,25 @@ def _look_at_split_sample(
             found.add(
                 "independence",
                 event.name,
-                "a sample of two physical batches has another sum than in one "
-                "batch. Each record must be added once, whatever the batch.",
+                "a sample in three physical batches has another sum than in "
+                "one. Each record must be added once, whatever the batch.",
+            )
+
+
+def _look_at_answers(
+    rehearsal: Rehearsal, where: str, found: _Findings
+) -> None:
+    """Compares the answers of the last round with those of its queries."""
+    for pair in rehearsal.answers():
+        answer, expected = (np.asarray(each, np.float64) for each in pair)
+        known = np.isfinite(expected)
+        close = _ADDITIVE * np.max(np.abs(expected), initial=0.0, where=known)
+        if not np.allclose(answer, expected, 0, close, equal_nan=True):
+            found.add(
+                "noise",
+                "the round",
+                f"{where} gets other answers than its queries give to the same "
+                "sum with the same seed.",
             )
 
 
@@ -442,6 +511,7 @@ def _look_at_noise(
     rehearsal: Rehearsal, batch: PhysicalStep, found: _Findings
 ) -> None:
     observed = rehearsal.run(batch)
+    _look_at_answers(rehearsal, "a sample", found)
     if len(observed.mechanisms) != len(observed.events):
         return  # Another question has found this.
     asked = rehearsal.asked()
@@ -458,7 +528,7 @@ def _look_at_noise(
                 "what records add. Seeds must come from the operating system.",
             )
     for event, own in zip(observed.events, measured, strict=False):
-        if own is None:
+        if own is None or not (own.draws or noise.is_known(event)):
             found.not_measured.append(
                 f"the noise of {event.name!r}, a {type(event).__name__}: its "
                 "answers do not follow its sum in a straight line."
@@ -469,7 +539,7 @@ def _look_at_noise(
             found.add("noise", event.name, departure + ".")
         else:
             found.measured.append(
-                f"{own.all.size:,} draws of the noise of {event.name!r} are "
+                f"{own.size:,} draws of the noise of {event.name!r} are "
                 "as the ledger says."
             )
     known = [

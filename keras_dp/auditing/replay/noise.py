@@ -1,48 +1,66 @@
-"""Tests whether the noise in an answer is the noise of its event.
+"""Measures the noise in answers, and compares it with that of the ledger.
 
 The answer to a query with additive noise is `a (sum + noise)`. Moving the sum
-gives the factor `a`. The rest is the noise of each coordinate.
+gives the factor `a`, and shows whether the noise moves with the sum. The noise
+is then drawn on an empty sum, where nothing rounds it: on all coordinates in
+some rounds, and on about a hundred coordinates in thousands of rounds. These
+rounds are the query alone, without a training step. The training draws the same
+noise later, so that the draws are secret.
+
+The event has a cdf, which turns the draws into standard normal variables, so
+that `normal_draws` tests them alike for every kind of noise.
 """
 
-import itertools
-from collections.abc import Sequence
+import functools
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import scipy.stats
 import tensorflow as tf
+from scipy import special
 
 from keras_dp import ledger
-from keras_dp.dp_queries import DPQuery, Mechanism
+from keras_dp.auditing.replay import normal_draws
+from keras_dp.auditing.replay.normal_draws import BITS_OF_FLOAT, FALSE_ALARM
+from keras_dp.dp_queries import DPQuery, Mechanism, QueryResult
 
 Noise = npt.NDArray[np.float64]
 
-# The chance that a test fails by accident. A training has few tests.
-FALSE_ALARM = 1e-10
-# So many draws tell a standard deviation to 0.8 %.
-_DRAWS = 8000
+# So many draws tell a standard deviation that is 2 % too small: its sum of
+# squares is 12.6 standard deviations away, and a false alarm at 6.4.
+_DRAWS = 200_000
 _MOST_ROUNDS = 400
-# In so many rounds, coordinates can be compared with each other.
-_ENOUGH_ROUNDS = 80
-_MOST_COORDINATES = 200_000
+# One round in a hundred is missed with a probability of 2e-9.
+_MANY_ROUNDS = 2000
+_FEW_COORDINATES = 100
+_MOST_VALUES = 2_000_000
 # The answers of a linear query follow its sums to this accuracy.
 _LINEAR = 1e-3
+# Sums of 1, 30 and 1,000 records, or of as many times the noise.
+_SIZES_OF_SUMS = (1, 30, 1000)
+# From this scale on, the discrete Gaussian is as good as the Gaussian.
+_CONTINUOUS = 1e4
+# A query may refuse sums of another shape than those of its records.
+_OTHER_SHAPE = (TypeError, ValueError, tf.errors.OpError)
 
 
 class Measured(NamedTuple):
-    """The measured noise of one event.
+    """The measured noise of one event, in the unit of the sum.
 
     Attributes:
-        rounds: One array for each of several rounds, in the unit of the sum.
+        draws: Arrays `[rounds, coordinates]`: of all coordinates, and of a few
+            in many rounds. Empty if the noise moves with the sum.
     """
 
-    rounds: list[Noise]
+    draws: list[Noise]
 
     @property
-    def all(self) -> Noise:
-        """The draws of all rounds."""
-        return np.concatenate(self.rounds)
+    def size(self) -> int:
+        """The number of draws."""
+        return sum(each.size for each in self.draws)
 
 
 def measured_noise(
@@ -73,7 +91,7 @@ def measured_noise(
             if leaves is not None:
                 found = _joined(leaves[place : place + size])
                 place += size
-            if found is None and mechanism.query is not query:
+            if found is None or not found.draws:
                 inner = _noise_of(*mechanism, [event])
                 found = None if inner is None else _joined(inner)
             measured.append(found)
@@ -90,42 +108,44 @@ def departure(event: ledger.SumQueryEvent, noise: Measured) -> str | None:
     Returns:
         `None` if it does not depart, or if the event has no known noise.
     """
-    distribution = _distribution(event)
-    if distribution is None:
+    known = _distribution(event)
+    if known is None:
         return None
-    draws = noise.all
-    if not np.isfinite(draws).all():
-        return "the noise is not finite"
-    scale, cdf = distribution
-    if scale == 0:
-        return "there is no noise: any accountant says epsilon = inf"
-    spread = float(np.sqrt(np.mean(np.square(draws))))
-    if np.isfinite(_variance(event)):
-        chance = scipy.stats.chi2.cdf(
-            np.sum(np.square(draws)) / _variance(event), draws.size
+    if not noise.draws:
+        return (
+            "the noise changes with the sum, or the answer is no multiple of "
+            "the sum with its noise. Let a query around this one change answers"
         )
-        if min(chance, 1 - chance) < FALSE_ALARM:
-            return (
-                f"its standard deviation is {spread:.4g} on {draws.size:,} "
-                f"draws, and {np.sqrt(_variance(event)):.4g} in the ledger"
-            )
-    if cdf is not None:
-        shape = _other_shape(draws, cdf)
-        if shape is not None:
-            return shape
-    return _repetition(noise)
+    for draws in noise.draws:
+        if not np.isfinite(draws).all():
+            return "the noise is not finite"
+        if known.scale == 0 or not draws.any():
+            return "there is no noise: any accountant says epsilon = inf"
+        found = normal_draws.repetition(
+            draws, known.bits
+        ) or normal_draws.departure(known.normal(draws))
+        if found is None and known.bits == BITS_OF_FLOAT and _is_coarse(draws):
+            found = "the noise is on a coarse grid"
+        if found is not None:
+            return found
+    return None
+
+
+def is_known(event: ledger.SumQueryEvent) -> bool:
+    """Returns whether the event says what the noise of each round is."""
+    return _distribution(event) is not None
 
 
 def correlated(one: Measured, two: Measured) -> bool:
     """Returns whether the noises of two events depend on each other."""
-    pairs = zip(one.rounds, two.rounds, strict=False)
-    a, b = (
-        np.concatenate(parts)
-        for parts in zip(
-            *((x[: y.size], y[: x.size]) for x, y in pairs), strict=True
+    for a, b in zip(one.draws, two.draws, strict=False):
+        rounds, size = (
+            min(each) for each in zip(a.shape, b.shape, strict=True)
         )
-    )
-    return _are_correlated(a, b)
+        pair = (each[:rounds, :size].ravel() for each in (a, b))
+        if _are_correlated(*pair):
+            return True
+    return False
 
 
 def repeats_over_states(query: DPQuery, sample: Any) -> bool:
@@ -143,54 +163,9 @@ def repeats_over_states(query: DPQuery, sample: Any) -> bool:
     return all(np.array_equal(a, b) for a, b in pairs)
 
 
-def _repetition(noise: Measured) -> str | None:
-    """Returns a description of how rounds or coordinates repeat noise."""
-    again = "rounds have the same noise: a seed is used again"
-    for one, two in itertools.pairwise(noise.rounds):
-        if _are_correlated(one, two):
-            return again
-    draws = np.array(noise.rounds)
-    rounds, size = draws.shape
-    if rounds < _ENOUGH_ROUNDS:
-        halves = draws[:, : size // 2], draws[:, -(size // 2) :]
-        if _are_correlated(*(each.ravel() for each in halves)):
-            return "half of the coordinates have the noise of the others"
-        return None
-    if _are_correlated(draws[:-1].ravel(), draws[1:].ravel()):
-        return again
-    if 1 < size <= rounds:
-        ranks = scipy.stats.rankdata(draws, axis=0)
-        if not np.ptp(ranks, axis=0).all():
-            return again
-        matrix = np.abs(np.corrcoef(ranks, rowvar=False))
-        np.fill_diagonal(matrix, 0.0)
-        chance = FALSE_ALARM / size**2
-        if matrix.max() > scipy.stats.norm.isf(chance) / np.sqrt(rounds):
-            return "coordinates have the same noise"
-    return None
-
-
-def _other_shape(draws: Noise, cdf: Any) -> str | None:
-    """Compares counts in bins of the distribution, its tails, and ties."""
-    inner = np.linspace(0, 1, max(3, min(20, draws.size // 50)) + 1)
-    outer = min(0.25, 20 / draws.size)
-    edges = np.unique([*inner, outer, 1 - outer])
-    places = np.clip(cdf(draws), 0, 1)
-    counts, _ = np.histogram(places, edges)
-    test = scipy.stats.chisquare(counts, np.diff(edges) * draws.size)
-    if test.pvalue < FALSE_ALARM:
-        return (
-            f"{draws.size:,} draws are not of the distribution in the ledger "
-            f"(chi-square p = {test.pvalue:.2g})"
-        )
-    farthest = float(np.max(np.abs(draws)))
-    if draws.size * np.log(max(1e-300, 1 - 2 * cdf(-farthest))) < np.log(
-        FALSE_ALARM
-    ):
-        return f"the noise is cut off at {farthest:.4g}"
-    if len(np.unique(draws)) < 0.9 * draws.size:
-        return "coordinates share one draw"
-    return None
+def _is_coarse(draws: Noise) -> bool:
+    some = draws.ravel()[:_DRAWS]
+    return len(np.unique(some)) < 0.9 * some.size
 
 
 def _are_correlated(a: Noise, b: Noise) -> bool:
@@ -205,41 +180,71 @@ def _are_correlated(a: Noise, b: Noise) -> bool:
     return bool(correlation > min(limit, 0.99))
 
 
-def _distribution(event: ledger.SumQueryEvent) -> Any:
-    """Returns the scale of the noise, and its cdf if it is continuous."""
+class _Distribution(NamedTuple):
+    """The noise of an event.
+
+    Attributes:
+        scale: Its scale, 0 if there is none.
+        bits: Two draws have the same size with a probability of `2**-bits`.
+        normal: Turns draws into standard normal variables.
+    """
+
+    scale: float
+    bits: float
+    normal: Callable[[Noise], Noise]
+
+
+def _distribution(event: ledger.SumQueryEvent) -> _Distribution | None:
+    """Returns the noise of an event, if it is the same in each round."""
     if isinstance(event, ledger.GaussianSum):
-        cdf = scipy.stats.norm(scale=event.noise_stddev or 1.0).cdf
-        return event.noise_stddev, cdf
+        scale = event.noise_stddev
+        return _Distribution(scale, BITS_OF_FLOAT, lambda draws: draws / scale)
     if isinstance(event, ledger.DiscreteGaussianSum):
-        return event.noise_scale, None
+        scale = event.noise_scale
+        bits = math.log2(max(1.0, scale) * math.sqrt(math.pi))
+        return _Distribution(
+            scale,
+            bits if scale >= 1 else 0.0,
+            functools.partial(_normal_of_discrete, scale=scale),
+        )
     if isinstance(event, ledger.EncodedSum):
-        return event.noise.scale, event.noise.cdf
+        cdf = event.noise.cdf
+
+        def normal(draws: Noise) -> Noise:
+            # The lower tail keeps its digits.
+            tail = np.maximum(cdf(-np.abs(draws)), 1e-300)
+            return np.asarray(-np.sign(draws) * special.ndtri(tail))
+
+        return _Distribution(event.noise.scale, BITS_OF_FLOAT, normal)
     return None
 
 
-def _variance(event: ledger.SumQueryEvent) -> float:
-    if isinstance(event, ledger.GaussianSum):
-        return event.noise_stddev**2
-    if isinstance(event, ledger.EncodedSum):
-        return event.noise.variance if _is_light(event) else np.inf
-    if isinstance(event, ledger.DiscreteGaussianSum) and event.noise_scale >= 1:
-        return event.noise_scale**2
-    return np.inf  # Below 1 the variance is smaller.
+def _normal_of_discrete(draws: Noise, scale: float) -> Noise:
+    """Returns exactly normal variables, by a uniform place in each step."""
+    numbers = np.random.default_rng()
+    within = numbers.random(draws.shape)
+    sizes = np.rint(np.abs(draws))
+    coins = numbers.choice([-1.0, 1.0], draws.shape)
+    sign = np.where(sizes == 0, coins, np.sign(draws))
+    if scale > _CONTINUOUS:
+        return sign * np.abs(sizes + within - 0.5) / scale
+    most = math.ceil(40 * scale) + 1
+    mass = np.exp(-0.5 * np.square(np.arange(most + 1) / scale))
+    mass[0] /= 2  # Half for each sign.
+    above = np.append(np.cumsum(mass[::-1])[::-1], 0) / (2 * mass.sum())
+    place = np.minimum(sizes, most).astype(np.int64)
+    tail = above[place + 1] + within * (above[place] - above[place + 1])
+    return np.asarray(-sign * special.ndtri(np.maximum(tail, 1e-300)))
 
 
-def _is_light(event: ledger.EncodedSum) -> bool:
-    """Returns whether squares of the noise add up as those of a Gaussian."""
-    return isinstance(event.noise, ledger.GaussianNoise)
-
-
-def _joined(leaves: Sequence[list[Noise]]) -> Measured | None:
-    if any(not leaf for leaf in leaves):
-        return None
-    rounds = [
-        np.concatenate(parts)[:_MOST_COORDINATES]
-        for parts in zip(*leaves, strict=True)
-    ]
-    return Measured(rounds)
+def _joined(leaves: Sequence[list[Noise] | None]) -> Measured | None:
+    """Returns the noise on several leaves together."""
+    known = [leaf for leaf in leaves if leaf is not None]
+    if len(known) < len(leaves):
+        return Measured([])
+    return Measured(
+        [np.concatenate(parts, axis=1) for parts in zip(*known, strict=True)]
+    )
 
 
 def _noise_of(
@@ -247,49 +252,119 @@ def _noise_of(
     sample: Any,
     state: Any,
     events: Sequence[ledger.SumQueryEvent],
-) -> list[list[Noise]] | None:
-    """Returns the noise on each leaf of the answer, over several rounds.
+) -> list[list[Noise] | None] | None:
+    """Returns the noise on each leaf of the answer.
 
     Returns:
-        `None` if the answers do not have the structure of the sums. A leaf
-        whose answers are not a multiple of its sum has an empty list.
+        `None` if the answers do not have the structure of the sums; a list of
+        `None` if an answer does not follow its sum in a straight line.
     """
-    sums = tf.nest.flatten(sample)
+    empty = tf.nest.map_structure(tf.zeros_like, sample)
+    sums = tf.nest.flatten(empty)
+    release = tf.function(query.get_noised_result, autograph=False)
+
+    def answers(move: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        moved = tf.nest.pack_sequence_as(empty, move)
+        return list(tf.nest.flatten(release(moved, state).value))
+
+    if [a.shape for a in answers(sums)] != [leaf.shape for leaf in sums]:
+        return None
+    known = [d for d in map(_distribution, events) if d is not None]
     scale = max(
         [1e-6]
-        + [8 * float(_distribution(e)[0]) for e in events if _distribution(e)]
-        + [getattr(e, "l2_norm_bound", 0.0) for e in events]
+        + [8 * float(each.scale) for each in known]
+        + [getattr(event, "l2_norm_bound", 0.0) for event in events]
     )
-    release = tf.function(query.get_noised_result, autograph=False)
-    first = release(sample, state)
-    answers = tf.nest.flatten(first.value)
-    if [a.shape for a in answers] != [s.shape for s in sums]:
-        return None
-    moves = [_move(leaf, scale) for leaf in sums]
-    moved = release(
-        tf.nest.pack_sequence_as(
-            sample, [s + m for s, m in zip(sums, moves, strict=True)]
-        ),
-        state,
-    )
-    factors = [
-        _factor(*map(_wide, each))
-        for each in zip(
-            answers, tf.nest.flatten(moved.value), moves, strict=True
-        )
-    ]
+    moves = [[_move(s, size * scale) for s in sums] for size in _SIZES_OF_SUMS]
+    factors = _factors(answers, sums, [*moves, tf.nest.flatten(sample)], scale)
+    if factors is None:
+        return [None for _ in sums]
     size = sum(np.size(leaf) for leaf in sums)
     rounds = int(np.clip(-(-_DRAWS // max(1, size)), 2, _MOST_ROUNDS))
-    noises: list[list[Noise]] = [[] for _ in sums]
-    for _ in range(rounds):
-        result = release(sample, state)
-        state = result.global_state
-        for own, factor, answer, leaf in zip(
-            noises, factors, tf.nest.flatten(result.value), sums, strict=True
-        ):
-            if factor is not None:
-                own.append((_wide(answer) / factor - _wide(leaf)).ravel())
-    return noises
+    few = -(-_FEW_COORDINATES // len(sums))
+    narrow = [tf.zeros([few], leaf.dtype) for leaf in sums]
+    drawn = [_drawn(query, empty, state, rounds)]
+    try:
+        resized = tf.nest.pack_sequence_as(empty, narrow)
+        drawn.append(_drawn(query, resized, state, _MANY_ROUNDS))
+    except _OTHER_SHAPE:
+        rounds = min(_MANY_ROUNDS, max(rounds, _MOST_VALUES // max(1, size)))
+        drawn = [_drawn(query, empty, state, rounds)]
+    return [
+        [part / factor for part in parts]
+        for factor, *parts in zip(factors, *drawn, strict=True)
+    ]
+
+
+def _factors(
+    answers: Callable[[Sequence[tf.Tensor]], list[tf.Tensor]],
+    sums: list[tf.Tensor],
+    moves: Sequence[Sequence[tf.Tensor]],
+    scale: float,
+) -> list[float] | None:
+    """Returns the factor between each sum and its answer.
+
+    Args:
+        answers: Takes sums, and returns answers with noise of one seed.
+        sums: Empty sums.
+        moves: Other sums. The first of them gives the factors.
+        scale: Answers may be off by a thousandth of it, in the unit of sums.
+
+    Returns:
+        `None` unless all answers are these multiples of the sums, plus noise
+        that is the same for all sums.
+    """
+    start = [_wide(answer) for answer in answers(sums)]
+    factors: list[float] = []
+    for move in moves:
+        steps = [_wide(leaf) for leaf in move]
+        changes = [
+            _wide(after) - before
+            for after, before in zip(answers(move), start, strict=True)
+        ]
+        with np.errstate(all="ignore"):
+            factors = factors or [
+                float(np.vdot(change, step) / np.vdot(step, step))
+                for change, step in zip(changes, steps, strict=True)
+            ]
+            for change, step, factor in zip(
+                changes, steps, factors, strict=True
+            ):
+                error = np.max(np.abs(change - factor * step), initial=0.0)
+                if not (factor and error <= _LINEAR * abs(factor) * scale):
+                    return None
+    return factors
+
+
+def _drawn(query: DPQuery, sums: Any, state: Any, rounds: int) -> list[Noise]:
+    """Returns answers to one sum in several rounds, `[rounds, coordinates]`.
+
+    Answers of many coordinates are cut to the first of each leaf.
+    """
+    leaves = len(tf.nest.flatten(sums))
+    most = max(_FEW_COORDINATES, _MOST_VALUES // (rounds * leaves))
+
+    def kept(result: QueryResult) -> list[tf.Tensor]:
+        answers = tf.nest.flatten(result.value)
+        return [tf.reshape(answer, [-1])[:most] for answer in answers]
+
+    def in_rounds(state: Any) -> tf.Tensor:
+        def a_round(number: tf.Tensor, state: Any, array: Any) -> Any:
+            result = query.get_noised_result(sums, state)
+            # Float64 holds floats and integers, and one array is fastest.
+            wide = [tf.cast(part, tf.float64) for part in kept(result)]
+            array = array.write(number, tf.concat(wide, axis=0))
+            return number + 1, result.global_state, array
+
+        start = tf.constant(0), state, tf.TensorArray(tf.float64, rounds)
+        *_, array = tf.while_loop(
+            lambda number, *_: number < rounds, a_round, start
+        )
+        return array.stack()
+
+    sizes = [min(most, np.size(leaf)) for leaf in tf.nest.flatten(sums)]
+    drawn = np.asarray(tf.function(in_rounds, autograph=False)(state))
+    return np.split(drawn, np.cumsum(sizes)[:-1], axis=1)
 
 
 def _wide(leaf: Any) -> Noise:
@@ -303,14 +378,3 @@ def _move(leaf: tf.Tensor, scale: float) -> tf.Tensor:
     if not leaf.dtype.is_floating:
         values = np.rint(np.where(np.abs(values) < 1, 1, values))
     return tf.cast(tf.constant(values), leaf.dtype)
-
-
-def _factor(before: Noise, after: Noise, move: Noise) -> float | None:
-    """Returns the factor between a sum and its answer, if it is constant."""
-    with np.errstate(all="ignore"):
-        change = after - before
-        factor = float(np.vdot(change, move) / np.vdot(move, move))
-        error = np.max(np.abs(change - factor * move), initial=0.0)
-        if not error <= _LINEAR * abs(factor) * np.max(np.abs(move)):
-            return None
-    return factor or None
