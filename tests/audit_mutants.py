@@ -1253,6 +1253,80 @@ def _(patch):
     )
 
 
+def resized(most, least=0):
+    """Returns a plant that changes samples beyond some sizes."""
+
+    def plant(patch):
+        def drawn(indices):
+            def of(self, words):
+                found = indices(self, words)[:most]
+                others = np.setdiff1d(np.arange(self.population_size), found)
+                missing = max(0, least - len(found))
+                return np.sort(np.append(found, others[:missing]))
+
+            return of
+
+        around(patch, BernoulliDraw, "indices", drawn)
+
+    return plant
+
+
+mutant("draw", "samples are clamped at 1.2 times the expected size")(
+    resized(24)
+)
+mutant("draw", "samples are filled up to 0.8 times the expected size")(
+    resized(None, 16)
+)
+
+
+def many():
+    """Returns samples of 256 of 6,000 records."""
+    return PoissonBatches(
+        (np.zeros([6000, 3], "float32"), np.zeros([6000, 1], "float32")),
+        sampling_probability=256 / 6000,
+    )
+
+
+mutant("draw", "large samples are clamped at 1.2 times the size", source=many)(
+    resized(307)
+)
+mutant(
+    "draw", "large samples are filled up to 0.8 times the size", source=many
+)(resized(None, 205))
+
+
+@mutant("draw", "every tenth sample is drawn again")
+def _(patch):
+    known = []
+
+    def again(indices):
+        def of(self, words):
+            known.append(indices(self, words))
+            return known[-2 if len(known) % 10 == 0 else -1]
+
+        return of
+
+    around(patch, BernoulliDraw, "indices", again)
+
+
+@mutant("draw", "two records are always drawn together")
+def _(patch):
+    def paired(indices):
+        def of(self, words):
+            found = indices(self, words)
+            rest = found[found != 121]
+            return np.sort(np.append(rest, [121] if 7 in found else []))
+
+        return of
+
+    around(
+        patch,
+        BernoulliDraw,
+        "indices",
+        lambda f: lambda self, words: paired(f)(self, words).astype(np.int64),
+    )
+
+
 @mutant("draw", "a record stands in a sample twice")
 def _(patch):
     def twice(indices):

@@ -1,10 +1,10 @@
-"""The tests of `check` on noise: false alarms, and controls."""
+"""The tests of `check` on noise and on samples: false alarms, and controls."""
 
 import numpy as np
 import pytest
 import scipy.stats
 
-from keras_dp.auditing.replay import noise, normal_draws
+from keras_dp.auditing.replay import draw, noise, normal_draws
 from keras_dp.ledger import (
     CoordinateBounds,
     DiscreteGaussianSum,
@@ -12,11 +12,12 @@ from keras_dp.ledger import (
     GaussianSum,
 )
 from keras_dp.ledger.noise_families import LaplaceNoise, StudentTNoise
+from keras_dp.sampling import FixedSizeBatches, PoissonBatches, UserBatches
 
 NUMBERS = np.random.Generator(np.random.Philox(0))
 BOUNDS = CoordinateBounds.from_vectors([[1.0] * 100])
-# The number of tests in `departure`.
-TESTS_OF_DRAWS = 6
+# The number of tests in `departure`, and in each of the samplers here.
+TESTS_OF_DRAWS, TESTS_OF_SAMPLES = 6, 6
 
 
 def false_alarms_are_rare(alarms: int, trials: int, chance: float) -> bool:
@@ -134,3 +135,32 @@ def test_noise_of_every_kind_becomes_normal(kind) -> None:
     assert noise.departure(event, right) is None
     if not isinstance(event, DiscreteGaussianSum) or event.noise_scale > 100:
         assert "times that in the ledger" in str(noise.departure(event, wrong))
+
+
+X = np.zeros([200, 1], np.float32)
+SAMPLERS = {
+    "few records": lambda: PoissonBatches((X, X), sampling_probability=0.02),
+    "Poisson": lambda: PoissonBatches((X, X), sampling_probability=0.1),
+    "half": lambda: PoissonBatches((X, X), sampling_probability=0.5),
+    "truncated": lambda: PoissonBatches(
+        (X, X), sampling_probability=0.1, truncate_at=40
+    ),
+    "fixed size": lambda: FixedSizeBatches((X, X), sample_size=20),
+    "users": lambda: UserBatches(
+        (X, X),
+        user_ids=np.arange(200) % 50,
+        sampling_probability=0.2,
+        records_per_user=3,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_samples_raise_as_few_alarms_as_stated(kind, monkeypatch) -> None:
+    monkeypatch.setattr(draw, "FALSE_ALARM", 1e-2)
+    monkeypatch.setattr(draw, "_MOST_ROUNDS", 1000)
+    samples = SAMPLERS[kind]()
+
+    alarms = sum(len(draw.departures(samples)) for _ in range(15))
+
+    assert false_alarms_are_rare(alarms, 15, 1e-2 * TESTS_OF_SAMPLES)

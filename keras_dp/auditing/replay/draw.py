@@ -1,4 +1,11 @@
-"""Tests whether the samples of a sampler follow their sampling event."""
+"""Tests whether the samples of a sampler follow their sampling event.
+
+Only indices are drawn, thousands of samples of them. Each statistical test
+raises a false alarm with a probability of at most about 1e-10: a tail of the
+binomial distribution, over the number of records or pairs that it is asked for;
+or Pearson's test on bins of which each expects 20 samples or more. What else is
+counted never happens in correct samples.
+"""
 
 import itertools
 from typing import Any
@@ -8,16 +15,24 @@ import numpy.typing as npt
 import scipy.stats
 
 from keras_dp import ledger
-from keras_dp.auditing.replay.normal_draws import FALSE_ALARM
-from keras_dp.sampling import FixedMicrobatches, Sampler, UserBatches
+from keras_dp.auditing.replay.normal_draws import FALSE_ALARM, LEAST_IN_BIN
+from keras_dp.sampling import (
+    FixedMicrobatches,
+    Sampler,
+    UserBatches,
+    random_words,
+)
 from keras_dp.sampling.sampler import Draw
 
 Integers = npt.NDArray[np.int64]
 
-_DRAWS = 200_000
+_DRAWS = 1_000_000
 # The rows of a user are drawn one user after the other.
 _DRAWS_OF_USERS = 20_000
-_MOST_ROUNDS = 400
+_MOST_ROUNDS = 4000
+# So many units are compared pair by pair.
+_MOST_IN_PAIRS = 300
+_BIASED_SAMPLES = 50
 
 
 def departures(samples: Sampler) -> list[str]:
@@ -59,6 +74,9 @@ def departures(samples: Sampler) -> list[str]:
     if isinstance(event, ledger.PoissonSampling):
         found += _poisson(sizes, count, event.probability)
         found += _shares(units, count, event.probability)
+        found += _repeated(units, count, event.probability)
+        if 8 / count <= event.probability <= 0.5:
+            found += _limited(samples)
     elif isinstance(event, ledger.TruncatedPoissonSampling):
         if sizes.max() > event.batch_size:
             found.append("a sample holds more records than the event says")
@@ -142,12 +160,77 @@ def _poisson(sizes: Integers, units: int, probability: float) -> list[str]:
             f"{total / trials:.4g} of the records take part in a sample, and "
             f"{probability:.4g} in the ledger"
         )
-    variance = units * probability * (1 - probability)
-    if variance > 5:
-        spread = np.sum(np.square(sizes - units * probability)) / variance
-        chance = scipy.stats.chi2.cdf(spread, len(sizes))
-        if min(chance, 1 - chance) < FALSE_ALARM:
-            found.append("sizes of samples do not vary as independent draws do")
+    if _have_other_sizes(sizes, scipy.stats.binom(units, probability)):
+        found.append("sizes of samples do not vary as independent draws do")
+    return found
+
+
+def _have_other_sizes(sizes: Integers, law: Any) -> bool:
+    """Compares the numbers of samples of each size with a distribution."""
+    least = LEAST_IN_BIN / len(sizes)
+    edges, before = [], 0.0
+    usual = np.arange(law.ppf(least), law.isf(least) + 1)
+    for size, up_to in zip(usual, law.cdf(usual), strict=True):
+        if up_to - before >= least and 1 - up_to >= least:
+            edges.append(size)
+            before = up_to
+    if not edges:
+        return False
+    counts = np.bincount(
+        np.searchsorted(edges, sizes), minlength=len(edges) + 1
+    )
+    chances = np.diff([0, *law.cdf(edges), 1])
+    test = scipy.stats.chisquare(counts, chances * len(sizes))
+    return bool(test.pvalue < FALSE_ALARM)
+
+
+def _limited(samples: Sampler) -> list[str]:
+    """Looks for a size that samples do not exceed, or do not fall below.
+
+    Random words that are larger than usual make larger samples: about twice as
+    large. Their sizes vary, too, unless something limits them. Of 50 samples
+    of 8 records or more, not all have one size by accident: at most every
+    second has the most likely size, so that the chance is below 2^-49.
+    """
+    system = random_words.from_operating_system
+    found = []
+    for choose, limit in ((np.maximum, "most"), (np.minimum, "least")):
+
+        def words(count: int, choose: Any = choose) -> Any:
+            return choose(system(count), system(count))
+
+        draws = itertools.islice(samples._draws(words, system), _BIASED_SAMPLES)
+        sizes = {int(np.count_nonzero(draw.rows >= 0)) for draw in draws}
+        if len(sizes) == 1 and max(sizes) < len(samples.positions):
+            found.append(f"samples have at {limit} {max(sizes)} records")
+    return found
+
+
+def _repeated(
+    taken: list[Integers], units: int, probability: float
+) -> list[str]:
+    """Looks for equal samples, and for units that are drawn together."""
+    found = []
+    rounds = len(taken)
+    equal = units * np.log1p(-2 * probability * (1 - probability))
+    never = equal + 2 * np.log(rounds) < np.log(FALSE_ALARM)
+    if never and len({each.tobytes() for each in taken}) < rounds:
+        found.append("one sample is drawn in several rounds")
+    some = np.unique(
+        np.linspace(0, units - 1, min(units, _MOST_IN_PAIRS)).astype(int)
+    )
+    place = np.full(units, -1)
+    place[some] = np.arange(len(some))
+    present = np.zeros((rounds, len(some)), np.float32)
+    for row, each in zip(present, taken, strict=True):
+        row[place[each][place[each] >= 0]] = 1
+    together = present.T @ present
+    np.fill_diagonal(together, 0)
+    most = scipy.stats.binom.isf(
+        FALSE_ALARM / len(some) ** 2, rounds, probability**2
+    )
+    if together.max() > most:
+        found.append("some records are drawn together")
     return found
 
 
