@@ -226,6 +226,7 @@ class FullDataset(SamplingEvent):
 class UnverifiedSampling(SamplingEvent):
     """The caller brought the batch, in which a record occurs at most once.
 
+    The contents of a record must not decide in which batch others stand.
     The ledger does not know how the batch was drawn. So accountants claim no
     amplification by sampling.
 

@@ -39,6 +39,9 @@ _OF_PLAIN_METHODS = {
         "change them: compile before make_private, or compile the PrivateModel."
     ),
 }
+# Stages of data sets in which the contents of a record can decide in which
+# batch others stand.
+_BY_CONTENTS = ("GroupByWindow", "Filter", "TakeWhile")
 # The optimizers with more rounds than their ledger that were warned of.
 _behind: weakref.WeakSet[DPOptimizer] = weakref.WeakSet()
 
@@ -165,6 +168,30 @@ def forget_compile(model: keras.Model) -> None:
     vars(model).pop("compile", None)
 
 
+def _warn_of_contents(data: tf.data.Dataset, stages: list[str]) -> None:
+    """Warns if the contents of a record may decide where others stand."""
+    found = [
+        stage for stage in stages if any(each in stage for each in _BY_CONTENTS)
+    ]
+    pads = [stage for stage in stages if "PaddedBatch" in stage]
+    shapes = [
+        getattr(leaf, "shape", tf.TensorShape(None))
+        for leaf in tf.nest.flatten(data.element_spec)
+    ]
+    if any(shape.rank and None in shape[1:] for shape in shapes):
+        found += pads
+    if found:
+        logging.warning(
+            "The contents of a record may decide in which batch of this data "
+            "other records stand, or how long these are: the data set has the "
+            "stages %r. A record then moves several sums by more than its "
+            "clip, and no epsilon of the ledger holds. Filter and sort the "
+            "records before training, pad all of them to one length, and use "
+            "keras_dp.sampling.PoissonBatches.",
+            found,
+        )
+
+
 def check_repeats(data: Any) -> bool:
     """Raises if the stages of a data set repeat records within a batch.
 
@@ -185,6 +212,7 @@ def check_repeats(data: Any) -> bool:
     """
     if isinstance(data, tf.data.Dataset):
         stages = dataset_stages(data)
+        _warn_of_contents(data, stages)
         batches = [i for i, name in enumerate(stages) if "Batch" in name]
         repeats = [i for i, name in enumerate(stages) if "Repeat" in name]
         if batches and repeats and min(repeats) < max(batches):

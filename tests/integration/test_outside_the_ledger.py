@@ -1,6 +1,7 @@
 """What no ledger sees is said, and refused where it is known."""
 
 import copy
+from typing import ClassVar
 
 import keras
 import numpy as np
@@ -254,6 +255,55 @@ class TestSeveralLedgers:
 
 def slices():
     return tf.data.Dataset.from_tensor_slices((X, Y))
+
+
+def sequences(lengths):
+    """Returns a sequence for each length, which repeats its own number."""
+    return tf.data.Dataset.from_tensor_slices(
+        (tf.range(len(lengths), dtype=tf.float32), tf.constant(lengths))
+    ).map(lambda x, n: tf.fill([n], x))
+
+
+class TestContentsThatDecide:
+    """In which batch other records stand."""
+
+    PIPELINES: ClassVar = {
+        "buckets": lambda data: data.bucket_by_sequence_length(
+            lambda x: tf.shape(x)[0], [3], [4, 4]
+        ),
+        "filter": lambda data: data.filter(
+            lambda x: tf.shape(x)[0] > 2
+        ).padded_batch(4, [3]),
+        "padding": lambda data: data.padded_batch(4),
+    }
+
+    @pytest.mark.parametrize("name", [*PIPELINES, "fixed"])
+    def test_are_warned_of(self, name, caplog) -> None:
+        fixed = lambda data: data.padded_batch(4, [3])  # noqa: E731
+        pipeline = self.PIPELINES.get(name, fixed)
+        lengths = [2, 3] * 20
+        with caplog.at_level("WARNING", logger="absl"):
+            check_repeats(pipeline(sequences(lengths)))
+
+        changed = [5 - lengths[0], *lengths[1:]]
+        pairs = zip(
+            pipeline(sequences(lengths)),
+            pipeline(sequences(changed)),
+            strict=False,
+        )
+        # Batches that differ in more than the first record, by its number 0.
+        moved = sum(
+            not np.array_equal(np.unique(one[one > 0]), np.unique(two[two > 0]))
+            or one.shape != two.shape
+            for one, two in (map(np.asarray, pair) for pair in pairs)
+        )
+        assert bool(messages(caplog, "contents of a record may decide")) == (
+            name != "fixed"  # The control.
+        )
+        if name in ("buckets", "filter"):
+            assert moved > 1
+        if name == "fixed":
+            assert not moved
 
 
 class TestRecordsThatAreRepeated:
