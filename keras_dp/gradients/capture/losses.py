@@ -195,6 +195,8 @@ def _differentiable(
         for place, tensor in zip(watched, inputs, strict=True):
             leaves[place] = tensor
         total, parts, gradients = vectorized(with_gradients, leaves)
+        # Nobody asks for second derivatives, which loops may not have.
+        gradients = [tf.stop_gradient(gradient) for gradient in gradients]
 
         def backward(
             upstream: tf.Tensor,
