@@ -535,6 +535,35 @@ def function_nodes(name: str) -> list[Any]:
     return list(context.context().get_function_def(name).node_def)
 
 
+def called_graph(graph: Any, name: str) -> Any:
+    """Returns the graph of a function that a graph calls, `None` without one.
+
+    `Graph._get_function` and `AtomicFunction.graph`, TensorFlow 2.21. Without
+    it no model with a loop or a condition is shown to keep examples apart.
+    """
+    while graph is not None:
+        function = graph._get_function(name)
+        if function is not None:
+            return getattr(function, "graph", None)
+        graph = getattr(graph, "outer_graph", None)
+    return None
+
+
+def custom_gradient_of(operation: Any) -> Callable[..., Any] | None:
+    """Returns the gradient that `tf.custom_gradient` set, `None` without one.
+
+    `ops.get_gradient_function`, TensorFlow 2.21. Without it no model with a
+    `silu` is shown to keep examples apart.
+    """
+    from tensorflow.python.framework import ops
+
+    name = operation.get_attr("_gradient_op_type")
+    if not name.startswith(b"CustomGradient-"):
+        return None
+    found: Callable[..., Any] | None = ops.get_gradient_function(operation)
+    return found
+
+
 def xla_call_module() -> Callable[..., Any]:
     """Returns the operation that runs a StableHLO module.
 

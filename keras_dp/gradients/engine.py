@@ -8,7 +8,7 @@ outputs.
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -21,6 +21,10 @@ from keras_dp.gradients.capture.batch_axis import BatchAxis
 from keras_dp.gradients.capture.direct_uses import (
     DirectUses,
     could_use_directly,
+)
+from keras_dp.gradients.capture.examples_apart import (
+    Coupling,
+    first_coupling,
 )
 from keras_dp.gradients.capture.hooks import (
     Hook,
@@ -46,6 +50,7 @@ from keras_dp.gradients.rules.batch_normalization import (
 )
 from keras_dp.gradients.unsupported import layers as unsupported_layers
 from keras_dp.gradients.unsupported.variable_writes import (
+    layer_in,
     without_variable_writes,
 )
 from keras_dp.keras_internals import (
@@ -149,6 +154,26 @@ class GradientEngine:
         self._functions = functions_of(model)
         self._whole: list[keras.Layer] = []
         self._knows_uses = False
+        # Each pass in training adds one, or `None` if its graph shows all.
+        self._couplings: list[Coupling | None] = []
+
+    @property
+    def is_proven_apart(self) -> bool:
+        """Whether all graphs so far show that examples are kept apart.
+
+        It is false before the first pass in training.
+        """
+        return bool(self._couplings) and not any(self._couplings)
+
+    @property
+    def not_shown(self) -> str | None:
+        """The first operation that may couple examples; `None` without one."""
+        for coupling in self._couplings:
+            if coupling is not None:
+                layer = layer_in(self.model, coupling.name)
+                where = "" if layer is None else f", in layer {layer.path!r}"
+                return f"{coupling.kind} ({coupling.name!r}{where})"
+        return None
 
     def gradients(
         self,
@@ -201,6 +226,7 @@ class GradientEngine:
         *,
         loss_scale: float = 1.0,
         training: bool = True,
+        public: Sequence[tf.Tensor] = (),
     ) -> HookedPass:
         """Runs a forward pass, and a backward pass that ends at the hooks.
 
@@ -210,6 +236,8 @@ class GradientEngine:
             batch: As in `gradients`.
             loss_scale: As in `gradients`. The cotangents are not divided by it.
             training: Whether the model is called as in training.
+            public: Tensors of this graph that hold no data. The model may read
+                them.
 
         Raises:
             UnsupportedLayerError: A layer cannot be hooked, or would normalize
@@ -239,6 +267,11 @@ class GradientEngine:
                         scaled = losses * tf.cast(loss_scale, losses.dtype)
                     added = statistics()
             self._settle_hooks(past_hooks.found)
+        if training:
+            arguments = [(call.args, call.kwargs) for call in calls]
+            self._couplings.append(
+                _coupling_in((outputs, arguments), inputs, batch, public)
+            )
         found = tape.gradient(
             scaled,
             [call.outputs for call in calls],
@@ -479,6 +512,18 @@ def _warn_of_rematerialization(model: keras.Model) -> None:
             len(paths),
             paths[0],
         )
+
+
+def _coupling_in(
+    results: Any, inputs: Any, batch: int, public: Sequence[tf.Tensor]
+) -> Coupling | None:
+    """Returns what `first_coupling` does; without a graph, nothing is shown."""
+    if tf.executing_eagerly():
+        return Coupling("Python code", "run_eagerly=True")
+    graph = tf.compat.v1.get_default_graph()
+    return first_coupling(
+        results, inputs, batch, public, graph.get_operations()
+    )
 
 
 def _has_accelerator() -> bool:

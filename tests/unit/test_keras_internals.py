@@ -367,6 +367,8 @@ WORKS = {
     ),
     "variant_of": lambda f: f(tf.data.Dataset.range(3)).dtype == tf.variant,
     "xla_call_module": lambda f: callable(f()),
+    "called_graph": lambda f: "Mul" in _nodes_in_a_call(f),
+    "custom_gradient_of": lambda f: f(_own_gradient()) is not None,
     "trace_of": lambda f: (
         _is_freed(f)
         and not _is_freed(lambda traced: traced.get_concrete_function())
@@ -413,6 +415,22 @@ def _is_freed(trace_of):
     del trace
     gc.collect()
     return not graph.get_operations()
+
+
+def _nodes_in_a_call(called_graph):
+    double = tf.function(lambda x: x * 2)
+    with tf.Graph().as_default() as graph:
+        double(tf.constant([1.0]))
+    (call,) = [x for x in graph.get_operations() if "Call" in x.type]
+    body = called_graph(graph, call.get_attr("f").name)
+    return {each.type for each in body.get_operations()}
+
+
+def _own_gradient():
+    with tf.Graph().as_default():
+        return tf.custom_gradient(lambda x: (x, lambda dy: 2 * dy))(
+            tf.constant(1.0)
+        ).op
 
 
 def _nodes_of_double(nodes):

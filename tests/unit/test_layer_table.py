@@ -81,6 +81,7 @@ def test_what_is_not_refused_agrees_with_the_loop(name, mode) -> None:
     engine = assert_model_agrees(_model(case), _data(case), mode)
 
     assert _how(engine) == case.how
+    assert engine.not_shown is None
 
 
 @pytest.mark.parametrize(

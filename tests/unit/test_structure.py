@@ -147,7 +147,7 @@ WINGS = {
         "unsupported": set(),
         "registry": {"layer_calls", "records"},
         "rules": {"layer_calls", "records", "registry", "unsupported"},
-        "capture": {"layer_calls", "records", "registry"},
+        "capture": {"layer_calls", "records", "registry", "unsupported"},
         "engine": {
             "capture",
             "layer_calls",
@@ -156,7 +156,13 @@ WINGS = {
             "rules",
             "unsupported",
         },
-        "checks": {"engine", "layer_calls", "records", "unsupported"},
+        "checks": {
+            "capture",
+            "engine",
+            "layer_calls",
+            "records",
+            "unsupported",
+        },
     },
     "training": {
         "record_map": set(),

@@ -265,7 +265,7 @@ class _Reading:
             if not arranged:
                 self._shared.update(names)
             else:
-                axis = arranged_axis(operation, arranged, self._batch)
+                axis = self._axis_after(operation, arranged)
                 if axis is not None:
                     self._arranged.update(dict.fromkeys(names, axis))
             return
@@ -278,6 +278,14 @@ class _Reading:
             self._note(use)
         elif operation.type in KNOWN and not has_own_gradient(operation):
             self._weights.update(dict.fromkeys(names, use.variables))
+
+    def _axis_after(
+        self, operation: tf.Operation, arranged: Mapping[int, int]
+    ) -> int | None:
+        """Returns what `arranged_axis` does, if all shapes are known."""
+        if not all(x.shape.is_fully_defined() for x in operation.outputs):
+            return None
+        return arranged_axis(operation, arranged, self._batch)
 
     def _is_known(self, tensor: tf.Tensor) -> bool:
         if not tensor.op.inputs and _is_constant(tensor.op):
@@ -299,9 +307,8 @@ class _Reading:
                 the axis along which it is.
         """
         operation = use.operation
-        if any(arranged.values()) or (
-            arranged_axis(operation, arranged, self._batch) != 0
-        ):
+        axis = self._axis_after(operation, arranged)
+        if axis != 0 or any(arranged.values()):
             return
         if operation.type in _BROADCAST:
             if _leaves_batch_alone(use) and not _is_channels_first(operation):

@@ -57,12 +57,12 @@ class RepeatedDraws:
             options: dict[str, Any],
         ) -> Any:
             if name == "dropout":
-                inputs, args, options = _split(args, options, "inputs")
+                inputs, args, options = split_off(args, options, "inputs")
                 factors = original(tf.ones_like(inputs), *args, **options)
                 note(name, factors)
-                return _dropped(inputs, factors)
+                return dropped(inputs, factors)
             numbers = original(*args, **options)
-            _, *others = _split(args, options, "shape")
+            _, *others = split_off(args, options, "shape")
             if name in _REPEATABLE and not any(
                 map(tf.is_tensor, keras.tree.flatten(others))
             ):
@@ -143,7 +143,7 @@ class RepeatedDraws:
         ) -> Any:
             del original
             argument = "inputs" if name == "dropout" else "shape"
-            given, *_ = _split(args, options, argument)
+            given, *_ = split_off(args, options, argument)
             place = next(places)
             known = self._draws[place : place + 1]
             if any(each.name == name for each in known):
@@ -151,7 +151,7 @@ class RepeatedDraws:
                 for numbers in ((rows or {}).get(place), known[0].numbers):
                     if numbers is not None and numbers.shape == shape:
                         if name == "dropout":
-                            return _dropped(given, numbers)
+                            return dropped(given, numbers)
                         return numbers
             return refuse()
 
@@ -173,7 +173,7 @@ def _graph() -> Any:
     return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 
-def _split(
+def split_off(
     args: tuple[Any, ...], options: dict[str, Any], name: str
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """Returns the first argument, which has the name, and the others."""
@@ -191,7 +191,7 @@ def _static(shape: Any) -> tf.TensorShape | None:
     return tf.TensorShape([int(length) for length in known])
 
 
-def _dropped(inputs: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
+def dropped(inputs: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
     """Multiplies by factors. Where they are 0, inputs may be infinite."""
     kept = tf.cast(factors, tf.bool)
     return tf.where(kept, inputs * factors, tf.zeros([], inputs.dtype))

@@ -2,8 +2,6 @@
 
 A tensor is *arranged by examples* along an axis if this axis has `k * batch`
 entries, of which those from `i * k` to `(i + 1) * k` belong to example `i`.
-Along the first axis, an example lies in one piece of memory, so a reshape keeps
-it together. Most operations are known for the first axis only.
 
 An operation keeps examples apart if its outputs are arranged by examples
 whenever some of its inputs are, and if the part of an example in them depends
@@ -11,6 +9,8 @@ on the part of this example in these inputs only. The derivative of such an
 operation keeps examples apart, too.
 """
 
+import math
+import string
 from collections.abc import Callable, Mapping, Set
 from typing import Any
 
@@ -19,16 +19,40 @@ import tensorflow as tf
 # Computes each entry of the output from the entries that are broadcast to it.
 ON_ENTRIES = {
     "Abs",
+    "Acos",
+    "Acosh",
     "Add",
+    "AddN",
     "AddV2",
+    "Angle",
+    "AsString",
+    "Asin",
+    "Asinh",
+    "Atan",
+    "Atan2",
+    "Atanh",
+    "BitwiseAnd",
+    "BitwiseOr",
+    "BitwiseXor",
+    "Bucketize",
     "Cast",
+    "Ceil",
+    "ClipByValue",
+    "Complex",
+    "ComplexAbs",
+    "Conj",
     "Cos",
+    "Cosh",
+    "Digamma",
     "Div",
     "DivNoNan",
     "Elu",
+    "EluGrad",
+    "EnsureShape",
     "Equal",
     "Erf",
     "Erfc",
+    "Erfinv",
     "Exp",
     "Expm1",
     "Floor",
@@ -37,12 +61,17 @@ ON_ENTRIES = {
     "Greater",
     "GreaterEqual",
     "Identity",
+    "Imag",
+    "Invert",
     "IsFinite",
     "IsInf",
     "IsNan",
     "LeakyRelu",
+    "LeakyReluGrad",
+    "LeftShift",
     "Less",
     "LessEqual",
+    "Lgamma",
     "Log",
     "Log1p",
     "LogicalAnd",
@@ -50,36 +79,71 @@ ON_ENTRIES = {
     "LogicalOr",
     "Maximum",
     "Minimum",
+    "Mod",
     "Mul",
     "MulNoNan",
     "Neg",
+    "NextAfter",
     "NotEqual",
     "Pow",
+    "Real",
     "RealDiv",
     "Reciprocal",
+    "ReciprocalGrad",
+    "RegexFullMatch",
+    "RegexReplace",
     "Relu",
     "Relu6",
+    "Relu6Grad",
+    "ReluGrad",
+    "RightShift",
+    "Rint",
     "Round",
     "Rsqrt",
+    "RsqrtGrad",
     "SelectV2",
     "Selu",
+    "SeluGrad",
     "Sigmoid",
+    "SigmoidGrad",
     "Sign",
     "Sin",
+    "Sinh",
     "Softplus",
+    "SoftplusGrad",
     "Softsign",
+    "SoftsignGrad",
     "Sqrt",
+    "SqrtGrad",
     "Square",
     "SquaredDifference",
+    "StaticRegexFullMatch",
+    "StaticRegexReplace",
     "StopGradient",
+    "StringLower",
+    "StringStrip",
+    "StringToHashBucketFast",
+    "StringToHashBucketStrong",
+    "StringUpper",
     "Sub",
     "Tan",
     "Tanh",
+    "TanhGrad",
+    "TruncateDiv",
+    "TruncateMod",
     "Xdivy",
     "Xlogy",
 }
+# Stands for a first axis of `k * batch` entries, of which `i` and every
+# `batch`-th after it belong to example `i`.
+INTERLEAVED = -1
 # Changes the shape, and nothing in memory.
 OF_SHAPE = {"ExpandDims", "Reshape", "Squeeze"}
+
+# A rule maps an operation, the places of its inputs that are arranged by
+# examples, and the axis along which they are. It returns the axis along which
+# the outputs are, or `None` if nothing is known.
+_Rule = Callable[[tf.Operation, Set[int], int], int | None]
 
 
 def arranged_axis(
@@ -95,29 +159,36 @@ def arranged_axis(
             axis along which it is.
         batch: The number of examples.
     """
-    if has_own_gradient(operation):
+    tensors = [*operation.inputs, *operation.outputs]
+    if has_own_gradient(operation) or any(
+        each.shape.rank is None for each in tensors
+    ):
         return None
-    axis = _axis(operation, arranged)
-    if axis is None:
-        return None
-    outputs = operation.outputs
-    return axis if all(is_divided(x, batch, axis) for x in outputs) else None
-
-
-def _axis(operation: tf.Operation, arranged: Mapping[int, int]) -> int | None:
     (axis, *others) = set(arranged.values())
     if others:
         return None
-    if operation.type in _MOVING and set(arranged) == {0}:
-        moved = _MOVING[operation.type](operation, axis)
+    after = _axis(operation, set(arranged), axis, batch)
+    if after is None:
+        return None
+    outputs = operation.outputs
+    return after if all(is_divided(x, batch, after) for x in outputs) else None
+
+
+def _axis(
+    operation: tf.Operation, places: Set[int], axis: int, batch: int
+) -> int | None:
+    if operation.type in _INTERLEAVING and places == {0}:
+        moved = _INTERLEAVING[operation.type](operation, axis, batch)
         if moved is not None:
             return moved
-    if operation.type in ON_ENTRIES:
-        return axis if _on_entries(operation, set(arranged), axis) else None
     rule = _RULES.get(operation.type)
-    if axis or rule is None:
+    if rule is None:
         return None
-    return 0 if rule(operation, set(arranged)) else None
+    if axis == INTERLEAVED:
+        # All but a reshape treat each entry of the axis as they treat others.
+        alone = None if rule is _reshaped else rule(operation, places, 0)
+        return None if alone != 0 else INTERLEAVED
+    return rule(operation, places, axis)
 
 
 def has_own_gradient(operation: tf.Operation) -> bool:
@@ -127,8 +198,8 @@ def has_own_gradient(operation: tf.Operation) -> bool:
 
 def is_divided(tensor: tf.Tensor, batch: int, axis: int = 0) -> bool:
     """Whether an axis has the same number of entries for each example."""
-    shape = tensor.shape
-    if not shape.is_fully_defined() or shape.rank <= axis:
+    shape, axis = tensor.shape, max(axis, 0)
+    if shape.rank is None or shape.rank <= axis:
         return False
     return bool(shape[axis]) and shape[axis] % batch == 0
 
@@ -136,161 +207,313 @@ def is_divided(tensor: tf.Tensor, batch: int, axis: int = 0) -> bool:
 def einsum_specs(operation: tf.Operation) -> tuple[list[str], str] | None:
     """Returns the axes of the operands and of the result of an `Einsum`.
 
-    `None` if axes are not all named, or if one stands twice in an operand.
+    `None` if an axis stands twice in an operand, or is broadcast.
     """
     equation = operation.get_attr("equation").decode()
-    if "." in equation:
-        return None
     operands, result = equation.split("->")
-    specs = operands.split(",")
-    if any(len(set(spec)) != len(spec) for spec in (*specs, result)):
-        return None
-    return specs, result
+    tensors = [*operation.inputs, *operation.outputs]
+    letters = iter(sorted(set(string.ascii_letters) - set(equation)))
+    rest = "".join(next(letters) for _ in range(8))
+    specs = []
+    for spec, tensor in zip(
+        [*operands.split(","), result], tensors, strict=True
+    ):
+        others = tensor.shape.rank - len(spec) + 3
+        named = rest[len(rest) - others :] if "..." in spec else ""
+        specs.append(spec.replace("...", named))
+    lengths: dict[str, int] = {}
+    for spec, tensor in zip(specs, tensors, strict=True):
+        if len(set(spec)) != len(spec):
+            return None
+        for letter, length in zip(spec, tensor.shape, strict=True):
+            if lengths.setdefault(letter, length) != length:
+                return None
+    return specs[:-1], specs[-1]
 
 
 def _on_entries(
-    operation: tf.Operation, arranged: Set[int], axis: int = 0
-) -> bool:
+    operation: tf.Operation, places: Set[int], axis: int
+) -> int | None:
     """The rule where inputs are broadcast to the shape of the output."""
-    (output,) = operation.outputs
-    return all(
-        operation.inputs[place].shape.rank == output.shape.rank
-        and operation.inputs[place].shape[axis] == output.shape[axis]
-        for place in arranged
+    output = operation.outputs[0].shape
+    shapes = [operation.inputs[place].shape for place in places]
+    is_kept = all(
+        shape.rank == output.rank and shape[axis] == output[axis]
+        for shape in shapes
     )
+    return axis if is_kept else None
 
 
-def _with_batch_first(operation: tf.Operation, arranged: Set[int]) -> bool:
+def _with_batch_first(
+    operation: tf.Operation, places: Set[int], axis: int
+) -> int | None:
     """The rule of convolutions and poolings, in each data format."""
-    return arranged == {0} and operation.inputs[0].shape.rank > 1
+    is_first = places == {0} and operation.inputs[0].shape.rank > 1
+    return 0 if is_first and axis == 0 else None
 
 
-def _along_last(operation: tf.Operation, arranged: Set[int]) -> bool:
-    return arranged == {0} and operation.inputs[0].shape.rank > 1
+def _transposed_convolution(
+    operation: tf.Operation, places: Set[int], axis: int
+) -> int | None:
+    return 0 if places == {2} and axis == 0 else None
 
 
-def _along(place: int) -> Callable[[tf.Operation, Set[int]], bool]:
-    """Returns the rule of operations along axes that one input names."""
+def _along_last(count: int) -> _Rule:
+    """Returns the rule of operations along the last axes of one tensor."""
 
-    def rule(operation: tf.Operation, arranged: Set[int]) -> bool:
-        axes = _axes(operation.inputs[place], operation.inputs[0].shape.rank)
-        return arranged == {0} and axes is not None and 0 not in axes
+    def rule(
+        operation: tf.Operation, places: Set[int], axis: int
+    ) -> int | None:
+        is_other = axis < operation.inputs[0].shape.rank - count
+        return axis if places == {0} and is_other else None
 
     return rule
 
 
-def _matmul(operation: tf.Operation, arranged: Set[int]) -> bool:
-    return arranged == {0} and not operation.get_attr("transpose_a")
+def _along(place: int, of: int = 0) -> _Rule:
+    """Returns the rule of operations along axes that one input names.
+
+    Args:
+        place: The place of the input that names them.
+        of: The place of the tensor whose axes they are.
+    """
+
+    def rule(
+        operation: tf.Operation, places: Set[int], axis: int
+    ) -> int | None:
+        axes = _axes(operation.inputs[place], operation.inputs[of].shape.rank)
+        return axis if places == {of} and axes and axis not in axes else None
+
+    return rule
 
 
-def _batch_matmul(operation: tf.Operation, arranged: Set[int]) -> bool:
-    return operation.outputs[0].shape.rank > 2 and _on_entries(
-        operation, arranged
-    )
+def _reduced(
+    operation: tf.Operation, places: Set[int], axis: int
+) -> int | None:
+    axes = _axes(operation.inputs[1], operation.inputs[0].shape.rank)
+    if places != {0} or axes is None or axis in axes:
+        return None
+    if operation.inputs[0].shape.rank == operation.outputs[0].shape.rank:
+        return axis
+    return axis - sum(each < axis for each in axes)
 
 
-def _einsum(operation: tf.Operation, arranged: Set[int]) -> bool:
+def _matmul(operation: tf.Operation, places: Set[int], axis: int) -> int | None:
+    is_first = places == {0} and not operation.get_attr("transpose_a")
+    return 0 if is_first and axis == 0 else None
+
+
+def _batch_matmul(
+    operation: tf.Operation, places: Set[int], axis: int
+) -> int | None:
+    rows = operation.outputs[0].shape.rank - 2
+    is_of_rows = places == {0} and not operation.get_attr("adj_x")
+    is_kept = axis < rows or (axis == rows and is_of_rows)
+    return _on_entries(operation, places, axis) if is_kept else None
+
+
+def _einsum(operation: tf.Operation, places: Set[int], axis: int) -> int | None:
     specs = einsum_specs(operation)
-    if specs is None or not specs[1]:
-        return False
+    if specs is None:
+        return None
     operands, result = specs
-    return all(operands[place][:1] == result[0] for place in arranged)
+    (letter, *others) = {operands[place][axis] for place in places}
+    return None if others or letter not in result else result.index(letter)
 
 
-def _concat(operation: tf.Operation, arranged: Set[int]) -> bool:
+def _concat(operation: tf.Operation, places: Set[int], axis: int) -> int | None:
     axes = _axes(operation.inputs[-1], operation.outputs[0].shape.rank)
     last = len(operation.inputs) - 1
-    return axes is not None and 0 not in axes and last not in arranged
+    return axis if axes and axis not in axes and last not in places else None
 
 
-def _pack(operation: tf.Operation, arranged: Set[int]) -> bool:
-    del arranged
-    return operation.get_attr("axis") % operation.outputs[0].shape.rank != 0
+def _pack(operation: tf.Operation, places: Set[int], axis: int) -> int:
+    del places
+    along = operation.get_attr("axis") % operation.outputs[0].shape.rank
+    return axis + (along <= axis)
 
 
-def _split(operation: tf.Operation, arranged: Set[int]) -> bool:
-    axes = _axes(operation.inputs[0], operation.inputs[1].shape.rank)
-    return arranged == {1} and axes is not None and 0 not in axes
-
-
-def _slice(operation: tf.Operation, arranged: Set[int]) -> bool:
-    begin = tf.get_static_value(operation.inputs[1])
-    lengths = operation.inputs[0].shape[0], operation.outputs[0].shape[0]
-    return (
-        arranged == {0}
-        and begin is not None
-        and begin[0] == 0
-        and lengths[0] == lengths[1]
-    )
-
-
-def _strided_slice(operation: tf.Operation, arranged: Set[int]) -> bool:
-    begin, _, strides = map(tf.get_static_value, operation.inputs[1:4])
-    if arranged != {0} or begin is None or strides is None or not len(begin):
-        return False
-    lengths = operation.inputs[0].shape[0], operation.outputs[0].shape[0]
-    if lengths[0] != lengths[1]:
-        return False
-    masks = {
-        name: operation.get_attr(f"{name}_mask")
-        for name in ("begin", "ellipsis", "new_axis", "shrink_axis")
-    }
-    if masks["ellipsis"] & 1:  # Does it stand for the first axis?
-        others = masks["new_axis"] & ((1 << len(begin)) - 2)
-        named = len(begin) - 1 - int(others).bit_count()
-        return named < operation.inputs[0].shape.rank
-    first = begin[0] == 0 or bool(masks["begin"] & 1)
-    others = masks["new_axis"] | masks["shrink_axis"]
-    return bool(first and strides[0] == 1 and not others & 1)
-
-
-def _gather(operation: tf.Operation, arranged: Set[int]) -> bool:
-    axes = _axes(operation.inputs[2], operation.inputs[0].shape.rank)
-    # An index out of range would reach the next example in a batched gather.
-    if axes is None or operation.get_attr("batch_dims"):
-        return False
-    return arranged == {1} if axes == {0} else arranged == {0}
-
-
-def _pad(operation: tf.Operation, arranged: Set[int]) -> bool:
-    widths = tf.get_static_value(operation.inputs[1])
-    return arranged == {0} and widths is not None and not any(widths[0])
-
-
-def _tile(operation: tf.Operation, arranged: Set[int]) -> bool:
-    return arranged == {0} and _on_entries(operation, arranged)
-
-
-def _one_hot(operation: tf.Operation, arranged: Set[int]) -> bool:
-    axis = operation.get_attr("axis") % operation.outputs[0].shape.rank
-    return arranged == {0} and axis != 0
-
-
-def _reshaped(operation: tf.Operation, axis: int) -> int | None:
-    shapes = operation.inputs[0].shape, operation.outputs[0].shape
-    if not all(shape.is_fully_defined() for shape in shapes):
-        return None
-    return axis if shapes[0][:axis] == shapes[1][:axis] else None
-
-
-def _transposed(operation: tf.Operation, axis: int) -> int | None:
-    order = tf.get_static_value(operation.inputs[1])
-    return None if order is None else list(order).index(axis)
-
-
-def _unpacked(operation: tf.Operation, axis: int) -> int | None:
+def _unpacked(
+    operation: tf.Operation, places: Set[int], axis: int
+) -> int | None:
+    del places
     along = operation.get_attr("axis") % operation.inputs[0].shape.rank
     return None if along == axis else axis - (along < axis)
 
 
-def _indexed(operation: tf.Operation, axis: int) -> int | None:
-    """The axis after `x[i]`, where `i` is a number."""
-    names = ("ellipsis", "new_axis", "begin", "end")
-    others = any(operation.get_attr(f"{name}_mask") for name in names)
-    is_index = operation.get_attr("shrink_axis_mask") == 1 and not others
-    if not is_index or operation.inputs[1].shape[0] != 1 or not axis:
+def _slice(operation: tf.Operation, places: Set[int], axis: int) -> int | None:
+    begin = tf.get_static_value(operation.inputs[1], partial=True)
+    lengths = operation.inputs[0].shape[axis], operation.outputs[0].shape[axis]
+    is_whole = begin is not None and begin[axis] == 0
+    is_whole = is_whole and lengths[0] == lengths[1]
+    return axis if places == {0} and is_whole else None
+
+
+def _strided_slice(
+    operation: tf.Operation, places: Set[int], axis: int
+) -> int | None:
+    begin, _, strides = (
+        tf.get_static_value(each, partial=True)
+        for each in operation.inputs[1:4]
+    )
+    if places != {0} or begin is None or strides is None:
         return None
-    return axis - 1
+    masks = {
+        name: operation.get_attr(f"{name}_mask")
+        for name in ("begin", "ellipsis", "new_axis", "shrink_axis")
+    }
+    shape = operation.inputs[0].shape
+    count = len(begin)
+
+    def has(name: str, place: int) -> bool:
+        return bool(masks[name] >> place & 1)
+
+    named = sum(
+        not has("ellipsis", i) and not has("new_axis", i) for i in range(count)
+    )
+    before = after = 0
+    for place in range(count):
+        if has("ellipsis", place):
+            skipped = shape.rank - named
+            if before <= axis < before + skipped:
+                return after + axis - before
+            before, after = before + skipped, after + skipped
+        elif has("new_axis", place):
+            after += 1
+        elif before == axis:
+            is_whole = begin[place] == 0 or has("begin", place)
+            is_whole = is_whole and strides[place] == 1
+            if not is_whole or has("shrink_axis", place):
+                return None
+            length = operation.outputs[0].shape[after]
+            return after if length == shape[axis] else None
+        else:
+            before, after = before + 1, after + (not has("shrink_axis", place))
+    return after + axis - before
+
+
+def _gather(operation: tf.Operation, places: Set[int], axis: int) -> int | None:
+    values, indices, named = operation.inputs
+    axes = _axes(named, values.shape.rank)
+    # An index out of range would reach the next example in a batched gather.
+    if axes is None or operation.get_attr("batch_dims"):
+        return None
+    (along,) = axes
+    if places == {1}:
+        return along + axis
+    if places != {0} or axis == along or indices.shape.rank is None:
+        return None
+    return axis if axis < along else axis + indices.shape.rank - 1
+
+
+def _gather_nd(
+    operation: tf.Operation, places: Set[int], axis: int
+) -> int | None:
+    is_other = axis < operation.inputs[1].shape.rank - 1
+    return axis if places == {1} and is_other else None
+
+
+def _of_keys(
+    operation: tf.Operation, places: Set[int], axis: int
+) -> int | None:
+    """The rule of looking up each key in a table."""
+    return axis if places == {1} else None
+
+
+def _projected_images(
+    operation: tf.Operation, places: Set[int], axis: int
+) -> int | None:
+    """The rule where each image, or all, have a transform."""
+    images, transforms = (each.shape for each in operation.inputs[:2])
+    is_known = 0 in places and places <= {0, 1} and axis == 0
+    if 1 in places and images[0] != transforms[0]:
+        return None
+    return 0 if is_known else None
+
+
+def _resource_gather(
+    operation: tf.Operation, places: Set[int], axis: int
+) -> int | None:
+    return None if operation.get_attr("batch_dims") or places != {1} else axis
+
+
+def _pad(operation: tf.Operation, places: Set[int], axis: int) -> int | None:
+    widths = tf.get_static_value(operation.inputs[1])
+    is_apart = widths is not None and not any(widths[axis])
+    return axis if places == {0} and is_apart else None
+
+
+def _first_on_entries(
+    operation: tf.Operation, places: Set[int], axis: int
+) -> int | None:
+    return _on_entries(operation, places, axis) if places == {0} else None
+
+
+def _one_hot(
+    operation: tf.Operation, places: Set[int], axis: int
+) -> int | None:
+    along = operation.get_attr("axis") % operation.outputs[0].shape.rank
+    return axis + (along <= axis) if places == {0} else None
+
+
+def _reshaped(
+    operation: tf.Operation, places: Set[int], axis: int
+) -> int | None:
+    """The rule of reshapes.
+
+    The axes before the examples stand for pieces of memory. If there are as
+    many pieces afterwards, each has the same part of an example.
+    """
+    shapes = operation.inputs[0].shape, operation.outputs[0].shape
+    if places != {0} or not all(each.is_fully_defined() for each in shapes):
+        return None
+    before, after = (tuple(each) for each in shapes)
+    pieces = math.prod(before[:axis])
+    found = [
+        place
+        for place in range(len(after))
+        if math.prod(after[:place]) == pieces
+    ]
+    # Several are found if all but the last of them have length 1.
+    same = [place for place in found if after[place] == before[axis]]
+    return next(iter([*same, *found[-1:]]), None)
+
+
+def _transposed(
+    operation: tf.Operation, places: Set[int], axis: int
+) -> int | None:
+    order = tf.get_static_value(operation.inputs[1])
+    return None if places != {0} or order is None else list(order).index(axis)
+
+
+def _merged_or_split(
+    operation: tf.Operation, axis: int, batch: int
+) -> int | None:
+    """The rule of a reshape of `[n, batch, ...]` to or from `[n * batch]`."""
+    before, after = operation.inputs[0].shape, operation.outputs[0].shape
+    if not before.is_fully_defined() or not after.is_fully_defined():
+        return None
+    if axis == 1 and before[0] > 1 and before[1] == batch:
+        return INTERLEAVED if after[:1] == [before[0] * batch] else None
+    if axis == INTERLEAVED and after[:1] == before[:1]:
+        return INTERLEAVED
+    if axis == INTERLEAVED and after[:2] == [before[0] // batch, batch]:
+        return 1
+    return None
+
+
+def _blocks_to_batch(
+    operation: tf.Operation, axis: int, batch: int
+) -> int | None:
+    length = operation.inputs[0].shape[0]
+    return INTERLEAVED if axis == 0 and length == batch else None
+
+
+def _blocks_from_batch(
+    operation: tf.Operation, axis: int, batch: int
+) -> int | None:
+    length = operation.outputs[0].shape[0]
+    return 0 if axis == INTERLEAVED and length == batch else None
 
 
 def _axes(tensor: tf.Tensor, rank: int) -> set[int] | None:
@@ -301,41 +524,59 @@ def _axes(tensor: tf.Tensor, rank: int) -> set[int] | None:
     return {int(axis) % rank for axis in named.reshape(-1)}
 
 
-_ALONG_AXES = (
-    *("All", "Any", "ArgMax", "ArgMin", "Cumprod", "Cumsum", "Max", "Mean"),
-    *("Min", "Prod", "ReverseV2", "Sum"),
+_REDUCTIONS = (
+    *("All", "Any", "ArgMax", "ArgMin", "Max", "Mean", "Min", "Prod", "Sum"),
 )
 _OF_IMAGES = (
     *("AvgPool", "AvgPool3D", "BiasAdd", "Conv2D", "Conv3D"),
-    *("DepthwiseConv2dNative", "MaxPool", "MaxPool3D"),
+    *("DepthwiseConv2dNative", "ExtractImagePatches", "MaxPool", "MaxPool3D"),
+    *("ResizeArea", "ResizeBicubic", "ResizeBilinear"),
+    *("ResizeNearestNeighbor", "StatelessMultinomial"),
 )
-# Operations on one tensor, which may be arranged along any axis.
-_MOVING: dict[str, Callable[[tf.Operation, int], int | None]] = {
-    **dict.fromkeys(OF_SHAPE, _reshaped),
-    "StridedSlice": _indexed,
-    "Transpose": _transposed,
-    "Unpack": _unpacked,
+_ALONG_LAST = (
+    *("AdjustHue", "AdjustSaturation", "FFT", "HSVToRGB", "IFFT", "IRFFT"),
+    *("LogSoftmax", "RFFT", "RGBToHSV", "Softmax", "TopKV2"),
+)
+_TRANSPOSED_CONVOLUTIONS = (
+    *("Conv2DBackpropInput", "Conv3DBackpropInputV2"),
+    "DepthwiseConv2dNativeBackpropInput",
+)
+# Operations on one tensor, which read or write interleaved examples.
+_INTERLEAVING: dict[str, Callable[[tf.Operation, int, int], int | None]] = {
+    "BatchToSpaceND": _blocks_from_batch,
+    "Reshape": _merged_or_split,
+    "SpaceToBatchND": _blocks_to_batch,
 }
-# Operations on tensors that are arranged along the first axis.
-_RULES: dict[str, Callable[[tf.Operation, Set[int]], bool]] = {
-    **dict.fromkeys(_ALONG_AXES, _along(1)),
+_RULES: dict[str, _Rule] = {
+    **dict.fromkeys(ON_ENTRIES, _on_entries),
+    **dict.fromkeys(OF_SHAPE, _reshaped),
+    **dict.fromkeys(_REDUCTIONS, _reduced),
+    **dict.fromkeys(["Cumprod", "Cumsum", "ReverseV2"], _along(1)),
     **dict.fromkeys(_OF_IMAGES, _with_batch_first),
-    **dict.fromkeys(["LogSoftmax", "Softmax", "TopKV2"], _along_last),
+    **dict.fromkeys(_TRANSPOSED_CONVOLUTIONS, _transposed_convolution),
+    **dict.fromkeys(_ALONG_LAST, _along_last(1)),
+    **dict.fromkeys(["FFT2D", "IFFT2D", "MatrixBandPart"], _along_last(2)),
+    **dict.fromkeys(["LookupTableFindV2"], _of_keys),
+    **dict.fromkeys(["GatherNd", "ResourceGatherNd"], _gather_nd),
     **dict.fromkeys(["MirrorPad", "Pad", "PadV2"], _pad),
-    "BatchMatMulV2": _batch_matmul,
-    "BroadcastTo": _on_entries,
+    **dict.fromkeys(["BatchMatMulV2", "BatchMatMulV3"], _batch_matmul),
+    "BroadcastTo": _first_on_entries,
     "ConcatV2": _concat,
     "Einsum": _einsum,
     "GatherV2": _gather,
+    "ImageProjectiveTransformV3": _projected_images,
     "MatMul": _matmul,
     "OneHot": _one_hot,
     "Pack": _pack,
+    "ResourceGather": _resource_gather,
     "Roll": _along(2),
     "Slice": _slice,
-    "Split": _split,
+    "Split": _along(0, of=1),
     "SplitV": _along(2),
     "StridedSlice": _strided_slice,
-    "Tile": _tile,
+    "Tile": _first_on_entries,
+    "Transpose": _transposed,
+    "Unpack": _unpacked,
 }
 # All operations that this file knows.
-KNOWN = ON_ENTRIES | _MOVING.keys() | _RULES.keys()
+KNOWN = frozenset(_RULES)

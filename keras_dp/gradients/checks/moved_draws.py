@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_dp.gradients.capture.repeated_draws import dropped, split_off
 from keras_dp.keras_internals import replaced_draws
 
 
@@ -30,7 +31,10 @@ def moved_draws(rows: tf.Tensor) -> Iterator[None]:
         args: tuple[Any, ...],
         options: dict[str, Any],
     ) -> Any:
-        del name
+        if name == "dropout":
+            inputs, args, options = split_off(args, options, "inputs")
+            factors = original(tf.ones_like(inputs), *args, **options)
+            return dropped(inputs, moved(factors, rows))
         given = [unmoved(each) for each in args]
         named = {name: unmoved(each) for name, each in options.items()}
         return moved(original(*given, **named), rows)

@@ -1,7 +1,7 @@
 """Runs passes of a model over one batch, each from the same state."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -239,6 +239,7 @@ class Trial:
                         weights,
                         own,
                         training=training,
+                        public=[order],
                     )
 
             self._functions[training] = self.traced(digested)
@@ -261,6 +262,7 @@ class Trial:
         own: tf.Tensor,
         *,
         training: bool,
+        public: Sequence[tf.Tensor],
     ) -> DigestedPass:
         """Returns the pass.
 
@@ -271,13 +273,14 @@ class Trial:
             own: The weights of the sum of all gradients, for these rows.
             training: As in `run`. Then the pass also has what belongs to a
                 step: gradients, and losses of the batch.
+            public: Tensors that hold no data.
         """
 
         def losses_of(outputs: Any) -> tf.Tensor:
             return self.losses_of(_gathered(outputs, back))
 
         ran = self.engine.hooked_pass(
-            inputs, losses_of, self.batch, training=training
+            inputs, losses_of, self.batch, training=training, public=public
         )
         self.paths = [call.hook.layer.path for call in ran.calls]
         self._has_half = self._has_half or _computes_in_half(ran)

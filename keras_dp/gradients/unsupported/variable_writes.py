@@ -146,7 +146,7 @@ def _handles(value: Any) -> list[Any]:
     return [each.handle for each in getattr(value, "values", [value])]
 
 
-def _layer_in(model: keras.Model, scope: str) -> keras.Layer | None:
+def layer_in(model: keras.Model, scope: str) -> keras.Layer | None:
     """Returns the innermost layer of a name scope, `None` if it has none.
 
     Keras opens a scope of the layer's name for each call. TensorFlow appends a
@@ -176,7 +176,7 @@ def _refusal(
         scope: The name scope of the operation.
         path: The variable that is written, if it belongs to the model.
     """
-    layer = _layer_in(model, scope)
+    layer = layer_in(model, scope)
     owner = (
         ""
         if layer is None

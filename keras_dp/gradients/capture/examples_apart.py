@@ -1,0 +1,400 @@
+"""Shows from the graph of a model's call that its examples are kept apart.
+
+The graph is read from the outputs of the model back to its inputs. If every
+operation on the way is known to keep examples apart (`row_operations.py`), what
+the model returns for an example depends on that example, on weights and on
+random numbers only. This then holds for all inputs of these shapes and for all
+values of the variables, and not just for those that were tried. The gradients
+of such operations keep examples apart, too; those that `tf.custom_gradient`
+replaced are traced and read as well.
+
+An operation that is not known may still keep examples apart. That only means
+that nothing was shown. The tables were written for TensorFlow 2.21.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from keras_dp.gradients.capture.row_operations import (
+    arranged_axis,
+    has_own_gradient,
+    is_divided,
+)
+from keras_dp.gradients.unsupported.stateful_operations import (
+    ASSIGNMENTS,
+    function_attributes,
+    keeps_nothing,
+)
+from keras_dp.keras_internals import (
+    called_graph,
+    custom_gradient_of,
+    mask_of,
+)
+
+
+class Coupling(NamedTuple):
+    """An operation that is not known to keep examples apart.
+
+    Attributes:
+        kind: Its type.
+        name: Its name, with the scopes of the layers around it.
+    """
+
+    kind: str
+    name: str
+
+
+# A tensor is arranged by examples along an axis, which a number names. For a
+# list of tensors, it is an axis of the elements. `None` stands for a tensor
+# that depends on no example. From a `Coupling` on, nothing is known.
+_State = int | Coupling | None
+
+# Their results tell the shapes of their inputs. No operation that is known
+# makes a shape of the entries of an arranged tensor.
+_OF_SHAPES = {"OnesLike", "Rank", "Shape", "ShapeN", "Size", "ZerosLike"}
+# Loops of TensorFlow 1, in which an operation can be among its own inputs.
+_OLD_LOOPS = {"Enter", "Exit", "LoopCond", "Merge", "NextIteration", "Switch"}
+_CALLS = {"PartitionedCall", "StatefulPartitionedCall"}
+_CONDITIONS = {"Case", "If", "StatelessCase", "StatelessIf"}
+_LOOPS = {"StatelessWhile", "While"}
+
+
+def first_coupling(
+    results: Iterable[Any],
+    inputs: Any,
+    batch: int,
+    public: Sequence[tf.Tensor] = (),
+    operations: Iterable[tf.Operation] = (),
+) -> Coupling | None:
+    """Returns the first operation that may couple examples, `None` without one.
+
+    Args:
+        results: Nests of the tensors that must keep examples apart.
+        inputs: A nest of the inputs of the model, leaves `[batch, ...]`.
+        batch: The number of examples.
+        public: Tensors that hold no data.
+        operations: Those that the call added. What they assign to variables
+            must depend on no example.
+    """
+    # A tensor of another graph may have the name of one of this graph.
+    graph = tf.compat.v1.get_default_graph()
+    known: dict[str, _State] = {
+        each.name: None for each in public if each.graph is graph
+    }
+    known |= {each.name: 0 for each in _tensors(inputs) if each.graph is graph}
+    reading = _Reading(known, batch)
+    for operation in operations:
+        if operation.type in ASSIGNMENTS:
+            state = reading.state(operation.inputs[1])
+            if state is not None:
+                return _found(state, operation)
+    for tensor in _tensors(results):
+        unknown = Coupling(tensor.op.type, tensor.op.name)
+        state = reading.state(tensor) if tensor.graph is graph else unknown
+        if state is not None and state != 0:
+            return _found(state, tensor.op)
+    return None
+
+
+def _tensors(nest: Any) -> list[tf.Tensor]:
+    """Returns the tensors of a nest, with their Keras masks."""
+    leaves = keras.tree.flatten(nest)
+    leaves += [mask_of(leaf) for leaf in leaves]
+    return [leaf for leaf in leaves if tf.is_symbolic_tensor(leaf)]
+
+
+def _found(state: _State, operation: tf.Operation) -> Coupling:
+    if isinstance(state, Coupling):
+        return state
+    return Coupling(operation.type, operation.name)
+
+
+class _Reading:
+    """Learns what the tensors of one graph depend on."""
+
+    def __init__(self, known: dict[str, _State], batch: int) -> None:
+        """Starts with what is known of some tensors.
+
+        Args:
+            known: Maps the names of tensors to what is known of them.
+            batch: The number of examples.
+        """
+        self._known, self._batch = known, batch
+
+    def state(self, tensor: tf.Tensor) -> _State:
+        """Returns what is known of a tensor, after reading what it needs."""
+        left = [tensor.op] if tensor.name not in self._known else []
+        while left:
+            operation = left[-1]
+            needed = [
+                each.op
+                for each in operation.inputs
+                if each.name not in self._known
+            ]
+            if needed and operation.type not in _OLD_LOOPS:
+                left += reversed(needed)
+                continue
+            left.pop()
+            if operation.outputs[0].name in self._known:
+                continue  # Several others needed it.
+            states = self._read(operation)
+            for each, state in zip(operation.outputs, states, strict=True):
+                self._known[each.name] = state
+        return self._known[tensor.name]
+
+    def _read(self, operation: tf.Operation) -> list[_State]:
+        """Returns what is known of the outputs of an operation."""
+        unknown = Coupling(operation.type, operation.name)
+        count = len(operation.outputs)
+        if operation.type in _OLD_LOOPS:
+            return [unknown] * count
+        if operation.type in {"Placeholder", "PlaceholderWithDefault"}:
+            return [None if _is_fixed(operation) else unknown] * count
+        states = [self._known[each.name] for each in operation.inputs]
+        if operation.type in _LOOPS:
+            return self._loop(operation, states, unknown)
+        for state in states:
+            if isinstance(state, Coupling):
+                return [state] * count
+        if operation.type in _OF_SHAPES:
+            return [None] * count
+        if operation.type in _CALLS and not _has_other_gradient(operation):
+            return self._call(operation, "f", states, unknown)
+        if operation.type in _CONDITIONS:
+            return self._condition(operation, states, unknown)
+        if function_attributes(operation.type) or not keeps_nothing(
+            operation.type
+        ):
+            return [unknown] * count
+        if all(state is None for state in states):
+            return [None] * count
+        if operation.type == "IdentityN":
+            if has_own_gradient(operation):
+                return self._own_gradient(operation, states, unknown)
+            return states
+        return [self._arranged(operation, states, unknown)] * count
+
+    def _arranged(
+        self, operation: tf.Operation, states: list[_State], unknown: Coupling
+    ) -> _State:
+        """Returns what is known after an operation on arranged tensors."""
+        arranged = {
+            place: state
+            for place, state in enumerate(states)
+            if isinstance(state, int)
+        }
+        tensors = (*operation.inputs, *operation.outputs)
+        if any(each.dtype == tf.variant for each in tensors):
+            return self._of_list(operation, arranged, unknown)
+        axis = arranged_axis(operation, arranged, self._batch)
+        return unknown if axis is None else axis
+
+    def _of_list(
+        self,
+        operation: tf.Operation,
+        arranged: dict[int, int],
+        unknown: Coupling,
+    ) -> _State:
+        """Returns what is known after an operation on a list of tensors."""
+        axes = set(arranged.values())
+        moved = {
+            "Identity": ({0}, 0),
+            "TensorListFromTensor": ({0}, -1),
+            "TensorListGather": ({0}, 1),
+            "TensorListGetItem": ({0}, 0),
+            "TensorListPushBack": ({0, 1}, 0),
+            "TensorListSetItem": ({0, 2}, 0),
+            "TensorListStack": ({0}, 1),
+        }
+        if operation.type == "TensorListLength":
+            return None
+        places, by = moved.get(operation.type, (set[int](), 0))
+        if len(axes) != 1 or not places.issuperset(arranged):
+            return unknown
+        axis = axes.pop()
+        after = axis + by
+        tensors = [(operation.inputs[place], axis) for place in arranged]
+        tensors += [(each, after) for each in operation.outputs]
+        is_known = (
+            axis >= 0
+            and after >= 0
+            and all(
+                each.dtype == tf.variant or is_divided(each, self._batch, along)
+                for each, along in tensors
+            )
+        )
+        return after if is_known else unknown
+
+    def _own_gradient(
+        self, operation: tf.Operation, states: list[_State], unknown: Coupling
+    ) -> list[_State]:
+        """Reads the gradient that `tf.custom_gradient` gave an operation."""
+        gradient = custom_gradient_of(operation)
+        if gradient is None:
+            return [unknown] * len(states)
+        into: list[_State] = []
+
+        def traced(*cotangents: tf.Tensor) -> list[Any]:
+            pairs = list(
+                zip(gradient(operation, *cotangents), states, strict=True)
+            )
+            pairs = [
+                (g, s) for g, s in pairs if g is not None and s is not None
+            ]
+            into[:] = [state for _, state in pairs]
+            return [tf.convert_to_tensor(each) for each, _ in pairs]
+
+        with operation.graph.as_default():
+            trace = tf.function(traced, autograph=False).get_concrete_function(
+                *(tf.TensorSpec(x.shape, x.dtype) for x in operation.outputs)
+            )
+        graph = trace.graph
+        for each in operation.outputs:  # It cannot need them.
+            self._known[each.name] = unknown
+        # The cotangent of what all examples share has a part of each of them.
+        known: dict[str, _State] = {
+            each.name: unknown if state is None else state
+            for each, state in zip(graph.inputs, states, strict=False)
+        }
+        known |= {
+            inner.name: self._of_capture(outer, operation.graph, unknown)
+            for outer, inner in graph.captures
+        }
+        inside = _Reading(known, self._batch)
+        if all(
+            inside.state(each) in (state, None)
+            for each, state in zip(graph.outputs, into, strict=True)
+        ):
+            return states
+        return [unknown] * len(states)
+
+    def _of_capture(
+        self, tensor: Any, graph: tf.Graph, unknown: Coupling
+    ) -> _State:
+        if not tf.is_symbolic_tensor(tensor) or tensor.dtype == tf.resource:
+            return None
+        return self.state(tensor) if tensor.graph is graph else unknown
+
+    def _call(
+        self,
+        operation: tf.Operation,
+        function: str,
+        states: Sequence[_State],
+        unknown: Coupling,
+    ) -> list[_State]:
+        """Returns what is known of the results of a function.
+
+        Args:
+            operation: The operation that calls it.
+            function: The name of the attribute that holds it.
+            states: These are known of its arguments.
+            unknown: Stands for the operation.
+        """
+        return self._body(
+            operation, operation.get_attr(function).name, states, unknown
+        )
+
+    def _body(
+        self,
+        operation: tf.Operation,
+        name: str,
+        states: Sequence[_State],
+        unknown: Coupling,
+    ) -> list[_State]:
+        graph = called_graph(operation.graph, name)
+        if graph is None or len(graph.inputs) != len(states):
+            return [unknown] * len(operation.outputs)
+        known = {
+            each.name: state
+            for each, state in zip(graph.inputs, states, strict=True)
+        }
+        inside = _Reading(known, self._batch)
+        for each in graph.get_operations():
+            if each.type in ASSIGNMENTS:
+                state = inside.state(each.inputs[1])
+                if state is not None:
+                    return [_found(state, each)] * len(operation.outputs)
+        found = [inside.state(each) for each in graph.outputs]
+        return [
+            each
+            if not isinstance(each, Coupling) or each in states
+            else Coupling(each.kind, f"{operation.name}/{each.name}")
+            for each in found
+        ]
+
+    def _condition(
+        self, operation: tf.Operation, states: list[_State], unknown: Coupling
+    ) -> list[_State]:
+        chosen, *others = states
+        if chosen is not None:
+            return [unknown] * len(operation.outputs)
+        if operation.type in {"If", "StatelessIf"}:
+            functions = [
+                operation.get_attr(f"{each}_branch")
+                for each in ("then", "else")
+            ]
+        else:
+            functions = operation.get_attr("branches")
+        branches = [
+            self._body(operation, each.name, others, unknown)
+            for each in functions
+        ]
+        joined = branches[0]
+        for branch in branches[1:]:
+            joined = _joined(joined, branch, unknown)
+        return joined
+
+    def _loop(
+        self, operation: tf.Operation, states: list[_State], unknown: Coupling
+    ) -> list[_State]:
+        while True:
+            after = self._call(operation, "body", states, unknown)
+            joined = _joined(states, after, unknown)
+            if joined == states:
+                break
+            states = joined
+        # The number of turns must not depend on examples.
+        (again,) = self._call(operation, "cond", states, unknown)[:1]
+        if again is None:
+            return states
+        return [again if isinstance(again, Coupling) else unknown] * len(states)
+
+
+def _has_other_gradient(operation: tf.Operation) -> bool:
+    """Whether a call has a gradient that is not that of its function."""
+    if not has_own_gradient(operation):
+        return False
+    name: bytes = operation.get_attr("_gradient_op_type")
+    return not name.startswith(b"PartitionedCall-")
+
+
+def _joined(
+    one: list[_State], two: list[_State], unknown: Coupling
+) -> list[_State]:
+    """Returns what holds of tensors that are either as `one` or as `two`."""
+    if len(one) != len(two):
+        return [unknown] * len(one)
+
+    def of(a: _State, b: _State) -> _State:
+        if isinstance(a, Coupling) or b is None or a == b:
+            return a
+        return b if a is None or isinstance(b, Coupling) else unknown
+
+    return [of(a, b) for a, b in zip(one, two, strict=True)]
+
+
+def _is_fixed(operation: tf.Operation) -> bool:
+    """Whether a placeholder stands for a variable or for an eager tensor."""
+    (output,) = operation.outputs
+    if output.dtype == tf.resource:
+        return True
+    captures = getattr(operation.graph, "captures", ())
+    for outer, inner in captures:
+        if inner is output:
+            return not tf.is_symbolic_tensor(outer) or (
+                outer.op.type == "Const"
+            )
+    return False
