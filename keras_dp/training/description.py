@@ -10,6 +10,11 @@ from keras_dp.gradients import layers_without_rule
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.training.epsilon_limit import PrivacyTarget
 
+_HOW = {
+    "proven": "proven for all inputs, from the graph",
+    "tested": "tested on the first batch, not proven",
+}
+
 
 def summary_hash(model: keras.Model) -> str:
     """Returns SHA-256 of a model's summary, which says what was trained."""
@@ -21,7 +26,10 @@ def summary_hash(model: keras.Model) -> str:
 
 
 def description_of(
-    model: keras.Model, optimizer: Any, target: PrivacyTarget | None
+    model: keras.Model,
+    optimizer: Any,
+    target: PrivacyTarget | None,
+    examples_apart: str = "",
 ) -> Iterator[str]:
     """Yields what a private model's summary adds to the model's own.
 
@@ -29,6 +37,7 @@ def description_of(
         model: The user's.
         optimizer: The optimizer of the private model, `None` before `compile`.
         target: The target of its training, if there is one.
+        examples_apart: See `EngineCheck`.
     """
     if isinstance(optimizer, DPOptimizer):
         noise = getattr(optimizer.query, "noise_multiplier", None)
@@ -48,3 +57,5 @@ def description_of(
     if slow:
         names = ", ".join(f"{x.name} ({type(x).__name__})" for x in slow)
         yield f"Layers without a rule, which take longer: {names}"
+    if examples_apart:
+        yield f"Examples kept apart: {_HOW[examples_apart]}"

@@ -5,6 +5,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from absl import logging
 
 from keras_dp.gradients import batch_losses, self_check
 from keras_dp.keras_internals import counting_one_replica, trace_of
@@ -24,6 +25,20 @@ class EngineCheck:
     def __init__(self, parts: StepParts, computation: BatchComputation) -> None:
         self._parts, self._computation = parts, computation
         self._checked: set[int] = set()
+        self._has_warned = False
+
+    @property
+    def examples_apart(self) -> str:
+        """How it is known that examples are kept apart; empty if nobody knows.
+
+        It is "proven" if the graphs of the model show it for all inputs, and
+        "tested" if only the self-check looked at some.
+        """
+        engine = self._computation.engine
+        if engine.is_proven_apart:
+            return "proven"
+        is_tested = engine.not_shown and self._parts.options.self_check_examples
+        return "tested" if is_tested else ""
 
     def run(self, step: PhysicalStep) -> None:
         """Checks the engine on a batch, unless its size was checked before.
@@ -37,7 +52,11 @@ class EngineCheck:
         """
         batch = keras.tree.flatten(step.x)[0].shape[0]
         examples = self._parts.options.self_check_examples
-        if not examples or batch in self._checked:
+        if not examples:
+            return
+        # A step may have been traced since the last check.
+        self._warn_of_what_is_not_shown()
+        if batch in self._checked:
             return
         x, y, tells = example_batch(step, examples)
         rows = max(2, batch)
@@ -53,6 +72,21 @@ class EngineCheck:
         )
         if finite and tells:
             self._checked.add(batch)
+        self._warn_of_what_is_not_shown()
+
+    def _warn_of_what_is_not_shown(self) -> None:
+        found = None if self._has_warned else self._computation.engine.not_shown
+        if found is None:
+            return
+        self._has_warned = True
+        logging.warning(
+            "That examples are kept apart was tested on this batch, and not "
+            "proven for all inputs. The first operation that is not known to "
+            "keep them apart: %s. If it makes them interact on other inputs, "
+            "such as rare ones, the privacy guarantee does not hold. Look at "
+            "what this layer computes over the first axis.",
+            found,
+        )
 
     def _losses_of(
         self, y: Any, rows: int

@@ -304,6 +304,8 @@ class TrainingLoop:
         # The first replica is checked, with its own copy of the weights.
         with counting_one_replica():
             step.check(batch)
+        if self._run is not None and step.examples_apart:
+            self._run.note = f"examples kept apart: {step.examples_apart}"
         if not self._agreed:
             check_agreement(
                 self._replicas,

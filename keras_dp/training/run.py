@@ -85,6 +85,7 @@ class TrainingRun:
 
     Attributes:
         ledger: Where rounds are recorded.
+        note: Text that is added to the description when the run begins.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class TrainingRun:
             ValueError: The ledger has no such account, or several of which
                 none was named; or no such run has rounds of its plan left.
         """
-        self.ledger, self._limit = ledger, limit
+        self.ledger, self._limit, self.note = ledger, limit, ""
         self._details = RunDetails() if details is None else details
         self._name, self._purpose = name, purpose
         self._model, self._most = model, most
@@ -266,7 +267,9 @@ class TrainingRun:
             self._run = self.ledger.start_run(
                 self._details.name or self._name,
                 purpose=self._details.purpose or self._purpose,
-                description=self._details.description,
+                description="; ".join(
+                    filter(None, (self._details.description, self.note))
+                ),
                 account=None
                 if self._account is None
                 else self._account.account.name,

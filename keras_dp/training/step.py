@@ -151,6 +151,11 @@ class TrainingStep:
         return self._functions[key](planned)
 
     @property
+    def examples_apart(self) -> str:
+        """How it is known that examples are kept apart; see `EngineCheck`."""
+        return self._check.examples_apart
+
+    @property
     def releases_apart(self) -> bool:
         """Whether `release` must be called at the end of each sample.
 

@@ -111,7 +111,60 @@ def test_details_are_written(ledger) -> None:
 
     start = ledger.runs[0].start
     assert (start.name, start.purpose) == ("rate 0.1", "trial")
-    assert start.description == "the first of three"
+    assert start.description == (
+        "the first of three; examples kept apart: proven"
+    )
+
+
+class OnRareInputs(keras.layers.Layer):
+    """Adds the mean over the batch where an input is above 20."""
+
+    def call(self, inputs):
+        mean = keras.ops.mean(inputs, axis=0, keepdims=True)
+        gate = keras.ops.sigmoid(1000 * (keras.ops.max(inputs) - 20))
+        return inputs + gate * mean
+
+
+def test_a_model_that_is_only_tested_is_told_from_one_that_is_proven(
+    ledger, caplog
+) -> None:
+    """By a warning, once; by the ledger; and by the summary."""
+    private = private_model(ledger)
+    model = keras.Sequential(
+        [
+            keras.Input((3,)),
+            OnRareInputs(name="rare"),
+            keras.layers.Dense(1),
+        ]
+    )
+    tested = keras_dp.PrivateModel(model)
+    tested.compile(
+        keras_dp.DPSGD(
+            0.1,
+            query=keras_dp.GaussianAverageQuery(1.0, 2.0, denominator=16),
+            ledger=ledger,
+        ),
+        loss="mse",
+    )
+    lines: list[list[str]] = []
+    warnings = []
+    for each in (private, tested):
+        caplog.clear()
+        fit(each, epochs=1)
+        fit(each, epochs=1)
+        lines.append([])
+        each.summary(print_fn=lines[-1].append)
+        warnings.append([x for x in caplog.messages if "kept apart" in x])
+
+    assert [run.start.description for run in ledger.runs] == [
+        *["examples kept apart: proven"] * 2,
+        *["examples kept apart: tested"] * 2,
+    ]
+    assert "proven for all inputs" in lines[0][-1]
+    assert "not proven" in lines[1][-1]
+    assert [len(each) for each in warnings] == [0, 1]
+    assert "Max ('" in warnings[1][0] or "Mean ('" in warnings[1][0]
+    assert "rare'" in warnings[1][0]
 
 
 @pytest.mark.parametrize(
