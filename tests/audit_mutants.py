@@ -748,7 +748,17 @@ def _(patch):
 
 @mutant("noise", "a sample of several physical batches gets half of the noise")
 def _(patch):
-    in_some_batches(patch, lambda kind: not kind.first, scaled_noise(0.5))
+    def halved(own):
+        scaled_noise(0.5)(own)
+        # All batches share one trace of the release. These make their own.
+        around(
+            own,
+            dp_optimizer.DPOptimizer,
+            "release",
+            lambda f: lambda self, *args: f(self, *args[:4]),
+        )
+
+    in_some_batches(patch, lambda kind: not kind.first, halved)
 
 
 @mutant("noise", "a seed is used in every round")
@@ -1011,8 +1021,8 @@ def _(patch):
 @mutant("flow", "weights move by the sum itself")
 def _(patch):
     def leaking(release):
-        def released(self, sample, variables, penalties, planned):
-            found = release(self, sample, variables, penalties, planned)
+        def released(self, sample, variables, *planned):
+            found = release(self, sample, variables, *planned)
             for variable, total in zip(
                 variables, sample["gradients"], strict=True
             ):
@@ -1027,8 +1037,8 @@ def _(patch):
 @mutant("flow", "momentum follows the sum itself")
 def _(patch):
     def leaking(release):
-        def released(self, sample, variables, penalties, planned):
-            found = release(self, sample, variables, penalties, planned)
+        def released(self, sample, variables, *planned):
+            found = release(self, sample, variables, *planned)
             self.inner._momentums[0].assign_add(sample["gradients"][0])
             return found
 
