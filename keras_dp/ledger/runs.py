@@ -57,7 +57,7 @@ class Run:
 
     @property
     def number(self) -> int:
-        """The number of the run: 1 for the first run of the ledger."""
+        """The number of the run: 1 for the first; asks the ledger."""
         with self._transaction() as connection:
             return log.count_of(connection, RunStart.kind, self.row)
 

@@ -27,7 +27,7 @@ def test_the_page_lists_the_faults():
 @pytest.mark.full
 @pytest.mark.parametrize(("name", "questions"), [row[1:] for row in ROWS])
 def test_every_fault_is_found(name, questions, monkeypatch):
-    """And no other question has a finding."""
+    """The first question of the row finds it, and none outside of the row."""
     mutant = MUTANTS[name]
     with monkeypatch.context() as patch:
         mutant.plant(patch)
@@ -35,4 +35,5 @@ def test_every_fault_is_found(name, questions, monkeypatch):
         report = check(mutant.train(), mutant.source(), records=mutant.records)
 
     found = {finding.question for finding in report.findings}
-    assert found == set(questions.split(", ")), str(report)
+    first, *others = questions.split(", ")
+    assert {first} <= found <= {first, *others}, str(report)

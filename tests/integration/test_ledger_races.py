@@ -85,7 +85,7 @@ def test_no_round_is_lost_doubled_or_torn(new_address, pytestconfig) -> None:
                 block = block.renew(used, 5, Round(FullDataset(), OTHER))
                 total += count + used
             block.settle(0)
-        return run.number, total
+        return run.row, total
 
     totals: list[int] = []
 
@@ -96,7 +96,7 @@ def test_no_round_is_lost_doubled_or_torn(new_address, pytestconfig) -> None:
     expected = dict(race(append, watch))
 
     with PrivacyLedger.open(address, mode="r") as ledger:
-        found = {run.number: len(run) for run in ledger.runs}
+        found = {run.row: len(run) for run in ledger.runs}
         assert {run.name for run in ledger.runs} == {
             f"run {number}" for number in range(PROCESSES)
         }
