@@ -203,7 +203,9 @@ class TestEncoded:
 
         for accountant in (RDP(), Moments()):
             assert accountant.epsilon(ledger, delta=1e-5) == math.inf
-            assert accountant.delta(ledger, epsilon=1.0) == 1
+            # The chance that the record is drawn at all, rounded up.
+            delta = accountant.delta(ledger, epsilon=1.0)
+            assert 0.01 <= delta <= 0.01 * (1 + 1e-13)
 
 
 MIXED = [

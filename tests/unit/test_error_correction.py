@@ -340,7 +340,8 @@ class TestPostProcessing:
         one, two = ledgers
 
         assert one.rounds == two.rounds
-        assert one.verify() == two.verify()
+        # Heads also depend on the second in which a row was written.
+        assert one.verify().rows == two.verify().rows
 
     def test_leaves_states_and_sums_as_they_were(self):
         inner = GaussianSumQuery(1.0, 2.0)

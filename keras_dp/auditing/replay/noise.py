@@ -221,7 +221,7 @@ def _distribution(event: ledger.SumQueryEvent) -> _Distribution | None:
 
 def _normal_of_discrete(draws: Noise, scale: float) -> Noise:
     """Returns exactly normal variables, by a uniform place in each step."""
-    numbers = np.random.default_rng()
+    numbers = np.random.Generator(np.random.Philox(0))
     within = numbers.random(draws.shape)
     sizes = np.rint(np.abs(draws))
     coins = numbers.choice([-1.0, 1.0], draws.shape)
