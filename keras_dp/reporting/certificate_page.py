@@ -3,7 +3,7 @@
 from keras_dp.ledger import Header
 from keras_dp.reporting.certificate import Certificate
 from keras_dp.reporting.report_page import page, paragraphs, table
-from keras_dp.reporting.wording import moment
+from keras_dp.reporting.wording import counted, moment
 
 
 def certificate_page(certificate: Certificate) -> str:
@@ -23,11 +23,14 @@ def certificate_page(certificate: Certificate) -> str:
     signed = "Nobody signed this certificate."
     if certificate.signature:
         signed = f"Signed by the Ed25519 key {certificate.public_key}."
+    unit, rows = header.unit, header.rows_per_unit
+    if rows > 1:
+        unit += f", of at most {rows:,} records, as declared"
     facts = {
         "Data set": header.dataset,
-        "Privacy unit": f"{header.unit}, at most {header.rows_per_unit:,} "
-        "records each, as declared",
-        "Rounds and runs": f"{certificate.rounds:,} in {certificate.runs:,}",
+        "Privacy unit": unit,
+        "It covers": f"{counted(certificate.rounds, 'round')} in "
+        f"{counted(certificate.runs, 'run')}",
         "Sealed": f"{moment(certificate.issued)} UTC, in row "
         f"{certificate.seal_row:,}",
         "Hash of the seal": certificate.seal_hash,

@@ -252,7 +252,7 @@ class TestSeals:
         text = printed.read_text()
         assert content["seal_hash"] in text
         assert content["theorem"] in text
-        assert "200 in 2" in text
+        assert "<span>200 rounds in 2 runs</span>" in text
         assert not re.search(r"<script|<link|<img|url\(|@import", text)
 
     def test_of_another_ledger_is_4(self, shell, path, certificate) -> None:
