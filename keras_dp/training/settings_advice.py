@@ -58,10 +58,9 @@ def advise_target(epsilon: float) -> None:
     """
     if epsilon > _LARGE_EPSILON:
         logging.warning(
-            "target_epsilon = %g protects hardly anyone: what an attacker held "
-            "for as likely as not can become certain but for a chance of "
-            "e^-%g. Targets are mostly between 1 and 10.",
-            epsilon,
+            "target_epsilon = %g protects hardly anyone: an attacker can be "
+            "all but certain whether a record was used. Targets are mostly "
+            "between 1 and 10.",
             epsilon,
         )
     elif epsilon < _SMALL_EPSILON:
