@@ -25,7 +25,7 @@ from keras_dp.ledger import (
     Round,
     RunRecord,
 )
-from keras_dp.ledger.canonical import canonical, parsed
+from keras_dp.ledger.canonical import UNREADABLE, canonical, parsed
 
 _KINDS: dict[str, Any] = {
     FixedPlan.kind: FixedPlan.from_terms,
@@ -133,15 +133,7 @@ def budget_of(account: Account) -> Budget:
         )
     try:
         budget: Budget = _KINDS[kind](terms)
-    except (
-        TypeError,
-        ValueError,
-        KeyError,
-        AttributeError,
-        ArithmeticError,
-        BudgetExceededError,
-        CalibrationError,
-    ) as error:
+    except (*UNREADABLE, BudgetExceededError, CalibrationError) as error:
         raise LedgerFormatError(
             f"The terms of a budget cannot be read: {error}"
         ) from error

@@ -5,6 +5,11 @@ from typing import Any
 
 from keras_dp.errors import LedgerFormatError
 
+# Code that reads content of another form raises one of these.
+UNREADABLE = (
+    *(TypeError, ValueError, KeyError, AttributeError),
+    *(ArithmeticError, MemoryError, RecursionError),
+)
 _ENCODER = json.JSONEncoder(
     sort_keys=True, separators=(",", ":"), allow_nan=False
 )

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from keras_dp.errors import LedgerFormatError
 from keras_dp.ledger import events, noise_families
-from keras_dp.ledger.canonical import canonical, parsed
+from keras_dp.ledger.canonical import UNREADABLE, canonical, parsed
 from keras_dp.ledger.coordinate_bounds import CoordinateBounds
 
 _KINDS: dict[str, type[Any]] = {
@@ -90,14 +90,7 @@ def _reading(read: Callable[[Any], _T], content: Any) -> _T:
     """Returns `read(content)`; errors become `LedgerFormatError`."""
     try:
         return read(content)
-    except (
-        TypeError,
-        ValueError,
-        AttributeError,
-        ArithmeticError,
-        MemoryError,
-        RecursionError,
-    ) as error:
+    except UNREADABLE as error:
         raise LedgerFormatError(
             f"A round of the ledger cannot be read: {error}"
         ) from error

@@ -6,7 +6,7 @@ from typing import Any
 from keras_dp import _check
 from keras_dp._version import __version__
 from keras_dp.errors import LedgerFormatError
-from keras_dp.ledger.canonical import canonical, decoded
+from keras_dp.ledger.canonical import UNREADABLE, canonical, decoded
 
 FORMAT_VERSION = 4
 
@@ -97,13 +97,7 @@ class Header:
             header = cls(**content)
             if header.as_text() != text:
                 raise ValueError("it is not written as `as_text` writes it")
-        except (
-            TypeError,
-            ValueError,
-            KeyError,
-            AttributeError,
-            MemoryError,
-        ) as error:
+        except UNREADABLE as error:
             raise LedgerFormatError(
                 f"The header of the ledger cannot be read: {error}. Restore "
                 "the ledger from a copy."

@@ -12,7 +12,7 @@ from keras_dp import _check
 from keras_dp.errors import LedgerFormatError
 from keras_dp.ledger.audits import Commitment, Opening, Verdict
 from keras_dp.ledger.author import Author
-from keras_dp.ledger.canonical import canonical, parsed
+from keras_dp.ledger.canonical import UNREADABLE, canonical, parsed
 from keras_dp.ledger.charges import opened
 from keras_dp.ledger.codec import content_from_round, round_from_content
 from keras_dp.ledger.events import Round
@@ -235,15 +235,7 @@ def statement_from_text(kind: str, text: str) -> Statement:
         statement = _statement(kind, parsed(text))
         if text_from_statement(statement) != text:
             raise ValueError("it is not as this version writes it")
-    except (
-        TypeError,
-        ValueError,
-        KeyError,
-        AttributeError,
-        ArithmeticError,
-        MemoryError,
-        RecursionError,
-    ) as error:
+    except UNREADABLE as error:
         raise LedgerFormatError(
             f"A row of kind {kind!r} cannot be read: {error}"
         ) from error
