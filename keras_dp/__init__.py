@@ -1,15 +1,13 @@
 """Differentially private training for Keras 3, recorded and replayable.
 
 The names below are imported when they are first used: reading a ledger and
-replaying it never loads TensorFlow. Where Keras runs on TensorFlow, what trains
-is imported as soon as both are, so that Keras can load saved private models.
+replaying it never loads TensorFlow. Before Keras loads a file of a private
+model, `import keras_dp.training`: that registers the classes.
 """
 
 import importlib
-import sys
 from typing import TYPE_CHECKING, Any
 
-from keras_dp import _after_imports
 from keras_dp._version import __version__
 
 if TYPE_CHECKING:
@@ -264,12 +262,3 @@ if not TYPE_CHECKING:  # Else every misspelt name would pass as `Any`.
 
 def __dir__() -> list[str]:
     return list(__all__)
-
-
-def _register() -> None:
-    """Lets Keras load what it saved of private models."""
-    if sys.modules["keras"].backend.backend() == "tensorflow":
-        importlib.import_module("keras_dp.training")
-
-
-_after_imports.call(_register, {"keras", "tensorflow"})
