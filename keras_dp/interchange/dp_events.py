@@ -1,19 +1,15 @@
-"""Converts rounds of a ledger to events of dp_accounting, and back.
+"""Converts rounds of a ledger to events of dp_accounting.
 
 A `DpEvent` holds a noise multiplier. It holds no bound on a record and no
 adjacency relation: the accountant of dp_accounting chooses the relation. Under
 `replace_one` the convention of the noise multiplier differs by a factor of 2,
-and with the wrong one epsilon is too small. Both functions therefore take the
-relation.
+and with the wrong one epsilon is too small. So the relation is an argument.
 
-The functions import dp_accounting, the extra `dp_accounting`, when they are
-called.
+The extra `dp_accounting` is imported when `to_dp_event` is called.
 """
 
 import functools
 import math
-import secrets
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,9 +17,7 @@ import numpy as np
 from keras_dp import _check
 from keras_dp.accountants.attacks.group_privacy import k_fold
 from keras_dp.accountants.normalize.adjacency import (
-    SENSITIVITY,
     Neighbours,
-    check_neighbours,
     chosen_neighbours,
 )
 from keras_dp.accountants.normalize.mechanisms import (
@@ -44,20 +38,12 @@ from keras_dp.accountants.normalize.release import released
 from keras_dp.accountants.normalize.rounds import LedgerLike, counted_rounds
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
-    CountedRound,
     DisjointBatches,
     FixedSizeWithoutReplacement,
-    FixedSizeWithReplacement,
     FullDataset,
-    GaussianSum,
     LaplaceNoise,
-    NonPrivateSum,
-    PoissonSampling,
     RandomAllocation,
-    Round,
     SamplingEvent,
-    SumQueryEvent,
-    TreeSum,
 )
 
 # More than the rounding of a few float64 operations.
@@ -153,69 +139,6 @@ def to_dp_event(
     ):
         builder.compose(_event(mechanism, FullDataset()), count)
     return builder.build()
-
-
-def from_dp_event(
-    event: Any, *, neighbours: Neighbours = "add_or_remove_one"
-) -> tuple[CountedRound, ...]:
-    """Returns the rounds of an event of dp_accounting.
-
-    The bound of a sum is 1. Where a sum is repeated n times over one sample,
-    one sum with the bound sqrt(n) stands for them. The standard deviation of
-    the noise follows from the noise multiplier. All samples are marked as
-    declared, because this library did not draw them. In a repeated composition,
-    equal rounds come together.
-
-    | Event | Rounds |
-    | --- | --- |
-    | `Gaussian`, `NonPrivate` | one of the full data set |
-    | `PoissonSampled` of these | one, with all of them over one sample |
-    | `SampledWithoutReplacement`, `SampledWithReplacement` | the same |
-    | `SingleEpochTreeAggregation` | an epoch of disjoint batches |
-    | `Composed`, `SelfComposed` | the rounds of their events |
-    | `NoOp`, a sampling probability of 0 | none |
-    | any other | raises |
-
-    Args:
-        event: A `dp_accounting.DpEvent`.
-        neighbours: The adjacency relation, which sets the convention of the
-            noise multipliers. They are the standard deviation, divided by the
-            bound on one record, as `GaussianDpEvent` documents it. With
-            `replace_one` the divisor is twice the bound, except for Poisson
-            sampling, as `RdpAccountant` reads them and `to_dp_event` writes
-            them.
-
-    Returns:
-        Pairs of a round and its count, which a ledger can record.
-
-    Raises:
-        ImportError: dp_accounting is not installed.
-        TypeError: A count of the event is not an integer.
-        UnsupportedEventError: A round of a ledger cannot hold the event.
-        ValueError: A number of the event is out of its range, or `neighbours`
-            is unknown.
-
-    >>> import dp_accounting as dp
-    >>> step = dp.PoissonSampledDpEvent(0.01, dp.GaussianDpEvent(4.0))
-    >>> ((found, count),) = from_dp_event(dp.SelfComposedDpEvent(step, 100))
-    >>> found.queries
-    (GaussianSum(name='sum/0', l2_norm_bound=1.0, noise_stddev=4.0),)
-    >>> found.sampling, count
-    (PoissonSampling(probability=0.01, drawn_by_library=False), 100)
-    """
-    check_neighbours(neighbours)
-    merged: list[CountedRound] = []
-    try:
-        for each, count in _rounds(event, 1, SENSITIVITY[neighbours]):
-            if merged and merged[-1].round == each:
-                count += merged.pop().count
-            merged.append(CountedRound(each, count))
-    except RecursionError:
-        raise ValueError(
-            "`event` must not be nested so deeply. Received: a "
-            f"{type(event).__name__}. Compose its events in one list."
-        ) from None
-    return tuple(merged)
 
 
 def _of_group(
@@ -371,114 +294,3 @@ def _laplace(encoding: Encoding) -> Any:
     levels = bounds.level_array().astype(float)
     norm = float((levels @ bounds.count_array()).max()) * _ROUND_UP
     return _dp_accounting().LaplaceDpEvent(noise.scale / norm)
-
-
-def _rounds(
-    event: Any, count: int, sensitivity: float
-) -> Iterator[tuple[Round, int]]:
-    """Yields the rounds of an event that took place `count` times.
-
-    Args:
-        event: A `DpEvent`.
-        count: >= 1.
-        sensitivity: The divisor in the noise multiplier, in units of the bound
-            on one record, except for Poisson sampling, where it is 1.
-    """
-    dp = _dp_accounting()
-    match event:
-        case dp.NoOpDpEvent():
-            return
-        case dp.ComposedDpEvent():
-            for each in event.events:
-                yield from _rounds(each, count, sensitivity)
-        case dp.SelfComposedDpEvent():
-            if repetitions := _checked(event.count):
-                repeated = count * repetitions
-                yield from _rounds(event.event, repeated, sensitivity)
-        case dp.SingleEpochTreeAggregationDpEvent():
-            for _ in range(count):
-                yield from _trees(event)
-        case dp.PoissonSampledDpEvent():
-            if event.sampling_probability == 0:
-                return
-            sampling = PoissonSampling(event.sampling_probability)
-            yield from _round(sampling, event.event, count, 1.0)
-        case dp.SampledWithoutReplacementDpEvent():
-            fixed = FixedSizeWithoutReplacement(
-                event.sample_size, event.source_dataset_size
-            )
-            yield from _round(fixed, event.event, count, sensitivity)
-        case dp.SampledWithReplacementDpEvent():
-            drawn = FixedSizeWithReplacement(
-                event.sample_size, event.source_dataset_size
-            )
-            yield from _round(drawn, event.event, count, sensitivity)
-        case _:
-            yield from _round(FullDataset(), event, count, sensitivity)
-
-
-def _round(
-    sampling: SamplingEvent, event: Any, count: int, sensitivity: float
-) -> Iterator[tuple[Round, int]]:
-    """Yields the round of an event over one sample, if it has any sum."""
-    sums = tuple(_sums(event, 1, sensitivity))
-    named = tuple(
-        NonPrivateSum(f"sum/{index}")
-        if stddev is None
-        else GaussianSum(f"sum/{index}", bound, stddev)
-        for index, (bound, stddev) in enumerate(sums)
-    )
-    if named:
-        yield Round(sampling, named), count
-
-
-def _sums(
-    event: Any, repetitions: int, sensitivity: float
-) -> Iterator[tuple[float, float | None]]:
-    """Yields bounds and stddevs of sums over one sample; `None` is no noise.
-
-    One sum stands for n equal sums over one sample. Its bound is larger by
-    sqrt(n).
-    """
-    dp = _dp_accounting()
-    match event:
-        case dp.NoOpDpEvent():
-            return
-        case dp.ComposedDpEvent():
-            for each in event.events:
-                yield from _sums(each, repetitions, sensitivity)
-        case dp.SelfComposedDpEvent():
-            if again := _checked(event.count):
-                yield from _sums(event.event, repetitions * again, sensitivity)
-        case dp.NonPrivateDpEvent():
-            yield 1.0, None
-        case dp.GaussianDpEvent():
-            bound = math.sqrt(repetitions)
-            if bound * bound < repetitions:
-                bound = math.nextafter(bound, math.inf)
-            yield bound, event.noise_multiplier * sensitivity
-        case _:
-            raise UnsupportedEventError(
-                "`event` must be one that a round of a ledger can hold: "
-                "Gaussian sums, sampled once or not at all, and trees. "
-                f"Received: {_check.shown(event)}. Account for it with "
-                "dp_accounting."
-            )
-
-
-def _trees(event: Any) -> Iterator[tuple[Round, int]]:
-    """Yields the rounds of trees, in a new epoch."""
-    steps = event.step_counts
-    epoch = DisjointBatches(f"dp_accounting-{secrets.token_hex(8)}")
-    for leaves in steps if isinstance(steps, list | tuple) else [steps]:
-        if _checked(leaves):
-            tree = f"dp_accounting-{secrets.token_hex(8)}"
-            node: SumQueryEvent = TreeSum(
-                "sum/0", 1.0, event.noise_multiplier, tree
-            )
-            yield Round(epoch, (node,)), int(leaves)
-
-
-def _checked(count: int) -> int:
-    _check.integer_at_least(0, count=count)
-    return int(count)
