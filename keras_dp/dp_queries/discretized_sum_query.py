@@ -5,7 +5,7 @@ import dataclasses
 import tensorflow as tf
 from typing_extensions import override
 
-from keras_dp import _check, _peers
+from keras_dp import _check
 from keras_dp.dp_queries import chunked_sums
 from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.dp_query import (
@@ -74,7 +74,6 @@ class DiscretizedSumQuery(SummingQuery, WrappingQuery):
     stddev: float
     chunk_bytes: int = 2**26
 
-    @_peers.explains(_peers.QUERY)
     def __init__(
         self,
         threshold: float,

@@ -4,7 +4,7 @@ import dataclasses
 
 from typing_extensions import override
 
-from keras_dp import _check, _peers
+from keras_dp import _check
 from keras_dp.dp_queries.dp_query import (
     LeafNoise,
     Nest,
@@ -65,7 +65,6 @@ class GaussianAverageQuery(WrappingQuery):
     sum_stddev: float
     denominator: float
 
-    @_peers.explains(_peers.QUERY)
     def __init__(
         self,
         l2_norm_clip: float,

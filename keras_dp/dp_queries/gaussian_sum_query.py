@@ -7,7 +7,7 @@ from typing import NamedTuple
 import tensorflow as tf
 from typing_extensions import override
 
-from keras_dp import _check, _peers, ledger
+from keras_dp import _check, ledger
 from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.dp_query import (
     GaussianEvent,
@@ -82,7 +82,6 @@ class GaussianSumQuery(SummingQuery):
     l2_norm_clip: float
     stddev: float
 
-    @_peers.explains(_peers.QUERY)
     def __init__(
         self,
         l2_norm_clip: float,

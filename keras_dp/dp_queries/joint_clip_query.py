@@ -8,7 +8,7 @@ from typing import Any, Self
 import tensorflow as tf
 from typing_extensions import override
 
-from keras_dp import _check, _nests, _peers, ledger
+from keras_dp import _check, _nests, ledger
 from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.dp_query import (
     DPQuery,
@@ -89,7 +89,6 @@ class JointClipQuery(SummingQuery, WrappingQuery):
     sum_stddev: float
     denominator: float
 
-    @_peers.explains(_peers.QUERY)
     def __init__(
         self,
         scales: Nest,

@@ -10,7 +10,7 @@ import tensorflow as tf
 from absl import logging
 from typing_extensions import override
 
-from keras_dp import _check, _peers
+from keras_dp import _check
 from keras_dp import ledger as ledger_lib
 from keras_dp.dp_queries import DPQuery
 from keras_dp.errors import PrivateTrainingError
@@ -79,7 +79,6 @@ class DPOptimizer(WrappingOptimizer):
     keras_dp.errors.PrivateTrainingError: DPOptimizer was handed ordinary...
     """
 
-    @_peers.explains(_peers.OPTIMIZER)
     def __init__(
         self,
         inner: keras.optimizers.Optimizer,

@@ -4,7 +4,6 @@ from typing import Any, ClassVar
 
 import keras
 
-from keras_dp import _peers
 from keras_dp.dp_queries import DPQuery
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
@@ -18,7 +17,6 @@ class _Named(DPOptimizer):
 
     _inner_class: ClassVar[type[keras.optimizers.Optimizer]]
 
-    @_peers.explains(_peers.OPTIMIZER)
     def __init__(
         self,
         learning_rate: Any = None,

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import keras
 
-from keras_dp import _check, _peers
+from keras_dp import _check
 from keras_dp.budgets import chosen_account
 from keras_dp.dp_queries import DPQuery, GaussianAverageQuery
 from keras_dp.errors import BudgetExceededError, CalibrationError
@@ -38,7 +38,6 @@ _KEPT = ("loss", "loss_weights", "metrics", "weighted_metrics")
 
 
 @concise
-@_peers.explains(_peers.RECIPE)
 def make_private(
     model: keras.Model,
     data: Any,

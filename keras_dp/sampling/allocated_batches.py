@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
-from keras_dp import _check, _peers
+from keras_dp import _check
 from keras_dp.ledger import RandomAllocation
 from keras_dp.sampling.layouts import default_physical_batch_size
 from keras_dp.sampling.nests import Nest
@@ -59,7 +59,6 @@ class AllocatedBatches(Sampler):
 
     rounds_per_pass: int
 
-    @_peers.explains(_peers.ALLOCATED)
     def __init__(
         self,
         data: Nest | RandomAccessSource,

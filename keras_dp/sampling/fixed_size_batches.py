@@ -5,7 +5,6 @@ from typing import Any
 
 from typing_extensions import override
 
-from keras_dp import _peers
 from keras_dp.ledger import FixedSizeWithoutReplacement
 from keras_dp.sampling.nests import Nest
 from keras_dp.sampling.random_rows import in_random_rows
@@ -48,7 +47,6 @@ class FixedSizeBatches(Sampler):
     ((32, 28, 28), True, True, 31)
     """
 
-    @_peers.explains(_peers.FIXED_SIZE)
     def __init__(
         self,
         data: Nest | RandomAccessSource,

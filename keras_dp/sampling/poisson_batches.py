@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from typing_extensions import override
 
-from keras_dp import _check, _peers
+from keras_dp import _check
 from keras_dp.ledger import PoissonSampling, TruncatedPoissonSampling
 from keras_dp.sampling import random_words
 from keras_dp.sampling.layouts import Layout, Truncated
@@ -91,7 +91,6 @@ class PoissonBatches(Sampler):
     ((24, 28, 28), (24,), (24,))
     """
 
-    @_peers.explains(_peers.SAMPLER)
     def __init__(
         self,
         data: Nest | RandomAccessSource,

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
-from keras_dp import _peers
 from keras_dp.ledger import DisjointBatches
 from keras_dp.sampling.nests import Nest
 from keras_dp.sampling.random_rows import random_places
@@ -53,7 +52,6 @@ class ShuffledBatches(Sampler):
 
     rounds_per_pass: int
 
-    @_peers.explains(_peers.SHUFFLED)
     def __init__(
         self,
         data: Nest | RandomAccessSource,

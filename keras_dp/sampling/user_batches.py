@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from keras_dp import _check, _peers
+from keras_dp import _check
 from keras_dp.ledger import PoissonUserSampling
 from keras_dp.sampling.bernoulli_draw import BernoulliDraw
 from keras_dp.sampling.layouts import Layout, rows_that_hold
@@ -66,7 +66,6 @@ class UserBatches(Sampler):
     (6, 3)
     """
 
-    @_peers.explains(_peers.USERS)
     def __init__(
         self,
         data: Nest | RandomAccessSource,

@@ -144,23 +144,9 @@ def frozen():
 
 # What is done, the type of the error, and the words that its message must have.
 OPTIMIZERS = [
-    (lambda: DPAdam(1e-3), TypeError, "`query` must be given to DPAdam"),
-    (
-        lambda: DPAdam(1e-3, query=query()),
-        TypeError,
-        "`ledger` must be given to DPAdam",
-    ),
-    (lambda: DPAdam(1e-3, query(), ledger()), TypeError, "DPAdam: too many"),
-    (
-        lambda: DPAdam(1e-3, l2_norm_clip=1.0),
-        TypeError,
-        "`l2_norm_clip` must .*query=GaussianAverageQuery",
-    ),
-    (
-        lambda: DPAdam(1e-3, noise_multiplier=1.0),
-        TypeError,
-        "`noise_multiplier` must .*query=GaussianAverageQuery",
-    ),
+    (lambda: DPAdam(1e-3), TypeError, "'query'"),
+    (lambda: DPAdam(1e-3, query=query()), TypeError, "'ledger'"),
+    (lambda: DPAdam(1e-3, query(), ledger()), TypeError, "positional"),
     (lambda: optimizer(foo=1), ValueError, "foo"),
     (lambda: optimizer(ledger=None), TypeError, "`ledger` must .*=None.*open"),
     (lambda: optimizer(ledger="a"), TypeError, "`ledger` must .*'a'.*open"),
@@ -202,7 +188,7 @@ QUERIES = [
     (lambda: query(l2_norm_clip=-1.0), ValueError, "`l2_norm_clip` must"),
     (lambda: query(l2_norm_clip="1"), TypeError, "`l2_norm_clip` must"),
     (lambda: query(l2_norm_clip=None), TypeError, "`l2_norm_clip` must"),
-    (lambda: query(max_grad_norm=1.0), TypeError, "given as `l2_norm_clip`"),
+    (lambda: query(max_grad_norm=1.0), TypeError, "'max_grad_norm'"),
     (lambda: query(sum_stddev=-1.0), ValueError, "`sum_stddev` must"),
     (lambda: query(sum_stddev=None), TypeError, "`noise_multiplier` must"),
     (
@@ -217,11 +203,11 @@ QUERIES = [
     ),
     (lambda: query(denominator=None), TypeError, "`denominator` must be given"),
     (lambda: query(denominator=0), ValueError, "`denominator` must"),
-    (lambda: query(foo=1), TypeError, "GaussianAverageQuery: .*'foo'"),
+    (lambda: query(foo=1), TypeError, "'foo'"),
     (
         lambda: GaussianAverageQuery(noise_multiplier=1.0, denominator=8),
         TypeError,
-        "`l2_norm_clip` must be given to GaussianAverageQuery",
+        "'l2_norm_clip'",
     ),
 ]
 SAMPLERS = [
@@ -245,15 +231,11 @@ SAMPLERS = [
         TypeError,
         "`sampling_probability` must be a number",
     ),
-    (
-        lambda: PoissonBatches((X, Y)),
-        TypeError,
-        "`sampling_probability` must be given to PoissonBatches",
-    ),
+    (lambda: PoissonBatches((X, Y)), TypeError, "'sampling_probability'"),
     (
         lambda: PoissonBatches((X, Y), batch_size=8),
         TypeError,
-        "`batch_size` must be given as `sampling_probability`, batch_size / N",
+        "'batch_size'",
     ),
     (lambda: samples(physical_batch_size=0), ValueError, "`physical_batch_siz"),
     (lambda: samples(rounds_per_epoch=0), ValueError, "`rounds_per_epoch` mu"),
@@ -455,14 +437,14 @@ RECIPES = [
     (
         lambda: made(noise_multiplier=1.0),
         TypeError,
-        "`noise_multiplier` must be given as `target_epsilon`",
+        "`noise_multiplier` must be an argument of compile",
     ),
     (
         lambda: keras_dp.make_private(
             net(), (X, Y), ledger="a.ledger", epochs=1
         ),
         TypeError,
-        "`target_epsilon` must be given to make_private",
+        "'target_epsilon'",
     ),
 ]
 LEDGERS = [

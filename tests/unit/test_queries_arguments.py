@@ -150,26 +150,6 @@ class TestNoiseOverTheClip:
             )
 
 
-@pytest.mark.parametrize(
-    ("function", "named", "ours"),
-    [
-        (keras_dp.GaussianAverageQuery, "max_grad_norm", "l2_norm_clip"),
-        (keras_dp.GaussianAverageQuery, "batch_size", "denominator"),
-        (keras_dp.GaussianSumQuery, "sigma", "noise_multiplier"),
-        (keras_dp.PoissonBatches, "batch_size", "sampling_probability"),
-        (keras_dp.PoissonBatches, "num_microbatches", "microbatches="),
-        (keras_dp.DPAdam, "noise_multiplier", "query="),
-        (keras_dp.DPOptimizer, "l2_norm_clip", "query="),
-        (keras_dp.make_private, "max_grad_norm", "l2_norm_clip"),
-    ],
-)
-def test_names_of_peers_are_answered_with_ours(function, named, ours) -> None:
-    with pytest.raises(
-        TypeError, match=rf"^`{named}` must be given as .*{ours}"
-    ):
-        function(**{named: 1})
-
-
 def test_a_denominator_must_be_given() -> None:
     with pytest.raises(TypeError, match="`denominator` must be given"):
         keras_dp.GaussianAverageQuery(1.0, noise_multiplier=1.0)

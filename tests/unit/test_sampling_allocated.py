@@ -35,7 +35,7 @@ from keras_dp.ledger import (
     RandomAllocation,
     Round,
 )
-from keras_dp.sampling import AllocatedBatches, RandomMicrobatches
+from keras_dp.sampling import AllocatedBatches
 from keras_dp.sampling.random_subset import random_subsets
 from keras_dp.sampling.sampler import Pass
 
@@ -258,12 +258,6 @@ class TestSampler:
             ({"batches_per_record": 0}, ValueError, "integer >= 1 .*=0"),
             ({"batches_per_record": 3}, ValueError, "at most batches=2.*=3"),
             ({"physical_batch_size": 0}, ValueError, "integer >= 1 .*=0"),
-            ({"batch_size": 5}, TypeError, "given as `batches`"),
-            (
-                {"microbatches": RandomMicrobatches(2)},
-                TypeError,
-                "given as `PoissonBatches",
-            ),
         ],
     )
     def test_refuses_other_arguments(self, arguments, error, message) -> None:

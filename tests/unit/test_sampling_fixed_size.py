@@ -7,7 +7,6 @@ from keras_dp import _reproducible
 from keras_dp.ledger import FixedSizeWithoutReplacement
 from keras_dp.sampling import (
     FixedSizeBatches,
-    RandomMicrobatches,
     Sampler,
     random_words,
 )
@@ -120,12 +119,6 @@ class TestSampler:
             ({"rounds_per_epoch": 0}, ValueError, "integer >= 1 .*=0"),
             ({"seed": -1}, ValueError, "integer >= 0 .*=-1"),
             ({"map": 3}, TypeError, "a function of one record.*=3"),
-            ({"batch_size": 2}, TypeError, "given as `sample_size`"),
-            (
-                {"microbatches": RandomMicrobatches(2)},
-                TypeError,
-                "given as `PoissonBatches",
-            ),
         ],
     )
     def test_refuses_other_arguments(self, arguments, error, message) -> None:
@@ -136,7 +129,7 @@ class TestSampler:
             FixedSizeBatches(np.ones(4), **arguments)
 
     def test_needs_a_size(self) -> None:
-        with pytest.raises(TypeError, match="`sample_size` must be given"):
+        with pytest.raises(TypeError, match="'sample_size'"):
             FixedSizeBatches(np.ones(4))
 
     def test_has_no_shards(self) -> None:

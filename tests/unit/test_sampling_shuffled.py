@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from keras_dp.ledger import DisjointBatches
-from keras_dp.sampling import RandomMicrobatches, Sampler, ShuffledBatches
+from keras_dp.sampling import Sampler, ShuffledBatches
 from keras_dp.sampling.sampler import Pass
 
 SEED = 20
@@ -119,12 +119,6 @@ class TestSampler:
             ({"batch_size": 5}, ValueError, "at most 4, the number .*=5"),
             ({"physical_batch_size": 0}, ValueError, "integer >= 1 .*=0"),
             ({"seed": -1}, ValueError, "integer >= 0 .*=-1"),
-            ({"drop_remainder": True}, TypeError, "given as nothing"),
-            (
-                {"microbatches": RandomMicrobatches(2)},
-                TypeError,
-                "given as `PoissonBatches",
-            ),
         ],
     )
     def test_refuses_other_arguments(self, arguments, error, message) -> None:

@@ -174,7 +174,7 @@ WINGS = {
 }
 # They hand names on that stand above them, when these are first used.
 SURFACES = {PACKAGE / "__init__.py", PACKAGE / "accountants" / "__init__.py"}
-FOR_ALL = {"_check", "_nests", "_peers", "_reproducible", "_version", "errors"}
+FOR_ALL = {"_check", "_nests", "_reproducible", "_version", "errors"}
 
 
 def name_of(path):
