@@ -1,4 +1,4 @@
-"""Reads a data set once, and stores its records so that they can be drawn.
+"""Reads a data set once, and keeps its records so that they can be drawn.
 
 Data sets of TensorFlow and Keras are known by what they have: nothing here
 imports either.
@@ -8,21 +8,15 @@ import re
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from keras_dp import _nests
-from keras_dp.sampling import record_files
-from keras_dp.sampling.array_shards import ArrayShards
 from keras_dp.sampling.nests import Nest, mapped
 from keras_dp.sampling.record_source import as_arrays
 
-# A file is written when the records that wait for it reach this size.
-_SHARD_BYTES = 2**26
-_PREFIX = "keras_dp-"
 # Records that are read at once where a data set yields one after another.
 _AT_ONCE = 256
 _PROGRESS_SECONDS = 2.0
@@ -79,28 +73,25 @@ def stored(
     dataset: Any,
     *,
     batched: bool | None = None,
-    folder: record_files.Path | None = None,
     verbose: bool = True,
-) -> Nest | ArrayShards:
-    """Returns the records of a data set, in memory or in files.
+) -> Nest:
+    """Returns the records of a data set, as arrays.
 
     Args:
         dataset: See `PoissonBatches.from_dataset`.
         batched: See `PoissonBatches.from_dataset`.
-        folder: See `PoissonBatches.from_dataset`, `cache_folder`.
         verbose: See `PoissonBatches.from_dataset`.
 
     Raises:
         TypeError: `dataset` is no data set.
         ValueError: It cannot be stored; see `PoissonBatches.from_dataset`.
     """
-    store = _InMemory() if folder is None else _InFiles(folder)
     records, size, spoken = 0, 0, time.monotonic()
-    first: Nest = None
+    parts: list[Nest] = []
     for element in batches_of(dataset, batched):
         part = as_arrays(element, "dataset")
-        first = part if first is None else first
-        mapped(_check_alike, first, part)
+        parts.append(part)
+        mapped(_check_alike, parts[0], part)
         lengths = {len(leaf) for leaf in _nests.leaves(part)}
         if len(lengths) != 1:
             raise ValueError(
@@ -108,7 +99,6 @@ def stored(
                 f"Received: lengths {sorted(lengths)!r} in one batch. Give "
                 "every array of a batch one entry for each record."
             )
-        store.add(part)
         records += lengths.pop()
         size += _bytes_of(part)
         if verbose and time.monotonic() - spoken > _PROGRESS_SECONDS:
@@ -119,72 +109,17 @@ def stored(
             "`dataset` must hold at least one record. Received: 0 records. "
             "Look at its filters, and at whether it was read to its end before."
         )
-    data = store.end()
     if verbose:
-        place = "in memory" if folder is None else f"in {folder!s}"
         shapes = ", ".join(
             f"{leaf.dtype}{list(leaf.shape[1:])}"
-            for leaf in _nests.leaves(first)
+            for leaf in _nests.leaves(parts[0])
         )
         sys.stdout.write(
             f"\rStored {records:,} records of {shapes}: {_shown(size)} "
-            f"{place}.\n"
+            "in memory.\n"
         )
-    return data
-
-
-class _InMemory:
-    """Keeps records as arrays."""
-
-    def __init__(self) -> None:
-        self._parts: list[Nest] = []
-
-    def add(self, part: Nest) -> None:
-        self._parts.append(part)
-
-    def end(self) -> Nest:
-        return _joined(self._parts)
-
-
-class _InFiles:
-    """Keeps records in files of about `_SHARD_BYTES`."""
-
-    def __init__(self, folder: record_files.Path) -> None:
-        self._folder = Path(str(folder))
-        self._folder.mkdir(parents=True, exist_ok=True)
-        for old in self._folder.glob(f"{_PREFIX}*.npy"):
-            old.unlink()
-        self._parts: list[Nest] = []
-        self._size = 0
-        self._shards: list[Nest] = []
-
-    def add(self, part: Nest) -> None:
-        if any(leaf.dtype.kind == "S" for leaf in _nests.leaves(part)):
-            raise ValueError(
-                "`cache_folder` must be None for records with text, which is "
-                f"of any length. Received: cache_folder={self._folder!s}."
-            )
-        self._parts.append(part)
-        self._size += _bytes_of(part)
-        if self._size >= _SHARD_BYTES:
-            self._write()
-
-    def end(self) -> ArrayShards:
-        if self._parts:
-            self._write()
-        return ArrayShards(self._shards)
-
-    def _write(self) -> None:
-        records = _joined(self._parts)
-        shard, leaves = len(self._shards), _nests.leaves(records)
-        paths = [
-            str(self._folder / f"{_PREFIX}{shard:05}-{number}.npy")
-            for number in range(len(leaves))
-        ]
-        for path, leaf in zip(paths, leaves, strict=True):
-            np.save(path, leaf)
-        self._shards.append(_nests.join(records, iter(paths)))
-        self._parts, self._size = [], 0
+    columns = zip(*map(_nests.leaves, parts), strict=True)
+    return _nests.join(parts[0], map(np.concatenate, columns))
 
 
 def batches_of(dataset: Any, batched: bool | None) -> Iterator[Nest]:
@@ -335,11 +270,6 @@ def _check_alike(
             f"{other.shape[1:]} and {other.dtype}, at {path}. Resize or pad "
             "them in a map, or with padded_batch(..., padded_shapes=...)."
         )
-
-
-def _joined(parts: list[Nest]) -> Nest:
-    columns = zip(*map(_nests.leaves, parts), strict=True)
-    return _nests.join(parts[0], map(np.concatenate, columns))
 
 
 def _bytes_of(part: Nest) -> int:

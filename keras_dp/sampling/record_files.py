@@ -1,5 +1,6 @@
 """Reads parts of files that must not change while they are in use."""
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -72,11 +73,6 @@ class RecordFile:
         """Length of the file in bytes."""
         return self._state.size
 
-    @property
-    def modified(self) -> int:
-        """Time of the last change, in nanoseconds."""
-        return self._state.modified
-
     def check_unchanged(self) -> None:
         """Raises if the file has changed since this object was made.
 
@@ -96,13 +92,13 @@ class RecordFile:
         Raises:
             OSError: The file changed, or cannot be read.
         """
-        asked = list(zip(starts.tolist(), sizes.tolist(), strict=True))
-        with _Opened(self) as descriptor:
-            parts = [os.pread(descriptor, size, start) for start, size in asked]
-            for i, (start, size) in enumerate(asked):
-                if len(parts[i]) != size:
-                    parts[i] = self._rest(descriptor, parts[i], start, size)
-        return parts
+        with self._opened() as descriptor:
+            return [
+                self._part(descriptor, start, size)
+                for start, size in zip(
+                    starts.tolist(), sizes.tolist(), strict=True
+                )
+            ]
 
     def read_into(self, rows: Sequence[memoryview], starts: Integers) -> None:
         """Fills each row with the bytes from its offset on.
@@ -110,27 +106,33 @@ class RecordFile:
         Raises:
             OSError: The file changed, or cannot be read.
         """
-        with _Opened(self) as descriptor:
+        with self._opened() as descriptor:
             for row, start in zip(rows, starts.tolist(), strict=True):
                 if os.preadv(descriptor, [row], start) != len(row):
-                    row[:] = self._rest(descriptor, b"", start, len(row))
+                    row[:] = self._part(descriptor, start, len(row))
 
-    def _rest(
-        self, descriptor: int, part: bytes, start: int, size: int
-    ) -> bytes:
-        """Reads on where a system call returned less than it was asked for."""
-        parts = [part]
-        missing = size - len(part)
-        while missing:
-            more = os.pread(descriptor, missing, start + size - missing)
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[int]:
+        """Opens the file for one batch: shards may outnumber descriptors."""
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._check(os.fstat(descriptor))
+            yield descriptor
+            self._check(os.fstat(descriptor))
+        finally:
+            os.close(descriptor)
+
+    def _part(self, descriptor: int, start: int, size: int) -> bytes:
+        part = os.pread(descriptor, size, start)
+        while len(part) < size:  # A call may return less than it was asked for.
+            more = os.pread(descriptor, size - len(part), start + len(part))
             if not more:
                 raise DamagedRecordsError(
                     f"{self.path} ends within the {size} bytes at offset "
                     f"{start}. Was it cut off while it was in use?"
                 )
-            parts.append(more)
-            missing -= len(more)
-        return b"".join(parts)
+            part += more
+        return part
 
     def _check(self, found: os.stat_result) -> None:
         if FileState.of(found) != self._state:
@@ -139,29 +141,6 @@ class RecordFile:
                 "exchanged, cut off or written to since it was opened. Make "
                 "the source anew once the file is complete."
             )
-
-
-class _Opened:
-    """Opens a file for one batch, for shards may outnumber descriptors."""
-
-    def __init__(self, file: RecordFile) -> None:
-        self._file = file
-
-    def __enter__(self) -> int:
-        self._descriptor = os.open(self._file.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            self._file._check(os.fstat(self._descriptor))
-        except BaseException:
-            os.close(self._descriptor)
-            raise
-        return self._descriptor
-
-    def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        try:
-            if kind is None:
-                self._file._check(os.fstat(self._descriptor))
-        finally:
-            os.close(self._descriptor)
 
 
 class Shards:

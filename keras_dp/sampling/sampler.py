@@ -14,7 +14,6 @@ from keras_dp.ledger import SamplingEvent
 from keras_dp.sampling import datasets, random_words
 from keras_dp.sampling.layouts import Layout
 from keras_dp.sampling.nests import Nest
-from keras_dp.sampling.record_files import Path
 from keras_dp.sampling.record_source import RandomAccessSource, Records
 
 Integers = npt.NDArray[np.int64]
@@ -192,14 +191,15 @@ class Sampler(abc.ABC):
         dataset: Any,
         *,
         batched: bool | None = None,
-        cache_folder: Path | None = None,
         verbose: bool = True,
         **options: Any,
     ) -> Self:
         """Reads a data set once, stores its records, and returns a sampler.
 
         A data set yields its records in its own order, and a sampler needs them
-        in any order. So they are stored, in memory or in files.
+        in any order. So they are stored in memory. Write records that do not
+        fit there to `.npy` or TFRecord files, for `ArrayShards` or
+        `TFRecordShards`.
 
         Args:
             dataset: A finite `tf.data.Dataset` or `keras.utils.PyDataset`,
@@ -209,9 +209,6 @@ class Sampler(abc.ABC):
             batched: Whether an element of the data set is a batch of records.
                 By default it is read from the data set; it must be given if
                 the data set does not tell.
-            cache_folder: The folder for `.npy` files of the records, which are
-                read when they are drawn. Files of an earlier call are
-                replaced. By default the records are kept in memory.
             verbose: Whether to print the progress and the size.
             **options: The other arguments of the sampler.
 
@@ -223,9 +220,7 @@ class Sampler(abc.ABC):
         """
         _check_complete(cls, options)
         datasets.check_order(dataset, user_ids=options.get("user_ids"))
-        data = datasets.stored(
-            dataset, batched=batched, folder=cache_folder, verbose=verbose
-        )
+        data = datasets.stored(dataset, batched=batched, verbose=verbose)
         return cls(data, **options)
 
     def __len__(self) -> int:

@@ -6,7 +6,6 @@ import pytest
 import tensorflow as tf
 
 from keras_dp.sampling import (
-    ArrayShards,
     PoissonBatches,
     UserBatches,
     datasets,
@@ -72,21 +71,6 @@ class TestTheRecords:
         (x, y), mask, _ = next(iter(batches))
         assert batches.population_size == 20
         np.testing.assert_array_equal(x[mask], X[y[mask]])
-
-    def test_are_in_files_if_asked(self, tmp_path, monkeypatch) -> None:
-        monkeypatch.setattr(datasets, "_SHARD_BYTES", 100)
-        (tmp_path / "keras_dp-00099-0.npy").write_bytes(b"of an earlier call")
-
-        source = datasets.stored(
-            slices().batch(8), folder=tmp_path, verbose=False
-        )
-
-        assert isinstance(source, ArrayShards)
-        assert source.shards == 3
-        x, y = source[np.arange(20)]
-        np.testing.assert_array_equal(x, X)
-        np.testing.assert_array_equal(y, Y)
-        assert len([*tmp_path.iterdir()]) == 6
 
     def test_may_be_text(self) -> None:
         words = np.array(["a", "bcd", "é"])
@@ -160,10 +144,6 @@ class TestRefusals:
     def test_say_what_to_do(self, dataset, message) -> None:
         with pytest.raises(ValueError, match=message):
             datasets.stored(dataset, verbose=False)
-
-    def test_of_text_in_files(self, tmp_path) -> None:
-        with pytest.raises(ValueError, match="`cache_folder` must be None"):
-            datasets.stored(slices((np.array(["a"]),)), folder=tmp_path)
 
     @pytest.mark.parametrize("dataset", [slices(), Batches()])
     def test_of_a_sampler_name_the_function(self, dataset) -> None:
