@@ -1,21 +1,16 @@
 """Tests whether a training is as private as its ledger states.
 
 `check` runs rounds on neighbouring samples and compares them with the ledger.
-Canaries are records that a random coin inserts or leaves out. Their scores
-after a training give a lower bound on epsilon.
+Canaries are records that a random coin inserts or leaves out: `FairCoins`. The
+scores of canaries after a training give a lower bound on epsilon.
 
 Only `check` and `PhantomCanaries` import TensorFlow.
 """
 
 from typing import TYPE_CHECKING, Any
 
-from keras_dp.auditing.canaries.coins import FairCoins
-from keras_dp.auditing.canaries.record_canaries import (
-    RecordCanaries,
-    mislabelled,
-    random_labels,
-)
 from keras_dp.auditing.claim import p_value_of_claim
+from keras_dp.auditing.coins import FairCoins
 from keras_dp.auditing.estimators.clopper_pearson import ClopperPearson
 from keras_dp.auditing.estimators.gaussian_model import GaussianModel
 from keras_dp.auditing.estimators.one_run import OneRun
@@ -48,15 +43,12 @@ __all__ = [
     "OneRun",
     "OneRunFDP",
     "PhantomCanaries",
-    "RecordCanaries",
     "Scores",
     "UserPatterns",
     "check",
     "exposure",
     "judgements",
-    "mislabelled",
     "p_value_of_claim",
-    "random_labels",
     "write_verdict",
 ]
 

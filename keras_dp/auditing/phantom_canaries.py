@@ -12,7 +12,7 @@ import scipy.stats
 from typing_extensions import override
 
 from keras_dp import _check
-from keras_dp.auditing.canaries.coins import FairCoins
+from keras_dp.auditing.coins import FairCoins
 from keras_dp.auditing.estimators.gaussian_model import GaussianModel
 from keras_dp.auditing.lower_bound import Estimator
 from keras_dp.auditing.scores import Scores

@@ -73,36 +73,6 @@ class Scores:
             )
         return cls(every[chosen], every[~chosen], neighbours)
 
-    @classmethod
-    def from_pairs(
-        cls,
-        first: npt.ArrayLike,
-        second: npt.ArrayLike,
-        first_is_inside: npt.ArrayLike,
-    ) -> Self:
-        """Makes one score of each pair of canaries.
-
-        A coin decides which canary of a pair is trained on, so that it replaces
-        one record by another. The score of a pair is the score of the first
-        minus that of the second.
-
-        Args:
-            first: The scores of the first canaries, shape `[pairs]`.
-            second: The scores of the second canaries, shape `[pairs]`.
-            first_is_inside: The coins, booleans of shape `[pairs]`. True is for
-                a pair whose first canary was trained on.
-
-        >>> Scores.from_pairs([3.0], [1.0], [True])
-        Scores(inside=1, outside=0, neighbours='replace_one')
-        """
-        one, other = _finite("first", first), _finite("second", second)
-        if one.shape != other.shape:
-            raise ValueError(
-                "`second` must be one score for each of `first`. Received: "
-                f"{other.size} for {one.size}. Give both scores of each pair."
-            )
-        return cls.from_coins(one - other, first_is_inside, "replace_one")
-
     def __len__(self) -> int:
         """The number of canaries."""
         return self.inside.size + self.outside.size

@@ -1,5 +1,7 @@
 """An audit of a training, from canaries to the report."""
 
+import hashlib
+
 import keras
 import numpy as np
 import pytest
@@ -26,19 +28,18 @@ def network():
     )
 
 
-@pytest.fixture
-def canaries():
-    noise = np.random.Generator(np.random.Philox(0))
+def records(seed):
+    """Returns noise with random labels."""
+    noise = np.random.Generator(np.random.Philox(seed))
     x = noise.normal(size=(400, 32)).astype(np.float32)
-    return auditing.RecordCanaries(
-        auditing.random_labels(x, classes=CLASSES, seed=0)
-    )
+    return x, noise.integers(0, CLASSES, 400).astype(np.int32)
 
 
-def scores(model, canaries):
+def scores(model, canaries, coins):
     """Minus the loss of each canary."""
-    x, y = canaries.records
-    return canaries.scores(-np.asarray(LOSS(y, model.predict(x, verbose=0))))
+    x, y = canaries
+    losses = np.asarray(LOSS(y, model.predict(x, verbose=0)))
+    return auditing.Scores.from_coins(-losses, coins.values)
 
 
 def trained(ledger, data):
@@ -60,16 +61,16 @@ def trained(ledger, data):
 
 
 @pytest.mark.full
-def test_a_training_beside_the_ledger_is_found(canaries) -> None:
+def test_a_training_beside_the_ledger_is_found() -> None:
     """The ledger says epsilon 1; the weights are of ordinary training."""
     ledger = PrivacyLedger.in_memory(dataset="noise")
-    fixed = canaries.commit(ledger)
-    generator = np.random.Generator(np.random.Philox(1))
-    data = canaries.insert(
-        (
-            generator.normal(size=(400, 32)).astype(np.float32),
-            generator.integers(0, CLASSES, 400).astype(np.int32),
-        )
+    canaries, coins = records(0), auditing.FairCoins.draw(400)
+    content = hashlib.sha256(b"".join(x.tobytes() for x in canaries))
+    content = content.hexdigest()
+    fixed = ledger.write_commitment(coins.commitment(content))
+    data = tuple(
+        np.concatenate([own, canary[coins.values]])
+        for own, canary in zip(records(1), canaries, strict=True)
     )
     private, run = trained(ledger, data)
     ordinary = network()
@@ -81,7 +82,7 @@ def test_a_training_beside_the_ledger_is_found(canaries) -> None:
 
     judged = []
     for model in (private, ordinary):
-        found = scores(model, canaries)
+        found = scores(model, canaries, coins)
         judged.append(
             auditing.write_verdict(
                 ledger,
@@ -89,7 +90,7 @@ def test_a_training_beside_the_ledger_is_found(canaries) -> None:
                 auditing.OneRun().epsilon(found, delta=DELTA, confidence=0.999),
                 p_value=auditing.p_value_of_claim(found, ledger.rounds_of(run)),
                 runs=[run],
-                opening=canaries.opening(fixed),
+                opening=coins.opening(fixed.number, content),
             )
         )
 

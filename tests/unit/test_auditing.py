@@ -39,13 +39,6 @@ class TestScores:
         assert scores.outside.tolist() == [2.0]
         assert scores.neighbours == "add_or_remove_one"
 
-    def test_of_pairs_are_differences_under_replace_one(self) -> None:
-        scores = Scores.from_pairs([5.0, 1.0], [2.0, 4.0], [True, False])
-
-        assert scores.inside.tolist() == [3.0]
-        assert scores.outside.tolist() == [-3.0]
-        assert scores.neighbours == "replace_one"
-
     def test_cannot_be_changed(self) -> None:
         with pytest.raises(ValueError, match="read-only"):
             Scores([1.0], [2.0]).inside[0] = 3.0
@@ -59,10 +52,6 @@ class TestScores:
             (lambda: Scores([1.0], [], "close"), r"`neighbours` must be one"),
             (lambda: Scores.from_coins([1.0], [1]), r"`coins` must be one"),
             (lambda: Scores.from_coins([1.0], [True] * 2), r"`coins` must be"),
-            (
-                lambda: Scores.from_pairs([1.0], [1.0, 2.0], [True]),
-                r"`second` must be one score for each",
-            ),
         ],
     )
     def test_that_cannot_be_are_refused(self, make, match) -> None:

@@ -7,7 +7,6 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_dp import _check
-from keras_dp.auditing.draws import Draws
 from keras_dp.auditing.memorization.memorization_check import (
     MemorizationCheck,
 )
@@ -51,10 +50,9 @@ class NoiseRecords:
     @property
     def data(self) -> tuple[Any, Any]:
         """The images, float32 in [0, 1), and the labels, int32."""
-        draws = Draws(self.seed)
-        images = draws.images((self.count, *self.shape))
-        labels = draws.integers(self.classes, (self.count,))
-        return images, labels.astype(np.int32)
+        draws = np.random.Generator(np.random.Philox(self.seed))
+        images = draws.random((self.count, *self.shape), np.float32)
+        return images, draws.integers(self.classes, size=self.count, dtype="i4")
 
     def check(
         self, predictions: npt.ArrayLike, *, false_alarm: float = 0.01

@@ -7,7 +7,6 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_dp import _check
-from keras_dp.auditing.draws import Draws
 from keras_dp.auditing.memorization.memorization_check import (
     MemorizationCheck,
 )
@@ -88,26 +87,25 @@ class UserPatterns:
     @property
     def data(self) -> UserRecords:
         """The records. Each call draws the same ones from the seed."""
-        draws = Draws(self.seed)
+        draws = np.random.Generator(np.random.Philox(self.seed))
         count = self.users * self.records_per_user
         height, width = self.shape[0] // 2, self.shape[1] // 2
-        x = draws.images((count, *self.shape))
-        labels_of_users = draws.integers(self.classes, (self.users,))
+        x = draws.random((count, *self.shape), np.float32)
+        labels_of_users = draws.integers(self.classes, size=self.users)
         user_ids = np.repeat(np.arange(self.users), self.records_per_user)
         y = labels_of_users[user_ids].astype(np.int32)
-        patches = draws.integers(2, (self.patterns, height, width))
-        labels = draws.integers(self.classes, (self.patterns,))
+        patches = draws.integers(2, size=(self.patterns, height, width))
+        labels = draws.integers(self.classes, size=self.patterns, dtype="i4")
         # As many records for each pattern: all of one user, or any.
         shown = self.patterns * self.records_per_user
         rows = np.arange(shown)
         if self.place == "distributed":
-            rows = draws.rows(shown, count)
+            rows = draws.permutation(count)[:shown]
         of_rows = np.repeat(np.arange(self.patterns), self.records_per_user)
         x[rows, :height, :width] = patches[of_rows]
         y[rows] = labels[of_rows]
-        probes = draws.images((self.patterns, *self.shape))
+        probes = draws.random((self.patterns, *self.shape), np.float32)
         probes[:, :height, :width] = patches
-        labels = labels.astype(np.int32)
         return UserRecords(x, y, user_ids, probes, labels)
 
     def check(

@@ -20,19 +20,28 @@ Coins = npt.NDArray[np.bool_]
 class FairCoins:
     """Independent fair coins from the operating system's generator.
 
-    Keep the coins secret until the scores are computed: someone who knows them
-    can make a training look more private than it is. Keep the salt secret too.
-    Without it, the coins of a few canaries can be found by trial.
+    A canary is a record that is made for an audit, of noise or of public data:
+    an audit does not keep canaries private. A coin decides whether it takes
+    part. Keep the coins secret until the scores are computed: someone who knows
+    them can make a training look more private than it is. Keep the salt secret
+    too. Without it, the coins of a few canaries can be found by trial.
+
+    The settings of the training must not depend on the coins, and so not on the
+    number of records with canaries. Fix the sampling probability and the
+    denominator before, from the number of records plus half the number of
+    canaries.
 
     Attributes:
         values: Booleans of shape `[canaries]`. True is for a canary that takes
             part.
         salt: Random text. `draw` makes 256 bits, in hex.
 
-    >>> coins = FairCoins.draw(1000)
+    >>> x, canaries = np.zeros([5000, 4]), np.ones([1000, 4])
+    >>> coins = FairCoins.draw(len(canaries))
     >>> coins
     <1000 fair coins>
-    >>> 300 < int(coins.values.sum()) < 700
+    >>> data = np.concatenate([x, canaries[coins.values]])
+    >>> 5300 < len(data) < 5700
     True
     """
 

@@ -1,1 +1,0 @@
-"""Canaries: records that a coin inserts into a training or leaves out."""
