@@ -112,7 +112,7 @@ def _chunk_table(size: int, batch: int) -> None:
 def _vector_table() -> None:
     """How near blocks are to draws, and vectors to one another."""
     from keras_dp.dp_queries.preselected_vectors import PreselectedVectors
-    from keras_dp.ledger import noise_families
+    from keras_dp.ledger.events import noise_families
 
     count, draws = 1_000, 20
     generator = np.random.default_rng(0)

@@ -38,7 +38,7 @@ from keras_dp.sampling.array_shards import ArrayShards
 from keras_dp.sampling.bernoulli_draw import BernoulliDraw
 from keras_dp.sampling.random_rows import random_places
 from keras_dp.sampling.tfrecord_shards import TFRecordShards
-from keras_dp.training.data_adapter import DataAdapter
+from keras_dp.training.data.data_adapter import DataAdapter
 
 RECORDS, BATCH = 60_000, 256
 SHAPE = (28, 28, 1)

@@ -41,10 +41,10 @@ from keras_dp.ledger import (
     PoissonSampling,
     PrivacyLedger,
     Round,
-    log,
 )
-from keras_dp.ledger.codec import text_from_round
-from keras_dp.ledger.places import place_of
+from keras_dp.ledger.places.place import place_of
+from keras_dp.ledger.rows import log
+from keras_dp.ledger.rows.codec import text_from_round
 
 COMMITS = 300
 STEPS, STEP_SECONDS = 2000, 5e-3
@@ -141,8 +141,8 @@ def _rounds(address: str, kinds: int) -> None:
 
 
 def _record_steps(name: str, ledger: PrivacyLedger) -> None:
-    from keras_dp.training.recording import RoundRecorder
-    from keras_dp.training.run import TrainingRun
+    from keras_dp.spending.recording import RoundRecorder
+    from keras_dp.spending.run import TrainingRun
 
     planned = Round(PoissonSampling(0.001), QUERIES)
     recorder = RoundRecorder(

@@ -22,7 +22,7 @@ from typing import Any
 import tensorflow as tf
 from scipy import special
 
-from keras_dp.ledger.noise_families import (
+from keras_dp.ledger.events.noise_families import (
     CauchyNoise,
     GaussianNoise,
     HyperbolicSecantNoise,
@@ -30,7 +30,7 @@ from keras_dp.ledger.noise_families import (
     LogisticNoise,
     StudentTNoise,
 )
-from keras_dp.ledger.variance_gamma_noise import VarianceGammaNoise
+from keras_dp.ledger.events.variance_gamma_noise import VarianceGammaNoise
 from keras_dp.noise import samplers
 
 FAMILIES = {

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         recipes,
         reporting,
         sampling,
+        spending,
         training,
     )
     from keras_dp.dp_queries import (
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
         TreeCumulativeSumQuery,
         TreeResidualSumQuery,
     )
+    from keras_dp.federation import FederatedModel
     from keras_dp.ledger import (
         PrivacyLedger,
     )
@@ -79,11 +81,10 @@ if TYPE_CHECKING:
         ShuffledBatches,
         UserBatches,
     )
+    from keras_dp.spending import PrivacyTarget, RunDetails
     from keras_dp.training import (
         EpsilonProgress,
-        FederatedModel,
         LocalTraining,
-        PrivacyTarget,
         PrivateClassCounts,
         PrivateClippedShare,
         PrivateGradientNorm,
@@ -91,7 +92,6 @@ if TYPE_CHECKING:
         PrivateLoss,
         PrivateMean,
         PrivateModel,
-        RunDetails,
         SaveModel,
         mean_gradient_norms,
         plan_batch_statistics,
@@ -112,6 +112,7 @@ _MODULES = (
     "recipes",
     "reporting",
     "sampling",
+    "spending",
     "training",
 )
 _HOMES = {
@@ -129,7 +130,7 @@ _HOMES = {
     "EncodedSumQuery": "dp_queries",
     "EpsilonProgress": "training",
     "ErrorCorrectedQuery": "dp_queries",
-    "FederatedModel": "training",
+    "FederatedModel": "federation",
     "FixedSizeBatches": "sampling",
     "GaussianAverageQuery": "dp_queries",
     "GaussianSumQuery": "dp_queries",
@@ -145,7 +146,7 @@ _HOMES = {
     "PoissonBatches": "sampling",
     "PreselectedVectors": "dp_queries",
     "PrivacyLedger": "ledger",
-    "PrivacyTarget": "training",
+    "PrivacyTarget": "spending",
     "PrivateClassCounts": "training",
     "PrivateClippedShare": "training",
     "PrivateGradientNorm": "training",
@@ -158,7 +159,7 @@ _HOMES = {
     "QuantizedSumQuery": "dp_queries",
     "RestartIndicator": "dp_queries",
     "RestartQuery": "dp_queries",
-    "RunDetails": "training",
+    "RunDetails": "spending",
     "SaveModel": "training",
     "ShuffledBatches": "sampling",
     "TreeCumulativeSumQuery": "dp_queries",
@@ -245,6 +246,7 @@ __all__ = [
     "replace_batch_normalization",
     "reporting",
     "sampling",
+    "spending",
     "training",
 ]
 

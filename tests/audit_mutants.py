@@ -24,8 +24,9 @@ from keras_dp.gradients.records.outer_product_records import (
     OuterProductRecords,
 )
 from keras_dp.gradients.records.records import MaterializedRecords
-from keras_dp.ledger import CoordinateBounds, reservation
-from keras_dp.ledger.noise_families import StudentTNoise
+from keras_dp.ledger import CoordinateBounds
+from keras_dp.ledger.events.noise_families import StudentTNoise
+from keras_dp.ledger.rows import reservation
 from keras_dp.noise import discrete_gaussian, samplers, seeds
 from keras_dp.optimizers import dp_optimizer, private_round
 from keras_dp.sampling import (
@@ -41,12 +42,9 @@ from keras_dp.sampling import (
     user_batches,
 )
 from keras_dp.sampling.bernoulli_draw import BernoulliDraw
-from keras_dp.training import (
-    batch_computation,
-    recording,
-    sample_sums,
-    side_queries,
-)
+from keras_dp.spending import recording
+from keras_dp.training.metrics import side_queries
+from keras_dp.training.step import batch_computation, sample_sums
 from tests.audited import X, Y, average, samples, training
 
 Patch = pytest.MonkeyPatch

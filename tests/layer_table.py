@@ -415,8 +415,8 @@ _HEAD = """# Layers
 
 This page says how the per-example gradients of each layer of Keras 3.15 are
 computed. `tests/layer_table.py` writes the table, and
-`tests/unit/test_layer_table.py` compares each row with a loop over single
-examples, with XLA and without.
+`tests/unit/gradients/test_layer_table.py` compares each row with a loop over
+single examples, with XLA and without.
 
 * *rule*: the gradients follow from the inputs of the layer and one backward
   pass over the batch. They are built per example only where that is cheapest.

@@ -8,14 +8,9 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from keras_dp.ledger import (
-    FullDataset,
-    GaussianSum,
-    PrivacyLedger,
-    connections,
-    storage,
-)
-from keras_dp.ledger.file_handle import FileHandle
+from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger
+from keras_dp.ledger.places import connections, storage
+from keras_dp.ledger.places.file_handle import FileHandle
 
 # Rounds of the commit that is cut short, and a text that needs new pages.
 CUT = 7

@@ -7,7 +7,7 @@ import mpmath as mp
 import numpy as np
 
 from keras_dp.ledger import NoiseDistribution
-from keras_dp.ledger.noise_families import (
+from keras_dp.ledger.events.noise_families import (
     CauchyNoise,
     GaussianNoise,
     HyperbolicSecantNoise,
@@ -15,7 +15,7 @@ from keras_dp.ledger.noise_families import (
     LogisticNoise,
     StudentTNoise,
 )
-from keras_dp.ledger.variance_gamma_noise import VarianceGammaNoise
+from keras_dp.ledger.events.variance_gamma_noise import VarianceGammaNoise
 
 STANDARD = [
     GaussianNoise(1.0),

@@ -41,7 +41,7 @@ from keras_dp.ledger import (
     NonPrivateSum,
     TreeSum,
 )
-from keras_dp.ledger.noise_families import LaplaceNoise, StudentTNoise
+from keras_dp.ledger.events.noise_families import LaplaceNoise, StudentTNoise
 
 # The relative rounding of one float32 norm and one product.
 ULP = 2.0**-23

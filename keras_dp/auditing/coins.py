@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from keras_dp import _check
 from keras_dp.ledger import Commitment, Opening
-from keras_dp.ledger.audits import digest_of
+from keras_dp.ledger.rows.audits import digest_of
 
 _SALT_BYTES = 32
 

@@ -15,6 +15,7 @@ from keras_dp import _check
 from keras_dp.auditing.coins import FairCoins
 from keras_dp.auditing.estimators.gaussian_model import GaussianModel
 from keras_dp.auditing.lower_bound import Estimator
+from keras_dp.auditing.phantom_round import PhantomRound, Phantoms
 from keras_dp.auditing.scores import Scores
 from keras_dp.auditing.verdicts import Judgement, write_verdict
 from keras_dp.errors import PrivateTrainingError
@@ -30,8 +31,7 @@ from keras_dp.optimizers.private_round import PrivateRound
 from keras_dp.sampling import PoissonBatches
 from keras_dp.sampling.sampler import Pass
 from keras_dp.training import PrivateModel
-from keras_dp.training.data_adapter import DataAdapter
-from keras_dp.training.phantom_round import PhantomRound, Phantoms
+from keras_dp.training.data.data_adapter import DataAdapter
 
 Places = npt.NDArray[np.int32]
 # The probability that a round samples more canaries than there is room for.

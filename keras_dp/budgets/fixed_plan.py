@@ -23,7 +23,7 @@ from keras_dp.ledger import (
     Round,
     TreeSum,
 )
-from keras_dp.ledger.codec import content_from_round, round_from_content
+from keras_dp.ledger.rows.codec import content_from_round, round_from_content
 from keras_dp.planning.calibration import check_target
 
 

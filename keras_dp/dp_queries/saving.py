@@ -7,7 +7,7 @@ from typing import Any, Self
 import keras
 
 from keras_dp import ledger
-from keras_dp.ledger import noise_families
+from keras_dp.ledger.events import noise_families
 
 
 class Configured:

@@ -22,8 +22,9 @@ from typing_extensions import override
 
 from keras_dp import _check
 from keras_dp.errors import PrivateTrainingError
-from keras_dp.training import FederatedModel, RunDetails
-from keras_dp.training.remote_rounds import RemoteRounds
+from keras_dp.federation.federated_model import FederatedModel
+from keras_dp.federation.remote_rounds import RemoteRounds
+from keras_dp.spending import RunDetails
 
 POLL_SECONDS = 1.0
 

@@ -1,17 +1,16 @@
 """Events, rounds and the durable ledger that holds them. No TensorFlow."""
 
-from keras_dp.ledger.audits import Commitment, Opening, Verdict
-from keras_dp.ledger.author import Author
-from keras_dp.ledger.charges import Balance, Charge
-from keras_dp.ledger.contents import (
-    AccountRecord,
-    CommitmentRecord,
-    SealRecord,
-    VerdictRecord,
-    Verification,
+from keras_dp.ledger.events.coordinate_bounds import CoordinateBounds
+from keras_dp.ledger.events.noise_distribution import NoiseDistribution
+from keras_dp.ledger.events.noise_families import (
+    CauchyNoise,
+    GaussianNoise,
+    HyperbolicSecantNoise,
+    LaplaceNoise,
+    LogisticNoise,
+    StudentTNoise,
 )
-from keras_dp.ledger.coordinate_bounds import CoordinateBounds
-from keras_dp.ledger.events import (
+from keras_dp.ledger.events.rounds import (
     DiscreteGaussianSum,
     DisjointBatches,
     EncodedSum,
@@ -31,21 +30,22 @@ from keras_dp.ledger.events import (
     TruncatedPoissonSampling,
     UnverifiedSampling,
 )
-from keras_dp.ledger.header import Header
-from keras_dp.ledger.noise_distribution import NoiseDistribution
-from keras_dp.ledger.noise_families import (
-    CauchyNoise,
-    GaussianNoise,
-    HyperbolicSecantNoise,
-    LaplaceNoise,
-    LogisticNoise,
-    StudentTNoise,
-)
+from keras_dp.ledger.events.variance_gamma_noise import VarianceGammaNoise
 from keras_dp.ledger.privacy_ledger import PrivacyLedger
-from keras_dp.ledger.reservation import Reservation
-from keras_dp.ledger.runs import Run, RunRecord
-from keras_dp.ledger.statements import Account, CountedRound
-from keras_dp.ledger.variance_gamma_noise import VarianceGammaNoise
+from keras_dp.ledger.rows.audits import Commitment, Opening, Verdict
+from keras_dp.ledger.rows.author import Author
+from keras_dp.ledger.rows.charges import Balance, Charge
+from keras_dp.ledger.rows.contents import (
+    AccountRecord,
+    CommitmentRecord,
+    SealRecord,
+    VerdictRecord,
+    Verification,
+)
+from keras_dp.ledger.rows.header import Header
+from keras_dp.ledger.rows.reservation import Reservation
+from keras_dp.ledger.rows.runs import Run, RunRecord
+from keras_dp.ledger.rows.statements import Account, CountedRound
 
 __all__ = [
     "Account",

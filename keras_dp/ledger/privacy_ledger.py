@@ -7,12 +7,17 @@ from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
 from keras_dp.errors import LedgerFormatError, LedgerWriteError
-from keras_dp.ledger import chain, connections, copies, creation, log, schema
-from keras_dp.ledger.audits import Commitment, Verdict
-from keras_dp.ledger.author import this_process
-from keras_dp.ledger.charges import Charge, balances_from_text
-from keras_dp.ledger.codec import text_from_round
-from keras_dp.ledger.contents import (
+from keras_dp.ledger.events.rounds import Round, SamplingEvent, SumQueryEvent
+from keras_dp.ledger.places import connections, copies, creation, schema
+from keras_dp.ledger.places.file_handle import FileHandle
+from keras_dp.ledger.places.handle import Handle
+from keras_dp.ledger.places.place import FilePlace, Place, place_of
+from keras_dp.ledger.rows import chain, log
+from keras_dp.ledger.rows.audits import Commitment, Verdict
+from keras_dp.ledger.rows.author import this_process
+from keras_dp.ledger.rows.charges import Charge, balances_from_text
+from keras_dp.ledger.rows.codec import text_from_round
+from keras_dp.ledger.rows.contents import (
     AccountRecord,
     CommitmentRecord,
     Contents,
@@ -24,20 +29,16 @@ from keras_dp.ledger.contents import (
     seal_records,
     verdict_records,
 )
-from keras_dp.ledger.events import Round, SamplingEvent, SumQueryEvent
-from keras_dp.ledger.file_handle import FileHandle
-from keras_dp.ledger.handle import Handle
-from keras_dp.ledger.header import GENERATORS, Header
-from keras_dp.ledger.places import FilePlace, Place, place_of
-from keras_dp.ledger.reservation import Reservation
-from keras_dp.ledger.runs import (
+from keras_dp.ledger.rows.header import GENERATORS, Header
+from keras_dp.ledger.rows.reservation import Reservation
+from keras_dp.ledger.rows.runs import (
     Run,
     RunRecord,
     append_record,
     append_reservation,
     runs_of,
 )
-from keras_dp.ledger.statements import (
+from keras_dp.ledger.rows.statements import (
     Account,
     CountedRound,
     RunStart,

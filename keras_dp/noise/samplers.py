@@ -37,7 +37,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_dp import ledger
-from keras_dp.ledger.noise_families import (
+from keras_dp.ledger.events.noise_families import (
     CauchyNoise,
     GaussianNoise,
     HyperbolicSecantNoise,
@@ -45,7 +45,7 @@ from keras_dp.ledger.noise_families import (
     LogisticNoise,
     StudentTNoise,
 )
-from keras_dp.ledger.variance_gamma_noise import VarianceGammaNoise
+from keras_dp.ledger.events.variance_gamma_noise import VarianceGammaNoise
 from keras_dp.noise import seeds
 
 # In floats, Student's t with more degrees of freedom is the normal one. Twice
@@ -77,7 +77,7 @@ def sample(
     Raises:
         TypeError: No sampler is registered for the family of `noise`.
 
-    >>> from keras_dp.ledger.noise_families import LaplaceNoise
+    >>> from keras_dp.ledger.events.noise_families import LaplaceNoise
     >>> sample(LaplaceNoise(3.0), tf.zeros([2, 5]), seeds.fresh(None)).shape
     TensorShape([2, 5])
     """
@@ -103,7 +103,7 @@ def cdf(noise: ledger.NoiseDistribution, x: tf.Tensor) -> tf.Tensor:
     Returns:
         float64, of the shape of `x`.
 
-    >>> from keras_dp.ledger.noise_families import CauchyNoise
+    >>> from keras_dp.ledger.events.noise_families import CauchyNoise
     >>> cdf(CauchyNoise(2.0), tf.constant([0.0, 2.0])).numpy().tolist()
     [0.5, 0.75]
     """

@@ -14,13 +14,12 @@ from keras_dp import _check
 from keras_dp.errors import PrivateTrainingError, noted_in
 from keras_dp.keras_internals import print_line
 from keras_dp.ledger import FullDataset, PrivacyLedger, Round, SumQueryEvent
-from keras_dp.ledger.header import UNITS_OF_ROWS
+from keras_dp.ledger.rows.header import UNITS_OF_ROWS
 from keras_dp.noise import seeds
 from keras_dp.preprocessing.schema import Schema, schema_of
 from keras_dp.preprocessing.units import with_capped_units
-from keras_dp.training import RunDetails
-from keras_dp.training.recording import RoundRecorder
-from keras_dp.training.run import TrainingRun
+from keras_dp.spending.recording import RoundRecorder
+from keras_dp.spending.run import RunDetails, TrainingRun
 
 Result = TypeVar("Result")
 

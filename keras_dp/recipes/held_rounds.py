@@ -11,7 +11,7 @@ from keras_dp.ledger import (
     RunRecord,
     ThresholdedSum,
 )
-from keras_dp.training import PrivacyTarget, RunDetails
+from keras_dp.spending import PrivacyTarget, RunDetails
 
 
 class HeldRounds(NamedTuple):

@@ -16,13 +16,13 @@ from keras_dp.recipes.held_rounds import HeldRounds
 from keras_dp.recipes.noise_for_account import least_within
 from keras_dp.recipes.training_data import summed_records
 from keras_dp.sampling import Sampler
+from keras_dp.spending import PrivacyTarget
 from keras_dp.training import (
-    PrivacyTarget,
     PrivateMetric,
     plan_batch_statistics,
 )
-from keras_dp.training.batch_statistics import trains_normalization
-from keras_dp.training.side_queries import SideQueries
+from keras_dp.training.metrics.batch_statistics import trains_normalization
+from keras_dp.training.metrics.side_queries import SideQueries
 
 # The least signal of a training, in standard deviations of its noise.
 _LEAST_SIGNAL = 3.0

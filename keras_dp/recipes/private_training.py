@@ -11,8 +11,9 @@ from keras_dp.budgets import chosen_account
 from keras_dp.dp_queries import DPQuery, GaussianAverageQuery
 from keras_dp.errors import BudgetExceededError, CalibrationError
 from keras_dp.keras_internals import compile_arguments_of, print_line
-from keras_dp.ledger import AccountRecord, PrivacyLedger, RunRecord, places
-from keras_dp.ledger.header import UNITS_OF_ROWS
+from keras_dp.ledger import AccountRecord, PrivacyLedger, RunRecord
+from keras_dp.ledger.places.place import place_of
+from keras_dp.ledger.rows.header import UNITS_OF_ROWS
 from keras_dp.optimizers import DPOptimizer
 from keras_dp.planning.calibration import check_target
 from keras_dp.recipes.held_rounds import (
@@ -26,10 +27,11 @@ from keras_dp.recipes.noise_for_target import (
 )
 from keras_dp.recipes.training_data import TrainingData, training_data
 from keras_dp.sampling import Sampler
-from keras_dp.training import PrivacyTarget, PrivateModel, RunDetails
-from keras_dp.training.epsilon_limit import default_delta
+from keras_dp.spending import PrivacyTarget, RunDetails
+from keras_dp.spending.epsilon_limit import default_delta
+from keras_dp.training import PrivateModel
+from keras_dp.training.advice.settings_advice import advise_target
 from keras_dp.training.private_model import check_kind
-from keras_dp.training.settings_advice import advise_target
 from keras_dp.training.tracebacks import concise
 
 _CLIP = 1.0
@@ -316,7 +318,7 @@ def _opened(
             `rows_per_unit`.
     """
     if isinstance(ledger, (str, os.PathLike)):
-        place = places.place_of(ledger)
+        place = place_of(ledger)
         if not place.exists():
             dataset = place.short_name if dataset is None else dataset
             unit = drawn_unit if unit is None else unit

@@ -14,7 +14,7 @@ from keras_dp.sampling import PoissonBatches, Sampler, datasets
 from keras_dp.sampling.nests import mapped
 from keras_dp.sampling.record_source import Records, as_arrays, is_source
 from keras_dp.sampling.units import capped_rows
-from keras_dp.training import PrivacyTarget
+from keras_dp.spending import PrivacyTarget
 
 # Sizes that a batch size is chosen from, as shares of the data.
 _LARGEST_SHARE, _SMALLEST_BATCH = 0.25, 32

@@ -15,7 +15,7 @@ from keras_dp.ledger import (
     TruncatedPoissonSampling,
     UnverifiedSampling,
 )
-from keras_dp.ledger.header import UNITS_OF_ROWS
+from keras_dp.ledger.rows.header import UNITS_OF_ROWS
 from keras_dp.reporting.wording import (
     counted,
     declared_of_units,

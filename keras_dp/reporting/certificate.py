@@ -33,8 +33,8 @@ from keras_dp.auditing.verdicts import judgements
 from keras_dp.budgets import guarantee
 from keras_dp.errors import LedgerFormatError, LedgerIntegrityError
 from keras_dp.ledger import Header, PrivacyLedger
-from keras_dp.ledger.canonical import canonical, decoded
-from keras_dp.ledger.rows import LARGEST_COUNT
+from keras_dp.ledger.rows.canonical import canonical, decoded
+from keras_dp.ledger.rows.row import LARGEST_COUNT
 from keras_dp.reporting.contradictions import AuditSummary
 from keras_dp.reporting.wording import counted, moment, on_one_line
 

@@ -27,7 +27,7 @@ from keras_dp.budgets import (
 )
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import CountedRound, PrivacyLedger, UnverifiedSampling
-from keras_dp.ledger.header import UNITS_OF_ROWS
+from keras_dp.ledger.rows.header import UNITS_OF_ROWS
 from keras_dp.reporting.wording import (
     counted,
     declared_of_units,

@@ -25,7 +25,7 @@ from keras_dp.ledger import (
     RunRecord,
     SealRecord,
 )
-from keras_dp.ledger.header import UNITS_OF_ROWS
+from keras_dp.ledger.rows.header import UNITS_OF_ROWS
 from keras_dp.planning.epsilon_curve import EpsilonCurve, epsilon_curves
 from keras_dp.reporting import tables
 from keras_dp.reporting.account_state import AccountState, account_states

@@ -1,18 +1,14 @@
 """The private model, and the loop that feeds its records to queries."""
 
-from keras_dp.training.batch_statistics import (
+from keras_dp.training.advice.epsilon_progress import EpsilonProgress
+from keras_dp.training.checkpoints import SaveModel
+from keras_dp.training.devices.workers import open_ledger
+from keras_dp.training.metrics.batch_statistics import (
     BatchStatisticsPlan,
     plan_batch_statistics,
 )
-from keras_dp.training.checkpoints import SaveModel
-from keras_dp.training.devices.workers import open_ledger
-from keras_dp.training.epsilon_limit import PrivacyTarget
-from keras_dp.training.epsilon_progress import EpsilonProgress
-from keras_dp.training.federated_model import FederatedModel
-from keras_dp.training.gradient_norms import mean_gradient_norms
-from keras_dp.training.local_updates import LocalTraining
-from keras_dp.training.private_gradients import PrivateGradients
-from keras_dp.training.private_metrics import (
+from keras_dp.training.metrics.gradient_norms import mean_gradient_norms
+from keras_dp.training.metrics.private_metrics import (
     PrivateClassCounts,
     PrivateClippedShare,
     PrivateGradientNorm,
@@ -20,15 +16,14 @@ from keras_dp.training.private_metrics import (
     PrivateMean,
     PrivateMetric,
 )
+from keras_dp.training.private_gradients import PrivateGradients
 from keras_dp.training.private_model import PrivateModel
-from keras_dp.training.run import RunDetails
+from keras_dp.training.step.local_updates import LocalTraining
 
 __all__ = [
     "BatchStatisticsPlan",
     "EpsilonProgress",
-    "FederatedModel",
     "LocalTraining",
-    "PrivacyTarget",
     "PrivateClassCounts",
     "PrivateClippedShare",
     "PrivateGradientNorm",
@@ -37,7 +32,6 @@ __all__ = [
     "PrivateMean",
     "PrivateMetric",
     "PrivateModel",
-    "RunDetails",
     "SaveModel",
     "mean_gradient_norms",
     "open_ledger",

@@ -7,13 +7,13 @@ from typing_extensions import override
 
 from keras_dp.keras_internals import takes_training
 from keras_dp.sampling import Sampler
+from keras_dp.training.advice.preconditions import check_no_batching
 from keras_dp.training.checkpoints import (
     holds_plain_weights,
     mark_as_private,
 )
+from keras_dp.training.data.sampled_batches import batches_in_order
 from keras_dp.training.devices.cluster import ClusterModel
-from keras_dp.training.preconditions import check_no_batching
-from keras_dp.training.sampled_batches import batches_in_order
 
 
 class HeldModel(ClusterModel):

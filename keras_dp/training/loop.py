@@ -11,26 +11,26 @@ from keras_dp.errors import BudgetExceededError
 from keras_dp.keras_internals import counting_one_replica
 from keras_dp.ledger import Round, SamplingEvent, UnverifiedSampling
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
-from keras_dp.training.batch_computation import BatchKind
-from keras_dp.training.data_adapter import DataAdapter, PhysicalStep
+from keras_dp.spending.recording import (
+    LARGEST_BLOCK,
+    RoundRecorder,
+    UnrecordedRounds,
+    recording_with,
+)
+from keras_dp.spending.run import TrainingRun
+from keras_dp.training.advice.outside_the_ledger import warn_of_missing_rounds
+from keras_dp.training.advice.preconditions import check_lengths
+from keras_dp.training.advice.settings_advice import advise
+from keras_dp.training.data.data_adapter import DataAdapter, PhysicalStep
 from keras_dp.training.devices.replicas import Replicas
 from keras_dp.training.devices.workers import (
     FitTerms,
     check_agreement,
     refusal_of,
 )
-from keras_dp.training.layer_seeds import LayerSeeds
-from keras_dp.training.outside_the_ledger import warn_of_missing_rounds
-from keras_dp.training.preconditions import check_lengths
-from keras_dp.training.recording import (
-    LARGEST_BLOCK,
-    RoundRecorder,
-    UnrecordedRounds,
-    recording_with,
-)
-from keras_dp.training.run import TrainingRun
-from keras_dp.training.settings_advice import advise
-from keras_dp.training.step import TrainingStep
+from keras_dp.training.step.batch_computation import BatchKind
+from keras_dp.training.step.layer_seeds import LayerSeeds
+from keras_dp.training.step.training_step import TrainingStep
 
 # Returns the compiled steps for batches of this form. It raises if the model or
 # the optimizer was changed since they were compiled.

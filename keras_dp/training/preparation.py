@@ -9,29 +9,29 @@ from keras_dp.ledger import PrivacyLedger
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.planning.calibration import check_target_delta
 from keras_dp.sampling import Sampler
-from keras_dp.training.data_adapter import DataAdapter
-from keras_dp.training.description import summary_hash
-from keras_dp.training.devices.replicas import Replicas
-from keras_dp.training.devices.workers import check_worker
-from keras_dp.training.epsilon_limit import (
+from keras_dp.spending.epsilon_limit import (
     EpsilonLimit,
     PrivacyTarget,
     default_delta,
 )
-from keras_dp.training.outside_the_ledger import (
+from keras_dp.spending.run import RunDetails, TrainingRun
+from keras_dp.training.advice.description import summary_hash
+from keras_dp.training.advice.outside_the_ledger import (
     check_repeats,
     forget_compile,
     warn_of_other_ledgers,
 )
-from keras_dp.training.preconditions import (
+from keras_dp.training.advice.preconditions import (
     check_one_worker,
     check_precision,
     check_strategies,
     check_unit,
 )
-from keras_dp.training.run import RunDetails, TrainingRun
-from keras_dp.training.settings_advice import advise_delta, advise_target
-from keras_dp.training.side_queries import SideQueries
+from keras_dp.training.advice.settings_advice import advise_delta, advise_target
+from keras_dp.training.data.data_adapter import DataAdapter
+from keras_dp.training.devices.replicas import Replicas
+from keras_dp.training.devices.workers import check_worker
+from keras_dp.training.metrics.side_queries import SideQueries
 
 
 class Preparation(NamedTuple):

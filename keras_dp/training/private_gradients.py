@@ -15,9 +15,9 @@ from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.optimizers.groups import Patterns, VariableGroups
 from keras_dp.optimizers.kept_answers import KeptAnswers
 from keras_dp.sampling import Sampler
-from keras_dp.training.private_metrics import PrivateMetric
+from keras_dp.spending.run import RunDetails
+from keras_dp.training.metrics.private_metrics import PrivateMetric
 from keras_dp.training.private_model import PrivateModel
-from keras_dp.training.run import RunDetails
 
 
 class PrivateGradients:

@@ -25,29 +25,20 @@ from keras_dp.ledger import Round
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.optimizers.private_round import PrivateRound
 from keras_dp.sampling import Sampler
-from keras_dp.training.batch_computation import BatchKind
-from keras_dp.training.class_weights import with_class_weights
-from keras_dp.training.data_adapter import DataAdapter, PhysicalStep
-from keras_dp.training.description import description_of
-from keras_dp.training.devices.replicas import Replicas
-from keras_dp.training.devices.workers import FitTerms
-from keras_dp.training.epsilon_limit import (
-    PrivacyTarget,
-)
-from keras_dp.training.example_metrics import ExampleMetrics
-from keras_dp.training.fit_callbacks import (
+from keras_dp.spending.epsilon_limit import PrivacyTarget
+from keras_dp.spending.recording import nested_training
+from keras_dp.spending.run import RunDetails, TrainingRun
+from keras_dp.training.advice.description import description_of
+from keras_dp.training.advice.fit_callbacks import (
     fit_callbacks,
     warn_of_decisions,
 )
-from keras_dp.training.held_model import HeldModel
-from keras_dp.training.layer_seeds import LayerSeeds
-from keras_dp.training.loop import TrainingLoop
-from keras_dp.training.outside_the_ledger import (
+from keras_dp.training.advice.outside_the_ledger import (
     warn_of_adapted_layers,
     warn_of_other_data,
     warn_of_plain_training,
 )
-from keras_dp.training.preconditions import (
+from keras_dp.training.advice.preconditions import (
     check_compiled_steps,
     check_loss,
     check_no_batching,
@@ -59,21 +50,28 @@ from keras_dp.training.preconditions import (
     resolved_loss_scale,
     warn_of_test_step,
 )
+from keras_dp.training.advice.settings_advice import advise_clip
+from keras_dp.training.data.class_weights import with_class_weights
+from keras_dp.training.data.data_adapter import DataAdapter, PhysicalStep
+from keras_dp.training.data.sampled_batches import batches_in_order
+from keras_dp.training.data.unsampled import warn_of_unsampled_batches
+from keras_dp.training.devices.replicas import Replicas
+from keras_dp.training.devices.workers import FitTerms
+from keras_dp.training.held_model import HeldModel
+from keras_dp.training.loop import TrainingLoop
+from keras_dp.training.metrics.example_metrics import ExampleMetrics
+from keras_dp.training.metrics.private_metrics import PrivateMetric
+from keras_dp.training.metrics.side_queries import SideQueries
 from keras_dp.training.preparation import (
     Preparation,
     options_for_sampler,
     prepared,
 )
-from keras_dp.training.private_metrics import PrivateMetric
-from keras_dp.training.recording import nested_training
-from keras_dp.training.run import RunDetails, TrainingRun
-from keras_dp.training.sampled_batches import batches_in_order
-from keras_dp.training.settings_advice import advise_clip
-from keras_dp.training.side_queries import SideQueries
-from keras_dp.training.step import TrainingStep
-from keras_dp.training.step_parts import StepOptions, StepParts
+from keras_dp.training.step.batch_computation import BatchKind
+from keras_dp.training.step.layer_seeds import LayerSeeds
+from keras_dp.training.step.step_parts import StepOptions, StepParts
+from keras_dp.training.step.training_step import TrainingStep
 from keras_dp.training.tracebacks import concise
-from keras_dp.training.unsampled import warn_of_unsampled_batches
 
 
 def check_kind(model: Any, *, releases_statistics: bool) -> None:

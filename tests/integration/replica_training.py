@@ -27,7 +27,7 @@ from keras_dp.sampling import (
     ShuffledBatches,
     UserBatches,
 )
-from keras_dp.training.private_metrics import PrivateLoss
+from keras_dp.training.metrics.private_metrics import PrivateLoss
 
 FEATURES, RECORDS = 6, 256
 # Enough coordinates to tell one stddev from twice of it beyond doubt.

@@ -12,7 +12,7 @@ import keras_dp
 from keras_dp import dp_queries
 from keras_dp.auditing import check
 from keras_dp.ledger import CoordinateBounds
-from keras_dp.ledger.noise_families import StudentTNoise
+from keras_dp.ledger.events.noise_families import StudentTNoise
 from keras_dp.sampling import (
     AllocatedBatches,
     FixedMicrobatches,

@@ -15,10 +15,10 @@ from keras_dp.dp_queries import GaussianAverageQuery, GaussianSumQuery
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.optimizers.inner_optimizer import already_summed
 from keras_dp.optimizers.private_round import PrivateRound
-from keras_dp.training.data_adapter import DataAdapter
+from keras_dp.training.advice.preconditions import check_no_jit
+from keras_dp.training.data.data_adapter import DataAdapter
 from keras_dp.training.devices.replicas import Replicas
 from keras_dp.training.devices.workers import LedgerOfChief, check_worker
-from keras_dp.training.preconditions import check_no_jit
 
 SCRIPT = Path(__file__).with_name("replica_training.py")
 # A dozen trainings, traced once per replica, on a machine that is busy.

@@ -10,7 +10,7 @@ import keras_dp
 from keras_dp import _reproducible
 from keras_dp.keras_internals import seed_generators_of
 from keras_dp.optimizers import DPSGD
-from keras_dp.training import layer_seeds
+from keras_dp.training.step import layer_seeds
 
 WIDTH, CLIP = 8, 1.0
 

@@ -16,8 +16,8 @@ from keras_dp.ledger import (
     FullDataset,
     GaussianSum,
     PrivacyLedger,
-    journal,
 )
+from keras_dp.ledger.places import journal
 from tests.ledger_faults import start_fork
 
 KILLS = 40

@@ -16,14 +16,9 @@ from keras_dp.errors import (
     LedgerVersionError,
     LedgerWriteError,
 )
-from keras_dp.ledger import (
-    Account,
-    FullDataset,
-    GaussianSum,
-    PrivacyLedger,
-    connections,
-)
-from keras_dp.ledger.places import place_of
+from keras_dp.ledger import Account, FullDataset, GaussianSum, PrivacyLedger
+from keras_dp.ledger.places import connections
+from keras_dp.ledger.places.place import place_of
 from tests.ledger_faults import in_a_fork, start_fork
 from tests.postgres_server import GUARDED, PASSWORD, schema_of
 
@@ -150,7 +145,9 @@ class TestAddresses:
                 )
 
     def test_without_psycopg_it_says_what_to_install(self, monkeypatch) -> None:
-        monkeypatch.delitem(sys.modules, "keras_dp.ledger.postgres", False)
+        monkeypatch.delitem(
+            sys.modules, "keras_dp.ledger.places.postgres", False
+        )
         monkeypatch.setitem(sys.modules, "psycopg", None)
 
         with pytest.raises(LedgerError, match=r"keras_dp\[postgres\]"):
@@ -320,7 +317,9 @@ class TestConcurrency:
     def test_a_writer_that_stands_still_is_undone(
         self, url, monkeypatch
     ) -> None:
-        monkeypatch.setattr("keras_dp.ledger.postgres._IDLE_SECONDS", 0.1)
+        monkeypatch.setattr(
+            "keras_dp.ledger.places.postgres._IDLE_SECONDS", 0.1
+        )
         stopped, other = PrivacyLedger.open(url), PrivacyLedger.open(url)
 
         def stand_still() -> None:

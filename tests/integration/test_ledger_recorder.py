@@ -14,8 +14,8 @@ from keras_dp.ledger import (
     Reservation,
     Round,
 )
-from keras_dp.training import recording
-from keras_dp.training.run import TrainingRun
+from keras_dp.spending import recording
+from keras_dp.spending.run import TrainingRun
 from tests.ledger_faults import in_a_fork
 
 QUERIES = (GaussianSum("gradients", 1.0, 4.0),)

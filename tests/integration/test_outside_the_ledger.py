@@ -12,7 +12,7 @@ from keras import layers
 import keras_dp
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.optimizers import DPSGD
-from keras_dp.training.outside_the_ledger import check_repeats
+from keras_dp.training.advice.outside_the_ledger import check_repeats
 
 X, Y = np.ones([20, 3], "float32"), np.zeros([20, 1], "float32")
 

@@ -15,7 +15,7 @@ from keras_dp.ledger import GaussianSum, PoissonSampling
 from keras_dp.optimizers import DPSGD
 from keras_dp.sampling import PoissonBatches
 from keras_dp.training import PrivateClassCounts, PrivateLoss, PrivateMean
-from keras_dp.training.private_metrics import Examples
+from keras_dp.training.metrics.private_metrics import Examples
 
 RECORDS, FEATURES, CLASSES = 60, 5, 3
 ACCURACY = keras.metrics.sparse_categorical_accuracy

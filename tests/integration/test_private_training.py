@@ -26,8 +26,8 @@ from keras_dp.ledger import (
 )
 from keras_dp.optimizers import DPSGD, DPAdam
 from keras_dp.sampling import PoissonBatches
-from keras_dp.training import recording
-from keras_dp.training.run import TrainingRun
+from keras_dp.spending import recording
+from keras_dp.spending.run import TrainingRun
 
 RECORDS, FEATURES = 60, 5
 

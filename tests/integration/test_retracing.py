@@ -8,7 +8,7 @@ import tensorflow as tf
 import keras_dp
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.sampling import PoissonBatches
-from keras_dp.training.batch_computation import BatchComputation, BatchKind
+from keras_dp.training.step.batch_computation import BatchComputation, BatchKind
 
 RECORDS, FEATURES = 200, 5
 

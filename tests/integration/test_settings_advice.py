@@ -6,11 +6,8 @@ import pytest
 
 import keras_dp
 from keras_dp.sampling import FixedMicrobatches, RandomMicrobatches
-from keras_dp.training.epsilon_limit import default_delta
-from keras_dp.training.settings_advice import (
-    advise_delta,
-    advise_target,
-)
+from keras_dp.spending.epsilon_limit import default_delta
+from keras_dp.training.advice.settings_advice import advise_delta, advise_target
 
 
 def training(

@@ -10,8 +10,9 @@ import tensorflow as tf
 import keras_dp
 from keras_dp import budgets
 from keras_dp.errors import BudgetExceededError, LedgerError
-from keras_dp.ledger import PrivacyLedger, Round, connections, storage
-from keras_dp.ledger.file_handle import FileHandle
+from keras_dp.ledger import PrivacyLedger, Round
+from keras_dp.ledger.places import connections, storage
+from keras_dp.ledger.places.file_handle import FileHandle
 
 DELTA = 1e-4
 

@@ -13,7 +13,7 @@ from keras_dp.errors import GradientCheckError, PrivateTrainingError
 from keras_dp.gradients import self_check
 from keras_dp.ledger import PoissonSampling
 from keras_dp.sampling import PoissonBatches
-from keras_dp.training import engine_check
+from keras_dp.training.step import engine_check
 
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 RECORDS = 60

@@ -13,7 +13,7 @@ from keras_dp.errors import PrivateTrainingError
 from keras_dp.gradients import GradientEngine
 from keras_dp.optimizers import DPSGD
 from keras_dp.sampling import PoissonBatches
-from keras_dp.training.preconditions import check_created_in
+from keras_dp.training.advice.preconditions import check_created_in
 
 X = np.random.default_rng(0).normal(size=(64, 4)).astype("float32")
 Y = X[:, :1].copy()

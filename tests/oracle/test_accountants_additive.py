@@ -17,7 +17,7 @@ from keras_dp.accountants.rdp import RDP
 from keras_dp.accountants.renyi import shifted_noise
 from keras_dp.accountants.renyi.divergences import rdp
 from keras_dp.ledger import CoordinateBounds, GaussianNoise
-from keras_dp.ledger.noise_families import (
+from keras_dp.ledger.events.noise_families import (
     CauchyNoise,
     HyperbolicSecantNoise,
     LaplaceNoise,

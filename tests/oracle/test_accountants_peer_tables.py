@@ -23,7 +23,7 @@ from keras_dp.ledger import (
     Round,
     TreeSum,
 )
-from keras_dp.ledger.noise_families import LaplaceNoise
+from keras_dp.ledger.events.noise_families import LaplaceNoise
 
 
 def sampled(probability: float, noise: float, count: int):

@@ -29,7 +29,7 @@ from keras_dp.ledger import (
     TreeSum,
     UnverifiedSampling,
 )
-from keras_dp.ledger.canonical import canonical
+from keras_dp.ledger.rows.canonical import canonical
 from keras_dp.reporting import make_report
 from keras_dp.reporting.run_costs import run_costs
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from keras_dp.ledger.noise_families import (
+from keras_dp.ledger.events.noise_families import (
     CauchyNoise,
     GaussianNoise,
     HyperbolicSecantNoise,
@@ -17,7 +17,7 @@ from keras_dp.ledger.noise_families import (
     LogisticNoise,
     StudentTNoise,
 )
-from keras_dp.ledger.variance_gamma_noise import VarianceGammaNoise
+from keras_dp.ledger.events.variance_gamma_noise import VarianceGammaNoise
 from tests.noise_table import STANDARD, log_density, name_of
 
 each_noise = pytest.mark.parametrize("noise", STANDARD, ids=name_of)

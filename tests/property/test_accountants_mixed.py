@@ -20,7 +20,7 @@ from keras_dp.ledger import (
     TreeSum,
     UnverifiedSampling,
 )
-from keras_dp.ledger.noise_families import (
+from keras_dp.ledger.events.noise_families import (
     CauchyNoise,
     GaussianNoise,
     LaplaceNoise,

@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 from keras_dp.dp_queries.discretized_sum_query import DiscretizedSumQuery
 from keras_dp.dp_queries.encoded_sum_query import EncodedSumQuery
 from keras_dp.ledger import CoordinateBounds
-from keras_dp.ledger.noise_families import LaplaceNoise
+from keras_dp.ledger.events.noise_families import LaplaceNoise
 from tests.query_table import accumulated
 
 law = settings(derandomize=True, max_examples=150, deadline=None)

@@ -22,11 +22,11 @@ from keras_dp.ledger import (
     PrivacyLedger,
     Round,
     Verdict,
-    chain,
 )
-from keras_dp.ledger.audits import digest_of
-from keras_dp.ledger.canonical import canonical
-from keras_dp.ledger.rows import Row, counted
+from keras_dp.ledger.rows import chain
+from keras_dp.ledger.rows.audits import digest_of
+from keras_dp.ledger.rows.canonical import canonical
+from keras_dp.ledger.rows.row import Row, counted
 from keras_dp.reporting import certificate as certificates
 from keras_dp.reporting.cli import main
 

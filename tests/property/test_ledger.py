@@ -14,15 +14,9 @@ from hypothesis.stateful import (
 )
 
 from keras_dp.errors import LedgerIntegrityError
-from keras_dp.ledger import (
-    FullDataset,
-    GaussianSum,
-    Header,
-    PrivacyLedger,
-    connections,
-    schema,
-)
-from keras_dp.ledger.file_handle import FileHandle
+from keras_dp.ledger import FullDataset, GaussianSum, Header, PrivacyLedger
+from keras_dp.ledger.places import connections, schema
+from keras_dp.ledger.places.file_handle import FileHandle
 
 BODIES = [GaussianSum("g", 1.0, float(stddev)) for stddev in range(3)]
 BODY = st.sampled_from(range(3))

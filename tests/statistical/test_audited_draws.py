@@ -11,7 +11,7 @@ from keras_dp.ledger import (
     EncodedSum,
     GaussianSum,
 )
-from keras_dp.ledger.noise_families import LaplaceNoise, StudentTNoise
+from keras_dp.ledger.events.noise_families import LaplaceNoise, StudentTNoise
 from keras_dp.sampling import FixedSizeBatches, PoissonBatches, UserBatches
 
 NUMBERS = np.random.Generator(np.random.Philox(0))

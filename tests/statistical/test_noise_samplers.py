@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 from scipy import stats
 
-from keras_dp.ledger.noise_families import (
+from keras_dp.ledger.events.noise_families import (
     CauchyNoise,
     GaussianNoise,
     HyperbolicSecantNoise,
@@ -20,7 +20,7 @@ from keras_dp.ledger.noise_families import (
     LogisticNoise,
     StudentTNoise,
 )
-from keras_dp.ledger.variance_gamma_noise import VarianceGammaNoise
+from keras_dp.ledger.events.variance_gamma_noise import VarianceGammaNoise
 from keras_dp.noise import samplers
 from tests.noise_table import name_of
 

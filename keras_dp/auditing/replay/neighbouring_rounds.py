@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_dp import _check, ledger
+from keras_dp.auditing.rehearsal import Observation, Rehearsal
 from keras_dp.auditing.replay import draw, noise, sensitivity
 from keras_dp.auditing.replay.findings import CheckReport, Finding
 from keras_dp.auditing.replay.neighbours import (
@@ -24,8 +25,7 @@ from keras_dp.errors import (
 )
 from keras_dp.sampling import Sampler
 from keras_dp.training import PrivateModel
-from keras_dp.training.data_adapter import DataAdapter, PhysicalStep
-from keras_dp.training.rehearsal import Observation, Rehearsal
+from keras_dp.training.data.data_adapter import DataAdapter, PhysicalStep
 
 # Sums over parts add up to the sum of the sample, to the accuracy of float32.
 _ADDITIVE = 1e-3

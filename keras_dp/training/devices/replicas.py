@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_dp.training.data_adapter import PhysicalStep
+from keras_dp.training.data.data_adapter import PhysicalStep
 
 
 class Replicas:

@@ -17,7 +17,7 @@ from keras_dp.errors import PrivateTrainingError
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.optimizers.ledger_of_chief import LedgerOfChief
-from keras_dp.training.data_adapter import DataAdapter
+from keras_dp.training.data.data_adapter import DataAdapter
 from keras_dp.training.devices.replicas import Replicas
 
 

@@ -1,0 +1,291 @@
+"""Rounds of federated averaging whose users train in other processes."""
+
+import contextlib
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+from absl import logging
+
+from keras_dp import _check
+from keras_dp.errors import BudgetExceededError, PrivateTrainingError
+from keras_dp.federation.federated_model import FederatedModel
+from keras_dp.keras_internals import check_compiled
+from keras_dp.ledger import PoissonUserSampling, PrivacyLedger, Round
+from keras_dp.optimizers.dp_optimizer import DPOptimizer
+from keras_dp.optimizers.private_round import GRADIENTS
+from keras_dp.optimizers.record_batch import RecordBatch
+from keras_dp.sampling import random_words
+from keras_dp.sampling.bernoulli_draw import BernoulliDraw
+from keras_dp.spending.epsilon_limit import (
+    EpsilonLimit,
+    PrivacyTarget,
+    default_delta,
+)
+from keras_dp.spending.recording import RoundRecorder, recording_with
+from keras_dp.spending.run import RunDetails, TrainingRun
+from keras_dp.training.advice.description import summary_hash
+from keras_dp.training.advice.outside_the_ledger import (
+    forget_compile,
+    warn_of_missing_rounds,
+    warn_of_other_ledgers,
+)
+from keras_dp.training.advice.preconditions import (
+    check_precision,
+    check_strategies,
+    check_trained,
+    check_unit,
+)
+from keras_dp.training.devices.replicas import Replicas
+
+User = TypeVar("User", bound=Hashable)
+
+
+class RemoteRounds:
+    """The rounds of one federated training over users in other processes.
+
+    Inside `recording`, each round is `draw`, then `receive` for each answer,
+    then `release`. Who sends the weights and brings the answers is another
+    program's business: `keras_dp.federation` has Flower do it.
+
+    Guarantee: the guarantee of `FederatedModel` holds for users who are one
+    process each, whatever their answers are. Each round is in the ledger before
+    a user is asked. Every user who is present takes part with
+    `sampling_probability`, drawn with the operating system's generator. An
+    answer counts once, if its user was asked, and is clipped here. Missing
+    answers change no denominator.
+
+    Attributes:
+        federated: Its model holds the weights, before and after each round.
+        sampling_probability: Chance of each user to take part in a round.
+    """
+
+    def __init__(
+        self,
+        federated: FederatedModel,
+        sampling_probability: float,
+        rounds: int,
+        *,
+        target_epsilon: float | None = None,
+        delta: float | None = None,
+        run: RunDetails | str | None = None,
+    ) -> None:
+        """Records nothing yet.
+
+        Args:
+            federated: Compiled, around a model that is built.
+            sampling_probability: In [2^-60, 1].
+            rounds: How many rounds the plan of the run has, >= 1. Draw no
+                more: a run beyond its plan has no guarantee from it.
+            target_epsilon: As in `FederatedModel.fit`.
+            delta: As in `FederatedModel.fit`; 1e-5 by default, as the number of
+                users is not known.
+            run: As in `FederatedModel.fit`.
+
+        Raises:
+            PrivateTrainingError: The ledger, its unit, the strategy or the
+                model does not go with users.
+        """
+        _check.kind(FederatedModel, federated=federated)
+        _check.probability(sampling_probability=sampling_probability)
+        _check.integer_at_least(1, rounds=rounds)
+        check_compiled(federated, "fit")
+        parts = federated.step_parts()
+        model, optimizer = parts.model, parts.optimizer
+        _check_built(model.built, parts.options.replicas)
+        check_trained(model)
+        check_precision()
+        check_strategies(model, optimizer, parts.options.replicas.strategy)
+        ledger = _ledger_of(optimizer)
+        check_unit(
+            ledger.header.unit,
+            ledger.header.rows_per_unit,
+            "user",
+            parts.side_queries.queries,
+        )
+        warn_of_other_ledgers(model, ledger)
+        forget_compile(model)
+        federated.build_optimizer()
+        warn_of_missing_rounds(optimizer)
+        target = federated.target
+        if target_epsilon is not None:
+            if delta is None:
+                delta = default_delta(None) if target is None else target.delta
+            target = PrivacyTarget(target_epsilon, delta)
+        self.federated = federated
+        self.sampling_probability = float(sampling_probability)
+        self._rounds, self._rounds_run = rounds, 0
+        self._optimizer: DPOptimizer = optimizer
+        self._variables = list(model.trainable_variables)
+        self._recorder = RoundRecorder(
+            TrainingRun(
+                ledger,
+                RunDetails.of(federated.run if run is None else run),
+                name=model.name,
+                model=summary_hash(model),
+                most=rounds,
+                limit=None if target is None else EpsilonLimit(target, ledger),
+                delta=None if target is None else target.delta,
+            ),
+            plan=self._planned_round,
+            events_of=optimizer.round.ledger_events,
+            adapts=lambda: optimizer.round.adapts,
+            left=lambda: 1,  # Users take longer than the ledger.
+        )
+        self._planned: Any = None
+        self._sample: Any = None
+        self._before: list[tf.Tensor] = []
+        self._asked: set[Hashable] = set()
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        """Marks the optimizer as busy, and ends the run at the end.
+
+        Raises:
+            PrivateTrainingError: The optimizer is training already.
+        """
+        with recording_with(self._optimizer, self._recorder):
+            yield
+
+    def draw(self, users: Sequence[User]) -> list[User] | None:
+        """Records one more round, then draws the users who are asked.
+
+        Args:
+            users: All who are present, each once.
+
+        Returns:
+            Those who are asked, none or more; `None` if the target or the
+            account leaves no room for another round.
+
+        Raises:
+            BudgetExceededError: There is no room for the first of all rounds.
+        """
+        if self._recorder.ran_out:
+            return None
+        if self._optimizer.round.adapts:
+            self._planned = None
+        try:
+            self._recorder.cover()
+        except BudgetExceededError:
+            if not self._recorder.ran_out or not self._rounds_run:
+                raise
+            logging.warning(
+                "Training ends after %d rounds of %d: one more would exceed "
+                "the target epsilon, or the account.",
+                self._rounds_run,
+                self._rounds,
+            )
+            return None
+        asked = []
+        if users:
+            draw = BernoulliDraw(len(users), self.sampling_probability)
+            drawn = draw.indices(random_words.from_operating_system)
+            asked = [users[index] for index in drawn]
+        self._asked = set(asked)
+        self._before = [
+            tf.identity(tf.convert_to_tensor(each)) for each in self._variables
+        ]
+        round_ = self._optimizer.round
+        templates = round_.templates(self._variables, {})
+        self._sample = round_.initial_sample(templates)
+        return asked
+
+    def receive(
+        self, user: Hashable, weights: Sequence[npt.NDArray[Any]]
+    ) -> bool:
+        """Adds the update of a user to the sample, clipped by the query.
+
+        Args:
+            user: From `draw`.
+            weights: The weights after the user's training, for each trainable
+                variable, in order. Numbers that are not finite make the update
+                count as zero.
+
+        Returns:
+            Whether it was taken. It is not if the user was not asked, or has
+            answered, or if the shapes or types are not those of the weights.
+        """
+        if user not in self._asked or not self._are_like(weights):
+            return False
+        self._asked.remove(user)
+        records = [
+            (before - tf.convert_to_tensor(after))[tf.newaxis]
+            for before, after in zip(self._before, weights, strict=True)
+        ]
+        self._sample = self._optimizer.round.accumulate(
+            self._optimizer.read_state(),
+            self._sample,
+            self._variables,
+            {GRADIENTS: RecordBatch(records, None)},
+        )
+        return True
+
+    def release(self) -> dict[str, float]:
+        """Noises the sum, applies it, and returns the query's public scalars.
+
+        Raises:
+            PrivateTrainingError: There is no round, or the query's state was
+                changed since it was recorded.
+        """
+        if self._sample is None:
+            raise PrivateTrainingError(
+                "A round must be drawn before it is released: the ledger "
+                "covers it then. Call draw first."
+            )
+        sample, self._sample, self._asked = self._sample, None, set()
+        penalties: list[tf.Tensor | None] = [None] * len(self._variables)
+        event, _ = self._optimizer.release(
+            sample, self._variables, penalties, self._plan()
+        )
+        self._recorder.released(event)
+        self._rounds_run += 1
+        metrics = self._optimizer.public_metrics()
+        return {name: float(value) for name, value in metrics.items()}
+
+    def _plan(self) -> Any:
+        """Returns the event of the next release, as the ledger covers it."""
+        if self._planned is None:
+            self._planned = self._optimizer.plan()
+        return self._planned
+
+    def _planned_round(self) -> Round:
+        sampling = PoissonUserSampling(
+            self.sampling_probability, drawn_by_library=True
+        )
+        return self._optimizer.planned_round(
+            self._plan(), sampling, seeded=False
+        )
+
+    def _are_like(self, weights: Sequence[npt.NDArray[Any]]) -> bool:
+        return len(weights) == len(self._before) and all(
+            isinstance(after, np.ndarray)
+            and after.shape == tuple(before.shape)
+            and after.dtype == before.dtype.as_numpy_dtype
+            for before, after in zip(self._before, weights, strict=True)
+        )
+
+
+def _check_built(built: bool, replicas: Replicas) -> None:
+    if not built:
+        raise PrivateTrainingError(
+            "The model must be built before its weights are sent to users. "
+            "Give it an Input layer, or call model.build."
+        )
+    if replicas.are_many:
+        raise PrivateTrainingError(
+            "A FederatedModel must train on one device. Received: the "
+            f"strategy {replicas.strategy!r}. Make it outside of its scope."
+        )
+
+
+def _ledger_of(optimizer: DPOptimizer) -> PrivacyLedger:
+    ledger = optimizer.required_ledger()
+    if not isinstance(ledger, PrivacyLedger):
+        raise PrivateTrainingError(
+            "The server of a federated training must keep the ledger itself. "
+            f"Received: ledger={_check.shown(ledger)}. Open it with "
+            "PrivacyLedger.open."
+        )
+    return ledger

@@ -1,0 +1,1 @@
+"""Events: sampling, sum queries, and the noise that they add."""

@@ -1,0 +1,508 @@
+"""Events that can happen to a data set: frozen values, valid when made.
+
+The meaning of an event never changes once it is released; a new mechanism
+gets a new class. Nothing here is derived from data: an event holds what was
+public before the mechanism ran.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+from keras_dp import _check
+from keras_dp.ledger.events.coordinate_bounds import CoordinateBounds
+from keras_dp.ledger.events.noise_distribution import (
+    NoiseDistribution,
+    check_fields,
+)
+
+
+class SamplingEvent:
+    """How the records of one round were drawn from the data set.
+
+    The base class of all sampling events. Most of them have the attribute
+    `drawn_by_library`: it is true if a sampler of this library drew the sample,
+    and false if the caller only declares how it was drawn. Accountants treat
+    both alike; reports say which it was.
+    """
+
+    __slots__ = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PoissonSampling(SamplingEvent):
+    """Each record took part independently with the same probability.
+
+    Attributes:
+        probability: Chance of a record to take part in the round, in (0, 1].
+        drawn_by_library: Whether a sampler of this library made the draw.
+
+    >>> PoissonSampling(probability=0.01)
+    PoissonSampling(probability=0.01, drawn_by_library=False)
+    """
+
+    probability: float
+    drawn_by_library: bool = False
+
+    def __post_init__(self) -> None:
+        _as_floats(self, _check.probability, "probability")
+        _check.boolean(drawn_by_library=self.drawn_by_library)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PoissonUserSampling(PoissonSampling):
+    """A Poisson sample of units such as users, each with all of its examples.
+
+    The record of this round is a whole unit. The round costs what a round of
+    `PoissonSampling` costs. The class only states that units were drawn, and
+    not single examples.
+
+    >>> PoissonUserSampling(probability=0.01)
+    PoissonUserSampling(probability=0.01, drawn_by_library=False)
+    """
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TruncatedPoissonSampling(SamplingEvent):
+    """A Poisson sample of which at most `batch_size` records were kept.
+
+    If more records were drawn, a uniformly random subset of `batch_size` of
+    them was kept.
+
+    Attributes:
+        probability: Chance of a record to be drawn, in (0, 1].
+        batch_size: The largest number of records that a sample keeps, >= 1.
+        population_size: Number of records in the data set, >= 1. Whoever sees
+            the ledger learns it.
+        drawn_by_library: Whether a sampler of this library made the draw.
+
+    >>> TruncatedPoissonSampling(0.01, batch_size=200, population_size=10_000)
+    TruncatedPoissonSampling(probability=0.01, batch_size=200, ...)
+    """
+
+    probability: float
+    batch_size: int
+    population_size: int
+    drawn_by_library: bool = False
+
+    def __post_init__(self) -> None:
+        _as_floats(self, _check.probability, "probability")
+        _as_integers(self, "batch_size", "population_size")
+        _check.boolean(drawn_by_library=self.drawn_by_library)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FixedSizeWithoutReplacement(SamplingEvent):
+    """A subset of fixed size, drawn uniformly and anew in every round.
+
+    Attributes:
+        sample_size: Number of records in the sample, >= 1.
+        population_size: Number of records in the data set, >= `sample_size`.
+        drawn_by_library: Whether a sampler of this library made the draw.
+
+    >>> FixedSizeWithoutReplacement(100, population_size=10_000)
+    FixedSizeWithoutReplacement(sample_size=100, population_size=10000, ...)
+    """
+
+    sample_size: int
+    population_size: int
+    drawn_by_library: bool = False
+
+    def __post_init__(self) -> None:
+        _check_sizes(self)
+        _check.boolean(drawn_by_library=self.drawn_by_library)
+        if self.sample_size > self.population_size:
+            raise ValueError(
+                "`sample_size` must be <= `population_size` when drawing "
+                f"without replacement. Received: sample_size="
+                f"{self.sample_size!r}, "
+                f"population_size={self.population_size!r}."
+            )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FixedSizeWithReplacement(SamplingEvent):
+    """Independent uniform draws; a sample can hold a record several times.
+
+    Attributes:
+        sample_size: Number of draws, >= 1.
+        population_size: Number of records in the data set, >= 1.
+        drawn_by_library: Whether a sampler of this library made the draw.
+
+    >>> FixedSizeWithReplacement(100, population_size=10_000)
+    FixedSizeWithReplacement(sample_size=100, population_size=10000, ...)
+    """
+
+    sample_size: int
+    population_size: int
+    drawn_by_library: bool = False
+
+    def __post_init__(self) -> None:
+        _check_sizes(self)
+        _check.boolean(drawn_by_library=self.drawn_by_library)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DisjointBatches(SamplingEvent):
+    """One batch of a pass over the data in which no record occurs twice.
+
+    Attributes:
+        epoch_id: The name of the pass: the same for all its batches, and
+            different for every other pass of any run on the data set.
+        drawn_by_library: Whether a sampler of this library made the draw.
+
+    >>> DisjointBatches(epoch_id="first pass")
+    DisjointBatches(epoch_id='first pass', drawn_by_library=False)
+    """
+
+    epoch_id: str
+    drawn_by_library: bool = False
+
+    def __post_init__(self) -> None:
+        _check.non_empty_text(epoch_id=self.epoch_id)
+        _check.boolean(drawn_by_library=self.drawn_by_library)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RandomAllocation(SamplingEvent):
+    """One batch of a pass in which every record picked its batches at random.
+
+    Each record picked `batches_per_record` of the `batches` of the pass. All
+    subsets of that size were equally likely, and records picked independently.
+    At most `batches` rounds share an `epoch_id`.
+
+    Attributes:
+        epoch_id: The name of the pass: the same for all its batches, and
+            different for every other pass of any run on the data set.
+        batches: Number of batches of the pass, whether they all ran or not,
+            >= 1.
+        batches_per_record: The number of batches that each record picked, in
+            [1, `batches`].
+        drawn_by_library: Whether a sampler of this library made the draw.
+
+    Source: Chua et al. (2024), arXiv:2412.16802 ("balls and bins"); Feldman
+    and Shenfeld (2025), arXiv:2502.08202 ("random allocation").
+
+    >>> RandomAllocation("first pass", batches=100)
+    RandomAllocation(epoch_id='first pass', batches=100, ...)
+    """
+
+    epoch_id: str
+    batches: int
+    batches_per_record: int = 1
+    drawn_by_library: bool = False
+
+    def __post_init__(self) -> None:
+        _check.non_empty_text(epoch_id=self.epoch_id)
+        _as_integers(self, "batches", "batches_per_record")
+        if self.batches_per_record > self.batches:
+            raise ValueError(
+                "`batches_per_record` must be at most batches="
+                f"{self.batches!r}. Received: "
+                f"batches_per_record={self.batches_per_record!r}."
+            )
+        _check.boolean(drawn_by_library=self.drawn_by_library)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FullDataset(SamplingEvent):
+    """Every record of the data set took part.
+
+    Attributes:
+        drawn_by_library: Whether a sampler of this library made the draw.
+
+    >>> FullDataset()
+    FullDataset(drawn_by_library=False)
+    """
+
+    drawn_by_library: bool = False
+
+    def __post_init__(self) -> None:
+        _check.boolean(drawn_by_library=self.drawn_by_library)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class UnverifiedSampling(SamplingEvent):
+    """The caller brought the batch, in which a record occurs at most once.
+
+    The contents of a record must not decide in which batch others stand.
+    The ledger does not know how the batch was drawn. So accountants claim no
+    amplification by sampling.
+
+    >>> UnverifiedSampling()
+    UnverifiedSampling()
+    """
+
+
+class SumQueryEvent:
+    """One release over the sample of a round; the base class of all of them.
+
+    Attributes:
+        name: The leaf query that made the release, unique in its round.
+    """
+
+    __slots__ = ()
+    name: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GaussianSum(SumQueryEvent):
+    """One release of `sum_i v_i + N(0, noise_stddev^2 I)`.
+
+    The event holds the bound and the noise, and not only their ratio: an
+    accountant chooses the adjacency relation later, and this changes the
+    sensitivity.
+
+    Attributes:
+        name: The leaf query that made the release, unique in its round.
+        l2_norm_bound: Upper bound on the L2 norm of one record `v_i`, in the
+            unit of the records, >= 0.
+        noise_stddev: Standard deviation of the noise on the *sum*, in the unit
+            of the records, >= 0. At 0 the sum is released without noise.
+
+    >>> GaussianSum(name="gradients", l2_norm_bound=1, noise_stddev=4)
+    GaussianSum(name='gradients', l2_norm_bound=1.0, noise_stddev=4.0)
+    """
+
+    name: str
+    l2_norm_bound: float
+    noise_stddev: float
+
+    def __post_init__(self) -> None:
+        _check.non_empty_text(name=self.name)
+        _as_floats(
+            self, _check.finite_non_negative, "l2_norm_bound", "noise_stddev"
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NonPrivateSum(SumQueryEvent):
+    """One release of a sum without bound or noise: epsilon is infinite.
+
+    Attributes:
+        name: The leaf query that made the release, unique in its round.
+
+    >>> NonPrivateSum("loss")
+    NonPrivateSum(name='loss')
+    """
+
+    name: str
+
+    def __post_init__(self) -> None:
+        _check.non_empty_text(name=self.name)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DiscreteGaussianSum(SumQueryEvent):
+    """One release of a sum of integer vectors plus discrete Gaussian noise.
+
+    The noise on each coordinate has mass proportional to
+    `exp(-k^2 / (2 noise_scale^2))` on every integer `k`.
+
+    Attributes:
+        name: The leaf query that made the release, unique in its round.
+        l2_norm_bound: Upper bound on the L2 norm of one record's vector, >= 0.
+        noise_scale: The parameter of the noise on the *sum*, >= 0. The standard
+            deviation of the noise is at most `noise_scale`. At 0 the sum is
+            released without noise.
+
+    Source: Canonne, Kamath, Steinke (2020), arXiv:2004.00010v4, Definition 1.
+
+    >>> DiscreteGaussianSum("votes", l2_norm_bound=1, noise_scale=4)
+    DiscreteGaussianSum(name='votes', l2_norm_bound=1.0, noise_scale=4.0)
+    """
+
+    name: str
+    l2_norm_bound: float
+    noise_scale: float
+
+    def __post_init__(self) -> None:
+        _check.non_empty_text(name=self.name)
+        _as_floats(
+            self, _check.finite_non_negative, "l2_norm_bound", "noise_scale"
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TreeSum(SumQueryEvent):
+    """One round of a tree, which releases the noised sum of all rounds so far.
+
+    The rounds with one `tree_id` are the leaves of a binary tree, in order.
+    Each node of the tree holds the sum over the leaves below it, plus Gaussian
+    noise that is drawn once for this node. The sum of the first `t` rounds is
+    released as a sum of nodes.
+
+    Attributes:
+        name: The leaf query that made the release, unique in its round.
+        l2_norm_bound: Upper bound on the L2 norm of the contribution of one
+            record to one round, >= 0.
+        noise_stddev: Standard deviation of the noise on each node, >= 0.
+        tree_id: The name of the tree: the same for all its rounds, and
+            different for every other tree of any run on the data set.
+
+    Source: Kairouz et al. (2021), arXiv:2103.00039v3, Algorithm 1 and
+    Appendix D.
+
+    >>> TreeSum("gradients", 1, 4, tree_id="first tree")
+    TreeSum(name='gradients', l2_norm_bound=1.0, noise_stddev=4.0, ...)
+    """
+
+    name: str
+    l2_norm_bound: float
+    noise_stddev: float
+    tree_id: str
+
+    def __post_init__(self) -> None:
+        _check.non_empty_text(name=self.name, tree_id=self.tree_id)
+        _as_floats(
+            self, _check.finite_non_negative, "l2_norm_bound", "noise_stddev"
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EncodedSum(SumQueryEvent):
+    """One release of a sum of encoded records plus independent noise.
+
+    Each record is encoded as one of the preselected vectors in `bounds`, with
+    its coordinates in any order and with any signs, or as a vector whose
+    coordinates are smaller in size. Which vector it is depends on the record,
+    and is not released.
+
+    Attributes:
+        name: The leaf query that made the release, unique in its round.
+        bounds: The magnitudes (absolute values) of each preselected vector.
+        noise: Distribution of the noise on each coordinate of the *sum*.
+
+    Source: Nasr et al. (2020), arXiv:2007.11524v1, Lemma 5.
+
+    >>> from keras_dp.ledger import LaplaceNoise
+    >>> bounds = CoordinateBounds.from_vectors([[3, 1]])
+    >>> EncodedSum("gradients", bounds, LaplaceNoise(8.0)).noise
+    LaplaceNoise(scale=8.0)
+    """
+
+    name: str
+    bounds: CoordinateBounds
+    noise: NoiseDistribution
+
+    def __post_init__(self) -> None:
+        _check.non_empty_text(name=self.name)
+        _check.kind(CoordinateBounds, bounds=self.bounds)
+        _check.kind(NoiseDistribution, noise=self.noise)
+        check_fields(self.noise)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ThresholdedSum(SumQueryEvent):
+    """One release of the keys (such as words) whose noised sum is large.
+
+    Each record adds a positive weight to at most `max_keys` keys of its own
+    choice, the same weight to each. For every key that occurs in the sample,
+    `N(0, noise_stddev^2)` is added to the sum of its weights. The keys whose
+    noised sum exceeds `threshold` are released, with their noised sums.
+
+    Attributes:
+        name: The leaf query that made the release, unique in its round.
+        l2_norm_bound: Upper bound on the L2 norm of one record's weights, in
+            the unit of the sums, > 0.
+        noise_stddev: Standard deviation of the noise on each sum, in the unit
+            of the sums, > 0.
+        max_keys: Upper bound on the number of keys of one record, >= 1.
+        threshold: A key is released if its noised sum is larger than this, in
+            the unit of the sums, > 0.
+
+    Source: Gopi et al. (2020), arXiv:2002.09745, the weighted Gaussian
+    mechanism. We differ in the weights: they do not depend on other records.
+
+    >>> ThresholdedSum("words", 1, 4, max_keys=50, threshold=25)
+    ThresholdedSum(name='words', l2_norm_bound=1.0, noise_stddev=4.0, ...)
+    """
+
+    name: str
+    l2_norm_bound: float
+    noise_stddev: float
+    max_keys: int
+    threshold: float
+
+    def __post_init__(self) -> None:
+        _check.non_empty_text(name=self.name)
+        _as_floats(
+            self,
+            _check.finite_positive,
+            "l2_norm_bound",
+            "noise_stddev",
+            "threshold",
+        )
+        _check.integer_at_least(1, max_keys=self.max_keys)
+        object.__setattr__(self, "max_keys", int(self.max_keys))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Round:
+    """One sample, and everything that was released over it.
+
+    Attributes:
+        sampling: How the sample was drawn. All `queries` saw this one sample.
+        queries: The releases, at least one, with different names.
+        seeded: Whether the caller chose a seed of the sampling or the noise.
+            Such a round is reproducible, and private only towards those who
+            cannot know the seed.
+
+    >>> step = Round(PoissonSampling(0.01), (GaussianSum("all", 1.0, 4.0),))
+    >>> step.queries[0].noise_stddev
+    4.0
+    """
+
+    sampling: SamplingEvent
+    queries: tuple[SumQueryEvent, ...]
+    seeded: bool = False
+
+    def __post_init__(self) -> None:
+        _check.kind(SamplingEvent, sampling=self.sampling)
+        object.__setattr__(self, "queries", tuple(self.queries))
+        if not self.queries:
+            raise ValueError(
+                "`queries` must hold at least one SumQueryEvent. "
+                f"Received: queries={self.queries!r}."
+            )
+        for query in self.queries:
+            if not isinstance(query, SumQueryEvent):
+                raise TypeError(
+                    "`queries` must hold SumQueryEvents only. "
+                    f"Received: queries={self.queries!r}."
+                )
+        names = [query.name for query in self.queries]
+        if len(set(names)) < len(names):
+            raise ValueError(
+                "`queries` must have different names, one per leaf query. "
+                f"Received: names={names!r}."
+            )
+        _check.boolean(seeded=self.seeded)
+
+
+def _check_sizes(event: Any) -> None:
+    _as_integers(event, "sample_size", "population_size")
+
+
+def _as_integers(event: Any, *fields: str) -> None:
+    """Checks fields, and turns NumPy integers into Python's."""
+    for field in fields:
+        value = getattr(event, field)
+        _check.integer_at_least(1, **{field: value})
+        object.__setattr__(event, field, int(value))
+
+
+def _as_floats(event: Any, check: Callable[..., None], *fields: str) -> None:
+    """Checks fields, and turns integers and NumPy scalars into floats."""
+    for field in fields:
+        value = getattr(event, field)
+        check(**{field: value})
+        try:
+            number = float(value) + 0.0  # Minus zero is zero.
+        except OverflowError:
+            number = math.inf
+        if type(value) is not float:
+            # As a float, a valid number may become infinite or zero.
+            check(**{field: number})
+        object.__setattr__(event, field, number)

@@ -1,0 +1,1 @@
+"""The places of ledgers: files and PostgreSQL."""

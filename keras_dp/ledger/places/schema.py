@@ -1,0 +1,122 @@
+"""The tables of a ledger file, and the marks by which it is recognized.
+
+A ledger file is a SQLite database with an application id, a format version, and
+exactly the tables below. A view, a trigger or another table could return rows
+that nobody wrote, or never end. So the text of the schema is compared before
+any table is read.
+"""
+
+import functools
+import sqlite3
+
+from keras_dp.errors import LedgerFormatError, LedgerVersionError
+from keras_dp.ledger.rows import chain
+from keras_dp.ledger.rows.header import FORMAT_VERSION
+
+_APPLICATION_ID = 0x6B44504C  # "kDPL"
+
+_TABLES = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+CREATE TABLE bodies (
+  id INTEGER PRIMARY KEY, body TEXT NOT NULL UNIQUE) STRICT;
+CREATE TABLE log (
+  seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, run INTEGER,
+  body INTEGER NOT NULL, count INTEGER NOT NULL, target INTEGER, charge TEXT,
+  time INTEGER NOT NULL, hash TEXT NOT NULL) STRICT;
+CREATE INDEX ends ON log (run) WHERE kind = 'end';
+"""
+
+
+def new_database(header: str) -> sqlite3.Connection:
+    """Returns a connection to a ledger in memory that holds no rows."""
+    connection = sqlite3.connect(
+        ":memory:", isolation_level=None, check_same_thread=False
+    )
+    connection.execute(f"PRAGMA application_id={_APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version={FORMAT_VERSION}")
+    connection.executescript(_TABLES)
+    connection.executemany(
+        "INSERT INTO meta VALUES (?, ?)", chain.first_meta(header).items()
+    )
+    return connection
+
+
+def check_marks(connection: sqlite3.Connection, name: str) -> None:
+    """Raises unless the file is a ledger of this format.
+
+    Args:
+        connection: A connection to the file; its tables are not read.
+        name: The name of the file, for messages.
+
+    Raises:
+        LedgerFormatError: The file is not a ledger.
+        LedgerVersionError: The file is a ledger of another format version.
+    """
+    if _pragma(connection, "application_id") != _APPLICATION_ID:
+        raise LedgerFormatError(
+            f"The file {name} is empty or a SQLite database, but not a ledger. "
+            "It was not changed."
+        )
+    version = _pragma(connection, "user_version")
+    if version < 1:
+        raise LedgerFormatError(
+            f"The ledger {name} is corrupt: it has format {version}. It was "
+            "not changed. Restore it from a copy."
+        )
+    if version > FORMAT_VERSION:
+        raise LedgerVersionError(
+            f"The ledger {name} has format {version}, and this version of "
+            f"keras_dp reads format {FORMAT_VERSION}. Install a newer "
+            "keras_dp. The file was not changed."
+        )
+    if version < FORMAT_VERSION:
+        raise LedgerVersionError(
+            f"The ledger {name} has format {version}, which was never "
+            f"published. This version of keras_dp reads format "
+            f"{FORMAT_VERSION}. Read the ledger with the version that wrote "
+            "it, keep it, and start a new one. The epsilons of both add up. "
+            "The file was not changed."
+        )
+
+
+def check_tables(connection: sqlite3.Connection, name: str) -> None:
+    """Raises unless the database has the tables of a ledger and nothing else.
+
+    Raises:
+        LedgerFormatError: There is another table, a view, a trigger, or a table
+            that was changed.
+    """
+    expected = _schema_of_a_new_database()
+    found = _schema(connection, limit=len(expected) + 1)
+    if found != expected:
+        others = sorted({str(row[1]) for row in found ^ expected})
+        raise LedgerFormatError(
+            f"The ledger {name} must hold its tables only. Received: missing, "
+            f"changed or added {others!r}. It was not changed. Restore it from "
+            "a copy."
+        )
+
+
+@functools.cache
+def _schema_of_a_new_database() -> frozenset[tuple[object, ...]]:
+    connection = new_database("")
+    try:
+        return _schema(connection, limit=-1)
+    finally:
+        connection.close()
+
+
+def _schema(
+    connection: sqlite3.Connection, limit: int
+) -> frozenset[tuple[object, ...]]:
+    return frozenset(
+        connection.execute(
+            "SELECT type, name, tbl_name, sql FROM sqlite_schema LIMIT ?",
+            [limit],
+        )
+    )
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    (value,) = connection.execute(f"PRAGMA {name}").fetchone()
+    return int(value)

@@ -1,0 +1,1 @@
+"""The rows of a ledger: rounds and statements, chained by hashes."""

@@ -1,0 +1,153 @@
+"""Events and rounds as canonical JSON, and back.
+
+The ledger stores, compares and hashes the text of a round. Kinds and fields
+never change their meaning. An unknown kind or field is refused, not skipped.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from keras_dp.errors import LedgerFormatError
+from keras_dp.ledger.events import noise_families, rounds
+from keras_dp.ledger.events.coordinate_bounds import CoordinateBounds
+from keras_dp.ledger.rows.canonical import UNREADABLE, canonical, parsed
+
+_KINDS: dict[str, type[Any]] = {
+    "poisson": rounds.PoissonSampling,
+    "poisson_users": rounds.PoissonUserSampling,
+    "truncated_poisson": rounds.TruncatedPoissonSampling,
+    "fixed_size_without_replacement": rounds.FixedSizeWithoutReplacement,
+    "fixed_size_with_replacement": rounds.FixedSizeWithReplacement,
+    "disjoint_batches": rounds.DisjointBatches,
+    "random_allocation": rounds.RandomAllocation,
+    "full_dataset": rounds.FullDataset,
+    "unverified": rounds.UnverifiedSampling,
+    "gaussian_sum": rounds.GaussianSum,
+    "non_private_sum": rounds.NonPrivateSum,
+    "discrete_gaussian_sum": rounds.DiscreteGaussianSum,
+    "tree_sum": rounds.TreeSum,
+    "encoded_sum": rounds.EncodedSum,
+    "thresholded_sum": rounds.ThresholdedSum,
+    # Values inside events.
+    "coordinate_bounds": CoordinateBounds,
+    **{
+        f"{family}_noise": noise for family, noise in noise_families.ALL.items()
+    },
+}
+_T = TypeVar("_T")
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+_FIELDS = {
+    name: {field.name for field in dataclasses.fields(kind)}
+    for name, kind in _KINDS.items()
+}
+# A ledger is read many times, and may have 10^5 kinds of rounds.
+_REMEMBERED = 2**17
+
+
+def text_from_round(round_: rounds.Round) -> str:
+    """Returns the canonical text of a round.
+
+    >>> text_from_round(rounds.Round(
+    ...     rounds.FullDataset(), (rounds.NonPrivateSum("loss"),)))
+    '{"queries":[{"kind":"non_private_sum","name":"loss"}],"sampling":...}'
+    """
+    return canonical(content_from_round(round_))
+
+
+def content_from_round(round_: rounds.Round) -> dict[str, Any]:
+    """Returns a round as dictionaries, lists, texts and numbers, for JSON."""
+    return {
+        "sampling": _content(round_.sampling),
+        "queries": [_content(query) for query in round_.queries],
+        "seeded": round_.seeded,
+    }
+
+
+@functools.lru_cache(maxsize=_REMEMBERED)
+def round_from_text(text: str) -> rounds.Round:
+    """Returns the round that a text describes.
+
+    Raises:
+        LedgerFormatError: The text is not canonical JSON; or it has a kind or a
+            field that this version does not know, or a value that no event can
+            have.
+    """
+    return round_from_content(_reading(parsed, text))
+
+
+def round_from_content(content: Any) -> rounds.Round:
+    """Inverts `content_from_round`.
+
+    Raises:
+        LedgerFormatError: See `round_from_text`.
+    """
+    return _reading(_round, content)
+
+
+def _reading(read: Callable[[Any], _T], content: Any) -> _T:
+    """Returns `read(content)`; errors become `LedgerFormatError`."""
+    try:
+        return read(content)
+    except UNREADABLE as error:
+        raise LedgerFormatError(
+            f"A round of the ledger cannot be read: {error}"
+        ) from error
+
+
+def _round(content: Any) -> rounds.Round:
+    if set(content) != {"sampling", "queries", "seeded"}:
+        raise LedgerFormatError(
+            "A round must have the fields sampling, queries and seeded. "
+            f"Received: {sorted(content)!r}."
+        )
+    sampling = content["sampling"]
+    return rounds.Round(
+        _same_event(tuple(sampling), *sampling.values()),
+        tuple(_event(query) for query in content["queries"]),
+        content["seeded"],
+    )
+
+
+def _content(event: Any) -> dict[str, Any]:
+    kind = _NAMES.get(type(event))
+    if kind is None:
+        raise TypeError(
+            "Events must be of a class that the ledger can store. "
+            f"Received: {event!r}. Use the events and noise families of "
+            "`keras_dp.ledger`."
+        )
+    fields = {
+        field.name: getattr(event, field.name)
+        for field in dataclasses.fields(event)
+    }
+    for name, value in fields.items():
+        if dataclasses.is_dataclass(value):
+            fields[name] = _content(value)
+    return {"kind": kind, **fields}
+
+
+def _event(content: dict[str, Any]) -> Any:
+    fields = dict(content)
+    kind = fields.pop("kind", None)
+    if kind not in _KINDS:
+        raise LedgerFormatError(
+            f"The kind of an event must be one of {sorted(_KINDS)!r}. "
+            f"Received: {kind!r}. A newer version of the library may know it."
+        )
+    if fields.keys() != _FIELDS[kind]:
+        raise LedgerFormatError(
+            f"An event of kind {kind!r} must have the fields "
+            f"{sorted(_FIELDS[kind])!r}. Received: {sorted(fields)!r}."
+        )
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            fields[name] = _event(value)
+    return _KINDS[kind](**fields)
+
+
+@functools.lru_cache(maxsize=1024, typed=True)
+def _same_event(names: tuple[str, ...], *values: Any) -> Any:
+    """Returns an event, made once: many rounds have equal sampling events."""
+    return _event(dict(zip(names, values, strict=True)))

@@ -1,0 +1,105 @@
+"""The header of a ledger: its data set, unit, generator and versions."""
+
+import dataclasses
+from typing import Any
+
+from keras_dp import _check
+from keras_dp._version import __version__
+from keras_dp.errors import LedgerFormatError
+from keras_dp.ledger.rows.canonical import UNREADABLE, canonical, decoded
+
+FORMAT_VERSION = 4
+
+# Random generators for the noise; the first is the default.
+GENERATORS = ("chacha20", "philox")
+
+# Units that are rows by themselves, or made of rows by the library. Another
+# unit, such as "patient", may have several rows.
+UNITS_OF_ROWS = frozenset({"example", "record", "row", "microbatch"})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Header:
+    """The header of a ledger, written once, when the ledger is created.
+
+    Attributes:
+        dataset: A name for the data set that the ledger is about.
+        unit: The privacy unit, for which a record stands: "example",
+            "microbatch", "user", "patient", ...
+        metadata: Free text by key, as sorted pairs. It must hold nothing
+            secret.
+        generator: The random generator of the noise of all releases:
+            "chacha20", which is cryptographic, or "philox".
+        rows_per_unit: The largest number of records that one unit has, >= 1. If
+            it is above 1, every report prints the epsilon for this many records
+            together.
+        format_version: The version of the ledger's format.
+        library_version: The version of keras_dp that created the ledger.
+
+    >>> Header(dataset="clinic", unit="patient").generator
+    'chacha20'
+    """
+
+    dataset: str
+    unit: str = "example"
+    metadata: tuple[tuple[str, str], ...] = ()
+    generator: str = GENERATORS[0]
+    rows_per_unit: int = 1
+    format_version: int = FORMAT_VERSION
+    library_version: str = __version__
+
+    def __post_init__(self) -> None:
+        _check.non_empty_text(
+            dataset=self.dataset,
+            unit=self.unit,
+            library_version=self.library_version,
+        )
+        _check.integer_at_least(1, rows_per_unit=self.rows_per_unit)
+        if type(self.format_version) is not int or (
+            self.format_version != FORMAT_VERSION
+        ):
+            raise ValueError(
+                f"`format_version` must be {FORMAT_VERSION}. "
+                f"Received: format_version={self.format_version!r}."
+            )
+        if self.generator not in GENERATORS:
+            raise ValueError(
+                f"`generator` must be one of {list(GENERATORS)!r}. "
+                f"Received: generator={self.generator!r}."
+            )
+        pairs = tuple(sorted(dict(self.metadata).items()))
+        for key, value in pairs:
+            if not isinstance(key, str) or not isinstance(value, str):
+                raise TypeError(
+                    "`metadata` must map text to text. "
+                    f"Received: metadata={dict(self.metadata)!r}."
+                )
+        object.__setattr__(self, "metadata", pairs)
+
+    def as_text(self) -> str:
+        """Returns canonical JSON, without `rows_per_unit` if it is 1."""
+        content: dict[str, Any] = dataclasses.asdict(self)
+        content["metadata"] = dict(self.metadata)
+        if self.rows_per_unit == 1:
+            del content["rows_per_unit"]
+        return canonical(content)
+
+    @classmethod
+    def from_text(cls, text: str) -> "Header":
+        """Inverts `as_text`.
+
+        Raises:
+            LedgerFormatError: The text is not one that `as_text` returns.
+        """
+        try:
+            content = decoded(text)
+            content["metadata"] = tuple(content["metadata"].items())
+            header = cls(**content)
+            if header.as_text() != text:
+                raise ValueError("it is not written as `as_text` writes it")
+        except UNREADABLE as error:
+            raise LedgerFormatError(
+                f"The header of the ledger cannot be read: {error}. Restore "
+                "the ledger from a copy."
+            ) from error
+        return header

@@ -1,0 +1,391 @@
+"""Runs: the rounds of one training, trial or statistic, and who began it."""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Literal, Self, cast
+
+from keras_dp import _check
+from keras_dp.errors import noted_in
+from keras_dp.ledger.events.rounds import Round, SamplingEvent, SumQueryEvent
+from keras_dp.ledger.rows import log
+from keras_dp.ledger.rows.charges import Charge
+from keras_dp.ledger.rows.codec import round_from_text, text_from_round
+from keras_dp.ledger.rows.reservation import Reservation, Transaction
+from keras_dp.ledger.rows.row import KINDS_OF_ROUNDS, CountedBody, Row, counted
+from keras_dp.ledger.rows.statements import (
+    KINDS_WITHOUT_RUN,
+    CountedRound,
+    Outcome,
+    Plan,
+    RunEnd,
+    RunStart,
+    Statement,
+    statement_from_text,
+)
+
+State = Literal["planned", "running", "finished", "died", "unknown"]
+
+
+class Run:
+    """A run in progress, to which its process adds rounds.
+
+    `PrivacyLedger.start_run` makes it. Used in a `with` statement, the run ends
+    with the block: as "finished", or as "failed" if an exception left the
+    block.
+
+    Attributes:
+        row: The number of the row in which the run began. It never changes.
+        start: The content of this row: the name, the purpose, the author.
+
+    >>> from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger
+    >>> ledger = PrivacyLedger.in_memory(dataset="doc")
+    >>> with ledger.start_run("ages", purpose="statistics") as run:
+    ...     run.record(FullDataset(), [GaussianSum("sum", 1.0, 2.0)])
+    >>> [(each.name, each.state, len(each)) for each in ledger.runs]
+    [('ages', 'finished', 1)]
+    """
+
+    def __init__(
+        self, transaction: Transaction, row: int, start: RunStart
+    ) -> None:
+        self._transaction, self.row, self.start = transaction, row, start
+
+    @property
+    def number(self) -> int:
+        """The number of the run: 1 for the first; asks the ledger."""
+        with self._transaction() as connection:
+            return log.count_of(connection, RunStart.kind, self.row)
+
+    def plan(
+        self,
+        rounds: Iterable[tuple[Round, int]],
+        *,
+        delta: float | None = None,
+    ) -> None:
+        """Writes the plan of the run: the most that it will do.
+
+        Write it before the first round. A plan does not limit the run. If the
+        run keeps to its plan, the cost of the plan is a guarantee, even if
+        somebody stops the run early because of its answers.
+
+        Args:
+            rounds: Pairs of a round and the largest number of times that it
+                will run.
+            delta: The delta that the epsilon of the run will be published
+                with, in (0, 1), which `keras-dp report` then takes.
+
+        Raises:
+            LedgerWriteError: The plan was not written.
+        """
+        counted = tuple(CountedRound(each, int(n)) for each, n in rounds)
+        self._state(Plan(counted, delta))
+
+    def record(
+        self,
+        sampling: SamplingEvent,
+        queries: Iterable[SumQueryEvent],
+        count: int = 1,
+        *,
+        seeded: bool = False,
+        charge: Charge | None = None,
+    ) -> None:
+        """Adds rounds to this run; see `PrivacyLedger.record`.
+
+        Args:
+            sampling: How the sample of each round was drawn.
+            queries: The sums that were released over each sample.
+            count: The number of rounds, >= 1.
+            seeded: Whether the caller chose the seed of the rounds.
+            charge: The price that the account of the run pays per round, as
+                `budgets.charge_of` returns it; `None` without accounts.
+
+        Raises:
+            BudgetExceededError: The account has no room for the rounds.
+            LedgerWriteError: The run has ended, or the rounds were not
+                recorded.
+        """
+        rounds, _ = self._rounds(sampling, queries, seeded, charge)
+        append_record(self._transaction, rounds, count)
+
+    def reserve(
+        self,
+        sampling: SamplingEvent,
+        queries: Iterable[SumQueryEvent],
+        count: int = 1,
+        *,
+        seeded: bool = False,
+        charge: Charge | None = None,
+    ) -> Reservation:
+        """Reserves rounds of this run; see `PrivacyLedger.reserve`.
+
+        Args:
+            sampling: How the sample of each round will be drawn.
+            queries: The sums that each round will release.
+            count: The largest number of rounds, >= 1.
+            seeded: Whether the caller chose the seed of the rounds.
+            charge: The price that the account of the run pays per round, as
+                `budgets.charge_of` returns it; `None` without accounts.
+
+        Raises:
+            BudgetExceededError: The account has no room for the rounds.
+            LedgerWriteError: The run has ended, or the rounds were not
+                reserved.
+        """
+        rounds, round_ = self._rounds(sampling, queries, seeded, charge)
+        return append_reservation(self._transaction, rounds, round_, count)
+
+    def finish(self, outcome: Outcome = "finished") -> None:
+        """Ends the run, which can then release nothing more.
+
+        Args:
+            outcome: "finished" if the run ended as planned; "budget" if a
+                target or an account left no room; "stopped" if somebody ended
+                it early, perhaps because of its answers; "failed" if an
+                exception ended it.
+
+        Raises:
+            LedgerWriteError: The run has ended already, or the ledger could not
+                be written.
+        """
+        self._state(RunEnd(outcome))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: object, error: BaseException | None, traceback: object
+    ) -> None:
+        if error is None:
+            self.finish("finished")
+        else:
+            with noted_in(error):
+                self.finish("failed")
+
+    def __repr__(self) -> str:
+        return f"<Run name={self.start.name!r}, begun in row {self.row}>"
+
+    def _state(self, statement: Statement) -> None:
+        with self._transaction() as connection:
+            log.append_statement(connection, statement, run=self.row)
+
+    def _rounds(
+        self,
+        sampling: SamplingEvent,
+        queries: Iterable[SumQueryEvent],
+        seeded: bool,
+        charge: Charge | None,
+    ) -> tuple[log.Rounds, Round]:
+        round_ = Round(sampling, tuple(queries), seeded)
+        return log.Rounds(text_from_round(round_), self.row, charge), round_
+
+
+def append_record(
+    transaction: Transaction, rounds: log.Rounds, count: int
+) -> None:
+    """Adds `count` rounds, in one transaction."""
+    _check.integer_at_least(1, count=count)
+    with transaction() as connection:
+        log.append_record(connection, rounds, int(count))
+
+
+def append_reservation(
+    transaction: Transaction, rounds: log.Rounds, round_: Round, count: int
+) -> Reservation:
+    """Reserves `count` rounds, in one transaction."""
+    _check.integer_at_least(1, count=count)
+    with transaction() as connection:
+        row = log.append_reservation(connection, rounds, int(count))
+    return Reservation(transaction, row, rounds, round_, int(count))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RunRecord:
+    """A run that a ledger holds; an accountant can replay it like a ledger.
+
+    Attributes:
+        number: 1 for the first run of the ledger, and so on; 0 for the rounds
+            that belong to no run.
+        row: The row in which the run began; 0 for number 0.
+        start: The name and the purpose, and the process that began or continued
+            the run last; `None` for number 0.
+        started: When it began, in seconds since 1970 (UTC); 0 for number 0.
+        updated: When its last row was written, in seconds since 1970 (UTC).
+        plan: The most that the run would do; `None` without a plan.
+        plan_row: The last row of the plan; 0 without a plan.
+        delta: The delta of the plan; `None` if it has none.
+        first_row: The row of the first rounds; 0 without rounds.
+        outcome: How the run ended; `None` if it has not ended.
+        rounds: All rounds in order; equal rounds in a row are counted together,
+            and reserved rounds are included.
+        unsettled: The number of rounds that are reserved and not settled.
+        charges: Pairs of a kind of round and its charge, for the rounds that an
+            account paid for.
+    """
+
+    number: int
+    row: int
+    start: RunStart | None
+    started: int
+    updated: int
+    plan: tuple[CountedRound, ...] | None
+    plan_row: int
+    first_row: int
+    outcome: Outcome | None
+    rounds: tuple[CountedRound, ...]
+    unsettled: int
+    charges: tuple[tuple[Round, Charge], ...] = ()
+    delta: float | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the run; empty for the rounds that belong to no run."""
+        return "" if self.start is None else self.start.name
+
+    @property
+    def state(self) -> State:
+        """The state: "planned", "running", "finished", "died" or "unknown".
+
+        "died" means that an exception ended the run, or that the process is
+        gone and never ended it.
+        "unknown" has two reasons. The process of the run was started on another
+        machine, where it may still run; or the rounds belong to no run, and
+        some of them are reserved. The reserved rounds of a process that was
+        killed stay counted in full.
+        """
+        if self.outcome is not None:
+            return "died" if self.outcome == "failed" else "finished"
+        if self.start is None:
+            return "unknown" if self.unsettled else "finished"
+        running = self.start.author.is_running()
+        if running is None:
+            return "unknown"
+        if not running:
+            return "died"
+        return "running" if self.rounds or self.plan is None else "planned"
+
+    @property
+    def rest(self) -> CountedRound | None:
+        """The rounds that an interrupted run still has of its plan.
+
+        `None` if there are none, or if the run is in progress or ended as
+        planned. `None` also if its plan is of several kinds of rounds, or it
+        did not keep to it: then nobody can say what is left.
+        """
+        if (
+            self.plan is None
+            or len(self.plan) != 1
+            or 0 < self.first_row < self.plan_row
+            or self.outcome not in (None, "stopped", "failed")
+            or self.state in ("running", "planned")
+        ):
+            return None
+        ((planned, count),) = self.plan
+        left = count - len(self)
+        if left <= 0 or any(each != planned for each, _ in self.rounds):
+            return None
+        return CountedRound(planned, left)
+
+    def __len__(self) -> int:
+        """The number of rounds, including reserved ones."""
+        return sum(count for _, count in self.rounds)
+
+    def __bool__(self) -> bool:
+        """True, also for a run without rounds."""
+        return True
+
+
+def runs_of(rows: list[Row]) -> tuple[RunRecord, ...]:
+    """Returns the runs in the order of their start, after run 0.
+
+    Raises:
+        LedgerFormatError: A row cannot be read.
+    """
+    drafts = {0: _Draft(0, 0)}
+    for row in rows:
+        began = row.run or (row.seq if row.kind == RunStart.kind else 0)
+        if began not in drafts:
+            drafts[began] = _Draft(len(drafts), began)
+        drafts[began].read(row)
+    for amount in counted(rows):
+        drafts[amount.run or 0].add(amount)
+    if not drafts[0].bodies:
+        del drafts[0]
+    return tuple(draft.record() for draft in drafts.values())
+
+
+def merged(bodies: Iterable[tuple[str, int]]) -> tuple[CountedRound, ...]:
+    """Returns the rounds of some texts; equal ones in a row become one."""
+    joined: list[tuple[str, int]] = []
+    for body, count in bodies:
+        if joined and joined[-1][0] == body:
+            joined[-1] = body, joined[-1][1] + count
+        else:
+            joined.append((body, count))
+    rounds = {body: round_from_text(body) for body, _ in joined}
+    return tuple(CountedRound(rounds[body], n) for body, n in joined)
+
+
+@dataclasses.dataclass(slots=True)
+class _Draft:
+    """A run of which some rows have been read; see `RunRecord`."""
+
+    number: int
+    row: int
+    start: RunStart | None = None
+    started: int = 0
+    updated: int = 0
+    plan: tuple[CountedRound, ...] | None = None
+    plan_row: int = 0
+    first_row: int = 0
+    outcome: Outcome | None = None
+    unsettled: int = 0
+    delta: float | None = None
+    bodies: list[tuple[str, int]] = dataclasses.field(default_factory=list)
+    paid: dict[tuple[str, str], None] = dataclasses.field(default_factory=dict)
+
+    def read(self, row: Row) -> None:
+        """Reads a row, except for the number of its rounds; see `add`."""
+        if row.kind in KINDS_WITHOUT_RUN and row.kind != RunStart.kind:
+            return
+        self.updated = row.time
+        if row.kind in KINDS_OF_ROUNDS:
+            self.first_row = self.first_row or row.seq
+            return
+        statement = statement_from_text(row.kind, row.body)
+        if isinstance(statement, RunStart):
+            self.start, self.outcome = statement, None
+            self.started = self.started or row.time
+        elif isinstance(statement, Plan):
+            # A run that goes on may plan more.
+            self.plan = (*(self.plan or ()), *statement.rounds)
+            self.plan_row = row.seq
+            self.delta = statement.delta
+        elif isinstance(statement, RunEnd):
+            self.outcome = cast(Outcome, statement.outcome)
+
+    def add(self, amount: CountedBody) -> None:
+        """Adds the rounds of a row that count."""
+        self.bodies.append((amount.body, amount.count))
+        self.unsettled += amount.unsettled
+        if amount.charge is not None:
+            self.paid[amount.body, amount.charge] = None
+
+    def record(self) -> RunRecord:
+        return RunRecord(
+            number=self.number,
+            row=self.row,
+            start=self.start,
+            started=self.started,
+            updated=self.updated,
+            plan=self.plan,
+            plan_row=self.plan_row,
+            first_row=self.first_row,
+            outcome=self.outcome,
+            rounds=merged(self.bodies),
+            unsettled=self.unsettled,
+            charges=tuple(
+                (round_from_text(body), Charge.from_text(charge))
+                for body, charge in self.paid
+            ),
+            delta=self.delta,
+        )

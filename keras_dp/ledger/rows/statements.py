@@ -1,0 +1,282 @@
+"""Statements: the rows of a ledger about runs, accounts, seals and audits.
+
+Each statement has a row of its own, which is never folded or changed, and which
+is part of the chain of hashes. The text of the row is canonical JSON. As in
+rounds, an unknown kind or field is refused, not skipped.
+"""
+
+import dataclasses
+from typing import Any, ClassVar, Literal, NamedTuple, cast
+
+from keras_dp import _check
+from keras_dp.errors import LedgerFormatError
+from keras_dp.ledger.events.rounds import Round
+from keras_dp.ledger.rows.audits import Commitment, Opening, Verdict
+from keras_dp.ledger.rows.author import Author
+from keras_dp.ledger.rows.canonical import UNREADABLE, canonical, parsed
+from keras_dp.ledger.rows.charges import opened
+from keras_dp.ledger.rows.codec import content_from_round, round_from_content
+
+# The purpose of a run. A "trial" is a training whose result only guides others.
+PURPOSES = (
+    "training",
+    "trial",
+    "preprocessing",
+    "statistics",
+    "audit",
+    "other",
+)
+
+# How a run ended: as planned; because a target or an account left no room;
+# stopped earlier, perhaps because of what was seen; or by an exception.
+Outcome = Literal["finished", "budget", "stopped", "failed"]
+OUTCOMES = ("finished", "budget", "stopped", "failed")
+
+
+class CountedRound(NamedTuple):
+    """A round, and how often it happened or will happen at most.
+
+    Attributes:
+        round: The sample and the releases.
+        count: The number of times, >= 1.
+
+    >>> from keras_dp.ledger import FullDataset, NonPrivateSum
+    >>> step = Round(FullDataset(), (NonPrivateSum("loss"),))
+    >>> CountedRound(step, 3).count
+    3
+    """
+
+    round: Round
+    count: int  # type: ignore[assignment]  # Hides tuple.count, unneeded.
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RunStart:
+    """The beginning of a run: a training, a trial, preprocessing, a statistic.
+
+    In a row that names a run, another process continues that run.
+
+    Attributes:
+        name: A name for people; several runs may share one.
+        purpose: One of `PURPOSES`.
+        description: Free text. It must hold nothing secret.
+        account: The name of the account that pays for the rounds of the run;
+            `None` for none.
+        model: SHA-256 hash of the model's summary; empty without a model.
+        author: The process that started or continued the run.
+    """
+
+    kind: ClassVar[str] = "run"
+
+    name: str
+    purpose: str
+    description: str
+    account: str | None
+    model: str
+    author: Author
+
+    def __post_init__(self) -> None:
+        _check.non_empty_text(name=self.name)
+        _check.one_of(PURPOSES, purpose=self.purpose)
+        _check.kind(str, description=self.description, model=self.model)
+        if self.account is not None:
+            _check.kind(str, account=self.account)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """The plan of a run: the most that it will do.
+
+    Attributes:
+        rounds: Rounds, each with the largest number of times that it will run.
+        delta: The delta that its epsilon will be published with, in (0, 1);
+            `None` if nobody said it.
+    """
+
+    kind: ClassVar[str] = "plan"
+
+    rounds: tuple[CountedRound, ...]
+    delta: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.delta is not None and not 0 < self.delta < 1:
+            raise ValueError(
+                "`delta` must be in (0, 1). Received: "
+                f"delta={_check.shown(self.delta)}."
+            )
+        for each in self.rounds:
+            _check.integer_at_least(1, count=each.count)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RunEnd:
+    """The end of a run, which will release nothing more.
+
+    Attributes:
+        outcome: One of `OUTCOMES`.
+    """
+
+    kind: ClassVar[str] = "end"
+
+    outcome: str
+
+    def __post_init__(self) -> None:
+        _check.one_of(OUTCOMES, outcome=self.outcome)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Account:
+    """A share of the data set's privacy, which its rounds cannot exceed.
+
+    Use `keras_dp.budgets.open_account` to open one.
+
+    Attributes:
+        name: The name, unique in the ledger. Runs name the account that pays.
+        capacities: The largest amount that may be spent from each slot; see
+            `ledger.charges`.
+        terms: A JSON object as canonical text. It says what the slots mean and
+            which guarantee follows.
+        parent: The name of the account of which this one is a share; `None`
+            for an account that is no share.
+
+    >>> Account("clinic", capacities=(1000,), terms="{}").capacities
+    (1000,)
+    """
+
+    kind: ClassVar[str] = "account"
+
+    name: str
+    capacities: tuple[int, ...]
+    terms: str
+    parent: str | None = None
+
+    def __post_init__(self) -> None:
+        _check.non_empty_text(name=self.name)
+        if self.parent is not None:
+            _check.kind(str, parent=self.parent)
+        opened(self.capacities)
+        if not isinstance(parsed(self.terms), dict):
+            raise ValueError(
+                "`terms` must be a JSON object as text, such as '{}'. "
+                f"Received: terms={self.terms!r}."
+            )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Seal:
+    """A mark in the ledger: no row before it is ever changed.
+
+    Attributes:
+        note: Free text. It must hold nothing secret.
+    """
+
+    kind: ClassVar[str] = "seal"
+
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        _check.kind(str, note=self.note)
+
+
+Statement = RunStart | Plan | RunEnd | Account | Seal | Commitment | Verdict
+
+_CLASSES: dict[str, type[Any]] = {
+    each.kind: each
+    for each in (RunStart, Plan, RunEnd, Account, Seal, Commitment, Verdict)
+}
+KINDS = frozenset(_CLASSES)
+# Their rows belong to no run; only a start may continue one.
+KINDS_WITHOUT_RUN = KINDS - {Plan.kind, RunEnd.kind}
+
+
+def text_from_statement(statement: Statement) -> str:
+    """Returns the canonical text of a statement."""
+    if isinstance(statement, Plan):
+        content: dict[str, Any] = {
+            "rounds": [
+                [content_from_round(round_), count]
+                for round_, count in statement.rounds
+            ]
+        }
+        if statement.delta is not None:
+            content["delta"] = statement.delta
+    else:
+        content = _fields(statement)
+    if isinstance(statement, RunStart):
+        content["author"]["versions"] = dict(statement.author.versions)
+    if isinstance(statement, Account):
+        content["terms"] = parsed(statement.terms)
+    return canonical(content)
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """Returns `dataclasses.asdict`, without its copies, which take longer."""
+    found = {}
+    for field in dataclasses.fields(value):
+        each = getattr(value, field.name)
+        found[field.name] = (
+            _fields(each) if dataclasses.is_dataclass(each) else each
+        )
+    return found
+
+
+def statement_from_text(kind: str, text: str) -> Statement:
+    """Inverts `text_from_statement`.
+
+    Args:
+        kind: One of `KINDS`.
+        text: The body of the row.
+
+    Raises:
+        LedgerFormatError: The text is not one that `text_from_statement`
+            returns for this kind.
+    """
+    try:
+        statement = _statement(kind, parsed(text))
+        if text_from_statement(statement) != text:
+            raise ValueError("it is not as this version writes it")
+    except UNREADABLE as error:
+        raise LedgerFormatError(
+            f"A row of kind {kind!r} cannot be read: {error}"
+        ) from error
+    return statement
+
+
+def account_from_text(text: str) -> Account:
+    """Returns the account of a row's text."""
+    return cast(Account, statement_from_text(Account.kind, text))
+
+
+def commitment_from_text(text: str) -> Commitment:
+    """Returns the commitment of a row's text."""
+    return cast(Commitment, statement_from_text(Commitment.kind, text))
+
+
+def verdict_from_text(text: str) -> Verdict:
+    """Returns the verdict of a row's text."""
+    return cast(Verdict, statement_from_text(Verdict.kind, text))
+
+
+def _statement(kind: str, content: Any) -> Statement:
+    if kind == "plan":
+        rounds = content.pop("rounds")
+        return Plan(
+            tuple(
+                CountedRound(round_from_content(each), count)
+                for each, count in rounds
+            ),
+            **content,
+        )
+    if kind == "run":
+        author = content["author"]
+        author["versions"] = tuple(sorted(author["versions"].items()))
+        content["author"] = Author(**author)
+    if kind == "account":
+        content["capacities"] = tuple(content["capacities"])
+        content["terms"] = canonical(content["terms"])
+    if kind == "verdict":
+        opening = content["opening"]
+        content["opening"] = None if opening is None else Opening(**opening)
+        content["assumptions"] = tuple(content["assumptions"])
+        content["runs"] = tuple(content["runs"])
+    return cast(Statement, _CLASSES[kind](**content))

@@ -1,0 +1,1 @@
+"""Refusals before the first round, progress, and advice."""

@@ -1,0 +1,61 @@
+"""How a model is trained privately, in lines for a person."""
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+
+from keras_dp.gradients import layers_without_rule
+from keras_dp.optimizers.dp_optimizer import DPOptimizer
+from keras_dp.spending.epsilon_limit import PrivacyTarget
+
+_HOW = {
+    "proven": "proven for all inputs, from the graph",
+    "tested": "tested on the first batch, not proven",
+}
+
+
+def summary_hash(model: keras.Model) -> str:
+    """Returns SHA-256 of a model's summary, which says what was trained."""
+    lines: list[str] = []
+    model.summary(
+        line_length=120, print_fn=lambda text, **_: lines.append(text)
+    )
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def description_of(
+    model: keras.Model,
+    optimizer: Any,
+    target: PrivacyTarget | None,
+    examples_apart: str = "",
+) -> Iterator[str]:
+    """Yields what a private model's summary adds to the model's own.
+
+    Args:
+        model: The user's.
+        optimizer: The optimizer of the private model, `None` before `compile`.
+        target: The target of its training, if there is one.
+        examples_apart: See `EngineCheck`.
+    """
+    if isinstance(optimizer, DPOptimizer):
+        noise = getattr(optimizer.query, "noise_multiplier", None)
+        yield f"Query of the gradients: {optimizer.query!r}"
+        if noise is not None:
+            yield f"Noise multiplier: {noise:.4g}"
+        if optimizer.groups is not None:
+            yield f"Groups: {dict(optimizer.groups)!r}"
+        yield f"Ledger: {optimizer.ledger!r}"
+    else:
+        yield "Not compiled with a private optimizer."
+    if target is not None:
+        yield (
+            f"Target: epsilon {target.epsilon:g} at delta = {target.delta:.3g}"
+        )
+    slow = layers_without_rule(model) if model.built else []
+    if slow:
+        names = ", ".join(f"{x.name} ({type(x).__name__})" for x in slow)
+        yield f"Layers without a rule, which take longer: {names}"
+    if examples_apart:
+        yield f"Examples kept apart: {_HOW[examples_apart]}"

@@ -1,0 +1,111 @@
+"""Adds callbacks of private training to those that `fit` is given."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+from absl import logging
+from typing_extensions import override
+
+from keras_dp.ledger import PrivacyLedger
+from keras_dp.training.advice.epsilon_progress import EpsilonProgress
+
+Act = Callable[[], None]
+
+
+class _AtEpochs(keras.callbacks.Callback):
+    """Acts at each epoch, before the user's callbacks look or save."""
+
+    def __init__(self, begin: Callable[[int], None], end: Act) -> None:
+        super().__init__()
+        self._begin, self._end = begin, end
+
+    @override
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._begin(epoch)
+
+    @override
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._end()
+
+
+def fit_callbacks(
+    given: Any,
+    begin: Callable[[int], None],
+    end: Act,
+    ledger: Any,
+    delta: float,
+    rounds_left: Callable[[], int | None],
+) -> Any:
+    """Returns the callbacks of `fit`, with what a private training adds.
+
+    First comes a callback that acts at each epoch. If the user gave no
+    `EpsilonProgress`, one comes second, so that the others find epsilon in the
+    logs.
+
+    Args:
+        given: The argument `callbacks` of `fit`. A `CallbackList` is changed in
+            place.
+        begin: Is called at the beginning of each epoch, with its number.
+        end: Is called at the end of each epoch, before callbacks of the user.
+        ledger: The ledger that will record the training. Without a
+            `PrivacyLedger`, as on workers other than the chief, no epsilon is
+            shown.
+        delta: The delta of the shown epsilon, for an `EpsilonProgress` without
+            one of its own.
+        rounds_left: Returns how many more rounds the target and the account
+            leave room for, `None` if neither limits the training.
+
+    Raises:
+        PrivateTrainingError: An `EpsilonProgress` was made for another ledger.
+    """
+    callbacks = _listed(given)
+    own: list[Any] = [_AtEpochs(begin, end)]
+    if isinstance(ledger, PrivacyLedger):
+        shown = [x for x in callbacks if isinstance(x, EpsilonProgress)]
+        if not shown:
+            shown = [EpsilonProgress()]
+            own += shown
+        for each in shown:
+            each.attach(ledger, delta, rounds_left)
+    if isinstance(given, keras.callbacks.CallbackList):
+        for each in own:  # The others in the list have their model already.
+            each.set_model(given.model)
+            each.set_params(given.params)
+        given.callbacks[:0] = own
+        return given
+    return [*own, *callbacks]
+
+
+def warn_of_decisions(given: Any) -> None:
+    """Warns of each callback that acts on a training metric without noise.
+
+    Args:
+        given: The argument `callbacks` of `fit`, in a training without private
+            metrics.
+    """
+    for callback in _listed(given):
+        monitored = getattr(callback, "monitor", None)
+        acts = getattr(callback, "save_best_only", True)
+        if (
+            acts
+            and isinstance(monitored, str)
+            and not monitored.startswith(("val_", "epsilon"))
+        ):
+            logging.warning(
+                "%s acts on %r, which is computed on the training data without "
+                "noise: the privacy guarantee does not cover what it decides. "
+                "Release the metric by compile(..., private_metrics=...), or "
+                "monitor one of public validation data, such as 'val_%s'.",
+                type(callback).__name__,
+                monitored,
+                monitored,
+            )
+
+
+def _listed(given: Any) -> list[Any]:
+    if isinstance(given, keras.callbacks.CallbackList):
+        return list(given.callbacks)
+    if given is None:
+        return []
+    return list(given) if isinstance(given, (list, tuple)) else [given]

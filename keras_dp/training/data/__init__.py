@@ -1,0 +1,1 @@
+"""Batches as the step takes them: masks, weights, maps of records."""

@@ -1,0 +1,260 @@
+"""Turns the data that `fit` is given into physical batches."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_dp.ledger import Round, SamplingEvent, UnverifiedSampling
+from keras_dp.optimizers.record_batch import Grouping
+from keras_dp.sampling import Sampler
+from keras_dp.sampling.sampler import Pass
+from keras_dp.training.data.class_weights import with_class_weights
+from keras_dp.training.data.sampled_batches import (
+    SampledBatches,
+    mapped_structure,
+)
+
+
+class PhysicalStep(NamedTuple):
+    """One physical batch, and its place in the sample and the pass.
+
+    Attributes:
+        x: Inputs, leaves `[batch, ...]`.
+        y: Targets, or `None`.
+        sample_weight: Weights, or `None`.
+        mask: Shape `[batch]`, false for padding; `None` if there is none.
+        ends_sample: Whether the batch is the last of its sample.
+        sampling: How the sample was drawn. It is unverified unless the library
+            drew it.
+        next_sampling: How the sample of the next round will be drawn.
+        rounds_left: The number of rounds of this pass after this one; `None`
+            without passes.
+    """
+
+    x: Any
+    y: Any
+    sample_weight: Any
+    mask: tf.Tensor | None
+    ends_sample: bool
+    sampling: SamplingEvent = UnverifiedSampling()
+    next_sampling: SamplingEvent = UnverifiedSampling()
+    rounds_left: int | None = None
+
+    @property
+    def data(self) -> tuple[Any, Any, Any]:
+        """Inputs, targets and sample weights, as Keras passes a batch on."""
+        return self.x, self.y, self.sample_weight
+
+
+class DataAdapter:
+    """Says what `fit` iterates over, and how its samples were drawn.
+
+    Attributes:
+        source: The argument `x` of `fit`.
+        class_weight: The weight of each label if the source is a sampler, else
+            `None`: Keras itself weights other data.
+    """
+
+    def __init__(
+        self, source: Any, class_weight: Mapping[int, float] | None = None
+    ) -> None:
+        self.source = source
+        self.class_weight = class_weight if self.is_sampler else None
+
+    @property
+    def is_sampler(self) -> bool:
+        """Whether the library draws the samples."""
+        return isinstance(self.source, Sampler)
+
+    @property
+    def rounds_per_pass(self) -> int | None:
+        """The number of rounds with one epoch id; `None` without such ids."""
+        return self.source.rounds_per_pass if self.is_sampler else None
+
+    def coming(self, planned: Round, rounds: int) -> list[tuple[Round, int]]:
+        """Returns the coming rounds, each kind with its count.
+
+        Args:
+            planned: The first of the rounds. If the source makes passes, it is
+                the first of a pass.
+            rounds: The number of rounds.
+        """
+        if self.rounds_per_pass is None:
+            return [(planned, rounds)]
+        sampling: Any = planned.sampling
+        events = self.source.planned(rounds, Pass.of_id(sampling.epoch_id))
+        return [
+            (dataclasses.replace(planned, sampling=each), count)
+            for each, count in events
+        ]
+
+    @property
+    def unit(self) -> str:
+        """The unit that is drawn: "example", "microbatch" or "user"."""
+        return str(self.source.unit) if self.is_sampler else "example"
+
+    def check_targets(self) -> None:
+        """Raises for a sampler whose records hold no targets.
+
+        Raises:
+            ValueError: The records of the sampler hold no targets.
+        """
+        if not self.is_sampler:
+            return
+        structure = mapped_structure(self.source)
+        _, y, _ = keras.utils.unpack_x_y_sample_weight(structure)
+        if y is None:
+            raise ValueError(
+                "`x` must be a sampler of (inputs, targets) or (inputs, "
+                "targets, sample_weight): the loss compares outputs with "
+                f"targets. Received: records of {structure!r}. Put the targets "
+                "beside the inputs, such as PoissonBatches((x, y), ...). For "
+                "an autoencoder, PoissonBatches((x, x), ...) makes no copy."
+            )
+
+    @property
+    def population_size(self) -> int | None:
+        """The number of records; `None` if it is known only by reading them."""
+        if self.is_sampler:
+            return int(self.source.population_size)
+        leaves = keras.tree.flatten(self.source)
+        if leaves and all(getattr(leaf, "shape", ()) for leaf in leaves):
+            return int(leaves[0].shape[0])
+        return None
+
+    @property
+    def seeded(self) -> bool:
+        """Whether the caller chose the seed of the draws."""
+        return self.is_sampler and self.source.seeded
+
+    @property
+    def grouping(self) -> Grouping | None:
+        """The microbatches; `None` if each example is a record."""
+        if not self.is_sampler or self.source.microbatches is None:
+            return None
+        groups = self.source.microbatches
+        return Grouping(
+            groups.rows, groups.size, groups.bound_factor, groups.averages
+        )
+
+    def dataset(self) -> tf.data.Dataset:
+        """Returns the sampler's endless physical batches, prefetched."""
+        return SampledBatches(self.source)
+
+    def step_from(self, data: Any) -> PhysicalStep:
+        """Returns the physical batch that the iterator yielded as `data`."""
+        if not self.is_sampler:
+            x, y, weight = map(
+                _tensors, keras.utils.unpack_x_y_sample_weight(data)
+            )
+            return PhysicalStep(x, y, weight, mask=None, ends_sample=True)
+        leaves, mask, ends_sample, numbers = data
+        of = Pass(*map(int, numbers))
+        records = keras.tree.pack_sequence_as(
+            mapped_structure(self.source), list(leaves)
+        )
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(records)
+        if self.class_weight is not None:
+            weight = with_class_weights(y, weight, self.class_weight)
+        return PhysicalStep(
+            x,
+            y,
+            weight,
+            mask,
+            bool(ends_sample),
+            self.source.sampling_of(of),
+            self.source.sampling_of(of.next_round()),
+            None if self.rounds_per_pass is None else of.rounds_left,
+        )
+
+
+def example_batch(step: PhysicalStep, examples: int) -> tuple[Any, Any, bool]:
+    """Returns inputs and targets for the self-check, and whether they differ.
+
+    The batch keeps its size if that is at least 2, because layers may treat an
+    axis as long as the batch specially. Rows of padding get copies of records,
+    because many models are not finite on padding (a mean over no tokens).
+    Floats that are not finite become 0. Other floats of the inputs get noise,
+    so that no two examples are alike. Whole numbers get none, because they may
+    be ids or marks of masked entries. They get noise, too, if all examples
+    would be alike otherwise, unless a later batch may show different ones.
+
+    Args:
+        step: A physical batch.
+        examples: Two of as many first examples must differ.
+
+    Returns:
+        Inputs and targets, leaves `[max(2, batch), ...]`, and whether two of
+        the first `examples` have different inputs.
+    """
+    leaves = keras.tree.flatten(step.x)
+    size = leaves[0].shape[0]
+    real = np.ones(size, bool) if step.mask is None else step.mask.numpy()
+    records = np.flatnonzero(real) if real.any() else np.arange(size)
+    rows = np.resize(records, max(2, size))
+    first = min(examples, len(rows))
+
+    def taken(leaf: Any) -> Any:
+        if leaf is None:
+            return None
+        leaf = tf.gather(leaf, rows)
+        if leaf.dtype.is_floating:
+            leaf = tf.where(tf.math.is_finite(leaf), leaf, tf.zeros_like(leaf))
+        return leaf
+
+    given = keras.tree.map_structure(taken, step.x)
+    x = keras.tree.map_structure(_moved, given)
+    tells = _are_different(x, first)
+    # A sample with one record is followed by others. Other reasons remain:
+    # records are all alike, there is none, or there is place for only one.
+    if not tells and (real.sum() != 1 or size == 1):
+        every = functools.partial(_moved, whole_numbers=True)
+        x = keras.tree.map_structure(every, given)
+        tells = _are_different(x, first)
+    return x, keras.tree.map_structure(taken, step.y), tells
+
+
+def _moved(leaf: Any, *, whole_numbers: bool = False) -> Any:
+    """Returns a tensor of floats with noise of the size of its entries.
+
+    Args:
+        leaf: A tensor, or `None`.
+        whole_numbers: Whether whole numbers get noise, too.
+    """
+    if leaf is None or not leaf.dtype.is_floating:
+        return leaf
+    noise = tf.random.stateless_normal(leaf.shape, [0, 0], alg="philox")
+    noise = tf.cast(noise, leaf.dtype) * (tf.math.reduce_std(leaf) + 0.1)
+    if not whole_numbers:
+        noise = tf.where(leaf == tf.round(leaf), tf.zeros_like(noise), noise)
+    return leaf + noise
+
+
+def _are_different(inputs: Any, count: int) -> bool:
+    """Returns whether two of the first examples are not alike."""
+    leaves = keras.tree.flatten(inputs)
+    kinds = {
+        b"".join(_content(leaf[i]) for leaf in leaves) for i in range(count)
+    }
+    return len(kinds) > 1
+
+
+def _content(entry: tf.Tensor) -> bytes:
+    """Returns bytes that tell an entry from others of its shape and dtype."""
+    if entry.dtype == tf.string:
+        return repr(np.asarray(entry).tolist()).encode()
+    return bytes(np.asarray(entry).tobytes())
+
+
+def _tensors(part: Any) -> Any:
+    def tensor(leaf: Any) -> Any:
+        if leaf is None or isinstance(leaf, tf.experimental.Optional):
+            return None
+        return tf.convert_to_tensor(leaf)
+
+    return keras.tree.map_structure(tensor, part)

@@ -1,0 +1,1 @@
+"""Statistics of examples, answered by queries of their own."""

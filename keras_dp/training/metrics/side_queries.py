@@ -1,0 +1,194 @@
+"""Side queries: what else is asked of a sample than its gradients."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from keras_dp.dp_queries import DPQuery, NestedQuery
+from keras_dp.gradients import ExampleStatistics, update_statistics
+from keras_dp.optimizers.record_batch import RecordBatch
+from keras_dp.training.metrics.private_metrics import (
+    Examples,
+    PrivateMetric,
+    check_private_metrics,
+)
+
+_METRICS, _STATISTICS = "metrics", "statistics"
+
+
+class SideQueries:
+    """The private metrics, and the statistics of batch normalization.
+
+    Attributes:
+        metrics: By name, empty if none are shown; `None` if metrics are not
+            private.
+        statistics: The query of the statistics, or `None`.
+    """
+
+    def __init__(
+        self,
+        metrics: Mapping[str, PrivateMetric] | None,
+        statistics: DPQuery | None,
+    ) -> None:
+        if metrics is not None:
+            metrics = check_private_metrics(metrics)
+        if not isinstance(statistics, DPQuery | None):
+            raise TypeError(
+                "`batch_statistics` must be a DPQuery, or None. "
+                f"Received: batch_statistics={statistics!r}. Pass the `query` "
+                "of plan_batch_statistics."
+            )
+        self.metrics = metrics
+        self.statistics = statistics
+        self._warned = False
+        self._trackers = {
+            name: keras.metrics.Mean(name=name)
+            for name, metric in (metrics or {}).items()
+            for name in _names(name, metric)
+        }
+
+    def warn_of_metrics(self) -> None:
+        """Says once that metrics are not private, if they are not."""
+        if self.metrics is None and not self._warned:
+            self._warned = True
+            logging.warning(
+                "The losses and metrics shown during private training are "
+                "computed on the training data without noise. They are not "
+                "covered by the privacy guarantee: do not publish them."
+            )
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the arguments of `PrivateModel.compile`, serialized."""
+        given = {
+            "private_metrics": self.metrics,
+            "batch_statistics": self.statistics,
+        }
+        return {
+            name: keras.tree.map_structure(
+                keras.saving.serialize_keras_object, value
+            )
+            for name, value in given.items()
+            if value is not None
+        }
+
+    def check_names(self, public: Iterable[str]) -> None:
+        """Raises if two numbers would have one name in the logs.
+
+        Args:
+            public: Names of the public scalars of the queries' state.
+        """
+        names = [
+            name
+            for metric_name, metric in (self.metrics or {}).items()
+            for name in _names(metric_name, metric)
+        ]
+        taken = set(public) if names else set()
+        twice = {n for n in names if names.count(n) > 1 or n in taken}
+        if twice:
+            raise ValueError(
+                "`private_metrics` must have names that differ from each other "
+                "and from the public metrics of the query. Received: "
+                f"{sorted(twice)!r} twice. Rename the private metrics."
+            )
+
+    @property
+    def queries(self) -> dict[str, DPQuery]:
+        """The queries, by the names that they have in the ledger."""
+        queries: dict[str, DPQuery] = {}
+        if self.metrics:
+            queries[_METRICS] = NestedQuery(
+                {name: metric.query for name, metric in self.metrics.items()}
+            )
+        if self.statistics is not None:
+            queries[_STATISTICS] = self.statistics
+        return queries
+
+    @property
+    def variables(self) -> list[keras.Variable]:
+        """The means of the private metrics over an epoch, as variables."""
+        return [v for each in self._trackers.values() for v in each.variables]
+
+    def templates(self, layers: list[keras.Layer]) -> dict[str, Any]:
+        """Returns what one record of each query looks like.
+
+        Args:
+            layers: The layers whose batch statistics are asked for.
+        """
+        templates: dict[str, Any] = {}
+        if self.metrics:
+            templates[_METRICS] = {
+                name: tf.TensorSpec(metric.record_shape, tf.float32)
+                for name, metric in self.metrics.items()
+            }
+        if self.statistics is not None:
+            templates[_STATISTICS] = [
+                ExampleStatistics(
+                    *[tf.TensorSpec(layer.moving_mean.shape, tf.float32)] * 2
+                )
+                for layer in layers
+            ]
+        return templates
+
+    def batches(
+        self,
+        targets: Any,
+        outputs: Any,
+        losses: tf.Tensor,
+        gradients: list[Any],
+        statistics: list[ExampleStatistics],
+        mask: tf.Tensor | None,
+    ) -> dict[str, RecordBatch]:
+        """Returns the records of a physical batch, one per example."""
+        batches: dict[str, RecordBatch] = {}
+        if self.metrics:
+            examples = Examples(targets, outputs, losses, gradients)
+            records = {
+                name: tf.cast(metric.records(examples), tf.float32)
+                for name, metric in self.metrics.items()
+            }
+            batches[_METRICS] = RecordBatch(records, mask)
+        if self.statistics is not None:
+            batches[_STATISTICS] = RecordBatch(statistics, mask)
+        return batches
+
+    def apply(
+        self, answers: Mapping[str, Any], layers: list[keras.Layer]
+    ) -> dict[str, tf.Tensor]:
+        """Uses the noised answers of a round.
+
+        Returns:
+            The private metrics of this round alone, by name.
+        """
+        if self.statistics is not None:
+            update_statistics(layers, answers[_STATISTICS])
+        values: dict[str, tf.Tensor] = {}
+        for name, metric in (self.metrics or {}).items():
+            leaves = tf.reshape(answers[_METRICS][name], [-1])
+            names = _names(name, metric)
+            values |= dict(zip(names, tf.unstack(leaves), strict=True))
+        return values
+
+    def track(self, values: Mapping[str, tf.Tensor]) -> None:
+        """Adds the private metrics of a round to the means of the epoch."""
+        for name, value in values.items():
+            self._trackers[name].update_state(value)
+
+    def logs(self) -> dict[str, Any]:
+        """Returns the mean of each private metric over the rounds so far."""
+        return {name: each.result() for name, each in self._trackers.items()}
+
+    def reset(self) -> None:
+        """Starts a new epoch."""
+        for tracker in self._trackers.values():
+            tracker.reset_state()
+
+
+def _names(name: str, metric: PrivateMetric) -> list[str]:
+    """Returns what logs call the numbers of a metric."""
+    size = tf.TensorShape(metric.record_shape).num_elements()
+    if not metric.record_shape:
+        return [name]
+    return [f"{name}_{index}" for index in range(size)]

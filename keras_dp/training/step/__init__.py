@@ -1,0 +1,1 @@
+"""One compiled round: gradients, sums, noise, updates."""

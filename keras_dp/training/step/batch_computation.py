@@ -1,0 +1,293 @@
+"""Computes on one physical batch: forward, backward, clip, noise.
+
+Noise is added at the end of the sample. A batch changes the seeds of layers and
+the sums of a sample that spans several batches. A release changes the state of
+the optimizer, the trained weights and, if they are released, the statistics of
+batch normalization.
+"""
+
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+
+from keras_dp.gradients import (
+    ExampleLosses,
+    GradientEngine,
+    TracedMaps,
+    example_losses,
+    without_variable_writes,
+)
+from keras_dp.keras_internals import counting_one_replica, penalties_of
+from keras_dp.optimizers.private_round import GRADIENTS
+from keras_dp.optimizers.record_batch import (
+    Grouping,
+    RecordBatch,
+    record_batch,
+)
+from keras_dp.training.devices.replicas import summed
+from keras_dp.training.metrics.example_metrics import masks_of, with_penalties
+from keras_dp.training.step.local_updates import LocalUpdates
+from keras_dp.training.step.noise_ahead import Release, traced_release
+from keras_dp.training.step.sample_sums import SampleSums
+from keras_dp.training.step.step_parts import StepParts
+
+
+class BatchKind(NamedTuple):
+    """The place of a batch in its sample. Each kind has a compiled step.
+
+    Attributes:
+        first: Whether the batch is the first of its sample.
+        last: Whether the computation on the batch also releases the sample.
+        grouping: The microbatches, or `None` if each example is a record.
+    """
+
+    first: bool
+    last: bool
+    grouping: Grouping | None
+
+
+class BatchResult(NamedTuple):
+    """The result of a physical batch, for metrics and the ledger.
+
+    Attributes:
+        losses: The loss of each example, with the weight penalties, by the
+            weights from before the release.
+        outputs: The outputs of the model.
+        masks: The Keras mask of each output.
+        released: The event and the private metrics; `None` if the batch does
+            not release its sample.
+    """
+
+    losses: ExampleLosses
+    outputs: Any
+    masks: list[tf.Tensor | None]
+    released: tuple[Any, dict[str, tf.Tensor]] | None
+
+
+class _Computed(NamedTuple):
+    """The records of a physical batch, and the losses of its examples."""
+
+    losses: ExampleLosses
+    outputs: Any
+    batches: dict[str, RecordBatch]
+
+
+class BatchComputation:
+    """Computes on the physical batches of one compiled private model.
+
+    Attributes:
+        engine: Computes gradients example by example.
+    """
+
+    def __init__(self, parts: StepParts) -> None:
+        """Finds the layers of the model, or refuses it.
+
+        Args:
+            parts: The parts of the step.
+
+        Raises:
+            UnsupportedLayerError: The model has a layer that cannot be trained
+                privately.
+            ValueError: The statistics of batch normalization are asked for, and
+                no such layer is trained.
+        """
+        self._parts = parts
+        self._round = parts.optimizer.round
+        self._sums: SampleSums | None = None
+        self._release: Future[Release] | None = None
+        # A trace holds variables, and each replica has its own.
+        many = parts.options.replicas.are_many
+        self._loss_maps = None if many else TracedMaps()
+        statistics = parts.side_queries.statistics
+        self.engine = GradientEngine(
+            parts.model,
+            jit_compile=parts.options.jit_compile,
+            releases_statistics=statistics is not None,
+        )
+        self._updates = None
+        if parts.local is not None:
+            self._updates = LocalUpdates(
+                self.engine, parts.loss, parts.local, parts.options.loss_scale
+            )
+        if statistics is not None and not self.engine.normalized:
+            raise ValueError(
+                "`batch_statistics` must be None for a model in which no "
+                "BatchNormalization layer is trained. Received: "
+                f"batch_statistics={statistics!r}. Compile without it."
+            )
+
+    @property
+    def templates(self) -> dict[str, Any]:
+        """The template of a record of each query."""
+        return self._round.templates(
+            self.engine.variables,
+            self._parts.side_queries.templates(self.engine.normalized),
+        )
+
+    def trace_release(self) -> None:
+        """Traces the release in a thread, while the self-check runs.
+
+        All compiled steps then call this trace.
+        """
+        self._release = traced_release(
+            self._parts.optimizer, self.templates, self.engine.variables
+        )
+
+    def make_sums(self) -> None:
+        """Creates the sums of samples that span several batches, once."""
+        if self._sums is None:
+            self._sums = SampleSums(
+                self._round.initial_sample(self.templates),
+                self._parts.options.replicas.strategy,
+            )
+
+    def of_batch(
+        self,
+        data: tuple[Any, Any, Any],
+        mask: tf.Tensor | None,
+        kind: BatchKind,
+        planned: Any,
+    ) -> BatchResult:
+        """Adds a physical batch to its sample, and may release the sample.
+
+        Args:
+            data: Inputs, targets and sample weights.
+            mask: Shape `[batch]`. False is for padding, which can be in any
+                row. `None` if there is no padding.
+            kind: The place of the batch in its sample.
+            planned: The event that the ledger covers. A release with any other
+                event is withheld.
+        """
+        of = self._of_examples if self._updates is None else self._of_users
+        computed = of(data, mask, kind)
+        sample = self._added(computed.batches, kind)
+        # Both the losses and the penalties are by the old weights.
+        losses = with_penalties(self._parts.model, computed.losses)
+        released = self._end(sample, kind, planned)
+        masks = masks_of(computed.outputs)
+        return BatchResult(losses, computed.outputs, masks, released)
+
+    def _of_examples(
+        self, data: Any, mask: tf.Tensor | None, kind: BatchKind
+    ) -> "_Computed":
+        """Returns the records of examples, for all queries."""
+        x, y, weight = data
+        batch = keras.tree.flatten(x)[0].shape[0]
+        held: list[ExampleLosses] = []
+
+        def losses_of(outputs: Any) -> tf.Tensor:
+            held.append(self.losses(y, outputs, weight, batch))
+            return held[0].total
+
+        result = self.engine.gradients(
+            x, losses_of, batch, loss_scale=self._parts.options.loss_scale
+        )
+        with without_variable_writes(self.engine.model):
+            batches = self._parts.side_queries.batches(
+                y,
+                result.outputs,
+                result.losses,
+                result.records,
+                result.statistics,
+                mask,
+            )
+        batches[GRADIENTS] = record_batch(
+            result.records, mask, batch, kind.grouping
+        )
+        return _Computed(held[0], result.outputs, batches)
+
+    def _of_users(
+        self, data: Any, mask: tf.Tensor | None, kind: BatchKind
+    ) -> "_Computed":
+        """Returns the change that the training of each user makes."""
+        if self._updates is None or mask is None or kind.grouping is None:
+            raise RuntimeError(
+                "The samples of users must be drawn by UserBatches. Pass such "
+                "a sampler to fit."
+            )
+        x, y, weight = data
+        rows = kind.grouping.rows
+        with without_variable_writes(self.engine.model):
+            outputs = self.engine.call(x)
+            losses = self.losses(y, outputs, weight, mask.shape[0])
+        records = self._updates.records(data, mask, rows)
+        present = tf.reduce_any(tf.reshape(mask, [-1, rows]), axis=1)
+        batches = {GRADIENTS: RecordBatch(records, present)}
+        return _Computed(losses, outputs, batches)
+
+    def _added(self, batches: dict[str, Any], kind: BatchKind) -> Any:
+        """Returns the sample with the records of a batch."""
+        if kind.first:
+            sample = self._round.initial_sample(self.templates)
+        else:
+            sample = self._made_sums.read()
+        state = self._parts.optimizer.read_state()
+        with self.engine.computing():
+            return self._round.accumulate(
+                state, sample, self.engine.variables, batches
+            )
+
+    def _end(self, sample: Any, kind: BatchKind, planned: Any) -> Any:
+        """Releases the sample, or keeps it for the next batch."""
+        if kind.last:
+            return self._released(sample, planned)
+        self._made_sums.assign(sample)
+        return None
+
+    def of_sums(self, planned: Any) -> tuple[Any, dict[str, tf.Tensor]]:
+        """Releases the sums of all replicas, and returns as `_released`."""
+        return self._released(self._made_sums.read(), planned)
+
+    @property
+    def _made_sums(self) -> SampleSums:
+        if self._sums is None:
+            raise RuntimeError("`make_sums` must be called first.")
+        return self._sums
+
+    def _released(
+        self, sample: Any, planned: Any
+    ) -> tuple[Any, dict[str, tf.Tensor]]:
+        """Noises and applies the sums.
+
+        Returns:
+            The event, and the private metrics of this round by name.
+        """
+        if self._parts.options.replicas.are_many:
+            sample = summed(sample)
+        variables = self.engine.variables
+        ahead = None if self._release is None else self._release.result()
+        event, answers = self._parts.optimizer.release(
+            sample,
+            variables,
+            self._penalties(variables),
+            planned,
+            None if tf.executing_eagerly() else ahead,
+        )
+        values = self._parts.side_queries.apply(answers, self.engine.normalized)
+        return event, values
+
+    def losses(
+        self, y: Any, outputs: Any, weight: Any, batch: int
+    ) -> ExampleLosses:
+        """Returns the losses of each example as a batch of one."""
+        with counting_one_replica():
+            return example_losses(
+                self._parts.loss,
+                y,
+                outputs,
+                weight,
+                batch,
+                loss_scale=self._parts.options.loss_scale,
+                maps=self._loss_maps,
+            )
+
+    def _penalties(self, variables: list[Any]) -> list[tf.Tensor | None]:
+        """Returns the gradients of weight penalties. They hold no data."""
+        with tf.GradientTape() as tape:
+            losses = penalties_of(self._parts.model)
+            total = tf.add_n(losses) if losses else None
+        if total is None:
+            return [None] * len(variables)
+        return tape.gradient(total, [v.value for v in variables])

@@ -1,0 +1,132 @@
+"""Checks the engine on the user's own data before the first release."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from keras_dp.gradients import batch_losses, self_check
+from keras_dp.keras_internals import counting_one_replica, trace_of
+from keras_dp.training.data.data_adapter import PhysicalStep, example_batch
+from keras_dp.training.metrics.example_metrics import masks_of, set_masks
+from keras_dp.training.step.batch_computation import BatchComputation
+from keras_dp.training.step.step_parts import StepParts
+
+
+class EngineCheck:
+    """Runs the self-check for each size of a physical batch.
+
+    A size is checked on each of its batches until one shows enough: gradients
+    that are finite, and examples that differ.
+    """
+
+    def __init__(self, parts: StepParts, computation: BatchComputation) -> None:
+        self._parts, self._computation = parts, computation
+        self._checked: set[int] = set()
+        self._has_warned = False
+
+    @property
+    def examples_apart(self) -> str:
+        """How it is known that examples are kept apart; empty if nobody knows.
+
+        It is "proven" if the graphs of the model show it for all inputs, and
+        "tested" if only the self-check looked at some.
+        """
+        engine = self._computation.engine
+        if engine.is_proven_apart:
+            return "proven"
+        is_tested = engine.not_shown and self._parts.options.self_check_examples
+        return "tested" if is_tested else ""
+
+    def run(self, step: PhysicalStep) -> None:
+        """Checks the engine on a batch, unless its size was checked before.
+
+        Args:
+            step: The physical batch.
+
+        Raises:
+            GradientCheckError: See `self_check`.
+            UnsupportedLayerError: See `self_check`.
+        """
+        batch = keras.tree.flatten(step.x)[0].shape[0]
+        examples = self._parts.options.self_check_examples
+        if not examples:
+            return
+        # A step may have been traced since the last check.
+        self._warn_of_what_is_not_shown()
+        if batch in self._checked:
+            return
+        x, y, tells = example_batch(step, examples)
+        rows = max(2, batch)
+        losses_of, splits_of = self._losses_of(y, rows)
+        finite = self_check(
+            self._computation.engine,
+            x,
+            losses_of,
+            rows,
+            splits_of=splits_of,
+            examples=examples,
+            eagerly=self._parts.options.run_eagerly,
+        )
+        if finite and tells:
+            self._checked.add(batch)
+        self._warn_of_what_is_not_shown()
+
+    def _warn_of_what_is_not_shown(self) -> None:
+        found = None if self._has_warned else self._computation.engine.not_shown
+        if found is None:
+            return
+        self._has_warned = True
+        logging.warning(
+            "That examples are kept apart was tested on this batch, and not "
+            "proven for all inputs. The first operation that is not known to "
+            "keep them apart: %s. If it makes them interact on other inputs, "
+            "such as rare ones, the privacy guarantee does not hold. Look at "
+            "what this layer computes over the first axis.",
+            found,
+        )
+
+    def _losses_of(
+        self, y: Any, rows: int
+    ) -> tuple[
+        Callable[[Any], tf.Tensor],
+        Callable[[Any], list[tuple[tf.Tensor, tf.Tensor]]],
+    ]:
+        """Returns the arguments `losses_of` and `splits_of` of `self_check`."""
+
+        # All passes share one function, so that vectorizing is traced once.
+        @tf.function(autograph=False)
+        def of_examples(outputs: Any, masks: Any) -> Any:
+            set_masks(outputs, masks)
+            return self._computation.losses(y, outputs, None, rows)
+
+        @tf.function(autograph=False)
+        def of_batch(outputs: Any) -> Any:
+            with counting_one_replica():
+                return batch_losses(self._parts.loss, y, outputs)
+
+        def run(function: Any, *arguments: Any) -> Any:
+            # TensorFlow warns of functions whose calls trace too often.
+            return trace_of(function, *arguments)(*arguments)
+
+        def losses_of(outputs: Any) -> tf.Tensor:
+            return run(of_examples, outputs, masks_of(outputs)).total
+
+        def splits_of(outputs: Any) -> list[tuple[tf.Tensor, tf.Tensor]]:
+            masks = masks_of(outputs)
+            if any(mask is not None for mask in masks):
+                # With masks, Keras weighs examples by their unmasked entries.
+                outputs = keras.tree.map_structure(tf.identity, outputs)
+                masks = [None] * len(masks)
+            losses = run(of_examples, outputs, masks)
+            return list(
+                zip(
+                    losses.parts or [losses.total],
+                    run(of_batch, outputs),
+                    strict=True,
+                )
+            )
+
+        return losses_of, splits_of

@@ -1,0 +1,267 @@
+"""Compiles the functions of a model, one for each kind of physical batch."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from keras_dp.errors import PrivateTrainingError
+from keras_dp.gradients import trained_normalizations
+from keras_dp.keras_internals import (
+    learning_rate_of,
+    trace_of,
+    trainable_variables_of,
+)
+from keras_dp.optimizers.dp_optimizer import DPOptimizer
+from keras_dp.training.advice.preconditions import check_created_in
+from keras_dp.training.data.data_adapter import PhysicalStep
+from keras_dp.training.metrics.example_metrics import set_masks
+from keras_dp.training.step.batch_computation import BatchComputation, BatchKind
+from keras_dp.training.step.engine_check import EngineCheck
+from keras_dp.training.step.step_parts import StepParts
+
+
+class TrainingStep:
+    """The compiled steps of one private model, made for one `compile`.
+
+    Variables hold the sums of a sample that spans several physical batches. A
+    sample in a single batch, the ordinary case, needs none.
+    """
+
+    def __init__(self, parts: StepParts) -> None:
+        """Finds the layers of the model, or refuses it.
+
+        Args:
+            parts: The parts of the step.
+
+        Raises:
+            PrivateTrainingError: With replicas, a query does not add up
+                samples, or its state was made outside of their strategy.
+            UnsupportedLayerError: The model has a layer that cannot be trained
+                privately.
+            ValueError: Two numbers in the logs would have one name, or
+                statistics of batch normalization are asked for without such a
+                layer.
+        """
+        self._parts = parts
+        self._computation = BatchComputation(parts)
+        self._check = EngineCheck(parts, self._computation)
+        self._inner = parts.optimizer.inner
+        self._learning_rate = learning_rate_of(self._inner)
+        self._asked = parts.optimizer.round.fingerprint()
+        self._traces: dict[Any, Callable[..., Any]] = {}
+        self._functions: dict[Any, Any] = {}
+        optimizer = parts.optimizer
+        parts.side_queries.check_names(optimizer.public_metrics())
+        replicas = parts.options.replicas
+        if replicas.are_many:
+            optimizer.round.check_sums(self._computation.templates)
+            check_created_in(replicas.strategy, optimizer)
+        else:
+            self._computation.trace_release()
+
+    def check_unchanged(
+        self, model: keras.Model, optimizer: DPOptimizer
+    ) -> None:
+        """Raises if the step was compiled for something else.
+
+        Args:
+            model: The model inside the private model, as it is now.
+            optimizer: The optimizer of the private model, as it is now.
+
+        Raises:
+            PrivateTrainingError: The optimizer, its learning rate, the model or
+                functions of its layers were exchanged; other variables are to
+                be trained; or other queries are to be asked.
+            UnsupportedLayerError: A layer of the model was changed, and can no
+                longer be trained privately.
+        """
+        parts, engine = self._parts, self._computation.engine
+        engine.check_layers()
+        trained = _ids(engine.variables)
+        if (
+            optimizer is not parts.optimizer
+            or model is not engine.model
+            or engine.is_exchanged
+            or optimizer.inner is not self._inner
+            or learning_rate_of(self._inner) is not self._learning_rate
+            or _ids(model.trainable_variables) != trained
+            or _ids(trainable_variables_of(optimizer)) != trained
+            or _ids(trained_normalizations(model))
+            != _ids(engine.trained_normalizations)
+        ):
+            raise PrivateTrainingError(
+                "The optimizer, its schedule, the model and what is trainable "
+                "must be those that the step was built for. Call compile() "
+                "again, with a new optimizer if other variables are trained. "
+                "For a loop of your own, make new PrivateGradients."
+            )
+        if optimizer.round.fingerprint() != self._asked:
+            raise PrivateTrainingError(
+                "The queries and groups must be those that the step was "
+                "compiled with: the ledger would say one thing, and the step "
+                "do another. Call compile() again, with a new optimizer, or "
+                "make new PrivateGradients."
+            )
+
+    @property
+    def model(self) -> keras.Model:
+        """The user's model."""
+        return self._parts.model
+
+    def check(self, step: PhysicalStep) -> None:
+        """Checks the engine on a batch, as `EngineCheck` does."""
+        self._check.run(step)
+
+    def run(
+        self, step: PhysicalStep, kind: BatchKind, planned: Any
+    ) -> tuple[Any, Any]:
+        """Runs one physical batch.
+
+        Args:
+            step: The batch.
+            kind: The place of the batch in its sample.
+            planned: The event that the ledger covers.
+
+        Returns:
+            The metrics so far, and the event of the release. The event is
+            `None` if the batch does not release its sample. With several
+            workers there are then no metrics either.
+
+        Raises:
+            ValueError: The batch cannot be cut into equal parts for replicas.
+        """
+        if kind.first:
+            self._parts.optimizer.round.prepare()
+        if not kind.last:
+            self._computation.make_sums()
+        parts: tuple[Any, ...] = (*step.data, step.mask)
+        replicas = self._parts.options.replicas
+        if replicas.are_many:
+            rows = 1 if kind.grouping is None else kind.grouping.rows
+            parts = replicas.parts(step, rows)
+        return self._traced(kind, parts, planned)(*parts, planned)
+
+    def release(self, planned: Any) -> tuple[Any, Any]:
+        """Releases the sample of all workers. Returns metrics and the event."""
+        key = "release"
+        if key not in self._functions:
+            self._functions[key] = self._compiled(self._release_step)
+        return self._functions[key](planned)
+
+    @property
+    def examples_apart(self) -> str:
+        """How it is known that examples are kept apart; see `EngineCheck`."""
+        return self._check.examples_apart
+
+    @property
+    def releases_apart(self) -> bool:
+        """Whether `release` must be called at the end of each sample.
+
+        Each worker draws its own samples, and one may need more batches than
+        another. So steps that workers take together are not part of a batch.
+        """
+        return self._parts.options.replicas.workers > 1
+
+    @property
+    def trace_count(self) -> int:
+        """The number of traces of all steps; 0 if they run eagerly."""
+        if self._parts.options.run_eagerly:
+            return 0
+        functions = self._functions.values()
+        return sum(f.experimental_get_tracing_count() for f in functions)
+
+    @property
+    def traces(self) -> dict[BatchKind, list[Any]]:
+        """The traced functions of each kind of batch.
+
+        There are none with replicas, or if steps run eagerly.
+        """
+        found: dict[BatchKind, list[Any]] = {}
+        for (kind, *_), trace in self._traces.items():
+            found.setdefault(kind, []).append(trace)
+        return found
+
+    def _traced(
+        self, kind: BatchKind, parts: tuple[Any, ...], planned: Any
+    ) -> Callable[..., Any]:
+        """Returns the step for batches of the shapes of this one."""
+        function = self._function(kind)
+        options = self._parts.options
+        if options.replicas.are_many or options.run_eagerly:
+            return function
+        # TensorFlow's own search for the trace takes half of the time that a
+        # small step spends outside its computation.
+        shapes = tuple(
+            None if leaf is None else (tuple(leaf.shape), leaf.dtype)
+            for leaf in keras.tree.flatten(parts)
+        )
+        nest = str(keras.tree.map_structure(lambda leaf: leaf is None, parts))
+        key = (kind, nest, shapes)
+        if key not in self._traces:
+            self._traces[key] = trace_of(function, *parts, planned)
+        return self._traces[key]
+
+    def _function(self, kind: BatchKind) -> Any:
+        if kind in self._functions:
+            return self._functions[kind]
+
+        def core(x: Any, y: Any, weight: Any, mask: Any, planned: Any) -> Any:
+            data = x, y, weight
+            return self._computation.of_batch(data, mask, kind, planned)
+
+        if self._parts.options.jit_compile:
+            core = tf.function(core, jit_compile=True, autograph=False)
+
+        def step(x: Any, y: Any, weight: Any, mask: Any, planned: Any) -> Any:
+            # XLA does not compile the metrics: shapes of batches without
+            # their padding depend on the data.
+            result = core(x, y, weight, mask, planned)
+            if self._parts.side_queries.metrics is None:
+                set_masks(result.outputs, result.masks)
+                self._parts.metrics.update(
+                    (x, y, weight), mask, result.losses, result.outputs
+                )
+            elif kind.last:
+                self._parts.side_queries.track(result.released[1])
+            return result.released if kind.last else ()
+
+        self._functions[kind] = self._compiled(step)
+        return self._functions[kind]
+
+    def _release_step(self, planned: Any) -> Any:
+        """Releases the sums of all replicas, apart from a batch."""
+        event, values = self._computation.of_sums(planned)
+        if self._parts.side_queries.metrics is not None:
+            self._parts.side_queries.track(values)
+        return event, values
+
+    def _compiled(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a step on all replicas, for metrics and the event."""
+        replicas = self._parts.options.replicas
+
+        def whole(*parts: Any) -> Any:
+            if replicas.are_many:
+                released = replicas.run(step, parts)
+            else:
+                released = step(*parts)
+            event = released[0] if released else None
+            if event is None and replicas.workers > 1:
+                return {}, None  # Summing metrics up takes all workers.
+            return self._logs(), event
+
+        if self._parts.options.run_eagerly:
+            return whole
+        return tf.function(whole, autograph=False)
+
+    def _logs(self) -> dict[str, Any]:
+        """Returns the metrics so far over all replicas."""
+        public = self._parts.optimizer.public_metrics()
+        if self._parts.side_queries.metrics is not None:
+            return {**self._parts.side_queries.logs(), **public}
+        return {**self._parts.metrics.result(), **public}
+
+
+def _ids(objects: Iterable[Any]) -> list[int]:
+    return [id(each) for each in objects]

@@ -1,0 +1,221 @@
+"""Every sampling event against every adjacency relation: one table."""
+
+import re
+
+import pytest
+
+from keras_dp import ledger
+from keras_dp.accountants import (
+    RDP,
+    AnalyticGaussian,
+    Fourier,
+    available_accountants,
+    group_epsilon,
+    strongest_neighbours,
+    trade_off,
+)
+from keras_dp.accountants.normalize import adjacency
+from keras_dp.accountants.normalize.normalize import normalize
+from keras_dp.errors import UnsupportedEventError
+from keras_dp.ledger import (
+    CoordinateBounds,
+    DiscreteGaussianSum,
+    DisjointBatches,
+    EncodedSum,
+    FixedSizeWithoutReplacement,
+    FixedSizeWithReplacement,
+    FullDataset,
+    GaussianSum,
+    PoissonSampling,
+    PoissonUserSampling,
+    RandomAllocation,
+    Round,
+    SamplingEvent,
+    ThresholdedSum,
+    TreeSum,
+    TruncatedPoissonSampling,
+    UnverifiedSampling,
+)
+from keras_dp.ledger.events.noise_families import LaplaceNoise
+from keras_dp.planning import epsilon_curve
+
+MESSAGE = re.compile(r"`\w+` must .* Received: .*", re.DOTALL)
+ADD, REPLACE, ZERO = "add_or_remove_one", "replace_one", "zero_out"
+RELATIONS = (ADD, REPLACE, ZERO)
+SAMPLINGS = {
+    "poisson": PoissonSampling(0.1),
+    "poisson of users": PoissonUserSampling(0.1),
+    "certain poisson": PoissonSampling(1.0),
+    "truncated": TruncatedPoissonSampling(0.1, 30, 100),
+    "full": FullDataset(),
+    "unverified": UnverifiedSampling(),
+    "disjoint": DisjointBatches("epoch"),
+    "allocated": RandomAllocation("epoch", 5),
+    "allocated twice": RandomAllocation("epoch", 5, 2),
+    "allocated to all": RandomAllocation("epoch", 5, 5),
+    "fixed": FixedSizeWithoutReplacement(5, 20),
+    "fixed, all": FixedSizeWithoutReplacement(20, 20),
+    "drawn again": FixedSizeWithReplacement(5, 20),
+}
+BOUNDS = CoordinateBounds.from_vectors([[0.5, 0.2]])
+QUERIES = {
+    "gaussian": GaussianSum("sum", 1.0, 4.0),
+    "discrete": DiscreteGaussianSum("sum", 1.0, 4.0),
+    "tree": TreeSum("sum", 1.0, 4.0, "tree"),
+    "encoded": EncodedSum("sum", BOUNDS, LaplaceNoise(2.0)),
+    "thresholded": ThresholdedSum("sum", 1.0, 4.0, 10, 25.0),
+}
+EVERY, NOT_ADDED = {ADD, REPLACE, ZERO}, {REPLACE, ZERO}
+ONLY_REPLACED, NONE = {REPLACE}, set()
+# Which relations have a bound. Rows as `SAMPLINGS`, columns as `QUERIES`.
+SUPPORTED = {
+    "poisson": [EVERY, {ADD, ZERO}, EVERY, {ADD, ZERO}, EVERY],
+    "poisson of users": [EVERY, {ADD, ZERO}, EVERY, {ADD, ZERO}, EVERY],
+    "truncated": [EVERY, {ADD, ZERO}, EVERY, {ADD, ZERO}, EVERY],
+    "certain poisson": [EVERY, EVERY, EVERY, {ADD, ZERO}, EVERY],
+    "full": [EVERY, EVERY, EVERY, {ADD, ZERO}, EVERY],
+    "unverified": [NOT_ADDED, NOT_ADDED, NOT_ADDED, {ZERO}, NOT_ADDED],
+    "disjoint": [NOT_ADDED, NOT_ADDED, NOT_ADDED, {ZERO}, NOT_ADDED],
+    "allocated": [{ADD, ZERO}, NONE, NONE, NONE, NONE],
+    "allocated twice": [{ADD, ZERO}, NONE, NONE, NONE, NONE],
+    "allocated to all": [{ADD, ZERO}, NONE, NONE, NONE, NONE],
+    "fixed": [ONLY_REPLACED, NONE, NONE, NONE, NONE],
+    "fixed, all": [ONLY_REPLACED, NONE, NONE, NONE, NONE],
+    "drawn again": [ONLY_REPLACED, NONE, NONE, NONE, NONE],
+}
+CELLS = [
+    (sampling, query, row[column])
+    for sampling, row in SUPPORTED.items()
+    for column, query in enumerate(QUERIES)
+]
+
+
+def ledger_of(*samplings, query="gaussian"):
+    return [
+        (Round(SAMPLINGS[each], (QUERIES[query],)), 3) for each in samplings
+    ]
+
+
+class TestTheTable:
+    def test_has_every_sampling_event(self) -> None:
+        kinds = {
+            each for each in vars(ledger).values() if isinstance(each, type)
+        }
+        known = {each for each in kinds if issubclass(each, SamplingEvent)}
+        known.remove(SamplingEvent)
+
+        assert adjacency.UNSUPPORTED.keys() == known
+        assert {type(each) for each in SAMPLINGS.values()} == known
+        assert adjacency.RELATIONS == RELATIONS
+
+    @pytest.mark.parametrize("neighbours", RELATIONS)
+    @pytest.mark.parametrize(("sampling", "query", "supported"), CELLS)
+    def test_is_what_normalization_accepts(
+        self, sampling, query, supported, neighbours
+    ) -> None:
+        rounds = ledger_of(sampling, query=query)
+
+        if neighbours in supported:
+            assert normalize(rounds, neighbours)
+            return
+        with pytest.raises(UnsupportedEventError) as error:
+            normalize(rounds, neighbours)
+        message = str(error.value)
+        assert MESSAGE.fullmatch(message)
+        assert f"neighbours={neighbours!r}" in message
+        support, _, _ = message.partition("Received")
+        assert {
+            each for each in RELATIONS if repr(each) in support
+        } == supported
+
+    @pytest.mark.parametrize(("sampling", "query", "supported"), CELLS)
+    def test_tells_the_strongest_relation(
+        self, sampling, query, supported
+    ) -> None:
+        rounds = ledger_of(sampling, query=query)
+
+        if supported:
+            strongest = min(supported, key=RELATIONS.index)
+            assert strongest_neighbours(rounds) == strongest
+            assert normalize(rounds) == normalize(rounds, strongest)
+            return
+        for function in (strongest_neighbours, normalize):
+            with pytest.raises(UnsupportedEventError) as error:
+                function(rounds)
+            assert MESSAGE.fullmatch(str(error.value))
+
+
+class TestTheStrongest:
+    @pytest.mark.parametrize(
+        ("samplings", "strongest"),
+        [
+            ([], ADD),
+            (["poisson", "full"], ADD),
+            (["poisson", "unverified"], REPLACE),
+            (["full", "disjoint", "fixed"], REPLACE),
+            (["drawn again", "poisson"], REPLACE),
+        ],
+    )
+    def test_is_supported_by_all_rounds(self, samplings, strongest) -> None:
+        assert strongest_neighbours(ledger_of(*samplings)) == strongest
+
+    def test_can_be_neither_of_two_rounds_strongest(self) -> None:
+        """A discrete sample is not for replacing, batches not for adding."""
+        rounds = ledger_of("poisson", query="discrete")
+        rounds += ledger_of("unverified")
+
+        assert strongest_neighbours(rounds) == ZERO
+
+    def test_may_not_exist(self) -> None:
+        rounds = ledger_of("fixed") + ledger_of("full", query="encoded")
+
+        with pytest.raises(UnsupportedEventError, match="`ledger`") as error:
+            strongest_neighbours(rounds)
+
+        assert MESSAGE.fullmatch(str(error.value))
+        assert available_accountants(rounds) == ()
+
+    def test_reads_an_iterator_once(self) -> None:
+        rounds = ledger_of("unverified")
+
+        assert normalize(iter(rounds)) == normalize(rounds, REPLACE)
+
+
+class TestBatchesCutFromAList:
+    """Adding a record moves others: sums move further than is recorded."""
+
+    LEDGER = ledger_of("unverified")
+
+    @pytest.mark.parametrize(
+        "accountant", [RDP(), Fourier(), AnalyticGaussian()], ids=repr
+    )
+    def test_have_no_bound_for_an_added_record(self, accountant) -> None:
+        with pytest.raises(UnsupportedEventError, match="moves other records"):
+            accountant.epsilon(self.LEDGER, delta=1e-5, neighbours=ADD)
+        assert not accountant.can_replay(self.LEDGER, neighbours=ADD)
+        assert available_accountants(self.LEDGER, neighbours=ADD) == ()
+
+    def test_are_accounted_for_a_replaced_one(self) -> None:
+        accountant = AnalyticGaussian()
+
+        default = accountant.epsilon(self.LEDGER, delta=1e-5)
+
+        replaced = accountant.epsilon(
+            self.LEDGER, delta=1e-5, neighbours=REPLACE
+        )
+        zeroed = accountant.epsilon(self.LEDGER, delta=1e-5, neighbours=ZERO)
+        assert default == replaced > 1.9 * zeroed
+
+    def test_name_the_relation_in_results(self) -> None:
+        group = group_epsilon(self.LEDGER, group_size=2, delta=1e-5)
+        curve = epsilon_curve(self.LEDGER, delta=1e-5, points=1)
+
+        assert group.neighbours == curve.neighbours == REPLACE
+        assert curve.epsilons[-1] == AnalyticGaussian().epsilon(
+            self.LEDGER, delta=1e-5, neighbours=REPLACE
+        )
+
+    def test_give_attacks_what_replacing_gives(self) -> None:
+        attack = trade_off(self.LEDGER, lines=5)
+
+        assert attack == trade_off(self.LEDGER, lines=5, neighbours=REPLACE)

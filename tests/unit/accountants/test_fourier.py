@@ -1,0 +1,445 @@
+"""What the Fourier accountant adds to the contract."""
+
+import math
+
+import numpy as np
+import pytest
+
+from keras_dp.accountants import RDP, AnalyticGaussian, Bounds, Fourier
+from keras_dp.accountants.compose.line import integral
+from keras_dp.accountants.loss.mixture import MixtureLoss
+from keras_dp.errors import TooSlowError, UnsupportedEventError
+from keras_dp.ledger import (
+    CoordinateBounds,
+    DiscreteGaussianSum,
+    DisjointBatches,
+    EncodedSum,
+    FixedSizeWithoutReplacement,
+    FixedSizeWithReplacement,
+    FullDataset,
+    GaussianSum,
+    NonPrivateSum,
+    PoissonSampling,
+    Round,
+    SamplingEvent,
+    SumQueryEvent,
+)
+from keras_dp.ledger.events.noise_families import GaussianNoise, LaplaceNoise
+
+
+def counted(
+    sampling: SamplingEvent, *queries: SumQueryEvent, count: int = 1
+) -> list[tuple[Round, int]]:
+    return [(Round(sampling, queries), count)]
+
+
+def gaussian(noise: float) -> GaussianSum:
+    return GaussianSum("sum", 1.0, noise)
+
+
+ABADI = counted(PoissonSampling(0.01), gaussian(4.0), count=10_000)
+FULL = counted(FullDataset(), gaussian(2.0), count=3)
+FEW = counted(PoissonSampling(0.05), gaussian(0.8), count=3)
+ONE = counted(PoissonSampling(0.2), gaussian(1.0))
+
+
+@pytest.mark.parametrize("ledger", [ABADI, FULL, FEW, ONE])
+@pytest.mark.parametrize("delta", [0.01, 1e-5, 1e-30])
+class TestBounds:
+    def test_epsilon_is_the_upper_one(self, ledger, delta) -> None:
+        bounds = Fourier().epsilon_bounds(ledger, delta=delta)
+
+        assert isinstance(bounds, Bounds)
+        assert bounds.upper == Fourier().epsilon(ledger, delta=delta)
+
+    def test_are_as_near_as_is_promised(self, ledger, delta) -> None:
+        lower, upper = Fourier().epsilon_bounds(ledger, delta=delta)
+
+        assert 0 < lower <= upper <= lower * (1 + 1e-8)
+
+    def test_are_inverse_to_those_of_delta(self, ledger, delta) -> None:
+        bounds = Fourier().epsilon_bounds(ledger, delta=delta)
+
+        at_lower = Fourier().delta_bounds(ledger, epsilon=bounds.lower)
+        at_upper = Fourier().delta_bounds(ledger, epsilon=bounds.upper)
+
+        assert at_lower.upper >= delta >= at_upper.lower
+        assert at_upper.lower <= at_upper.upper
+        assert math.log(at_lower.upper / at_upper.lower) < 1e-5
+
+    def test_a_looser_request_contains_the_tighter(self, ledger, delta) -> None:
+        tight = Fourier().epsilon_bounds(ledger, delta=delta)
+        loose = Fourier().epsilon_bounds(
+            ledger, delta=delta, relative_width=1e-3
+        )
+
+        assert loose.lower <= tight.upper
+        assert loose.upper >= tight.lower
+        assert loose.upper <= loose.lower * (1 + 1e-3)
+
+
+class TestEdges:
+    def test_epsilon_is_zero_from_some_delta_on(self) -> None:
+        least = Fourier().delta_bounds(FEW, epsilon=0.0)
+
+        assert Fourier().epsilon(FEW, delta=least.upper * (1 + 1e-12)) == 0
+        assert Fourier().epsilon(FEW, delta=least.lower * 0.5) > 0
+
+    def test_a_bare_sum_has_no_bounds(self) -> None:
+        bare = counted(FullDataset(), NonPrivateSum("sum"))
+
+        assert Fourier().epsilon_bounds(bare, delta=0.5) == (math.inf, math.inf)
+        assert Fourier().delta_bounds(bare, epsilon=3.0) == (1, 1)
+
+    def test_nothing_released_costs_nothing(self) -> None:
+        assert Fourier().epsilon_bounds([], delta=0.0) == (0, 0)
+        assert Fourier().delta_bounds([], epsilon=0.0) == (0, 0)
+
+    def test_delta_of_zero_and_of_one(self) -> None:
+        assert Fourier().epsilon_bounds(ABADI, delta=0) == (0, math.inf)
+        assert Fourier().epsilon_bounds(ABADI, delta=1) == (0, 0)
+
+    @pytest.mark.parametrize("wrong", [0, -1e-9, math.nan])
+    def test_relative_width_is_checked(self, wrong) -> None:
+        for bounds in (
+            lambda: Fourier().epsilon_bounds(
+                ABADI, delta=1e-5, relative_width=wrong
+            ),
+            lambda: Fourier().delta_bounds(
+                ABADI, epsilon=1.0, relative_width=wrong
+            ),
+        ):
+            with pytest.raises(ValueError, match="`relative_width` must"):
+                bounds()
+
+    @pytest.mark.full
+    @pytest.mark.parametrize(
+        ("probability", "noise", "count", "delta"),
+        [
+            pytest.param(1e-8, 0.1, 1, 1e-5, marks=pytest.mark.standard),
+            (1e-8, 1e4, 10**6, 1e-300),
+            (1e-300, 1e90, 1, 1e-300),
+            (0.999, 1e4, 10, 1e-12),
+            (1 - 1e-16, 1.0, 10, 1e-12),
+            (0.5, 0.1, 2**62, 1e-5),
+            (0.01, 1e-90, 2**62, 1e-5),
+            (1e-3, 1e5, 10**12, 0.999),
+        ],
+    )
+    @pytest.mark.parametrize("neighbours", ["zero_out", "replace_one"])
+    def test_extreme_rounds_cost_no_more_than_by_moments(
+        self, probability, noise, count, delta, neighbours
+    ) -> None:
+        """Where they are out of reach that is the bound; without a warning."""
+        ledger = counted(
+            PoissonSampling(probability), gaussian(noise), count=count
+        )
+
+        lower, upper = Fourier().epsilon_bounds(
+            ledger, delta=delta, neighbours=neighbours
+        )
+
+        moments = RDP().epsilon(ledger, delta=delta, neighbours=neighbours)
+        assert 0 <= lower <= upper <= moments * (1 + 1e-9)
+
+
+class TestRounds:
+    def test_without_sampling_it_is_the_analytic_gaussian(self) -> None:
+        for neighbours in ("add_or_remove_one", "replace_one"):
+            arguments = {"delta": 1e-7, "neighbours": neighbours}
+            assert Fourier().epsilon(FULL, **arguments) == pytest.approx(
+                AnalyticGaussian().epsilon(FULL, **arguments), rel=1e-11
+            )
+
+    def test_shuffled_epochs_cost_one_participation_each(self) -> None:
+        """And what a round of the whole data set costs beside it."""
+        epochs = [
+            (Round(DisjointBatches(f"epoch {i}"), (gaussian(2.0),)), 500)
+            for i in range(3)
+        ]
+
+        assert Fourier().epsilon(
+            epochs, delta=1e-5, neighbours="zero_out"
+        ) == pytest.approx(
+            Fourier().epsilon(FULL, delta=1e-5, neighbours="zero_out")
+        )
+
+    def test_a_fixed_size_lies_between_attack_and_bound(self) -> None:
+        """N = 10^4, B = 100, sigma = 2 S, T = 1000: 1.828 to 2.199.
+
+        The attack is Poisson's pair with twice the bound, which therefore is
+        no bound for a sample of fixed size.
+        """
+        ledger = counted(
+            FixedSizeWithoutReplacement(100, 10_000), gaussian(2.0), count=1000
+        )
+        poisson = counted(PoissonSampling(0.01), gaussian(1.0), count=1000)
+
+        lower, upper = Fourier().epsilon_bounds(
+            ledger, delta=1e-5, neighbours="replace_one"
+        )
+
+        assert lower == pytest.approx(1.828237, abs=1e-5)
+        assert upper == pytest.approx(2.198910, abs=1e-5)
+        assert Fourier().epsilon(poisson, delta=1e-5) < upper
+        assert upper < RDP().epsilon(
+            ledger, delta=1e-5, neighbours="replace_one"
+        )
+
+    def test_one_draw_is_a_sample_of_one(self) -> None:
+        """With or without replacement."""
+        draws = [
+            counted(kind(1, 50), gaussian(3.0), count=40)
+            for kind in (FixedSizeWithoutReplacement, FixedSizeWithReplacement)
+        ]
+
+        without, with_replacement = (
+            Fourier().epsilon_bounds(each, delta=1e-6, neighbours="replace_one")
+            for each in draws
+        )
+
+        assert with_replacement == pytest.approx(without, rel=1e-5)
+
+    @pytest.mark.full
+    @pytest.mark.standard
+    def test_drawing_repeatedly_costs_more(self) -> None:
+        without, with_replacement = (
+            Fourier().epsilon_bounds(
+                counted(kind(20, 100), gaussian(6.0), count=30),
+                delta=1e-5,
+                neighbours="replace_one",
+            )
+            for kind in (FixedSizeWithoutReplacement, FixedSizeWithReplacement)
+        )
+
+        assert with_replacement.lower > without.lower
+        assert with_replacement.upper > without.upper
+
+    def test_discrete_noise_raises_naming_the_mechanism(self) -> None:
+        for queries in (
+            [DiscreteGaussianSum("sum", 1.0, 2.0)],
+            [
+                DiscreteGaussianSum("sum", 1.0, 2.0),
+                EncodedSum(
+                    "encoded",
+                    CoordinateBounds.from_arrays([[0.5]], [3]),
+                    LaplaceNoise(1.0),
+                ),
+            ],
+        ):
+            ledger = counted(PoissonSampling(0.1), *queries)
+            assert not Fourier().can_replay(ledger)
+            with pytest.raises(UnsupportedEventError, match="iscrete"):
+                Fourier().epsilon(ledger, delta=1e-5)
+
+    @pytest.mark.standard
+    @pytest.mark.parametrize("vectors", [[[0.5]], [[0.6, 0.1], [0.4, 0.3]]])
+    def test_encoded_sums_with_other_noise_raise_naming_rdp(
+        self, vectors
+    ) -> None:
+        bounds = CoordinateBounds.from_arrays(vectors, [1] * len(vectors[0]))
+        ledger = counted(
+            PoissonSampling(0.1),
+            EncodedSum("encoded", bounds, LaplaceNoise(1.0)),
+        )
+
+        assert RDP().can_replay(ledger)
+        assert not Fourier().can_replay(ledger)
+        with pytest.raises(UnsupportedEventError, match="Use `RDP`"):
+            Fourier().epsilon(ledger, delta=1e-5)
+
+    def test_encoded_sums_with_gaussian_noise_cost_their_largest_norm(
+        self,
+    ) -> None:
+        bounds = CoordinateBounds.from_arrays([[0.5, 0.0], [0.0, 0.25]], [1, 1])
+        encoded = EncodedSum("encoded", bounds, GaussianNoise(2.0))
+        sampling = PoissonSampling(0.1)
+
+        assert Fourier().epsilon_bounds(
+            counted(sampling, encoded, count=9), delta=1e-5
+        ) == Fourier().epsilon_bounds(
+            counted(sampling, gaussian(4.0), count=9), delta=1e-5
+        )
+
+    def test_a_count_is_free(self) -> None:
+        """A billion rounds take no more points than ten thousand."""
+        many = counted(PoissonSampling(1e-4), gaussian(30.0), count=10**9)
+
+        lower, upper = Fourier().epsilon_bounds(many, delta=1e-5)
+
+        assert upper < lower * (1 + 1e-8)
+        assert upper < RDP().epsilon(many, delta=1e-5)
+
+
+@pytest.mark.standard
+class TestManyRounds:
+    """More kinds of rounds than are looked at one by one."""
+
+    @pytest.mark.full
+    @pytest.mark.parametrize(
+        ("least", "most", "kinds", "count"),
+        [(0.9, 1.4, 90, 20), (0.6, 12.0, 300, 10)],
+    )
+    def test_lie_between_the_loudest_and_the_quietest(
+        self, least, most, kinds, count
+    ) -> None:
+        noises = np.geomspace(least, most, kinds).tolist()
+        ledger = [
+            (Round(PoissonSampling(0.005), (gaussian(noise),)), count)
+            for noise in noises
+        ]
+
+        lower, upper = Fourier().epsilon_bounds(ledger, delta=1e-5)
+
+        assert upper <= lower * (1 + 1e-8)
+        assert upper < RDP().epsilon(ledger, delta=1e-5)
+        for noise, bound in ((least, upper), (most, -lower)):
+            same = counted(
+                PoissonSampling(0.005), gaussian(noise), count=kinds * count
+            )
+            epsilon = Fourier().epsilon(same, delta=1e-5)
+            assert epsilon > bound if noise == least else epsilon < -bound
+
+    @pytest.mark.full
+    def test_agree_with_the_same_rounds_one_by_one(self) -> None:
+        """Rounds of next to no loss change nothing."""
+        noises = np.linspace(0.8, 1.3, 79).tolist()
+        few = [
+            (Round(PoissonSampling(0.01), (gaussian(noise),)), 3)
+            for noise in noises
+        ]
+        dust = [(Round(PoissonSampling(0.01), (gaussian(1e7),)), 1)] + [
+            (Round(PoissonSampling(0.01), (gaussian(1e7 + i),)), 1)
+            for i in range(1, 5)
+        ]
+
+        one_by_one = Fourier().epsilon_bounds(few, delta=1e-6)
+        together = Fourier().epsilon_bounds(few + dust, delta=1e-6)
+
+        assert together.lower <= one_by_one.upper * (1 + 1e-9)
+        assert together.upper >= one_by_one.lower
+
+
+class TestMethods:
+    """Which method answered is said, and none hides a defect of another."""
+
+    @pytest.mark.parametrize(
+        ("ledger", "method"),
+        [(FULL, "closed form"), (ONE, "closed form"), (ABADI, "line integral")],
+    )
+    def test_bounds_say_which_method_they_are_of(self, ledger, method) -> None:
+        assert Fourier().epsilon_bounds(ledger, delta=1e-5).method == method
+        assert Fourier().delta_bounds(ledger, epsilon=0.5).method == method
+
+    def test_a_gap_between_attack_and_bound_is_explained(self) -> None:
+        fixed = counted(
+            FixedSizeWithoutReplacement(10, 100), gaussian(2.0), count=5
+        )
+
+        bounds = Fourier().epsilon_bounds(
+            fixed, delta=1e-5, neighbours="replace_one"
+        )
+
+        assert bounds.method.startswith("line integral")
+        assert "lower bound is an attack" in bounds.method
+
+    def test_noise_out_of_reach_is_said_to_be_bounded_by_moments(self) -> None:
+        quiet = counted(PoissonSampling(0.01), gaussian(1e-4), count=5)
+
+        bounds = Fourier().epsilon_bounds(quiet, delta=1e-5)
+
+        assert bounds.lower == 0
+        assert bounds.method == "Rényi divergence"
+
+    @pytest.mark.parametrize(
+        "error", [IndexError, KeyError, ZeroDivisionError, ValueError]
+    )
+    def test_a_defect_of_the_line_integral_is_not_swallowed(
+        self, monkeypatch, error
+    ) -> None:
+        """RDP would have answered 1.0354 in the place of 0.946867."""
+
+        def broken(*arguments):
+            raise error
+
+        monkeypatch.setattr(integral, "place_near", broken)
+
+        with pytest.raises(error):
+            Fourier().epsilon(ABADI, delta=1e-5)
+        with pytest.raises(error):
+            Fourier().delta(ABADI, epsilon=1.0)
+
+    def test_a_line_that_is_too_long_leaves_a_bound_by_moments(
+        self, monkeypatch
+    ) -> None:
+        def too_slow(*arguments):
+            raise TooSlowError
+
+        monkeypatch.setattr(integral, "place_near", too_slow)
+
+        bounds = Fourier().epsilon_bounds(ABADI, delta=1e-5)
+
+        assert bounds.lower == 0
+        assert bounds.upper == pytest.approx(1.0354, abs=1e-4)
+        assert bounds.method != "line integral"
+
+
+def schedule(probability, noises):
+    return [
+        (Round(PoissonSampling(probability), (gaussian(noise),)), 1)
+        for noise in noises
+    ]
+
+
+CORNERS = [
+    pytest.param(
+        schedule(1e-4, np.linspace(2, 1, 100).tolist()),
+        marks=pytest.mark.standard,
+    ),
+    counted(PoissonSampling(1e-3), gaussian(1.0), count=2),
+    counted(PoissonSampling(1e-3), gaussian(1.0), count=10),
+    counted(PoissonSampling(1e-4), gaussian(1.0), count=100),
+    counted(PoissonSampling(1e-5), gaussian(0.3), count=10_000),
+]
+
+
+def test_the_largest_loss_keeps_the_digits_of_a_small_probability() -> None:
+    loss = MixtureLoss(1.0, (1 - 1e-17, 1e-17), is_added=True)
+
+    assert loss.largest == 1e-17
+
+
+NEARLY_EQUAL = schedule(1e-4, np.linspace(1, 1.02, 80).tolist())
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("delta", [1e-10, 1e-8])
+def test_noises_that_are_nearly_equal_are_narrow(delta) -> None:
+    lower, upper = Fourier().epsilon_bounds(NEARLY_EQUAL, delta=delta)
+
+    assert 0 < lower <= upper <= lower * (1 + 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("probability", "noise", "count", "delta"),
+    [(1e-4, 100.0, 2, 1e-30), (9.3e-6, 46.9, 462, 7.7e-46)],
+)
+def test_deltas_out_of_reach_are_answered_by_moments(
+    probability, noise, count, delta
+) -> None:
+    """Moments grow without bound where such a delta would have its tilt."""
+    ledger = counted(PoissonSampling(probability), gaussian(noise), count=count)
+
+    bounds = Fourier().epsilon_bounds(ledger, delta=delta)
+
+    assert 0 < bounds.lower < bounds.upper <= RDP().epsilon(ledger, delta=delta)
+    assert bounds.method == "Rényi divergence"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("ledger", CORNERS)
+def test_few_rounds_that_hardly_sample_are_narrow(ledger) -> None:
+    """A share of 1e-6, where delta is dominated by a few large losses."""
+    lower, upper = Fourier().epsilon_bounds(ledger, delta=1e-8)
+
+    assert 0 < lower <= upper <= lower * (1 + 1e-6)

@@ -1,0 +1,900 @@
+"""Budgets keep their promise, whoever spends, when, and for what."""
+
+import math
+import threading
+
+import numpy as np
+import pytest
+
+from keras_dp import budgets
+from keras_dp.accountants import RDP, AnalyticGaussian, Fourier
+from keras_dp.accountants.normalize.normalize import normalize
+from keras_dp.budgets.budget import UNITS, units
+from keras_dp.errors import (
+    BudgetExceededError,
+    CalibrationError,
+    LedgerIntegrityError,
+    LedgerWriteError,
+    UnsupportedEventError,
+)
+from keras_dp.ledger import (
+    Account,
+    Charge,
+    DisjointBatches,
+    FullDataset,
+    GaussianSum,
+    NonPrivateSum,
+    PoissonSampling,
+    PrivacyLedger,
+    RandomAllocation,
+    Round,
+    TreeSum,
+    TruncatedPoissonSampling,
+    UnverifiedSampling,
+)
+from keras_dp.ledger.rows.canonical import canonical
+
+DELTA = 1e-5
+
+
+def gaussian(z: float, q: float = 1.0) -> Round:
+    sampling = FullDataset() if q == 1.0 else PoissonSampling(q)
+    return Round(sampling, (GaussianSum("sum", 1.0, z),))
+
+
+def tree_sum(name: str) -> TreeSum:
+    return TreeSum("t", 1.0, 8.0, tree_id=name)
+
+
+SUM = (GaussianSum("sum", 1.0, 1.0),)
+
+
+class TestPrices:
+    """Every sequence of rounds that fits the capacity keeps the promise."""
+
+    @pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
+    @pytest.mark.parametrize("seed", range(5))
+    def test_rounds_that_fill_a_renyi_filter(self, epsilon, seed) -> None:
+        generator = np.random.default_rng(seed)
+        budget = budgets.RenyiFilter(epsilon, DELTA)
+        spent, rounds = 0, []
+        for _ in range(30):
+            z = float(generator.uniform(0.7, 8))
+            round_ = gaussian(z, float(generator.choice([1.0, 0.01, 0.1])))
+            ((_, price),) = budget.prices(round_)
+            count = min(50, (budget.capacities[0] - spent) // price)
+            if count:
+                rounds.append((round_, count))
+                spent += count * price
+
+        assert spent > 0.5 * UNITS
+        # The best order is a bound for parameters fixed in advance, so that it
+        # cannot be above the filter's promise at its own order.
+        assert RDP().epsilon(rounds, delta=DELTA) <= epsilon
+        assert Fourier().epsilon(rounds, delta=DELTA) <= epsilon
+
+    @pytest.mark.parametrize("epsilon", [0.05, 1.0, 8.0])
+    def test_a_gaussian_filter_is_exact(self, epsilon) -> None:
+        budget = budgets.GaussianFilter(epsilon, DELTA)
+        rounds, spent = [], 0
+        for z in (50.0, 20.0, 100.0):
+            ((_, price),) = budget.prices(gaussian(z))
+            share = (UNITS - spent) // price // 2
+            rounds.append((gaussian(z), share))
+            spent += price * share
+        ((_, price),) = budget.prices(gaussian(1000.0))
+        rounds.append((gaussian(1000.0), (UNITS - spent) // price))
+        rounds = [pair for pair in rounds if pair[1]]
+
+        found = AnalyticGaussian().epsilon(rounds, delta=DELTA)
+        assert 0.99 * epsilon < found <= epsilon
+
+    def test_units_add_up_as_numbers_are_printed(self) -> None:
+        assert 10 * units(0.1, 1.0) == UNITS
+        assert 3 * units(0.3333333333333333, 1.0) <= UNITS
+        assert units(1e-300, 1.0) == 1
+        with pytest.raises(BudgetExceededError, match="finite"):
+            units(math.inf, 1.0)
+
+    def test_the_order_suited_to_a_round_has_the_most_room(self) -> None:
+        def room(budget) -> int:
+            ((_, price),) = budget.prices(step)
+            return UNITS // price
+
+        for step in (gaussian(1.0, 0.01), gaussian(4.0, 0.01), gaussian(9.0)):
+            best = budgets.RenyiFilter.suited_to(step, 2.0, DELTA)
+            others = [
+                budgets.RenyiFilter(2.0, DELTA, best.order * factor)
+                for factor in (0.8, 0.95, 1.05, 1.3)
+            ]
+            assert all(room(best) >= room(other) for other in others)
+
+    @pytest.mark.parametrize("order", [1.0, 0.5, 1.001, math.inf, math.nan])
+    def test_an_order_without_room_is_refused(self, order) -> None:
+        with pytest.raises(CalibrationError, match="`order`"):
+            budgets.RenyiFilter(1.0, DELTA, order=order)
+
+    def test_filters_refuse_what_they_cannot_price(self) -> None:
+        for budget in (
+            budgets.RenyiFilter(1.0, DELTA),
+            budgets.GaussianFilter(1.0, DELTA),
+        ):
+            with pytest.raises(UnsupportedEventError):
+                budget.prices(
+                    Round(DisjointBatches("e"), (GaussianSum("s", 1.0, 1.0),))
+                )
+        with pytest.raises(UnsupportedEventError, match="amplification"):
+            budgets.GaussianFilter(1.0, DELTA).prices(gaussian(1.0, 0.1))
+
+    @pytest.mark.parametrize(
+        "make", [budgets.RenyiFilter, budgets.GaussianFilter]
+    )
+    @pytest.mark.parametrize(
+        "query",
+        [
+            GaussianSum("bare", 1.0, 0.0),
+            GaussianSum("next to bare", 1.0, 5e-324),
+            GaussianSum("square underflows", 1.0, 1e-200),
+            NonPrivateSum("raw"),
+        ],
+        ids=lambda query: query.name,
+    )
+    def test_what_has_no_noise_has_no_price(self, make, query) -> None:
+        with pytest.raises(BudgetExceededError, match="finite"):
+            make(1.0, DELTA).prices(Round(FullDataset(), (query,)))
+
+    @pytest.mark.parametrize(
+        "budget",
+        [
+            budgets.RenyiFilter(1.0, DELTA),
+            budgets.GaussianFilter(1.0, DELTA, "replace_one"),
+            budgets.Division(1.0, DELTA),
+            budgets.FixedPlan([(gaussian(4.0, 0.01), 100)], 1.0, DELTA),
+        ],
+        ids=lambda budget: budget.kind,
+    )
+    def test_promises_at_the_delta_of_the_budget(self, budget) -> None:
+        assert budget.promise(DELTA) <= 1.0 + 1e-9
+        assert budget.promise(DELTA / 10) >= budget.promise(DELTA)
+
+
+class TestAdaptiveAdversary:
+    """Plays the game that breaks filters of privacy loss distributions.
+
+    The first answer has a privacy loss `l`. Then the adversary may ask one
+    more question, from a menu that the filter allows. What it gains is
+    `delta(epsilon)`, the mean over `l` of the most that any question adds,
+    `E[(1 - e^(epsilon - l - l'))_+]`: computed by quadrature.
+    """
+
+    EPSILON, DELTA = 2.0, 1e-5
+    FIRST = 3.0  # Noise multiplier of the first question.
+
+    @staticmethod
+    def gain(z: float, q: float, epsilon: np.ndarray) -> np.ndarray:
+        """Returns `E[(1 - e^(epsilon - l'))_+]` of one question."""
+        x = np.linspace(-12 * z, 12 * z + 1, 20_001)
+        plain = np.exp(-(x**2) / (2 * z**2)) / (z * math.sqrt(2 * math.pi))
+        ratio = 1 - q + q * np.exp((2 * x - 1) / (2 * z**2))
+        mass = ratio * plain * (x[1] - x[0])
+        return np.array(
+            [
+                np.sum(mass * np.maximum(0, 1 - np.exp(min(e, 700)) / ratio))
+                for e in epsilon
+            ]
+        )
+
+    def played(self, menu) -> float:
+        """Returns delta at `EPSILON` of the best adversary with this menu."""
+        mu = 1 / self.FIRST
+        losses = np.linspace(mu**2 / 2 - 9 * mu, mu**2 / 2 + 9 * mu, 601)
+        weights = np.exp(-((losses - mu**2 / 2) ** 2) / (2 * mu**2))
+        weights /= weights.sum()
+        gains = [np.maximum(0, 1 - np.exp(self.EPSILON - losses))]
+        gains += [self.gain(z, q, self.EPSILON - losses) for z, q in menu]
+        return float(np.sum(weights * np.max(gains, axis=0)))
+
+    def menu(self, allows) -> list[tuple[float, float]]:
+        """Returns the least noise that is allowed at each probability."""
+        found = []
+        for q in (1.0, 0.3, 0.1, 0.03, 0.01, 0.003):
+            low, high = 0.05, 200.0
+            for _ in range(40):
+                middle = math.sqrt(low * high)
+                low, high = (
+                    (low, middle) if allows(middle, q) else (middle, high)
+                )
+            found.append((high, q))
+        return found
+
+    @pytest.mark.standard
+    def test_the_invalid_filter_is_caught(self) -> None:
+        def allows(z: float, q: float) -> bool:
+            rounds = [(gaussian(self.FIRST), 1), (gaussian(z, q), 1)]
+            return Fourier().delta(rounds, epsilon=self.EPSILON) <= self.DELTA
+
+        menu = self.menu(allows)
+        # Each question by itself keeps the target,
+        assert max(self.played([each]) for each in menu) <= 1.001 * self.DELTA
+        # and the adversary who chooses by the first answer exceeds it.
+        assert self.played(menu) > 1.9 * self.DELTA
+
+    @pytest.mark.parametrize("order", [None, 8.0, 20.0])
+    def test_a_renyi_filter_is_not(self, order) -> None:
+        budget = budgets.RenyiFilter(self.EPSILON, self.DELTA, order)
+        ((_, first),) = budget.prices(gaussian(self.FIRST))
+
+        def allows(z: float, q: float) -> bool:
+            ((_, price),) = budget.prices(gaussian(z, q))
+            return price + first <= UNITS
+
+        assert self.played(self.menu(allows)) <= self.DELTA
+
+    def test_a_gaussian_filter_is_not(self) -> None:
+        budget = budgets.GaussianFilter(self.EPSILON, self.DELTA)
+        ((_, first),) = budget.prices(gaussian(self.FIRST))
+        least = self.FIRST
+        while budget.prices(gaussian(least))[0][1] + first <= UNITS:
+            least *= 0.999
+        least /= 0.999
+
+        assert least < self.FIRST
+        spent = self.played([(least, 1.0)])
+        assert 0.95 * self.DELTA < spent <= self.DELTA
+
+    def test_a_plan_is_not(self) -> None:
+        """Its menu is what was planned, all of which was paid."""
+        questions = [(4.0, 1.0), (1.0, 0.01), (2.0, 0.1)]
+        rounds = [(gaussian(self.FIRST), 1)]
+        rounds += [(gaussian(z, q), 1) for z, q in questions]
+        plan = budgets.FixedPlan(rounds, 50.0, self.DELTA)
+
+        delta = Fourier().delta(plan.rounds, epsilon=self.EPSILON)
+        assert self.played(questions) <= delta
+
+
+def truncated(most, name="sum", scale=1.0):
+    return Round(
+        TruncatedPoissonSampling(0.1, most, 100),
+        (GaussianSum(name, scale, 4.0 * scale),),
+    )
+
+
+class TestPlansOfTruncatedSamples:
+    """Their slack is composed with the plan, and paid for with the round."""
+
+    def test_cost_what_they_do_together(self) -> None:
+        plan = budgets.FixedPlan([(truncated(40), 50)], 2.0, DELTA)
+        whole = Round(PoissonSampling(0.1), truncated(40).queries)
+
+        assert plan.cost == Fourier().epsilon(
+            [(truncated(40), 50)], delta=DELTA
+        )
+        assert plan.cost > Fourier().epsilon([(whole, 50)], delta=DELTA)
+
+    def test_pay_for_the_same_truncation_alone(self) -> None:
+        plan = budgets.FixedPlan([(truncated(40), 50)], 2.0, DELTA)
+        whole = Round(PoissonSampling(0.1), truncated(40).queries)
+
+        assert plan.prices(truncated(40, "other", 2.0)) == ((0, 1),)
+        for other in (truncated(39), truncated(41), whole):
+            with pytest.raises(BudgetExceededError, match="one of those in"):
+                plan.prices(other)
+
+    def test_of_whole_samples_do_not_pay_for_them(self) -> None:
+        whole = Round(PoissonSampling(0.1), truncated(40).queries)
+        plan = budgets.FixedPlan([(whole, 50)], 2.0, DELTA)
+
+        with pytest.raises(BudgetExceededError, match="one of those in"):
+            plan.prices(truncated(40))
+
+    def test_are_refused_where_delta_is_too_small_for_the_slack(self) -> None:
+        with pytest.raises(BudgetExceededError, match="cost inf"):
+            budgets.FixedPlan([(truncated(12), 50)], 2.0, DELTA)
+
+    def test_hold_rounds_of_a_division_too(self, ledger) -> None:
+        budgets.open_account(ledger, "all", budgets.Division(3.0, DELTA))
+        plan = budgets.FixedPlan([(truncated(40), 50)], 2.0, DELTA / 2)
+        budgets.open_account(ledger, "one", plan, parent="all")
+
+        spend(ledger, truncated(40), 50, account="one")
+        with pytest.raises(BudgetExceededError):
+            spend(ledger, truncated(40), 1, name="b", account="one")
+        budgets.verify_prices(ledger)
+        assert Fourier().epsilon(ledger, delta=DELTA) <= 2.0
+
+
+@pytest.fixture
+def ledger():
+    return PrivacyLedger.in_memory(dataset="d")
+
+
+def spend(ledger, round_, count, name="a", account=None) -> None:
+    chosen = budgets.chosen_account(ledger, account)
+    run = ledger.start_run(name, account=chosen.account.name)
+    run.record(
+        round_.sampling,
+        round_.queries,
+        count,
+        charge=budgets.charge_of(chosen, round_),
+    )
+
+
+class TestAccounts:
+    def test_the_only_account_pays(self, ledger) -> None:
+        round_ = gaussian(1.0, 0.01)
+        budget = budgets.RenyiFilter.suited_to(round_, 1.0, DELTA)
+        budgets.open_account(ledger, "all", budget)
+        room = ledger.accounts[0].balance.room(
+            budgets.charge_of(ledger.accounts[0], round_), 10**9
+        )
+
+        spend(ledger, round_, room)
+        with pytest.raises(BudgetExceededError):
+            spend(ledger, round_, 1)
+        budgets.verify_prices(ledger)
+        assert Fourier().epsilon(ledger, delta=DELTA) <= 1.0
+
+    def test_one_of_several_is_named(self, ledger) -> None:
+        whole = budgets.Division(1.0, DELTA)
+        budgets.open_account(ledger, "all", whole)
+        half = budgets.RenyiFilter(0.5, DELTA / 2)
+        for name in "ab":
+            budgets.open_account(ledger, name, half, parent="all")
+
+        with pytest.raises(ValueError, match=r"\['a', 'b'\]"):
+            budgets.chosen_account(ledger, None)
+        with pytest.raises(ValueError, match="'c'"):
+            budgets.chosen_account(ledger, "c")
+        with pytest.raises(BudgetExceededError):
+            budgets.open_account(ledger, "c", half, parent="all")
+        with pytest.raises(BudgetExceededError, match="one of its shares"):
+            spend(ledger, gaussian(9.0), 1, account="all")
+        spend(ledger, gaussian(20.0), 1, account="b")
+
+    def test_shares_of_a_plan_are_composed_exactly(self, ledger) -> None:
+        step, mean = gaussian(1.0, 0.01), gaussian(20.0)
+        whole = budgets.FixedPlan([(step, 1000), (mean, 10)], 3.0, DELTA)
+        budgets.open_account(ledger, "all", whole)
+        budgets.open_account(
+            ledger,
+            "first",
+            budgets.FixedPlan([(step, 600)], 3.0, DELTA),
+            parent="all",
+        )
+        with pytest.raises(BudgetExceededError):
+            budgets.open_account(
+                ledger,
+                "too much",
+                budgets.FixedPlan([(step, 401)], 3.0, DELTA),
+                parent="all",
+            )
+        budgets.open_account(
+            ledger,
+            "second",
+            budgets.FixedPlan([(step, 400), (mean, 10)], 3.0, DELTA),
+            parent="all",
+        )
+        spend(ledger, step, 600, account="first")
+        spend(ledger, mean, 10, account="second")
+        with pytest.raises(BudgetExceededError, match="in the plan"):
+            spend(ledger, mean, 1, account="first")
+        found = budgets.guarantee(ledger, delta=DELTA)
+        assert found.basis == "account"
+        assert found.claim.epsilon == whole.cost
+        assert found.ex_post.epsilon < whole.cost
+
+    def test_a_plan_too_large_is_refused(self) -> None:
+        with pytest.raises(BudgetExceededError, match="cost at most"):
+            budgets.FixedPlan([(gaussian(1.0), 100)], 1.0, DELTA)
+
+    def test_the_first_account_pays_for_what_is_held(self, ledger) -> None:
+        step = gaussian(1.0, 0.01)
+        ledger.record(step.sampling, step.queries, 1000)
+
+        with pytest.raises(BudgetExceededError, match="divide a new ledger"):
+            budgets.open_account(ledger, "all", budgets.Division(3.0, DELTA))
+        with pytest.raises(BudgetExceededError):
+            budgets.open_account(ledger, "all", budgets.RenyiFilter(0.5, DELTA))
+        budgets.open_account(ledger, "all", budgets.RenyiFilter(3.0, DELTA))
+        charge = budgets.charge_of(ledger.accounts[0], step)
+        ((_, price),) = charge.prices
+        room = ledger.accounts[0].balance.room(charge, 10**9)
+        assert room == UNITS // price - 1000
+
+    def test_a_plan_counts_what_is_held(self, ledger) -> None:
+        step = gaussian(1.0, 0.01)
+        plan = budgets.FixedPlan([(step, 1000)], 3.0, DELTA)
+        ledger.record(step.sampling, step.queries, 1000)
+        budgets.open_account(ledger, "all", plan)
+
+        found = budgets.guarantee(ledger, delta=DELTA)
+        assert not found.is_unconditional
+        assert "before an account was opened" in found.theorem
+        both = Fourier().epsilon([(step, 2000)], delta=DELTA)
+        assert found.claim.epsilon == pytest.approx(both, abs=1e-6)
+
+    def test_groups_need_a_plan(self) -> None:
+        ledger = PrivacyLedger.in_memory(dataset="d", rows_per_unit=3)
+
+        with pytest.raises(ValueError, match="group_size=3"):
+            budgets.open_account(ledger, "all", budgets.RenyiFilter(1.0, DELTA))
+        plan = budgets.FixedPlan([(gaussian(9.0), 1)], 3.0, DELTA, group_size=3)
+        budgets.open_account(ledger, "all", plan)
+
+    @pytest.mark.parametrize(
+        "budget",
+        [
+            budgets.RenyiFilter(1.0, DELTA, 21.0, "replace_one"),
+            budgets.GaussianFilter(1.0, DELTA),
+            budgets.Division(0.3, 1e-9),
+            budgets.FixedPlan(
+                [(gaussian(4.0, 0.01), 100), (gaussian(9.0), 1)], 1.0, DELTA
+            ),
+        ],
+        ids=lambda budget: budget.kind,
+    )
+    def test_a_budget_comes_back_from_the_ledger(self, ledger, budget) -> None:
+        budgets.open_account(ledger, "all", budget)
+
+        assert budgets.budget_of(ledger.accounts[0].account) == budget
+
+    def test_a_price_that_is_too_low_is_found(self, ledger) -> None:
+        opened = budgets.open_account(
+            ledger, "all", budgets.RenyiFilter(1.0, DELTA)
+        )
+        run = ledger.start_run("a", account="all")
+        step = gaussian(1.0, 0.01)
+        run.record(
+            step.sampling, step.queries, charge=Charge(opened.number, ((0, 1),))
+        )
+
+        ledger.verify()
+        with pytest.raises(LedgerIntegrityError, match="paid"):
+            budgets.verify_prices(ledger)
+
+    def test_an_account_of_another_run_is_found(self, ledger) -> None:
+        whole = budgets.Division(1.0, DELTA)
+        budgets.open_account(ledger, "all", whole)
+        for name in "ab":
+            budgets.open_account(
+                ledger,
+                name,
+                budgets.RenyiFilter(0.5, DELTA / 2),
+                parent="all",
+            )
+        run = ledger.start_run("r", account="a")
+        step = gaussian(20.0)
+        run.record(
+            step.sampling,
+            step.queries,
+            charge=budgets.charge_of(ledger.accounts[2], step),
+        )
+
+        with pytest.raises(LedgerIntegrityError, match="not its account"):
+            budgets.verify_prices(ledger)
+
+
+def unchecked(ledger, name, budget, parent=None) -> None:
+    """Opens an account as a ledger may hold it that was never checked."""
+    charge = None
+    if parent is not None:
+        charge = Charge(parent.number, ((0, 1),))
+        parent = parent.account.name
+    ledger.open_account(
+        Account(name, budget.capacities, canonical(budget.terms()), parent),
+        charge,
+    )
+
+
+class TestATreeOfTwoAccounts:
+    """All of its rounds have one cost, so that one account pays for them."""
+
+    def plan(self, name="tree", count=16):
+        round_ = Round(FullDataset(), (tree_sum(name),))
+        return budgets.FixedPlan([(round_, count)], 20.0, DELTA / 2)
+
+    @pytest.mark.parametrize("parent", [None, "whole"])
+    def test_is_refused(self, ledger, parent) -> None:
+        if parent:
+            whole = budgets.Division(40.0, DELTA)
+            budgets.open_account(ledger, parent, whole)
+        budgets.open_account(ledger, "a", self.plan(), parent=parent)
+        budgets.open_account(ledger, "part", self.plan(count=8), parent="a")
+
+        with pytest.raises(ValueError, match=r"trees \['tree'\]"):
+            budgets.open_account(ledger, "b", self.plan(), parent=parent)
+        budgets.open_account(ledger, "b", self.plan("other"), parent=parent)
+        budgets.verify_prices(ledger)
+
+    def test_is_refused_if_it_began_before_them(self, ledger) -> None:
+        ledger.record(FullDataset(), (tree_sum("tree"),))
+        budgets.open_account(ledger, "a", self.plan("other"))
+
+        with pytest.raises(ValueError, match="`budget` must plan trees"):
+            budgets.open_account(ledger, "b", self.plan())
+
+    @pytest.mark.parametrize("second", ["tree", "other"])
+    def test_counts_as_one_where_a_ledger_has_it(self, ledger, second) -> None:
+        """Two trees are what the promises are for, as a control."""
+        for name, tree in (("a", "tree"), ("b", second)):
+            unchecked(ledger, name, self.plan(tree))
+            spend(
+                ledger, self.plan(tree).rounds[0].round, 16, name, account=name
+            )
+
+        found = budgets.guarantee(ledger, delta=DELTA)
+        ran = Fourier().epsilon(ledger, delta=DELTA)
+        assert found.claim.epsilon >= ran
+        if second == "other":
+            assert found.basis == "account"
+            budgets.verify_prices(ledger)
+            return
+        assert ran > 2 * self.plan().cost
+        assert "plans for one tree" in found.theorem
+        with pytest.raises(LedgerIntegrityError, match="plans for one tree"):
+            budgets.verify_prices(ledger)
+
+    @pytest.mark.parametrize(
+        "sampling",
+        [DisjointBatches("both"), RandomAllocation("both", 10)],
+        ids=repr,
+    )
+    def test_is_no_pass_over_the_data(self, ledger, sampling) -> None:
+        """Each account pays for all of a pass, of which it has a part."""
+        step = Round(sampling, SUM)
+        plan = budgets.FixedPlan([(step, 5)], 9.0, DELTA / 2, "zero_out")
+        for name in "ab":
+            budgets.open_account(ledger, name, plan)
+            spend(ledger, step, 5, name, account=name)
+
+        found = budgets.guarantee(ledger, delta=DELTA)
+        assert found.basis == "account"
+        assert found.claim.epsilon > 2 * Fourier().epsilon(
+            ledger, delta=DELTA, neighbours="zero_out"
+        )
+
+
+class TestAShareOfAPlan:
+    """It protects the neighbours of the plan, or pays for other rounds."""
+
+    ADDED = budgets.FixedPlan([(gaussian(4.0), 10)], 9.0, DELTA)
+    GIVEN = Round(UnverifiedSampling(), gaussian(4.0).queries)
+
+    @pytest.mark.parametrize("neighbours", ["zero_out", "replace_one"])
+    def test_of_another_relation_is_refused(self, ledger, neighbours) -> None:
+        share = budgets.FixedPlan([(gaussian(4.0), 10)], 9.0, DELTA, neighbours)
+        whole = budgets.open_account(ledger, "whole", self.ADDED)
+        with pytest.raises(ValueError, match="`neighbours` must be 'add_or"):
+            budgets.open_account(ledger, "share", share, parent="whole")
+
+        unchecked(ledger, "share", share, parent=whole)
+        if neighbours == "zero_out":
+            spend(ledger, self.GIVEN, 10, account="share")
+            with pytest.raises(UnsupportedEventError):
+                budgets.charge_of(whole, self.GIVEN)
+        found = budgets.guarantee(ledger, delta=DELTA)
+        assert found.basis != "account"
+        assert "other neighbours" in found.theorem
+        with pytest.raises(LedgerIntegrityError, match="other neighbours"):
+            budgets.verify_prices(ledger)
+
+    def test_of_the_same_relation_is_not(self, ledger) -> None:
+        budgets.open_account(ledger, "whole", self.ADDED)
+        budgets.open_account(ledger, "share", self.ADDED, parent="whole")
+
+        budgets.verify_prices(ledger)
+        assert budgets.guarantee(ledger, delta=DELTA).basis == "account"
+
+
+@pytest.mark.parametrize("make", [budgets.RenyiFilter, budgets.GaussianFilter])
+def test_a_filter_cannot_hold_less_than_nothing(make) -> None:
+    with pytest.raises(ValueError, match="`held` must be an integer >= 0"):
+        make(1.0, DELTA, held=-UNITS)
+
+
+class TestAnAccountThatWasOpenedLater:
+    @pytest.mark.parametrize("ran", [False, True])
+    def test_may_have_been_chosen_by_answers(self, ledger, ran) -> None:
+        """Two accounts from before the first answers, as a control."""
+        filter_ = budgets.GaussianFilter(1.0, DELTA)
+        budgets.open_account(ledger, "first", filter_)
+        if ran:
+            spend(ledger, gaussian(40.0), 1, account="first")
+        budgets.open_account(ledger, "second", filter_)
+        spend(ledger, gaussian(40.0), 1, "b", account="second")
+
+        found = budgets.guarantee(ledger, delta=2 * DELTA)
+        assert found.claim.epsilon == pytest.approx(2.0)
+        assert found.is_unconditional == (not ran)
+        assert ("as if fixed in advance" in found.theorem) == ran
+
+    def test_may_be_a_share_of_an_earlier_one(self, ledger) -> None:
+        budgets.open_account(ledger, "all", budgets.Division(2.0, 2 * DELTA))
+        for name in "ab":
+            filter_ = budgets.GaussianFilter(1.0, DELTA)
+            budgets.open_account(ledger, name, filter_, parent="all")
+            spend(ledger, gaussian(40.0), 1, name, account=name)
+
+        assert budgets.guarantee(ledger, delta=2 * DELTA).is_unconditional
+
+
+class TestRoundsWhileAnAccountIsOpened:
+    """They are held by the account, or they do not run."""
+
+    STEP = gaussian(1.0, 0.1)
+
+    def test_wait_and_are_refused(self, address, monkeypatch) -> None:
+        refused = []
+
+        def record() -> None:
+            with PrivacyLedger.open(address) as other:
+                try:
+                    other.record(self.STEP.sampling, self.STEP.queries, 140)
+                except LedgerWriteError as error:
+                    refused.append(str(error))
+
+        writer = threading.Thread(target=record)
+        check_held = budgets.RenyiFilter.check_held
+
+        def while_held_is_counted(self, held):
+            found = check_held(self, held)
+            writer.start()
+            writer.join(0.3)
+            assert writer.is_alive()
+            return found
+
+        with PrivacyLedger.open(address, dataset="d") as ledger:
+            ledger.record(self.STEP.sampling, self.STEP.queries, 10)
+            monkeypatch.setattr(
+                budgets.RenyiFilter, "check_held", while_held_is_counted
+            )
+            budgets.open_account(ledger, "all", budgets.RenyiFilter(8.0, DELTA))
+            writer.join()
+
+            assert "must pay for every round" in refused[0]
+            assert len(ledger) == 10
+            budgets.verify_prices(ledger)
+            found = budgets.guarantee(ledger, delta=DELTA)
+            assert found.basis == "account"
+            assert found.ex_post.epsilon < found.claim.epsilon <= 8.0 + 1e-9
+
+    @pytest.mark.parametrize("more", [0, 1, 140])
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda step: budgets.RenyiFilter(8.0, DELTA),
+            lambda step: budgets.FixedPlan([(step, 1)], 8.0, DELTA),
+        ],
+    )
+    def test_that_were_not_held_count(self, ledger, make, more) -> None:
+        """An account that was decided on before, as a control."""
+        ledger.record(self.STEP.sampling, self.STEP.queries, 10)
+        budget = make(self.STEP).check_held(ledger.rounds)
+        if more:
+            ledger.record(self.STEP.sampling, self.STEP.queries, more)
+        terms = canonical(budget.terms())
+        ledger.open_account(Account("all", budget.capacities, terms))
+        spend(ledger, self.STEP, 1)
+
+        found = budgets.guarantee(ledger, delta=DELTA)
+        ran = Fourier().epsilon(ledger, delta=DELTA)
+        assert found.claim.epsilon >= ran
+        if not more:
+            assert found.basis == "account"
+            budgets.verify_prices(ledger)
+            return
+        assert found.basis == "as if fixed"
+        assert "no account paid for" in found.theorem
+        with pytest.raises(LedgerIntegrityError, match="no account paid for"):
+            budgets.verify_prices(ledger)
+
+    def test_that_are_reserved_may_run_less_often(self, ledger) -> None:
+        block = ledger.reserve(self.STEP.sampling, self.STEP.queries, 10)
+        budgets.open_account(ledger, "all", budgets.RenyiFilter(8.0, DELTA))
+        block.settle(3)
+
+        budgets.verify_prices(ledger)
+        assert budgets.guarantee(ledger, delta=DELTA).basis == "account"
+
+    def test_that_cost_more_than_was_promised_count(self, ledger) -> None:
+        """By prices that are too low, which `verify` names."""
+        opened = budgets.open_account(
+            ledger, "all", budgets.RenyiFilter(1.0, DELTA)
+        )
+        run = ledger.start_run("a", account="all")
+        charge = Charge(opened.number, ((0, 1),))
+        run.record(self.STEP.sampling, self.STEP.queries, 100, charge=charge)
+
+        found = budgets.guarantee(ledger, delta=DELTA)
+        assert found.basis == "as if fixed"
+        assert found.claim.epsilon == Fourier().epsilon(ledger, delta=DELTA)
+
+
+class TestGuarantee:
+    STEP = gaussian(4.0, 0.01)
+
+    def run(self, ledger, planned, ran, name="a", outcome="finished"):
+        run = ledger.start_run(name)
+        if planned:
+            run.plan([(self.STEP, planned)])
+        if ran:
+            run.record(self.STEP.sampling, self.STEP.queries, ran)
+        run.finish(outcome)
+        return run
+
+    def epsilon(self, count) -> float:
+        return Fourier().epsilon([(self.STEP, count)], delta=DELTA)
+
+    def test_a_plan_that_ran_is_one_number(self, ledger) -> None:
+        self.run(ledger, 1000, 1000)
+
+        found = budgets.guarantee(ledger, delta=DELTA)
+        assert found.basis == "plan"
+        assert found.is_unconditional
+        assert found.claim.epsilon == self.epsilon(1000)
+        assert found.ex_post is None
+
+    def test_a_plan_that_stopped_early_costs_the_plan(self, ledger) -> None:
+        self.run(ledger, 1000, 400, outcome="stopped")
+
+        found = budgets.guarantee(ledger, delta=DELTA)
+        assert found.claim.epsilon == self.epsilon(1000)
+        assert found.ex_post.epsilon == self.epsilon(400)
+        assert "ex post" in found.sentences("patient")[-1]
+
+    @pytest.mark.parametrize(("planned", "ran"), [(0, 10), (9, 10)])
+    def test_rounds_beyond_a_plan_are_taken_for_granted(
+        self, ledger, planned, ran
+    ) -> None:
+        self.run(ledger, planned, ran)
+
+        found = budgets.guarantee(ledger, delta=DELTA)
+        assert found.basis == "as if fixed"
+        assert not found.is_unconditional
+        assert found.claim.epsilon == self.epsilon(10)
+
+    def test_a_plan_after_the_first_round_is_none(self, ledger) -> None:
+        run = ledger.start_run("a")
+        run.record(self.STEP.sampling, self.STEP.queries)
+        run.plan([(self.STEP, 10)])
+
+        assert budgets.guarantee(ledger, delta=DELTA).basis == "as if fixed"
+
+    def test_plans_before_every_round_hold_together(self, ledger) -> None:
+        runs = [ledger.start_run(name) for name in "ab"]
+        for run in runs:
+            run.plan([(self.STEP, 500)])
+        for run in runs:
+            run.record(self.STEP.sampling, self.STEP.queries, 300)
+
+        found = budgets.guarantee(ledger, delta=DELTA)
+        assert found.basis == "plans"
+        assert found.claim.epsilon == self.epsilon(1000)
+
+    def test_a_plan_after_anothers_answers_takes_it_for_granted(
+        self, ledger
+    ) -> None:
+        self.run(ledger, 500, 300)
+        self.run(ledger, 500, 300)
+
+        found = budgets.guarantee(ledger, delta=DELTA)
+        assert found.basis == "as if fixed"
+        assert found.claim.epsilon == self.epsilon(1000)
+
+    def test_a_clip_that_adapts_keeps_to_its_plan(self, ledger) -> None:
+        run = ledger.start_run("a")
+        run.plan([(self.STEP, 20)])
+        for clip in np.geomspace(0.1, 10, 20):
+            query = GaussianSum("sum", float(clip), float(4 * clip))
+            run.record(self.STEP.sampling, (query,))
+
+        found = budgets.guarantee(ledger, delta=DELTA)
+        assert found.basis == "plan"
+        assert found.claim.epsilon == self.epsilon(20)
+
+    def test_less_noise_than_planned_does_not(self, ledger) -> None:
+        run = ledger.start_run("a")
+        run.plan([(self.STEP, 20)])
+        run.record(self.STEP.sampling, (GaussianSum("sum", 1.0, 3.9),))
+
+        assert budgets.guarantee(ledger, delta=DELTA).basis == "as if fixed"
+
+    @pytest.mark.parametrize(
+        "part_of",
+        [
+            lambda name: Round(DisjointBatches(name), SUM),
+            lambda name: Round(RandomAllocation(name, 10), SUM),
+            lambda name: Round(FullDataset(), (tree_sum(name),)),
+        ],
+        ids=["epoch", "allocation", "tree"],
+    )
+    @pytest.mark.parametrize("another", [False, True])
+    def test_a_part_of_a_whole_is_used_once(
+        self, ledger, part_of, another
+    ) -> None:
+        """A second one, in the place of what is left, as a control."""
+        run = ledger.start_run("a")
+        run.plan([(part_of("planned"), 10)])
+        first = part_of("planned")
+        run.record(first.sampling, first.queries, 5)
+        if another:
+            second = part_of("another")
+            run.record(second.sampling, second.queries, 10)
+
+        found = budgets.guarantee(ledger, delta=DELTA)
+        assert (found.basis == "plan") == (not another)
+        relation = found.claim.neighbours
+        ran = Fourier().epsilon(ledger, delta=DELTA, neighbours=relation)
+        assert found.claim.epsilon >= ran
+
+    def test_trees_that_begin_anew_keep_to_a_longer_one(self, ledger) -> None:
+        run = ledger.start_run("a")
+        run.plan([(Round(FullDataset(), (tree_sum("a"),)), 16)])
+        for name in "abc":
+            run.record(FullDataset(), (tree_sum(name),), 5)
+
+        assert budgets.guarantee(ledger, delta=DELTA).basis == "plan"
+
+    def test_two_runs_cannot_share_what_one_has_planned(self, ledger) -> None:
+        """Each run keeps to its plan, and together they do not."""
+        runs = [ledger.start_run(name) for name in "ab"]
+        for run in runs:
+            run.plan([(Round(DisjointBatches("both"), SUM), 5)])
+        for run in runs:
+            run.record(DisjointBatches(f"epoch {run.number}"), SUM, 5)
+
+        found = budgets.guarantee(ledger, delta=DELTA)
+        assert found.basis == "as if fixed"
+        assert found.claim.epsilon == Fourier().epsilon(ledger, delta=DELTA)
+
+    @pytest.mark.parametrize("is_planned", [False, True])
+    def test_a_plan_is_kept_under_the_relation_of_the_claim(
+        self, ledger, is_planned
+    ) -> None:
+        """Each is one mechanism under the strongest relation of its own.
+
+        Under the relation that both support, one has half the noise.
+        """
+        full = Round(FullDataset(), (GaussianSum("sum", 1.0, 1.0),))
+        given = Round(UnverifiedSampling(), (GaussianSum("sum", 1.0, 2.0),))
+        planned, ran = (full, given) if is_planned else (given, full)
+        assert normalize([(planned, 4)]) == normalize([(ran, 4)])
+        run = ledger.start_run("a")
+        run.plan([(planned, 4)])
+        run.record(ran.sampling, ran.queries, 4)
+
+        found = budgets.guarantee(ledger, delta=DELTA)
+        relation = found.claim.neighbours
+        assert relation == (
+            "replace_one" if is_planned else "add_or_remove_one"
+        )
+        counted = [(planned if is_planned else ran, 4)]
+        assert found.claim.epsilon == Fourier().epsilon(
+            counted, delta=DELTA, neighbours=relation
+        )
+        assert found.claim.epsilon >= Fourier().epsilon(
+            ledger, delta=DELTA, neighbours=relation
+        )
+        assert found.basis == ("plan" if is_planned else "as if fixed")
+        again = budgets.guarantee(ledger, delta=DELTA, neighbours=relation)
+        assert again.claim == found.claim
+
+    def test_several_accounts_add_up(self, ledger) -> None:
+        for name in "ab":
+            budgets.open_account(
+                ledger, name, budgets.GaussianFilter(1.0, DELTA)
+            )
+
+        found = budgets.guarantee(ledger, delta=2 * DELTA)
+        assert found.claim.epsilon == pytest.approx(2.0)
+
+    def test_an_empty_ledger_costs_nothing(self, ledger) -> None:
+        assert budgets.guarantee(ledger, delta=DELTA).claim.epsilon == 0
+
+
+def test_rounds_without_an_account_are_refused(ledger) -> None:
+    budgets.open_account(ledger, "all", budgets.RenyiFilter(1.0, DELTA))
+
+    with pytest.raises(LedgerWriteError, match="must pay"):
+        ledger.record(FullDataset(), [GaussianSum("s", 1.0, 9.0)])

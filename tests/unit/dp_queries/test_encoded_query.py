@@ -1,0 +1,381 @@
+"""Encoded sums against the algorithm, one record and coordinate at a time."""
+
+import json
+import math
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_dp.dp_queries.encoded_sum_query import EncodedSumQuery
+from keras_dp.dp_queries.preselected_vectors import PreselectedVectors
+from keras_dp.ledger import CoordinateBounds, EncodedSum, GaussianNoise
+from keras_dp.ledger.events.noise_families import (
+    CauchyNoise,
+    LaplaceNoise,
+    StudentTNoise,
+)
+from keras_dp.noise import samplers, seeds
+from tests.query_table import ULP, accumulated
+
+NOISE = LaplaceNoise(1.0)
+# Shapes far apart: a peak, a slope, a plain, and one that is cut off.
+VECTORS = np.array(
+    [
+        [9, 0.5, 0.5, 0.25, 0, 0],
+        [3, 2.5, 2, 1.5, 1, 0.5],
+        [2, 2, 2, 2, 2, 2],
+        [4, 4, 0, 0, 0, 0],
+    ]
+)
+
+
+def encoded(record, vectors):
+    """Returns what Algorithm 2 makes of a record, in Python's floats."""
+    if not np.isfinite(record).all() or not record.any():
+        return np.zeros_like(record)
+    order = sorted(range(len(record)), key=lambda i: -abs(record[i]))
+    best, most = None, -1.0
+    scale = float(np.abs(record).max())
+    for vector in vectors:
+        psi = sorted(map(abs, vector), reverse=True)
+        dot = sum(
+            p * (abs(record[i]) / scale)
+            for p, i in zip(psi, order, strict=True)
+        )
+        similarity = dot / math.sqrt(sum(p * p for p in psi))
+        if similarity > most:
+            best, most = psi, similarity
+    result = np.zeros_like(record)
+    for rank, i in enumerate(order):
+        result[i] = math.copysign(min(best[rank], abs(record[i])), record[i])
+    return result
+
+
+def by_hand(records, vectors=VECTORS):
+    return sum(
+        (encoded(record, vectors) for record in records),
+        np.zeros(records.shape[1]),
+    )
+
+
+def query_of(vectors=VECTORS, noise=NOISE, chunk_bytes=2**26):
+    return EncodedSumQuery(
+        CoordinateBounds.from_vectors(vectors), noise, chunk_bytes
+    )
+
+
+def got(records, mask=None, *, chunk_bytes=2**26, vectors=VECTORS):
+    records = tf.constant(records)
+    query = query_of(vectors, chunk_bytes=chunk_bytes)
+    return accumulated(
+        query,
+        query.initial_global_state(0),
+        tf.zeros(records.shape[1:], records.dtype),
+        records,
+        mask,
+    ).numpy()
+
+
+def random_records(batch, size=6, seed=0):
+    generator = np.random.default_rng(seed)
+    scales = 10 ** generator.uniform(-1, 1.5, [batch, 1])
+    shapes = generator.uniform(0.2, 4, [batch, 1])
+    normal = generator.standard_normal([batch, size])
+    records = np.sign(normal) * np.abs(normal) ** shapes * scales
+    return records.astype(np.float32).astype(np.float64)
+
+
+ADVERSARIAL = {
+    "zero": np.zeros(6),
+    "minus zero": -np.zeros(6),
+    "one-hot": 1e30 * np.eye(6)[4],
+    "two-hot": np.array([0, 0, -3, 0, 5, 0]),
+    "huge": np.array([3e38, -2e38, 1e38, 1e37, -1e36, 1e35]),
+    "tiny": np.array([3e-37, -2e-37, 1e-37, 1e-36, 0, 1e-36]),
+    "wide": np.array([1e30, -1e20, 1e10, 1, -1e-10, 1e-20]),
+    "increasing": np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6]),
+    "a vector": np.array([9, 0.5, 0.5, 0.25, 0, 0]),
+    "half a vector, moved": np.array([0.75, -0.25, 1, 1.25, -1.5, 0.5]),
+    "nan": np.array([9, np.nan, 9, 9, 9, 9]),
+    "inf": np.array([np.inf, 0, 0, 0, 0, 0]),
+}
+
+
+@pytest.mark.parametrize("name", ADVERSARIAL)
+def test_one_record_is_what_the_algorithm_makes_of_it(name):
+    record = ADVERSARIAL[name].astype(np.float32)[np.newaxis]
+
+    np.testing.assert_array_equal(
+        got(record), by_hand(record.astype(np.float64)).astype(np.float32)
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_records_are_what_the_algorithm_makes_of_them(seed):
+    """Exactly: clipping does not round."""
+    for record in random_records(10, seed=seed):
+        np.testing.assert_array_equal(
+            got(record[np.newaxis].astype(np.float32)), encoded(record, VECTORS)
+        )
+
+
+def test_every_vector_is_chosen_by_some_record():
+    """Control: the tests above match records with all of the vectors."""
+    chosen = {
+        tuple(-np.sort(-np.abs(encoded(100 * record, VECTORS))))
+        for seed in range(20)
+        for record in random_records(10, seed=seed)
+        if np.abs(100 * record).min() > 9
+    }
+
+    assert chosen == {tuple(map(float, vector)) for vector in VECTORS}
+
+
+@pytest.mark.parametrize("vectors", [1, 3, 50])
+@pytest.mark.parametrize("size", [1, 2, 31, 200])
+def test_any_number_of_vectors_and_coordinates(vectors, size):
+    generator = np.random.default_rng(size)
+    shapes = generator.uniform(0, 3, [vectors, 1])
+    psi = generator.uniform(0, 1, [vectors, size]) ** shapes
+    psi = psi.astype(np.float32).astype(np.float64)
+    records = random_records(8, size, seed=vectors)
+
+    np.testing.assert_allclose(
+        got(records, vectors=psi),
+        by_hand(records, psi),
+        rtol=0,
+        atol=1e-15 * len(records),
+    )
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 24, 60, 100, 2**62])
+@pytest.mark.parametrize("batch", [0, 1, 5, 12])
+def test_any_size_of_a_chunk_gives_the_sum(chunk_bytes, batch):
+    """A record has 24 bytes: chunks of one, two, four and all of them."""
+    records = random_records(batch)
+
+    np.testing.assert_allclose(
+        got(records.astype(np.float32), chunk_bytes=chunk_bytes),
+        by_hand(records),
+        rtol=0,
+        atol=16 * ULP * 9 * batch,
+    )
+
+
+@pytest.mark.parametrize("batch", [0, 5])
+def test_compiled_sums_are_the_eager_ones(batch):
+    query = query_of(chunk_bytes=60)
+    records = random_records(batch)
+    state = query.initial_global_state()
+    compiled = tf.function(
+        lambda r: accumulated(query, state, tf.zeros([6]), r), jit_compile=True
+    )
+
+    np.testing.assert_allclose(
+        compiled(tf.constant(records, tf.float32)),
+        by_hand(records),
+        rtol=0,
+        atol=16 * ULP * 9 * batch,
+    )
+
+
+def test_masked_records_do_not_count():
+    records = random_records(9)
+    records[4] = np.nan
+    mask = np.array([1, 1, 0, 1, 0, 0, 1, 1, 0], bool)
+
+    np.testing.assert_allclose(
+        got(records, mask, chunk_bytes=60), by_hand(records[mask]), atol=1e-14
+    )
+
+
+def test_float64_records_stay_so():
+    record = np.array([[1 / 3, -1e200, 0.1, 0.2, 0.3, 1e-300]])
+
+    total = got(record)
+
+    assert total.dtype == np.float64
+    np.testing.assert_array_equal(total, encoded(record[0], VECTORS))
+
+
+def test_parts_of_a_record_are_one_vector():
+    record = random_records(1)[0]
+    template = {"w": tf.zeros([2, 2]), "b": [tf.zeros([]), tf.zeros([1])]}
+    # Leaves in the order of tf.nest: b first.
+    records = {
+        "b": [tf.constant(record[:1]), tf.constant(record[1:2])[tf.newaxis]],
+        "w": tf.constant(record[2:].reshape(1, 2, 2)),
+    }
+    query = query_of()
+
+    total = accumulated(
+        query,
+        query.initial_global_state(),
+        template,
+        tf.nest.map_structure(lambda leaf: tf.cast(leaf, tf.float32), records),
+    )
+
+    flat = np.concatenate([np.ravel(leaf) for leaf in tf.nest.flatten(total)])
+    np.testing.assert_array_equal(flat, encoded(record, VECTORS))
+
+
+def test_huge_records_are_matched_by_their_shape():
+    """Sums over a block of three are beyond float32."""
+    vectors = np.array([[9, 0.5, 0.5, 0.5], [2, 2, 2, 2]])
+    record = np.array([[3e38, -3e38, 3e38, 3e38]], np.float32)
+
+    assert got(record, vectors=vectors).tolist() == [2, -2, 2, 2]
+
+
+def test_a_vector_of_zeros_is_matched_last_and_bounds_by_zero():
+    both = np.array([[0.0, 0.0], [1e-30, 1e-30]])
+
+    assert (
+        got(np.array([[5.0, 5.0]]), vectors=both).tolist()
+        == [
+            np.float32(1e-30)
+            if np.float32(1e-30) >= 1e-30
+            else pytest.approx(1e-30)
+        ]
+        * 2
+    )
+    assert got(np.array([[5.0, 5.0]]), vectors=both[:1]).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("size", [5, 7])
+def test_records_of_another_size_are_refused(size):
+    with pytest.raises(ValueError, match="as many coordinates as `vectors`, 6"):
+        query_of().initial_sample_state([tf.zeros([size - 1]), tf.zeros([])])
+
+
+def test_records_of_another_structure_are_refused():
+    query = query_of()
+    state = query.initial_global_state()
+
+    for records in (
+        [tf.zeros([3, 3]), tf.zeros([3, 3])],
+        {"a": tf.zeros([3, 6])},
+        {"a": tf.zeros([3, 2]), "b": tf.zeros([3, 4])},
+    ):
+        with pytest.raises(ValueError, match="`records` must have"):
+            accumulated(
+                query, state, {"a": tf.zeros([3]), "b": tf.zeros([3])}, records
+            )
+
+
+class TestReleases:
+    @pytest.mark.parametrize(
+        "noise", [GaussianNoise(2.0), StudentTNoise(0.5, 9.0), CauchyNoise(3.0)]
+    )
+    def test_add_the_noise_of_the_family(self, noise):
+        """The law itself is tested with the samplers."""
+        query = query_of(noise=noise)
+        state = query.initial_global_state(3)
+        total = tf.constant([1.0, 2, 3, 4, 5, 6])
+
+        result = query.get_noised_result(total, state)
+
+        added = result.value - total
+        following, own = seeds.split(state.seed, 2)
+        drawn = samplers.sample(noise, total, own)
+        np.testing.assert_allclose(
+            added, drawn, rtol=0, atol=ULP * np.abs(drawn).max() + 6 * ULP
+        )
+        np.testing.assert_array_equal(result.global_state.seed, following)
+        assert (np.abs(drawn) > 1e-3 * noise.scale).any()
+
+    def test_say_what_they_cost(self):
+        noise = StudentTNoise(2.0, 9.0)
+        query = query_of(noise=noise)
+        state = query.initial_global_state(0)
+
+        event = query.planned_event(state)
+        (first,) = query.ledger_events(event, "r")
+        (second,) = query.ledger_events(event, "r")
+
+        assert first == second == EncodedSum("r", query.bounds, noise)
+        assert first.bounds is second.bounds
+        assert first.bounds.dimension == 6
+
+    def test_say_what_their_noise_is(self):
+        query = query_of(noise=StudentTNoise(2.0, 9.0))
+        state = query.initial_global_state(0)
+
+        laws = query.result_noise(state, {"a": tf.zeros([3]), "b": 0.0})
+
+        for law in laws:
+            assert law.family == StudentTNoise(1.0, 9.0)
+            assert float(law.scale) == 2.0
+        assert len(laws) == 2
+
+    def test_of_recipes_are_those_of_their_vectors(self):
+        recipe = PreselectedVectors(GaussianNoise(1.0), 4, 6, 1.0)
+        one = EncodedSumQuery(recipe, NOISE)
+        two = EncodedSumQuery(recipe.bounds(), NOISE)
+        records = tf.constant(random_records(5), tf.float32)
+        samples = [
+            accumulated(q, q.initial_global_state(0), tf.zeros([6]), records)
+            for q in (one, two)
+        ]
+
+        np.testing.assert_array_equal(*samples)
+        assert one.ledger_events(one.planned_event(None)) == two.ledger_events(
+            two.planned_event(None)
+        )
+
+
+class TestConfiguration:
+    @pytest.mark.parametrize(
+        "vectors",
+        [
+            CoordinateBounds.from_vectors(VECTORS),
+            PreselectedVectors(GaussianNoise(1.0), 4, 6, 1.0),
+            PreselectedVectors((LaplaceNoise(1.0), NOISE), 4, 6, 1.0, seed=3),
+        ],
+        ids=lambda vectors: type(vectors).__name__,
+    )
+    def test_survives_json(self, vectors):
+        query = EncodedSumQuery(vectors, StudentTNoise(1.0, 9.0), 100)
+        config = keras.saving.serialize_keras_object(query)
+
+        loaded = keras.saving.deserialize_keras_object(
+            json.loads(json.dumps(config))
+        )
+
+        assert loaded == query
+        assert hash(loaded) == hash(query)
+        assert loaded.bounds == query.bounds
+
+    def test_of_recipes_is_short(self):
+        """The vectors themselves are not saved."""
+        recipe = PreselectedVectors(GaussianNoise(1.0), 1000, 10**6, 1.0)
+
+        config = keras.saving.serialize_keras_object(
+            EncodedSumQuery(recipe, NOISE)
+        )
+
+        assert len(json.dumps(config)) < 1500
+
+    @pytest.mark.parametrize(
+        ("arguments", "error"),
+        [
+            ({"vectors": VECTORS}, TypeError),
+            (
+                {"vectors": CoordinateBounds.from_arrays([[1, 2]], [1, 1])},
+                ValueError,
+            ),
+            ({"noise": 1.0}, TypeError),
+            ({"noise": LaplaceNoise(1e-40)}, ValueError),
+            ({"chunk_bytes": 0}, ValueError),
+        ],
+    )
+    def test_is_checked(self, arguments, error):
+        valid = {
+            "vectors": CoordinateBounds.from_vectors(VECTORS),
+            "noise": NOISE,
+        }
+
+        with pytest.raises(error, match=next(iter(arguments))):
+            EncodedSumQuery(**{**valid, **arguments})

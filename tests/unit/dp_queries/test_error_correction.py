@@ -1,0 +1,399 @@
+"""Error correction against its definition, by quadrature and in 40 digits."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy import integrate, stats
+
+from keras_dp.dp_queries import (
+    GaussianAverageQuery,
+    GaussianSumQuery,
+    NestedQuery,
+    NoPrivacySumQuery,
+)
+from keras_dp.dp_queries.dp_query import LeafNoise
+from keras_dp.dp_queries.encoded_sum_query import EncodedSumQuery
+from keras_dp.dp_queries.error_corrected_query import ErrorCorrectedQuery
+from keras_dp.dp_queries.ks_denoised_query import KSDenoisedQuery
+from keras_dp.ledger import (
+    CoordinateBounds,
+    FullDataset,
+    GaussianNoise,
+    PrivacyLedger,
+)
+from keras_dp.ledger.events.noise_families import LaplaceNoise
+from tests.query_table import accumulated, assert_equal
+
+
+def corrected(values, stddev=1.0, threshold=1.0, dtype=tf.float32, **arguments):
+    """Returns what released values become under noise of `stddev`."""
+
+    class Released(GaussianSumQuery):
+        """Releases the sum as it is, and says that it has noise."""
+
+        def get_noised_result(self, sample_state, global_state):
+            result = super().get_noised_result(sample_state, global_state)
+            return result._replace(value=sample_state)
+
+    query = ErrorCorrectedQuery(Released(9.0, stddev), threshold, **arguments)
+    state = query.initial_global_state(0)
+    return query.get_noised_result(tf.constant(values, dtype), state).value
+
+
+def log_likelihoods(values, stddev, threshold, tail_scale=None):
+    query = ErrorCorrectedQuery(
+        GaussianSumQuery(1.0, 1.0), threshold, tail_scale
+    )
+    logs = query.log_likelihoods(
+        tf.constant(values, tf.float64), tf.constant(stddev, tf.float64)
+    )
+    return [log.numpy() for log in logs]
+
+
+class TestLikelihoods:
+    @pytest.mark.parametrize("tail", [0.2, 1.0, 7.0])
+    @pytest.mark.parametrize("threshold", [0.1, 1.0, 5.0])
+    def test_are_integrals_over_the_prior_within_a_hypothesis(
+        self, threshold, tail
+    ):
+        stddev = 1.3
+        ys = np.linspace(-9, 12, 22)
+        down, stop, up = log_likelihoods(ys, stddev, threshold, tail)
+        for i, y in enumerate(ys):
+
+            def noised(x, density, y=y):
+                return density * stats.norm.pdf(y, x, stddev)
+
+            inside, _ = integrate.quad(
+                lambda x: noised(x, 1 / (2 * threshold)),
+                -threshold,
+                threshold,
+                epsabs=0,
+                epsrel=1e-10,
+            )
+            # Noise of 14 standard deviations is beyond the floats here.
+            above, _ = integrate.quad(
+                lambda x: noised(x, math.exp(-(x - threshold) / tail) / tail),
+                threshold,
+                max(y, threshold) + 14 * stddev,
+                points=[max(y, threshold), max(y, threshold) + stddev],
+                epsabs=0,
+                epsrel=1e-10,
+                limit=400,
+            )
+            assert stop[i] == pytest.approx(math.log(inside), abs=1e-9)
+            assert up[i] == pytest.approx(math.log(above), abs=1e-9)
+        mirrored = log_likelihoods(-ys, stddev, threshold, tail)
+        np.testing.assert_array_equal(down, mirrored[2])
+        np.testing.assert_array_equal(stop, mirrored[1])
+
+    @pytest.mark.parametrize("ratio", [1e-4, 1e-2, 1.0, 1e2, 1e4])
+    @pytest.mark.parametrize("tail", [1e-4, 1.0, 1e4])
+    def test_keep_their_digits_far_out(self, ratio, tail):
+        """Against 40 digits, where exponentials have long been 0."""
+        ys = [0.0, 1e-3, 0.7, 1.0, 1.3, 3.0, 20.0, 1e3, 1e6]
+        ys = [y * s for y in ys for s in (-1.0, 1.0)] + [ratio, -ratio]
+        _, stop, up = log_likelihoods(ys, 1.0, ratio, tail * ratio)
+        with mpmath.workdps(40):
+            # Logarithms of erfc, which mpmath has for any argument.
+            nu, tau = mpmath.mpf(ratio), mpmath.mpf(tail * ratio)
+            for i, y in enumerate(map(mpmath.mpf, ys)):
+                a, b = (
+                    (abs(y) - nu) / mpmath.sqrt(2),
+                    (abs(y) + nu) / mpmath.sqrt(2),
+                )
+                with mpmath.workdps(80):
+                    inside = mpmath.log(
+                        (mpmath.erfc(a) - mpmath.erfc(b)) / 4 / nu
+                    )
+                r = 1 / tau
+                above = (
+                    r * r / 2
+                    - (y - nu) * r
+                    + mpmath.log(
+                        mpmath.erfc((r - y + nu) / mpmath.sqrt(2)) / 2 / tau
+                    )
+                )
+                for got, exact in ((stop[i], inside), (up[i], above)):
+                    error = abs(mpmath.mpf(got) - exact)
+                    assert error <= 1e-9 + 1e-14 * abs(exact), (y, got, exact)
+
+    @pytest.mark.parametrize("ratio", [1e-5, 0.1, 3.0])
+    def test_ratios_rise_with_the_value(self, ratio):
+        """So that each decision has one cut-off."""
+        ys = np.linspace(-8, 8, 4001)
+
+        down, stop, up = log_likelihoods(ys, 1.0, ratio)
+
+        # Rounding of about 1e-10, in steps of 4e-3.
+        assert (np.diff(up - stop) > -1e-9).all()
+        assert (np.diff(stop - down) > -1e-9).all()
+        assert (up - stop)[-1] > 0 > (up - stop)[0]
+
+
+def cut_off(ratio, tail=1.0, priors=(1 / 3, 1 / 3, 1 / 3)):
+    """Returns the y above which up wins, for noise of 1, in 40 digits."""
+    down_prior, stop_prior, up_prior = map(mpmath.mpf, priors)
+    nu, tau = mpmath.mpf(ratio), mpmath.mpf(tail * ratio)
+    r = 1 / tau
+
+    def up(y):
+        return (
+            mpmath.exp(r * r / 2 - (y - nu) * r)
+            * mpmath.erfc((r - y + nu) / mpmath.sqrt(2))
+            / (2 * tau)
+        )
+
+    def stop(y):
+        return (
+            mpmath.erf((y + nu) / mpmath.sqrt(2))
+            - mpmath.erf((y - nu) / mpmath.sqrt(2))
+        ) / (4 * nu)
+
+    def margin(y):
+        return up_prior * up(y) - max(stop_prior * stop(y), down_prior * up(-y))
+
+    low, high = mpmath.mpf(-50), mpmath.mpf(50) + 3 * nu
+    with mpmath.workdps(40):
+        for _ in range(80):
+            middle = (low + high) / 2
+            low, high = (low, middle) if margin(middle) > 0 else (middle, high)
+    return float(high)
+
+
+class TestDecisions:
+    @pytest.mark.parametrize(
+        ("ratio", "tail", "priors"),
+        [
+            (1.0, 1.0, (1 / 3, 1 / 3, 1 / 3)),
+            (0.01, 1.0, (1 / 3, 1 / 3, 1 / 3)),
+            (1e-5, 1.0, (1 / 3, 1 / 3, 1 / 3)),
+            (3.0, 0.2, (0.1, 0.8, 0.1)),
+            (0.5, 2.0, (0.2, 0.2, 0.6)),
+            (0.5, 2.0, (0.6, 0.3, 0.1)),
+        ],
+    )
+    def test_change_at_the_cut_offs_of_the_definition(
+        self, ratio, tail, priors
+    ):
+        """Values 1e-3 to either side, in units of the noise."""
+        above = cut_off(ratio, tail, priors)
+        below = -cut_off(ratio, tail, priors[::-1])
+        values = [above + 1e-3, above - 1e-3, below - 1e-3, below + 1e-3]
+
+        got = corrected(
+            values,
+            threshold=ratio,
+            tail_scale=tail * ratio,
+            priors=priors,
+            dtype=tf.float64,
+        ).numpy()
+
+        assert got[0] == ratio
+        assert got[1] < ratio
+        assert got[2] == -ratio
+        assert got[3] > -ratio
+
+    def test_are_up_stop_or_down_in_the_unit_of_the_values(self):
+        values = np.linspace(-30, 30, 601)
+
+        got = corrected(values, stddev=2.0, threshold=3.0).numpy()
+
+        assert set(got.tolist()) == {-3.0, 0.0, 3.0}
+        assert (np.diff(got) >= 0).all()
+        np.testing.assert_array_equal(got, -got[::-1])
+
+    def test_of_ties_are_stop(self):
+        """At 0 up and down are equally probable, and here beat stop."""
+        priors = (0.499, 0.002, 0.499)
+
+        tied = corrected([0.0], threshold=0.01, priors=priors)
+        near = corrected([1e-3, -1e-3], threshold=0.01, priors=priors)
+
+        assert tied.numpy().tolist() == [0.0]
+        np.testing.assert_allclose(near, [0.01, -0.01])
+
+    def test_without_noise_are_by_the_value_itself(self):
+        values = [2.0, 1.0, 0.5, -1.0, -1.5, math.nan]
+
+        got = corrected(values, stddev=0.0).numpy().tolist()
+
+        assert got == [1.0, 0.0, 0.0, 0.0, -1.0, 0.0]
+
+    def test_tend_to_those_by_the_value_as_noise_vanishes(self):
+        values = np.linspace(-3, 3, 1001)
+        apart = np.abs(np.abs(values) - 1) > 1e-3
+
+        got = corrected(values, stddev=1e-6).numpy()
+
+        expected = np.where(np.abs(values) > 1, np.sign(values), 0)
+        np.testing.assert_array_equal(got[apart], expected[apart])
+
+    @pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
+    def test_of_what_is_not_finite_are_as_the_table_says(self, dtype):
+        values = [math.inf, -math.inf, math.nan, dtype.max, dtype.min]
+
+        got = corrected(values, dtype=dtype).numpy().tolist()
+
+        assert got == [1.0, -1.0, 0.0, 1.0, -1.0]
+
+    def test_of_likely_hypotheses_need_less(self):
+        values = np.linspace(0, 5, 501)
+
+        likely = corrected(values, priors=(0.1, 0.1, 0.8)).numpy().sum()
+        equal = corrected(values).numpy().sum()
+        unlikely = corrected(values, priors=(0.1, 0.8, 0.1)).numpy().sum()
+
+        assert likely > equal > unlikely > 0
+
+
+class TestTheNoise:
+    def test_is_that_of_an_average(self):
+        """A sum of noise 7 over 7 is like noise 1 on the value."""
+        average = ErrorCorrectedQuery(GaussianAverageQuery(1.0, 7.0, 7.0), 1.0)
+        state = average.initial_global_state(0)
+        sample = tf.constant(np.linspace(-60, 60, 1001), tf.float32)
+
+        got = average.get_noised_result(sample, state).value
+
+        released = average.query.get_noised_result(sample, state).value
+        expected = corrected(released.numpy())
+        np.testing.assert_array_equal(got, expected)
+
+    def test_is_that_of_each_leaf(self):
+        query = ErrorCorrectedQuery(
+            NestedQuery([GaussianSumQuery(1.0, 0.1), GaussianSumQuery(1, 5.0)]),
+            threshold=1.0,
+        )
+        state = query.initial_global_state(0)
+        sample = [tf.constant(np.linspace(-8, 8, 101), tf.float32)] * 2
+
+        got = query.get_noised_result(sample, state).value
+
+        released = query.query.get_noised_result(sample, state).value
+        for own, value, stddev in zip(got, released, (0.1, 5.0), strict=True):
+            np.testing.assert_array_equal(own, corrected(value, stddev))
+
+    def test_is_the_family_times_the_scale(self):
+        class Halved(GaussianSumQuery):
+            """Says the same of its noise, in another unit."""
+
+            def result_noise(self, global_state, value):
+                law = LeafNoise(GaussianNoise(2.0), global_state.stddev / 2)
+                return [law for _ in tf.nest.flatten(value)]
+
+        sample = tf.constant(np.linspace(-8, 8, 201), tf.float32)
+        one, two = (
+            query.get_noised_result(sample, query.initial_global_state(0)).value
+            for query in (
+                ErrorCorrectedQuery(kind(1.0, 3.0), 1.0)
+                for kind in (GaussianSumQuery, Halved)
+            )
+        )
+
+        np.testing.assert_array_equal(one, two)
+
+    @pytest.mark.full
+    @pytest.mark.parametrize(
+        "query",
+        [
+            NoPrivacySumQuery(),
+            EncodedSumQuery(
+                CoordinateBounds.from_vectors([[1.0, 1.0]]), LaplaceNoise(1.0)
+            ),
+            KSDenoisedQuery(GaussianSumQuery(1.0, 1.0)),
+            ErrorCorrectedQuery(GaussianSumQuery(1.0, 1.0), 1.0),
+            NestedQuery([GaussianSumQuery(1.0, 1.0), NoPrivacySumQuery()]),
+        ],
+        ids=lambda query: type(query).__name__,
+    )
+    @pytest.mark.parametrize("transform", [lambda f: f, tf.function])
+    def test_of_another_kind_is_refused_at_release(self, query, transform):
+        query = ErrorCorrectedQuery(query, 1.0)
+        state = query.initial_global_state(0)
+        template = tf.zeros([2])
+        if isinstance(query.query, NestedQuery):
+            template = [template, template]
+        sample = query.initial_sample_state(template)
+
+        with pytest.raises(TypeError, match="noise"):
+            transform(query.get_noised_result)(sample, state)
+
+
+class TestPostProcessing:
+    def test_leaves_the_ledger_as_it_was(self):
+        inner = GaussianSumQuery(1.0, 2.0)
+        records = tf.random.stateless_normal([5, 30], [1, 2], alg="philox")
+        ledgers = []
+        for query in (inner, ErrorCorrectedQuery(inner, 0.5)):
+            state = query.initial_global_state(3)
+            own = PrivacyLedger.in_memory(dataset="d")
+            for _ in range(3):
+                sample = accumulated(query, state, tf.zeros([30]), records)
+                _, state, event = query.get_noised_result(sample, state)
+                own.record(FullDataset(), query.ledger_events(event))
+            ledgers.append(own)
+
+        one, two = ledgers
+
+        assert one.rounds == two.rounds
+        # Heads also depend on the second in which a row was written.
+        assert one.verify().rows == two.verify().rows
+
+    def test_leaves_states_and_sums_as_they_were(self):
+        inner = GaussianSumQuery(1.0, 2.0)
+        outer = ErrorCorrectedQuery(inner, 0.5)
+        records = tf.random.stateless_normal([5, 30], [1, 2], alg="philox")
+        states = [q.initial_global_state(3) for q in (inner, outer)]
+        assert_equal(*states)
+        samples = [
+            accumulated(q, states[0], tf.zeros([30]), records)
+            for q in (inner, outer)
+        ]
+        assert_equal(*samples)
+        results = [
+            q.get_noised_result(samples[0], states[0]) for q in (inner, outer)
+        ]
+
+        assert_equal(results[0].global_state, results[1].global_state)
+        assert_equal(results[0].event, results[1].event)
+        assert outer.adapts == inner.adapts
+        assert outer.derive_metrics(states[1]) == inner.derive_metrics(
+            states[0]
+        )
+
+    def test_no_longer_says_what_the_noise_is(self):
+        query = ErrorCorrectedQuery(GaussianSumQuery(1.0, 1.0), 1.0)
+
+        with pytest.raises(TypeError, match="must have independent noise"):
+            query.result_noise(query.initial_global_state(), tf.zeros([2]))
+
+
+def test_the_tail_is_as_long_as_the_threshold_unless_told():
+    query = ErrorCorrectedQuery(GaussianSumQuery(1.0, 1.0), 0.3)
+
+    assert query == ErrorCorrectedQuery(GaussianSumQuery(1.0, 1.0), 0.3, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"query": 3}, TypeError),
+        ({"threshold": 0.0}, ValueError),
+        ({"threshold": -1.0}, ValueError),
+        ({"tail_scale": 0.0}, ValueError),
+        ({"tail_scale": math.inf}, ValueError),
+        ({"priors": (0.5, 0.5)}, ValueError),
+        ({"priors": (0.5, 0.5, 0.5)}, ValueError),
+        ({"priors": (0.0, 0.5, 0.5)}, ValueError),
+        ({"priors": (1.5, -1.0, 0.5)}, ValueError),
+    ],
+)
+def test_arguments_are_checked(arguments, error):
+    valid = {"query": GaussianSumQuery(1.0, 1.0), "threshold": 1.0}
+
+    with pytest.raises(error, match=next(iter(arguments))):
+        ErrorCorrectedQuery(**{**valid, **arguments})

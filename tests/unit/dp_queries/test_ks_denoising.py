@@ -1,0 +1,404 @@
+"""Denoising multiplies by a distance, and costs nothing."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy import stats
+
+from keras_dp import _nests
+from keras_dp.dp_queries import (
+    GaussianAverageQuery,
+    GaussianSumQuery,
+    NestedQuery,
+    NoPrivacySumQuery,
+)
+from keras_dp.dp_queries.dp_query import LeafNoise
+from keras_dp.dp_queries.ks_denoised_query import (
+    KSDenoisedQuery,
+    ks_distance,
+)
+from keras_dp.ledger import GaussianNoise
+from keras_dp.ledger.events.noise_families import LaplaceNoise
+from tests.noise_table import STANDARD, name_of
+
+SIZE = 1001
+
+
+def compiled(function):
+    return tf.function(function, jit_compile=True)
+
+
+WAYS = [lambda function: function, tf.function, compiled]
+each_way = pytest.mark.parametrize("way", WAYS, ids=["eager", "tf", "xla"])
+
+
+class LaplaceAnswers(GaussianSumQuery):
+    """A Gaussian sum that says its noise is Laplace, in two groups."""
+
+    def result_noise(self, global_state, value):
+        return [
+            LeafNoise(LaplaceNoise(1.0), global_state.stddev, str(place % 2))
+            for place, _ in enumerate(tf.nest.flatten(value))
+        ]
+
+
+def released(query, template, seed=5, way=WAYS[0], total=None):
+    """Returns the release for a sum that is `total`, by default 0."""
+    state = query.initial_global_state(seed)
+    if total is None:
+        total = query.initial_sample_state(template)
+    return way(query.get_noised_result)(total, state)
+
+
+def vector(*leaves):
+    return np.concatenate([np.ravel(np.float64(leaf)) for leaf in leaves])
+
+
+def statistic(values, noise=GaussianNoise(1.0)):  # noqa: B008
+    return stats.kstest(values, noise.cdf).statistic
+
+
+class TestDistance:
+    @pytest.mark.full
+    @each_way
+    @pytest.mark.parametrize("shift", [0.0, 0.1, 3.0])
+    @pytest.mark.parametrize("noise", STANDARD, ids=name_of)
+    def test_is_that_of_scipy(self, noise, shift, way):
+        values = np.random.default_rng(1).standard_cauchy(SIZE) + shift
+
+        got = way(lambda x: ks_distance(x, noise))(tf.constant(values))
+
+        # The distribution functions are good to 1e-10.
+        assert float(got) == pytest.approx(
+            statistic(values, noise), rel=0, abs=1e-10
+        )
+
+    @pytest.mark.parametrize("values", [[0.3], [-2.0, -1.0], [1.0, 2.0, 5.0]])
+    def test_is_the_supremum_of_the_definition(self, values):
+        """On both sides of every jump, and far away."""
+        noise, n = GaussianNoise(1.0), len(values)
+        brute = max(
+            abs(sum(v <= t for v in values) / n - noise.cdf(t))
+            for value in values
+            for t in (value, np.nextafter(value, -9), -9.0, 9.0)
+        )
+
+        got = ks_distance(tf.constant(values, tf.float64), noise)
+
+        assert float(got) == pytest.approx(float(brute), abs=1e-15)
+
+    @each_way
+    @pytest.mark.parametrize(
+        "values", [[3.0] * 9, [0.0] * 9, [1.0, 1.0, 2.0, 2.0, 2.0]]
+    )
+    def test_counts_equal_values(self, values, way):
+        got = way(lambda x: ks_distance(x, GaussianNoise(1.0)))(
+            tf.constant(values, tf.float64)
+        )
+
+        assert float(got) == pytest.approx(statistic(values), abs=1e-15)
+
+    def test_has_two_sides(self):
+        """Control: each of the one-sided statistics alone would be wrong."""
+        for values in ([3.0, 4.0], [-3.0, -4.0]):
+            sides = [
+                stats.kstest(values, "norm", alternative=side).statistic
+                for side in ("greater", "less")
+            ]
+            got = ks_distance(tf.constant(values, tf.float64), GaussianNoise(1))
+            assert float(got) == pytest.approx(max(sides))
+            assert min(sides) < 0.1
+
+    def test_of_another_law_is_another(self):
+        """Control."""
+        values = tf.constant(np.linspace(-3, 3, SIZE))
+
+        one, two = (
+            float(ks_distance(values, noise))
+            for noise in (GaussianNoise(1.0), LaplaceNoise(1.0))
+        )
+
+        assert abs(one - two) > 0.01
+
+
+class TestValue:
+    @pytest.mark.full
+    @each_way
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    @pytest.mark.parametrize("signal", [0.0, 0.2, 100.0])
+    def test_is_the_answer_times_the_distance(self, signal, dtype, way):
+        inner = GaussianSumQuery(1.0, 3.0)
+        total = tf.fill([SIZE], tf.constant(signal, dtype))
+
+        got = released(KSDenoisedQuery(inner), total, way=way, total=total)
+
+        plain = released(inner, total, way=way, total=total).value
+        expected = np.float64(plain) * statistic(np.float64(plain) / 3)
+        rounding = np.finfo(dtype).eps
+        np.testing.assert_allclose(
+            got.value, expected, rtol=4 * rounding, atol=1e-9
+        )
+        assert got.value.dtype == dtype
+
+    def test_of_noise_alone_is_small_and_of_a_signal_is_not(self):
+        query = KSDenoisedQuery(GaussianSumQuery(1.0, 1.0))
+        zeros, signal = tf.zeros([10_000]), tf.fill([10_000], 50.0)
+
+        noise = released(query, zeros).value
+        large = released(query, zeros, total=signal).value
+
+        assert np.std(noise) < 0.03
+        np.testing.assert_allclose(np.mean(large), 50, rtol=1e-3)
+
+    def test_a_vector_has_one_factor_over_all_its_leaves(self):
+        inner = GaussianAverageQuery(1.0, 3.0, denominator=4.0)
+        template = {"a": tf.zeros([300]), "b": (tf.zeros([20, 9]),)}
+
+        got = released(KSDenoisedQuery(inner), template).value
+
+        plain = released(inner, template).value
+        factor = statistic(vector(plain["a"], plain["b"][0]) / (3 / 4))
+        np.testing.assert_allclose(got["a"], factor * plain["a"], rtol=1e-5)
+        np.testing.assert_allclose(
+            got["b"][0], factor * plain["b"][0], rtol=1e-5
+        )
+        alone = statistic(vector(plain["a"]) / (3 / 4))
+        assert abs(alone / factor - 1) > 1e-3  # Control.
+
+    def test_groups_have_factors_of_their_own(self):
+        inner = NestedQuery(
+            {"a": GaussianSumQuery(1.0, 2.0), "b": GaussianSumQuery(1.0, 5.0)}
+        )
+        template = {"a": [tf.zeros([50]), tf.zeros([70])], "b": tf.zeros([90])}
+
+        got = released(KSDenoisedQuery(inner), template).value
+
+        plain = released(inner, template).value
+        for leaf, factor in [
+            (lambda v: v["a"][0], statistic(vector(*plain["a"]) / 2)),
+            (lambda v: v["a"][1], statistic(vector(*plain["a"]) / 2)),
+            (lambda v: v["b"], statistic(vector(plain["b"]) / 5)),
+        ]:
+            np.testing.assert_allclose(
+                leaf(got), factor * leaf(plain), rtol=1e-5
+            )
+
+    def test_globally_there_is_one_factor_in_units_of_the_noise(self):
+        inner = NestedQuery(
+            {"a": GaussianSumQuery(1.0, 2.0), "b": GaussianSumQuery(1.0, 5.0)}
+        )
+        template = {"a": tf.zeros([50]), "b": tf.zeros([90])}
+
+        got = released(KSDenoisedQuery(inner, "global"), template).value
+
+        plain = released(inner, template).value
+        factor = statistic(np.r_[vector(plain["a"]) / 2, plain["b"] / 5])
+        for leaf in "ab":
+            np.testing.assert_allclose(
+                got[leaf], factor * plain[leaf], rtol=1e-5
+            )
+        wrong = statistic(vector(plain["a"], plain["b"]) / 2)
+        assert abs(wrong / factor - 1) > 0.1  # Control: one scale for all.
+
+    def test_groups_and_families_of_a_query_are_told_apart(self):
+        inner = LaplaceAnswers(1.0, 2.0)
+        template = [tf.zeros([50]), tf.zeros([60]), tf.zeros([70])]
+
+        got = released(KSDenoisedQuery(inner), template).value
+
+        plain = released(inner, template).value
+        for places in ([0, 2], [1]):
+            values = vector(*(plain[place] for place in places)) / 2
+            factor = statistic(values, LaplaceNoise(1.0))
+            for place in places:
+                np.testing.assert_allclose(
+                    got[place], factor * plain[place], rtol=1e-5
+                )
+
+    def test_is_a_function_of_the_release_alone(self):
+        """Two sums and noises with the same sum have the same answer."""
+        query = KSDenoisedQuery(GaussianSumQuery(1.0, 2.0))
+        inner = query.query
+        noise = released(inner, tf.zeros([SIZE], tf.float64), seed=1).value
+        other = released(inner, tf.zeros([SIZE], tf.float64), seed=2).value
+
+        one = released(query, noise, seed=1, total=other).value
+        two = released(query, noise, seed=2, total=noise).value
+
+        np.testing.assert_allclose(one, two, rtol=1e-12, atol=1e-12)
+
+    @pytest.mark.full
+    @each_way
+    def test_an_answer_without_noise_is_itself(self, way):
+        query = KSDenoisedQuery(GaussianSumQuery(1.0, 0.0))
+        total = tf.constant([3.0, -1.0, 0.0])
+
+        got = released(query, total, way=way, total=total).value
+
+        np.testing.assert_array_equal(got, total)
+
+    @pytest.mark.full
+    @each_way
+    @pytest.mark.parametrize("scope", ["group", "global"])
+    def test_no_noise_in_one_leaf_is_no_noise_in_its_vector(self, scope, way):
+        inner = NestedQuery(
+            [GaussianSumQuery(1.0, 0.0), GaussianSumQuery(1.0, 2.0)]
+        )
+        template = [tf.zeros([30]), tf.zeros([30])]
+
+        got = released(KSDenoisedQuery(inner, scope), template, way=way).value
+
+        plain = released(inner, template, way=way).value
+        np.testing.assert_array_equal(got[0], plain[0])
+        same = np.allclose(got[1], plain[1])
+        assert same == (scope == "global")
+
+    @pytest.mark.full
+    @each_way
+    def test_leaves_may_be_empty(self, way):
+        query = KSDenoisedQuery(GaussianSumQuery(1.0, 2.0))
+
+        empty = released(query, [tf.zeros([0, 3])], way=way).value
+        both = released(query, [tf.zeros([0]), tf.zeros([9])], way=way).value
+
+        assert empty[0].shape == (0, 3)
+        assert np.isfinite(both[1]).all()
+        assert np.any(both[1])
+
+    @pytest.mark.full
+    def test_an_answer_of_an_unknown_shape_is_denoised(self):
+        query = KSDenoisedQuery(GaussianSumQuery(1.0, 2.0))
+        state = query.initial_global_state(1)
+
+        @tf.function(input_signature=[tf.TensorSpec([None])])
+        def release(total):
+            plain = query.query.get_noised_result(total, state).value
+            return query.get_noised_result(total, state).value, plain
+
+        denoised, plain = release(tf.zeros([40]))
+
+        factors = denoised.numpy() / plain.numpy()
+        assert 0 <= factors[0] < 1
+        np.testing.assert_allclose(factors, factors[0], rtol=1e-5)
+        assert release(tf.zeros([0]))[0].shape == (0,)
+
+    def test_an_overflow_is_not_hidden(self):
+        query = KSDenoisedQuery(GaussianSumQuery(1.0, 2.0))
+        total = tf.constant([np.inf, 1.0, -1.0])
+
+        value = released(query, total, total=total).value
+
+        assert np.isinf(value[0])
+        assert np.isfinite(value[1:]).all()
+
+
+class TestCost:
+    NESTS = (
+        GaussianSumQuery(1.0, 2.0),
+        NestedQuery(
+            {"a": GaussianSumQuery(1.0, 2.0), "b": [GaussianSumQuery(3, 4.0)]}
+        ),
+    )
+
+    @pytest.mark.parametrize("scope", ["group", "global"])
+    @pytest.mark.parametrize("inner", NESTS, ids=["sum", "nested"])
+    def test_events_are_those_of_the_query(self, inner, scope):
+        query = KSDenoisedQuery(inner, scope)
+        template = tf.zeros([3])
+        if isinstance(inner, NestedQuery):
+            template = {"a": tf.zeros([3]), "b": [tf.zeros([2])]}
+
+        event = released(query, template).event
+
+        expected = inner.ledger_events(released(inner, template).event, "r")
+        assert query.ledger_events(event, "r") == expected
+        planned = query.planned_event(query.initial_global_state())
+        assert query.ledger_events(planned, "r") == expected
+
+    def test_events_do_not_know_the_order_of_nesting(self):
+        """A nest of denoised queries costs what a denoised nest does."""
+        _, inner = self.NESTS
+        inside = NestedQuery(
+            tf.nest.map_structure(KSDenoisedQuery, _nests.thawed(inner.queries))
+        )
+        outside = KSDenoisedQuery(inner)
+        template = {"a": tf.zeros([3]), "b": [tf.zeros([2])]}
+
+        one, two = (released(q, template) for q in (inside, outside))
+
+        assert inside.ledger_events(one.event) == (
+            outside.ledger_events(two.event)
+        )
+        tf.nest.map_structure(
+            np.testing.assert_array_equal, one.value, two.value
+        )
+
+    def test_the_next_state_is_that_of_the_query(self):
+        inner = self.NESTS[0]
+
+        one, two = (
+            released(q, tf.zeros([3])) for q in (inner, KSDenoisedQuery(inner))
+        )
+
+        tf.nest.map_structure(
+            np.testing.assert_array_equal, one.global_state, two.global_state
+        )
+
+    def test_says_whether_its_query_adapts(self):
+        class Adapting(GaussianSumQuery):
+            adapts = True
+
+            def derive_metrics(self, global_state):
+                return {"clip": global_state.l2_norm_clip}
+
+        query = KSDenoisedQuery(Adapting(1.0, 2.0))
+
+        assert query.adapts
+        assert not KSDenoisedQuery(self.NESTS[0]).adapts
+        metrics = query.derive_metrics(query.initial_global_state())
+        assert float(metrics["clip"]) == 1
+
+
+class TestRefusals:
+    def test_noise_that_is_not_known(self):
+        query = KSDenoisedQuery(NoPrivacySumQuery())
+
+        with pytest.raises(TypeError, match="must have independent noise"):
+            released(query, tf.zeros([3]))
+
+    @pytest.mark.parametrize("outer", [KSDenoisedQuery, lambda q: q])
+    def test_a_second_denoising(self, outer):
+        once = KSDenoisedQuery(GaussianSumQuery(1.0, 2.0))
+
+        with pytest.raises(TypeError, match="`KSDenoisedQuery` must have"):
+            outer(once).result_noise(once.initial_global_state(), tf.zeros([3]))
+        with pytest.raises(TypeError, match="`KSDenoisedQuery` must have"):
+            released(KSDenoisedQuery(once), tf.zeros([3]))
+
+    def test_two_families_globally(self):
+        inner = NestedQuery(
+            [GaussianSumQuery(1.0, 2.0), LaplaceAnswers(1.0, 2.0)]
+        )
+        template = [tf.zeros([3]), tf.zeros([3])]
+
+        released(KSDenoisedQuery(inner), template)  # Each alone is fine.
+        with pytest.raises(TypeError, match="noise of one family"):
+            released(KSDenoisedQuery(inner, "global"), template)
+
+    @pytest.mark.parametrize("query", [None, 1.0, GaussianSumQuery])
+    def test_what_is_no_query(self, query):
+        with pytest.raises(TypeError, match="`query` must be a DPQuery"):
+            KSDenoisedQuery(query)
+
+    @pytest.mark.parametrize("scope", ["leaf", None, "Group"])
+    def test_a_scope_that_is_none(self, scope):
+        with pytest.raises(ValueError, match="`scope` must be one of"):
+            KSDenoisedQuery(GaussianSumQuery(1.0, 2.0), scope)
+
+    def test_a_changed_field(self):
+        query = KSDenoisedQuery(GaussianSumQuery(1.0, 2.0))
+
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            query.scope = "global"

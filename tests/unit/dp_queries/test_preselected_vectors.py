@@ -1,0 +1,285 @@
+"""Preselected vectors against draws that are sorted, one by one."""
+
+import json
+import math
+
+import keras
+import numpy as np
+import pytest
+from scipy import stats
+
+from keras_dp.dp_queries.preselected_vectors import (
+    PreselectedVectors,
+    block_sizes,
+)
+from keras_dp.dp_queries.saving import noise_config, noise_from_config
+from keras_dp.ledger.events import noise_families
+from keras_dp.ledger.events.noise_families import (
+    CauchyNoise,
+    GaussianNoise,
+    LaplaceNoise,
+    StudentTNoise,
+    VarianceGammaNoise,
+)
+
+FALSE_ALARM = 1e-6
+FAMILIES = [
+    GaussianNoise(1.0),
+    StudentTNoise(0.5, 3.0),
+    LaplaceNoise(2.0),
+    CauchyNoise(1.0),
+    VarianceGammaNoise(1.0, 2),
+]
+
+
+def expanded(recipe):
+    bounds = recipe.bounds()
+    levels = bounds.level_array().astype(np.float64)
+    return np.repeat(levels, bounds.count_array(), axis=1)
+
+
+def sorted_draws(law, count, size, seed=0):
+    """Returns magnitudes of draws, decreasing, `[count, size]`, of norm 1."""
+    u = np.random.default_rng(seed).random([count, size])
+    draws = -np.sort(-np.abs(law.quantile(u)), axis=1)
+    return draws / np.linalg.norm(draws, axis=1, keepdims=True)
+
+
+class TestVectors:
+    @pytest.mark.parametrize("law", FAMILIES, ids=repr)
+    @pytest.mark.parametrize("levels", [1, 2, 17, 64, 300])
+    def test_have_the_norm_and_fall(self, law, levels):
+        recipe = PreselectedVectors(law, 20, 300, l2_norm=1.5, levels=levels)
+
+        vectors = expanded(recipe)
+
+        assert vectors.shape == (20, 300)
+        assert (np.diff(vectors, axis=1) <= 0).all()
+        norms = np.linalg.norm(vectors, axis=1)
+        # Rounded up to float32: never below, up to float64 rounding.
+        assert (norms >= 1.5 * (1 - 1e-15)).all()
+        assert (norms <= 1.5 * (1 + 2**-23)).all()
+        assert recipe.bounds().count_array().size <= levels
+
+    @pytest.mark.full
+    @pytest.mark.parametrize("law", FAMILIES, ids=repr)
+    def test_with_a_level_each_are_draws_of_the_law(self, law):
+        """Magnitudes lost their scale: their ratios are compared.
+
+        Of ten draws, ratios to the largest follow no simple law, but the same
+        as those of draws sorted by NumPy; each of nine ratios is tested.
+        """
+        recipe = PreselectedVectors(law, 4000, 10, l2_norm=1.0, floor=0.0)
+        mine, theirs = expanded(recipe), sorted_draws(law, 4000, 10)
+        for rank in range(1, 10):
+            one, two = (
+                np.log(each[:, rank] / each[:, 0]) for each in (mine, theirs)
+            )
+            assert stats.ks_2samp(one, two).pvalue > FALSE_ALARM
+
+    def test_of_another_law_would_be_seen(self):
+        """Control."""
+        law, other = GaussianNoise(1.0), LaplaceNoise(1.0)
+        recipe = PreselectedVectors(law, 4000, 10, l2_norm=1.0, floor=0.0)
+        mine, theirs = expanded(recipe), sorted_draws(other, 4000, 10)
+        one, two = (np.log(each[:, 4] / each[:, 0]) for each in (mine, theirs))
+
+        assert stats.ks_2samp(one, two).pvalue < FALSE_ALARM
+
+    @pytest.mark.full
+    @pytest.mark.parametrize("law", FAMILIES[:3], ids=repr)
+    def test_in_blocks_have_the_shape_of_draws(self, law):
+        """The mean over vectors, at each rank, is that of sorted draws.
+
+        Not of single draws, which blocks smooth; ten standard errors of the
+        mean and the half-width of a block are allowed for.
+        """
+        recipe = PreselectedVectors(law, 400, 2000, 1.0, floor=0, levels=200)
+        mine, theirs = expanded(recipe), sorted_draws(law, 400, 2000)
+        errors = (mine.std(axis=0) + theirs.std(axis=0)) / math.sqrt(400)
+        apart = np.abs(mine.mean(axis=0) - theirs.mean(axis=0))
+
+        starts = np.cumsum(np.r_[0, block_sizes(2000, 200)])[:-1]
+        within = np.repeat(
+            theirs.mean(axis=0)[starts]
+            - theirs.mean(axis=0)[np.r_[starts[1:] - 1, 1999]],
+            block_sizes(2000, 200),
+        )
+        assert (apart <= 10 * errors + within).all()
+        # As vectors, they are nearer than half a percent of their norm.
+        blocks = np.linalg.norm(mine.mean(axis=0) - theirs.mean(axis=0))
+        assert blocks < 0.02
+
+    def test_below_the_floor_are_zero_before_the_norm_is_made(self):
+        plain, floored = (
+            PreselectedVectors(
+                GaussianNoise(1.0), 5, 100, 1.0, floor=floor, levels=100
+            )
+            for floor in (0.0, 0.5)
+        )
+        raw, cut = expanded(plain), expanded(floored)
+        zero = cut == 0
+
+        # A third of a Gaussian is within half a standard deviation.
+        assert (zero.sum(axis=1) > 20).all()
+        assert (zero.sum(axis=1) < 60).all()
+        assert (raw > 0).all()
+        # What is left was stretched, to the same norm.
+        ratios = np.where(zero, np.nan, cut / raw)
+        assert (np.nanmin(ratios, axis=1) > 1.001).all()
+        np.testing.assert_allclose(
+            np.nanmax(ratios, axis=1), np.nanmin(ratios, axis=1), rtol=1e-6
+        )
+
+    def test_are_the_same_every_time(self):
+        """The words are Philox's; what becomes of them is good to an ulp."""
+        recipe = PreselectedVectors(GaussianNoise(1.0), 3, 50, 1.0, levels=5)
+
+        np.testing.assert_allclose(
+            recipe.bounds().level_array()[:, :3],
+            [
+                [0.31489626, 0.269798, 0.18736148],
+                [0.29461014, 0.25501013, 0.19228184],
+                [0.39850435, 0.30360627, 0.17269589],
+            ],
+            rtol=1e-6,
+        )
+
+    def test_are_made_once(self):
+        one, two = (
+            PreselectedVectors(GaussianNoise(1.0), 3, 50, 1.0) for _ in range(2)
+        )
+
+        assert one is not two
+        assert one.bounds() is two.bounds()
+
+    def test_change_with_the_seed_the_vector_and_the_law(self):
+        laws = (GaussianNoise(1.0), GaussianNoise(2.0))
+        vectors = [
+            *expanded(PreselectedVectors(laws, 2, 50, 1.0)),
+            *expanded(PreselectedVectors(laws[0], 2, 50, 1.0, seed=1)),
+        ]
+
+        assert len({tuple(vector) for vector in vectors}) == 6
+
+    def test_do_not_depend_on_how_many_there_are(self):
+        few, many = (
+            PreselectedVectors(GaussianNoise(1.0), count, 50, 1.0)
+            for count in (2, 5)
+        )
+
+        np.testing.assert_array_equal(expanded(few), expanded(many)[:2])
+
+    def test_of_several_laws_follow_one_another(self):
+        laws = (GaussianNoise(1.0), StudentTNoise(1.0, 3.0))
+        both = PreselectedVectors(laws, 3, 1000, 1.0)
+        first = PreselectedVectors(laws[0], 3, 1000, 1.0)
+
+        assert expanded(both).shape == (6, 1000)
+        np.testing.assert_array_equal(expanded(both)[:3], expanded(first))
+        # Heavier tails have a larger largest.
+        assert expanded(both)[3:, 0].min() > expanded(both)[:3, 0].max()
+
+    @pytest.mark.parametrize("size", [10**2, 10**4, 10**6])
+    def test_grow_alike_as_there_are_more_coordinates(self, size):
+        """As the docstring says of draws of high dimension."""
+        recipe = PreselectedVectors(GaussianNoise(1.0), 30, size, 1.0)
+        counts = recipe.bounds().count_array()
+        scaled = recipe.bounds().level_array() * np.sqrt(counts)
+        similarities = scaled @ scaled.T
+
+        # About 1 - 1 / size, with room for a few times that.
+        assert similarities.min() > 1 - 20 / size - 1e-5
+        assert size == 10**6 or similarities.min() < 1 - 0.5 / size
+
+
+class TestBlocks:
+    @pytest.mark.parametrize("size", [1, 2, 3, 10, 257, 10**6, 10**9])
+    @pytest.mark.parametrize("levels", [1, 2, 3, 10, 256, 1000])
+    def test_cover_all_coordinates(self, size, levels):
+        counts = block_sizes(size, levels)
+
+        assert counts.sum() == size
+        assert counts.min() >= 1
+        assert 1 <= counts.size <= levels
+        if levels >= size:
+            assert counts.size == size
+
+    def test_are_short_where_magnitudes_are_large(self):
+        counts = block_sizes(10**6, 256)
+
+        assert (counts[:10] == 1).all()
+        assert counts.max() < 10**6 / 100
+        assert counts.size > 200
+
+
+class TestConfiguration:
+    @pytest.mark.parametrize(
+        "law", [GaussianNoise(1.0), (LaplaceNoise(1), StudentTNoise(2, 4))]
+    )
+    def test_survives_json(self, law):
+        recipe = PreselectedVectors(law, 3, 50, 1.0, 0.1, 7, 5)
+        config = keras.saving.serialize_keras_object(recipe)
+
+        loaded = keras.saving.deserialize_keras_object(
+            json.loads(json.dumps(config))
+        )
+
+        assert loaded == recipe
+        assert hash(loaded) == hash(recipe)
+        assert loaded.bounds() is recipe.bounds()
+
+    @pytest.mark.parametrize("family", noise_families.ALL)
+    def test_of_noise_survives_json(self, family):
+        noise = {
+            "student_t": lambda: StudentTNoise(0.5, 9.0),
+            "variance_gamma": lambda: VarianceGammaNoise(0.5, 2),
+        }.get(family, lambda: noise_families.ALL[family](0.5))()
+
+        config = json.loads(json.dumps(noise_config(noise)))
+
+        assert noise_from_config(config) == noise
+        assert config["family"] == family
+
+    def test_of_unknown_noise_is_refused(self):
+        class Own(GaussianNoise):
+            pass
+
+        with pytest.raises(TypeError, match="`noise` must be of one of"):
+            noise_config(Own(1.0))
+        with pytest.raises(ValueError, match="`family` must be one of"):
+            noise_from_config({"family": "own", "scale": 1.0})
+
+    @pytest.mark.parametrize(
+        ("arguments", "error"),
+        [
+            ({"distribution": "gaussian"}, TypeError),
+            ({"distribution": ()}, ValueError),
+            ({"distribution": (GaussianNoise(1.0), 3)}, TypeError),
+            ({"count": 0}, ValueError),
+            ({"count": 1.5}, TypeError),
+            ({"size": 0}, ValueError),
+            ({"levels": 0}, ValueError),
+            ({"seed": -1}, ValueError),
+            ({"l2_norm": 0.0}, ValueError),
+            ({"l2_norm": math.inf}, ValueError),
+            ({"floor": -1.0}, ValueError),
+            ({"floor": math.nan}, ValueError),
+        ],
+    )
+    def test_is_checked(self, arguments, error):
+        valid = {
+            "distribution": GaussianNoise(1.0),
+            "count": 1,
+            "size": 2,
+            "l2_norm": 1.0,
+        }
+
+        with pytest.raises(error, match=next(iter(arguments))):
+            PreselectedVectors(**{**valid, **arguments})
+
+    def test_with_a_floor_above_all_draws_is_refused(self):
+        recipe = PreselectedVectors(GaussianNoise(1.0), 1, 10, 1.0, floor=99.0)
+
+        with pytest.raises(ValueError, match="`floor` must be below"):
+            recipe.bounds()

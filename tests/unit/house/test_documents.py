@@ -1,0 +1,274 @@
+"""Links lead somewhere, pages are in the navigation, public names explained."""
+
+import ast
+import re
+
+import pytest
+
+from keras_dp.reporting import cli
+from tests import documents, imports
+
+ROOT = imports.ROOT
+DOCS = ROOT / "docs"
+PACKAGES = sorted(path.parent for path in ROOT.glob("keras_dp/*/__init__.py"))
+NAVIGATION = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:")[2]
+
+
+def broken_links(path, text):
+    """Returns the links of a document that lead to no file or no heading."""
+    broken = []
+    for link in documents.links(text):
+        target, _, anchor = link.partition("#")
+        if re.match(r"[a-z]+:", target):
+            continue  # To another site.
+        file = (path.parent / target).resolve() if target else path
+        if not file.is_file() or not file.is_relative_to(ROOT):
+            broken.append(link)
+        elif anchor and file.suffix == ".md":
+            own = text if file == path else file.read_text("utf-8")
+            if anchor not in documents.anchors(own):
+                broken.append(link)
+    return broken
+
+
+def public_names(surface):
+    """Yields the names in `__all__`, and the nodes that define them."""
+    tree = ast.parse(surface.read_text("utf-8"))
+    origins = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                origins[alias.asname or alias.name] = f"{node.module}." + (
+                    alias.name
+                )
+    for node in tree.body:
+        if (
+            isinstance(node, ast.Assign)
+            and ast.unparse(node.targets[0]) == "__all__"
+        ):
+            for name in ast.literal_eval(node.value):
+                yield name, definition(origins[name])
+
+
+def definition(origin):
+    """Returns the node that defines a name, wherever it was imported from.
+
+    Of a constant it is the statement behind it.
+    """
+    file = imports.file_of(origin)
+    name = origin.rpartition(".")[2]
+    tree = ast.parse(file.read_text("utf-8"))
+    if file.stem == name and not any(
+        getattr(node, "name", None) == name for node in tree.body
+    ):
+        return tree  # A module.
+    for node, following in zip(tree.body, [*tree.body[1:], None], strict=True):
+        if getattr(node, "name", None) == name:
+            return node
+        targets = getattr(node, "targets", [getattr(node, "target", None)])
+        if name in {ast.unparse(each) for each in targets if each}:
+            return following
+    for node in ast.walk(tree):  # It is imported once more.
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                if (alias.asname or alias.name) == name:
+                    return definition(f"{node.module}.{alias.name}")
+    raise AssertionError(f"Nothing defines {origin}.")
+
+
+def bare(name, node):
+    """Yields what has no docstring: the name, or public methods of a class."""
+    if isinstance(node, ast.Expr):
+        if not isinstance(ast.literal_eval(node.value), str):
+            yield name
+    elif not isinstance(
+        node, ast.Module | ast.ClassDef | ast.FunctionDef
+    ) or not ast.get_docstring(node):
+        yield name
+    elif isinstance(node, ast.ClassDef):
+        for method in node.body:
+            if (
+                isinstance(method, ast.FunctionDef)
+                and not method.name.startswith("_")
+                and not {ast.unparse(d) for d in method.decorator_list}
+                & {"override", "typing.override", "overload"}
+                and not ast.get_docstring(method)
+                and not any(
+                    ".setter" in ast.unparse(d) for d in method.decorator_list
+                )
+            ):
+                yield f"{name}.{method.name}"
+
+
+@pytest.mark.parametrize(
+    "path",
+    documents.documents(),
+    ids=lambda path: path.relative_to(ROOT).as_posix(),
+)
+def test_links_lead_to_a_file_and_a_heading(path) -> None:
+    assert broken_links(path, path.read_text("utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[page](nowhere.md)",
+        "[page](design.md#nowhere)",
+        "# One\n\n[page](#two)",
+        '<img src="images/nothing.png">',
+        "# Two\n\n# Two\n\n[page](#two)",
+        "[page](../../../etc/hosts)",
+    ],
+)
+def test_and_a_broken_one_is_found(text) -> None:
+    assert len(broken_links(DOCS / "design.md", text)) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# One: `two`, 3\n\n[here](#one-two-3)",
+        "[page](glossary.md#data-and-sampling) [site](https://keras.io)",
+        "```\n[page](nowhere.md)\n```",
+    ],
+)
+def test_and_others_are_not(text) -> None:
+    assert broken_links(DOCS / "design.md", text) == []
+
+
+def test_the_navigation_has_every_page_once() -> None:
+    listed = re.findall(r"^ +- (\S+\.md)$", NAVIGATION, re.MULTILINE)
+    hooks = (DOCS / "_site/hooks.py").read_text("utf-8")
+    generated = re.findall(r'"[^"]+\.md": "([^"]+\.md)"', hooks)
+    pages = [path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")]
+
+    assert len(set(listed)) == len(listed)
+    assert sorted(listed) == sorted([*pages, *generated])
+
+
+COMMANDS = sorted(
+    {
+        (path.relative_to(ROOT).as_posix(), *arguments)
+        for path in documents.documents()
+        for arguments in documents.commands(path.read_text("utf-8"))
+    }
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_commands_are_those_of_the_command_line(
+    command, tmp_path, monkeypatch, capsys
+) -> None:
+    """They are understood: what fails is that there is no such ledger."""
+    monkeypatch.chdir(tmp_path)
+    _, *arguments = command
+
+    code = cli.main(arguments)
+
+    is_plan = arguments[0] == "plan"
+    assert code == (cli.OK if is_plan else cli.UNREADABLE), capsys.readouterr()
+
+
+def test_and_another_option_is_not_understood(capsys) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["report", "clinic.ledger", "--theta", "1"])
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
+def test_public_names_have_a_page_and_a_docstring(package) -> None:
+    page = (DOCS / f"api/{package.name}.md").read_text("utf-8")
+    names = dict(public_names(package / "__init__.py"))
+
+    assert f"::: keras_dp.{package.name}\n" in page
+    assert names
+    assert [
+        each for name, node in names.items() for each in bare(name, node)
+    ] == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f(): pass",
+        "class A: pass",
+        'class A:\n    """Adds."""\n    def f(self): pass',
+        "x = 1",
+    ],
+)
+def test_and_a_bare_one_is_found(source) -> None:
+    assert len([*bare("name", ast.parse(source).body[0])]) == 1
+
+
+def test_the_names_at_the_top_are_listed() -> None:
+    tree = ast.parse((ROOT / "keras_dp/__init__.py").read_text("utf-8"))
+    (names,) = (
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        and ast.unparse(node.targets[0]) == "__all__"
+    )
+    page = (DOCS / "api/index.md").read_text("utf-8")
+
+    assert [
+        name
+        for name in names
+        if f"[`{name}`]" not in page
+        and f"[{name}]({name}.md)" not in page
+        and f"`keras_dp.{name}`" not in page
+    ] == []
+
+
+CLAIMS = (DOCS / "claims.md").read_text("utf-8")
+
+
+def missing_tests(text):
+    """Returns the tests that a text names, and that their file has not."""
+    return [
+        name
+        for name, target in re.findall(r"\[`(\w+)`\]\(([^)]+)\)", text)
+        if not re.search(
+            rf"^ *(?:def|class) {name}\b",
+            (DOCS / target).read_text("utf-8"),
+            re.MULTILINE,
+        )
+    ]
+
+
+def unclaimed(readme, guarantees, claims):
+    """Returns bold claims and headings that no row of the index has."""
+    rows = [line for line in claims.splitlines() if line.startswith("| ")]
+    held = [row for row in rows if re.search(r"\]\([^)]+\)[^|]*\|$", row)]
+    bold = re.findall(r"^- \*\*(.*?)\*\*", readme, re.MULTILINE)
+    headings = re.findall(r"^## (.*)$", guarantees, re.MULTILINE)
+    return [
+        *(each for each in bold if not any(f"**{each}**" in r for r in held)),
+        *(
+            each
+            for each in headings
+            if not any(f"[{each}](guarantees.md#" in row for row in held)
+        ),
+    ]
+
+
+class TestTheIndexOfClaims:
+    def test_names_tests_that_exist(self) -> None:
+        assert len(re.findall(r"\[`(test_\w+|Test\w+)`\]", CLAIMS)) > 50
+        assert missing_tests(CLAIMS) == []
+        pitfalls = (DOCS / "sharp_edges.md").read_text("utf-8")
+        assert missing_tests(pitfalls) == []
+
+    def test_has_the_claims_of_the_readme_and_the_guarantees(self) -> None:
+        readme = (ROOT / "README.md").read_text("utf-8")
+        guarantees = (DOCS / "guarantees.md").read_text("utf-8")
+
+        assert unclaimed(readme, guarantees, CLAIMS) == []
+
+    def test_would_miss_others(self) -> None:
+        """Control."""
+        assert unclaimed("- **Green.** It is.", "## New", CLAIMS) == [
+            "Green.",
+            "New",
+        ]
+        assert missing_tests(
+            "[`test_nothing`](../tests/unit/house/test_documents.py)"
+        ) == ["test_nothing"]

@@ -1,0 +1,208 @@
+"""What is packaged is what is tested."""
+
+import ast
+import importlib
+import importlib.metadata
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+import keras_dp
+
+ROOT = Path(__file__).resolve().parents[3]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+PINS = sorted((ROOT / "requirements").glob("*.txt"))
+EXTRAS = PROJECT["project"]["optional-dependencies"]
+RANGES = [
+    Requirement(text)
+    for text in (
+        *PROJECT["project"]["dependencies"],
+        *(text for extra in EXTRAS.values() for text in extra),
+    )
+]
+
+
+def pinned(path):
+    """Returns the requirements of a file."""
+    lines = [
+        line.partition("#")[0].strip()
+        for line in path.read_text("utf-8").splitlines()
+    ]
+    return [Requirement(line) for line in lines if line]
+
+
+def pinned_version(requirement):
+    (specifier,) = requirement.specifier
+    return Version(specifier.version)
+
+
+def violations(pins, ranges):
+    """Returns the pairs of a pin and the range that it is not in."""
+    return [
+        (str(pin), str(wanted))
+        for pin in pins
+        for wanted in ranges
+        if canonicalize_name(pin.name) == canonicalize_name(wanted.name)
+        and pinned_version(pin) not in wanted.specifier
+    ]
+
+
+class TestTheVersion:
+    def test_stands_in_one_place(self) -> None:
+        tree = ast.parse((ROOT / "keras_dp/_version.py").read_text("utf-8"))
+        (version,) = (
+            node.value.value
+            for node in tree.body
+            if isinstance(node, ast.Assign)
+        )
+
+        assert version == keras_dp.__version__
+        assert "version" not in PROJECT["project"]
+        assert PROJECT["project"]["dynamic"] == ["version"]
+        assert PROJECT["tool"]["setuptools"]["dynamic"]["version"] == {
+            "attr": "keras_dp._version.__version__"
+        }
+        quoted = re.compile(rf"[\"']{re.escape(version)}[\"']")
+        for path in (ROOT / "setup.py", *(ROOT / "keras_dp").rglob("*.py")):
+            if path.name != "_version.py":
+                assert not quoted.search(path.read_text("utf-8")), path
+
+    def test_is_a_version(self) -> None:
+        assert str(Version(keras_dp.__version__)) == keras_dp.__version__
+
+
+class TestTheDependencies:
+    def test_name_tensorflow_in_extras_only(self) -> None:
+        names = {
+            canonicalize_name(Requirement(text).name)
+            for text in PROJECT["project"]["dependencies"]
+        }
+
+        assert not names & {"tensorflow", "tensorflow-cpu"}
+        assert {"tensorflow", "cpu", "gpu"} <= EXTRAS.keys()
+
+    @pytest.mark.parametrize("extra", EXTRAS)
+    def test_of_no_extra_are_two_tensorflows(self, extra) -> None:
+        names = [
+            canonicalize_name(Requirement(text).name) for text in EXTRAS[extra]
+        ]
+
+        assert len({"tensorflow", "tensorflow-cpu"} & {*names}) <= 1
+
+    def test_are_what_the_code_imports(self) -> None:
+        tops = {
+            name.partition(".")[0]
+            for path in (ROOT / "keras_dp").rglob("*.py")
+            for node in ast.walk(ast.parse(path.read_text("utf-8")))
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for name in (
+                [node.module]
+                if isinstance(node, ast.ImportFrom)
+                else [alias.name for alias in node.names]
+            )
+        }
+        required = {
+            canonicalize_name(Requirement(text).name)
+            for text in PROJECT["project"]["dependencies"]
+        }
+
+        imported = {
+            canonicalize_name({"absl": "absl-py"}.get(top, top))
+            for top in tops - sys.stdlib_module_names - {"keras_dp"}
+        }
+
+        assert required <= imported
+        # Those of the extras.
+        assert imported - required == {
+            "cryptography",
+            "dp-accounting",
+            "flwr",
+            "matplotlib",
+            "psycopg",
+            "tensorflow",
+        }
+
+
+class TestThePins:
+    @pytest.mark.parametrize("path", PINS, ids=lambda path: path.stem)
+    def test_are_exact(self, path) -> None:
+        for requirement in pinned(path):
+            assert [each.operator for each in requirement.specifier] == ["=="]
+
+    @pytest.mark.parametrize("path", PINS, ids=lambda path: path.stem)
+    def test_are_in_the_ranges_of_the_project(self, path) -> None:
+        assert violations(pinned(path), RANGES) == []
+
+    def test_outside_a_range_would_be_found(self) -> None:
+        """Control, with other spellings of the same name."""
+        found = violations(
+            [Requirement("TensorFlow==2.22.0"), Requirement("numpy==2.0")],
+            RANGES,
+        )
+
+        assert {pin for pin, _ in found} == {"TensorFlow==2.22.0"}
+
+    def test_cover_every_dependency(self) -> None:
+        names = {
+            canonicalize_name(each.name)
+            for path in PINS
+            for each in pinned(path)
+        }
+
+        assert {canonicalize_name(each.name) for each in RANGES} <= names
+
+    def test_name_each_distribution_once(self) -> None:
+        for kind in ("tensorflow.txt", "tensorflow-cpu.txt"):
+            files = [
+                path
+                for path in PINS
+                if not path.name.startswith("tensorflow") or path.name == kind
+            ]
+            names = [
+                canonicalize_name(each.name)
+                for path in files
+                for each in pinned(path)
+            ]
+            assert sorted(names) == sorted(set(names))
+
+    def test_allow_the_python_of_the_project(self) -> None:
+        supported = SpecifierSet(PROJECT["project"]["requires-python"])
+        named = [
+            text.rpartition(" ")[2]
+            for text in PROJECT["project"]["classifiers"]
+            if re.search(r":: 3\.\d+$", text)
+        ]
+
+        assert named
+        assert all(Version(each) in supported for each in named)
+        assert Version("3.10") not in supported
+
+
+class TestTheConsoleScript:
+    def test_has_a_target(self) -> None:
+        ((name, target),) = PROJECT["project"]["scripts"].items()
+        module, function = target.split(":")
+
+        assert name == "keras-dp"
+        assert callable(getattr(importlib.import_module(module), function))
+
+    def test_is_installed(self) -> None:
+        (entry,) = importlib.metadata.entry_points(
+            group="console_scripts", name="keras-dp"
+        )
+
+        assert entry.value == PROJECT["project"]["scripts"]["keras-dp"]
+
+
+def test_the_marker_of_types_is_packaged() -> None:
+    (names,) = PROJECT["tool"]["setuptools"]["package-data"].values()
+
+    assert names == ["py.typed"]
+    assert (ROOT / "keras_dp/py.typed").is_file()

@@ -1,0 +1,191 @@
+"""Events as canonical text, and back."""
+
+import fractions
+import json
+import math
+
+import numpy as np
+import pytest
+
+from keras_dp.errors import LedgerFormatError
+from keras_dp.ledger.events import rounds
+from keras_dp.ledger.events.noise_families import GaussianNoise
+from keras_dp.ledger.rows.codec import round_from_text, text_from_round
+from keras_dp.ledger.rows.header import Header
+
+SAMPLINGS = [
+    rounds.PoissonSampling(0.1, drawn_by_library=True),
+    rounds.PoissonUserSampling(0.1, drawn_by_library=True),
+    rounds.TruncatedPoissonSampling(0.1, 30, 100, drawn_by_library=True),
+    rounds.FixedSizeWithoutReplacement(3, 10),
+    rounds.FixedSizeWithReplacement(30, 10),
+    rounds.DisjointBatches("epoch é ☃ \x00"),
+    rounds.RandomAllocation("epoch", 7, drawn_by_library=True),
+    rounds.RandomAllocation("epoch", 7, 3),
+    rounds.FullDataset(drawn_by_library=True),
+    rounds.UnverifiedSampling(),
+]
+QUERIES = [
+    rounds.GaussianSum("gradients", 0.1, 5e-324),
+    rounds.GaussianSum("bare", 1.7e308, 0.0),
+    rounds.NonPrivateSum("loss"),
+    rounds.ThresholdedSum("words", 1.0, 4.0, 10**12, 1e300),
+]
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=repr)
+@pytest.mark.parametrize("seeded", [False, True])
+def test_rounds_round_trip(
+    sampling: rounds.SamplingEvent, seeded: bool
+) -> None:
+    stored = rounds.Round(sampling, tuple(QUERIES), seeded)
+
+    text = text_from_round(stored)
+
+    assert round_from_text(text) == stored
+    assert text_from_round(round_from_text(text)) == text
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [rounds.FixedSizeWithReplacement, rounds.FixedSizeWithoutReplacement],
+)
+def test_numpy_integers_become_python_ones(kind: type) -> None:
+    event = kind(np.int64(3), np.uint8(7))
+
+    assert type(event.sample_size) is int
+    assert type(event.population_size) is int
+    assert '"population_size":7' in text_from_round(
+        rounds.Round(event, (QUERIES[2],))
+    )
+
+
+def test_numpy_floats_become_python_ones() -> None:
+    poisson = rounds.PoissonSampling(np.float64(0.5))
+    gaussian = rounds.GaussianSum("g", np.float32(1.5), np.int32(2))
+
+    assert repr(poisson.probability) == "0.5"
+    assert repr(gaussian.l2_norm_bound) == "1.5"
+    assert repr(gaussian.noise_stddev) == "2.0"
+
+
+def test_minus_zero_is_stored_as_zero() -> None:
+    event = rounds.GaussianSum("g", -0.0, -0.0)
+
+    assert math.copysign(1, event.l2_norm_bound) == 1
+    assert math.copysign(1, event.noise_stddev) == 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [math.nan, math.inf, -1.0, np.float32("nan"), 10**400],
+)
+def test_bounds_that_are_no_finite_numbers_are_refused(value: float) -> None:
+    with pytest.raises(ValueError, match=r"`l2_norm_bound` must be .*Received"):
+        rounds.GaussianSum("g", value, 1.0)
+
+
+@pytest.mark.parametrize(
+    "value", [math.nan, 0.0, 1.1, fractions.Fraction(1, 10**400)]
+)
+def test_probabilities_outside_the_unit_interval_are_refused(
+    value: float,
+) -> None:
+    """Also what is only as a float outside of it: it could not be read."""
+    with pytest.raises(ValueError, match=r"`probability` must be .*Received"):
+        rounds.PoissonSampling(value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: content.update(more=1),
+        lambda content: content.pop("seeded"),
+        lambda content: content.update(seeded=1),
+        lambda content: content.update(queries=[]),
+        lambda content: content.update(queries=3),
+        lambda content: content.update(queries=[content["sampling"]]),
+        lambda content: content.update(queries=content["queries"] * 2),
+        lambda content: content.update(sampling=content["queries"][0]),
+        lambda content: content["sampling"].update(kind="psn"),
+        lambda content: content["sampling"].update(kind=["poisson"]),
+        lambda content: content["sampling"].pop("kind"),
+        lambda content: content["sampling"].update(more=1),
+        lambda content: content["sampling"].pop("probability"),
+        lambda content: content["sampling"].update(probability="0.1"),
+        lambda content: content["sampling"].update(probability=0),
+        lambda content: content["sampling"].update(probability=True),
+        lambda content: content["queries"][0].update(l2_norm_bound=10**400),
+        lambda content: content["queries"][0].update(noise_stddev=math.nan),
+    ],
+)
+def test_what_no_event_can_be_is_refused(change) -> None:
+    content = json.loads(
+        text_from_round(
+            rounds.Round(rounds.PoissonSampling(0.1), (QUERIES[0],))
+        )
+    )
+    change(content)
+
+    with pytest.raises(LedgerFormatError):
+        round_from_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "1", "null", "{", "[]", '["sampling","queries","seeded"]', "[" * 9999],
+)
+def test_what_is_no_round_is_refused(text: str) -> None:
+    with pytest.raises(LedgerFormatError):
+        round_from_text(text)
+
+
+def test_a_field_that_is_given_twice_is_refused() -> None:
+    """Read as the last of them, a ledger could show one bound and mean none."""
+    text = text_from_round(
+        rounds.Round(rounds.PoissonSampling(0.1), (QUERIES[0],))
+    )
+    twice = text.replace('"name"', '"l2_norm_bound":0,"name"')
+
+    assert twice != text
+    with pytest.raises(LedgerFormatError, match="once"):
+        round_from_text(twice)
+
+
+def test_a_scale_beyond_all_floats_is_refused() -> None:
+    bounds = rounds.CoordinateBounds.from_arrays([[1.0]], [1])
+    event = rounds.EncodedSum("e", bounds, GaussianNoise(2.0))
+    text = text_from_round(rounds.Round(rounds.FullDataset(), (event,)))
+    huge = text.replace('"scale":2.0', f'"scale":{10**400}')
+
+    assert huge != text
+    with pytest.raises(LedgerFormatError):
+        round_from_text(huge)
+
+
+def test_events_of_an_unknown_class_are_not_stored() -> None:
+    class Mine(rounds.FullDataset):
+        pass
+
+    with pytest.raises(TypeError, match=r"must be of a class.*Received"):
+        text_from_round(rounds.Round(Mine(), (QUERIES[0],)))
+
+
+def test_headers_round_trip() -> None:
+    header = Header("d", "user", (("z", "é"), ("a", "")))
+
+    assert Header.from_text(header.as_text()) == header
+    assert dict(header.metadata) == {"a": "", "z": "é"}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1", "{}", '{"metadata":{},"dataset":"d","more":1}']
+)
+def test_what_is_no_header_is_refused(text: str) -> None:
+    with pytest.raises(LedgerFormatError):
+        Header.from_text(text)
+
+
+def test_metadata_must_be_text() -> None:
+    with pytest.raises(TypeError, match=r"`metadata` must .*Received"):
+        Header("d", metadata=(("a", 1),))

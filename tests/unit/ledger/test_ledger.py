@@ -1,0 +1,330 @@
+"""What a ledger counts, in memory and on disk."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from keras_dp.errors import LedgerError, LedgerIntegrityError, LedgerWriteError
+from keras_dp.ledger import (
+    FullDataset,
+    GaussianSum,
+    Header,
+    PoissonSampling,
+    PrivacyLedger,
+    Round,
+)
+from keras_dp.ledger.places import connections, schema
+from keras_dp.ledger.places.file_handle import FileHandle
+from keras_dp.ledger.places.place import place_of
+from keras_dp.ledger.rows import codec
+from keras_dp.ledger.rows import log as ledger_log
+
+LARGEST = 2**63 - 1
+SAMPLING = PoissonSampling(0.01)
+QUERIES = [GaussianSum("gradients", 1.0, 4.0)]
+OTHER = [GaussianSum("gradients", 1.0, 5.0)]
+
+
+BODY = codec.text_from_round(Round(SAMPLING, tuple(QUERIES)))
+
+
+@pytest.fixture(
+    params=["memory", "file", pytest.param("server", marks=pytest.mark.full)]
+)
+def handle(request, tmp_path):
+    """Reads and writes the ledger below."""
+    if request.param == "memory":
+        connection = schema.new_database(Header("d").as_text())
+        connections.adopt(connection)
+        return FileHandle(connection, None, writable=True)
+    place = place_of(tmp_path / "l.db")
+    if request.param == "server":
+        place = place_of(request.getfixturevalue("server").new_url())
+    place.create(Header("d").as_text())
+    return place.open(writable=True)
+
+
+@pytest.fixture
+def ledger(handle):
+    with PrivacyLedger(handle) as opened:
+        yield opened
+
+
+def counts(ledger: PrivacyLedger) -> list[int]:
+    return [count for _, count in ledger]
+
+
+def test_a_new_ledger_is_empty_and_true(ledger) -> None:
+    assert (len(ledger), ledger.unsettled, ledger.rounds) == (0, 0, ())
+    assert bool(ledger)
+    assert ledger.verify().rows == 0
+
+
+def test_equal_neighbours_are_counted_together(ledger) -> None:
+    ledger.record(SAMPLING, QUERIES)
+    ledger.record(SAMPLING, QUERIES, count=4)
+    ledger.record(SAMPLING, OTHER)
+    ledger.record(SAMPLING, QUERIES, seeded=True)
+    ledger.record(SAMPLING, QUERIES)
+
+    assert counts(ledger) == [5, 1, 1, 1]
+    assert [part.round.seeded for part in ledger] == [False, False, True, False]
+    assert ledger.verify().rounds == len(ledger) == 8
+
+
+def test_a_million_equal_steps_of_one_writer_are_one_row(ledger) -> None:
+    block = ledger.reserve(SAMPLING, QUERIES, count=10_000)
+    for _ in range(99):
+        block = block.renew(used=10_000, count=10_000)
+
+    block.settle(used=10_000)
+
+    assert ledger.verify()[:2] == (1, 1_000_000)
+    assert counts(ledger) == [1_000_000]
+
+
+def test_a_reservation_counts_in_full_until_it_is_settled(ledger) -> None:
+    block = ledger.reserve(SAMPLING, QUERIES, count=10)
+    before = len(ledger), ledger.unsettled
+
+    block.settle(used=np.int64(3))
+
+    assert before == (10, 10)
+    assert (len(ledger), ledger.unsettled) == (3, 0)
+
+
+def test_a_block_of_which_none_was_used_leaves_no_row(ledger) -> None:
+    ledger.reserve(SAMPLING, QUERIES, count=10).settle(used=0)
+
+    assert ledger.verify()[:2] == (0, 0)
+
+
+def test_others_may_append_before_a_block_is_settled(ledger) -> None:
+    first = ledger.reserve(SAMPLING, QUERIES, count=10)
+    second = ledger.reserve(SAMPLING, QUERIES, count=20)
+    ledger.record(SAMPLING, OTHER)
+
+    renewed = first.renew(used=4, count=7)
+    second.settle(used=0)
+
+    assert counts(ledger) == [4, 1, 7]
+    assert ledger.unsettled == 7
+    renewed.settle(used=7)
+    assert ledger.unsettled == 0
+    assert ledger.verify().rounds == 12
+
+
+def test_a_block_is_settled_once(ledger) -> None:
+    block = ledger.reserve(SAMPLING, QUERIES, count=10)
+    block.settle(used=3)
+
+    with pytest.raises(LedgerError, match="settled already"):
+        block.settle(used=3)
+    with pytest.raises(LedgerError, match="settled already"):
+        block.renew(used=3, count=1)
+    assert len(ledger) == 3
+
+
+@pytest.mark.parametrize("used", [-1, 11])
+def test_no_more_is_used_than_was_reserved(ledger, used: int) -> None:
+    block = ledger.reserve(SAMPLING, QUERIES, count=10)
+
+    with pytest.raises(ValueError, match=r"`used` must be .*Received: used="):
+        block.settle(used=used)
+    with pytest.raises(ValueError, match=r"`used` must be .*Received: used="):
+        block.renew(used=used, count=1)
+    assert ledger.unsettled == 10
+    block.settle(used=10)
+
+
+@pytest.mark.parametrize("count", [0, -1, LARGEST + 1])
+def test_counts_must_be_positive_and_fit_64_bits(ledger, count: int) -> None:
+    block = ledger.reserve(SAMPLING, QUERIES)
+
+    for act in (
+        lambda: ledger.record(SAMPLING, QUERIES, count=count),
+        lambda: ledger.reserve(SAMPLING, QUERIES, count=count),
+        lambda: block.renew(used=1, count=count),
+    ):
+        with pytest.raises(ValueError, match=r"`count` must .*Received"):
+            act()
+    assert ledger.unsettled == len(ledger) == 1
+
+
+@pytest.mark.parametrize("count", [1.0, True, "1", None])
+def test_counts_must_be_integers(ledger, count) -> None:
+    with pytest.raises(TypeError, match=r"`count` must .*Received"):
+        ledger.record(SAMPLING, QUERIES, count=count)
+
+
+def test_the_total_fits_64_bits_or_nothing_is_written(ledger) -> None:
+    ledger.record(SAMPLING, QUERIES, count=LARGEST - 2)
+    block = ledger.reserve(SAMPLING, OTHER, count=2)
+    before = ledger.verify()
+
+    for act in (
+        lambda: ledger.record(SAMPLING, QUERIES),
+        lambda: ledger.record(SAMPLING, OTHER),
+        lambda: ledger.reserve(SAMPLING, OTHER),
+        lambda: block.renew(used=2, count=1),
+    ):
+        with pytest.raises(OverflowError, match=r"`count` must .*Received"):
+            act()
+
+    assert ledger.verify() == before
+    assert len(ledger) == LARGEST
+    block.renew(used=1, count=1).settle(used=0)
+    assert len(ledger) == LARGEST - 1
+
+
+def test_a_settle_that_lost_its_block_writes_nothing(ledger, handle) -> None:
+    """Whoever calls the log directly cannot settle what is no block."""
+    ledger.record(SAMPLING, QUERIES, count=5)
+    block = ledger.reserve(SAMPLING, OTHER, count=2)
+    ledger.record(SAMPLING, QUERIES)
+    block.settle(used=1)
+    rounds = ledger_log.Rounds(codec.text_from_round(block.round))
+    before = ledger.verify()
+
+    for seq, count in ((1, 5), (2, 2), (2, 3), (3, 1), (9, 1)):
+        with (
+            pytest.raises(LedgerIntegrityError),
+            handle.transaction() as connection,
+        ):
+            ledger_log.settle(connection, seq, rounds, count, 0)
+    assert ledger.verify() == before
+
+
+def test_an_interrupt_never_lets_a_block_be_settled_twice(
+    ledger, monkeypatch
+) -> None:
+    """Afterwards the row may be the block of another writer."""
+    block = ledger.reserve(SAMPLING, QUERIES, count=10)
+    settle = ledger_log.settle
+
+    def interrupted(*arguments: object) -> None:
+        settle(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ledger_log, "settle", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        block.settle(used=1)
+    monkeypatch.undo()
+
+    assert len(ledger) == 10
+    with pytest.raises(LedgerError, match="settled already"):
+        block.settle(used=1)
+    assert ledger.verify().rounds == 10
+
+
+def test_threads_share_a_ledger(ledger) -> None:
+    def work() -> None:
+        for _ in range(10):
+            ledger.record(SAMPLING, QUERIES)
+            ledger.reserve(SAMPLING, OTHER, count=3).settle(used=1)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert ledger.verify().rounds == len(ledger) == 80
+    assert ledger.unsettled == 0
+
+
+def test_one_of_many_threads_settles_a_block(ledger) -> None:
+    block = ledger.reserve(SAMPLING, QUERIES, count=10)
+    barrier, refused = threading.Barrier(4), []
+
+    def settle() -> None:
+        barrier.wait()
+        try:
+            block.settle(used=1)
+        except LedgerError as error:
+            refused.append(error)
+
+    threads = [threading.Thread(target=settle) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(refused) == 3
+    assert ledger.verify().rounds == 1
+
+
+def test_a_closed_ledger_neither_reads_nor_writes(ledger) -> None:
+    block = ledger.reserve(SAMPLING, QUERIES, count=10)
+    ledger.close()
+    ledger.close()
+
+    for act in (
+        lambda: ledger.record(SAMPLING, QUERIES),
+        lambda: ledger.reserve(SAMPLING, QUERIES),
+        lambda: block.settle(used=1),
+        lambda: block.renew(used=1, count=1),
+    ):
+        with pytest.raises(LedgerWriteError, match="closed"):
+            act()
+    with pytest.raises(LedgerError, match="closed"):
+        len(ledger)
+    assert "closed" in repr(ledger)
+
+
+def test_the_ledger_says_what_it_is(address) -> None:
+    with PrivacyLedger.open(
+        address, dataset="d", unit="user", metadata={"b": "2", "a": "1"}
+    ) as ledger:
+        assert ledger.name == address
+        assert repr(address) in repr(ledger)
+
+    with PrivacyLedger.open(address, mode="r") as again:
+        header = again.header
+    assert (header.dataset, header.unit) == ("d", "user")
+    assert dict(header.metadata) == {"a": "1", "b": "2"}
+
+
+def test_a_failed_body_inside_a_transaction_leaves_no_trace(
+    ledger, handle
+) -> None:
+    before = ledger.verify()
+
+    def fail() -> None:
+        with handle.transaction() as connection:
+            ledger_log.append_record(connection, ledger_log.Rounds(BODY), 1)
+            raise handle.errors[0]("disk I/O error")
+
+    with pytest.raises(LedgerWriteError, match="could not be written"):
+        fail()
+
+    assert ledger.verify() == before
+
+
+def test_a_nested_transaction_fails_and_spares_the_outer_one(
+    ledger, handle
+) -> None:
+    """As when a signal handler records while a record is being made."""
+    with handle.transaction() as connection:
+        ledger_log.append_record(connection, ledger_log.Rounds(BODY), 1)
+        with pytest.raises(LedgerWriteError):
+            ledger.record(SAMPLING, QUERIES)
+
+    assert ledger.verify().rounds == 1
+
+
+def test_what_did_not_change_is_read_once(ledger) -> None:
+    ledger.record(SAMPLING, QUERIES)
+    before = ledger.rounds
+
+    assert ledger.rounds is before
+    ledger.record(SAMPLING, QUERIES)
+    assert ledger.rounds is not before
+    assert counts(ledger) == [2]
+
+
+def test_full_dataset_rounds_are_counted(ledger) -> None:
+    ledger.record(FullDataset(), iter(QUERIES))
+
+    assert ledger.rounds[0].round.queries == tuple(QUERIES)

@@ -1,0 +1,609 @@
+"""Runs, plans, accounts and seals in a ledger."""
+
+import contextlib
+import json
+import os
+import sqlite3
+import threading
+
+import pytest
+
+from keras_dp import budgets
+from keras_dp.accountants import Fourier
+from keras_dp.errors import (
+    BudgetExceededError,
+    LedgerIntegrityError,
+    LedgerWriteError,
+)
+from keras_dp.ledger import (
+    Account,
+    Charge,
+    FullDataset,
+    GaussianSum,
+    PoissonSampling,
+    PrivacyLedger,
+    Round,
+    Verdict,
+)
+from keras_dp.ledger.places import schema
+from keras_dp.ledger.rows import chain, log, statements
+from tests.ledger_faults import in_a_fork
+
+SAMPLING = PoissonSampling(0.01)
+QUERIES = (GaussianSum("gradients", 1.0, 4.0),)
+OTHERS = (GaussianSum("counts", 1.0, 8.0),)
+
+
+@pytest.fixture(
+    params=["memory", "file", pytest.param("server", marks=pytest.mark.full)]
+)
+def ledger(request, tmp_path):
+    if request.param == "memory":
+        opened = PrivacyLedger.in_memory(dataset="d")
+    elif request.param == "file":
+        opened = PrivacyLedger.open(tmp_path / "l.db", dataset="d")
+    else:
+        url = request.getfixturevalue("server").new_url()
+        opened = PrivacyLedger.open(url, dataset="d")
+    with opened:
+        yield opened
+
+
+def account(name="all", *capacities: int, **more) -> Account:
+    return Account(name, capacities or (10,), "{}", **more)
+
+
+class TestRuns:
+    def test_equal_rounds_of_two_runs_stay_apart(self, ledger) -> None:
+        for name in ("first", "second"):
+            with ledger.start_run(name) as run:
+                run.record(SAMPLING, QUERIES, 5)
+
+        first, second = ledger.runs
+        assert (first.name, len(first)) == ("first", 5)
+        assert (second.name, len(second)) == ("second", 5)
+        # Together they are one kind of round for accountants.
+        assert [count for _, count in ledger.rounds] == [10]
+
+    def test_any_of_them_can_be_replayed(self, ledger) -> None:
+        for name, count in (("a", 100), ("b", 200), ("a", 300)):
+            with ledger.start_run(name) as run:
+                run.record(SAMPLING, QUERIES, count)
+
+        accountant = Fourier()
+        for chosen, count in (
+            (("a",), 400),
+            (("b",), 200),
+            ((ledger.runs[2].number,), 300),
+            (("a", "b"), 600),
+        ):
+            alone = PrivacyLedger.in_memory(dataset="d")
+            alone.record(SAMPLING, QUERIES, count)
+            assert accountant.epsilon(
+                ledger.rounds_of(*chosen), delta=1e-5
+            ) == accountant.epsilon(alone, delta=1e-5)
+        assert accountant.epsilon(
+            ledger.runs[1], delta=1e-5
+        ) == accountant.epsilon(ledger.rounds_of("b"), delta=1e-5)
+
+    def test_a_run_that_is_not_there_is_named(self, ledger) -> None:
+        with pytest.raises(ValueError, match="names or numbers of runs"):
+            ledger.rounds_of("absent")
+
+    def test_have_the_delta_of_their_plan(self, ledger) -> None:
+        ledger.start_run("a").plan([(Round(SAMPLING, QUERIES), 2)])
+        with ledger.start_run("b") as run:
+            run.plan([(Round(SAMPLING, QUERIES), 2)], delta=1e-6)
+            with pytest.raises(ValueError, match="`delta` must be in"):
+                run.plan([], delta=1.0)
+
+        assert [run.delta for run in ledger.runs] == [None, 1e-6]
+        again = PrivacyLedger.from_json(ledger.to_json())
+        assert [run.delta for run in again.runs] == [None, 1e-6]
+
+    def test_are_numbered_from_one(self, ledger) -> None:
+        for name in "abc":
+            with ledger.start_run(name) as run:
+                run.record(SAMPLING, QUERIES, 2)
+                number = run.number
+
+        assert number == 3
+        assert [run.number for run in ledger.runs] == [1, 2, 3]
+        assert len(ledger.rounds_of(2)) == 1
+
+    def test_rounds_without_a_run_are_run_0(self, ledger) -> None:
+        ledger.record(SAMPLING, QUERIES, 3)
+        ledger.start_run("later")
+
+        assert [(run.number, run.row) for run in ledger.runs] == [
+            (0, 0),
+            (1, 2),
+        ]
+        assert ledger.runs[0].start is None
+        assert ledger.runs[0].state == "finished"
+
+    def test_rounds_interleaved_by_two_runs_belong_to_each(
+        self, ledger
+    ) -> None:
+        runs = [ledger.start_run(name) for name in "ab"]
+        blocks = [run.reserve(SAMPLING, QUERIES, 10) for run in runs]
+        for step in range(5):
+            blocks = [
+                block.renew(step, 10, Round(SAMPLING, OTHERS))
+                for block in blocks
+            ]
+        for block in blocks:
+            block.settle(7)
+
+        for run in ledger.runs:
+            assert len(run) == 0 + 1 + 2 + 3 + 4 + 7
+            assert run.unsettled == 0
+        ledger.verify()
+
+    def test_who_and_when_is_written(self, ledger) -> None:
+        ledger.start_run(
+            "final", purpose="trial", description="the third", model="abc"
+        )
+
+        run = ledger.runs[0]
+        assert run.start.purpose == "trial"
+        assert run.start.description == "the third"
+        assert run.start.model == "abc"
+        assert run.start.author.process == os.getpid()
+        assert dict(run.start.author.versions)["python"]
+        assert run.started <= run.updated
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"name": ""}, "`name`"),
+            ({"name": "a", "purpose": "fun"}, "`purpose`"),
+            ({"name": "a", "description": 3}, "`description`"),
+            ({"name": "a", "account": "b"}, "`account`"),
+        ],
+    )
+    def test_arguments_that_cannot_be_are_named(
+        self, ledger, arguments, message
+    ) -> None:
+        with pytest.raises((ValueError, TypeError), match=message):
+            ledger.start_run(**arguments)
+        assert ledger.runs == ()
+
+    def test_a_clock_that_goes_backwards_does_no_harm(
+        self, ledger, monkeypatch
+    ) -> None:
+        for now in (2_000_000_000.0, 1_000_000_000.0, 0.0):
+            monkeypatch.setattr("time.time", lambda now=now: now)
+            with ledger.start_run("a") as run:
+                run.record(SAMPLING, QUERIES)
+                block = run.reserve(SAMPLING, QUERIES, 2)
+                ledger.seal()
+                block.settle(1)
+        ledger.open_account(account())
+
+        assert len(ledger) == 6
+        assert [seal.time for seal in ledger.seals][-1] == 0
+        ledger.verify()
+
+
+class TestStates:
+    def test_planned_then_running_then_finished(self, ledger) -> None:
+        run = ledger.start_run("a")
+        run.plan([(Round(SAMPLING, QUERIES), 10)])
+        assert ledger.runs[0].state == "planned"
+
+        block = run.reserve(SAMPLING, QUERIES, 10)
+        assert ledger.runs[0].state == "running"
+
+        block.settle(4)
+        run.finish()
+        record = ledger.runs[0]
+        assert record.state == "finished"
+        assert record.plan == ((Round(SAMPLING, QUERIES), 10),)
+        assert len(record) == 4
+
+    def test_an_exception_ends_a_run(self, ledger) -> None:
+        with pytest.raises(KeyError), ledger.start_run("a"):
+            raise KeyError
+
+        assert ledger.runs[0].outcome == "failed"
+        assert ledger.runs[0].state == "died"
+
+    def test_nothing_is_recorded_in_a_run_that_ended(self, ledger) -> None:
+        run = ledger.start_run("a")
+        block = run.reserve(SAMPLING, QUERIES, 10)
+        run.finish()
+
+        for record in (
+            lambda: run.record(SAMPLING, QUERIES),
+            lambda: run.reserve(SAMPLING, QUERIES),
+            lambda: run.plan([]),
+            lambda: block.renew(3, 3),
+            run.finish,
+        ):
+            with pytest.raises(LedgerWriteError, match="has ended"):
+                record()
+        block.settle(3)
+        assert len(ledger) == 3
+
+    @pytest.mark.parametrize("reserved", [False, True])
+    def test_a_process_that_is_gone_died(self, address, reserved) -> None:
+        def dies() -> bool:
+            ledger = PrivacyLedger.open(address, dataset="d")
+            run = ledger.start_run("a")
+            if reserved:
+                run.reserve(SAMPLING, QUERIES, 10)
+            return True
+
+        assert in_a_fork(dies) == 0
+        with PrivacyLedger.open(address, mode="r") as ledger:
+            assert ledger.runs[0].state == "died"
+            assert len(ledger) == ledger.unsettled == 10 * reserved
+
+    def test_another_machine_cannot_be_asked(self, ledger, monkeypatch) -> None:
+        ledger.start_run("a")
+        monkeypatch.setattr(
+            "keras_dp.ledger.rows.author._machine", lambda: "other"
+        )
+        monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
+
+        assert ledger.runs[0].state == "unknown"
+
+    def test_a_number_given_anew_is_another_process(
+        self, ledger, monkeypatch
+    ) -> None:
+        ledger.start_run("a")
+        monkeypatch.setattr(
+            "keras_dp.ledger.rows.author._start_of", lambda process: "later"
+        )
+
+        assert ledger.runs[0].state == "died"
+
+
+class TestInterrupted:
+    """A run that was interrupted goes on under its one plan."""
+
+    @staticmethod
+    def interrupted(ledger, outcome="stopped", planned=10, ran=4):
+        run = ledger.start_run("a", description="of the night")
+        run.plan([(Round(SAMPLING, QUERIES), planned)])
+        run.record(SAMPLING, QUERIES, ran)
+        if outcome is not None:
+            run.finish(outcome)
+        return run.number
+
+    def test_goes_on_as_the_same_run(self, ledger) -> None:
+        number = self.interrupted(ledger)
+        assert ledger.runs[0].rest == (Round(SAMPLING, QUERIES), 6)
+
+        run = ledger.continue_run(number)
+        run.record(SAMPLING, QUERIES, 2)
+        (record,) = ledger.runs
+        assert (record.state, record.outcome) == ("running", None)
+        assert record.rest is None  # Nobody else continues it meanwhile.
+        run.finish("failed")
+        again = ledger.continue_run(number)
+        again.reserve(SAMPLING, QUERIES, 4).settle(4)
+        again.finish()
+
+        (record,) = ledger.runs
+        assert (record.number, record.outcome, len(record)) == (
+            number,
+            "finished",
+            10,
+        )
+        assert record.start.description == "of the night"
+        found = budgets.guarantee(ledger, delta=1e-5)
+        assert (found.basis, found.ex_post) == ("plan", None)
+        ledger.verify()
+        with pytest.raises(LedgerWriteError, match="has ended"):
+            again.record(SAMPLING, QUERIES)
+
+    def test_after_its_process_died(self, address) -> None:
+        def dies() -> bool:
+            ledger = PrivacyLedger.open(address, dataset="d")
+            self.interrupted(ledger, outcome=None)
+            return True
+
+        assert in_a_fork(dies) == 0
+        with PrivacyLedger.open(address) as ledger:
+            (dead,) = ledger.runs
+            with ledger.continue_run(dead.number) as run:
+                run.record(SAMPLING, QUERIES, 6)
+
+            (record,) = ledger.runs
+            assert record.start.author.process == os.getpid()
+            assert record.start.author != dead.start.author
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"outcome": None},  # Its process still runs.
+            {"outcome": "finished"},
+            {"outcome": "budget"},
+            {"ran": 10},
+            {"ran": 11},
+        ],
+        ids=str,
+    )
+    def test_only_if_its_plan_has_rounds_left(self, ledger, options) -> None:
+        number = self.interrupted(ledger, **options)
+
+        assert ledger.runs[0].rest is None
+        for other in (number, number + 1, 99):
+            with pytest.raises(ValueError, match="`number` must be that of"):
+                ledger.continue_run(other)
+        ledger.verify()
+
+    def test_only_if_it_kept_to_one_kind_of_rounds(self, ledger) -> None:
+        step, other = Round(SAMPLING, QUERIES), Round(SAMPLING, OTHERS)
+        for plan, ran in (
+            ([(step, 5), (other, 5)], QUERIES),
+            ([(step, 5)], OTHERS),
+        ):
+            run = ledger.start_run("a")
+            run.plan(plan)
+            run.record(SAMPLING, ran, 2)
+            run.finish("stopped")
+        late = ledger.start_run("late")
+        late.record(SAMPLING, QUERIES, 2)
+        late.plan([(step, 5)])
+        late.finish("stopped")
+
+        assert [run.rest for run in ledger.runs] == [None, None, None]
+
+    def test_a_verdict_names_the_run_and_not_who_continued_it(
+        self, ledger
+    ) -> None:
+        number = self.interrupted(ledger)
+        row = ledger.verify().rows + 1
+        ledger.continue_run(number).finish("stopped")
+        seal = ledger.seal()
+
+        def verdict(run: int) -> Verdict:
+            return Verdict(
+                *("OneRun", "", 0.1, 1e-5, 0.95, "replace_one", 1, (), None),
+                runs=(run,),
+                seal_row=seal.number,
+                seal_hash=seal.hash,
+                opening=None,
+            )
+
+        with pytest.raises(ValueError, match="speaks of a run"):
+            ledger.write_verdict(verdict(row))
+        ledger.write_verdict(verdict(number))  # The control.
+
+
+def test_the_end_of_a_run_is_found_by_the_index() -> None:
+    plans = []
+
+    class Explained:
+        """Asks a database how it would answer, and finds nothing."""
+
+        def __init__(self, database) -> None:
+            self._database = database
+
+        def execute(self, sql, values):
+            plans.extend(
+                row[-1]
+                for row in self._database.execute(
+                    f"EXPLAIN QUERY PLAN {sql}", values
+                )
+            )
+            return self._database.execute("SELECT 1 WHERE 0")
+
+    with contextlib.closing(schema.new_database("{}")) as database:
+        log._check_open(Explained(database), 1)
+
+    assert any("INDEX ends" in plan for plan in plans)
+
+
+class TestAccounts:
+    def test_rounds_are_paid_until_there_is_no_room(self, ledger) -> None:
+        number = ledger.open_account(account("all", 10)).number
+        run = ledger.start_run("a", account="all")
+        charge = Charge(number, ((0, 3),))
+
+        run.record(SAMPLING, QUERIES, 2, charge=charge)
+        before = ledger.verify()
+        for add in (run.record, run.reserve):
+            with pytest.raises(BudgetExceededError, match="room for 1"):
+                add(SAMPLING, QUERIES, 2, charge=charge)
+        assert ledger.verify() == before
+        run.record(SAMPLING, QUERIES, 1, charge=charge)
+        assert ledger.accounts[0].balance.spent == (9,)
+
+    def test_rounds_that_did_not_run_are_given_back(self, ledger) -> None:
+        number = ledger.open_account(account("all", 10, 100)).number
+        run = ledger.start_run("a", account="all")
+        charge = Charge(number, ((0, 1), (1, 7)))
+
+        block = run.reserve(SAMPLING, QUERIES, 10, charge=charge)
+        assert ledger.accounts[0].balance.spent == (10, 70)
+        block = block.renew(4, 6)
+        assert ledger.accounts[0].balance.spent == (10, 70)
+        with pytest.raises(BudgetExceededError):
+            block.renew(6, 1)
+        ledger.verify()
+        block.settle(1)
+        assert ledger.accounts[0].balance.spent == (5, 35)
+        ledger.verify()
+
+    def test_free_rounds_are_paid_with_nothing(self, ledger) -> None:
+        number = ledger.open_account(account("all", 0)).number
+        run = ledger.start_run("a", account="all")
+        charge = Charge(number, ())
+
+        run.record(SAMPLING, QUERIES, 2, charge=charge)
+        run.reserve(SAMPLING, QUERIES, 3, charge=charge).settle(1)
+        assert ledger.verify().rounds == 3
+        assert ledger.runs[0].charges[0][1] == charge
+        assert ledger.accounts[0].balance.spent == (0,)
+
+    def test_every_round_must_be_paid(self, ledger) -> None:
+        ledger.open_account(account())
+
+        for add in (
+            ledger.record,
+            ledger.reserve,
+            ledger.start_run("a").record,
+        ):
+            with pytest.raises(LedgerWriteError, match="must pay"):
+                add(SAMPLING, QUERIES)
+
+    def test_a_share_is_paid_by_its_parent(self, ledger) -> None:
+        parent = ledger.open_account(account("all", 100)).number
+        charge = Charge(parent, ((0, 60),))
+        ledger.open_account(account("share", 7, parent="all"), charge)
+
+        with pytest.raises(BudgetExceededError):
+            ledger.open_account(account("more", 7, parent="all"), charge)
+        assert [each.balance.spent for each in ledger.accounts] == [(60,), (0,)]
+        ledger.verify()
+
+    def test_names_are_given_once(self, ledger) -> None:
+        ledger.open_account(account("a"))
+
+        with pytest.raises(ValueError, match="a name that no account"):
+            ledger.open_account(account("a"))
+
+    @pytest.mark.parametrize("capacity", [-1, 2**63, 1.0, True])
+    def test_capacities_are_whole_numbers(self, capacity) -> None:
+        with pytest.raises(ValueError, match="`capacities`"):
+            account("a", capacity)
+
+    def test_threads_never_overspend_together(self, address) -> None:
+        with PrivacyLedger.open(address, dataset="d") as ledger:
+            number = ledger.open_account(account("all", 100)).number
+        charge = Charge(number, ((0, 1),))
+        granted = []
+
+        def spend() -> None:
+            with PrivacyLedger.open(address) as ledger:
+                run = ledger.start_run("a", account="all")
+                for _ in range(40):
+                    try:
+                        run.record(SAMPLING, QUERIES, charge=charge)
+                    except BudgetExceededError:
+                        return
+                    granted.append(1)
+
+        threads = [threading.Thread(target=spend) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+        assert len(granted) == 100
+        with PrivacyLedger.open(address, mode="r") as ledger:
+            assert ledger.accounts[0].balance.spent == (100,)
+
+
+class TestSeals:
+    def test_no_row_before_a_seal_is_folded(self, ledger) -> None:
+        run = ledger.start_run("a")
+        run.record(SAMPLING, QUERIES, 5)
+        block = run.reserve(SAMPLING, QUERIES, 5)
+        seal = ledger.seal("audited")
+        run.record(SAMPLING, QUERIES, 5)
+        block.settle(2)
+        ledger.seal()
+
+        assert ledger.seals[0] == seal
+        assert (seal.number, seal.note) == (4, "audited")
+        assert len(ledger) == 12
+        ledger.verify()
+
+
+class TestTexts:
+    @pytest.mark.parametrize(
+        ("kind", "text"),
+        [
+            ("seal", '{"note":3}'),
+            ("seal", '{"note": ""}'),
+            ("seal", "{}"),
+            ("end", '{"outcome":"lost"}'),
+            ("plan", '{"rounds":[[{},3]]}'),
+            ("plan", '{"rounds":3}'),
+            ("run", "{}"),
+            ("account", '{"name":"a"}'),
+            ("account", "[" * 100_000),
+        ],
+    )
+    def test_statements_that_nobody_can_have_written_are_errors(
+        self, kind, text
+    ) -> None:
+        with pytest.raises(statements.LedgerFormatError):
+            statements.statement_from_text(kind, text)
+
+    def test_a_statement_comes_back(self, ledger) -> None:
+        run = ledger.start_run("a")
+        plan = statements.Plan(
+            (statements.CountedRound(Round(SAMPLING, QUERIES), 3),)
+        )
+        for statement in (
+            run.start,
+            plan,
+            statements.RunEnd("stopped"),
+            Account("a", (1, 2), '{"rule":"none"}', "b"),
+            statements.Seal("x"),
+        ):
+            text = statements.text_from_statement(statement)
+            again = statements.statement_from_text(statement.kind, text)
+            assert again == statement
+            assert json.loads(text)
+
+
+def _edited(path, *edits) -> None:
+    """Changes rows and computes every hash anew, as a forger would."""
+    with contextlib.closing(
+        sqlite3.connect(path, isolation_level=None)
+    ) as connection:
+        for edit in edits:
+            connection.execute(edit)
+        previous = None
+        for row in log.rows(connection):
+            digest = chain.hash_of(
+                chain.hash_before(log.meta(connection), previous), *row[:-1]
+            )
+            connection.execute(
+                "UPDATE log SET hash = ? WHERE seq = ?", [digest, row.seq]
+            )
+            previous = row._replace(hash=digest)
+        log.finish(connection, "")
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "UPDATE log SET run = NULL WHERE seq = 3",
+        "UPDATE log SET run = 3 WHERE seq = 4",
+        "UPDATE log SET run = 2 WHERE seq = 2",
+        "UPDATE log SET run = 1 WHERE seq = 2",
+        "UPDATE log SET charge = NULL WHERE seq = 4",
+        "UPDATE log SET charge = '[1,[[0,4]]]' WHERE seq = 4",
+        "UPDATE log SET charge = '[2,[[0,1]]]' WHERE seq = 4",
+        "UPDATE log SET charge = '[1,[[9,1]]]' WHERE seq = 4",
+        "UPDATE log SET charge = '[1,[[0,-1]]]' WHERE seq = 4",
+        "UPDATE log SET charge = 'x' WHERE seq = 4",
+        "UPDATE log SET count = 11 WHERE seq = 4",
+        "UPDATE log SET count = 1 WHERE seq = 6",
+        "UPDATE log SET target = 1 WHERE seq = 6",
+    ],
+)
+def test_rows_that_contradict_each_other_are_found(tmp_path, edit) -> None:
+    """Even if every hash was computed anew."""
+    path = tmp_path / "l.db"
+    with PrivacyLedger.open(path, dataset="d") as ledger:
+        number = ledger.open_account(account("all", 10)).number
+        run = ledger.start_run("a", account="all")
+        run.plan([(Round(FullDataset(), QUERIES), 5)])
+        run.record(FullDataset(), QUERIES, 5, charge=Charge(number, ((0, 1),)))
+        run.finish()
+        ledger.seal()
+    _edited(path)
+    PrivacyLedger.open(path, mode="r").close()  # The control.
+
+    _edited(path, edit)
+    with pytest.raises(LedgerIntegrityError):
+        PrivacyLedger.open(path, mode="r")

@@ -1,0 +1,399 @@
+"""Which generator noise comes from, and what of it the ledger says."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_dp
+from keras_dp.errors import PrivateTrainingError
+from keras_dp.ledger.rows.header import Header
+from keras_dp.noise import seeds, streams
+from keras_dp.optimizers.keras_optimizers import DPSGD
+
+GENERATORS = ["chacha20", "philox"]
+FULL = sorted(set(streams._SIZES) - {256})
+each_generator = pytest.mark.parametrize("generator", GENERATORS)
+
+
+def seed_of(generator, number=3):
+    with seeds.drawing_with(generator):
+        return seeds.fresh(number)
+
+
+class TestSeeds:
+    def test_are_keys_of_256_bits_unless_said_otherwise(self):
+        seed = seeds.fresh(None)
+
+        assert seed.dtype == tf.int64
+        assert seed.shape == [4]
+        assert streams.generator_of(seed) == "chacha20"
+
+    def test_are_of_the_generator_inside_its_block_only(self):
+        with seeds.drawing_with("philox"):
+            assert seeds.fresh(None).shape == [2]
+            with seeds.drawing_with("chacha20"):
+                assert seeds.fresh(1).shape == [4]
+            assert seeds.fresh(1).shape == [2]
+
+        assert seeds.fresh(1).shape == [4]
+
+    def test_differ_bit_by_bit_from_call_to_call(self):
+        """Each bit is set in some seeds: 2^-99 to be wrong, times 256."""
+        every = np.array([seeds.fresh(None) for _ in range(100)])
+        bits = np.unpackbits(every.view(np.uint8), axis=1)
+
+        assert (bits.min(axis=0) == 0).all()
+        assert (bits.max(axis=0) == 1).all()
+
+    @each_generator
+    def test_of_an_integer_are_reproducible(self, generator):
+        one, same, other = (seed_of(generator, n) for n in (1, 1, 2))
+
+        np.testing.assert_array_equal(one, same)
+        assert (one.numpy() != other.numpy()).all()
+
+    @each_generator
+    def test_split_into_seeds_of_the_same_generator(self, generator):
+        seed = seed_of(generator)
+
+        parts = seeds.split(seed, 5)
+
+        assert {streams.generator_of(part) for part in parts} == {generator}
+        assert len({tuple(part.numpy()) for part in [seed, *parts]}) == 6
+
+    @pytest.mark.parametrize("shape", [[], [1], [3], [4, 2]])
+    def test_of_no_generator_are_refused(self, shape):
+        with pytest.raises(ValueError, match=r"`seed` must be .*Received"):
+            seeds.split(tf.zeros(shape, tf.int64), 2)
+
+    def test_an_unknown_generator_is_refused(self):
+        with (
+            pytest.raises(ValueError, match=r"`generator` must .*Received"),
+            seeds.drawing_with("auto_select"),
+        ):
+            pass
+
+
+class TestNormals:
+    @pytest.mark.full
+    @each_generator
+    @pytest.mark.parametrize("compiled", [False, True])
+    def test_have_the_shapes_and_types_of_the_leaves(self, generator, compiled):
+        leaves = [
+            tf.zeros([3, 4]),
+            tf.zeros([], tf.float64),
+            tf.zeros([0, 2]),
+            tf.zeros([7], tf.float64),
+            tf.zeros([5]),
+        ]
+
+        noise = tf.function(seeds.normals, jit_compile=compiled)(
+            leaves, seed_of(generator), tf.constant(2.0, tf.float64)
+        )
+
+        for one, leaf in zip(noise, leaves, strict=True):
+            assert (one.shape, one.dtype) == (leaf.shape, leaf.dtype)
+        values = np.concatenate([np.ravel(one) for one in noise])
+        assert len(np.unique(values)) == 25
+
+    @pytest.mark.full
+    def test_of_many_values_say_nothing_outside_of_graphs(self, caplog):
+        """TensorFlow warns of parallel iterations in an eager `map_fn`."""
+        logger = tf.get_logger()
+        logger.addHandler(caplog.handler)
+        try:
+            seeds.normal(tf.zeros([2**21]), seeds.fresh(None), tf.ones([]))
+        finally:
+            logger.removeHandler(caplog.handler)
+
+        assert not caplog.records
+
+    def test_of_no_leaves_are_none(self):
+        assert seeds.normals([], seeds.fresh(1), 1.0) == []
+
+    @pytest.mark.full
+    @each_generator
+    def test_scale_with_their_standard_deviation(self, generator):
+        seed, like = seed_of(generator), tf.zeros([1000])
+        unit, none, wide = (
+            seeds.normal(like, seed, tf.constant(s, tf.float64))
+            for s in (1.0, 0.0, 1e30)
+        )
+
+        assert (none.numpy() == 0).all()
+        np.testing.assert_allclose(wide, unit * np.float32(1e30), rtol=1e-6)
+
+    @pytest.mark.full
+    @each_generator
+    @pytest.mark.parametrize("count", [1, 160, 161, 400_000])
+    def test_never_repeat_within_a_draw(self, generator, count):
+        """In pairs, as single floats repeat by chance."""
+        draw = seeds.normal(tf.zeros([count, 2]), seed_of(generator), 1.0)
+
+        assert len(np.unique(draw.numpy().view(np.uint64))) == count
+
+    @pytest.mark.full
+    def test_are_the_same_in_any_graph(self):
+        seed, like = seed_of("chacha20"), tf.zeros([200_000])
+        draws = [
+            way(seeds.normal)(like, seed, 1.0)
+            for way in (
+                lambda f: f,
+                tf.function,
+                lambda f: tf.function(f, jit_compile=True),
+            )
+        ]
+
+        # XLA may contract and reorder: a few units in the last place.
+        np.testing.assert_allclose(draws[1], draws[0], rtol=2e-6)
+        np.testing.assert_allclose(draws[2], draws[0], rtol=2e-6)
+
+    @pytest.mark.full
+    def test_without_kernels_are_the_same(self, monkeypatch):
+        seed, like = seed_of("chacha20"), tf.zeros([1000])
+        fused = seeds.normal(like, seed, 1.0)
+        monkeypatch.setattr(streams, "_is_trusted", lambda *_: False)
+
+        portable = seeds.normal(like, seed, 1.0)
+
+        # Both are right to a relative 4e-7 and a rounding of the radicand.
+        np.testing.assert_allclose(portable, fused, rtol=2e-6)
+
+
+class TestNormalsAndSeed:
+    LEAVES = (tf.zeros([3, 4]), tf.zeros([0]), tf.zeros([5]))
+
+    @each_generator
+    @pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
+    def test_differ_from_each_other_and_from_the_next(self, generator, dtype):
+        leaves = [tf.cast(leaf, dtype) for leaf in self.LEAVES]
+        seed, every, used = seed_of(generator), [], []
+        for _ in range(3):
+            used.append(seed)
+            noise, seed = seeds.normals_and_seed(leaves, seed, 2.0)
+            assert [one.shape for one in noise] == [x.shape for x in leaves]
+            assert {one.dtype for one in noise} == {dtype}
+            every.extend(np.concatenate([np.ravel(one) for one in noise]))
+
+        assert len(np.unique(every)) == 3 * 17
+        assert len({tuple(one.numpy()) for one in [*used, seed]}) == 4
+        assert streams.generator_of(seed) == generator
+
+    def test_are_the_normals_of_the_seed(self):
+        seed = seed_of("chacha20")
+
+        noise, _ = seeds.normals_and_seed(self.LEAVES, seed, 2.0)
+
+        expected = seeds.normals(self.LEAVES, seed, 2.0)
+        for one, other in zip(noise, expected, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+    @pytest.mark.parametrize("count", [1, 161, 400_000])
+    @pytest.mark.parametrize("compiled", [False, True])
+    def test_have_one_next_seed_in_any_graph(self, count, compiled):
+        seed, leaves = seed_of("chacha20"), [tf.zeros([count])]
+        draw = tf.function(seeds.normals_and_seed, jit_compile=compiled)
+
+        _, found = draw(leaves, seed, 1.0)
+
+        _, expected = seeds.normals_and_seed(leaves, seed, 1.0)
+        np.testing.assert_array_equal(found, expected)
+
+    def test_of_shapes_that_are_not_known_are_drawn(self):
+        draw = tf.function(
+            lambda leaf, seed: seeds.normals_and_seed([leaf], seed, 1.0),
+            input_signature=[
+                tf.TensorSpec([None], tf.float32),
+                tf.TensorSpec([4], tf.int64),
+            ],
+        )
+
+        for count in (0, 7):
+            (noise,), following = draw(tf.zeros([count]), seed_of("chacha20"))
+            assert noise.shape == [count]
+            assert len(np.unique(following)) == 4
+
+
+class TestHeaders:
+    @each_generator
+    def test_say_the_generator(self, generator, tmp_path):
+        path = tmp_path / "run.ledger"
+        open_ledger = keras_dp.PrivacyLedger.open
+        with open_ledger(path, dataset="d", generator=generator) as one:
+            assert one.header.generator == generator
+        with open_ledger(path) as again:
+            assert again.header.generator == generator
+        other = GENERATORS[GENERATORS[0] == generator]
+
+        with pytest.raises(ValueError, match=r"`generator` must be .*ledger"):
+            open_ledger(path, generator=other)
+
+    def test_name_chacha20_unless_said_otherwise(self, tmp_path):
+        memory = keras_dp.PrivacyLedger.in_memory(dataset="d")
+        with keras_dp.PrivacyLedger.open(tmp_path / "l", dataset="d") as file:
+            assert file.header.generator == "chacha20"
+
+        assert memory.header.generator == "chacha20"
+
+    def test_of_an_unknown_generator_are_refused(self):
+        with pytest.raises(ValueError, match=r"`generator` must .*Received"):
+            Header("d", generator="mersenne")
+
+
+def _ledger(generator):
+    return keras_dp.PrivacyLedger.in_memory(dataset="d", generator=generator)
+
+
+def _private(ledger):
+    model = keras.Sequential([keras.layers.Input([3]), keras.layers.Dense(1)])
+    private = keras_dp.PrivateModel(model, self_check_examples=0)
+    query = keras_dp.GaussianAverageQuery(1.0, 1.0, denominator=4)
+    optimizer = DPSGD(0.1, query=query, ledger=ledger)
+    private.compile(optimizer=optimizer, loss="mse")
+    return private
+
+
+def _fit(private):
+    x = np.ones([8, 3], np.float32)
+    private.fit(x, x[:, :1], batch_size=4, verbose=0)
+
+
+def _generator(private):
+    state = private.optimizer.read_state()
+    return streams.generator_of(state["gradients"].numerator_state.seed)
+
+
+class TestOptimizers:
+    @pytest.mark.full
+    @each_generator
+    def test_draw_with_what_the_ledger_says(self, generator):
+        private = _private(_ledger(generator))
+
+        _fit(private)
+
+        assert _generator(private) == generator
+
+    @pytest.mark.full
+    @each_generator
+    def test_refuse_a_ledger_of_another_generator(self, generator):
+        private = _private(_ledger(generator))
+        _fit(private)
+        other = GENERATORS[GENERATORS[0] == generator]
+
+        with pytest.raises(PrivateTrainingError, match="generator"):
+            private.optimizer.ledger = _ledger(other)
+        private.optimizer.ledger = _ledger(generator)
+        _fit(private)
+
+        assert len(private.optimizer.ledger) == 2
+
+    @pytest.mark.full
+    @each_generator
+    def test_that_were_loaded_take_that_of_their_ledger(
+        self, generator, tmp_path
+    ):
+        private = _private(_ledger("philox"))
+        _fit(private)
+        private.save(tmp_path / "private.keras")
+        loaded = keras.saving.load_model(tmp_path / "private.keras")
+
+        loaded.optimizer.ledger = _ledger(generator)
+        _fit(loaded)
+
+        assert _generator(loaded) == generator
+        assert int(loaded.optimizer.iterations) == 4
+        other = GENERATORS[GENERATORS[0] == generator]
+        with pytest.raises(PrivateTrainingError, match="generator"):
+            loaded.optimizer.ledger = _ledger(other)
+
+
+SIZES = [256, 16192, *(pytest.param(n, marks=pytest.mark.full) for n in FULL)]
+
+
+@pytest.mark.parametrize("lanes", SIZES)
+@pytest.mark.parametrize("kind", ["words", "normals"])
+def test_pieces_of_every_size_are_what_ordinary_operations_draw(
+    kind, lanes
+) -> None:
+    seed, start = tf.constant([4, -5, 6, 2**61], tf.int64), tf.constant(7)
+    piece = {
+        "words": streams._WORD_PIECE,
+        "normals": streams._NORMAL_PIECE,
+    }[kind]
+    last = {
+        "words": tf.constant(streams.FOR_WORDS, tf.uint32),
+        "normals": tf.constant(2.5),
+    }[kind]
+
+    found = streams._by_kernel(piece, lanes, seed, start, last).numpy()
+    expected = piece.portable(lanes, seed, start, last).numpy()
+
+    np.testing.assert_array_equal(
+        found[piece.floats :], expected[piece.floats :]
+    )
+    np.testing.assert_allclose(
+        found[: piece.floats].view(np.float32),
+        expected[: piece.floats].view(np.float32),
+        rtol=1e-5,
+    )
+
+
+class TestWithoutTheKernel:
+    @pytest.mark.full
+    @pytest.mark.parametrize(
+        "error",
+        [
+            ImportError("gone"),
+            AttributeError("gone"),
+            tf.errors.UnimplementedError(None, None, "gone"),
+        ],
+        ids=lambda error: type(error).__name__,
+    )
+    def test_ordinary_operations_draw_the_same(
+        self, error, monkeypatch, caplog
+    ):
+        """Its entrance has no public name, and may go away."""
+        seed = tf.constant([1, -2, 3, 2**62], tf.int64)
+        want = streams.normals(1000, seed, tf.constant(1.0)).numpy()
+
+        def gone(*_):
+            raise error
+
+        monkeypatch.setattr(streams.kernels, "run", gone)
+        streams._is_trusted.cache_clear()
+        streams._compiled.cache_clear()
+        try:
+            got = streams.normals(1000, seed, tf.constant(1.0)).numpy()
+        finally:
+            streams._is_trusted.cache_clear()
+            streams._compiled.cache_clear()
+
+        np.testing.assert_allclose(got, want, rtol=1e-5)
+        assert "ordinary TensorFlow operations" in caplog.text
+        assert "gone" in caplog.text
+
+    def test_a_defect_of_ours_is_not_hidden(self, monkeypatch):
+        def defect(*_):
+            raise IndexError
+
+        monkeypatch.setattr(streams.kernels, "run", defect)
+        streams._is_trusted.cache_clear()
+        streams._compiled.cache_clear()
+        try:
+            with pytest.raises(IndexError):
+                streams.normals(1000, seeds.fresh(None), tf.constant(1.0))
+        finally:
+            streams._is_trusted.cache_clear()
+            streams._compiled.cache_clear()
+
+
+def test_a_seed_is_not_made_where_it_would_be_kept() -> None:
+    query = keras_dp.GaussianSumQuery(1.0, 1.0)
+
+    @tf.function(autograph=False)
+    def step():
+        return query.initial_global_state().seed
+
+    with pytest.raises(RuntimeError, match="must be made eagerly"):
+        step()

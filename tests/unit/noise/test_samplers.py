@@ -1,0 +1,241 @@
+"""How noise is drawn from words, and distribution functions in TensorFlow."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_dp.ledger.events.noise_families import (
+    CauchyNoise,
+    GaussianNoise,
+    HyperbolicSecantNoise,
+    LaplaceNoise,
+    LogisticNoise,
+    StudentTNoise,
+)
+from keras_dp.noise import samplers
+from tests.noise_table import STANDARD, Untested, name_of
+
+each_noise = pytest.mark.parametrize("noise", STANDARD, ids=name_of)
+SEED = tf.constant([1, 2], tf.int64)
+SMALLEST = 2.0**-64
+# Signed words: the smallest, some of every size, and the largest.
+WORDS = np.array([SMALLEST, 2.0**-40, 1e-5, 0.01, 0.3, 0.5, 0.9])
+
+
+def compiled(function):
+    return tf.function(function, jit_compile=True)
+
+
+WAYS = [lambda function: function, tf.function, compiled]
+
+
+class Own(Untested):
+    """A logistic law that only the table of its cdf can know."""
+
+    @property
+    def law(self):
+        return LogisticNoise(self.scale)
+
+    def log_density(self, x):
+        return self.law.log_density(x)
+
+    def cdf(self, x):
+        return self.law.cdf(x)
+
+    def quantile(self, probability):
+        return self.law.quantile(probability)
+
+
+class TestSample:
+    @pytest.mark.full
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    @pytest.mark.parametrize("shape", [[], [0], [1], [7], [2, 0, 3], [3, 5]])
+    @each_noise
+    def test_has_the_shape_and_dtype_of_like(self, noise, shape, dtype):
+        draw = samplers.sample(noise, tf.zeros(shape, dtype), SEED)
+
+        assert draw.shape == tf.TensorShape(shape)
+        assert draw.dtype == dtype
+        assert np.isfinite(draw).all()
+
+    @each_noise
+    def test_is_a_function_of_the_seed(self, noise):
+        like = tf.zeros([50])
+        one, again, other = (
+            samplers.sample(noise, like, tf.constant(s, tf.int64))
+            for s in ([1, 2], [1, 2], [1, 3])
+        )
+
+        np.testing.assert_array_equal(one, again)
+        assert not np.isin(one, other).any()
+        assert len(set(one.numpy())) == 50
+
+    @each_noise
+    def test_is_multiplied_by_the_scale(self, noise):
+        like = tf.zeros([50], tf.float64)
+
+        one, two = (
+            samplers.sample(noise.scaled(s), like, SEED) for s in (1.0, 3.0)
+        )
+
+        np.testing.assert_allclose(two, 3 * one, rtol=1e-15)
+
+    @pytest.mark.full
+    @each_noise
+    def test_takes_a_shape_that_is_known_late(self, noise):
+        @tf.function(input_signature=[tf.TensorSpec([None, 3])])
+        def sample(like):
+            return samplers.sample(noise, like, SEED)
+
+        found = sample(tf.zeros([5, 3]))
+        assert found.shape == [5, 3]
+        if isinstance(noise, GaussianNoise):
+            # Drawn in pieces, whose size is chosen before the shape is known.
+            np.testing.assert_array_equal(found, sample(tf.zeros([5, 3])))
+            assert len(np.unique(found)) == 15
+            return
+        # Eigen rounds what does not fill a vector register differently.
+        np.testing.assert_allclose(
+            found,
+            samplers.sample(noise, tf.zeros([5, 3]), SEED),
+            rtol=1e-5,
+            atol=1e-5,
+        )
+
+    @pytest.mark.full
+    @each_noise
+    def test_is_the_same_compiled(self, noise):
+        """Up to the rounding of elementary functions."""
+
+        def sample(like):
+            return samplers.sample(noise, like, SEED)
+
+        like = tf.zeros([999], tf.float64)
+
+        np.testing.assert_allclose(
+            compiled(sample)(like), sample(like), rtol=1e-9, atol=1e-12
+        )
+
+    def test_refuses_a_family_it_cannot_draw(self):
+        with pytest.raises(TypeError, match="`noise` must be of a family"):
+            samplers.sample(Own(1.0), tf.zeros([3]), SEED)
+
+    def test_words_are_never_zero_and_symmetric(self):
+        """0 and -1 are the words nearest to it: they give +-2^-64."""
+        words = np.array([0, -1, 5, -6, 2**63 - 1, -(2**63)], np.int64)
+
+        for dtype in (np.float32, np.float64):
+            u = (words.astype(dtype) + dtype(0.5)) * dtype(2.0**-63)
+            np.testing.assert_array_equal(u[::2], -u[1::2])
+            assert abs(u[0]) == SMALLEST
+            assert u[4] == 1
+
+
+class TestTransforms:
+    """The size of noise is where its tail has the word's probability."""
+
+    @pytest.mark.parametrize("way", WAYS)
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    @pytest.mark.parametrize(
+        ("transform", "noise"),
+        [
+            (samplers.laplace, LaplaceNoise(1.0)),
+            (samplers.cauchy, CauchyNoise(1.0)),
+            (samplers.logistic, LogisticNoise(1.0)),
+            (samplers.hyperbolic_secant, HyperbolicSecantNoise(1.0)),
+        ],
+    )
+    def test_are_inverse_distribution_functions(
+        self, transform, noise, dtype, way
+    ):
+        words = WORDS.astype(dtype)
+        up, down = (
+            way(transform)(tf.constant(sign * words)).numpy()
+            for sign in (1, -1)
+        )
+
+        np.testing.assert_array_equal(up, -down)
+        assert (np.diff(up) < 0).all()
+        # A size of up to 45, to 4 ulp; its tail falls by as much.
+        ulp = np.finfo(dtype).eps
+        np.testing.assert_allclose(
+            2 * noise.cdf(-up.astype(np.float64)), words, rtol=200 * ulp
+        )
+
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    @pytest.mark.parametrize(
+        "transform",
+        [
+            samplers.laplace,
+            samplers.cauchy,
+            samplers.logistic,
+            samplers.hyperbolic_secant,
+        ],
+    )
+    def test_of_the_largest_words_are_nearly_0(self, transform, dtype):
+        values = transform(tf.constant([1.0, -1.0], dtype))
+
+        assert (np.abs(values) < 2 * np.finfo(dtype).eps).all()
+
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    @pytest.mark.parametrize("df", [2.1, 3.0, 9.0, 1e3, 1e9, 1e300])
+    def test_student_t_has_the_radius_of_its_law(self, df, dtype):
+        """`P(R > r) = (1 + r^2 / df)^(-df / 2)`, for the normal `df` = inf."""
+        words = tf.constant(WORDS.astype(dtype))
+
+        radius = samplers.student_t(words, tf.ones_like(words), df)
+
+        r = radius.numpy().astype(np.float64)
+        log_tail = -df / 2 * np.log1p(r / df * r)
+        np.testing.assert_allclose(
+            log_tail, np.log(words), rtol=20 * np.finfo(dtype).eps
+        )
+
+    @pytest.mark.parametrize("x", [0.1, 1.0, 4.0, 50.0])
+    @pytest.mark.parametrize("df", [2.1, 3.0, 9.0, 1e3])
+    def test_student_t_is_its_radius_times_a_sine(self, df, x):
+        """The tail, as a mean over the angle."""
+        angle = (np.arange(20_000) + 0.5) / 20_000
+        r = x / np.sin(np.pi / 2 * angle)
+        tail = np.mean((1 + r * r / df) ** (-df / 2)) / 2
+
+        expected = float(StudentTNoise(1.0, df).cdf(-x))
+        # The midpoint rule of a smooth and even function.
+        assert tail == pytest.approx(expected, rel=1e-6, abs=1e-300)
+
+
+class TestCdf:
+    X = np.r_[
+        np.linspace(-40, 40, 4001), -1e280, 1e280, -1e9, 1e9, 0, -1e-9, 1e-9
+    ]
+
+    @pytest.mark.full
+    @pytest.mark.parametrize("way", WAYS)
+    @pytest.mark.parametrize("scale", [1e-20, 0.7, 1e20])
+    @each_noise
+    def test_is_that_of_the_family(self, noise, scale, way):
+        noise = noise.scaled(scale)
+        x = self.X * scale
+
+        got = way(functools.partial(samplers.cdf, noise))(tf.constant(x))
+
+        assert got.dtype == tf.float64
+        np.testing.assert_allclose(got, noise.cdf(x), rtol=0, atol=1e-10)
+
+    @pytest.mark.parametrize("way", WAYS)
+    def test_of_a_family_of_ones_own_comes_from_a_table(self, way):
+        noise = Own(0.3)
+
+        got = way(functools.partial(samplers.cdf, noise))(tf.constant(self.X))
+
+        np.testing.assert_allclose(got, noise.cdf(self.X), rtol=0, atol=1e-10)
+
+    @each_noise
+    def test_takes_infinities_and_any_shape(self, noise):
+        x = tf.constant([[-np.inf, 0.0, np.inf]], tf.float32)
+
+        got = samplers.cdf(noise, x)
+
+        np.testing.assert_allclose(got, [[0, 0.5, 1]], atol=1e-15)

@@ -1,0 +1,572 @@
+"""A report says who spent what, by which theorem, and whether to believe it."""
+
+import importlib
+import json
+import math
+import re
+from html import unescape
+from html.parser import HTMLParser
+
+import pytest
+
+from keras_dp import budgets
+from keras_dp.accountants import Fourier
+from keras_dp.accountants.claim import claim
+from keras_dp.accountants.normalize.mechanisms import Exposure, Threshold
+from keras_dp.ledger import (
+    FullDataset,
+    GaussianSum,
+    NonPrivateSum,
+    PoissonSampling,
+    PoissonUserSampling,
+    PrivacyLedger,
+    Round,
+    ThresholdedSum,
+    TruncatedPoissonSampling,
+    UnverifiedSampling,
+)
+from keras_dp.ledger.rows import author as author_module
+from keras_dp.reporting import (
+    account_states,
+    explain,
+    make_report,
+    report_page,
+    run_costs,
+)
+
+DELTA = 1e-5
+STEP = Round(
+    PoissonSampling(0.01, drawn_by_library=True),
+    (GaussianSum("gradients", 1.0, 1.1),),
+)
+MEAN = Round(FullDataset(True), (GaussianSum("mean", 1.0, 20.0),))
+
+
+def exact(*rounds):
+    return Fourier().epsilon([*rounds], delta=DELTA)
+
+
+def many_runs(size, kinds):
+    """Returns a ledger of runs, and what each costs alone."""
+    ledger, own = PrivacyLedger.in_memory(dataset="d"), []
+    for index in range(size):
+        noise = 20.0 + 0.01 * (index % kinds)
+        query = GaussianSum("mean", 1.0, noise)
+        with ledger.start_run(f"run {index}") as run:
+            run.record(FullDataset(True), (query,), 3)
+        own.append(exact((Round(FullDataset(True), (query,)), 3)))
+    return ledger, own
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Returns a list of all claims that were computed."""
+    found = []
+
+    def counting(*args, **named):
+        found.append(args)
+        return claim(*args, **named)
+
+    module = importlib.import_module("keras_dp.reporting.run_costs")
+    monkeypatch.setattr(module, "claim", counting)
+    return found
+
+
+def flat(text):
+    return " ".join(text.split())
+
+
+@pytest.fixture
+def ledger():
+    """Holds a statistic and a training that was stopped after its plan."""
+    found = PrivacyLedger.in_memory(dataset="clinic", unit="patient")
+    with found.start_run("means", purpose="statistics") as run:
+        run.plan([(MEAN, 1)])
+        run.record(MEAN.sampling, MEAN.queries)
+    run = found.start_run("training", description="the second")
+    run.plan([(STEP, 1000)])
+    run.record(STEP.sampling, STEP.queries, 400)
+    run.finish("stopped")
+    return found
+
+
+@pytest.fixture
+def divided():
+    """Holds a division with two shares, of which one is spent in part."""
+    found = PrivacyLedger.in_memory(dataset="clinic", unit="patient")
+    budgets.open_account(found, "all", budgets.Division(8.0, DELTA))
+    for name, budget in (
+        ("research", budgets.RenyiFilter(4.0, 5e-6)),
+        ("means", budgets.FixedPlan([(MEAN, 4)], 1.0, 1e-6)),
+    ):
+        budgets.open_account(found, name, budget, parent="all")
+    account = budgets.chosen_account(found, "means")
+    with found.start_run("first", account="means") as run:
+        run.record(
+            MEAN.sampling,
+            MEAN.queries,
+            3,
+            charge=budgets.charge_of(account, MEAN),
+        )
+    return found
+
+
+class TestRuns:
+    def test_cost_their_plan_and_add_up_by_composition(self, ledger) -> None:
+        means, training = run_costs(ledger.runs, delta=DELTA)
+
+        assert means.epsilon == means.total_epsilon
+        assert means.epsilon == pytest.approx(exact((MEAN, 1)), rel=1e-6)
+        assert training.epsilon == exact((STEP, 1000))
+        assert training.total_epsilon == exact((MEAN, 1), (STEP, 1000))
+        assert (training.planned, len(training.run)) == (1000, 400)
+        assert (means.state, training.state) == ("finished", "stopped")
+
+    def test_the_last_total_is_the_guarantee(self, ledger) -> None:
+        found = budgets.guarantee(ledger, delta=DELTA)
+
+        assert (
+            run_costs(ledger.runs, delta=DELTA)[-1].total_epsilon
+            == found.claim.epsilon
+        )
+
+    def test_beyond_a_plan_cost_their_rounds(self) -> None:
+        ledger = PrivacyLedger.in_memory(dataset="d")
+        run = ledger.start_run("a")
+        run.plan([(STEP, 1)])
+        run.record(STEP.sampling, STEP.queries, 30)
+
+        (cost,) = run_costs(ledger.runs, delta=DELTA)
+
+        assert cost.epsilon == exact((STEP, 30))
+        assert cost.state == "running"
+
+    def test_without_a_bound_are_infinite(self) -> None:
+        ledger = PrivacyLedger.in_memory(dataset="d")
+        ledger.record(FullDataset(), [NonPrivateSum("loss")])
+
+        (cost,) = run_costs(ledger.runs, delta=DELTA)
+
+        assert (cost.epsilon, cost.as_dict()["epsilon"]) == (math.inf, "inf")
+        assert cost.name == "rounds without a run"
+
+    def test_of_many_kinds_cost_at_most_what_is_said(self, asked) -> None:
+        """Control: the cheapest of those that are alike bounds not all."""
+        ledger, own = many_runs(500, kinds=500)
+
+        costs = run_costs(ledger.runs, delta=DELTA)
+
+        alone = [
+            (each.epsilon, true) for each, true in zip(costs, own, strict=True)
+        ]
+        assert all(
+            true * (1 - 1e-9) <= found <= 1.1 * true for found, true in alone
+        )
+        assert len({found for found, _ in alone}) <= 80
+        cheapest = {
+            found: min(true for each, true in alone if each == found)
+            for found, _ in alone
+        }
+        assert any(cheapest[found] < true for found, true in alone)
+        assert len(asked) <= 100
+
+    def test_that_are_many_have_totals_that_hold(self, asked) -> None:
+        """Those of the last runs, which a report shows, are exact.
+
+        Others are those of a run by which there are 1.4 times as many: 20 steps
+        lead to 500 runs.
+        """
+        ledger, _ = many_runs(500, kinds=3)
+
+        costs = run_costs(ledger.runs, delta=DELTA)
+
+        assert len(asked) <= 3 + 40
+        totals = [each.total_epsilon for each in costs]
+        assert totals == sorted(totals)
+        for index in (0, 7, 24, 123, 479, *range(480, 500)):
+            runs = costs[: index + 1]
+            rounds = [pair for each in runs for pair in each.run.rounds]
+            true = exact(*rounds)
+            assert totals[index] >= true * (1 - 1e-9)
+            most = 1 + 1e-9 if index >= 480 else 1.3
+            assert totals[index] <= most * true
+
+    def test_are_listed_with_who_and_when(self, ledger) -> None:
+        report = make_report(ledger, delta=DELTA)
+        text = report.as_text()
+
+        author = ledger.runs[0].start.author
+        assert re.search(r"^ +2  training +stopped +400 of 1,000 ", text, re.M)
+        assert f"training by {author.user}@{author.host}, 20" in flat(text)
+        assert "UTC" in text
+        assert "the second" in text
+        assert "(stopped: ended before its plan did, perhaps because" in text
+        assert "died:" not in text
+        assert max(map(len, text.splitlines())) <= 79
+
+    def test_of_many_the_last_are_listed(self) -> None:
+        ledger = PrivacyLedger.in_memory(dataset="d")
+        for index in range(25):
+            with ledger.start_run(f"trial {index}", purpose="trial") as run:
+                run.record(MEAN.sampling, MEAN.queries)
+
+        text = make_report(ledger, delta=DELTA).as_text()
+
+        assert "  5 earlier runs, which `keras-dp runs` lists" in text
+        assert "trial 4 " not in text
+        assert "trial 24 " in text
+
+
+class TestChosenRuns:
+    def test_come_after_the_total(self, ledger) -> None:
+        report = make_report(ledger, delta=DELTA, runs=["training"])
+
+        total, *_, only = report.sentences
+        assert total.startswith("All of the ledger: epsilon <= ")
+        assert report.claim.epsilon == exact((MEAN, 1), (STEP, 1000))
+        assert only.startswith('Only "training", as if nothing else')
+        assert report.chosen_claim.epsilon == exact((STEP, 1000))
+        assert report.total_rounds == 400
+        assert [each.name for each in report.runs] == ["training"]
+        assert "the ledger may hold others" in report.as_text()
+
+    def test_that_are_not_there_are_refused(self, ledger) -> None:
+        with pytest.raises(ValueError, match="`runs` must be names or numbers"):
+            make_report(ledger, delta=DELTA, runs=["nothing"])
+
+
+class TestAccounts:
+    def test_say_what_is_left(self, divided) -> None:
+        whole, research, means = account_states(divided)
+
+        assert (whole.name, whole.share) == ("all", 0.625)
+        assert whole.spent == (
+            "62.5 % given away; epsilon 3 and delta 4e-06 left"
+        )
+        assert research.spent == "0 % spent; room for any rounds that fit"
+        assert means.spent == "75 % spent; 1 of 4 rounds left"
+
+    def test_a_filter_says_how_many_rounds_fit(self) -> None:
+        ledger = PrivacyLedger.in_memory(dataset="d")
+        account = budgets.open_account(
+            ledger, "all", budgets.GaussianFilter(1.0, DELTA)
+        )
+        charge = budgets.charge_of(account, MEAN)
+        with ledger.start_run("a", account="all") as run:
+            run.record(MEAN.sampling, MEAN.queries, 10, charge=charge)
+
+        (state,) = account_states(ledger)
+
+        room = account.balance.room(charge, 1000) - 10
+        assert state.left == f"room for {room} rounds like the last"
+
+    def test_a_filter_counts_in_rounds_like_the_last(self) -> None:
+        ledger = PrivacyLedger.in_memory(dataset="d")
+        account = budgets.open_account(
+            ledger, "all", budgets.RenyiFilter(3.0, DELTA)
+        )
+        charges = [budgets.charge_of(account, each) for each in (STEP, MEAN)]
+        with ledger.start_run("a", account="all") as run:
+            for each, charge in zip((STEP, MEAN), charges, strict=True):
+                run.record(each.sampling, each.queries, charge=charge)
+
+        (state,) = account_states(ledger)
+
+        room = [state.record.balance.room(each, 10**9) for each in charges]
+        assert room[0] != room[1]
+        assert state.left == f"room for {room[1]:,} rounds like the last"
+
+    def test_are_bars_with_their_promise(self, divided) -> None:
+        text = make_report(divided, delta=DELTA).as_text()
+
+        assert "[###############.....] 75 % spent; 1 of 4 rounds left" in text
+        assert "epsilon <= 8 at delta = 1e-05, add or remove one" in text
+        assert (
+            "means: plan, epsilon <= 1 at delta = 1e-06, add or remove one,"
+            in (text)
+        )
+
+    def test_promise_what_is_explained(self, divided) -> None:
+        """The line to publish and the limits of attacks are of one promise."""
+        report = make_report(divided, delta=DELTA, details=True)
+        found = report.details.explanation
+
+        assert found.claim == report.claim
+        assert report.claim.epsilon == 8.0
+        assert (8.0, DELTA) in zip(
+            found.curve.epsilons, found.curve.deltas, strict=True
+        )
+        for epsilon, delta in zip(
+            found.curve.epsilons, found.curve.deltas, strict=True
+        ):
+            assert epsilon in (0.0, 8.0) or delta < DELTA
+
+    def test_of_a_filter_limit_attacks_at_every_delta(self) -> None:
+        ledger = PrivacyLedger.in_memory(dataset="d")
+        budget = budgets.RenyiFilter(3.0, DELTA)
+        budgets.open_account(ledger, "all", budget)
+
+        curve = explain(ledger, delta=DELTA).curve
+
+        for epsilon, delta in zip(curve.epsilons, curve.deltas, strict=True):
+            if delta < 1:
+                assert epsilon == max(0.0, budget.promise(delta))
+        assert len(curve.epsilons) > 5
+
+
+class TestCautions:
+    def cautions(self, ledger) -> str:
+        return "\n".join(make_report(ledger, delta=DELTA).cautions)
+
+    def test_there_are_none_for_a_plan_of_examples(self) -> None:
+        ledger = PrivacyLedger.in_memory(dataset="d")
+        with ledger.start_run("a") as run:
+            run.plan([(STEP, 3)])
+            run.record(STEP.sampling, STEP.queries, 3)
+
+        assert self.cautions(ledger) == ""
+
+    def test_name_what_the_theorem_takes_for_granted(self, ledger) -> None:
+        found = self.cautions(ledger)
+
+        assert "ask the people who made the runs" in found
+        assert "Publish the first one" in found
+        assert "one patient has at most 1 row" in found
+
+    @pytest.mark.parametrize(
+        ("whole", "of_rows", "summary", "caution"),
+        [
+            (
+                0,
+                3,
+                "(one row each, as declared)",
+                "one user has at most 1 row ",
+            ),
+            (3, 0, "(with all its rows)", "drawn with all of its rows. To "),
+            (
+                3,
+                2,
+                "(with all its rows in 3 rounds, else one row each, as",
+                "3 rounds drew each user with all of its rows, and 2 rounds "
+                "took each row for one.",
+            ),
+        ],
+    )
+    def test_tell_users_that_are_drawn_from_rows(
+        self, whole, of_rows, summary, caution
+    ) -> None:
+        ledger = PrivacyLedger.in_memory(dataset="d", unit="user")
+        if whole:
+            ledger.record(PoissonUserSampling(0.1), STEP.queries, whole)
+        if of_rows:
+            ledger.record(PoissonSampling(0.1), STEP.queries, of_rows)
+
+        report = make_report(ledger, delta=DELTA, accountants=())
+
+        assert summary in report.summary[0]
+        assert caution in report.cautions[-1]
+        ending = "of units with all their rows" in report.as_text()
+        assert ending == bool(whole)
+
+    def test_name_sampling_seeds_and_sums_without_noise(self) -> None:
+        ledger = PrivacyLedger.in_memory(dataset="d", unit="microbatch")
+        ledger.record(PoissonSampling(0.1), STEP.queries, 2)
+        ledger.record(UnverifiedSampling(), STEP.queries, 3, seeded=True)
+        ledger.record(FullDataset(True), [NonPrivateSum("loss")], 4)
+        words = ThresholdedSum("words", 1.0, 1.0, 1, 5.0)
+        ledger.record(FullDataset(True), [words], 2)
+
+        found = self.cautions(ledger)
+
+        for text in (
+            "4 rounds released a sum without noise",
+            "up to 6.3e-05 of delta pays for that",
+            "The sampling of 3 rounds was not verified",
+            "The sampling of 2 rounds is as somebody declared it",
+            "3 rounds had a seed that the caller chose",
+            "The unit is a microbatch",
+        ):
+            assert text in found
+
+    @pytest.mark.parametrize("rows", [1, 5])
+    def test_say_that_truncation_counts_for_each_row(self, rows) -> None:
+        ledger = PrivacyLedger.in_memory(
+            dataset="d", unit="patient", rows_per_unit=rows
+        )
+        sampling = TruncatedPoissonSampling(0.01, 20, 1000, True)
+        ledger.record(sampling, STEP.queries)
+
+        found = self.cautions(ledger)
+
+        assert "Samples were truncated" in found
+        assert ("for 5 records of one unit it is more" in found) == (rows == 5)
+
+    def test_count_what_thresholds_let_through_for_all_rows(self) -> None:
+        """A key that five records of a unit hold passes more often."""
+        ledger = PrivacyLedger.in_memory(
+            dataset="d", unit="patient", rows_per_unit=5
+        )
+        words = ThresholdedSum("words", 1.0, 5.0, 10, 25.0)
+        ledger.record(FullDataset(True), [words])
+        exposure = Exposure(
+            ((Threshold(1.0, 5.0, 10, 25.0),),), group_size=5
+        ).delta_p
+
+        found = self.cautions(ledger)
+
+        assert "what 5 records of one unit hold alone" in found
+        assert f"up to {exposure:.2g} of delta" in found
+
+    def test_say_whether_the_process_runs_or_died(
+        self, ledger, monkeypatch
+    ) -> None:
+        block = ledger.start_run("night")
+        block.reserve(STEP.sampling, STEP.queries, 7)
+        running = self.cautions(ledger)
+        monkeypatch.setattr(author_module, "_start_of", lambda process: "other")
+        died = self.cautions(ledger)
+
+        reserved = "counts 7 rounds that the process of run 3 (night) reserved"
+        assert f"{reserved}. It is running" in running
+        assert f"{reserved} and did not settle before it died" in died
+        assert make_report(ledger, delta=DELTA).runs[-1].state == "died"
+
+
+class Page(HTMLParser):
+    """Notes what a page holds, and that its elements are closed."""
+
+    VOID = ("meta", "br")
+
+    def __init__(self, text) -> None:
+        super().__init__()
+        self.tags, self.open, self.attributes, self.texts = set(), [], [], []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs) -> None:
+        self.tags.add(tag)
+        self.attributes += attrs
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs) -> None:
+        self.tags.add(tag)
+
+    def handle_endtag(self, tag) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data) -> None:
+        self.texts.append(data)
+
+
+class TestThePage:
+    def page(self, ledger, **options):
+        report = make_report(ledger, delta=DELTA, details=True, **options)
+        return report, report_page(report)
+
+    @pytest.mark.standard
+    def test_needs_nothing_else(self, ledger) -> None:
+        _, text = self.page(ledger)
+
+        page = Page(text)
+        assert not page.tags & {"script", "link", "img", "iframe"}
+        assert not re.search(r"url\(|@import|http-equiv", text)
+        assert not any(
+            name in ("src", "href") or name.startswith("on")
+            for name, _ in page.attributes
+        )
+        assert "prefers-color-scheme:dark" in text
+
+    def test_has_what_the_report_has(self, divided) -> None:
+        divided.seal("at the end of <May>")
+        report, text = self.page(divided)
+
+        shown = " ".join(Page(text).texts)
+        for each in (
+            *report.sentences,
+            *report.summary,
+            *report.cautions,
+            *(state.spent for state in report.accounts),
+            *(state.budget.theorem for state in report.accounts),
+            *(cost.accountant for cost in report.costs if cost.is_bound),
+            report.seals[0].hash,
+            report.seals[0].note,
+            report.details.head,
+            "first",
+            "mean: Gaussian sum",
+        ):
+            assert each in shown
+        assert len(re.findall("<svg ", text)) == 4
+
+    def test_says_how_many_records_an_epsilon_protects(self) -> None:
+        ledger = PrivacyLedger.in_memory(
+            dataset="d", unit="patient", rows_per_unit=5
+        )
+        ledger.record(MEAN.sampling, MEAN.queries)
+
+        _, text = self.page(ledger)
+
+        assert "add or remove one, 5 records together</h3>" in text
+
+    def test_shows_no_infinity_and_no_number_that_is_no_bound(self) -> None:
+        ledger = PrivacyLedger.in_memory(dataset="d", unit="patient")
+        ledger.record(MEAN.sampling, MEAN.queries)
+        bare = PrivacyLedger.in_memory(dataset="d", unit="patient")
+        bare.record(MEAN.sampling, [NonPrivateSum("loss")])
+
+        (report, text), (_, infinite) = self.page(ledger), self.page(bare)
+
+        assert any(not each.is_bound for each in report.costs)  # Control.
+        assert "GDP" not in text
+        assert report.plain_words in unescape(text)
+        assert re.search(r"\binf\b", infinite) is None
+        assert "Nothing limits what may be learned about one" in infinite
+
+    @pytest.mark.standard
+    def test_draws_each_run(self, ledger) -> None:
+        _, text = self.page(ledger)
+
+        assert "of each run alone" in text
+        assert text.count("2: training") >= 2
+
+    def test_cannot_be_given_elements_by_a_name(self) -> None:
+        forged = "<script>alert(1)</script>\n\" onload='x"
+        ledger = PrivacyLedger.in_memory(dataset=forged, unit=forged)
+        with ledger.start_run(forged, description=forged) as run:
+            run.record(FullDataset(), [GaussianSum(forged, 1.0, 4.0)])
+        ledger.seal(forged)
+
+        _, text = self.page(ledger)
+
+        page = Page(text)
+        assert "script" not in page.tags
+        assert not any(name.startswith("on") for name, _ in page.attributes)
+
+    def test_of_an_empty_ledger_is_a_page(self) -> None:
+        Page(self.page(PrivacyLedger.in_memory(dataset="d"))[1])
+
+    def test_without_a_bound_is_a_page(self) -> None:
+        ledger = PrivacyLedger.in_memory(dataset="d")
+        ledger.record(FullDataset(), [NonPrivateSum("loss")])
+
+        Page(self.page(ledger)[1])
+
+    def test_needs_the_details(self, ledger) -> None:
+        with pytest.raises(ValueError, match="`report` must have its details"):
+            report_page(make_report(ledger, delta=DELTA))
+
+    @pytest.mark.standard
+    def test_the_json_has_them_too(self, ledger) -> None:
+        report, _ = self.page(ledger)
+
+        content = json.loads(report.as_json())
+
+        assert content["guarantee"]["ex_post"]["epsilon"] == exact(
+            (MEAN, 1), (STEP, 400)
+        )
+        assert [run["name"] for run in content["runs"]] == ["means", "training"]
+        assert content["head"] == ledger.verify().head
+        assert content["epsilon_by_rounds"]["Fourier"]["rounds"][-1] == 401
+        assert {"mean", "gradients"} < content["epsilon_by_query"].keys()
+        assert any("attacker" in title for title in content["explanation"])
+        assert "python" in content["versions"]

@@ -1,0 +1,235 @@
+"""What `fit` iterates over holds what the sampler drew, and lets go of it."""
+
+import contextlib
+import gc
+import itertools
+import threading
+import time
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_dp
+from keras_dp.sampling import PoissonBatches
+from keras_dp.sampling.aligned import aligned_empty
+from keras_dp.training.data.data_adapter import DataAdapter
+from keras_dp.training.data.sampled_batches import SampledBatches, as_tensor
+
+SEED = 11
+DTYPES = (
+    "f2 f4 f8 i1 i2 i4 i8 u1 u2 u4 u8 c8 c16 ?".split()  # noqa: SIM905
+)
+
+
+def sampler(data=None, **options):
+    data = np.arange(500.0) if data is None else data
+    return PoissonBatches(data, sampling_probability=0.1, seed=SEED, **options)
+
+
+def threads():
+    return sum(each.name == "keras_dp input" for each in threading.enumerate())
+
+
+def threads_when_settled(expected):
+    deadline = time.monotonic() + 20
+    while threads() != expected and time.monotonic() < deadline:
+        gc.collect()
+        time.sleep(0.01)
+    return threads()
+
+
+class Failing:
+    """A source whose record cannot be read after some batches."""
+
+    def __init__(self, batches):
+        self.left = batches + 1  # Construction reads a record.
+
+    def __len__(self):
+        return 500
+
+    def __getitem__(self, indices):
+        self.left -= 1
+        if self.left < 0:
+            raise OSError("shard-7 is gone")
+        return np.ones([len(indices), 3], np.float32), np.ones([len(indices)])
+
+
+def private_model():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    private = keras_dp.PrivateModel(model, self_check_examples=0)
+    ledger = keras_dp.PrivacyLedger.in_memory(dataset="test")
+    query = keras_dp.GaussianAverageQuery(1.0, 1.0, denominator=50)
+    private.compile(
+        keras_dp.optimizers.DPSGD(0.1, query=query, ledger=ledger, seed=3),
+        loss="mse",
+    )
+    return private, ledger
+
+
+class TestBatches:
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("shape", [(), (5,), (3, 0)])
+    def test_are_those_of_the_sampler(self, dtype, shape):
+        data = np.random.default_rng(1).integers(0, 2, (500, *shape))
+        data = {"x": data.astype(dtype), "y": np.arange(500).astype("S3")}
+        expected = iter(sampler(data, physical_batch_size=24))
+
+        for leaves, mask, ends, _ in itertools.islice(
+            SampledBatches(sampler(data, physical_batch_size=24)), 8
+        ):
+            records, real, last = next(expected)
+            assert leaves[0].dtype == tf.as_dtype(np.dtype(dtype))
+            np.testing.assert_array_equal(leaves[0], records["x"])
+            np.testing.assert_array_equal(leaves[1], records["y"])
+            np.testing.assert_array_equal(mask, real)
+            assert ends is last
+
+    def test_are_of_the_spec_and_alike_in_a_function(self):
+        eager = list(itertools.islice(SampledBatches(sampler()), 3))
+        dataset = SampledBatches(sampler())
+
+        @tf.function
+        def total():
+            result = tf.zeros([], tf.float64)
+            for leaves, *_ in dataset.take(3):
+                result += tf.reduce_sum(leaves[0])
+            return result
+
+        leaves, mask, ends, pass_ = dataset.element_spec
+        assert leaves[0].is_compatible_with(eager[0][0][0])
+        assert mask.is_compatible_with(eager[0][1])
+        assert ends == tf.TensorSpec((), tf.bool)
+        assert pass_ == tf.TensorSpec((4,), tf.int64)
+        assert total() == sum(tf.reduce_sum(each[0][0]) for each in eager)
+
+    def test_stay_what_they_are(self):
+        """Memory that tensors share is not used again."""
+        kept = list(itertools.islice(SampledBatches(sampler()), 40))
+        expected = itertools.islice(sampler(), 40)
+
+        for (leaves, *_), batch in zip(kept, expected, strict=True):
+            np.testing.assert_array_equal(leaves[0], batch.records)
+
+    def test_of_two_iterators_are_streams_in_the_order_of_asking(self):
+        ours, theirs = SampledBatches(batches := sampler()), sampler()
+        del batches
+        pairs = [(iter(ours), iter(theirs)) for _ in range(2)]
+
+        for mine, plain in reversed(pairs):
+            np.testing.assert_array_equal(next(mine)[0][0], next(plain).records)
+
+    def test_are_taken_apart_into_inputs_and_targets(self):
+        feed = DataAdapter(sampler(({"a": np.arange(500)}, np.arange(500) * 2)))
+
+        step = feed.step_from(next(iter(feed.dataset())))
+
+        np.testing.assert_array_equal(step.x["a"] * 2, step.y)
+        assert step.sample_weight is None
+        assert step.ends_sample is True
+
+
+class TestTensors:
+    @pytest.mark.parametrize("dtype", DTYPES[:-1])
+    def test_share_the_memory_of_an_aligned_array(self, dtype):
+        array = aligned_empty((7, 3), np.dtype(dtype))
+        array[:] = 1
+
+        tensor = as_tensor(array)
+        array[2, 1] = 0
+
+        assert tensor.numpy()[2, 1] == 0
+
+    @pytest.mark.parametrize(
+        "array",
+        [
+            aligned_empty((8, 3), np.dtype("f4"))[1:],
+            aligned_empty((8, 3), np.dtype("f4")).T,
+            np.zeros([0, 3]),
+            np.zeros(3, ">f4"),
+            np.zeros(3, bool),
+            np.array(["a", "bc"]),
+        ],
+        ids=["not aligned", "strided", "empty", "big endian", "bool", "text"],
+    )
+    def test_of_other_arrays_are_copies(self, array):
+        array[...] = "d" if array.dtype.kind == "U" else 1
+
+        tensor = as_tensor(array)
+        expected = array.copy()
+        array[...] = "e" if array.dtype.kind == "U" else 0
+
+        if array.dtype.kind == "U":
+            expected = np.char.encode(expected)
+        np.testing.assert_array_equal(tensor.numpy(), expected)
+
+    def test_of_an_array_that_is_read_only_are_copies(self):
+        array = aligned_empty((8, 3), np.dtype("f4"))
+        array[:] = 1
+        array.flags.writeable = False
+
+        np.testing.assert_array_equal(as_tensor(array), array)
+
+
+class TestFit:
+    def test_shows_an_exception_of_the_data_and_records_what_it_released(self):
+        private, ledger = private_model()
+        batches = sampler(Failing(batches=5))
+
+        with pytest.raises(OSError, match="shard-7 is gone"):
+            private.fit(batches, steps_per_epoch=50, verbose=0)
+
+        assert len(ledger) == 5
+        assert threads_when_settled(0) == 0
+
+    @pytest.mark.full
+    def test_leaves_no_thread_behind(self):
+        private, _ = private_model()
+        data = np.ones([500, 3], np.float32), np.ones([500])
+        seen = []
+        counted = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda step, logs: seen.append(threads())
+        )
+
+        private.fit(sampler(data), epochs=2, verbose=0, callbacks=[counted])
+
+        assert set(seen) == {1}  # Control: there was one.
+        assert threads_when_settled(0) == 0
+
+    @pytest.mark.full
+    def test_that_is_interrupted_leaves_no_thread_behind(self):
+        private, _ = private_model()
+        data = np.ones([500, 3], np.float32), np.ones([500])
+
+        def interrupt(step, logs):
+            if step == 3:
+                raise KeyboardInterrupt
+
+        stop = keras.callbacks.LambdaCallback(on_train_batch_end=interrupt)
+
+        with contextlib.suppress(KeyboardInterrupt):
+            private.fit(sampler(data), verbose=0, callbacks=[stop])
+
+        assert threads_when_settled(0) == 0
+
+    @pytest.mark.full
+    def test_is_reproducible_with_seeds_and_continues_over_epochs(self):
+        generator = np.random.default_rng(5)
+        x = generator.normal(size=[500, 3]).astype(np.float32)
+        weights = []
+        for epochs, steps in ((1, 12), (3, 4), (1, 12)):
+            keras.utils.set_random_seed(7)
+            private, ledger = private_model()
+            private.fit(
+                sampler((x, x[:, :1] * 2)),
+                epochs=epochs,
+                steps_per_epoch=steps,
+                verbose=0,
+                validation_data=(x, x[:, :1]),
+            )
+            assert len(ledger) == 12
+            weights.append(private.model.get_weights()[0])
+
+        np.testing.assert_array_equal(weights[0], weights[1])
+        np.testing.assert_array_equal(weights[0], weights[2])
