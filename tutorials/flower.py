@@ -28,8 +28,8 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
 import keras_dp
-from keras_dp.accountants import calibrate_noise
 from keras_dp.federation import FlowerStrategy
+from keras_dp.planning import calibrate_noise
 from keras_dp.reporting import make_report
 
 SAMPLING_PROBABILITY = 0.5

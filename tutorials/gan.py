@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 import keras_dp
-from keras_dp.accountants import calibrate_noise
+from keras_dp.planning import calibrate_noise
 from keras_dp.reporting import make_report
 
 RECORDS, EXPECTED_BATCH = 20_000, 500

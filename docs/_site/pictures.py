@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_dp import accountants
+from keras_dp import accountants, planning
 from keras_dp.ledger import GaussianSum, PoissonSampling, PrivacyLedger
 from keras_dp.reporting.pictures.axis import Axis
 from keras_dp.reporting.pictures.svg import Chart, label, picture
@@ -46,7 +46,7 @@ def trade_off() -> str:
     chart.line([(rate, rate) for rate in rates], "guess")
     for index, epsilon in enumerate((1.0, 3.0, 8.0)):
         ledger = PrivacyLedger.in_memory(dataset="people", unit="person")
-        noise = accountants.calibrate_noise(
+        noise = planning.calibrate_noise(
             target_epsilon=epsilon,
             delta=DELTA,
             sampling_probability=PROBABILITY,

@@ -34,7 +34,7 @@ def plot_plans(plans: Sequence[Plan]) -> Any:
     if not plans:
         raise ValueError(
             f"`plans` must hold at least one Plan. Received: plans={plans!r}. "
-            "Make one with keras_dp.accountants.plan."
+            "Make one with keras_dp.planning.plan."
         )
     try:
         from matplotlib.figure import Figure

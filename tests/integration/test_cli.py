@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_dp import __version__, accountants
+from keras_dp import __version__, accountants, planning
 from keras_dp.ledger import (
     DisjointBatches,
     FixedSizeWithoutReplacement,
@@ -468,7 +468,7 @@ def test_plan_is_for_all_rows_of_a_unit(rows, capsys) -> None:
 
     code = main(["plan", *options, *sizes, "--rows-per-unit", str(rows)])
 
-    expected = accountants.plan(
+    expected = planning.plan(
         3000,
         target_epsilon=3.0,
         delta=1e-4,

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import keras_dp
-from keras_dp import accountants, budgets
+from keras_dp import accountants, budgets, planning
 from keras_dp.errors import (
     BudgetExceededError,
     CalibrationError,
@@ -202,7 +202,7 @@ class TestWhatItMakes:
     def test_chooses_a_batch_size_and_a_delta(self) -> None:
         private = made(batch_size=None, delta=None, epochs=10)
 
-        rows = accountants.plan(
+        rows = planning.plan(
             800,
             target_epsilon=2.0,
             delta=private.target.delta,
@@ -626,7 +626,7 @@ class TestUnitsOfSeveralRows:
 
         private = made(ledger=own, batch_size=None, epochs=10)
 
-        rows = accountants.plan(
+        rows = planning.plan(
             800,
             target_epsilon=2.0,
             delta=1e-4,

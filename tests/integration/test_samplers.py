@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import keras_dp
+from keras_dp.accountants.normalize.adjacency import strongest_neighbours
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.ledger import FixedSizeWithoutReplacement
 from keras_dp.reporting.wording import sampled
@@ -262,7 +263,7 @@ def test_samples_of_fixed_size_are_recorded(ledger) -> None:
     ((round_, count),) = ledger.rounds
     assert round_.sampling == FixedSizeWithoutReplacement(8, 50, True)
     assert count == 12
-    assert keras_dp.accountants.strongest_neighbours(ledger) == "replace_one"
+    assert strongest_neighbours(ledger) == "replace_one"
 
 
 class TestShuffledPasses:
@@ -446,9 +447,7 @@ class TestAllocatedPasses:
 
         assert [count for _, count in ledger.rounds] == [6, 6, 6]
         assert len({each.sampling.epoch_id for each, _ in ledger.rounds}) == 3
-        assert keras_dp.accountants.strongest_neighbours(ledger) == (
-            "add_or_remove_one"
-        )
+        assert strongest_neighbours(ledger) == ("add_or_remove_one")
         found = keras_dp.budgets.guarantee(ledger, delta=1e-5)
         assert found.basis == "plan"
         assert found.claim.accountant == "Fourier"

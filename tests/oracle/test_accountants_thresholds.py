@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from scipy import special
 
-from keras_dp.accountants import AnalyticGaussian, Fourier, group_delta
+from keras_dp.accountants import AnalyticGaussian, Fourier
+from keras_dp.accountants.attacks.group_privacy import group_delta
 from keras_dp.accountants.normalize.mechanisms import Exposure
 from keras_dp.ledger import FullDataset, PoissonSampling, Round, ThresholdedSum
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import optimize, special, stats
 
-from keras_dp.accountants import TradeOff
+from keras_dp.accountants.attacks.trade_off import TradeOff
 from keras_dp.auditing.estimators import curves
 from keras_dp.auditing.estimators.gaussian_model import gaussian_epsilon
 from keras_dp.auditing.estimators.guesses import Guesses

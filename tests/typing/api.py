@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 import keras_dp
-from keras_dp import accountants
+from keras_dp import accountants, planning
+from keras_dp.accountants.attacks.trade_off import TradeOff
 from keras_dp.ledger import (
     CountedRound,
     GaussianNoise,
@@ -86,9 +87,9 @@ def replay_a_ledger() -> dict[str, float]:
         lower, upper = accountants.Fourier().epsilon_bounds(ledger, delta=1e-6)
         costs["width"] = upper - lower
         attacks = accountants.trade_off(ledger)
-        assert_type(attacks, accountants.TradeOff)
-        curve = accountants.epsilon_curve(ledger, delta=1e-6, points=10)
-        assert_type(curve, accountants.EpsilonCurve)
+        assert_type(attacks, TradeOff)
+        curve = planning.epsilon_curve(ledger, delta=1e-6, points=10)
+        assert_type(curve, planning.EpsilonCurve)
         report = make_report(ledger, delta=1e-6, neighbours="zero_out")
         assert_type(report, Report)
         assert_type(report.as_json(), str)
@@ -160,7 +161,7 @@ def write_a_ledger_by_hand() -> float:
 def plan_without_a_ledger() -> float:
     """Prices rounds that no ledger holds, and calibrates noise."""
     step = Round(PoissonSampling(0.01), (GaussianSum("all", 1.0, 4.0),))
-    noise_multiplier = accountants.calibrate_noise(
+    noise_multiplier = planning.calibrate_noise(
         target_epsilon=3.0, delta=1e-5, sampling_probability=0.05, rounds=60
     )
     assert_type(noise_multiplier, float)

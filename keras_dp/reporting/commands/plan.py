@@ -2,8 +2,8 @@
 
 import argparse
 
-from keras_dp.accountants import plan
 from keras_dp.errors import OutputError
+from keras_dp.planning import plan
 from keras_dp.reporting.commands import arguments
 from keras_dp.reporting.plan_report import plot_plans
 

@@ -177,7 +177,7 @@ def _about_samples(query: DPQuery, adapter: DataAdapter) -> Iterator[str]:
     if expected < _SMALL_SAMPLE:
         yield (
             f"Samples have {expected:g} records on average: noise hides "
-            "gradients of so few. keras_dp.accountants.plan compares batch "
+            "gradients of so few. keras_dp.planning.plan compares batch "
             "sizes at the same epsilon."
         )
 

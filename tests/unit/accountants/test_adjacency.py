@@ -11,10 +11,10 @@ from keras_dp.accountants import (
     Fourier,
     available_accountants,
     group_epsilon,
-    strongest_neighbours,
     trade_off,
 )
 from keras_dp.accountants.normalize import adjacency
+from keras_dp.accountants.normalize.adjacency import strongest_neighbours
 from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (

@@ -6,12 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from keras_dp.accountants import (
-    RDP,
-    Moments,
-    available_accountants,
-    calibrate_scale,
-)
+from keras_dp.accountants import RDP, Moments, available_accountants
 from keras_dp.accountants.normalize.mechanisms import (
     AdditiveNoise,
     Encoding,
@@ -41,6 +36,7 @@ from keras_dp.ledger import (
     UnverifiedSampling,
 )
 from keras_dp.ledger.events.noise_families import LaplaceNoise, StudentTNoise
+from keras_dp.planning import calibrate_scale
 
 MESSAGE = re.compile(r"`\w+` must .* Received: .*", re.DOTALL)
 RELATIONS = ("add_or_remove_one", "replace_one", "zero_out")

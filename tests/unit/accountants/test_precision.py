@@ -6,15 +6,10 @@ import re
 import pytest
 from scipy.stats import norm
 
-from keras_dp.accountants import (
-    RDP,
-    AnalyticGaussian,
-    TradeOff,
-    bayes_risk,
-    group_delta,
-    precision_at_recall,
-    trade_off,
-)
+from keras_dp.accountants import RDP, AnalyticGaussian, bayes_risk, trade_off
+from keras_dp.accountants.attacks.group_privacy import group_delta
+from keras_dp.accountants.attacks.precision import precision_at_recall
+from keras_dp.accountants.attacks.trade_off import TradeOff
 from keras_dp.ledger import (
     FixedSizeWithoutReplacement,
     FullDataset,

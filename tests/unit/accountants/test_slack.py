@@ -15,13 +15,10 @@ from keras_dp.accountants import (
     StrongComposition,
     available_accountants,
     bayes_risk,
-    calibrate_noise,
-    group_delta,
     group_epsilon,
-    rounds_left,
     trade_off,
 )
-from keras_dp.accountants.attacks.group_privacy import Group
+from keras_dp.accountants.attacks.group_privacy import Group, group_delta
 from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
     Gaussian,
@@ -51,7 +48,7 @@ from keras_dp.ledger import (
     Round,
     ThresholdedSum,
 )
-from keras_dp.planning import epsilon_curve
+from keras_dp.planning import calibrate_noise, epsilon_curve, rounds_left
 
 MESSAGE = re.compile(r".* must .* Received: .*", re.DOTALL)
 THRESHOLD = least_threshold(1.0, 4.0, 20, 1e-6)

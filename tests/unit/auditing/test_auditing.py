@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from keras_dp.accountants import AnalyticGaussian, TradeOff, trade_off
+from keras_dp.accountants import AnalyticGaussian, trade_off
+from keras_dp.accountants.attacks.trade_off import TradeOff
 from keras_dp.auditing import (
     ClopperPearson,
     GaussianModel,

@@ -1,6 +1,7 @@
 """The names that users import, of the package and of its packages."""
 
 import ast
+import collections
 import importlib
 import inspect
 import subprocess
@@ -70,6 +71,13 @@ class TestTheSurface:
         assert len(set(module.__all__)) == len(module.__all__)
         for name in module.__all__:
             assert hasattr(module, name)
+
+    def test_has_no_name_in_two_packages(self) -> None:
+        counted = collections.Counter(
+            name for module in subpackages() for name in module.__all__
+        )
+
+        assert [name for name, count in counted.items() if count > 1] == []
 
     def test_has_a_docstring_for_every_class_and_function(self) -> None:
         bare = [

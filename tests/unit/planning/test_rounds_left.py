@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_dp.accountants import RDP, Fourier, Moments, rounds_left
+from keras_dp.accountants import RDP, Fourier, Moments
 from keras_dp.errors import CalibrationError, UnsupportedEventError
 from keras_dp.ledger import (
     DiscreteGaussianSum,
@@ -17,6 +17,7 @@ from keras_dp.planning import (
     calibrate_noise,
     calibrate_rounds,
     calibrate_sampling_probability,
+    rounds_left,
 )
 
 TARGET = {"target_epsilon": 1.0, "delta": 1e-5}

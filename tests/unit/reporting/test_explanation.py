@@ -5,6 +5,7 @@ import re
 import pytest
 
 from keras_dp import accountants, budgets
+from keras_dp.accountants.attacks.precision import precision_at_recall
 from keras_dp.ledger import (
     FixedSizeWithoutReplacement,
     FullDataset,
@@ -85,9 +86,7 @@ class TestTheAttack:
         assert guess[0] == 0.5
         assert 1 - risk <= guess[1] < 1 - risk + 0.002
         for prior, after in (beliefs[:2], beliefs[2:]):
-            exact = accountants.precision_at_recall(
-                curve, prior=prior, recall=0.01
-            )
+            exact = precision_at_recall(curve, prior=prior, recall=0.01)
             assert exact <= after < exact + 0.002
         exact = float(curve.largest_true_positive_rate(0.001))
         assert exact <= accused[0] < 1.1 * exact

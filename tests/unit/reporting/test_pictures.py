@@ -10,12 +10,10 @@ import pytest
 from keras_dp.accountants import (
     RDP,
     AnalyticGaussian,
-    EpsilonCurve,
-    TradeOff,
-    epsilon_curve,
     group_epsilon,
     trade_off,
 )
+from keras_dp.accountants.attacks.trade_off import TradeOff
 from keras_dp.ledger import (
     DisjointBatches,
     FixedSizeWithoutReplacement,
@@ -26,6 +24,7 @@ from keras_dp.ledger import (
     PrivacyLedger,
     Round,
 )
+from keras_dp.planning import EpsilonCurve, epsilon_curve
 from keras_dp.reporting import (
     epsilon_picture,
     explain,

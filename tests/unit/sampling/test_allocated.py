@@ -13,7 +13,6 @@ from keras_dp.accountants import (
     Fourier,
     available_accountants,
     group_epsilon,
-    rounds_left,
 )
 from keras_dp.accountants.normalize.mechanisms import (
     Gaussian,
@@ -35,6 +34,7 @@ from keras_dp.ledger import (
     RandomAllocation,
     Round,
 )
+from keras_dp.planning import rounds_left
 from keras_dp.sampling import AllocatedBatches
 from keras_dp.sampling.random_subset import random_subsets
 from keras_dp.sampling.sampler import Pass
