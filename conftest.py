@@ -10,9 +10,17 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.imports import needs_tensorflow
+
+# What fails here fails everywhere; `make search` looks at other examples.
+hypothesis.settings.register_profile(
+    "repeatable", derandomize=True, deadline=None
+)
+hypothesis.settings.register_profile("search", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("repeatable")
 
 TIERS = ("quick", "standard", "full")
 # They begin first: a worker that began one last would end alone.

@@ -181,10 +181,13 @@ class TestEpsilonProgress:
         assert seen[0] == seen[1] == seen[2] < seen[3]
 
     def test_works_without_logs(self) -> None:
-        progress = keras_dp.EpsilonProgress(in_memory(), delta=DELTA)
+        ledger = in_memory((FullDataset(), STEP, 1))
+        progress = keras_dp.EpsilonProgress(ledger, delta=DELTA)
 
         progress.on_train_batch_end(0)
         progress.on_epoch_end(0)
+
+        assert progress.claim.epsilon == TIGHT.epsilon(ledger, delta=DELTA)
 
 
 class TestEpsilonInFit:

@@ -23,7 +23,7 @@ from keras_dp.ledger import (
 
 # Both searches of RDP stop within 1e-8 of their minimum.
 SEARCH = 1 + 1e-7
-LAW = settings(derandomize=True, deadline=None, max_examples=40)
+LAW = settings(max_examples=40)
 
 noises = st.floats(0.3, 50.0)
 probabilities = st.floats(1e-6, 0.999)

@@ -23,7 +23,7 @@ from keras_dp.accountants.renyi.mixtures import (
 )
 from keras_dp.ledger import FullDataset, GaussianSum, Round
 
-LAW = settings(derandomize=True, deadline=None, max_examples=40)
+LAW = settings(max_examples=40)
 
 noises = st.floats(0.3, 50.0)
 probabilities = st.floats(1e-6, 0.999)

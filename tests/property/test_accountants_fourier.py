@@ -16,7 +16,7 @@ from keras_dp.accountants import (
 from keras_dp.ledger import FullDataset, GaussianSum, PoissonSampling, Round
 
 # Few rounds are composed on a grid, which takes seconds.
-LAW = settings(derandomize=True, deadline=None, max_examples=8)
+LAW = settings(max_examples=8)
 # Twice the widths of the bounds.
 WIDTH = 1 + 1e-6
 

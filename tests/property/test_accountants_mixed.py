@@ -29,7 +29,7 @@ from keras_dp.ledger.events.noise_families import (
 
 # Searches stop within 1e-8 of their minimum, sums are rounded up by 1e-10.
 SEARCH = 1 + 1e-7
-LAW = settings(derandomize=True, deadline=None, max_examples=40)
+LAW = settings(max_examples=40)
 ACCOUNTANTS = [RDP(), Moments()]
 
 bounds = st.floats(0.05, 3.0)

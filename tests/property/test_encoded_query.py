@@ -19,7 +19,7 @@ from keras_dp.ledger import CoordinateBounds
 from keras_dp.ledger.events.noise_families import LaplaceNoise
 from tests.query_table import accumulated
 
-law = settings(derandomize=True, max_examples=150, deadline=None)
+law = settings(max_examples=150)
 
 ANY = st.floats(width=32)
 # Equal, neighbouring and extreme magnitudes, in any order.

@@ -125,8 +125,6 @@ def test_every_ledger_counts_as_the_model(new_address) -> None:
     run_state_machine_as_test(
         lambda: LedgerMachine(new_address()),
         settings=settings(
-            derandomize=True,
-            deadline=None,
             max_examples=8 if is_server else 40,
             stateful_step_count=15,
         ),
@@ -153,7 +151,7 @@ VALUE = st.one_of(
 
 
 @pytest.mark.full
-@settings(derandomize=True, deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(field=st.sampled_from(FIELDS), row=st.integers(0, 4), value=VALUE)
 def test_verify_finds_any_edited_field(
     field: tuple[str, str], row: int, value: object

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.noise_table import STANDARD, log_density
 
 EPS = 2.0**-52
-law = settings(derandomize=True, max_examples=300, deadline=None)
+law = settings(max_examples=300)
 
 NOISES = st.sampled_from(STANDARD)
 SIZES = st.floats(0, 1e300)

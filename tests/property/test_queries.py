@@ -22,7 +22,7 @@ ULP = 2.0**-23
 TINY = 2.0**-126  # The smallest normal float32; less may be flushed to 0.
 LARGEST = float(np.finfo(np.float32).max)
 
-law = settings(derandomize=True, max_examples=150, deadline=None)
+law = settings(max_examples=150)
 
 ANY = st.floats(width=32, allow_subnormal=False)
 FINITE = st.floats(

@@ -27,7 +27,7 @@ from keras_dp.sampling import (
     UserBatches,
 )
 
-law = settings(derandomize=True, max_examples=80, deadline=None)
+law = settings(max_examples=80)
 
 SIZES, SEEDS = st.integers(1, 60), st.integers(0, 2**40)
 PASSES = 3

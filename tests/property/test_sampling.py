@@ -15,7 +15,7 @@ PHYSICAL = st.integers(1, 70)
 SEEDS = st.integers(0, 2**40)
 ROUNDS = 4
 
-law = settings(derandomize=True, max_examples=150, deadline=None)
+law = settings(max_examples=150)
 
 
 def rounds_of(size, q, physical, seed):

@@ -15,7 +15,7 @@ from keras_dp.sampling.tfrecord_shards import TFRecordShards
 
 RECORDS = [b"", b"a", bytes(40), b"abc" * 9, bytes(range(256))]
 LENGTHS = st.integers(0, 2**64 - 1) | st.integers(0, 300)
-law = settings(derandomize=True, max_examples=300, deadline=None)
+law = settings(max_examples=300)
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from tests.query_table import accumulated
 ULP = 2.0**-23
 TINY = 2.0**-126
 
-law = settings(derandomize=True, max_examples=100, deadline=None)
+law = settings(max_examples=100)
 
 ANY = st.floats(width=32, allow_subnormal=False)
 CLIPS = st.floats(2.0**-40, 2.0**40, width=32)

@@ -96,7 +96,6 @@ class TestTheChance:
         assert found >= exact
         assert found <= exact * (1 + 1e-11) + math.ulp(0.0)
 
-    @hypothesis.settings(deadline=None)
     @hypothesis.given(sizes, st.floats(1.0, 1e3), sizes, st.integers(1, 2000))
     def test_is_the_largest_of_all_numbers_of_keys(
         self, bound, stddev, threshold, most
@@ -246,7 +245,6 @@ class TestGroups:
                 together = shared * stay(threshold - size * weight)
                 assert -math.expm1(own + together) <= bound
 
-    @hypothesis.settings(deadline=None)
     @hypothesis.given(
         st.lists(st.lists(st.booleans(), min_size=5), min_size=2, max_size=4),
         st.floats(0.5, 9.0),

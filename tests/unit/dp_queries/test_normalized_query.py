@@ -3,6 +3,7 @@
 import math
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -71,10 +72,24 @@ def test_metrics_and_adaptation_are_those_of_the_numerator():
 
 
 def test_it_can_be_denoised():
-    """What post-processes an answer is told the noise in it."""
-    query = KSDenoisedQuery(NormalizedQuery(GaussianSumQuery(1.0, 9.0), 3.0))
+    """What post-processes an answer is told the noise in it: 9 / 3.
 
-    total(query, tf.zeros([1, 50]))
+    Noise of this scale alone is reduced to about `0.9 / sqrt(1000)` of it; if
+    another scale were told, half of it or more would stay.
+    """
+    noisy = NormalizedQuery(GaussianSumQuery(1.0, 9.0), 3.0)
+    state = noisy.initial_global_state(5)
+    empty = noisy.initial_sample_state(tf.zeros([1000]))
+
+    (noise,) = noisy.result_noise(state, tf.zeros([1000]))
+    whole, denoised = (
+        query.get_noised_result(empty, state).value
+        for query in (noisy, KSDenoisedQuery(noisy))
+    )
+
+    assert noise.scale == 3.0
+    assert 2.7 < np.std(whole) < 3.3
+    assert np.std(denoised) < 0.1 * np.std(whole)
 
 
 def test_the_numerator_comes_back_from_a_saved_model():

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -29,7 +29,6 @@ def steps_of(record, query=QUERY):
 
 
 @pytest.mark.full
-@settings(deadline=None)  # TensorFlow compiles in the first example.
 @given(record=st.lists(VALUES, min_size=1, max_size=8))
 def test_no_record_exceeds_the_bound_of_the_event(record) -> None:
     (event,) = QUERY.ledger_events(

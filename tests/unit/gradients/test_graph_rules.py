@@ -573,7 +573,7 @@ def mixes_examples(call):
 
 
 @given(chosen=steps)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_whatever_is_shown_is_the_gradient_of_single_examples(chosen) -> None:
     call = call_of(layer_of(chosen), (WIDTH * WIDTH,))
 

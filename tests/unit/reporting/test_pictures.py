@@ -146,11 +146,14 @@ class TestTheTradeOff:
     @pytest.mark.parametrize("delta", [0.0, 1.0])
     @pytest.mark.parametrize("logarithmic", [False, True])
     def test_may_be_at_the_edge(self, delta, logarithmic) -> None:
-        parsed(
-            trade_off_picture(
-                TradeOff((0.0,), (delta,)), logarithmic=logarithmic
-            )
-        )
+        curve = TradeOff((0.0,), (delta,))
+
+        root = parsed(trade_off_picture(curve, logarithmic=logarithmic))
+
+        ((*line,),) = lines(root, "k0")
+        assert line[-1][0] == WIDTH - RIGHT
+        top = line[-1][1]
+        assert line[0] == (LEFT, top if delta else HEIGHT - BOTTOM)
 
 
 class TestEpsilon:

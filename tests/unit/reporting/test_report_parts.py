@@ -542,14 +542,18 @@ class TestThePage:
         assert "script" not in page.tags
         assert not any(name.startswith("on") for name, _ in page.attributes)
 
-    def test_of_an_empty_ledger_is_a_page(self) -> None:
-        Page(self.page(PrivacyLedger.in_memory(dataset="d"))[1])
+    def test_of_an_empty_ledger_shows_that_it_is_empty(self) -> None:
+        _, text = self.page(PrivacyLedger.in_memory(dataset="d"))
 
-    def test_without_a_bound_is_a_page(self) -> None:
+        assert "0 rounds" in Page(text).texts
+
+    def test_without_a_bound_says_so(self) -> None:
         ledger = PrivacyLedger.in_memory(dataset="d")
         ledger.record(FullDataset(), [NonPrivateSum("loss")])
 
-        Page(self.page(ledger)[1])
+        _, text = self.page(ledger)
+
+        assert any("epsilon is infinite" in each for each in Page(text).texts)
 
     def test_needs_the_details(self, ledger) -> None:
         with pytest.raises(ValueError, match="`report` must have its details"):
