@@ -20,7 +20,8 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 # Each process that a test starts would compile all sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help env demo quick test test-full docs format lint types clean
+.PHONY: help env demo quick test test-full nightly coverage docs format lint \
+  types clean
 
 help:  ## List the targets.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -52,6 +53,13 @@ test: env format lint types  ## Check style and types, run all but the longest t
 test-full: env format lint types  ## Check style and types, run every test.
 	$(PYTEST) --tier full keras_dp tests/integration
 	$(PYTEST) --tier full tests/oracle tests/property tests/statistical tests/unit
+
+nightly: env  ## Run what test-full leaves out, and search for counterexamples.
+	$(PYTEST) -m nightly tests
+	$(PYTEST) --hypothesis-profile search tests/property
+
+coverage: env  ## Measure which lines of the package `make test` runs.
+	$(PYTEST) --tier standard --cov keras_dp --cov-report term:skip-covered
 
 docs: $(VENV)/.docs-installed  ## Build the site in out/site, offline.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict

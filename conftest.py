@@ -1,8 +1,9 @@
-"""The tiers of the tests: `make quick`, `make test` and `make test-full`.
+"""The tiers of the tests, each of which holds the one before.
 
-*Quick* are the tests of files that do without TensorFlow. *Standard* adds all
-others but those marked `full`. *Full*, the default, leaves nothing out. A test
-marked `standard` is too long for the quick tier.
+*Quick* (`make quick`) are the tests of files that do without TensorFlow, but
+those marked `standard`. *Standard* (`make test`) leaves out those marked `full`
+or `nightly`, *full* (`make test-full`) those marked `nightly`. *Nightly*, the
+default, leaves nothing out.
 """
 
 import gc
@@ -15,21 +16,21 @@ import pytest
 
 from tests.imports import needs_tensorflow
 
-# What fails here fails everywhere; `make search` looks at other examples.
+# What fails here fails everywhere; `make nightly` looks at other examples.
 hypothesis.settings.register_profile(
     "repeatable", derandomize=True, deadline=None
 )
 hypothesis.settings.register_profile("search", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("repeatable")
 
-TIERS = ("quick", "standard", "full")
+TIERS = ("quick", "standard", "full", "nightly")
 # They begin first: a worker that began one last would end alone.
 LONGEST = ("test_tutorials.py", "test_distribution.py")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--tier", choices=TIERS, default="full", help="Which tests to run."
+        "--tier", choices=TIERS, default="nightly", help="Which tests to run."
     )
     parser.addoption(
         "--race-seconds",

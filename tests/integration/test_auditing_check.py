@@ -1,6 +1,7 @@
 """The check finds nothing where the library keeps its promise."""
 
 import contextlib
+import itertools
 import sqlite3
 
 import keras
@@ -71,19 +72,6 @@ QUERIES = {
 }
 
 
-@pytest.mark.parametrize("kind", QUERIES)
-def test_every_query_passes(kind):
-    query = QUERIES[kind]()
-    groups = None
-    if isinstance(query, (dp_queries.NestedQuery, dp_queries.JointClipQuery)):
-        groups = {"hidden": "*hidden/*", "head": "*head/*"}
-
-    report = check(training(query=query, groups=groups), samples(), records=2)
-
-    assert report.passed, str(report)
-    assert report.exposed == ()
-
-
 SAMPLERS = {
     "truncated": lambda: samples(truncate_at=40),
     "fixed size": lambda: FixedSizeBatches((X, Y), sample_size=20),
@@ -117,17 +105,37 @@ SAMPLERS = {
 }
 
 
-@pytest.mark.parametrize("kind", SAMPLERS)
-def test_every_way_to_bring_data_passes(kind):
-    source = SAMPLERS[kind]()
+# A query is that of the sampler beside it, so that each is checked once.
+PAIRS = [*itertools.zip_longest(SAMPLERS, QUERIES, fillvalue="average")]
+
+
+@pytest.mark.parametrize(
+    ("sampler", "kind"),
+    [
+        pytest.param(*pair, marks=[] if pair in PAIRS[:2] else pytest.mark.full)
+        for pair in PAIRS
+    ],
+)
+def test_every_query_and_sampler_pass(sampler, kind):
+    query = QUERIES[kind]()
+    groups = None
+    if isinstance(query, (dp_queries.NestedQuery, dp_queries.JointClipQuery)):
+        groups = {"hidden": "*hidden/*", "head": "*head/*"}
+    source = SAMPLERS[sampler]()
     unit = getattr(source, "unit", "example")
     options = {} if unit == "example" else {"private_metrics": {}}
 
-    report = check(training(unit=unit, **options), source, records=2)
+    report = check(
+        training(query=query, groups=groups, unit=unit, **options),
+        source,
+        records=2,
+    )
 
     assert report.passed, str(report)
+    assert report.exposed == ()
 
 
+@pytest.mark.full
 def test_federated_training_passes():
     private = keras_dp.FederatedModel(
         dense(), keras_dp.LocalTraining(0.1, batch_size=3)
@@ -147,6 +155,7 @@ def test_federated_training_passes():
     assert report.passed, str(report)
 
 
+@pytest.mark.full
 def test_layers_with_seeds_and_states_pass():
     layers = keras.layers
     model = keras.Sequential(
@@ -188,6 +197,7 @@ def test_a_check_leaves_no_trace():
     assert len(private.optimizer.ledger) == 2 * rounds
 
 
+@pytest.mark.full
 def test_a_training_that_runs_eagerly_passes():
     report = check(training(run_eagerly=True), samples(), records=2)
 
@@ -209,6 +219,7 @@ def test_a_ledger_that_was_tampered_with_is_found(tmp_path):
     assert [finding.question for finding in report.findings] == ["record"]
 
 
+@pytest.mark.full
 def test_raw_metrics_are_named():
     private = training(private_metrics=None, metrics=["mae"])
 
