@@ -7,6 +7,7 @@ default, leaves nothing out.
 """
 
 import gc
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests.imports import needs_tensorflow
+from tests.imports import ROOT, needs_tensorflow
 
 # What fails here fails everywhere; `make nightly` looks at other examples.
 hypothesis.settings.register_profile(
@@ -24,6 +25,14 @@ hypothesis.settings.register_profile("search", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("repeatable")
 
 TIERS = ("quick", "standard", "full", "nightly")
+# The least and the most that the longest case of a test of a tier takes; twice
+# what CONTRIBUTING says, for machines that are busy.
+SECONDS = {
+    "quick": (0.0, 2.0),
+    "standard": (0.0, 4.0),
+    "full": (0.1, 60.0),
+    "nightly": (0.1, math.inf),
+}
 # They begin first: a worker that began one last would end alone.
 LONGEST = ("test_tutorials.py", "test_distribution.py")
 
@@ -62,6 +71,34 @@ def pytest_collection_modifyitems(
     config.hook.pytest_deselected(items=left_out)
     kept = [item for item in items if item not in set(left_out)]
     items[:] = sorted(kept, key=lambda item: item.path.name not in LONGEST)
+
+
+def tier_of(report: pytest.TestReport) -> str:
+    """Returns the first tier that runs a test."""
+    marked = [tier for tier in TIERS if tier in report.keywords]
+    path = ROOT / report.nodeid.partition("::")[0]
+    is_quick = not marked and "unit" in path.parts
+    if is_quick and not needs_tensorflow(path):
+        return "quick"
+    return (*marked, "standard")[0]
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Names the tests whose marker no longer fits the time they take."""
+    seconds: dict[tuple[str, str], float] = {}
+    for report in terminalreporter.getreports("passed"):
+        if report.when == "call":
+            key = (report.nodeid.partition("[")[0], tier_of(report))
+            seconds[key] = max(seconds.get(key, 0.0), report.duration)
+    for (name, tier), longest in sorted(seconds.items()):
+        least, most = SECONDS[tier]
+        if not least <= longest <= most:
+            terminalreporter.write_line(
+                f"{longest:.1f} s, {tier} tier: {name}"
+                + (" is too long for it." if longest > most else " is short.")
+            )
 
 
 def pytest_collection_finish() -> None:
