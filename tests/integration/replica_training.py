@@ -24,7 +24,6 @@ from keras_dp.sampling import (
     AllocatedBatches,
     PoissonBatches,
     RandomMicrobatches,
-    ShuffledBatches,
     UserBatches,
 )
 from keras_dp.training.metrics.private_metrics import PrivateLoss
@@ -172,7 +171,6 @@ NOISED = average(noise=0.8)
 # Called with a strategy, each returns what its training left.
 SCENARIOS = {
     "one_batch": lambda on: Training(on, checked=4).fit(),
-    "noised_parts": lambda on: Training(on, query=NOISED).fit(16),
     "several_a_call": lambda on: Training(
         on, query=NOISED, steps_per_execution=4
     ).fit(),
@@ -199,17 +197,16 @@ SCENARIOS = {
     "microbatches": lambda on: Training(on).fit(
         52, microbatches=RandomMicrobatches(2)
     ),
-    "mapped": lambda on: Training(on).fit(16, map=blurred()),
-    "shuffled_and_decayed": lambda on: Training(
+    "noised_parts_mapped": lambda on: Training(on, query=NOISED).fit(
+        16, map=blurred()
+    ),
+    "allocated_twice_decayed": lambda on: Training(
         on,
         query=NOISED,
         inner=lambda: keras.optimizers.AdamW(
             0.01, use_ema=True, ema_momentum=0.9
         ),
     ).fit_over(
-        ShuffledBatches(data(), batch_size=33, physical_batch_size=20, seed=5)
-    ),
-    "allocated_twice": lambda on: Training(on, query=NOISED).fit_over(
         AllocatedBatches(
             data(),
             batches=16,

@@ -135,10 +135,15 @@ def disturb(model) -> None:
             layer.gamma.assign(generator.uniform(0.5, 2, size=shape))
 
 
-@pytest.mark.parametrize("make", MODELS)
 class TestGradients:
     @pytest.mark.full
-    @pytest.mark.parametrize("mode", ["eager", "jit"])
+    @pytest.mark.parametrize(
+        ("make", "mode"),
+        [
+            *((make, "eager") for make in MODELS),
+            *((make, "jit") for make in (convolutional, called_twice)),
+        ],
+    )
     def test_are_those_of_each_example_alone(self, make, mode) -> None:
         model = make()
         disturb(model)
@@ -233,11 +238,8 @@ class TestStatistics:
         ("make", "mode"),
         [
             (convolutional, "eager"),
-            (convolutional, "graph"),
-            pytest.param(convolutional, "jit", marks=pytest.mark.full),
-            (holding, "eager"),
-            (holding, "graph"),
-            (holding, "jit"),
+            pytest.param(holding, "graph", marks=pytest.mark.full),
+            pytest.param(holding, "jit", marks=pytest.mark.full),
         ],
     )
     def test_only_change_by_what_is_released(self, make, mode) -> None:

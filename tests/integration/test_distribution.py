@@ -29,15 +29,13 @@ FALSE_ALARM = 1e-6
 
 COMPARED = [
     "one_batch",
-    "noised_parts",
     "several_a_call",
     "adaptive",
     "groups",
     "beside",
     "microbatches",
-    "mapped",
-    "shuffled_and_decayed",
-    "allocated_twice",
+    "noised_parts_mapped",
+    "allocated_twice_decayed",
     "users",
     "evaluated",
     "arrays",

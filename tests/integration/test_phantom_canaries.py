@@ -53,6 +53,7 @@ def test_weights_and_ledger_are_those_without_canaries():
     assert len(plain.optimizer.ledger) == len(audited.optimizer.ledger)
 
 
+@pytest.mark.full
 def test_scores_are_likelihood_ratios_of_the_rounds():
     canaries = PhantomCanaries(20_000)
 
@@ -74,6 +75,7 @@ def advantage(canaries):
     return (area - 0.5) / np.sqrt((1 / len(ins) + 1 / len(outs)) / 12)
 
 
+@pytest.mark.full
 def test_canaries_that_nobody_drew_are_not_found(monkeypatch):
     monkeypatch.setattr(
         PhantomCanaries,
@@ -105,6 +107,7 @@ def test_halved_noise_is_seen(monkeypatch):
     assert advantage(faulty) > 1.2 * advantage(honest) > 0
 
 
+@pytest.mark.full
 def test_steps_in_one_execution_draw_anew_for_each_round():
     one = PhantomCanaries(10_000)
     several = PhantomCanaries(10_000)
@@ -115,6 +118,7 @@ def test_steps_in_one_execution_draw_anew_for_each_round():
     assert advantage(several) == pytest.approx(advantage(one), rel=0.2)
 
 
+@pytest.mark.full
 def test_the_next_fit_is_without_canaries():
     canaries = PhantomCanaries(100)
     made = fitted(canaries)

@@ -70,14 +70,18 @@ def _assert_agrees(case, mode, *weight, of_zero=()):
 def _comparisons():
     """Every model eagerly and by XLA, and some of them in every mode.
 
-    Graphs that XLA does not compile take the ways that eager passes take.
+    Graphs that XLA does not compile take the ways that eager passes take. XLA
+    takes seconds for each: all but the representative ones wait for the night.
     """
     for case in MODELS:
         for mode in MODES:
-            again = mode != "eager" and case.name not in REPRESENTATIVE
-            if again and mode == "graph":
-                continue
-            marks = [pytest.mark.full] if again else []
+            marks = []
+            if mode == "jit":
+                marks = [pytest.mark.full]
+            if mode != "eager" and case.name not in REPRESENTATIVE:
+                if mode == "graph":
+                    continue
+                marks = [pytest.mark.nightly]
             yield pytest.param(
                 case, mode, id=f"{case.name}-{mode}", marks=marks
             )

@@ -142,24 +142,30 @@ def _masked_tokens() -> Any:
 
 
 _STANDARD = [
-    _Case("masked_lm", _masked_lm, _masked_tokens),
-    _Case("gpt2_lm", _gpt2_lm, _tokens),
     _Case("vit", _vit, lambda: normal(8, 8, 3)),
 ]
 _FULL = [
-    _Case("bart", lambda: models.BartBackbone(**_LEARNED), _sequences),
+    _Case("masked_lm", _masked_lm, _masked_tokens),
     _Case("t5", lambda: models.T5Backbone(**_ENCODER), _sequences),
     _Case("gemma_lm", _gemma_lm, _tokens),
-    _Case("gemma3", _gemma3, _tokens),
-    _Case("llama", lambda: models.LlamaBackbone(**_DECODER), _tokens),
     _Case("mixtral", _mixtral_without_balance, _tokens),
     _Case("resnet", _resnet, lambda: normal(8, 8, 3)),
+]
+_NIGHTLY = [
+    _Case("gpt2_lm", _gpt2_lm, _tokens),
+    _Case("bart", lambda: models.BartBackbone(**_LEARNED), _sequences),
+    _Case("gemma3", _gemma3, _tokens),
+    _Case("llama", lambda: models.LlamaBackbone(**_DECODER), _tokens),
 ]
 _CASES = [
     *(pytest.param(each, id=each.name) for each in _STANDARD),
     *(
         pytest.param(each, id=each.name, marks=pytest.mark.full)
         for each in _FULL
+    ),
+    *(
+        pytest.param(each, id=each.name, marks=pytest.mark.nightly)
+        for each in _NIGHTLY
     ),
 ]
 
@@ -292,6 +298,7 @@ def _would_loop(
 # As above.
 @pytest.mark.filterwarnings("ignore:.*unbuilt state:UserWarning")
 @pytest.mark.filterwarnings("ignore:.*does not support masking:UserWarning")
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["vit", "t5", "gemma3", "llama", "swin"])
 def test_no_layer_loops_over_examples(name: str, monkeypatch: Any) -> None:
     swin = _Case("swin", _swin, lambda: normal(16, 16, 3))
@@ -300,6 +307,7 @@ def test_no_layer_loops_over_examples(name: str, monkeypatch: Any) -> None:
     assert not _would_loop(case.make, case.data(), monkeypatch)
 
 
+@pytest.mark.full
 def test_experts_loop_over_examples(monkeypatch: Any) -> None:
     """Control: their activation has a gradient of its own."""
     assert _would_loop(_mixtral_without_balance, _tokens(), monkeypatch)
@@ -321,6 +329,7 @@ def test_half_precision_agrees_to_its_own_precision() -> None:
     _compared(model, _tokens(), "bfloat16")
 
 
+@pytest.mark.full
 def test_a_model_of_a_remat_scope_agrees() -> None:
     with keras.RematScope(mode="full"):
         model = _small_gpt2()
@@ -393,12 +402,10 @@ def _classifier(preprocessor: Any = None) -> keras.Model:
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("make", "others", "classes"),
-    [
-        (_classifier, ["segment_ids"], 3),
-        pytest.param(_gpt2_lm, [], _ROWS, marks=pytest.mark.full),
-    ],
+    [(_classifier, ["segment_ids"], 3), (_gpt2_lm, [], _ROWS)],
 )
 def test_tasks_are_trained(make: Any, others: list[str], classes: int) -> None:
     x = _tokens(*others, count=64)

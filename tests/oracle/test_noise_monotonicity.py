@@ -36,8 +36,14 @@ def moment(noise, order, t):
     return np.exp(np.where(np.isfinite(logs), logs, -np.inf)) @ weights
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    "order",
+    [
+        pytest.param(k, marks=getattr(pytest.mark, tier))
+        for k in ORDERS
+        for tier in ["full" if k in (2, 8) else "nightly"]
+    ],
+)
 @each_noise
 def test_moments_rise_with_the_distance(noise, order):
     each = [moment(noise, order, t) for t in MOVES]

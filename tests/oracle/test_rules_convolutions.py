@@ -138,7 +138,7 @@ def test_gradients_agree_with_the_loop(case) -> None:
 
 
 # XLA takes about two seconds to compile each.
-@pytest.mark.full
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "case",
     [
