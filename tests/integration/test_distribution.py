@@ -194,7 +194,7 @@ class TestRefusals:
             asked.check_sums({"gradients": [tf.TensorSpec([2])]})
 
     def test_xla_on_several_replicas(self) -> None:
-        with pytest.raises(ValueError, match="`jit_compile` must be False"):
+        with pytest.raises(ValueError, match="`jit_compile` must"):
             check_no_jit({"jit_compile": True})
 
         options = {"jit_compile": "auto"}

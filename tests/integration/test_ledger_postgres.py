@@ -133,7 +133,7 @@ class TestAddresses:
             PrivacyLedger.open(server.new_url(), mode="r")
 
     def test_creating_needs_a_data_set(self, server) -> None:
-        with pytest.raises(ValueError, match=r"`dataset` must .*no ledger"):
+        with pytest.raises(ValueError, match="`dataset` must"):
             PrivacyLedger.open(server.new_url())
 
     def test_a_server_that_is_not_there_is_named(self, tmp_path) -> None:
@@ -326,7 +326,7 @@ class TestConcurrency:
             with stopped._handle.transaction():
                 other.record(FullDataset(), QUERIES)
 
-        with pytest.raises(LedgerWriteError, match="holds what it held before"):
+        with pytest.raises(LedgerWriteError, match="held before"):
             stand_still()
         assert rounds_of(url) == 6
 
@@ -569,7 +569,7 @@ class TestFailures:
         block = ledger.reserve(FullDataset(), QUERIES, count=3)
         server.execute(TERMINATE)
 
-        with pytest.raises(LedgerWriteError, match="holds what it held before"):
+        with pytest.raises(LedgerWriteError, match="held before"):
             block.settle(used=1)
         assert refuses(ledger, "open the ledger again")
         with pytest.raises(LedgerError, match="open the ledger again"):
@@ -585,7 +585,7 @@ class TestFailures:
             with ledger._handle.transaction():
                 server.execute(TERMINATE)
 
-        with pytest.raises(LedgerWriteError, match="holds what it held before"):
+        with pytest.raises(LedgerWriteError, match="held before"):
             lose()
         assert rounds_of(url) == 5
 

@@ -470,7 +470,7 @@ def test_a_mistake_is_explained(mistake, error, words, tmp_path, monkeypatch):
 def test_a_delta_out_of_range_is_refused_before_the_first_round() -> None:
     own = ledger()
 
-    with pytest.raises(ValueError, match=r"`delta` must be in \(0, 1\)"):
+    with pytest.raises(ValueError, match="`delta` must"):
         fit(private(own=optimizer(ledger=own)), delta=1.0)
 
     assert len(own) == 0

@@ -192,7 +192,7 @@ class TestEverySampler:
         samples = kind.from_dataset(dataset, **size, verbose=False)
 
         assert samples.population_size == RECORDS
-        with pytest.raises(TypeError, match=r"must be given to .*from_dataset"):
+        with pytest.raises(TypeError, match="from_dataset"):
             kind.from_dataset(dataset)
 
     def test_takes_samples_in_parts(self, ledger, new_samples) -> None:

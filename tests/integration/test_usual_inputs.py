@@ -159,7 +159,7 @@ class TestWeights:
     def test_of_classes_and_of_examples_are_one_too_many(self) -> None:
         x, y = data()
 
-        with pytest.raises(ValueError, match="`class_weight` must be None"):
+        with pytest.raises(ValueError, match="`class_weight` must"):
             compiled().fit(
                 samples((x, y, np.ones(RECORDS))),
                 verbose=0,
@@ -228,7 +228,7 @@ class TestTheSampler:
 
 
 def test_steps_per_execution_is_a_number() -> None:
-    with pytest.raises(ValueError, match="`steps_per_execution` must be an"):
+    with pytest.raises(ValueError, match="`steps_per_execution` must"):
         compiled(steps_per_execution="auto")
 
 

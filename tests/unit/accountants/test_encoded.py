@@ -1,7 +1,6 @@
 """Rounds with encoded sums, and all kinds together, to their price."""
 
 import math
-import re
 
 import numpy as np
 import pytest
@@ -28,37 +27,26 @@ from keras_dp.ledger import (
     FixedSizeWithoutReplacement,
     FullDataset,
     GaussianNoise,
-    GaussianSum,
-    NonPrivateSum,
     PoissonSampling,
-    Round,
     TreeSum,
     UnverifiedSampling,
 )
 from keras_dp.ledger.events.noise_families import LaplaceNoise, StudentTNoise
 from keras_dp.planning import calibrate_scale
-
-MESSAGE = re.compile(r"`\w+` must .* Received: .*", re.DOTALL)
-RELATIONS = ("add_or_remove_one", "replace_one", "zero_out")
-BOUNDS = CoordinateBounds.from_arrays([[0.5, 0.25], [0.75, 0.0]], [1, 3])
-OTHERS = CoordinateBounds.from_arrays([[0.125]], [9])
-
-DISCRETE = DiscreteGaussianSum("integers", 3.0, 6.0)
-LAPLACE = EncodedSum("encoded", BOUNDS, LaplaceNoise(2.0))
-STUDENT = EncodedSum("heavy", OTHERS, StudentTNoise(0.5, 5.0))
-TREE = TreeSum("tree", 1.0, 8.0, tree_id="t")
-GAUSSIAN = GaussianSum("sum", 1.0, 4.0)
-BARE = NonPrivateSum("bare")
-
-
-def over(sampling, *queries, count=1):
-    return (Round(sampling, queries), count)
-
-
-def refused(ledger, neighbours):
-    with pytest.raises(UnsupportedEventError) as error:
-        normalize(ledger, neighbours)
-    assert MESSAGE.fullmatch(str(error.value))
+from tests.unit.accountants.sums import (
+    BARE,
+    BOUNDS,
+    DISCRETE,
+    GAUSSIAN,
+    LAPLACE,
+    MESSAGE,
+    OTHERS,
+    RELATIONS,
+    STUDENT,
+    TREE,
+    over,
+    refused,
+)
 
 
 class TestEncoded:

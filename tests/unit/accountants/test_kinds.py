@@ -1,7 +1,6 @@
 """Rounds with discrete Gaussian sums and trees, to their mechanisms."""
 
 import math
-import re
 
 import pytest
 
@@ -18,45 +17,25 @@ from keras_dp.accountants.normalize.mechanisms import (
     SampledGaussian,
 )
 from keras_dp.accountants.normalize.normalize import normalize
-from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
-    CoordinateBounds,
     DiscreteGaussianSum,
     DisjointBatches,
-    EncodedSum,
     FixedSizeWithoutReplacement,
     FixedSizeWithReplacement,
     FullDataset,
-    GaussianSum,
-    NonPrivateSum,
     PoissonSampling,
-    Round,
     TreeSum,
     UnverifiedSampling,
 )
-from keras_dp.ledger.events.noise_families import LaplaceNoise, StudentTNoise
-
-MESSAGE = re.compile(r"`\w+` must .* Received: .*", re.DOTALL)
-RELATIONS = ("add_or_remove_one", "replace_one", "zero_out")
-BOUNDS = CoordinateBounds.from_arrays([[0.5, 0.25], [0.75, 0.0]], [1, 3])
-OTHERS = CoordinateBounds.from_arrays([[0.125]], [9])
-
-DISCRETE = DiscreteGaussianSum("integers", 3.0, 6.0)
-LAPLACE = EncodedSum("encoded", BOUNDS, LaplaceNoise(2.0))
-STUDENT = EncodedSum("heavy", OTHERS, StudentTNoise(0.5, 5.0))
-TREE = TreeSum("tree", 1.0, 8.0, tree_id="t")
-GAUSSIAN = GaussianSum("sum", 1.0, 4.0)
-BARE = NonPrivateSum("bare")
-
-
-def over(sampling, *queries, count=1):
-    return (Round(sampling, queries), count)
-
-
-def refused(ledger, neighbours):
-    with pytest.raises(UnsupportedEventError) as error:
-        normalize(ledger, neighbours)
-    assert MESSAGE.fullmatch(str(error.value))
+from tests.unit.accountants.sums import (
+    DISCRETE,
+    GAUSSIAN,
+    LAPLACE,
+    RELATIONS,
+    TREE,
+    over,
+    refused,
+)
 
 
 class TestDiscrete:

@@ -70,7 +70,7 @@ class TestTheEvent:
 
     @pytest.mark.parametrize("value", [0, -1, 2**63])
     def test_has_keys(self, value) -> None:
-        with pytest.raises(ValueError, match=r"`max_keys` must be .*Received"):
+        with pytest.raises(ValueError, match="`max_keys` must"):
             ThresholdedSum("words", 1.0, 1.0, value, 1.0)
 
     def test_holds_python_numbers(self) -> None:

@@ -565,7 +565,7 @@ class TestAShareOfAPlan:
     def test_of_another_relation_is_refused(self, ledger, neighbours) -> None:
         share = budgets.FixedPlan([(gaussian(4.0), 10)], 9.0, DELTA, neighbours)
         whole = budgets.open_account(ledger, "whole", self.ADDED)
-        with pytest.raises(ValueError, match="`neighbours` must be 'add_or"):
+        with pytest.raises(ValueError, match="`neighbours` must"):
             budgets.open_account(ledger, "share", share, parent="whole")
 
         unchecked(ledger, "share", share, parent=whole)
@@ -589,7 +589,7 @@ class TestAShareOfAPlan:
 
 @pytest.mark.parametrize("make", [budgets.RenyiFilter, budgets.GaussianFilter])
 def test_a_filter_cannot_hold_less_than_nothing(make) -> None:
-    with pytest.raises(ValueError, match="`held` must be an integer >= 0"):
+    with pytest.raises(ValueError, match="`held` must"):
         make(1.0, DELTA, held=-UNITS)
 
 

@@ -40,9 +40,7 @@ def test_clips_and_noise_are_finite_and_not_negative(query, name, value):
 
 @pytest.mark.parametrize("value", [*NOT_NEGATIVE, 0, 0.0])
 def test_denominators_are_positive(value):
-    with pytest.raises(
-        ValueError, match=r"^`denominator` must be finite and > 0\. Received: d"
-    ):
+    with pytest.raises(ValueError, match="`denominator` must"):
         make(GaussianAverageQuery, denominator=value)
 
 
@@ -54,9 +52,9 @@ def test_arguments_are_numbers(name, value):
 
 
 def test_noise_that_float32_would_round_away_is_refused():
-    with pytest.raises(ValueError, match=r"^`stddev` must be 0, or in \[1e-30"):
+    with pytest.raises(ValueError, match="`stddev` must"):
         GaussianSumQuery(1e-36, 1e-36)
-    with pytest.raises(ValueError, match=r"^`sum_stddev` must be 0, or in"):
+    with pytest.raises(ValueError, match="`sum_stddev` must"):
         GaussianAverageQuery(1e-36, 1e-36, 1)
 
 
@@ -151,5 +149,5 @@ class TestNoiseOverTheClip:
 
 
 def test_a_denominator_must_be_given() -> None:
-    with pytest.raises(TypeError, match="`denominator` must be given"):
+    with pytest.raises(TypeError, match="`denominator` must"):
         keras_dp.GaussianAverageQuery(1.0, noise_multiplier=1.0)

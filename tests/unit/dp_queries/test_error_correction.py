@@ -368,7 +368,7 @@ class TestPostProcessing:
     def test_no_longer_says_what_the_noise_is(self):
         query = ErrorCorrectedQuery(GaussianSumQuery(1.0, 1.0), 1.0)
 
-        with pytest.raises(TypeError, match="must have independent noise"):
+        with pytest.raises(TypeError, match="independent noise"):
             query.result_noise(query.initial_global_state(), tf.zeros([2]))
 
 

@@ -365,16 +365,16 @@ class TestRefusals:
     def test_noise_that_is_not_known(self):
         query = KSDenoisedQuery(NoPrivacySumQuery())
 
-        with pytest.raises(TypeError, match="must have independent noise"):
+        with pytest.raises(TypeError, match="independent noise"):
             released(query, tf.zeros([3]))
 
     @pytest.mark.parametrize("outer", [KSDenoisedQuery, lambda q: q])
     def test_a_second_denoising(self, outer):
         once = KSDenoisedQuery(GaussianSumQuery(1.0, 2.0))
 
-        with pytest.raises(TypeError, match="`KSDenoisedQuery` must have"):
+        with pytest.raises(TypeError, match="`KSDenoisedQuery` must"):
             outer(once).result_noise(once.initial_global_state(), tf.zeros([3]))
-        with pytest.raises(TypeError, match="`KSDenoisedQuery` must have"):
+        with pytest.raises(TypeError, match="`KSDenoisedQuery` must"):
             released(KSDenoisedQuery(once), tf.zeros([3]))
 
     def test_two_families_globally(self):
@@ -389,7 +389,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize("query", [None, 1.0, GaussianSumQuery])
     def test_what_is_no_query(self, query):
-        with pytest.raises(TypeError, match="`query` must be a DPQuery"):
+        with pytest.raises(TypeError, match="`query` must"):
             KSDenoisedQuery(query)
 
     @pytest.mark.parametrize("scope", ["leaf", None, "Group"])

@@ -107,7 +107,7 @@ def test_impossible_denominators_are_refused(denominator):
 
 @pytest.mark.parametrize("numerator", [None, GaussianSumQuery, [1.0]])
 def test_the_numerator_is_a_query(numerator):
-    with pytest.raises(TypeError, match="`numerator_query` must be a DPQuery"):
+    with pytest.raises(TypeError, match="`numerator_query` must"):
         NormalizedQuery(numerator, 1.0)
 
 

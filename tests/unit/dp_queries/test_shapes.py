@@ -34,11 +34,9 @@ from tests.query_table import (
 )
 def test_sums_are_never_broadcast(query, template, records):
     """It would repeat a clipped record, and multiply its norm."""
-    with pytest.raises(
-        ValueError, match=r"^`records` must have the template's shape, which i"
-    ):
+    with pytest.raises(ValueError, match="`records` must"):
         answer(query, template, records)
-    with pytest.raises(ValueError, match=r"^`records` must have the templa"):
+    with pytest.raises(ValueError, match="`records` must"):
         query.accumulate_preprocessed_record(template, records[0])
 
 
@@ -66,14 +64,12 @@ def test_sums_are_not_broadcast_where_shapes_are_unknown():
 def test_masks_are_never_broadcast(query, size):
     mask = np.ones(size, bool)
 
-    with pytest.raises(
-        ValueError, match=r"^`mask` must have the shape \[batch\], which is \(2"
-    ):
+    with pytest.raises(ValueError, match="`mask` must"):
         answer(query, tf.zeros([3]), tf.ones([2, 3]), mask)
 
 
 def test_masks_are_boolean():
-    with pytest.raises(TypeError, match=r"^`mask` must be boolean\. .* int64"):
+    with pytest.raises(TypeError, match="`mask` must"):
         answer(
             GaussianSumQuery(1.0, 0.0),
             tf.zeros([3]),
@@ -113,9 +109,7 @@ def test_records_have_the_structure_of_the_template(records):
 
 def test_a_template_has_leaves():
     for query in (GaussianSumQuery(1.0, 0.0), NoPrivacySumQuery()):
-        with pytest.raises(
-            ValueError, match=r"^`template` must have at least one leaf\. Rec"
-        ):
+        with pytest.raises(ValueError, match="`template` must"):
             query.initial_sample_state([])
 
 

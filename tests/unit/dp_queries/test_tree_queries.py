@@ -332,7 +332,7 @@ class TestRestarts:
         indicator = PeriodicRoundRestartIndicator(2)
         with pytest.raises(TypeError, match="`inner_query` must be"):
             RestartQuery(GaussianSumQuery(1.0, 1.0), indicator)
-        with pytest.raises(TypeError, match="`restart_indicator` must be"):
+        with pytest.raises(TypeError, match="`restart_indicator` must"):
             RestartQuery(TreeResidualSumQuery(1.0, 1.0, SCALAR), 2)
 
 
@@ -445,7 +445,7 @@ class TestSpecs:
 def test_a_query_with_a_seed_cannot_be_saved(query_class):
     query = query_class.build_l2_gaussian_query(1.0, 2.0, SCALAR, noise_seed=4)
 
-    with pytest.raises(ValueError, match="`noise_seed` must be None"):
+    with pytest.raises(ValueError, match="`noise_seed` must"):
         query.get_config()
 
 

@@ -205,7 +205,5 @@ class TestIsRefusedByName:
             engine = GradientEngine(model)
             return engine.gradients(x, losses_of, BATCH).losses
 
-        with pytest.raises(
-            UnsupportedLayerError, match=r"applies.*unknown shape.*reshape"
-        ):
+        with pytest.raises(UnsupportedLayerError, match=r"applies.*reshape"):
             gradients(data())

@@ -81,7 +81,7 @@ def test_minus_zero_is_stored_as_zero() -> None:
     [math.nan, math.inf, -1.0, np.float32("nan"), 10**400],
 )
 def test_bounds_that_are_no_finite_numbers_are_refused(value: float) -> None:
-    with pytest.raises(ValueError, match=r"`l2_norm_bound` must be .*Received"):
+    with pytest.raises(ValueError, match="`l2_norm_bound` must"):
         rounds.GaussianSum("g", value, 1.0)
 
 
@@ -92,7 +92,7 @@ def test_probabilities_outside_the_unit_interval_are_refused(
     value: float,
 ) -> None:
     """Also what is only as a float outside of it: it could not be read."""
-    with pytest.raises(ValueError, match=r"`probability` must be .*Received"):
+    with pytest.raises(ValueError, match="`probability` must"):
         rounds.PoissonSampling(value)
 
 
@@ -167,7 +167,7 @@ def test_events_of_an_unknown_class_are_not_stored() -> None:
     class Mine(rounds.FullDataset):
         pass
 
-    with pytest.raises(TypeError, match=r"must be of a class.*Received"):
+    with pytest.raises(TypeError, match="of a class"):
         text_from_round(rounds.Round(Mine(), (QUERIES[0],)))
 
 
@@ -187,5 +187,5 @@ def test_what_is_no_header_is_refused(text: str) -> None:
 
 
 def test_metadata_must_be_text() -> None:
-    with pytest.raises(TypeError, match=r"`metadata` must .*Received"):
+    with pytest.raises(TypeError, match="`metadata` must"):
         Header("d", metadata=(("a", 1),))

@@ -155,7 +155,7 @@ def test_a_refused_ledger_is_not_changed(tmp_path, mode: str) -> None:
     make(path)
     before = digest(path)
 
-    with pytest.raises(ValueError, match=r"`dataset` must .*Received"):
+    with pytest.raises(ValueError, match="`dataset` must"):
         PrivacyLedger.open(path, dataset="other", mode=mode)
     with pytest.raises(ValueError, match=r"`unit` must .*Received"):
         PrivacyLedger.open(path, unit="other", mode=mode)
@@ -198,7 +198,7 @@ def test_reading_needs_a_file(tmp_path) -> None:
 
 
 def test_creating_needs_a_data_set_and_a_folder(tmp_path) -> None:
-    with pytest.raises(ValueError, match=r"`dataset` must .*Received"):
+    with pytest.raises(ValueError, match="`dataset` must"):
         PrivacyLedger.open(tmp_path / "l.db")
     with pytest.raises(LedgerWriteError, match="can be created"):
         PrivacyLedger.open(tmp_path / "none" / "l.db", dataset="d")

@@ -93,7 +93,7 @@ class TestACommitThatWasCutShort:
         """They may not undo it, and must not count half of it."""
         with PrivacyLedger.open(path, mode="r") as reader:
             die_in_another_process(path)
-            with pytest.raises(LedgerError, match="Open it once in a process"):
+            with pytest.raises(LedgerError, match="once in a process"):
                 len(reader)
 
             PrivacyLedger.open(path).close()

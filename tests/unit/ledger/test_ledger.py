@@ -130,9 +130,9 @@ def test_a_block_is_settled_once(ledger) -> None:
 def test_no_more_is_used_than_was_reserved(ledger, used: int) -> None:
     block = ledger.reserve(SAMPLING, QUERIES, count=10)
 
-    with pytest.raises(ValueError, match=r"`used` must be .*Received: used="):
+    with pytest.raises(ValueError, match="`used` must"):
         block.settle(used=used)
-    with pytest.raises(ValueError, match=r"`used` must be .*Received: used="):
+    with pytest.raises(ValueError, match="`used` must"):
         block.renew(used=used, count=1)
     assert ledger.unsettled == 10
     block.settle(used=10)

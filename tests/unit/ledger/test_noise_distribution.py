@@ -35,7 +35,7 @@ class TestParameters:
     @each_noise
     @pytest.mark.parametrize("scale", [0, -1.0, math.inf, math.nan])
     def test_a_scale_is_positive_and_finite(self, noise, scale):
-        with pytest.raises(ValueError, match="`scale` must be finite and > 0"):
+        with pytest.raises(ValueError, match="`scale` must"):
             dataclasses.replace(noise, scale=scale)
 
     @each_noise
@@ -56,12 +56,12 @@ class TestParameters:
 
     @pytest.mark.parametrize("shape", [0, -1, 101])
     def test_a_shape_is_from_1_to_100(self, shape):
-        with pytest.raises(ValueError, match=r"`shape` must be an integer"):
+        with pytest.raises(ValueError, match="`shape` must"):
             VarianceGammaNoise(1.0, shape)
 
     @pytest.mark.parametrize("shape", [2.0, "2", None, True])
     def test_a_shape_is_an_integer(self, shape):
-        with pytest.raises(TypeError, match=r"`shape` must be an integer"):
+        with pytest.raises(TypeError, match="`shape` must"):
             VarianceGammaNoise(1.0, shape)
 
     def test_numbers_of_numpy_become_those_of_python(self):
@@ -140,7 +140,7 @@ class TestRefusals:
             def log_density(self, x):
                 return values
 
-        with pytest.raises(TypeError, match="`log_density` must return"):
+        with pytest.raises(TypeError, match="`log_density` must"):
             Wrong(1.0)
 
     def test_a_law_of_ones_own_is_taken(self):

@@ -64,12 +64,12 @@ class TestSeeds:
 
     @pytest.mark.parametrize("shape", [[], [1], [3], [4, 2]])
     def test_of_no_generator_are_refused(self, shape):
-        with pytest.raises(ValueError, match=r"`seed` must be .*Received"):
+        with pytest.raises(ValueError, match="`seed` must"):
             seeds.split(tf.zeros(shape, tf.int64), 2)
 
     def test_an_unknown_generator_is_refused(self):
         with (
-            pytest.raises(ValueError, match=r"`generator` must .*Received"),
+            pytest.raises(ValueError, match="`generator` must"),
             seeds.drawing_with("auto_select"),
         ):
             pass
@@ -226,7 +226,7 @@ class TestHeaders:
             assert again.header.generator == generator
         other = GENERATORS[GENERATORS[0] == generator]
 
-        with pytest.raises(ValueError, match=r"`generator` must be .*ledger"):
+        with pytest.raises(ValueError, match="`generator` must"):
             open_ledger(path, generator=other)
 
     def test_name_chacha20_unless_said_otherwise(self, tmp_path):
@@ -237,7 +237,7 @@ class TestHeaders:
         assert memory.header.generator == "chacha20"
 
     def test_of_an_unknown_generator_are_refused(self):
-        with pytest.raises(ValueError, match=r"`generator` must .*Received"):
+        with pytest.raises(ValueError, match="`generator` must"):
             Header("d", generator="mersenne")
 
 

@@ -244,7 +244,7 @@ class TestIntegerLookup:
         ids=lambda data: str(data.dtype),
     )
     def test_refuses_other_numbers(self, data) -> None:
-        with pytest.raises(TypeError, match=r"`data` must .* Received: dtype"):
+        with pytest.raises(TypeError, match="`data` must"):
             IntegerLookup(**LITTLE).adapt(data, in_memory())
 
 

@@ -222,7 +222,7 @@ class TestEpsilon:
     def test_refuses_more_than_can_be_told_apart(self) -> None:
         curve = self.curves()["RDP"]
 
-        with pytest.raises(ValueError, match="`curves` must be at most 4"):
+        with pytest.raises(ValueError, match="`curves` must"):
             epsilon_picture(dict.fromkeys("abcde", curve), delta=1e-5)
 
 

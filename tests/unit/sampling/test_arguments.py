@@ -42,7 +42,7 @@ def test_nothing_else_may_say_that_the_library_drew(base):
 
     Control: other classes, such as sources of records, may have subclasses.
     """
-    with pytest.raises(TypeError, match=r"must not have .*Received: class Own"):
+    with pytest.raises(TypeError, match="class Own"):
         type("Own", (base,), {"__module__": __name__})
 
     type("Own", (sampling.ArrayShards,), {"__module__": __name__})
@@ -98,7 +98,7 @@ def test_bad_arguments(arguments, error, message):
 
 
 def test_too_many_records():
-    with pytest.raises(ValueError, match=r"`population_size` must be at most"):
+    with pytest.raises(ValueError, match="`population_size` must"):
         PoissonBatches(Source(2**46 + 1), sampling_probability=0.1)
 
 

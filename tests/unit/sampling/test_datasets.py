@@ -151,7 +151,7 @@ class TestRefusals:
             PoissonBatches(dataset, sampling_probability=0.1)
 
     def test_of_what_is_no_data_set(self) -> None:
-        with pytest.raises(TypeError, match=r"must be a tf.data.Dataset"):
+        with pytest.raises(TypeError, match=r"tf\.data\.Dataset"):
             PoissonBatches.from_dataset((X, Y), sampling_probability=0.1)
 
 
@@ -174,7 +174,7 @@ class TestIds:
         ],
     )
     def test_are_refused_where_records_are_mixed(self, mixed) -> None:
-        with pytest.raises(ValueError, match="`user_ids` must be in the order"):
+        with pytest.raises(ValueError, match="`user_ids` must"):
             UserBatches.from_dataset(
                 mixed(),
                 user_ids=Y // 4,

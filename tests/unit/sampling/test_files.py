@@ -178,7 +178,7 @@ class TestTFRecordShards:
         )
         batches = PoissonBatches(source, sampling_probability=1.0)
 
-        with pytest.raises(ValueError, match="shape of the first record"):
+        with pytest.raises(ValueError, match="first record"):
             next(iter(batches))
 
 
@@ -268,7 +268,7 @@ class TestDamage:
                 TFRecordShards(path, parse=parse)
 
     def test_no_parser(self, tmp_path):
-        with pytest.raises(TypeError, match="`parse` must be a function"):
+        with pytest.raises(TypeError, match="`parse` must"):
             TFRecordShards(written(tmp_path, [1]), parse=None)
 
 
@@ -402,7 +402,7 @@ class TestArrayShards:
         for name, size in (("x", 3), ("y", 4)):
             np.save(tmp_path / f"{name}.npy", np.zeros(size))
 
-        with pytest.raises(ValueError, match="equal length in one shard"):
+        with pytest.raises(ValueError, match="equal length"):
             ArrayShards([(tmp_path / "x.npy", tmp_path / "y.npy")])
 
     @pytest.mark.parametrize("shards", [[], "x.npy"])
@@ -476,7 +476,7 @@ class TestPartsOfFiles:
         """Also if the file was as long when it was looked at last."""
         file = self.file(tmp_path)
 
-        with pytest.raises(OSError, match="ends within the 50 bytes at offs"):
+        with pytest.raises(OSError, match="50 bytes"):
             file.read(np.array([151]), np.array([50]))
 
     def test_are_not_trusted_if_the_file_changes_meanwhile(
@@ -490,7 +490,7 @@ class TestPartsOfFiles:
 
         monkeypatch.setattr(os, "pread", disturbed)
 
-        with pytest.raises(OSError, match="must not change while it is in use"):
+        with pytest.raises(OSError, match="must not change"):
             file.read(np.array([0]), np.array([9]))
 
     def test_leave_no_descriptor_open(self, tmp_path):

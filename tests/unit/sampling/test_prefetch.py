@@ -173,5 +173,5 @@ def test_many_in_a_row_leave_nothing_behind():
 
 
 def test_ahead_must_be_positive():
-    with pytest.raises(ValueError, match="`ahead` must be an integer >= 1"):
+    with pytest.raises(ValueError, match="`ahead` must"):
         Prefetched(iter([]), ahead=0)

@@ -105,5 +105,5 @@ def test_workers_cannot_truncate_together() -> None:
         np.ones(10), sampling_probability=0.1, truncate_at=5
     )
 
-    with pytest.raises(ValueError, match="`truncate_at` must be None where"):
+    with pytest.raises(ValueError, match="`truncate_at` must"):
         batches.shard(0, 2)

@@ -164,7 +164,7 @@ class TestRefusals:
         ids=["shape", "nothing"],
     )
     def test_of_records_that_make_no_batch(self, function) -> None:
-        with pytest.raises(ValueError, match="`map` must return tensors"):
+        with pytest.raises(ValueError, match="`map` must"):
             SampledBatches(sampler(function, IMAGES))
 
     def test_of_what_is_no_function(self) -> None:
