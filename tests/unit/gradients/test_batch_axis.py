@@ -123,7 +123,9 @@ class TestSelectedRows:
     def test_are_refused(self, how, mode) -> None:
         engine = GradientEngine(selecting(how), jit_compile=mode == "jit")
 
-        with pytest.raises(UnsupportedLayerError, match=r"on_selected.*follows"):
+        with pytest.raises(
+            UnsupportedLayerError, match=r"on_selected.*follows"
+        ):
             compiled(
                 lambda data: engine.gradients(data, losses_of, BATCH).losses,
                 mode,
