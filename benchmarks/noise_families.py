@@ -107,7 +107,7 @@ def break_even(noise: NoiseDistribution, order: int) -> float:
 
 
 def _print_table() -> None:
-    head = ["family, var 1", "FI var", "sigma", "FI E|x|^2"]
+    head = ["family, var 1", "FI var", "sigma"]
     head += [f"D_{o} k={k:.0e}" for o in ORDERS for k in COORDINATES]
     head += [f"D_{o} limit" for o in ORDERS] + [f"k even D_{PLOTTED}"]
     print("| " + " | ".join(head) + " |")
@@ -118,7 +118,6 @@ def _print_table() -> None:
         row = [
             information * noise.variance,
             1 / math.sqrt(information),
-            information * noise.mean_absolute_value**2,
         ]
         row += [cost(noise, k, o) for o in ORDERS for k in COORDINATES]
         row += [o / 2 * information for o in ORDERS]

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import sys
 
 import mpmath as mp
 import numpy as np
@@ -22,6 +23,7 @@ from tests.noise_table import STANDARD, log_density, name_of
 
 each_noise = pytest.mark.parametrize("noise", STANDARD, ids=name_of)
 EPS = 2.0**-52
+LARGEST = sys.float_info.max
 DIGITS = 30  # Of mpmath.
 
 # |x| from where densities are flat to where nothing but logs can hold them.
@@ -59,6 +61,9 @@ class TestDensity:
         """To the rounding of `x / scale`, which the tails multiply."""
         noise = dataclasses.replace(noise, scale=scale)
         for x in POINTS:
+            if scale < 1 and x > LARGEST * scale:
+                assert noise.log_density(x) == -math.inf
+                continue
             with mp.workdps(60):
                 exact = log_density(noise, x)
             for sign in (1, -1):
@@ -112,14 +117,6 @@ class TestMoments:
         expected = 2 * integral(noise, 2)
         assert noise.variance == pytest.approx(float(expected), rel=1e-6)
 
-    @each_noise
-    def test_mean_absolute_value(self, noise):
-        if math.isinf(noise.mean_absolute_value):
-            assert isinstance(noise, CauchyNoise)
-            return
-        expected = float(2 * integral(noise, 1))
-        assert noise.mean_absolute_value == pytest.approx(expected, rel=1e-12)
-
     @pytest.mark.full
     @each_noise
     def test_fisher_information(self, noise):
@@ -140,8 +137,6 @@ class TestMoments:
         if math.isfinite(noise.variance):
             ratio = scaled.variance / noise.variance
             assert ratio == pytest.approx(9, rel=4 * EPS)
-            ratio = scaled.mean_absolute_value / noise.mean_absolute_value
-            assert ratio == pytest.approx(3, rel=4 * EPS)
         ratio = noise.fisher_information / scaled.fisher_information
         assert ratio == pytest.approx(9, rel=4 * EPS)
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from typing import Any
 
 import numpy as np
 from scipy import special
@@ -10,15 +9,10 @@ from typing_extensions import override
 
 from keras_dp import _check
 from keras_dp.ledger.events.noise_distribution import Array, NoiseDistribution
-from keras_dp.ledger.events.noise_functions import (
-    log_gamma_half_step,
-    log_one_plus_square,
-    probabilities,
-    standardized,
-    stretched,
-    two_sided,
-)
 from keras_dp.ledger.events.variance_gamma_noise import VarianceGammaNoise
+
+# From here on the series of `_log_gamma_half_step` is exact to rounding.
+_ASYMPTOTIC = 100.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,36 +28,24 @@ class GaussianNoise(NoiseDistribution):
     """
 
     @override
-    def log_density(self, x: Any) -> Array:
-        z = standardized(x, self.scale)
-        with np.errstate(over="ignore"):
-            return np.asarray(
-                -0.5 * z * z
-                - (0.5 * math.log(2 * math.pi) + math.log(self.scale))
-            )
+    def _log_density(self, z: Array) -> Array:
+        return -0.5 * z * z - 0.5 * math.log(2 * math.pi)
 
     @override
-    def cdf(self, x: Any) -> Array:
-        return np.asarray(special.ndtr(standardized(x, self.scale)))
+    def _tail(self, z: Array) -> Array:
+        return np.asarray(special.ndtr(-z))
 
     @override
-    def quantile(self, probability: Any) -> Array:
-        return stretched(special.ndtri(probabilities(probability)), self.scale)
+    def _size(self, tail: Array) -> Array:
+        return np.asarray(-special.ndtri(tail))
 
-    @property
     @override
-    def variance(self) -> float:
-        return self.scale * self.scale
+    def _variance(self) -> float:
+        return 1.0
 
-    @property
     @override
-    def mean_absolute_value(self) -> float:
-        return self.scale * math.sqrt(2 / math.pi)
-
-    @property
-    @override
-    def fisher_information(self) -> float:
-        return 1 / self.scale / self.scale
+    def _fisher_information(self) -> float:
+        return 1.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -95,62 +77,37 @@ class StudentTNoise(NoiseDistribution):
         NoiseDistribution.__post_init__(self)
 
     @override
-    def log_density(self, x: Any) -> Array:
-        unit = math.sqrt(self.df)
-        constant = (
-            0.5 * math.log(math.pi)
-            + math.log(unit)
-            + math.log(self.scale)
-            - log_gamma_half_step(0.5 * self.df)
+    def _log_density(self, z: Array) -> Array:
+        constant = _log_gamma_half_step(0.5 * self.df) - 0.5 * (
+            math.log(math.pi) + math.log(self.df)
         )
         factor = 0.5 * (self.df + 1)
-        return np.asarray(
-            -factor * log_one_plus_square(x, self.scale, unit) - constant
-        )
+        return constant - factor * _log_one_plus_square(z / math.sqrt(self.df))
 
     @override
-    def cdf(self, x: Any) -> Array:
-        z = standardized(x, self.scale)
-        return two_sided(z, self._tail(np.abs(z)))
-
     def _tail(self, z: Array) -> Array:
-        """Returns the probability of noise above `z >= 0`, at scale 1."""
         w = z / math.sqrt(self.df)
         square = np.square(np.minimum(w, 1.0))
         # The formula whose argument is at most 1/2: the other loses digits.
         near = special.betaincc(0.5, 0.5 * self.df, square / (1 + square))
-        with np.errstate(over="ignore"):
-            far = special.betainc(0.5 * self.df, 0.5, 1 / (1 + w * w))
+        far = special.betainc(0.5 * self.df, 0.5, 1 / (1 + w * w))
         return np.asarray(np.where(w < 1, 0.5 * near, 0.5 * far))
 
     @override
-    def quantile(self, probability: Any) -> Array:
-        p = probabilities(probability)
-        tail = np.minimum(p, 1 - p)
+    def _size(self, tail: Array) -> Array:
         half = 0.5 * self.df
-        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-            far = special.betaincinv(half, 0.5, 2 * tail)
-            near = special.betainccinv(0.5, half, 2 * tail)
-            square = np.where(far < 0.5, (1 - far) / far, near / (1 - near))
-        size = math.sqrt(self.df) * np.sqrt(square)
-        return stretched(np.where(p < 0.5, -size, size), self.scale)
+        far = special.betaincinv(half, 0.5, 2 * tail)
+        near = special.betainccinv(0.5, half, 2 * tail)
+        square = np.where(far < 0.5, (1 - far) / far, near / (1 - near))
+        return np.asarray(math.sqrt(self.df) * np.sqrt(square))
 
-    @property
     @override
-    def variance(self) -> float:
-        return self.scale * self.scale * (self.df / (self.df - 2))
+    def _variance(self) -> float:
+        return self.df / (self.df - 2)
 
-    @property
     @override
-    def mean_absolute_value(self) -> float:
-        ratio = math.exp(log_gamma_half_step(0.5 * self.df))
-        size = 2 * (math.sqrt(self.df) / (self.df - 1)) * ratio
-        return self.scale * size / math.sqrt(math.pi)
-
-    @property
-    @override
-    def fisher_information(self) -> float:
-        return (self.df + 1) / (self.df + 3) / self.scale / self.scale
+    def _fisher_information(self) -> float:
+        return (self.df + 1) / (self.df + 3)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -162,41 +119,29 @@ class LaplaceNoise(NoiseDistribution):
     """
 
     @override
-    def log_density(self, x: Any) -> Array:
-        z = np.abs(standardized(x, self.scale))
-        return np.asarray(-z - (math.log(2) + math.log(self.scale)))
+    def _log_density(self, z: Array) -> Array:
+        return -z - math.log(2)
 
     @override
-    def cdf(self, x: Any) -> Array:
-        z = standardized(x, self.scale)
-        return two_sided(z, 0.5 * np.exp(-np.abs(z)))
+    def _tail(self, z: Array) -> Array:
+        return 0.5 * np.exp(-z)
 
     @override
-    def quantile(self, probability: Any) -> Array:
-        p = probabilities(probability)
-        with np.errstate(divide="ignore"):
-            size = -np.log(2 * np.minimum(p, 1 - p))
-        return stretched(np.where(p < 0.5, -size, size), self.scale)
+    def _size(self, tail: Array) -> Array:
+        return -np.log(2 * tail)
 
-    @property
     @override
-    def variance(self) -> float:
-        return 2 * self.scale * self.scale
+    def _variance(self) -> float:
+        return 2.0
 
-    @property
     @override
-    def mean_absolute_value(self) -> float:
-        return self.scale
-
-    @property
-    @override
-    def fisher_information(self) -> float:
-        return 1 / self.scale / self.scale
+    def _fisher_information(self) -> float:
+        return 1.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CauchyNoise(NoiseDistribution):
-    """The Cauchy distribution: noise is within `scale` of 0 half of the time.
+    """The Cauchy distribution: within `scale` of 0 half of the time.
 
     It has neither a mean nor a variance.
 
@@ -205,36 +150,24 @@ class CauchyNoise(NoiseDistribution):
     """
 
     @override
-    def log_density(self, x: Any) -> Array:
-        return np.asarray(
-            -log_one_plus_square(x, self.scale, 1.0)
-            - (math.log(math.pi) + math.log(self.scale))
-        )
+    def _log_density(self, z: Array) -> Array:
+        return -_log_one_plus_square(z) - math.log(math.pi)
 
     @override
-    def cdf(self, x: Any) -> Array:
-        return np.asarray(
-            np.arctan2(1.0, -standardized(x, self.scale)) / math.pi
-        )
+    def _tail(self, z: Array) -> Array:
+        return np.asarray(np.arctan2(1.0, z) / math.pi)
 
     @override
-    def quantile(self, probability: Any) -> Array:
-        return stretched(_cauchy_quantile(probability), self.scale)
+    def _size(self, tail: Array) -> Array:
+        return _cauchy_size(tail)
 
-    @property
     @override
-    def variance(self) -> float:
+    def _variance(self) -> float:
         return math.inf
 
-    @property
     @override
-    def mean_absolute_value(self) -> float:
-        return math.inf
-
-    @property
-    @override
-    def fisher_information(self) -> float:
-        return 0.5 / self.scale / self.scale
+    def _fisher_information(self) -> float:
+        return 0.5
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -246,32 +179,24 @@ class LogisticNoise(NoiseDistribution):
     """
 
     @override
-    def log_density(self, x: Any) -> Array:
-        z = np.abs(standardized(x, self.scale))
-        return np.asarray(-z - 2 * np.log1p(np.exp(-z)) - math.log(self.scale))
+    def _log_density(self, z: Array) -> Array:
+        return -z - 2 * np.log1p(np.exp(-z))
 
     @override
-    def cdf(self, x: Any) -> Array:
-        return np.asarray(special.expit(standardized(x, self.scale)))
+    def _tail(self, z: Array) -> Array:
+        return np.asarray(special.expit(-z))
 
     @override
-    def quantile(self, probability: Any) -> Array:
-        return stretched(special.logit(probabilities(probability)), self.scale)
+    def _size(self, tail: Array) -> Array:
+        return np.asarray(-special.logit(tail))
 
-    @property
     @override
-    def variance(self) -> float:
-        return self.scale * self.scale * (math.pi**2 / 3)
+    def _variance(self) -> float:
+        return math.pi**2 / 3
 
-    @property
     @override
-    def mean_absolute_value(self) -> float:
-        return self.scale * 2 * math.log(2)
-
-    @property
-    @override
-    def fisher_information(self) -> float:
-        return 1 / self.scale / self.scale / 3
+    def _fisher_information(self) -> float:
+        return 1 / 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -283,49 +208,43 @@ class HyperbolicSecantNoise(NoiseDistribution):
     """
 
     @override
-    def log_density(self, x: Any) -> Array:
-        z = np.abs(standardized(x, self.scale))
-        constant = math.log(math.pi / 2) + math.log(self.scale)
-        return np.asarray(-z - np.log1p(np.exp(-2 * z)) - constant)
+    def _log_density(self, z: Array) -> Array:
+        return -z - np.log1p(np.exp(-2 * z)) - math.log(math.pi / 2)
 
     @override
-    def cdf(self, x: Any) -> Array:
-        z = standardized(x, self.scale)
-        return two_sided(z, np.arctan(np.exp(-np.abs(z))) * (2 / math.pi))
+    def _tail(self, z: Array) -> Array:
+        return np.arctan(np.exp(-z)) * (2 / math.pi)
 
     @override
-    def quantile(self, probability: Any) -> Array:
-        return stretched(np.arcsinh(_cauchy_quantile(probability)), self.scale)
+    def _size(self, tail: Array) -> Array:
+        return np.arcsinh(_cauchy_size(tail))
 
-    @property
     @override
-    def variance(self) -> float:
-        return self.scale * self.scale * (math.pi**2 / 4)
+    def _variance(self) -> float:
+        return math.pi**2 / 4
 
-    @property
     @override
-    def mean_absolute_value(self) -> float:
-        return self.scale * 4 * _CATALAN / math.pi
-
-    @property
-    @override
-    def fisher_information(self) -> float:
-        return 0.5 / self.scale / self.scale
+    def _fisher_information(self) -> float:
+        return 0.5
 
 
-_CATALAN = 0.915965594177219015  # sum (-1)^n / (2n + 1)^2.
-
-
-def _cauchy_quantile(probability: Any) -> Array:
-    p = probabilities(probability)
-    tail = np.minimum(p, 1 - p)
+def _log_one_plus_square(z: Array) -> Array:
+    """Returns `log(1 + z^2)`, however large `z` is."""
     with np.errstate(divide="ignore"):
-        size = np.where(
-            tail < 0.25,
-            1 / np.tan(math.pi * tail),
-            np.tan(math.pi * (0.5 - tail)),
-        )
-    return np.asarray(np.where(p < 0.5, -size, size))
+        return np.asarray(np.logaddexp(0.0, 2 * np.log(z)))
+
+
+def _log_gamma_half_step(a: float) -> float:
+    """Returns `log(gamma(a + 1/2) / gamma(a))`, without cancellation."""
+    if a < _ASYMPTOTIC:
+        return math.lgamma(a + 0.5) - math.lgamma(a)
+    r = 1 / a  # Stirling's series.
+    return 0.5 * math.log(a) - r / 8 + r**3 / 192 - r**5 / 640
+
+
+def _cauchy_size(tail: Array) -> Array:
+    near = np.tan(math.pi * (0.5 - tail))
+    return np.where(tail < 0.25, 1 / np.tan(math.pi * tail), near)
 
 
 # The name of each family in a ledger.

@@ -1,21 +1,23 @@
 """Events that can happen to a data set: frozen values, valid when made.
 
 The meaning of an event never changes once it is released; a new mechanism
-gets a new class. Nothing here is derived from data: an event holds what was
-public before the mechanism ran.
+gets a new class, in the tuple `ALL`. Nothing here is derived from data: an
+event holds what was public before the mechanism ran. A class says of itself
+what ledgers and reports need: its name in a ledger, and what it was in words.
+Its price is in `accountants.normalize`.
 """
 
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
+
+from typing_extensions import override
 
 from keras_dp import _check
+from keras_dp.ledger.events import noise_families
 from keras_dp.ledger.events.coordinate_bounds import CoordinateBounds
-from keras_dp.ledger.events.noise_distribution import (
-    NoiseDistribution,
-    check_fields,
-)
+from keras_dp.ledger.events.noise_distribution import NoiseDistribution
 
 
 class SamplingEvent:
@@ -25,9 +27,24 @@ class SamplingEvent:
     `drawn_by_library`: it is true if a sampler of this library drew the sample,
     and false if the caller only declares how it was drawn. Accountants treat
     both alike; reports say which it was.
+
+    Attributes:
+        kind: The name of the class in a ledger, which never changes.
+        is_verified: Whether anybody says how the sample was drawn.
+        draws_whole_units: Whether a record of the round is a unit with all its
+            rows.
     """
 
     __slots__ = ()
+    kind: ClassVar[str]
+    is_verified: ClassVar[bool] = True
+    draws_whole_units: ClassVar[bool] = False
+    drawn_by_library: bool = False
+
+    @property
+    def words(self) -> str:
+        """How the sample was drawn, in a few words."""
+        return repr(self)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,12 +59,19 @@ class PoissonSampling(SamplingEvent):
     PoissonSampling(probability=0.01, drawn_by_library=False)
     """
 
+    kind: ClassVar[str] = "poisson"
+
     probability: float
     drawn_by_library: bool = False
 
     def __post_init__(self) -> None:
         _as_floats(self, _check.probability, "probability")
         _check.boolean(drawn_by_library=self.drawn_by_library)
+
+    @override
+    @property
+    def words(self) -> str:
+        return f"Poisson sample, probability {self.probability:g}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,6 +85,17 @@ class PoissonUserSampling(PoissonSampling):
     >>> PoissonUserSampling(probability=0.01)
     PoissonUserSampling(probability=0.01, drawn_by_library=False)
     """
+
+    kind: ClassVar[str] = "poisson_users"
+    draws_whole_units: ClassVar[bool] = True
+
+    @override
+    @property
+    def words(self) -> str:
+        return (
+            f"Poisson sample, probability {self.probability:g}, of units with "
+            "all their rows"
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,6 +116,8 @@ class TruncatedPoissonSampling(SamplingEvent):
     TruncatedPoissonSampling(probability=0.01, batch_size=200, ...)
     """
 
+    kind: ClassVar[str] = "truncated_poisson"
+
     probability: float
     batch_size: int
     population_size: int
@@ -90,6 +127,14 @@ class TruncatedPoissonSampling(SamplingEvent):
         _as_floats(self, _check.probability, "probability")
         _as_integers(self, "batch_size", "population_size")
         _check.boolean(drawn_by_library=self.drawn_by_library)
+
+    @override
+    @property
+    def words(self) -> str:
+        return (
+            f"Poisson sample, probability {self.probability:g}, at most "
+            f"{self.batch_size:,} of {self.population_size:,} records"
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -105,12 +150,14 @@ class FixedSizeWithoutReplacement(SamplingEvent):
     FixedSizeWithoutReplacement(sample_size=100, population_size=10000, ...)
     """
 
+    kind: ClassVar[str] = "fixed_size_without_replacement"
+
     sample_size: int
     population_size: int
     drawn_by_library: bool = False
 
     def __post_init__(self) -> None:
-        _check_sizes(self)
+        _as_integers(self, "sample_size", "population_size")
         _check.boolean(drawn_by_library=self.drawn_by_library)
         if self.sample_size > self.population_size:
             raise ValueError(
@@ -119,6 +166,14 @@ class FixedSizeWithoutReplacement(SamplingEvent):
                 f"{self.sample_size!r}, "
                 f"population_size={self.population_size!r}."
             )
+
+    @override
+    @property
+    def words(self) -> str:
+        return (
+            f"sample of {self.sample_size:,} of {self.population_size:,} "
+            "without replacement"
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -134,13 +189,23 @@ class FixedSizeWithReplacement(SamplingEvent):
     FixedSizeWithReplacement(sample_size=100, population_size=10000, ...)
     """
 
+    kind: ClassVar[str] = "fixed_size_with_replacement"
+
     sample_size: int
     population_size: int
     drawn_by_library: bool = False
 
     def __post_init__(self) -> None:
-        _check_sizes(self)
+        _as_integers(self, "sample_size", "population_size")
         _check.boolean(drawn_by_library=self.drawn_by_library)
+
+    @override
+    @property
+    def words(self) -> str:
+        return (
+            f"sample of {self.sample_size:,} of {self.population_size:,} "
+            "with replacement"
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -156,12 +221,19 @@ class DisjointBatches(SamplingEvent):
     DisjointBatches(epoch_id='first pass', drawn_by_library=False)
     """
 
+    kind: ClassVar[str] = "disjoint_batches"
+
     epoch_id: str
     drawn_by_library: bool = False
 
     def __post_init__(self) -> None:
         _check.non_empty_text(epoch_id=self.epoch_id)
         _check.boolean(drawn_by_library=self.drawn_by_library)
+
+    @override
+    @property
+    def words(self) -> str:
+        return f"disjoint batch of epoch {self.epoch_id}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -188,6 +260,8 @@ class RandomAllocation(SamplingEvent):
     RandomAllocation(epoch_id='first pass', batches=100, ...)
     """
 
+    kind: ClassVar[str] = "random_allocation"
+
     epoch_id: str
     batches: int
     batches_per_record: int = 1
@@ -204,6 +278,14 @@ class RandomAllocation(SamplingEvent):
             )
         _check.boolean(drawn_by_library=self.drawn_by_library)
 
+    @override
+    @property
+    def words(self) -> str:
+        return (
+            f"batch of an epoch of {self.batches:,}; each record is in "
+            f"{self.batches_per_record:,} of them (epoch {self.epoch_id})"
+        )
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FullDataset(SamplingEvent):
@@ -216,10 +298,17 @@ class FullDataset(SamplingEvent):
     FullDataset(drawn_by_library=False)
     """
 
+    kind: ClassVar[str] = "full_dataset"
+
     drawn_by_library: bool = False
 
     def __post_init__(self) -> None:
         _check.boolean(drawn_by_library=self.drawn_by_library)
+
+    @override
+    @property
+    def words(self) -> str:
+        return "all records"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -234,16 +323,33 @@ class UnverifiedSampling(SamplingEvent):
     UnverifiedSampling()
     """
 
+    kind: ClassVar[str] = "unverified"
+    is_verified: ClassVar[bool] = False
+
+    @override
+    @property
+    def words(self) -> str:
+        return "batch whose sampling was not verified"
+
 
 class SumQueryEvent:
     """One release over the sample of a round; the base class of all of them.
 
     Attributes:
+        kind: The name of the class in a ledger, which never changes.
+        is_private: Whether the class has noise, or else nothing protects it.
         name: The leaf query that made the release, unique in its round.
     """
 
     __slots__ = ()
+    kind: ClassVar[str]
+    is_private: ClassVar[bool] = True
     name: str
+
+    @property
+    def words(self) -> str:
+        """The name, the kind of sum, its bound and its noise."""
+        return repr(self)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -265,6 +371,8 @@ class GaussianSum(SumQueryEvent):
     GaussianSum(name='gradients', l2_norm_bound=1.0, noise_stddev=4.0)
     """
 
+    kind: ClassVar[str] = "gaussian_sum"
+
     name: str
     l2_norm_bound: float
     noise_stddev: float
@@ -274,6 +382,11 @@ class GaussianSum(SumQueryEvent):
         _as_floats(
             self, _check.finite_non_negative, "l2_norm_bound", "noise_stddev"
         )
+
+    @override
+    @property
+    def words(self) -> str:
+        return _sum_in_words(self, "Gaussian sum")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -287,10 +400,18 @@ class NonPrivateSum(SumQueryEvent):
     NonPrivateSum(name='loss')
     """
 
+    kind: ClassVar[str] = "non_private_sum"
+    is_private: ClassVar[bool] = False
+
     name: str
 
     def __post_init__(self) -> None:
         _check.non_empty_text(name=self.name)
+
+    @override
+    @property
+    def words(self) -> str:
+        return f"{self.name}: sum without noise, not private"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -313,6 +434,8 @@ class DiscreteGaussianSum(SumQueryEvent):
     DiscreteGaussianSum(name='votes', l2_norm_bound=1.0, noise_scale=4.0)
     """
 
+    kind: ClassVar[str] = "discrete_gaussian_sum"
+
     name: str
     l2_norm_bound: float
     noise_scale: float
@@ -322,6 +445,11 @@ class DiscreteGaussianSum(SumQueryEvent):
         _as_floats(
             self, _check.finite_non_negative, "l2_norm_bound", "noise_scale"
         )
+
+    @override
+    @property
+    def words(self) -> str:
+        return _sum_in_words(self, "discrete Gaussian sum")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -348,6 +476,8 @@ class TreeSum(SumQueryEvent):
     TreeSum(name='gradients', l2_norm_bound=1.0, noise_stddev=4.0, ...)
     """
 
+    kind: ClassVar[str] = "tree_sum"
+
     name: str
     l2_norm_bound: float
     noise_stddev: float
@@ -358,6 +488,11 @@ class TreeSum(SumQueryEvent):
         _as_floats(
             self, _check.finite_non_negative, "l2_norm_bound", "noise_stddev"
         )
+
+    @override
+    @property
+    def words(self) -> str:
+        return _sum_in_words(self, f"Gaussian nodes of tree {self.tree_id}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -382,6 +517,8 @@ class EncodedSum(SumQueryEvent):
     LaplaceNoise(scale=8.0)
     """
 
+    kind: ClassVar[str] = "encoded_sum"
+
     name: str
     bounds: CoordinateBounds
     noise: NoiseDistribution
@@ -389,8 +526,17 @@ class EncodedSum(SumQueryEvent):
     def __post_init__(self) -> None:
         _check.non_empty_text(name=self.name)
         _check.kind(CoordinateBounds, bounds=self.bounds)
-        _check.kind(NoiseDistribution, noise=self.noise)
-        check_fields(self.noise)
+        if type(self.noise) not in noise_families.ALL.values():
+            names = [each.__name__ for each in noise_families.ALL.values()]
+            raise TypeError(
+                f"`noise` must be one of the noise families {names!r}. "
+                f"Received: noise={self.noise!r}."
+            )
+
+    @override
+    @property
+    def words(self) -> str:
+        return f"{self.name}: encoded sum, {self.bounds!r}, {self.noise!r}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -419,6 +565,8 @@ class ThresholdedSum(SumQueryEvent):
     ThresholdedSum(name='words', l2_norm_bound=1.0, noise_stddev=4.0, ...)
     """
 
+    kind: ClassVar[str] = "thresholded_sum"
+
     name: str
     l2_norm_bound: float
     noise_stddev: float
@@ -436,6 +584,35 @@ class ThresholdedSum(SumQueryEvent):
         )
         _check.integer_at_least(1, max_keys=self.max_keys)
         object.__setattr__(self, "max_keys", int(self.max_keys))
+
+    @override
+    @property
+    def words(self) -> str:
+        keys = f"{self.max_keys:,} key{'s' * (self.max_keys != 1)}"
+        return _sum_in_words(
+            self,
+            f"sums of at most {keys} a record, those above {self.threshold:g}",
+        )
+
+
+# Every class of an event, which a ledger can store by its kind.
+ALL: tuple[type[SamplingEvent] | type[SumQueryEvent], ...] = (
+    PoissonSampling,
+    PoissonUserSampling,
+    TruncatedPoissonSampling,
+    FixedSizeWithoutReplacement,
+    FixedSizeWithReplacement,
+    DisjointBatches,
+    RandomAllocation,
+    FullDataset,
+    UnverifiedSampling,
+    GaussianSum,
+    NonPrivateSum,
+    DiscreteGaussianSum,
+    TreeSum,
+    EncodedSum,
+    ThresholdedSum,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -481,8 +658,17 @@ class Round:
         _check.boolean(seeded=self.seeded)
 
 
-def _check_sizes(event: Any) -> None:
-    _as_integers(event, "sample_size", "population_size")
+def _sum_in_words(query: Any, kind: str) -> str:
+    """Returns the name, the kind, the bound and the noise of a sum."""
+    is_discrete = isinstance(query, DiscreteGaussianSum)
+    noise = query.noise_scale if is_discrete else query.noise_stddev
+    bound = query.l2_norm_bound
+    ratio = noise / bound if bound > 0 else math.inf
+    return (
+        f"{query.name}: {kind}, bound {bound:g}, noise "
+        f"{'scale' if is_discrete else 'stddev'} {noise:g} (multiplier "
+        f"{ratio:.4g})"
+    )
 
 
 def _as_integers(event: Any, *fields: str) -> None:

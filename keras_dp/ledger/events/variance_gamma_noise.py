@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import math
-from typing import Any
 
 import numpy as np
 from scipy import special
@@ -11,12 +10,6 @@ from typing_extensions import override
 
 from keras_dp import _check
 from keras_dp.ledger.events.noise_distribution import Array, NoiseDistribution
-from keras_dp.ledger.events.noise_functions import (
-    probabilities,
-    standardized,
-    stretched,
-    two_sided,
-)
 
 # The coefficients of the density are floats up to here.
 _LARGEST_SHAPE = 100
@@ -55,54 +48,6 @@ class VarianceGammaNoise(NoiseDistribution):
         object.__setattr__(self, "shape", int(self.shape))
         NoiseDistribution.__post_init__(self)
 
-    @override
-    def log_density(self, x: Any) -> Array:
-        z = np.abs(standardized(x, self.scale))
-        near, far = _coefficients(self.shape)
-        # Powers of whichever is at most 1.
-        inverse = 1 / np.maximum(z, 1.0)
-        log_z = np.log(np.clip(z, 1.0, np.finfo(np.float64).max))
-        polynomial = np.where(
-            z <= 1,
-            np.polynomial.polynomial.polyval(np.minimum(z, 1.0), near),
-            np.polynomial.polynomial.polyval(inverse, far),
-        )
-        power = (self.shape - 1) * log_z
-        constant = math.log(2) + math.log(self.scale)
-        return np.asarray(np.log(polynomial) + power - z - constant)
-
-    @override
-    def cdf(self, x: Any) -> Array:
-        z = standardized(x, self.scale)
-        return two_sided(z, 0.5 * self._survival(np.abs(z)))
-
-    def _survival(self, z: Array) -> Array:
-        """Returns the probability of noise with `|x| > z`, at scale 1."""
-        each = _weights(self.shape)
-        order = np.arange(1, self.shape + 1)
-        return np.asarray(special.gammaincc(order, z[..., None]) @ each)
-
-    @override
-    def quantile(self, probability: Any) -> Array:
-        p = probabilities(probability)
-        tail = 2 * np.minimum(p, 1 - p)
-        # Newton's method on the log of a log-concave function: from beyond the
-        # root on, which is after one step, it comes back without crossing it.
-        z = np.zeros_like(tail)
-        one = dataclasses.replace(self, scale=1.0)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            target = np.log(tail)
-            for _ in range(_MOST_STEPS):
-                log_survival = self._log_survival(z)
-                slope = np.exp(one.log_density(z) + math.log(2) - log_survival)
-                step = (log_survival - target) / slope
-                step = np.where(np.isfinite(step), step, 0.0)
-                z = np.maximum(z + step, 0.0)
-                if (np.abs(step) <= 1e-15 * (1 + z)).all():
-                    break
-        size = np.where(tail > 0, z, np.inf)
-        return stretched(np.where(p < 0.5, -size, size), self.scale)
-
     @property
     def tail_polynomial(self) -> Array:
         """The polynomial `P(|x| > z) exp(z)` in `z`, at scale 1.
@@ -113,25 +58,53 @@ class VarianceGammaNoise(NoiseDistribution):
         later = np.cumsum(_weights(self.shape)[::-1])[::-1]
         return np.asarray(later / special.factorial(np.arange(self.shape)))
 
+    @override
+    def _log_density(self, z: Array) -> Array:
+        near, far = _coefficients(self.shape)
+        # Powers of whichever is at most 1.
+        inverse = 1 / np.maximum(z, 1.0)
+        log_z = np.log(np.clip(z, 1.0, np.finfo(np.float64).max))
+        polynomial = np.where(
+            z <= 1,
+            np.polynomial.polynomial.polyval(np.minimum(z, 1.0), near),
+            np.polynomial.polynomial.polyval(inverse, far),
+        )
+        power = (self.shape - 1) * log_z
+        return np.asarray(np.log(polynomial) + power - z - math.log(2))
+
+    @override
+    def _tail(self, z: Array) -> Array:
+        each = _weights(self.shape)
+        order = np.arange(1, self.shape + 1)
+        return np.asarray(special.gammaincc(order, z[..., None]) @ each) / 2
+
+    @override
+    def _size(self, tail: Array) -> Array:
+        # Newton's method on the log of a log-concave function: from beyond the
+        # root on, which is after one step, it comes back without crossing it.
+        z = np.zeros_like(tail)
+        target = np.log(2 * tail)
+        for _ in range(_MOST_STEPS):
+            log_survival = self._log_survival(z)
+            slope = np.exp(self._log_density(z) + math.log(2) - log_survival)
+            step = (log_survival - target) / slope
+            step = np.where(np.isfinite(step), step, 0.0)
+            z = np.maximum(z + step, 0.0)
+            if (np.abs(step) <= 1e-15 * (1 + z)).all():
+                break
+        return np.where(tail > 0, z, np.inf)
+
     def _log_survival(self, z: Array) -> Array:
         terms = np.polynomial.polynomial.polyval(z, self.tail_polynomial)
         return np.asarray(np.log(terms) - z)
 
-    @property
     @override
-    def variance(self) -> float:
-        return 2 * self.shape * self.scale * self.scale
+    def _variance(self) -> float:
+        return 2.0 * self.shape
 
-    @property
     @override
-    def mean_absolute_value(self) -> float:
-        order = np.arange(1, self.shape + 1)
-        return self.scale * float(_weights(self.shape) @ order)
-
-    @property
-    @override
-    def fisher_information(self) -> float:
-        return _fisher_information(self.shape) / self.scale / self.scale
+    def _fisher_information(self) -> float:
+        return _fisher_information(self.shape)
 
 
 @functools.cache

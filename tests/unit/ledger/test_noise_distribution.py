@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import re
 
 import numpy as np
 import pytest
@@ -22,7 +21,7 @@ from keras_dp.ledger.events.noise_families import (
 )
 from keras_dp.ledger.events.variance_gamma_noise import VarianceGammaNoise
 from keras_dp.ledger.rows.codec import round_from_text, text_from_round
-from tests.noise_table import REFUSED, STANDARD, Untested, name_of
+from tests.noise_table import STANDARD, name_of
 
 each_noise = pytest.mark.parametrize("noise", STANDARD, ids=name_of)
 SCALES = [1e-300, 1e-20, 0.3, 1.0, 7, 1e20, 1e300]
@@ -35,7 +34,7 @@ class TestParameters:
     @each_noise
     @pytest.mark.parametrize("scale", [0, -1.0, math.inf, math.nan])
     def test_a_scale_is_positive_and_finite(self, noise, scale):
-        with pytest.raises(ValueError, match="`scale` must"):
+        with pytest.raises(ValueError, match="`scale` must be finite and > 0"):
             dataclasses.replace(noise, scale=scale)
 
     @each_noise
@@ -56,12 +55,12 @@ class TestParameters:
 
     @pytest.mark.parametrize("shape", [0, -1, 101])
     def test_a_shape_is_from_1_to_100(self, shape):
-        with pytest.raises(ValueError, match="`shape` must"):
+        with pytest.raises(ValueError, match=r"`shape` must be an integer"):
             VarianceGammaNoise(1.0, shape)
 
     @pytest.mark.parametrize("shape", [2.0, "2", None, True])
     def test_a_shape_is_an_integer(self, shape):
-        with pytest.raises(TypeError, match="`shape` must"):
+        with pytest.raises(TypeError, match=r"`shape` must be an integer"):
             VarianceGammaNoise(1.0, shape)
 
     def test_numbers_of_numpy_become_those_of_python(self):
@@ -100,70 +99,6 @@ class TestParameters:
         assert noise.quantile(x * 0 + 0.3).shape == x.shape
         assert noise.quantile(1e-300) < 0
         assert not math.isnan(noise.variance + noise.fisher_information + 1e-9)
-        assert noise.mean_absolute_value > 0
-
-
-class TestRefusals:
-    @pytest.mark.parametrize("scale", [1e-100, 1.0, 3.0, 1e10])
-    @pytest.mark.parametrize(
-        ("law", "rule"),
-        REFUSED,
-        ids=lambda value: getattr(value, "__name__", ""),
-    )
-    def test_a_law_without_the_property_is_refused_by_its_name(
-        self, law, rule, scale
-    ):
-        with pytest.raises(ValueError, match=rule) as error:
-            law(scale)
-
-        text = re.sub(r"\s+", " ", str(error.value))
-        assert text.startswith("`log_density` must be")
-        assert f"Received: {law.__name__}(scale={scale!r})" in text
-        if rule != "integrates to 1":
-            assert re.search(r"is -?[\w.+-]+ at x=-?[\w.+-]+\.", text)
-
-    def test_the_first_violation_is_named(self):
-        """The rippled Laplace law falls up to 0.314, and then rises."""
-        (law,) = (law for law, _ in REFUSED if law.__name__ == "RippledLaplace")
-
-        with pytest.raises(ValueError, match="unimodal") as error:
-            law(1.0)
-
-        x = float(re.search(r"at x=([\w.+-]+)\. ", str(error.value))[1])
-        assert 0.314 < x < 0.314 * 1.05
-
-    @pytest.mark.parametrize(
-        "values", [0.0, [0.0], None, "x"], ids=lambda value: repr(value)
-    )
-    def test_a_density_that_is_no_array_of_its_shape_is_refused(self, values):
-        class Wrong(Untested):
-            def log_density(self, x):
-                return values
-
-        with pytest.raises(TypeError, match="`log_density` must"):
-            Wrong(1.0)
-
-    def test_a_law_of_ones_own_is_taken(self):
-        """Control: the check does not refuse what is not in the library."""
-
-        class Subbotin(Untested):
-            def log_density(self, x):
-                with np.errstate(over="ignore"):
-                    z = np.abs(np.asarray(x, np.float64) / self.scale)
-                    power = z**1.5
-                constant = math.log(2 * math.gamma(5 / 3) * self.scale)
-                return -power - constant
-
-        for scale in SCALES:
-            assert Subbotin(scale).scale == scale
-
-    def test_a_law_without_a_method_is_no_law(self):
-        class Half(LaplaceNoise.__base__):
-            def log_density(self, x):
-                return x
-
-        with pytest.raises(TypeError, match="abstract"):
-            Half(1.0)
 
 
 class TestInALedger:
@@ -214,33 +149,13 @@ class TestInALedger:
         assert isinstance(GaussianNoise(1), ALL["gaussian"])
 
 
-class TestHiddenParameters:
-    """Equality must see all that a law depends on: costs are kept by law."""
+class TestFamiliesOfOnesOwn:
+    def test_are_refused_by_the_event(self) -> None:
+        """The accountants rely on what is proven of the families."""
 
-    def test_an_attribute_beside_the_fields_is_refused(self) -> None:
-        class Wider(LaplaceNoise):
-            def __init__(self, scale, factor):
-                object.__setattr__(self, "factor", factor)
-                super().__init__(scale)
-
-        with pytest.raises(TypeError, match="factor"):
-            Wider(1.0, 7.0)
-
-    def test_one_that_comes_later_is_refused_by_the_event(self) -> None:
         class Plain(LaplaceNoise):
             pass
 
-        noise = Plain(1.0)
-        object.__setattr__(noise, "factor", 7.0)
-
         bounds = CoordinateBounds.from_arrays([[1.0]], [1])
-        with pytest.raises(TypeError, match="factor"):
-            EncodedSum("sum", bounds, noise)
-
-    def test_a_field_that_is_not_compared_is_refused(self) -> None:
-        @dataclasses.dataclass(frozen=True, slots=True)
-        class Unseen(LaplaceNoise):
-            factor: float = dataclasses.field(default=1.0, compare=False)
-
-        with pytest.raises(TypeError, match="factor"):
-            Unseen(1.0)
+        with pytest.raises(TypeError, match="`noise` must be one of"):
+            EncodedSum("sum", bounds, Plain(1.0))
