@@ -9,16 +9,15 @@ from keras_dp.budgets import Guarantee
 from keras_dp.ledger import (
     CountedRound,
     Header,
-    NonPrivateSum,
     RunRecord,
     ThresholdedSum,
     TruncatedPoissonSampling,
-    UnverifiedSampling,
 )
 from keras_dp.ledger.rows.header import UNITS_OF_ROWS
 from keras_dp.reporting.wording import (
     counted,
     declared_of_units,
+    declared_rounds,
     on_one_line,
     with_a_chosen_seed,
 )
@@ -72,17 +71,16 @@ def _of_the_theorem(guarantee: Guarantee) -> Iterator[str]:
 def _of_rounds(
     rounds: Sequence[CountedRound], rows_per_unit: int
 ) -> Iterator[str]:
-    def number(found: Iterator[int]) -> tuple[int, str]:
-        total = sum(found)
-        return total, counted(total, "round")
-
-    bare, text = number(
+    bare = sum(
         count
         for each, count in rounds
-        if any(isinstance(query, NonPrivateSum) for query in each.queries)
+        if not all(query.is_private for query in each.queries)
     )
     if bare:
-        yield f"{text} released a sum without noise: nothing protects it."
+        yield (
+            f"{counted(bare, 'round')} released a sum without noise: nothing "
+            "protects it."
+        )
     exposure = sum(
         count
         * Exposure(
@@ -115,29 +113,22 @@ def _of_rounds(
             f"Samples were truncated: up to {overflow:.2g} of delta pays for "
             f"that, whatever epsilon is{together}."
         )
-    unverified, text = number(
-        count
-        for each, count in rounds
-        if isinstance(each.sampling, UnverifiedSampling)
+    unverified = sum(
+        count for each, count in rounds if not each.sampling.is_verified
     )
     if unverified:
         yield (
-            f"The sampling of {text} was not verified: no amplification is "
-            "counted, and the guarantee is for replacing or zeroing a record, "
-            "not for adding or removing one."
+            f"The sampling of {counted(unverified, 'round')} was not verified: "
+            "no amplification is counted, and the guarantee is for replacing "
+            "or zeroing a record, not for adding or removing one."
         )
-    declared, text = number(
-        count
-        for each, count in rounds
-        if not getattr(each.sampling, "drawn_by_library", False)
-        and not isinstance(each.sampling, UnverifiedSampling)
-    )
+    declared = declared_rounds(rounds)
     if declared:
         yield (
-            f"The sampling of {text} is as somebody declared it: no sampler of "
-            "this library drew the records."
+            f"The sampling of {counted(declared, 'round')} is as somebody "
+            "declared it: no sampler of this library drew the records."
         )
-    seeded, _ = number(count for each, count in rounds if each.seeded)
+    seeded = sum(count for each, count in rounds if each.seeded)
     if seeded:
         yield with_a_chosen_seed(seeded)
 

@@ -26,11 +26,12 @@ from keras_dp.budgets import (
     rounds_that_count,
 )
 from keras_dp.errors import UnsupportedEventError
-from keras_dp.ledger import CountedRound, PrivacyLedger, UnverifiedSampling
+from keras_dp.ledger import CountedRound, PrivacyLedger
 from keras_dp.ledger.rows.header import UNITS_OF_ROWS
 from keras_dp.reporting.wording import (
     counted,
     declared_of_units,
+    declared_rounds,
     on_one_line,
     percent,
     with_a_chosen_seed,
@@ -268,12 +269,7 @@ class _Subject(NamedTuple):
 
     def limits(self) -> tuple[str, ...]:
         """Returns sentences on what the numbers do not cover."""
-        declared = sum(
-            count
-            for each, count in self.rounds
-            if not getattr(each.sampling, "drawn_by_library", False)
-            and not isinstance(each.sampling, UnverifiedSampling)
-        )
+        declared = declared_rounds(self.rounds)
         seeded = sum(count for each, count in self.rounds if each.seeded)
         sentences = [
             "What the releases teach about people in general can affect a "

@@ -1,31 +1,11 @@
 """Writes rounds, numbers and times in words, for reports."""
 
 import decimal
-import math
 import textwrap
 import time
 from collections.abc import Iterable, Sequence
 
-from keras_dp.ledger import (
-    DiscreteGaussianSum,
-    DisjointBatches,
-    EncodedSum,
-    FixedSizeWithoutReplacement,
-    FixedSizeWithReplacement,
-    FullDataset,
-    GaussianSum,
-    NonPrivateSum,
-    PoissonSampling,
-    PoissonUserSampling,
-    RandomAllocation,
-    Round,
-    SamplingEvent,
-    SumQueryEvent,
-    ThresholdedSum,
-    TreeSum,
-    TruncatedPoissonSampling,
-    UnverifiedSampling,
-)
+from keras_dp.ledger import Round, SamplingEvent, SumQueryEvent
 
 # The width of a terminal, in characters.
 WIDTH = 79
@@ -37,52 +17,29 @@ _TOLERANCE = decimal.Decimal("1e-12")
 def sampled(event: SamplingEvent) -> str:
     """Returns how a sample was drawn, as one line.
 
+    >>> from keras_dp.ledger import FixedSizeWithoutReplacement, PoissonSampling
     >>> sampled(PoissonSampling(0.01, drawn_by_library=True))
     'Poisson sample, probability 0.01'
     >>> sampled(FixedSizeWithoutReplacement(50, 1000))
     'sample of 50 of 1,000 without replacement, as declared'
     """
-    if isinstance(event, UnverifiedSampling):
-        return "batch whose sampling was not verified"
-    if isinstance(event, PoissonSampling):
-        of_users = isinstance(event, PoissonUserSampling)
-        text = f"Poisson sample, probability {event.probability:g}"
-        text += ", of units with all their rows" if of_users else ""
-    elif isinstance(event, TruncatedPoissonSampling):
-        text = (
-            f"Poisson sample, probability {event.probability:g}, at most "
-            f"{event.batch_size:,} of {event.population_size:,} records"
-        )
-    elif isinstance(event, FullDataset):
-        text = "all records"
-    elif isinstance(event, RandomAllocation):
-        text = (
-            f"one of {event.batches:,} batches, of which each record picked "
-            f"{event.batches_per_record:,}, of epoch "
-            f"{on_one_line(event.epoch_id)}"
-        )
-    elif isinstance(event, DisjointBatches):
-        text = f"disjoint batch of epoch {on_one_line(event.epoch_id)}"
-    elif isinstance(
-        event, FixedSizeWithoutReplacement | FixedSizeWithReplacement
-    ):
-        without = isinstance(event, FixedSizeWithoutReplacement)
-        text = (
-            f"sample of {event.sample_size:,} of {event.population_size:,} "
-            f"{'without' if without else 'with'} replacement"
-        )
-    else:
-        return on_one_line(repr(event))
-    drawn = getattr(event, "drawn_by_library", False)
-    return text if drawn else f"{text}, as declared"
+    declared = event.is_verified and not event.drawn_by_library
+    return on_one_line(event.words) + ", as declared" * declared
 
 
 def rounds_of_whole_units(rounds: Iterable[tuple[Round, int]]) -> int:
     """Returns the number of rounds that drew units with all their rows."""
     return sum(
+        count for each, count in rounds if each.sampling.draws_whole_units
+    )
+
+
+def declared_rounds(rounds: Iterable[tuple[Round, int]]) -> int:
+    """Returns the number of rounds of which somebody says how they drew."""
+    return sum(
         count
         for each, count in rounds
-        if isinstance(each.sampling, PoissonUserSampling)
+        if each.sampling.is_verified and not each.sampling.drawn_by_library
     )
 
 
@@ -133,41 +90,7 @@ def with_a_chosen_seed(count: int) -> str:
 
 def described(query: SumQueryEvent) -> str:
     """Returns a release as one line."""
-    if isinstance(query, NonPrivateSum):
-        return f"{on_one_line(query.name)}: sum without noise, not private"
-    known = (
-        GaussianSum
-        | DiscreteGaussianSum
-        | TreeSum
-        | EncodedSum
-        | ThresholdedSum
-    )
-    if not isinstance(query, known):
-        return repr(query)
-    name = on_one_line(query.name)
-    if isinstance(query, EncodedSum):
-        return f"{name}: encoded sum, {query.bounds!r}, {query.noise!r}"
-    if isinstance(query, DiscreteGaussianSum):
-        kind, what = "discrete Gaussian sum", "scale"
-        noise = query.noise_scale
-    else:
-        kind, what = "Gaussian sum", "stddev"
-        noise = query.noise_stddev
-    if isinstance(query, ThresholdedSum):
-        kind = (
-            f"sums of at most {counted(query.max_keys, 'key')} a record, those "
-            f"above {query.threshold:g}"
-        )
-    if isinstance(query, TreeSum):
-        tree = on_one_line(query.tree_id)
-        kind = f"Gaussian nodes of tree {tree}"
-    ratio = math.inf
-    if query.l2_norm_bound > 0:
-        ratio = noise / query.l2_norm_bound
-    return (
-        f"{name}: {kind}, bound {query.l2_norm_bound:g}, noise {what} "
-        f"{noise:g} (multiplier {ratio:.4g})"
-    )
+    return on_one_line(query.words)
 
 
 def on_one_line(text: str) -> str:

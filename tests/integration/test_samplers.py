@@ -435,10 +435,10 @@ class TestAllocatedPasses:
         }
         assert picks == 2
         (text,) = {
-            sampled(each.sampling).partition(", of epoch")[0]
+            sampled(each.sampling).partition(" (epoch")[0]
             for each, _ in ledger.rounds
         }
-        assert text == "one of 13 batches, of which each record picked 2"
+        assert text == "batch of an epoch of 13; each record is in 2 of them"
 
     def test_are_recorded_each_under_an_id(self, ledger) -> None:
         samples = SAMPLERS["allocated"](data())

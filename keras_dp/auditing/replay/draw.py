@@ -7,8 +7,9 @@ or Pearson's test on bins of which each expects 20 samples or more. What else is
 counted never happens in correct samples.
 """
 
+import functools
 import itertools
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -67,31 +68,77 @@ def departures(samples: Sampler) -> list[str]:
         return found
     if samples.unit != "example":
         found += _whole_units(samples, owners, draws)
-    event: Any = samples.sampling_of(draws[0].of)
-    units = [np.unique(owners[rows]) for rows in taken]
-    sizes = np.array([len(each) for each in units])
-    count = int(owners.max()) + 1
-    if isinstance(event, ledger.PoissonSampling):
-        found += _poisson(sizes, count, event.probability)
-        found += _shares(units, count, event.probability)
-        found += _repeated(units, count, event.probability)
-        if 8 / count <= event.probability <= 0.5:
-            found += _limited(samples)
-    elif isinstance(event, ledger.TruncatedPoissonSampling):
-        if sizes.max() > event.batch_size:
-            found.append("a sample holds more records than the event says")
-        found += _shares(units, count, event.probability, exactly=False)
-    elif isinstance(event, ledger.FixedSizeWithoutReplacement):
-        if set(sizes) != {event.sample_size}:
-            found.append("a sample has another size than the event says")
-        found += _shares(units, count, event.sample_size / count)
-    elif isinstance(event, ledger.DisjointBatches):
-        found += _passes(draws, most=1)
-    elif isinstance(event, ledger.RandomAllocation):
-        found += _passes(draws, most=event.batches_per_record)
-        share = event.batches_per_record / event.batches
-        found += _shares(units, count, share)
+    drawn = _Drawn(
+        samples,
+        draws,
+        [np.unique(owners[rows]) for rows in taken],
+        int(owners.max()) + 1,
+    )
+    return found + _departures(samples.sampling_of(draws[0].of), drawn)
+
+
+class _Drawn(NamedTuple):
+    """Samples of a sampler.
+
+    Attributes:
+        sampler: The sampler.
+        draws: The samples.
+        units: The units in each sample, each of them once.
+        total: The number of units in the data.
+    """
+
+    sampler: Sampler
+    draws: list[Draw]
+    units: list[Integers]
+    total: int
+
+
+@functools.singledispatch
+def _departures(event: ledger.SamplingEvent, drawn: _Drawn) -> list[str]:
+    """Returns how samples depart from their event, as it says in the ledger."""
+    return []
+
+
+@_departures.register
+def _(event: ledger.PoissonSampling, drawn: _Drawn) -> list[str]:
+    q, units, count = event.probability, drawn.units, drawn.total
+    found = _poisson(np.array([*map(len, units)]), count, q)
+    found += _shares(units, count, q)
+    found += _repeated(units, count, q)
+    if 8 / count <= q <= 0.5:
+        found += _limited(drawn.sampler)
     return found
+
+
+@_departures.register
+def _(event: ledger.TruncatedPoissonSampling, drawn: _Drawn) -> list[str]:
+    found = []
+    if max(map(len, drawn.units)) > event.batch_size:
+        found.append("a sample holds more records than the event says")
+    return found + _shares(
+        drawn.units, drawn.total, event.probability, exactly=False
+    )
+
+
+@_departures.register
+def _(event: ledger.FixedSizeWithoutReplacement, drawn: _Drawn) -> list[str]:
+    found = []
+    if set(map(len, drawn.units)) != {event.sample_size}:
+        found.append("a sample has another size than the event says")
+    share = event.sample_size / drawn.total
+    return found + _shares(drawn.units, drawn.total, share)
+
+
+@_departures.register
+def _(event: ledger.DisjointBatches, drawn: _Drawn) -> list[str]:
+    return _passes(drawn.draws, most=1)
+
+
+@_departures.register
+def _(event: ledger.RandomAllocation, drawn: _Drawn) -> list[str]:
+    found = _passes(drawn.draws, most=event.batches_per_record)
+    share = event.batches_per_record / event.batches
+    return found + _shares(drawn.units, drawn.total, share)
 
 
 def _owners(samples: Sampler) -> Integers | None:

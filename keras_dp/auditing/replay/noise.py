@@ -194,29 +194,39 @@ class _Distribution(NamedTuple):
     normal: Callable[[Noise], Noise]
 
 
+@functools.singledispatch
 def _distribution(event: ledger.SumQueryEvent) -> _Distribution | None:
     """Returns the noise of an event, if it is the same in each round."""
-    if isinstance(event, ledger.GaussianSum):
-        scale = event.noise_stddev
-        return _Distribution(scale, BITS_OF_FLOAT, lambda draws: draws / scale)
-    if isinstance(event, ledger.DiscreteGaussianSum):
-        scale = event.noise_scale
-        bits = math.log2(max(1.0, scale) * math.sqrt(math.pi))
-        return _Distribution(
-            scale,
-            bits if scale >= 1 else 0.0,
-            functools.partial(_normal_of_discrete, scale=scale),
-        )
-    if isinstance(event, ledger.EncodedSum):
-        cdf = event.noise.cdf
-
-        def normal(draws: Noise) -> Noise:
-            # The lower tail keeps its digits.
-            tail = np.maximum(cdf(-np.abs(draws)), 1e-300)
-            return np.asarray(-np.sign(draws) * special.ndtri(tail))
-
-        return _Distribution(event.noise.scale, BITS_OF_FLOAT, normal)
     return None
+
+
+@_distribution.register
+def _(event: ledger.GaussianSum) -> _Distribution:
+    scale = event.noise_stddev
+    return _Distribution(scale, BITS_OF_FLOAT, lambda draws: draws / scale)
+
+
+@_distribution.register
+def _(event: ledger.DiscreteGaussianSum) -> _Distribution:
+    scale = event.noise_scale
+    bits = math.log2(max(1.0, scale) * math.sqrt(math.pi))
+    return _Distribution(
+        scale,
+        bits if scale >= 1 else 0.0,
+        functools.partial(_normal_of_discrete, scale=scale),
+    )
+
+
+@_distribution.register
+def _(event: ledger.EncodedSum) -> _Distribution:
+    cdf = event.noise.cdf
+
+    def normal(draws: Noise) -> Noise:
+        # The lower tail keeps its digits.
+        tail = np.maximum(cdf(-np.abs(draws)), 1e-300)
+        return np.asarray(-np.sign(draws) * special.ndtri(tail))
+
+    return _Distribution(event.noise.scale, BITS_OF_FLOAT, normal)
 
 
 def _normal_of_discrete(draws: Noise, scale: float) -> Noise:

@@ -15,26 +15,10 @@ from keras_dp.ledger.events.coordinate_bounds import CoordinateBounds
 from keras_dp.ledger.rows.canonical import UNREADABLE, canonical, parsed
 
 _KINDS: dict[str, type[Any]] = {
-    "poisson": rounds.PoissonSampling,
-    "poisson_users": rounds.PoissonUserSampling,
-    "truncated_poisson": rounds.TruncatedPoissonSampling,
-    "fixed_size_without_replacement": rounds.FixedSizeWithoutReplacement,
-    "fixed_size_with_replacement": rounds.FixedSizeWithReplacement,
-    "disjoint_batches": rounds.DisjointBatches,
-    "random_allocation": rounds.RandomAllocation,
-    "full_dataset": rounds.FullDataset,
-    "unverified": rounds.UnverifiedSampling,
-    "gaussian_sum": rounds.GaussianSum,
-    "non_private_sum": rounds.NonPrivateSum,
-    "discrete_gaussian_sum": rounds.DiscreteGaussianSum,
-    "tree_sum": rounds.TreeSum,
-    "encoded_sum": rounds.EncodedSum,
-    "thresholded_sum": rounds.ThresholdedSum,
+    **{each.kind: each for each in rounds.ALL},
     # Values inside events.
     "coordinate_bounds": CoordinateBounds,
-    **{
-        f"{family}_noise": noise for family, noise in noise_families.ALL.items()
-    },
+    **{f"{name}_noise": each for name, each in noise_families.ALL.items()},
 }
 _T = TypeVar("_T")
 _NAMES = {kind: name for name, kind in _KINDS.items()}
