@@ -40,10 +40,6 @@ class LedgerWriteError(LedgerError):
     """
 
 
-class ContradictedLedgerError(Exception):
-    """An audit found a larger epsilon than the ledger certifies."""
-
-
 class UnsupportedEventError(Exception):
     """An accountant has no sound bound for an event under this relation."""
 

@@ -1,4 +1,4 @@
-"""Reports of a ledger as text, JSON and plots, and the command line."""
+"""Reports of a ledger as text, JSON and HTML, and the command line."""
 
 from keras_dp.reporting.account_state import AccountState, account_states
 from keras_dp.reporting.certificate import (
@@ -6,15 +6,7 @@ from keras_dp.reporting.certificate import (
     certify,
     read_certificate,
 )
-from keras_dp.reporting.difference import Difference, difference
 from keras_dp.reporting.explanation import Explanation, Paragraph, explain
-from keras_dp.reporting.pictures import (
-    epsilon_picture,
-    explanation_block,
-    query_picture,
-    trade_off_picture,
-)
-from keras_dp.reporting.plan_report import plot_plans
 from keras_dp.reporting.query_costs import QueryCost, query_costs
 from keras_dp.reporting.report import Cost, Details, Report, make_report
 from keras_dp.reporting.report_page import report_page
@@ -25,7 +17,6 @@ __all__ = [
     "Certificate",
     "Cost",
     "Details",
-    "Difference",
     "Explanation",
     "Paragraph",
     "QueryCost",
@@ -33,16 +24,10 @@ __all__ = [
     "RunCost",
     "account_states",
     "certify",
-    "difference",
-    "epsilon_picture",
     "explain",
-    "explanation_block",
     "make_report",
-    "plot_plans",
     "query_costs",
-    "query_picture",
     "read_certificate",
     "report_page",
     "run_costs",
-    "trade_off_picture",
 ]

@@ -18,13 +18,12 @@ import contextlib
 import gc
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from keras_dp import _check
 from keras_dp._version import __version__
 from keras_dp.errors import (
     CalibrationError,
-    ContradictedLedgerError,
     LedgerError,
     LedgerIntegrityError,
     OutputError,
@@ -33,7 +32,6 @@ from keras_dp.errors import (
 from keras_dp.reporting.commands import (
     afford,
     budget,
-    diff,
     explain,
     export,
     import_,
@@ -58,7 +56,6 @@ _COMMANDS = {
     "plan": plan,
     "seal": seal,
     "verify": verify,
-    "diff": diff,
     "export": export,
     "import": import_,
 }
@@ -93,7 +90,7 @@ def _without_collection() -> Iterator[None]:
 
 def _answered(options: argparse.Namespace) -> int:
     try:
-        return _answer(_COMMANDS[options.command].answer(options))
+        text, warnings = _COMMANDS[options.command].answer(options)
     except LedgerIntegrityError as error:
         return _fail(INCONSISTENT, error)
     except (LedgerError, OSError) as error:
@@ -107,20 +104,19 @@ def _answered(options: argparse.Namespace) -> int:
         return _fail(USAGE, error)
     except OutputError as error:
         return _fail(UNWRITTEN, error)
-    except ContradictedLedgerError as error:
-        return _fail(CONTRADICTED, error)
+    code = _answer(text)
+    if warnings and code == OK:
+        return _fail(CONTRADICTED, " ".join(warnings))
+    return code
 
 
-def _answer(text: str | Iterable[str]) -> int:
+def _answer(text: str) -> int:
     if sys.stdout is None:  # As after `>&-` in a shell.
-        return _fail(UNWRITTEN, OSError("standard output is closed"))
+        return _fail(UNWRITTEN, "standard output is closed")
     encoding = sys.stdout.encoding or "utf-8"
-    parts = [text] if isinstance(text, str) else text
+    encoded = f"{text}\n".encode(encoding, "backslashreplace")
     try:
-        for part in parts:
-            encoded = part.encode(encoding, "backslashreplace")
-            sys.stdout.write(encoded.decode(encoding))
-        sys.stdout.write("\n")
+        sys.stdout.write(encoded.decode(encoding))
         sys.stdout.flush()
     except OSError as error:
         # Python flushes again when it exits, and must not fail there.
@@ -131,7 +127,7 @@ def _answer(text: str | Iterable[str]) -> int:
     return OK
 
 
-def _fail(code: int, error: Exception) -> int:
+def _fail(code: int, error: Exception | str) -> int:
     # SQLite's may have several lines; a file may have put anything into it.
     message = on_one_line(" ".join(str(error).split()))
     message = _check.shortened(message, _LONGEST_MESSAGE)

@@ -1,11 +1,9 @@
-"""Sums up the audits of a ledger, and warns of contradictions."""
+"""Sums up the audits of a ledger, and says which of them contradict it."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from keras_dp.auditing.verdicts import Judgement, judgements, rounded_down
-from keras_dp.errors import ContradictedLedgerError
-from keras_dp.ledger import PrivacyLedger
+from keras_dp.auditing.verdicts import Judgement, rounded_down
 from keras_dp.reporting.wording import counted
 
 
@@ -61,49 +59,18 @@ class AuditSummary(NamedTuple):
         )
 
 
-def audited(ledger: PrivacyLedger) -> tuple[str, tuple[str, ...]]:
-    """Returns a line about all audits, and a sentence for each contradiction.
+class Answer(NamedTuple):
+    """The answer of a command, with the contradictions that it found.
 
-    Args:
-        ledger: The ledger, with its verdicts.
+    Attributes:
+        text: The text for the standard output.
+        warnings: A sentence for each audit that contradicts the ledger.
     """
-    found = judgements(ledger)
-    warnings = tuple(each.warning for each in found if each.is_contradiction)
-    return AuditSummary.of(found).sentence, warnings
+
+    text: str
+    warnings: tuple[str, ...] = ()
 
 
-def contradictions(ledger: PrivacyLedger) -> tuple[str, ...]:
-    """Returns a sentence for each audit that contradicts a ledger.
-
-    Args:
-        ledger: The ledger, with its verdicts.
-    """
-    return tuple(
-        each.warning for each in judgements(ledger) if each.is_contradiction
-    )
-
-
-def failing_after(
-    text: str | Iterable[str], warnings: Sequence[str]
-) -> str | Iterable[str]:
-    """Returns an answer that raises after its last part.
-
-    Args:
-        text: The answer, or its parts.
-        warnings: The sentences that `contradictions` returned. Without any, the
-            answer is returned as it is.
-
-    Returns:
-        The answer, or an iterator over its parts, which raises
-        `ContradictedLedgerError` at its end.
-    """
-    if not warnings:
-        return text
-    parts = [text] if isinstance(text, str) else text
-    return _failing(parts, warnings)
-
-
-def _failing(parts: Iterable[str], warnings: Sequence[str]) -> Iterator[str]:
-    yield from parts
-    yield "\n"
-    raise ContradictedLedgerError(" ".join(warnings))
+def warnings_of(found: Sequence[Judgement]) -> tuple[str, ...]:
+    """Returns a sentence for each audit that contradicts its ledger."""
+    return tuple(each.warning for each in found if each.is_contradiction)

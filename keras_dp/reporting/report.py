@@ -25,13 +25,13 @@ from keras_dp.ledger import (
     RunRecord,
     SealRecord,
 )
+from keras_dp.ledger.rows.codec import text_from_round
 from keras_dp.ledger.rows.header import UNITS_OF_ROWS
 from keras_dp.planning.epsilon_curve import EpsilonCurve, epsilon_curves
 from keras_dp.reporting import tables
 from keras_dp.reporting.account_state import AccountState, account_states
 from keras_dp.reporting.cautions import cautions
 from keras_dp.reporting.explanation import Explanation, explain, plain_words
-from keras_dp.reporting.json_rounds import json_rounds
 from keras_dp.reporting.query_costs import QueryCost, query_costs
 from keras_dp.reporting.run_costs import (
     RunCost,
@@ -39,6 +39,7 @@ from keras_dp.reporting.run_costs import (
     json_number,
     run_costs,
 )
+from keras_dp.reporting.tables import Table
 from keras_dp.reporting.wording import (
     counted,
     on_one_line,
@@ -51,7 +52,8 @@ SO_FAR = (
     "These are composed as if fixed in advance. The promise of the accounts "
     "holds in any case."
 )
-# Runs that the text lists; `keras-dp runs` lists all.
+BEFORE = "Before you believe it"
+# Runs that are listed; `keras-dp runs` lists all.
 _MOST_RUNS = 20
 # The number of accountants whose curves are drawn, and of points of a curve.
 # With more than `_MOST_KINDS` mechanisms a point takes half a second.
@@ -224,11 +226,10 @@ class Report:
         return tuple(lines)
 
     def as_json(self) -> str:
-        """Returns a JSON object; an infinite epsilon is the text `inf`."""
-        return "".join(self.json_parts())
+        """Returns a JSON object; an infinite epsilon is the text `inf`.
 
-    def json_parts(self) -> Iterator[str]:
-        """Yields the parts of the text of `as_json`, in their order."""
+        Rounds are as in the ledger.
+        """
         found, ex_post = self.guarantee, self.guarantee.ex_post
         content = {
             "dataset": self.dataset,
@@ -270,10 +271,13 @@ class Report:
         }
         if self.details is not None:
             content |= _json_details(self.details)
-        yield json.dumps(content, indent=2).removesuffix("\n}")
-        yield ',\n  "rounds": '
-        yield from json_rounds(self.rounds)
-        yield "\n}"
+        # One round on each line: 10^5 kinds as objects would take seconds.
+        rounds = ",\n    ".join(
+            f'{{"count":{count},{text_from_round(each)[1:]}'
+            for each, count in self.rounds
+        )
+        head = json.dumps(content, indent=2).removesuffix("\n}")
+        return f'{head},\n  "rounds": [\n    {rounds}\n  ]\n}}'
 
     def as_text(self, *, every_accountant: bool = False) -> str:
         """Returns the report as lines of text, with epsilon rounded up.
@@ -287,34 +291,42 @@ class Report:
         lines += [*wrapped(self.plain_words), ""]
         lines += [line for each in self.sentences for line in wrapped(each)]
         lines += ["", *(x for each in self.summary for x in wrapped(each))]
-        if any(each.run.number for each in self.runs):
-            left_out = self.runs[:-_MOST_RUNS]
-            lines += ["", "Runs, epsilon alone and of all so far:"]
-            if left_out:
-                lines.append(
-                    f"  {counted(len(left_out), 'earlier run')}, which "
-                    "`keras-dp runs` lists"
-                )
-            lines += tables.run_lines(self.runs[-_MOST_RUNS:])
-            if self.guarantee.basis == "account":
-                lines += wrapped(f"  {SO_FAR}", "", "  ")
-        if self.accounts:
-            lines += ["", "Accounts, which no run exceeds:"]
-            lines += tables.account_lines(self.accounts)
-        if self.seals:
-            lines += ["", "Seals, before which no row changes:"]
-            lines += tables.seal_lines(self.seals)
-        if self.audits:
-            lines += ["", "Audits, beside what is certified of the same:"]
-            lines += tables.audit_lines(self.audits)
-        if self.cautions:
-            lines += ["", "Before you believe it:"]
-            for caution in self.cautions:
-                lines += wrapped(caution, "  - ")
-        lines += ["", "Rounds:", *tables.round_lines(self.rounds)]
+        titled = self.tables()
+        last, rounds = titled.popitem()
+        cautions = [x for each in self.cautions for x in wrapped(each, "  - ")]
+        for title, table in titled.items():
+            lines += ["", f"{title}:", *table.lines()]
+        if cautions:
+            lines += ["", f"{BEFORE}:", *cautions]
+        lines += ["", f"{last}:", *rounds.lines()]
         if every_accountant:
             lines += ["", *self._epsilons()]
         return "\n".join(lines)
+
+    def tables(self) -> dict[str, Table]:
+        """Returns the tables that have rows by their titles, rounds last."""
+        runs = tables.run_table(self.runs[-_MOST_RUNS:])
+        left_out = len(self.runs) - len(runs.rows)
+        notes = runs.notes
+        if left_out:
+            earlier = counted(left_out, "earlier run")
+            notes = (f"{earlier}, which `keras-dp runs` lists", *notes)
+        if self.guarantee.basis == "account":
+            notes = (*notes, SO_FAR)
+        found = {
+            "Accounts, which no run exceeds": tables.account_table(
+                self.accounts
+            ),
+            "Seals, before which no row changes": tables.seal_table(self.seals),
+            "Audits, beside what is certified of the same": tables.audit_table(
+                self.audits
+            ),
+        }
+        if any(each.run.number for each in self.runs):
+            title = "Runs, epsilon alone and of all so far"
+            found = {title: runs._replace(notes=notes), **found}
+        found = {title: each for title, each in found.items() if each.rows}
+        return {**found, "Rounds": tables.round_table(self.rounds)}
 
     def _unit(self) -> str:
         """Returns the unit, with the number of its rows as declared."""

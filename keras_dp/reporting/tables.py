@@ -1,6 +1,7 @@
-"""Writes runs, accounts, seals, audits and rounds as lines of text."""
+"""Tables of runs, accounts, seals, audits and rounds, for text and pages."""
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from keras_dp.accountants.claim import shown_epsilon
 from keras_dp.auditing.verdicts import Judgement
@@ -23,26 +24,75 @@ _BAR = 20
 _NAME = 30
 
 
-def run_lines(costs: Sequence[RunCost]) -> Iterator[str]:
-    """Yields the titles, lines for each run, and explanations of states."""
-    yield (
-        f"{'#':>5}  {'run':<{_NAME}}  {'state':<8} {'rounds':>13} "
-        f"{'alone':>8} {'so far':>8}"
-    )
+class Table(NamedTuple):
+    """Rows under titles, with sentences below.
+
+    Attributes:
+        titles: The title of each column.
+        rows: The text of each cell. Lines of the last cells are divided by
+            line breaks; all other characters can be printed.
+        short: The number of columns that stand beside each other in a
+            terminal. The cells of the others follow, each on its own lines.
+        numbers: The indices of columns that are aligned to the right.
+        notes: Sentences for below the table.
+    """
+
+    titles: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    short: int = 1
+    numbers: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def lines(self) -> Iterator[str]:
+        """Yields the table as lines that fit a terminal."""
+        every = (self.titles, *self.rows)
+        widths = [max(map(len, column)) for column in zip(*every, strict=True)]
+        for row in every:
+            cells = [
+                cell.rjust(width)
+                if index in self.numbers
+                else cell.ljust(width)
+                for index, (cell, width) in enumerate(
+                    zip(row[: self.short], widths, strict=False)
+                )
+            ]
+            if self.short > 1:
+                yield f"  {'  '.join(cells).rstrip()}"
+            elif row is not self.titles:
+                yield from wrapped(row[0], "  ", "      ")
+            if row is not self.titles:
+                for cell in row[self.short :]:
+                    for line in cell.split("\n"):
+                        yield from wrapped(line, " " * 6, " " * 10)
+        for note in self.notes:
+            yield from wrapped(note, "  ")
+
+
+def run_table(costs: Sequence[RunCost]) -> Table:
+    """Returns the runs with their epsilons, and explanations of states."""
+    rows = []
     for cost in costs:
-        run = cost.run
-        rounds = f"{len(run):,}"
-        if cost.planned is not None and cost.planned != len(run):
+        rounds = f"{len(cost.run):,}"
+        if cost.planned is not None and cost.planned != len(cost.run):
             rounds += f" of {cost.planned:,}"
-        yield (
-            f"{run.number:>5}  {shortened(cost.name, _NAME):<{_NAME}}  "
-            f"{cost.state:<8} {rounds:>13} {shown_epsilon(cost.epsilon):>8} "
-            f"{shown_epsilon(cost.total_epsilon):>8}"
+        rows.append(
+            (
+                str(cost.run.number),
+                shortened(cost.name, _NAME),
+                cost.state,
+                rounds,
+                shown_epsilon(cost.epsilon),
+                shown_epsilon(cost.total_epsilon),
+                author_of(cost.run),
+            )
         )
-        if run.start is not None:
-            yield from wrapped(author_of(run), " " * 7, " " * 9)
-    for phrase in states_in_words(costs):
-        yield from wrapped(f"({phrase})", "  ")
+    return Table(
+        ("#", "run", "state", "rounds", "alone", "so far", "by"),
+        tuple(rows),
+        short=6,
+        numbers=(0, 3, 4, 5),
+        notes=tuple(f"({phrase})" for phrase in states_in_words(costs)),
+    )
 
 
 def author_of(run: RunRecord) -> str:
@@ -51,81 +101,92 @@ def author_of(run: RunRecord) -> str:
         return ""
     start, author = run.start, run.start.author
     text = (
-        f"{start.purpose} by {on_one_line(author.user) or 'somebody'}@"
-        f"{on_one_line(author.host)}, {moment(run.started)} UTC, "
-        f"{on_one_line(author.program)}"
+        f"{start.purpose} by {author.user or 'somebody'}@{author.host}, "
+        f"{moment(run.started)} UTC, {author.program}"
     )
     if start.account is not None:
-        text += f", account {on_one_line(start.account)}"
+        text += f", account {start.account}"
     if start.description:
-        text += f": {on_one_line(start.description)}"
-    return text
+        text += f": {start.description}"
+    return on_one_line(text)
 
 
-def account_lines(states: Sequence[AccountState]) -> Iterator[str]:
-    """Yields the promise of each account, and a bar of the spent part."""
+def account_table(states: Sequence[AccountState]) -> Table:
+    """Returns the promise of each account, and the part that is spent."""
+    rows = []
     for state in states:
-        budget = state.budget
-        text = (
-            f"{on_one_line(state.name)}: {budget.kind}, epsilon <= "
-            f"{budget.epsilon:g} at delta = {budget.delta:g}, "
-            f"{budget.neighbours.replace('_', ' ')}"
+        budget, parent = state.budget, state.record.account.parent
+        promise = (
+            f"{state.name}: {budget.kind}, epsilon <= {budget.epsilon:g} at "
+            f"delta = {budget.delta:g}, {budget.neighbours.replace('_', ' ')}"
         )
-        if state.record.account.parent is not None:
-            text += f", a share of {on_one_line(state.record.account.parent)}"
-        yield from wrapped(text, "  ", "      ")
+        if parent is not None:
+            promise += f", a share of {parent}"
         filled = round(_BAR * min(1.0, state.share))
         bar = "#" * filled + "." * (_BAR - filled)
-        yield from wrapped(
-            f"[{bar}] {state.spent}",
-            "    ",
-            "      ",
+        rows.append(
+            (
+                on_one_line(promise),
+                f"[{bar}] {state.spent}",
+                f"Theorem: {budget.theorem}",
+            )
         )
+    return Table(("account", "spent", "why it holds"), tuple(rows))
 
 
-def seal_lines(seals: Sequence[SealRecord]) -> Iterator[str]:
-    """Yields a line or two for each seal."""
-    for seal in seals:
-        note = f": {on_one_line(seal.note)}" if seal.note else ""
-        yield from wrapped(
-            f"row {seal.number}, {moment(seal.time)} UTC, hash "
-            f"{seal.hash[:16]}...{note}",
-            "  ",
-            "      ",
-        )
+def seal_table(seals: Sequence[SealRecord]) -> Table:
+    """Returns the seals."""
+    return Table(
+        ("row", "when (UTC)", "hash", "note"),
+        tuple(
+            (
+                f"{seal.number:,}",
+                moment(seal.time),
+                seal.hash,
+                on_one_line(seal.note),
+            )
+            for seal in seals
+        ),
+        short=2,
+        numbers=(0,),
+    )
 
 
-def audit_lines(audits: Sequence[Judgement]) -> Iterator[str]:
-    """Yields lines for each audit, with its assumptions."""
+def audit_table(audits: Sequence[Judgement]) -> Table:
+    """Returns what each audit found, with its assumptions."""
+    rows = []
     for audit in audits:
         verdict = audit.record.verdict
-        yield from wrapped(
-            f"{on_one_line(audit.sentence)} ({on_one_line(verdict.statistic)})",
-            "  ",
-            "      ",
+        rows.append(
+            (
+                on_one_line(f"{audit.sentence} ({verdict.statistic})"),
+                "\n".join(
+                    f"if {on_one_line(each)}" for each in verdict.assumptions
+                ),
+            )
         )
-        for assumption in verdict.assumptions:
-            yield from wrapped(
-                f"if {on_one_line(assumption)}", "      - ", "        "
-            )
+    return Table(("found", "what it takes for granted"), tuple(rows))
 
 
-def round_lines(rounds: Sequence[CountedRound]) -> Iterator[str]:
-    """Yields lines for each kind of round, with its releases.
+def round_table(rounds: Sequence[CountedRound]) -> Table:
+    """Returns the kinds of rounds, with their releases.
 
-    If there are many kinds, it yields the first ones and the last one.
+    If there are many kinds, it has the first ones and the last one.
     """
-    shown = tuple(rounds)
-    if len(shown) > _MOST_ROUNDS:
-        shown = (*shown[: _MOST_ROUNDS - 1], shown[-1])
-    for index, (round_, count) in enumerate(shown):
-        if len(shown) < len(rounds) and index == len(shown) - 1:
-            left_out = rounds[len(shown) - 1 : -1]
-            rest = counted(sum(count for _, count in left_out), "round")
-            yield (
-                f"  {rest} of {counted(len(left_out), 'other kind')}, which "
-                "--json shows"
-            )
-        yield f"  {count:,} x {sampled(round_.sampling)}"
-        for query in round_.queries:
-            yield from wrapped(described(query), " " * 6, " " * 10)
+    rows = [
+        (
+            f"{count:,} x {sampled(round_.sampling)}",
+            "\n".join(described(query) for query in round_.queries),
+        )
+        for round_, count in (
+            (*rounds[: _MOST_ROUNDS - 1], rounds[-1])
+            if len(rounds) > _MOST_ROUNDS
+            else rounds
+        )
+    ]
+    left_out = rounds[_MOST_ROUNDS - 1 : -1]
+    if len(rounds) > _MOST_ROUNDS:
+        rest = counted(sum(count for _, count in left_out), "round")
+        kinds = counted(len(left_out), "other kind")
+        rows.insert(-1, (f"{rest} of {kinds}, which --json shows", ""))
+    return Table(("sample", "released over it"), tuple(rows))

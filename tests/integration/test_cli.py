@@ -188,7 +188,6 @@ def test_a_shell_gets_the_exit_code(program, make, code, tmp_path) -> None:
         ["report", "FILE", "FILE", "--delta", "1e-5"],
         ["verify"],
         ["verify", "FILE", "--json"],
-        ["diff", "FILE"],
         ["afford", "FILE", "--delta", "1e-5"],
         ["afford", "FILE", "--delta", "1e-5", "--epsilon", "0"],
         [
@@ -479,90 +478,6 @@ def test_plan_is_for_all_rows_of_a_unit(rows, capsys) -> None:
     out, err = capsys.readouterr()
     assert (code, err) == (0, "")
     assert out.rstrip() == expected.as_text().rstrip()
-
-
-class TestDiff:
-    """What ledger B holds that ledger A does not."""
-
-    @pytest.fixture
-    def folder(self, tmp_path):
-        for name in "abc":
-            written(tmp_path / f"{name}.ledger")
-        with PrivacyLedger.open(tmp_path / "b.ledger") as ledger:
-            ledger.record(FullDataset(), STEP, 7, seeded=True)
-        with PrivacyLedger.open(tmp_path / "c.ledger") as ledger:
-            for index in range(12):
-                sum_ = GaussianSum("gradients", 1.0, 5.0 + index)
-                ledger.record(FullDataset(), [sum_], 2)
-        return tmp_path
-
-    def compared(self, folder, capsys, first, second):
-        paths = [str(folder / f"{name}.ledger") for name in (first, second)]
-        code = main(["diff", *paths])
-        out, err = capsys.readouterr()
-        assert (code, err) == (0, "")
-        return out
-
-    @pytest.mark.parametrize(
-        ("names", "verdict"),
-        [
-            ("aa", "A and B hold the same 100 rounds."),
-            ("ab", "B continues A: it begins with its 100 rounds; 7 follow."),
-            ("ba", "A continues B: it begins with its 100 rounds; 7 follow."),
-            (
-                "bc",
-                "B does not continue A: both begin with the same 100 rounds; "
-                "then A has 7 and B 24.",
-            ),
-        ],
-    )
-    def test_says_which_continues_which(
-        self, names, verdict, folder, capsys
-    ) -> None:
-        first, *_ = self.compared(folder, capsys, *names).split("\n")
-
-        assert first == verdict
-
-    def test_lists_kinds(self, folder, capsys) -> None:
-        out = self.compared(folder, capsys, "b", "c")
-
-        assert "\nOnly in A: 7 rounds\n  7 x all records" in out
-        assert "with a chosen seed" in out
-        assert "\nOnly in B: 24 rounds\n  2 x all records" in out
-        assert "  4 rounds of 2 other kinds\n" in out
-
-    def test_says_that_rounds_are_in_another_order(
-        self, tmp_path, capsys
-    ) -> None:
-        kinds = [PoissonSampling(0.1), FullDataset()]
-        for name, order in (("a", kinds), ("b", kinds[::-1])):
-            path = tmp_path / f"{name}.ledger"
-            with PrivacyLedger.open(path, dataset="d") as ledger:
-                for sampling in order:
-                    ledger.record(sampling, STEP)
-
-        out = self.compared(tmp_path, capsys, "a", "b")
-
-        assert "in another order, after 0 rounds" in out
-
-    def test_says_what_else_differs(self, folder, capsys) -> None:
-        path = folder / "d.ledger"
-        PrivacyLedger.open(path, dataset="x\ny", rows_per_unit=3).close()
-
-        out = self.compared(folder, capsys, "a", "d")
-
-        assert "Different data set: A has clinic, B has x\\ny\n" in out
-        assert "Different privacy unit: A has patient, B has example" in out
-        assert "Different rows of a unit: A has 1, B has 3" in out
-
-    def test_of_a_missing_ledger_is_3(self, folder, capsys) -> None:
-        code = main(
-            ["diff", str(folder / "a.ledger"), str(folder / "z.ledger")]
-        )
-
-        out, err = capsys.readouterr()
-        assert (code, out) == (3, "")
-        assert re.fullmatch(r"keras-dp: [^\n]+\n", err)
 
 
 @COMMANDS

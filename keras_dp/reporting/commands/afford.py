@@ -14,6 +14,7 @@ from keras_dp.planning.continuation import (
 )
 from keras_dp.planning.rounds_left import rounds_left
 from keras_dp.reporting.commands import arguments
+from keras_dp.reporting.contradictions import Answer
 from keras_dp.reporting.wording import (
     counted,
     described,
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_group_size(parser)
 
 
-def answer(options: argparse.Namespace) -> str:
+def answer(options: argparse.Namespace) -> Answer:
     """Returns how many more rounds like the last one there is room for.
 
     With `--rounds` or `--epochs` the noise of so many more.
@@ -57,8 +58,8 @@ def answer(options: argparse.Namespace) -> str:
     with PrivacyLedger.open(options.file, mode="r") as ledger:
         question = _Question(options, ledger)
     if options.rounds is None and options.epochs is None:
-        return "\n".join(question.room())
-    return "\n".join(question.noise())
+        return Answer("\n".join(question.room()))
+    return Answer("\n".join(question.noise()))
 
 
 class _Question:

@@ -14,7 +14,8 @@ from keras_dp.errors import BudgetExceededError
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.reporting.account_state import account_states
 from keras_dp.reporting.commands import arguments
-from keras_dp.reporting.tables import account_lines
+from keras_dp.reporting.contradictions import Answer
+from keras_dp.reporting.tables import account_table
 
 HELP = "list the accounts of a ledger and what is left, or open one"
 
@@ -36,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_json(parser)
 
 
-def answer(options: argparse.Namespace) -> str:
+def answer(options: argparse.Namespace) -> Answer:
     """Returns the accounts; with `--open`, opens one before.
 
     Raises:
@@ -45,14 +46,14 @@ def answer(options: argparse.Namespace) -> str:
     if options.open is None:
         _check_nothing_to_open(options)
         with PrivacyLedger.open(options.file, mode="r") as ledger:
-            return _listed(ledger, options.json)
+            return Answer(_listed(ledger, options.json))
     budget = _budget(options)
     with arguments.existing(options.file) as ledger:
         try:
             open_account(ledger, options.open, budget, parent=options.parent)
         except BudgetExceededError as error:
             raise ValueError(str(error)) from error
-        return _listed(ledger, options.json)
+        return Answer(_listed(ledger, options.json))
 
 
 def _check_nothing_to_open(options: argparse.Namespace) -> None:
@@ -96,5 +97,5 @@ def _listed(ledger: PrivacyLedger, as_json: bool) -> str:
             "which no run exceeds from then on."
         )
     return "\n".join(
-        ["Accounts, which no run exceeds:", *account_lines(states)]
+        ["Accounts, which no run exceeds:", *account_table(states).lines()]
     )

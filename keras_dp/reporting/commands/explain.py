@@ -1,11 +1,15 @@
 """`keras-dp explain`: what epsilon means for one person."""
 
 import argparse
-from collections.abc import Iterable
 
+from keras_dp.auditing.verdicts import judgements
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.reporting.commands import arguments
-from keras_dp.reporting.contradictions import audited, failing_after
+from keras_dp.reporting.contradictions import (
+    Answer,
+    AuditSummary,
+    warnings_of,
+)
 from keras_dp.reporting.explanation import explain
 from keras_dp.reporting.wording import wrapped
 
@@ -20,13 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_group_size(parser)
 
 
-def answer(options: argparse.Namespace) -> str | Iterable[str]:
-    """Returns the explanation, and what audits found.
-
-    Raises:
-        ContradictedLedgerError: After the answer: an audit found more than is
-            certified.
-    """
+def answer(options: argparse.Namespace) -> Answer:
+    """Returns the explanation, and what audits found."""
     with PrivacyLedger.open(options.file, mode="r") as ledger:
         text = explain(
             ledger,
@@ -34,5 +33,6 @@ def answer(options: argparse.Namespace) -> str | Iterable[str]:
             neighbours=options.neighbours,
             group_size=options.group_size,
         ).as_text()
-        audits, warnings = audited(ledger)
-    return failing_after("\n".join([text, "", *wrapped(audits)]), warnings)
+        audits = judgements(ledger)
+    lines = [text, "", *wrapped(AuditSummary.of(audits).sentence)]
+    return Answer("\n".join(lines), warnings_of(audits))

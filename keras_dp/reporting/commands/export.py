@@ -6,6 +6,7 @@ import io
 from keras_dp.interchange import write_csv, write_registry_entry
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.reporting.commands import arguments
+from keras_dp.reporting.contradictions import Answer
 
 HELP = "write a ledger as JSON, its rounds as CSV, or its registry entry"
 
@@ -32,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_neighbours(parser)
 
 
-def answer(options: argparse.Namespace) -> str:
+def answer(options: argparse.Namespace) -> Answer:
     """Returns the text, or writes it.
 
     Raises:
@@ -59,6 +60,6 @@ def answer(options: argparse.Namespace) -> str:
             )
     written = text.getvalue().rstrip("\n")
     if options.out is None:
-        return written
+        return Answer(written)
     arguments.write(options.out, written + "\n")
-    return f"Wrote {options.out}"
+    return Answer(f"Wrote {options.out}")

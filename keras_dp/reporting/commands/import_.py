@@ -6,6 +6,7 @@ from pathlib import Path
 from keras_dp.errors import LedgerFormatError
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.reporting.commands import arguments
+from keras_dp.reporting.contradictions import Answer
 
 HELP = "make a ledger of the JSON that `export` wrote"
 
@@ -25,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def answer(options: argparse.Namespace) -> str:
+def answer(options: argparse.Namespace) -> Answer:
     """Returns the size and the head of the copy.
 
     Raises:
@@ -42,7 +43,7 @@ def answer(options: argparse.Namespace) -> str:
         ) from error
     with PrivacyLedger.from_json(text, options.out) as ledger:
         found = ledger.verify()
-    return (
+    return Answer(
         f"OK: {found.rows} rows, {found.rounds} rounds, head {found.head}\n"
         f"Wrote {options.out}, with the same rows and hashes."
     )

@@ -2,10 +2,9 @@
 
 import argparse
 
-from keras_dp.errors import OutputError
 from keras_dp.planning import plan
 from keras_dp.reporting.commands import arguments
-from keras_dp.reporting.plan_report import plot_plans
+from keras_dp.reporting.contradictions import Answer
 
 HELP = "print the noise that a privacy target needs"
 
@@ -35,20 +34,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--parameters", type=int, help="trainable ones of the model"
     )
-    parser.add_argument(
-        "--plot",
-        type=arguments.file_name,
-        help="a file for the plot, such as plan.svg",
-    )
     arguments.add_neighbours(parser)
 
 
-def answer(options: argparse.Namespace) -> str:
-    """Returns the plan as a table, and writes its plot.
+def answer(options: argparse.Namespace) -> Answer:
+    """Returns the plan as a table.
 
     Raises:
         CalibrationError: No noise meets the target.
-        OutputError: The plot could not be written.
     """
     found = plan(
         options.records,
@@ -60,9 +53,4 @@ def answer(options: argparse.Namespace) -> str:
         neighbours=options.neighbours,
         group_size=options.rows_per_unit,
     )
-    if options.plot:
-        try:
-            plot_plans([found]).savefig(options.plot)
-        except (ImportError, OSError, ValueError) as error:
-            raise OutputError(str(error)) from error
-    return found.as_text()
+    return Answer(found.as_text())

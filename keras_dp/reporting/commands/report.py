@@ -1,11 +1,10 @@
 """`keras-dp report`: who spent what, and which theorem covers it."""
 
 import argparse
-from collections.abc import Iterable
 
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.reporting.commands import arguments
-from keras_dp.reporting.contradictions import failing_after
+from keras_dp.reporting.contradictions import Answer
 from keras_dp.reporting.report import make_report
 from keras_dp.reporting.report_page import report_page
 
@@ -36,12 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_json(parser)
 
 
-def answer(options: argparse.Namespace) -> str | Iterable[str]:
-    """Returns the report, or its parts if they are many, and writes its page.
+def answer(options: argparse.Namespace) -> Answer:
+    """Returns the report, and writes its page.
 
     Raises:
-        ContradictedLedgerError: After the report: an audit found more than is
-            certified.
         OutputError: The page could not be written.
         ValueError: The ledger has no such run.
     """
@@ -63,8 +60,8 @@ def answer(options: argparse.Namespace) -> str | Iterable[str]:
         )
     if options.html:
         arguments.write(options.html, report_page(report))
-    return failing_after(
-        report.json_parts()
+    return Answer(
+        report.as_json()
         if options.json
         else report.as_text(every_accountant=options.all),
         report.contradictions,

@@ -2,13 +2,17 @@
 
 import argparse
 import json
-from collections.abc import Iterable
 
+from keras_dp.auditing.verdicts import judgements
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.reporting.commands import arguments
-from keras_dp.reporting.contradictions import audited, failing_after
+from keras_dp.reporting.contradictions import (
+    Answer,
+    AuditSummary,
+    warnings_of,
+)
 from keras_dp.reporting.run_costs import run_costs
-from keras_dp.reporting.tables import run_lines
+from keras_dp.reporting.tables import run_table
 from keras_dp.reporting.wording import wrapped
 
 HELP = "list the runs of a ledger with their epsilon and the running total"
@@ -23,13 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_json(parser)
 
 
-def answer(options: argparse.Namespace) -> str | Iterable[str]:
-    """Returns the table, and what audits found.
-
-    Raises:
-        ContradictedLedgerError: After the answer: an audit found more than is
-            certified.
-    """
+def answer(options: argparse.Namespace) -> Answer:
+    """Returns the table, and what audits found."""
     with PrivacyLedger.open(options.file, mode="r") as ledger:
         delta = arguments.delta_for(options.delta, ledger)
         costs = run_costs(
@@ -38,14 +37,14 @@ def answer(options: argparse.Namespace) -> str | Iterable[str]:
             neighbours=options.neighbours,
             group_size=ledger.header.rows_per_unit * options.group_size,
         )
-        audits, warnings = audited(ledger)
+        audits = judgements(ledger)
     if options.json:
         text = json.dumps([each.as_dict() for each in costs], indent=2)
-        return failing_after(text, warnings)
+        return Answer(text, warnings_of(audits))
     lines = [
         f"Epsilon at delta = {delta!r} of each run alone, and of all so far;",
         "of a run that kept to its plan, the epsilon of the plan.",
-        *run_lines(costs),
-        *wrapped(audits),
+        *run_table(costs).lines(),
+        *wrapped(AuditSummary.of(audits).sentence),
     ]
-    return failing_after("\n".join(lines), warnings)
+    return Answer("\n".join(lines), warnings_of(audits))

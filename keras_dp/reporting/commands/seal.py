@@ -1,14 +1,13 @@
 """`keras-dp seal`: a mark in the ledger, and a certificate of it."""
 
 import argparse
-from collections.abc import Iterable
 from pathlib import Path
 
+from keras_dp.auditing.verdicts import judgements
 from keras_dp.errors import OutputError
 from keras_dp.reporting.certificate import certify, signing_key
-from keras_dp.reporting.certificate_page import certificate_page
 from keras_dp.reporting.commands import arguments
-from keras_dp.reporting.contradictions import contradictions, failing_after
+from keras_dp.reporting.contradictions import Answer, warnings_of
 
 HELP = "seal a ledger, and write a certificate of what it held and cost"
 
@@ -24,11 +23,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a new file for the certificate",
     )
     parser.add_argument(
-        "--html",
-        type=arguments.file_name,
-        help="also write the certificate as a page to print and to sign",
-    )
-    parser.add_argument(
         "--note", default="", help="written into the seal; nothing secret"
     )
     parser.add_argument(
@@ -39,12 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_neighbours(parser)
 
 
-def answer(options: argparse.Namespace) -> str | Iterable[str]:
+def answer(options: argparse.Namespace) -> Answer:
     """Returns what was certified.
 
     Raises:
-        ContradictedLedgerError: After the answer: an audit found more than is
-            certified.
         OutputError: The certificate could not be written; the message says
             whether the ledger was sealed.
         ValueError: It cannot be signed with the key.
@@ -55,7 +47,7 @@ def answer(options: argparse.Namespace) -> str | Iterable[str]:
         # A seal is for ever: everything that may fail comes first.
         if key is not None:
             signing_key(key)
-        warnings = contradictions(ledger)
+        warnings = warnings_of(judgements(ledger))
         try:
             out.touch(exist_ok=False)
         except OSError as error:
@@ -73,12 +65,10 @@ def answer(options: argparse.Namespace) -> str | Iterable[str]:
     if key is not None:
         certificate = certificate.signed(key)
     arguments.write(options.out, certificate.as_json() + "\n")
-    if options.html:
-        arguments.write(options.html, certificate_page(certificate))
     lines = [
         f"Sealed: row {certificate.seal_row}, hash {certificate.seal_hash}",
         *certificate.sentences,
     ]
     if key is not None:
         lines.append(f"Signed by the public key {certificate.public_key}")
-    return failing_after("\n".join(lines), warnings)
+    return Answer("\n".join(lines), warnings)

@@ -1,14 +1,14 @@
 """`keras-dp verify`: the rows of a ledger are as they were written."""
 
 import argparse
-from collections.abc import Iterable
 
+from keras_dp.auditing.verdicts import judgements
 from keras_dp.budgets import verify_prices
 from keras_dp.errors import LedgerIntegrityError
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.reporting.certificate import Certificate, read_certificate
 from keras_dp.reporting.commands import arguments
-from keras_dp.reporting.contradictions import contradictions, failing_after
+from keras_dp.reporting.contradictions import Answer, warnings_of
 from keras_dp.reporting.wording import on_one_line, wrapped
 
 HELP = "check that the rows of a ledger are as written"
@@ -34,12 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def answer(options: argparse.Namespace) -> str | Iterable[str]:
+def answer(options: argparse.Namespace) -> Answer:
     """Returns the size and the head of the ledger.
 
     Raises:
-        ContradictedLedgerError: After the answer: an audit found more than is
-            certified.
         LedgerIntegrityError: The rows contradict each other, or the head is
             not the given one, or the ledger is not the one that was certified.
         LedgerFormatError: The certificate cannot be read.
@@ -62,7 +60,7 @@ def answer(options: argparse.Namespace) -> str | Iterable[str]:
         lines = [f"OK: {size}"]
         if certificate is not None:
             lines += _certified(certificate, ledger, options.public_key)
-        warnings = contradictions(ledger)
+        warnings = warnings_of(judgements(ledger))
     if options.head is not None:
         lines.append("The ledger is the one with that head: nothing changed.")
     elif certificate is None:
@@ -70,7 +68,7 @@ def answer(options: argparse.Namespace) -> str | Iterable[str]:
             "The same head later means the same ledger; it changes with every "
             "round that is added."
         )
-    return failing_after("\n".join(lines), warnings)
+    return Answer("\n".join(lines), warnings)
 
 
 def _check_head(given: str, found: str, size: str) -> None:
@@ -79,7 +77,7 @@ def _check_head(given: str, found: str, size: str) -> None:
             "`--head` must be the head of the ledger. Received: "
             f"{given!r}, but the ledger has {size}. It is another "
             "ledger, or rounds were added, removed or changed since: "
-            "`keras-dp diff` compares it with a copy of that time."
+            "a certificate of that time shows which."
         )
 
 

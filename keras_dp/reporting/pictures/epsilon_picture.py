@@ -12,18 +12,12 @@ from keras_dp.reporting.pictures.svg import KINDS, Chart
 _HEADROOM = 1.3
 
 
-def epsilon_picture(
-    curves: Mapping[str, EpsilonCurve],
-    *,
-    delta: float,
-    target_epsilon: float | None = None,
-) -> str:
+def epsilon_picture(curves: Mapping[str, EpsilonCurve], *, delta: float) -> str:
     """Returns an SVG picture of epsilon as it grew.
 
     Args:
         curves: By accountant, at most four; each from `epsilon_curve`.
         delta: All curves are at it.
-        target_epsilon: Drawn as a dashed line.
 
     Returns:
         An `<svg>` element that is complete by itself. Infinite epsilons are
@@ -49,14 +43,9 @@ def epsilon_picture(
     }
     points = [point for line in lines.values() for point in line]
     highest = max((epsilon for _, epsilon in points), default=0.0)
-    highest = max(highest, target_epsilon or 0.0)
     x = Axis("rounds", 0.0, max((n for n, _ in points), default=0.0) or 1.0)
     y = Axis(f"epsilon at delta = {delta:g}", 0.0, _HEADROOM * highest or 1.0)
     chart = Chart(x, y)
-    if target_epsilon is not None:
-        ends = [(x.low, target_epsilon), (x.high, target_epsilon)]
-        chart.line(ends, "guess")
-        chart.note(0.99 * x.high, 1.02 * target_epsilon, "target", "end")
     for index, line in enumerate(lines.values()):
         chart.line(line, f"k{index}")
     chart.legend([*lines])

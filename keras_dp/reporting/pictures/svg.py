@@ -36,7 +36,6 @@ font:12px system-ui,sans-serif}
 .kdp .k3{stroke:var(--d);stroke-dasharray:9 3 2 3}
 .kdp .guess{stroke:var(--soft);stroke-dasharray:4 4}
 .kdp .area{fill:var(--a);opacity:.16}.kdp .bar{fill:var(--a);opacity:.75}
-.kdp .all{fill:var(--b)}
 """
 
 

@@ -124,7 +124,6 @@ class TestTheDependencies:
             "cryptography",
             "dp-accounting",
             "flwr",
-            "matplotlib",
             "psycopg",
             "tensorflow",
         }

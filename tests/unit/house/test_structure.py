@@ -194,12 +194,11 @@ FLOORS = {
         "private_training",
     ],
     "reporting": [
-        "difference json_rounds plan_report query_costs run_costs wording",
+        "query_costs run_costs wording",
         "account_state cautions contradictions explanation",
         "certificate pictures tables",
         "report",
         "report_page",
-        "certificate_page",
         "commands",
         "cli",
     ],

@@ -1,7 +1,6 @@
 """Plans meet their target, and tell what the sampler would do."""
 
 import re
-import sys
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ from keras_dp.accountants import RDP, Moments
 from keras_dp.errors import CalibrationError
 from keras_dp.ledger import GaussianSum, PoissonSampling, Round
 from keras_dp.planning.plan import plan
-from keras_dp.reporting.plan_report import plot_plans
 from keras_dp.sampling import PoissonBatches
 
 MESSAGE = re.compile(r"`\w+` must .* Received: .*", re.DOTALL)
@@ -100,36 +98,6 @@ class TestTheTable:
         ):
             shown = float(line.split()[3])
             assert row.noise_multiplier <= shown < row.noise_multiplier + 2e-4
-
-
-class TestThePlot:
-    @pytest.mark.standard
-    def test_shows_noise_per_example_against_batch_size(self, tmp_path) -> None:
-        plans = [planned(target_epsilon=each) for each in (1.0, 4.0)]
-
-        figure = plot_plans(plans)
-
-        (axes,) = figure.axes
-        assert axes.get_xscale() == axes.get_yscale() == "log"
-        for line, each in zip(axes.get_lines(), plans, strict=True):
-            assert line.get_xdata().tolist() == [64, 256, 1000, 60_000]
-            np.testing.assert_allclose(
-                line.get_ydata(), [row.noise_per_example for row in each.rows]
-            )
-        figure.savefig(tmp_path / "plan.png")
-        assert (tmp_path / "plan.png").stat().st_size > 1000
-
-    def test_needs_a_plan(self) -> None:
-        with pytest.raises(ValueError, match="`plans`") as error:
-            plot_plans([])
-
-        assert MESSAGE.fullmatch(str(error.value))
-
-    def test_says_how_to_install_matplotlib(self, monkeypatch) -> None:
-        monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-
-        with pytest.raises(ImportError, match=r"keras_dp\[plots\]"):
-            plot_plans([planned()])
 
 
 @pytest.mark.parametrize(

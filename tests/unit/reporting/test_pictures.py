@@ -21,20 +21,14 @@ from keras_dp.ledger import (
     GaussianSum,
     NonPrivateSum,
     PoissonSampling,
-    PrivacyLedger,
     Round,
 )
 from keras_dp.planning import EpsilonCurve, epsilon_curve
-from keras_dp.reporting import (
-    epsilon_picture,
-    explain,
-    explanation_block,
-    query_costs,
-    query_picture,
-    trade_off_picture,
-)
+from keras_dp.reporting import query_costs
 from keras_dp.reporting.pictures.axis import Axis
+from keras_dp.reporting.pictures.epsilon_picture import epsilon_picture
 from keras_dp.reporting.pictures.svg import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH
+from keras_dp.reporting.pictures.trade_off_picture import trade_off_picture
 from keras_dp.reporting.query_costs import OTHERS, TOGETHER, QueryCost
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
@@ -182,15 +176,6 @@ class TestEpsilon:
         assert {"RDP", "again <b>"} <= {*texts(root)}
         assert "epsilon at delta = 1e-05" in texts(root)
 
-    def test_has_the_target(self) -> None:
-        root = parsed(
-            epsilon_picture(self.curves(), delta=1e-5, target_epsilon=3.0)
-        )
-
-        (((_, left), (_, right)),) = lines(root, "guess")
-        assert left == right < min(y for _, y in lines(root, "k0")[0])
-        assert "target" in texts(root)
-
     def test_of_groups_is_theirs(self) -> None:
         ledger = [(Round(PoissonSampling(0.01), (SUM,)), 1000)]
 
@@ -279,65 +264,8 @@ class TestQueries:
         costs = query_costs([(round_, 1)], delta=1e-5)
 
         assert all(each.epsilon == math.inf for each in costs)
-        root = parsed(query_picture(costs, delta=1e-5))
-        assert texts(root)[:2] == ["loss", "no bound"]
 
-    def test_have_bars_as_long_as_their_epsilon(self) -> None:
-        costs = (
-            QueryCost("<a> & " + 60 * "long", 2.0),
-            QueryCost("b", 0.5),
-            QueryCost(TOGETHER, 4.0, is_total=True),
-        )
-
-        root = parsed(query_picture(costs, delta=1e-5))
-
-        widths = [
-            float(each.get("width"))
-            for each in root.iter(f"{NAMESPACE}rect")
-            if each.get("class") != "paper"
-        ]
-        np.testing.assert_allclose(
-            widths, np.array([2.0, 0.5, 4.0]) / 4 * widths[-1], atol=0.01
-        )
-        name, epsilon, *_ = texts(root)
-        assert name.startswith("<a> & long")
-        assert len(name) < 60
-        assert epsilon == "2.0000"
-
-    def test_of_nothing_have_one_bar(self) -> None:
+    def test_of_nothing_cost_nothing(self) -> None:
         costs = query_costs([], delta=1e-5)
 
         assert costs == (QueryCost(TOGETHER, 0.0, is_total=True),)
-        parsed(query_picture(costs, delta=1e-5))
-
-
-class TestTheBlock:
-    def test_has_every_sentence_and_both_pictures(self) -> None:
-        ledger = PrivacyLedger.in_memory(dataset="<i>&\n", unit="<script>")
-        ledger.record(FullDataset(), [SUM])
-        found = explain(ledger, delta=1e-5)
-
-        block = ElementTree.fromstring(explanation_block(found))
-
-        items = [
-            each.text.replace("\N{NO-BREAK SPACE}", " ")
-            for each in block.iter("li")
-        ]
-        assert not any(" %" in each.text for each in block.iter("li"))
-        assert items == [
-            sentence for each in found.paragraphs for sentence in each.sentences
-        ]
-        assert [each.text for each in block.iter("h3")] == [
-            each.title for each in found.paragraphs
-        ]
-        assert block.find("p").text == found.sentence
-        assert len(block.findall(f".//{NAMESPACE}svg")) == 2
-
-    def test_has_no_picture_without_a_bound(self) -> None:
-        ledger = PrivacyLedger.in_memory(dataset="d")
-        ledger.record(FullDataset(), [NonPrivateSum("loss")])
-
-        block = explanation_block(explain(ledger, delta=1e-5))
-
-        assert "<svg" not in block
-        assert "Everything" in block

@@ -496,7 +496,7 @@ class TestThePage:
             "mean: Gaussian sum",
         ):
             assert each in shown
-        assert len(re.findall("<svg ", text)) == 4
+        assert len(re.findall("<svg ", text)) == 3
 
     def test_says_how_many_records_an_epsilon_protects(self) -> None:
         ledger = PrivacyLedger.in_memory(
@@ -521,13 +521,6 @@ class TestThePage:
         assert report.plain_words in unescape(text)
         assert re.search(r"\binf\b", infinite) is None
         assert "Nothing limits what may be learned about one" in infinite
-
-    @pytest.mark.standard
-    def test_draws_each_run(self, ledger) -> None:
-        _, text = self.page(ledger)
-
-        assert "of each run alone" in text
-        assert text.count("2: training") >= 2
 
     def test_cannot_be_given_elements_by_a_name(self) -> None:
         forged = "<script>alert(1)</script>\n\" onload='x"

@@ -120,10 +120,8 @@ class TestEveryKindOfSum:
         ]
         assert words["max_keys"] == 20
         assert counts["noise_scale"] == 10
-        assert encoded["noise"] == {"family": "GaussianNoise", "scale": 2}
-        assert encoded["bounds"]["vectors"] == 2
-        assert encoded["bounds"]["dimension"] == 4
-        assert encoded["bounds"]["largest_l2_norm"] == pytest.approx(0.8)
+        assert encoded["noise"] == {"kind": "gaussian_noise", "scale": 2}
+        assert encoded["bounds"]["kind"] == "coordinate_bounds"
         assert prefix["tree_id"] == "c0ffee"
 
     def test_many_different_rounds_are_left_to_json(self) -> None:
@@ -415,13 +413,13 @@ class TestTheJson:
         assert [each["count"] for each in rounds] == [1000, 30, 2, 1]
         assert [each["seeded"] for each in rounds] == [0, 0, 1, 0]
         assert rounds[0]["sampling"] == {
-            "event": "PoissonSampling",
+            "kind": "poisson",
             "probability": 0.01,
             "drawn_by_library": True,
         }
         assert rounds[1]["queries"] == [
             {
-                "event": "GaussianSum",
+                "kind": "gaussian_sum",
                 "name": query.name,
                 "l2_norm_bound": query.l2_norm_bound,
                 "noise_stddev": query.noise_stddev,
