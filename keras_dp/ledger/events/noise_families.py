@@ -180,7 +180,7 @@ class LogisticNoise(NoiseDistribution):
 
     @override
     def _log_density(self, z: Array) -> Array:
-        return -z - 2 * np.log1p(np.exp(-z))
+        return np.asarray(-z - 2 * np.log1p(np.exp(-z)))
 
     @override
     def _tail(self, z: Array) -> Array:
