@@ -1,4 +1,4 @@
-"""Writes a report as one HTML page that needs no other file."""
+"""Writes a report or a certificate as one page that needs no other file."""
 
 import html
 import math
@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from keras_dp._version import __version__
 from keras_dp.accountants.claim import shown_epsilon
+from keras_dp.ledger import Header
+from keras_dp.reporting.certificate import Certificate
 from keras_dp.reporting.explanation import Explanation
 from keras_dp.reporting.pictures.epsilon_picture import epsilon_picture
 from keras_dp.reporting.pictures.trade_off_picture import trade_off_picture
@@ -73,13 +75,55 @@ def report_page(report: Report) -> str:
             "`report` must have its details. Received: a report without "
             "details. Make it with `make_report(..., details=True)`."
         )
-    title = _text(f"Privacy of {report.dataset}")
+    return _page(
+        f"Privacy of {report.dataset}", "".join(_sections(report, details))
+    )
+
+
+def certificate_page(certificate: Certificate) -> str:
+    """Returns a certificate as a page to print and to sign by hand.
+
+    Args:
+        certificate: A certificate, signed or not.
+
+    >>> from keras_dp.ledger import FullDataset, GaussianSum, PrivacyLedger
+    >>> from keras_dp.reporting.certificate import certify
+    >>> ledger = PrivacyLedger.in_memory(dataset="clinic", unit="patient")
+    >>> ledger.record(FullDataset(), [GaussianSum("counts", 1.0, 4.0)])
+    >>> certificate_page(certify(ledger, delta=1e-5))[:15]
+    '<!DOCTYPE html>'
+    """
+    header = Header.from_text(certificate.header)
+    facts = (
+        ("Hash of the seal", certificate.seal_hash),
+        ("Signed by the Ed25519 key", certificate.public_key or "none"),
+        ("Signature", certificate.signature or "none"),
+        ("Made by", f"keras_dp {certificate.version}"),
+    )
+    check = (
+        "Whoever has the ledger, a copy, or the ledger after it has grown runs "
+        "`keras-dp verify LEDGER --against CERTIFICATE` with the file of this "
+        "certificate. It computes the hash and epsilon anew.",
+        "A certificate does not prove that every release was recorded, nor "
+        "that a unit is what its name says.",
+    )
+    return _page(
+        f"Privacy certificate of {header.dataset}",
+        f'<div class="claim">{_paragraphs(certificate.sentences)}</div>'
+        f"{_table(Table(('', ''), facts))}<h2>How to check it</h2>"
+        f"{_paragraphs(check)}"
+        '<p style="margin-top:4em">Date, name, signature:</p>',
+    )
+
+
+def _page(title: str, body: str) -> str:
+    """Returns a page of our style, from a plain title and HTML."""
+    title = _text(title)
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f"<title>{title}</title><style>{_STYLE}</style></head><body><main>"
-        f"<h1>{title}</h1>{''.join(_sections(report, details))}</main></body>"
-        "</html>\n"
+        f"<h1>{title}</h1>{body}</main></body></html>\n"
     )
 
 

@@ -244,6 +244,17 @@ class TestSeals:
         assert "Nobody signed" in grown
         assert "Seals, before which no row changes" in shell("report", *DELTA)
 
+    def test_can_be_printed(self, shell, path, certificate) -> None:
+        printed = path.with_name("certificate.html")
+        shell("seal", *DELTA, "--out", certificate, "--html", printed)
+
+        content = json.loads(certificate.read_text())
+        text = printed.read_text()
+        assert content["seal_hash"] in text
+        assert content["theorem"] in text
+        assert "200 rounds in 2 runs" in text
+        assert not re.search(r"<script|<link|<img|url\(|@import", text)
+
     def test_of_another_ledger_is_4(self, shell, path, certificate) -> None:
         shell("seal", *DELTA, "--out", certificate)
         path.unlink()

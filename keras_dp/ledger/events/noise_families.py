@@ -28,23 +28,25 @@ class GaussianNoise(NoiseDistribution):
     """
 
     @override
-    def _log_density(self, z: Array) -> Array:
+    def standard_log_density(self, z: Array) -> Array:
         return -0.5 * z * z - 0.5 * math.log(2 * math.pi)
 
     @override
-    def _tail(self, z: Array) -> Array:
+    def standard_tail(self, z: Array) -> Array:
         return np.asarray(special.ndtr(-z))
 
     @override
-    def _size(self, tail: Array) -> Array:
+    def standard_size(self, tail: Array) -> Array:
         return np.asarray(-special.ndtri(tail))
 
+    @property
     @override
-    def _variance(self) -> float:
+    def standard_variance(self) -> float:
         return 1.0
 
+    @property
     @override
-    def _fisher_information(self) -> float:
+    def standard_fisher_information(self) -> float:
         return 1.0
 
 
@@ -77,7 +79,7 @@ class StudentTNoise(NoiseDistribution):
         NoiseDistribution.__post_init__(self)
 
     @override
-    def _log_density(self, z: Array) -> Array:
+    def standard_log_density(self, z: Array) -> Array:
         constant = _log_gamma_half_step(0.5 * self.df) - 0.5 * (
             math.log(math.pi) + math.log(self.df)
         )
@@ -85,7 +87,7 @@ class StudentTNoise(NoiseDistribution):
         return constant - factor * _log_one_plus_square(z / math.sqrt(self.df))
 
     @override
-    def _tail(self, z: Array) -> Array:
+    def standard_tail(self, z: Array) -> Array:
         w = z / math.sqrt(self.df)
         square = np.square(np.minimum(w, 1.0))
         # The formula whose argument is at most 1/2: the other loses digits.
@@ -94,19 +96,21 @@ class StudentTNoise(NoiseDistribution):
         return np.asarray(np.where(w < 1, 0.5 * near, 0.5 * far))
 
     @override
-    def _size(self, tail: Array) -> Array:
+    def standard_size(self, tail: Array) -> Array:
         half = 0.5 * self.df
         far = special.betaincinv(half, 0.5, 2 * tail)
         near = special.betainccinv(0.5, half, 2 * tail)
         square = np.where(far < 0.5, (1 - far) / far, near / (1 - near))
         return np.asarray(math.sqrt(self.df) * np.sqrt(square))
 
+    @property
     @override
-    def _variance(self) -> float:
+    def standard_variance(self) -> float:
         return self.df / (self.df - 2)
 
+    @property
     @override
-    def _fisher_information(self) -> float:
+    def standard_fisher_information(self) -> float:
         return (self.df + 1) / (self.df + 3)
 
 
@@ -119,23 +123,25 @@ class LaplaceNoise(NoiseDistribution):
     """
 
     @override
-    def _log_density(self, z: Array) -> Array:
+    def standard_log_density(self, z: Array) -> Array:
         return -z - math.log(2)
 
     @override
-    def _tail(self, z: Array) -> Array:
+    def standard_tail(self, z: Array) -> Array:
         return 0.5 * np.exp(-z)
 
     @override
-    def _size(self, tail: Array) -> Array:
+    def standard_size(self, tail: Array) -> Array:
         return -np.log(2 * tail)
 
+    @property
     @override
-    def _variance(self) -> float:
+    def standard_variance(self) -> float:
         return 2.0
 
+    @property
     @override
-    def _fisher_information(self) -> float:
+    def standard_fisher_information(self) -> float:
         return 1.0
 
 
@@ -150,23 +156,25 @@ class CauchyNoise(NoiseDistribution):
     """
 
     @override
-    def _log_density(self, z: Array) -> Array:
+    def standard_log_density(self, z: Array) -> Array:
         return -_log_one_plus_square(z) - math.log(math.pi)
 
     @override
-    def _tail(self, z: Array) -> Array:
+    def standard_tail(self, z: Array) -> Array:
         return np.asarray(np.arctan2(1.0, z) / math.pi)
 
     @override
-    def _size(self, tail: Array) -> Array:
+    def standard_size(self, tail: Array) -> Array:
         return _cauchy_size(tail)
 
+    @property
     @override
-    def _variance(self) -> float:
+    def standard_variance(self) -> float:
         return math.inf
 
+    @property
     @override
-    def _fisher_information(self) -> float:
+    def standard_fisher_information(self) -> float:
         return 0.5
 
 
@@ -179,23 +187,25 @@ class LogisticNoise(NoiseDistribution):
     """
 
     @override
-    def _log_density(self, z: Array) -> Array:
+    def standard_log_density(self, z: Array) -> Array:
         return np.asarray(-z - 2 * np.log1p(np.exp(-z)))
 
     @override
-    def _tail(self, z: Array) -> Array:
+    def standard_tail(self, z: Array) -> Array:
         return np.asarray(special.expit(-z))
 
     @override
-    def _size(self, tail: Array) -> Array:
+    def standard_size(self, tail: Array) -> Array:
         return np.asarray(-special.logit(tail))
 
+    @property
     @override
-    def _variance(self) -> float:
+    def standard_variance(self) -> float:
         return math.pi**2 / 3
 
+    @property
     @override
-    def _fisher_information(self) -> float:
+    def standard_fisher_information(self) -> float:
         return 1 / 3
 
 
@@ -208,23 +218,25 @@ class HyperbolicSecantNoise(NoiseDistribution):
     """
 
     @override
-    def _log_density(self, z: Array) -> Array:
+    def standard_log_density(self, z: Array) -> Array:
         return -z - np.log1p(np.exp(-2 * z)) - math.log(math.pi / 2)
 
     @override
-    def _tail(self, z: Array) -> Array:
+    def standard_tail(self, z: Array) -> Array:
         return np.arctan(np.exp(-z)) * (2 / math.pi)
 
     @override
-    def _size(self, tail: Array) -> Array:
+    def standard_size(self, tail: Array) -> Array:
         return np.arcsinh(_cauchy_size(tail))
 
+    @property
     @override
-    def _variance(self) -> float:
+    def standard_variance(self) -> float:
         return math.pi**2 / 4
 
+    @property
     @override
-    def _fisher_information(self) -> float:
+    def standard_fisher_information(self) -> float:
         return 0.5
 
 

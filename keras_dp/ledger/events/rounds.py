@@ -15,9 +15,11 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from keras_dp import _check
-from keras_dp.ledger.events import noise_families
 from keras_dp.ledger.events.coordinate_bounds import CoordinateBounds
-from keras_dp.ledger.events.noise_distribution import NoiseDistribution
+from keras_dp.ledger.events.noise_distribution import (
+    NoiseDistribution,
+    check_fields,
+)
 
 
 class SamplingEvent:
@@ -526,12 +528,8 @@ class EncodedSum(SumQueryEvent):
     def __post_init__(self) -> None:
         _check.non_empty_text(name=self.name)
         _check.kind(CoordinateBounds, bounds=self.bounds)
-        if type(self.noise) not in noise_families.ALL.values():
-            names = [each.__name__ for each in noise_families.ALL.values()]
-            raise TypeError(
-                f"`noise` must be one of the noise families {names!r}. "
-                f"Received: noise={self.noise!r}."
-            )
+        _check.kind(NoiseDistribution, noise=self.noise)
+        check_fields(self.noise)
 
     @override
     @property

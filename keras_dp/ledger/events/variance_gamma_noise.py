@@ -59,7 +59,7 @@ class VarianceGammaNoise(NoiseDistribution):
         return np.asarray(later / special.factorial(np.arange(self.shape)))
 
     @override
-    def _log_density(self, z: Array) -> Array:
+    def standard_log_density(self, z: Array) -> Array:
         near, far = _coefficients(self.shape)
         # Powers of whichever is at most 1.
         inverse = 1 / np.maximum(z, 1.0)
@@ -73,20 +73,22 @@ class VarianceGammaNoise(NoiseDistribution):
         return np.asarray(np.log(polynomial) + power - z - math.log(2))
 
     @override
-    def _tail(self, z: Array) -> Array:
+    def standard_tail(self, z: Array) -> Array:
         each = _weights(self.shape)
         order = np.arange(1, self.shape + 1)
         return np.asarray(special.gammaincc(order, z[..., None]) @ each) / 2
 
     @override
-    def _size(self, tail: Array) -> Array:
+    def standard_size(self, tail: Array) -> Array:
         # Newton's method on the log of a log-concave function: from beyond the
         # root on, which is after one step, it comes back without crossing it.
         z = np.zeros_like(tail)
         target = np.log(2 * tail)
         for _ in range(_MOST_STEPS):
             log_survival = self._log_survival(z)
-            slope = np.exp(self._log_density(z) + math.log(2) - log_survival)
+            slope = np.exp(
+                self.standard_log_density(z) + math.log(2) - log_survival
+            )
             step = (log_survival - target) / slope
             step = np.where(np.isfinite(step), step, 0.0)
             z = np.maximum(z + step, 0.0)
@@ -98,12 +100,14 @@ class VarianceGammaNoise(NoiseDistribution):
         terms = np.polynomial.polynomial.polyval(z, self.tail_polynomial)
         return np.asarray(np.log(terms) - z)
 
+    @property
     @override
-    def _variance(self) -> float:
+    def standard_variance(self) -> float:
         return 2.0 * self.shape
 
+    @property
     @override
-    def _fisher_information(self) -> float:
+    def standard_fisher_information(self) -> float:
         return _fisher_information(self.shape)
 
 

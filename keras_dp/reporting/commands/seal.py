@@ -8,6 +8,7 @@ from keras_dp.errors import OutputError
 from keras_dp.reporting.certificate import certify, signing_key
 from keras_dp.reporting.commands import arguments
 from keras_dp.reporting.contradictions import Answer, warnings_of
+from keras_dp.reporting.report_page import certificate_page
 
 HELP = "seal a ledger, and write a certificate of what it held and cost"
 
@@ -21,6 +22,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=arguments.file_name,
         required=True,
         help="a new file for the certificate",
+    )
+    parser.add_argument(
+        "--html",
+        type=arguments.file_name,
+        help="also write the certificate as a page to print and to sign",
     )
     parser.add_argument(
         "--note", default="", help="written into the seal; nothing secret"
@@ -65,6 +71,8 @@ def answer(options: argparse.Namespace) -> Answer:
     if key is not None:
         certificate = certificate.signed(key)
     arguments.write(options.out, certificate.as_json() + "\n")
+    if options.html:
+        arguments.write(options.html, certificate_page(certificate))
     lines = [
         f"Sealed: row {certificate.seal_row}, hash {certificate.seal_hash}",
         *certificate.sentences,
