@@ -1,4 +1,4 @@
-"""Roots of nonincreasing functions, rounded to the safe side."""
+"""Where monotone functions cross a target, rounded to the safe side."""
 
 from collections.abc import Callable
 
@@ -58,3 +58,38 @@ def least_safe(
         disp=False,
     )
     return least
+
+
+def last_true(
+    predicate: Callable[[float], bool],
+    start: float,
+    end: float,
+    *,
+    nearest: float = 0.0,
+    share: float = 0.0,
+) -> float:
+    """Returns about the last argument up to `end` with a true predicate.
+
+    At the result, the predicate was computed and is true, unless it is
+    `start`. For integers `bisect` does the same.
+
+    Args:
+        predicate: Is true up to some argument, and false beyond.
+        start: It is true here.
+        end: It is false here; less or more than `start`.
+        nearest: How near the result is to an argument at which the predicate is
+            false. At 0 no float is between them.
+        share: The same as a share of that argument; one of the two is enough.
+
+    >>> last_true(lambda x: x * x < 2, 1.0, 2.0)
+    1.414213562373095
+    """
+    while abs(end - start) > max(nearest, share * abs(end)):
+        middle = (start + end) / 2
+        if middle in (start, end):
+            break
+        if predicate(middle):
+            start = middle
+        else:
+            end = middle
+    return start

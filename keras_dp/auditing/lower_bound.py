@@ -6,6 +6,7 @@ from typing import Protocol
 
 from keras_dp import _check
 from keras_dp.accountants.normalize.adjacency import Neighbours
+from keras_dp.accountants.roots import last_true
 from keras_dp.auditing.scores import Scores
 
 # Bounds are at least this near to the largest refuted value.
@@ -81,10 +82,4 @@ def largest_refuted(refutes: Callable[[float], bool]) -> float:
     refuted, other = 0.0, 1.0
     while other < _LARGEST and refutes(other):
         refuted, other = other, 2 * other
-    while other - refuted > _NEAREST * max(1.0, other):
-        middle = (refuted + other) / 2
-        if refutes(middle):
-            refuted = middle
-        else:
-            other = middle
-    return refuted
+    return last_true(refutes, refuted, other, nearest=_NEAREST, share=_NEAREST)

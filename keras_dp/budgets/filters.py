@@ -32,6 +32,7 @@ from keras_dp.accountants.normalize.mechanisms import (
 )
 from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.accountants.renyi.divergences import rdp
+from keras_dp.accountants.roots import last_true
 from keras_dp.budgets.budget import UNITS, Budget, units
 from keras_dp.budgets.coverage import squared_sensitivity
 from keras_dp.errors import (
@@ -385,14 +386,8 @@ def _best_order(
 def _gaussian_size(epsilon: float, delta: float) -> float:
     """Returns the largest `mu^2` that is private enough for the target."""
 
-    def excess(log_mu: float) -> float:
+    def is_private(log_mu: float) -> bool:
         mechanism = CountedMechanism(Gaussian(math.exp(-log_mu)), 1)
-        return AnalyticGaussian().epsilon_of((mechanism,), delta) - epsilon
+        return AnalyticGaussian().epsilon_of((mechanism,), delta) <= epsilon
 
-    low, high = -30.0, 30.0
-    for _ in range(200):
-        middle = (low + high) / 2
-        if middle in (low, high):
-            break
-        low, high = (middle, high) if excess(middle) <= 0 else (low, middle)
-    return math.exp(2 * low) / _ROUND_UP
+    return math.exp(2 * last_true(is_private, -30.0, 30.0)) / _ROUND_UP

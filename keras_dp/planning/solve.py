@@ -5,6 +5,7 @@ decreases in it. The logarithm of epsilon is a smooth, nearly linear function of
 the parameter, so that the root finder needs few evaluations.
 """
 
+import bisect
 import functools
 import math
 from collections.abc import Callable
@@ -93,13 +94,11 @@ def most_that_meet(
     too_many = min(too_many, enough + math.ceil(2 * nearest * enough) + 1)
     while of_count(too_many) <= 0:
         enough, too_many = too_many, 2 * too_many - enough
-    while too_many - enough > max(1, _NEAREST_COUNTS * enough):
-        middle = (enough + too_many) // 2
-        if of_count(middle) > 0:
-            too_many = middle
-        else:
-            enough = middle
-    return enough
+    counts = range(enough, too_many, max(1, int(_NEAREST_COUNTS * enough)))
+    return counts[
+        bisect.bisect_left(counts, True, lo=1, key=lambda n: of_count(n) > 0)
+        - 1
+    ]
 
 
 class _Bracket(NamedTuple):

@@ -1,6 +1,7 @@
 """Layouts: how a sample is drawn, and which record is in which row."""
 
 import abc
+import bisect
 
 import numpy as np
 import numpy.typing as npt
@@ -206,13 +207,10 @@ def rows_that_hold(population: int, probability: float) -> int:
 
 def _exceeded_with(chance: float, trials: int, probability: float) -> int:
     """Returns the least n >= 1 that a binomial exceeds so rarely."""
-    low, high = 0, trials
-    while high - low > 1:
-        middle = (low + high) // 2
+
+    def is_rare(n: int) -> bool:
         # As special.bdtrc, whose number of trials must fit 32 bits.
-        exceeded = special.betainc(middle + 1, trials - middle, probability)
-        if exceeded <= chance:
-            high = middle
-        else:
-            low = middle
-    return high
+        exceeded = special.betainc(n + 1, trials - n, probability)
+        return bool(exceeded <= chance)
+
+    return bisect.bisect_left(range(trials), True, lo=1, key=is_rare)

@@ -8,8 +8,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-# exp() of it is finite.
-_LARGEST_EXPONENT = 700.0
+from keras_dp.accountants.arrays import EXPONENT
 
 
 class Line(NamedTuple):
@@ -114,7 +113,7 @@ def _rooms(
     middle, center = max(
         ((1 - line.delta) / (1 + math.exp(line.epsilon)), index)
         for index, line in enumerate(lines)
-        if line.epsilon < _LARGEST_EXPONENT
+        if line.epsilon < EXPONENT
     )
     found = [each for each in corners(lines) if each.rate < middle]
     points = [(middle, 1 - middle)]

@@ -16,18 +16,17 @@ import math
 
 import numpy as np
 
+from keras_dp.accountants.arrays import EPSILON, EXPONENT
 from keras_dp.accountants.loss import gaussian_profile
 from keras_dp.accountants.loss.mixture import MixtureLoss
+from keras_dp.accountants.roots import last_true
 
-_ROUNDING = 4 * float(np.finfo(np.float64).eps)
+_ROUNDING = 4 * EPSILON
 # Twice the amount by which the Gaussian profile is rounded up.
 _ROUND_UP = 2e-12
 # A derivative of log delta in the quantile is at most the quantile and this.
 _STEEP = 2.0
-# exp() of it is finite.
-_EXPONENT = 700.0
 _FIRST_WIDTH, _WIDEN = 1e-13, 2.0
-_BISECTIONS = 200
 
 
 def log_delta_bounds(loss: MixtureLoss, epsilon: float) -> tuple[float, float]:
@@ -42,10 +41,10 @@ def log_delta_bounds(loss: MixtureLoss, epsilon: float) -> tuple[float, float]:
     [0.028868, 0.028868]
     """
     q = loss.probabilities[1]
-    growth = math.expm1(min(epsilon, _EXPONENT))
+    growth = math.expm1(min(epsilon, EXPONENT))
     if not loss.is_added:
         t = math.log1p(growth / q)
-        if epsilon > _EXPONENT:
+        if epsilon > EXPONENT:
             t = epsilon - math.log(q)
         return _log_deltas(loss, t, _ROUNDING * (1 + t))
     # 1 - (1-q) e^epsilon: nothing if even the largest loss is less.
@@ -76,20 +75,13 @@ def epsilon_bounds(loss: MixtureLoss, log_delta: float) -> tuple[float, float]:
     if _log_deltas(loss, 0.0, 0.0)[1] <= log_delta:
         return 0.0, 0.0
     mu = np.asarray(1 / loss.noise_multiplier)
-    low, high = (
-        0.0,
-        1.0 + float(gaussian_profile.least_epsilon(mu, np.asarray(log_delta))),
+    unsampled = gaussian_profile.least_epsilon(mu, np.asarray(log_delta))
+    high = 1.0 + float(unsampled)
+    low = last_true(
+        lambda t: _log_deltas(loss, t, 0.0)[1] > log_delta, 0.0, high
     )
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        if middle in (low, high):
-            break
-        if _log_deltas(loss, middle, 0.0)[1] > log_delta:
-            low = middle
-        else:
-            high = middle
-    width = _FIRST_WIDTH
-    upper = high
+    high = math.nextafter(low, math.inf)
+    width, upper = _FIRST_WIDTH, high
     while _log_deltas(loss, upper, 0.0)[1] > log_delta:
         upper, width = high * (1 + width), width * _WIDEN
     width, lower = _FIRST_WIDTH, low
@@ -107,7 +99,7 @@ def _epsilon(loss: MixtureLoss, t: float) -> float:
         return -math.log1p(q * math.expm1(-t))
     if loss.is_added:
         return -math.log(1 - q + q * math.exp(-t)) if q < 1 else t
-    if t > _EXPONENT:
+    if t > EXPONENT:
         return t + math.log(q)
     return math.log1p(q * math.expm1(t))
 

@@ -18,6 +18,7 @@ from keras_dp.accountants.loss.of_normal_output import (
     REACH,
     OutputLoss,
 )
+from keras_dp.accountants.roots import last_true
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -114,14 +115,13 @@ class MixtureLoss(OutputLoss):
         # has fallen by `r^2 / 2` at the distance `r` from its peak.
         last = self.turn
         if self.is_added:
-            low, high = -tilt * last, 0.0
-            while high - low > PRECISION:
-                middle = (low + high) / 2
-                if middle + tilt * self._slope_at(middle) < 0:
-                    low = middle
-                else:
-                    high = middle
-            return low - REACH, last + REACH
+            peak = last_true(
+                lambda u: u + tilt * self._slope_at(u) < 0,
+                -tilt * last,
+                0.0,
+                nearest=PRECISION,
+            )
+            return peak - REACH, last + REACH
         high = (1 + tilt) * last + REACH
         while True:  # From above, to the last u = (1 + tilt) slope + r.
             lower = (1 + tilt) * self._slope_at(high) + REACH

@@ -26,7 +26,7 @@ import scipy
 from numpy.polynomial import legendre
 from scipy import special
 
-from keras_dp.accountants.arrays import Array
+from keras_dp.accountants.arrays import EXPONENT, Array
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import NoiseDistribution
 
@@ -49,8 +49,6 @@ _BLOCK = 2**13
 # Below it, as `k y`, the power series of F has 1e-13 of its first term.
 _SMALL = 0.1
 _SERIES_TERMS = 10
-# exp() of it is finite, and beside exp() of twice that it is nothing.
-_EXPONENT = 600.0
 # exp() of minus that is next to nothing, as a share of an interval, or as the
 # distance from one of its ends, in scales.
 _LAST = np.arcsinh(45.0)
@@ -235,7 +233,7 @@ def _excess_power(y: Array) -> tuple[Array, Array]:
     order = ORDERS.reshape(-1, *[1] * y.ndim)
     ky = order * y
     shrunk = np.exp(-np.abs(ky))
-    linear = 1 + order * np.expm1(np.minimum(y, _EXPONENT))
+    linear = 1 + order * np.expm1(np.minimum(y, EXPONENT))
     factor = np.where(ky > 0, 1 - shrunk * linear, shrunk - linear)
     grown = np.maximum(ky, 0)
     small = np.abs(ky) < _SMALL

@@ -94,8 +94,9 @@ ALLOWED = {
 # unit, a file or a folder, stands on one floor and imports only from below.
 FLOORS = {
     "accountants": [
-        "arrays normalize roots",
-        "loss slack",
+        "arrays roots",
+        "loss normalize",
+        "slack",
         "accountant compose renyi",
         "analytic_gaussian gdp moments rdp strong_composition",
         "fourier",

@@ -7,14 +7,15 @@ and errors of the transform are relative to what is looked for.
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import scipy
 from scipy import fft, special
 
-from keras_dp.accountants.arrays import Array
+from keras_dp.accountants.arrays import EXPONENT, Array
+from keras_dp.accountants.roots import last_true
 from keras_dp.errors import TooSlowError
 
 # Log of the tilted mass beyond each end of the window.
@@ -96,11 +97,11 @@ class Sum:
         error += 2 * self.outside
         total = float(parts.sum())
         if not is_upper:
-            found = math.exp(min(log_scale, 700.0)) * (
+            found = math.exp(min(log_scale, EXPONENT)) * (
                 total * (1 - self.rounding) - error
             )
             return max(0.0, found)
-        found = math.exp(min(log_scale, 700.0)) * (
+        found = math.exp(min(log_scale, EXPONENT)) * (
             total * (1 + self.rounding) + error + self.outside
         )
         return min(1.0, found + self.infinite)
@@ -120,7 +121,7 @@ class Sum:
             return 0.0
         if not is_enough(high):
             return math.inf
-        return _between(low, high, is_enough, _PRECISION)[1]
+        return last_true(is_enough, high, low, share=_PRECISION)
 
     def lower_epsilon(self, delta: float) -> float:
         """Returns a lower bound on the least epsilon.
@@ -129,37 +130,19 @@ class Sum:
             delta: In (0, 1).
         """
 
-        def is_enough(epsilon: float) -> bool:
-            return self.delta(epsilon, is_upper=False) <= delta
+        def is_not_enough(epsilon: float) -> bool:
+            return self.delta(epsilon, is_upper=False) > delta
 
         least = high = self.upper_epsilon(delta)
         # Far from where the tilt looks, errors hide that delta is larger.
         for below in _BELOW if high < math.inf else ():
-            low, above = float(high * (1 - below)), least
-            if not is_enough(low):
-                return _between(low, above, is_enough, _PRECISION_BELOW)[0]
+            low = float(high * (1 - below))
+            if is_not_enough(low):
+                return last_true(
+                    is_not_enough, low, least, share=_PRECISION_BELOW
+                )
             least = low
         return 0.0
-
-
-def _between(
-    low: float,
-    high: float,
-    is_enough: Callable[[float], bool],
-    precision: float,
-) -> tuple[float, float]:
-    """Returns an epsilon that is not enough, and one next to it that is.
-
-    Args:
-        low: Is not.
-        high: Is.
-        is_enough: Tells of epsilons in between.
-        precision: How near they are, as a share of the larger one.
-    """
-    while high - low > precision * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if is_enough(middle) else (middle, high)
-    return low, high
 
 
 def composed(
