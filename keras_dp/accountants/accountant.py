@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from keras_dp import _check
 from keras_dp.accountants.normalize.adjacency import Neighbours
+from keras_dp.accountants.normalize.few_kinds import few_kinds
 from keras_dp.accountants.normalize.mechanisms import (
     SLACK,
     CountedMechanism,
@@ -131,13 +132,19 @@ class Accountant(abc.ABC):
     def _epsilon(
         self, rounds: tuple[CountedMechanism, ...], delta: float
     ) -> float:
-        """Returns the bound for rounds without slack, for a delta in (0, 1)."""
+        """Returns the bound for rounds without slack, for a delta in (0, 1).
+
+        There are at most some hundreds of kinds of rounds.
+        """
 
     @abc.abstractmethod
     def _delta(
         self, rounds: tuple[CountedMechanism, ...], epsilon: float
     ) -> float:
-        """Returns the bound for rounds without slack, for a finite epsilon."""
+        """Returns the bound for rounds without slack, for a finite epsilon.
+
+        There are at most some hundreds of kinds of rounds.
+        """
 
     def normalized(
         self, ledger: LedgerLike, neighbours: Neighbours | None
@@ -212,15 +219,16 @@ class Accountant(abc.ABC):
             return slack.epsilon(
                 float(delta), lambda left: self.epsilon_of(rest, left)
             )
+        fewer = few_kinds(rounds).upper
         drawn, undrawn = sampled_as_slack(rounds)
         if not drawn:
-            return max(0.0, self._epsilon(rounds, float(delta)))
+            return max(0.0, self._epsilon(fewer, float(delta)))
         least = drawn.epsilon(
             float(delta), lambda left: self.epsilon_of(undrawn, left)
         )
         if not least:
             return 0.0
-        return min(least, max(0.0, self._epsilon(rounds, float(delta))))
+        return min(least, max(0.0, self._epsilon(fewer, float(delta))))
 
     def delta_of(
         self, rounds: tuple[CountedMechanism, ...], epsilon: float
@@ -241,7 +249,8 @@ class Accountant(abc.ABC):
             return slack.delta(
                 float(epsilon), lambda at: self.delta_of(rest, at)
             )
-        found = min(1.0, self._delta(rounds, float(epsilon)))
+        fewer = few_kinds(rounds).upper
+        found = min(1.0, self._delta(fewer, float(epsilon)))
         drawn, undrawn = sampled_as_slack(rounds)
         if drawn and drawn.delta_p < found:
             most = drawn.delta(

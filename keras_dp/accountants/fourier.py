@@ -17,6 +17,7 @@ from keras_dp.accountants.compose import choose
 from keras_dp.accountants.compose.directions import Direction, directions
 from keras_dp.accountants.compose.grid import allocation
 from keras_dp.accountants.normalize.adjacency import Neighbours
+from keras_dp.accountants.normalize.few_kinds import few_kinds
 from keras_dp.accountants.normalize.mechanisms import (
     AdditiveNoise,
     CountedMechanism,
@@ -53,8 +54,6 @@ _NOT_AMPLIFIED = (
     " (as if it were known which batches of an epoch a record is in)"
 )
 _LEAST_NOISE, _MOST_NOISE = 1e-3, 1e9
-# Each takes some 10 ms.
-_MOST_PROBABILITIES = 4096
 # Each of two bounds that are percents apart is computed to this.
 _WIDTH_BETWEEN = 1e-5
 # Mass that may be left out: a share of delta, or this if it is not known.
@@ -127,12 +126,13 @@ class Fourier(Accountant):
     In a ledger with slack (see `mechanisms.Slack`), the upper bound includes
     the slack, and the lower bound is for the mechanisms alone.
 
-    Memory and time do not depend on how often a round was repeated. In two
-    cases `RDP` gives the upper bound, and the lower bound is 0: if a noise
-    multiplier of a sampled round is below 0.001 or above 1e9, and if the rounds
-    have more than 4096 different sampling probabilities. An epoch of random
-    allocation counts as rounds without amplification if its noise multiplier is
-    below 0.041, or if its bound would take too long.
+    Memory and time do not depend on how often a round was repeated. Of more
+    than 400 kinds of rounds similar ones are put together, which leaves the
+    bounds about 1 % apart (`normalize.few_kinds`). If a noise multiplier of a
+    sampled round is below 0.001 or above 1e9, `RDP` gives the upper bound, and
+    the lower bound is 0. An epoch of random allocation counts as rounds without
+    amplification if its noise multiplier is below 0.041, or if its bound would
+    take too long.
 
     Attributes:
         relative_width: The largest distance of "exact" bounds, divided by the
@@ -325,7 +325,7 @@ def _composed_epsilons(
     if not _is_in_reach(rounds):
         return Bounds(0.0, _MOMENTS.epsilon_of(rounds, delta), RENYI)
     done = None
-    for direction in directions(rounds, _SHARE_LEFT_OUT * delta):
+    for direction in directions(few_kinds(rounds), _SHARE_LEFT_OUT * delta):
         log_delta = math.log(delta - direction.left_out)
         width = _width(direction, relative_width)
         if direction.upper is not done:  # Symmetric: once.
@@ -374,7 +374,7 @@ def _composed_deltas(
         return Bounds(0.0, _MOMENTS.delta_of(rounds, epsilon), RENYI)
     certain = -math.inf
     done = None
-    for direction in directions(rounds, _LEAST_DELTA):
+    for direction in directions(few_kinds(rounds), _LEAST_DELTA):
         width = _width(direction, relative_width)
         if direction.upper is not done:  # Symmetric: once.
             found = choose.log_deltas(direction.upper, epsilon, width, certain)
@@ -408,7 +408,8 @@ def _allocation_epsilons(
 ) -> Bounds:
     upper, method = _allocation_upper_epsilon(rounds, delta, relative_width)
     lower = _of_allocation(
-        lambda: allocation.lower_epsilon(rounds, delta, upper), 0.0
+        lambda: allocation.lower_epsilon(few_kinds(rounds).lower, delta, upper),
+        0.0,
     )
     if not lower:
         sums = allocation.sums_of_rounds(rounds)
@@ -423,7 +424,8 @@ def _allocation_upper_epsilon(
 ) -> tuple[float, str]:
     """Returns an upper bound, and the method that found it."""
     upper = _of_allocation(
-        lambda: allocation.upper_epsilon(rounds, delta), math.inf
+        lambda: allocation.upper_epsilon(few_kinds(rounds).upper, delta),
+        math.inf,
     )
     if upper < math.inf:
         return upper, allocation.METHOD
@@ -436,7 +438,9 @@ def _allocation_deltas(
     rounds: tuple[CountedMechanism, ...], epsilon: float, relative_width: float
 ) -> Bounds:
     upper, method = _allocation_upper_delta(rounds, epsilon, relative_width)
-    lower = _of_allocation(lambda: allocation.lower_delta(rounds, epsilon), 0.0)
+    lower = _of_allocation(
+        lambda: allocation.lower_delta(few_kinds(rounds).lower, epsilon), 0.0
+    )
     if not lower:
         sums = allocation.sums_of_rounds(rounds)
         lower = _delta_bounds(sums, epsilon, relative_width).lower
@@ -449,7 +453,9 @@ def _allocation_upper_delta(
     rounds: tuple[CountedMechanism, ...], epsilon: float, relative_width: float
 ) -> tuple[float, str]:
     """Returns an upper bound, and the method that found it."""
-    upper = _of_allocation(lambda: allocation.upper_delta(rounds, epsilon), 1.0)
+    upper = _of_allocation(
+        lambda: allocation.upper_delta(few_kinds(rounds).upper, epsilon), 1.0
+    )
     if upper < 1:
         return upper, allocation.METHOD
     told = allocation.without_amplification(rounds)
@@ -486,21 +492,12 @@ def _is_in_reach(rounds: tuple[CountedMechanism, ...]) -> bool:
     """Returns whether the privacy loss can be computed, within a minute.
 
     If not, `RDP` is used. With less noise, epsilon is in the hundreds of
-    thousands; with more, it is next to 0. Rounds with the same sampling
-    probability are computed together, whatever their noise.
+    thousands; with more, it is next to 0.
     """
-    sampled = [
-        mechanism
+    return not _MOMENTS.supports(rounds) or all(
+        _LEAST_NOISE <= mechanism.noise_multiplier <= _MOST_NOISE
         for mechanism, _ in rounds
         if not isinstance(mechanism, Gaussian)
-    ]
-    return not _MOMENTS.supports(rounds) or (
-        all(
-            _LEAST_NOISE <= mechanism.noise_multiplier <= _MOST_NOISE
-            for mechanism in sampled
-        )
-        and len({each.sampling_probability for each in sampled})
-        <= _MOST_PROBABILITIES
     )
 
 

@@ -1,6 +1,7 @@
 """Rényi differential privacy: a bound for all kinds of rounds but three."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import ClassVar, Literal, TypeAlias, get_args
@@ -19,7 +20,7 @@ from keras_dp.accountants.renyi import best_order
 from keras_dp.accountants.renyi.divergences import (
     LOG_MOMENTS,
     check_moments,
-    composed,
+    composed_log_moment,
 )
 
 Conversion: TypeAlias = Literal["improved", "classic"]
@@ -65,11 +66,7 @@ class RDP(Accountant):
     | fixed size with replacement; random allocation; sampled groups | none |
 
     For discrete and encoded sums, orders between those in the table are bounded
-    by a chord of the log moment, which is convex. If there are more than 512
-    kinds of sampled rounds, similar kinds are taken together. The result is
-    then too large by a share of 1e-9 to 3e-4 if they differ in their noise
-    only, and of 1e-4 to 1e-2 if they differ in probability too
-    (`renyi.many_kinds`).
+    by a chord of the log moment, which is convex.
 
     Attributes:
         conversion: "improved" or "classic".
@@ -125,7 +122,7 @@ class RDP(Accountant):
     def _epsilon(
         self, rounds: tuple[CountedMechanism, ...], delta: float
     ) -> float:
-        log_moment = composed(rounds)
+        log_moment = functools.partial(composed_log_moment, rounds)
         if _total_variation_bound(log_moment) <= delta:
             return 0.0
         log_delta = math.log(delta)
@@ -144,7 +141,7 @@ class RDP(Accountant):
     def _delta(
         self, rounds: tuple[CountedMechanism, ...], epsilon: float
     ) -> float:
-        log_moment = composed(rounds)
+        log_moment = functools.partial(composed_log_moment, rounds)
 
         def log_delta(excess: Array) -> Array:
             with np.errstate(over="ignore"):

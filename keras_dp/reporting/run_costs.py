@@ -12,6 +12,7 @@ from keras_dp.accountants.normalize.adjacency import (
     Neighbours,
     chosen_neighbours,
 )
+from keras_dp.accountants.normalize.few_kinds import can_be_rounded
 from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
     Mechanism,
@@ -19,7 +20,6 @@ from keras_dp.accountants.normalize.mechanisms import (
 from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.accountants.normalize.normalized_rounds import (
     NormalizedRounds,
-    can_be_rounded,
 )
 from keras_dp.accountants.normalize.trees import with_whole_trees
 from keras_dp.budgets import rounds_that_count

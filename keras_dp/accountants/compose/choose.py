@@ -53,7 +53,7 @@ def epsilons(
         relative_width: How far apart they may be, as a share of the upper one.
         certain: Below it, it does not matter where epsilon is.
     """
-    if not composition.families:
+    if not composition.losses:
         mu = math.sqrt(composition.gaussian)
         upper = gaussian_profile.least_epsilon(
             np.asarray(mu * (1 + 1e-15)), np.asarray(log_delta)
@@ -98,7 +98,7 @@ def log_deltas(
         relative_width: How far apart they may be.
         certain: Below it, it does not matter where log delta is.
     """
-    if not composition.families:
+    if not composition.losses:
         mu = math.sqrt(composition.gaussian)
         upper = gaussian_profile.log_delta(
             np.asarray(mu * (1 + 1e-15)), np.asarray(epsilon)
@@ -130,13 +130,10 @@ def log_deltas(
 
 def _single(composition: Composition) -> MixtureLoss | None:
     """Returns the loss of a single sampled round with a closed form, if any."""
-    if composition.gaussian or len(composition.families) != 1:
+    if composition.gaussian or composition.counts.sum() != 1:
         return None
-    family = composition.families[0]
-    loss = family.losses[0]
-    if family.counts.sum() == 1 and (
-        isinstance(loss, MixtureLoss) and len(loss.probabilities) == 2
-    ):
+    loss = composition.losses[0]
+    if isinstance(loss, MixtureLoss) and len(loss.probabilities) == 2:
         return loss
     return None
 

@@ -2,16 +2,10 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
 from keras_dp.accountants.arrays import EXPONENT, Array
-from keras_dp.accountants.compose.many_noises import (
-    Family,
-    Interval,
-    families,
-)
 from keras_dp.accountants.loss.log_moments import (
     Moments,
     log_moments_of_nodes,
@@ -19,55 +13,40 @@ from keras_dp.accountants.loss.log_moments import (
 from keras_dp.accountants.loss.log_moments import moments as moments_of
 from keras_dp.accountants.loss.loss_distribution import LossDistribution
 
-# An error of `K` that no result shows.
-_GOOD = 1e-11
-
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Composition:
     """Rounds in one adjacency direction each.
 
     Attributes:
-        families: Single sampled rounds, and how many there are of each.
+        losses: Of one sampled round each.
+        counts: How many rounds there are of each, shape `[losses]`.
         gaussian: `mu^2`, of all Gaussian rounds without sampling together.
         known: Log moments that were computed, and their errors.
     """
 
-    families: tuple[Family, ...]
-    gaussian: float
+    losses: tuple[LossDistribution, ...]
+    counts: Array
+    gaussian: float = 0.0
     known: dict[bytes, tuple[Array, Array]] = dataclasses.field(
         default_factory=dict
     )
 
     def with_noise(self, gaussian: float) -> "Composition":
         """Returns the same with one more Gaussian release."""
-        return Composition(self.families, self.gaussian + gaussian)
+        return Composition(self.losses, self.counts, self.gaussian + gaussian)
 
     @property
     def largest(self) -> float:
         """The largest sum of losses, in nats; may be infinite."""
         if self.gaussian > 0:
             return math.inf
-        return math.fsum(each.largest for each in self.families)
-
-    def intervals(self, tilt: float, tolerance: float) -> list[Interval]:
-        """Returns losses that stand for the rounds at tilts up to `tilt`.
-
-        Raises:
-            TooSlowError: There would be too many losses.
-        """
-        return [
-            interval
-            for family in self.families
-            for interval in family.intervals(tilt, tolerance)
-        ]
-
-
-def composed(
-    losses: Sequence[LossDistribution], counts: Array, gaussian: float = 0.0
-) -> Composition:
-    """Returns the composition of `counts[i]` rounds of each `losses[i]`."""
-    return Composition(families(losses, counts), gaussian)
+        return math.fsum(
+            count * loss.largest
+            for loss, count in zip(
+                self.losses, self.counts.tolist(), strict=True
+            )
+        )
 
 
 def moments(composition: Composition, tilts: Array) -> Moments:
@@ -84,14 +63,13 @@ def moments(composition: Composition, tilts: Array) -> Moments:
     log_moment = gaussian * tilts * (1 + tilts) / 2
     mean = gaussian * (tilts + 0.5)
     variance = np.full_like(tilts, gaussian)
-    for interval in composition.intervals(float(tilts.max()), _GOOD):
-        for loss, weight in zip(
-            interval.losses, interval.weights.tolist(), strict=True
-        ):
-            found = moments_of(loss, tilts)
-            log_moment = log_moment + weight * found.log_moment
-            mean = mean + weight * found.mean
-            variance = variance + abs(weight) * found.variance
+    for loss, count in zip(
+        composition.losses, composition.counts.tolist(), strict=True
+    ):
+        found = moments_of(loss, tilts)
+        log_moment = log_moment + count * found.log_moment
+        mean = mean + count * found.mean
+        variance = variance + count * found.variance
     return Moments(log_moment, mean, variance)
 
 
@@ -106,12 +84,11 @@ def log_moments(composition: Composition, tilts: Array) -> tuple[Array, Array]:
 def _log_moments(composition: Composition, tilts: Array) -> tuple[Array, Array]:
     total = composition.gaussian * tilts * (1 + tilts) / 2
     errors = np.zeros_like(tilts)
-    for interval in composition.intervals(float(tilts.max()), _GOOD):
-        nodes = [loss.nodes(float(tilts.max())) for loss in interval.losses]
-        found = [log_moments_of_nodes(each, tilts[:, None]) for each in nodes]
-        off = [math.exp(min(each.log_error, EXPONENT)) for each in nodes]
-        more, error = interval.total(
-            np.array(found), np.outer(off, np.ones_like(tilts)), _GOOD
-        )
-        total, errors = total + more, errors + error
+    for loss, count in zip(
+        composition.losses, composition.counts.tolist(), strict=True
+    ):
+        nodes = loss.nodes(float(tilts.max()))
+        total = total + count * log_moments_of_nodes(nodes, tilts[:, None])
+        error = math.exp(min(nodes.log_error, EXPONENT))
+        errors = errors + count * math.log1p(error)
     return total, errors

@@ -1,25 +1,18 @@
 """From mechanisms to privacy losses, in both adjacency directions."""
 
-import dataclasses
 import functools
 from collections import defaultdict
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_dp.accountants.arrays import Array
 from keras_dp.accountants.compose.composition import Composition
-from keras_dp.accountants.compose.many_noises import (
-    Kind,
-    families,
-    family_of,
-)
 from keras_dp.accountants.loss.fixed_size import FixedSizeLoss
 from keras_dp.accountants.loss.loss_distribution import LossDistribution
 from keras_dp.accountants.loss.mixture import MixtureLoss
 from keras_dp.accountants.loss.replace_one import ReplaceOneLoss
+from keras_dp.accountants.normalize.few_kinds import FewKinds
 from keras_dp.accountants.normalize.mechanisms import (
-    CountedMechanism,
     FixedSizeGaussian,
     Gaussian,
     Mechanism,
@@ -29,11 +22,6 @@ from keras_dp.accountants.normalize.mechanisms import (
     WithReplacementGaussian,
 )
 from keras_dp.errors import UnsupportedEventError
-
-# A kind of rounds whose moments are not interpolated has so many noises.
-_MOST_NOISES = 16
-# And so many probabilities: fewer are computed one by one, if it takes long.
-_MOST_PROBABILITIES = 256
 
 
 class Direction(NamedTuple):
@@ -51,9 +39,7 @@ class Direction(NamedTuple):
     left_out: float
 
 
-def directions(
-    rounds: tuple[CountedMechanism, ...], left_out: float
-) -> tuple[Direction, ...]:
+def directions(rounds: FewKinds, left_out: float) -> tuple[Direction, ...]:
     """Returns what bounds the rounds, in one or both directions.
 
     Args:
@@ -61,141 +47,35 @@ def directions(
         left_out: Probability of many draws or members in a sample that may be
             left out, in all rounds together.
     """
-    gaussian = 0.0
-    total = sum(count for _, count in rounds)
-    between = _between(rounds)
+    total = sum(count for _, count in rounds.upper)
     of_one = functools.cache(lambda each: _losses(each, left_out / total))
-    losses: list[tuple[float, tuple[_Losses, _Losses]]] = []
-    sampled: defaultdict[float, list[tuple[float, float]]] = defaultdict(list)
-    for mechanism, count in rounds:
-        z = mechanism.noise_multiplier
-        if isinstance(mechanism, Gaussian):
-            gaussian += count / z**2
-            continue
-        if isinstance(mechanism, SampledGaussian):
-            sampled[mechanism.sampling_probability].append((z, float(count)))
-            continue
-        less, more = between[type(mechanism)].of(mechanism)
-        both = of_one(less)
-        if less is not more:
-            noisier = of_one(more)
-            both = (
-                _Losses(both[0].upper, noisier[0].lower),
-                _Losses(both[1].upper, noisier[1].lower),
-            )
-        losses.append((float(count), both))
     if not any(
         isinstance(mechanism, SampledGaussianGroup | WithReplacementGaussian)
-        for mechanism, _ in rounds
+        for mechanism, _ in rounds.upper
     ):
         left_out = 0.0
-    noises = {q: np.array(members).T for q, members in sampled.items()}
-    made: dict[tuple[Any, ...], Composition] = {}
+    made: dict[tuple[Any, float], Composition] = {}
 
-    def of(direction: int, side: int) -> Composition:
+    def composition(direction: int, side: int) -> Composition:
         """Returns equal compositions as one object."""
-        is_added = direction == 1
-        key = tuple(both[direction][side] for _, both in losses)
-        key_of_all = (is_added and bool(sampled), *key)
-        if key_of_all not in made:
-            found: defaultdict[LossDistribution, float] = defaultdict(float)
-            for loss, (count, _) in zip(key, losses, strict=True):
-                found[loss] += count
-            counts = np.array(list(found.values()))
-            made[key_of_all] = Composition(
-                (
-                    *(
-                        family_of(Kind((1 - q, q), is_added), *both)
-                        for q, both in noises.items()
-                    ),
-                    *families(tuple(found), counts),
-                ),
-                gaussian,
-            )
-        return made[key_of_all]
+        gaussian = 0.0
+        counts: defaultdict[LossDistribution, float] = defaultdict(float)
+        for mechanism, count in rounds[side]:
+            if isinstance(mechanism, Gaussian):
+                gaussian += count / mechanism.noise_multiplier**2
+            else:
+                counts[of_one(mechanism)[direction][side]] += count
+        key = tuple(counts.items()), gaussian
+        if key not in made:
+            each = np.array(list(counts.values()))
+            made[key] = Composition(tuple(counts), each, gaussian)
+        return made[key]
 
     first, second = (
-        Direction(of(direction, 0), of(direction, 1), left_out)
-        for direction in (0, 1)
+        Direction(composition(which, 0), composition(which, 1), left_out)
+        for which in (0, 1)
     )
     return (first,) if first == second else (first, second)
-
-
-class _Between(NamedTuple):
-    """Noises and probabilities, rising, between which to round those of a kind.
-
-    Attributes:
-        noises: `None` if they are few.
-        probabilities: `None` if they are few.
-    """
-
-    noises: Array | None
-    probabilities: Array | None
-
-    def of(self, mechanism: Any) -> tuple[Any, Any]:
-        """Returns a mechanism that dominates it, and one that it dominates.
-
-        More noise is post-processing, and so is to leave some samples out.
-        """
-        z, q = mechanism.noise_multiplier, mechanism.sampling_probability
-        less: dict[str, float] = {}
-        more: dict[str, float] = {}
-        if self.noises is not None:
-            less["noise_multiplier"], more["noise_multiplier"] = _around(
-                self.noises, z
-            )
-        if self.probabilities is not None:
-            more["sampling_probability"], less["sampling_probability"] = (
-                _around(self.probabilities, q)
-            )
-        if not less:
-            return mechanism, mechanism
-        return (
-            dataclasses.replace(mechanism, **less),
-            dataclasses.replace(mechanism, **more),
-        )
-
-
-def _around(lines: Array, value: float) -> tuple[float, float]:
-    return (
-        float(lines[np.searchsorted(lines, value, side="right") - 1]),
-        float(lines[np.searchsorted(lines, value)]),
-    )
-
-
-def _between(
-    rounds: tuple[CountedMechanism, ...],
-) -> dict[type[Mechanism], _Between]:
-    """Returns between what to round each kind of mechanism.
-
-    The moments of other kinds are interpolated (`many_noises`), or are few.
-    """
-    every: defaultdict[type[Mechanism], list[Any]] = defaultdict(list)
-    for mechanism, _ in rounds:
-        if not isinstance(mechanism, Gaussian | SampledGaussian):
-            every[type(mechanism)].append(mechanism)
-    return {
-        kind: _Between(
-            _lines({each.noise_multiplier for each in members}, _MOST_NOISES),
-            # The probability of the others follows from integers.
-            None
-            if kind is WithReplacementGaussian
-            else _lines(
-                {each.sampling_probability for each in members},
-                _MOST_PROBABILITIES,
-            ),
-        )
-        for kind, members in every.items()
-    }
-
-
-def _lines(values: set[float], most: int) -> Array | None:
-    """Returns lines from the least value to the largest, if they are many."""
-    if len(values) <= most:
-        return None
-    found = np.geomspace(min(values), max(values), _MOST_NOISES)
-    found[[0, -1]] = min(values), max(values)
-    return np.asarray(found)
 
 
 class _Losses(NamedTuple):
@@ -224,6 +104,12 @@ def _mixtures(
         MixtureLoss(noise_multiplier, probabilities, is_added=False),
         MixtureLoss(noise_multiplier, probabilities, is_added=True),
     )
+
+
+@_losses.register
+def _(mechanism: SampledGaussian, left_out: float) -> tuple[_Losses, _Losses]:
+    q = mechanism.sampling_probability
+    return _exact(*_mixtures(mechanism.noise_multiplier, (1 - q, q)))
 
 
 @_losses.register

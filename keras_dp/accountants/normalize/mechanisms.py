@@ -38,6 +38,22 @@ class SampledGaussian:
 
     Poisson sampling when neighbours differ by one record being there or not.
 
+    Guarantee: the pair of a smaller `z` and a larger `q` dominates this one,
+    in both directions. *Noise.* Adding `N(0, z^2 - y^2)` to an output turns
+    both distributions of the pair of `y < z` into those of the pair of `z`.
+    *Probability.* Replacing an output by a draw from `N(0, z^2)`, with chance
+    `1 - q/p`, turns the pair of `p > q` into that of `q`: the second
+    distribution stays, and the first becomes
+
+        (q/p) ((1-p) N(0, z^2) + p N(1, z^2)) + (1 - q/p) N(0, z^2).
+
+    Neither step knows which of the two data sets it was: both are
+    post-processing. The other pairs of this file are dominated likewise. The
+    noise is added in the same way to all of them. If the probability is that of
+    a pair with `N(0, z^2)` in it, as in `SampledGaussianReplaceOne` and
+    `FixedSizeGaussian`, the same replacement does.
+    `SampledGaussianGroup` has its own proof.
+
     Attributes:
         noise_multiplier: `z`, stddev over the bound of one record.
         sampling_probability: `q`, in (0, 1).
@@ -256,6 +272,11 @@ class SampledGaussianGroup:
     largest if the records are one vector of length 1: then the sums depend on
     the number of records in the sample alone, which is binomial. The other
     order is the divergence of another convex function.
+
+    The divergences grow with `q`, by the same theorem: leave each record of a
+    sample of `p > q` out with chance `1 - q/p`. Its subset is a sample of `q`,
+    and for any two samples the product of the sums is at most that of the
+    samples they are subsets of.
 
     Attributes:
         noise_multiplier: `z`, stddev over the bound of one record.

@@ -22,8 +22,6 @@ from keras_dp.accountants.normalize.mechanisms import (
 )
 from keras_dp.accountants.normalize.normalized_rounds import (
     NormalizedRounds,
-    in_order,
-    place,
 )
 from keras_dp.accountants.normalize.one_round import (
     allocated,
@@ -32,6 +30,7 @@ from keras_dp.accountants.normalize.one_round import (
     overflow_of,
     unamplified,
 )
+from keras_dp.accountants.normalize.order import in_order, place
 from keras_dp.accountants.normalize.release import Release, released
 from keras_dp.accountants.normalize.rounds import LedgerLike, counted_rounds
 from keras_dp.accountants.normalize.thresholds import Threshold

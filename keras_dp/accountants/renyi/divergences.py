@@ -1,14 +1,11 @@
 """Rényi divergence of mechanisms, and of the rounds of a ledger."""
 
-import dataclasses
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_dp.accountants.arrays import Array
-from keras_dp.accountants.loss.of_normal_output import OutputLoss
 from keras_dp.accountants.normalize.mechanisms import (
     AdditiveNoise,
     CountedMechanism,
@@ -22,16 +19,11 @@ from keras_dp.accountants.normalize.mechanisms import (
     SampledGaussianReplaceOne,
 )
 from keras_dp.accountants.renyi import encoded, fixed_size, mixtures
-from keras_dp.accountants.renyi.many_kinds import cells_of
 from keras_dp.accountants.renyi.shifted_noise import check_noise
 from keras_dp.errors import UnsupportedEventError
 
 # A hundred times the error measured against 40 digits.
 _ROUND_UP = 1 + 1e-12
-# Mechanisms at once, which bounds the memory.
-_BLOCK = 1024
-# Noises of one kind that are not interpolated; others are rounded down to them.
-_MOST_NOISES = 512
 
 
 def check_moments(mechanism: Mechanism) -> None:
@@ -77,212 +69,77 @@ def composed_log_moment(
         rounds: With noise multipliers > 0.
         excess: `b` > 0, the order minus one, shape `[n]`.
     """
-    return composed(rounds)(excess)
-
-
-def composed(
-    rounds: Iterable[CountedMechanism],
-) -> Callable[[Array], Array]:
-    """Returns `composed_log_moment` as a function of the orders alone.
-
-    Many kinds of rounds are put together once, for all orders (`many_kinds`).
-    """
-    kinds: defaultdict[type[Mechanism], list[CountedMechanism]]
-    kinds = defaultdict(list)
-    for each in rounds:
-        kinds[type(each.mechanism)].append(each)
-    parts = []
-    for kind in sorted(kinds, key=lambda each: each.__name__):
-        if kind not in LOG_MOMENTS:
+    total = np.zeros_like(excess)
+    for mechanism, count in rounds:
+        if type(mechanism) not in LOG_MOMENTS:
             raise UnsupportedEventError(
                 "`rounds` must be of a kind with a known Rényi divergence. "
-                f"Received: {kind.__name__} in rounds."
+                f"Received: {mechanism!r} in rounds."
             )
-        mechanisms = [mechanism for mechanism, _ in kinds[kind]]
-        counts = np.array([float(count) for _, count in kinds[kind]])
-        together = _TOGETHER.get(kind, _one_by_one)
-        parts.append(together(mechanisms, counts))
-
-    def log_moment(excess: Array) -> Array:
-        total = np.zeros_like(excess)
-        for part in parts:
-            total = total + part(excess)
-        return np.asarray(total * _ROUND_UP)
-
-    return log_moment
+        total = total + count * _log_moment(mechanism, excess)
+    return np.asarray(total * _ROUND_UP)
 
 
-def _one_by_one(
-    mechanisms: Sequence[Any], counts: Array
-) -> Callable[[Array], Array]:
-    log_moments = LOG_MOMENTS[type(mechanisms[0])]
-
-    def total(excess: Array) -> Array:
-        return sum(
-            (
-                log_moments(mechanisms[start : start + _BLOCK], excess)
-                @ counts[start : start + _BLOCK]
-                for start in range(0, counts.size, _BLOCK)
-            ),
-            np.zeros_like(excess),
-        )
-
-    return total
+def _log_moment(mechanism: Mechanism, excess: Array) -> Array:
+    return np.asarray(LOG_MOMENTS[type(mechanism)](mechanism, excess))
 
 
-def _gaussians_together(
-    mechanisms: Sequence[Any], counts: Array
-) -> Callable[[Array], Array]:
-    """Returns the log moment, which is the same as of their sum of `1/z^2`."""
-    z = np.array([each.noise_multiplier for each in mechanisms])
-    total = float((counts / z**2).sum())
-    return lambda excess: np.asarray(excess * (1 + excess) * (total / 2))
+def _gaussian(mechanism: Gaussian | DiscreteGaussian, excess: Array) -> Array:
+    return np.asarray(
+        excess * (1 + excess) / (2 * mechanism.noise_multiplier**2)
+    )
 
 
-def _sampled_together(
-    mechanisms: Sequence[Any], counts: Array
-) -> Callable[[Array], Array]:
-    cells = cells_of(mechanisms, counts)
-    corners = [
-        SampledGaussian(z, q)
-        for z, q in zip(
-            cells.noise_multipliers.tolist(),
-            cells.probabilities.tolist(),
-            strict=True,
-        )
-    ]
-    return lambda excess: cells.total(_sampled(corners, excess))
-
-
-def _sampled_discrete_together(
-    mechanisms: Sequence[Any], counts: Array
-) -> Callable[[Array], Array]:
-    together = _sampled_together(mechanisms, counts)
-    return lambda excess: _between_integers(together, excess)
-
-
-def _rounded_together(
-    mechanisms: Sequence[Any], counts: Array
-) -> Callable[[Array], Array]:
-    """Returns a bound by less noise, if there are many noises.
-
-    More noise is post-processing.
-    """
-    z = np.array([each.noise_multiplier for each in mechanisms])
-    if z.size <= _MOST_NOISES:
-        return _one_by_one(mechanisms, counts)
-    noises = np.geomspace(z.min(), z.max(), _MOST_NOISES)
-    noises[0] = z.min()
-    less = noises[np.searchsorted(noises, z, side="right") - 1].tolist()
-    merged: Counter[Any] = Counter()
-    for mechanism, noise, count in zip(
-        mechanisms, less, counts.tolist(), strict=True
-    ):
-        merged[dataclasses.replace(mechanism, noise_multiplier=noise)] += count
-    return _one_by_one([*merged], np.array([*merged.values()], np.float64))
-
-
-def _gaussian(mechanisms: Sequence[Any], excess: Array) -> Array:
-    z = np.array([each.noise_multiplier for each in mechanisms])
-    return np.asarray(excess[:, None] * (1 + excess[:, None]) / (2 * z**2))
-
-
-def _sampled(mechanisms: Sequence[Any], excess: Array) -> Array:
-    return _of_losses(mixtures.sampled_loss, mechanisms, excess)
-
-
-def _sampled_replace_one(mechanisms: Sequence[Any], excess: Array) -> Array:
-    return _of_losses(mixtures.replaced_loss, mechanisms, excess)
-
-
-def _sampled_discrete(mechanisms: Sequence[Any], excess: Array) -> Array:
-    return _between_integers(lambda at: _sampled(mechanisms, at), excess)
-
-
-def _between_integers(
-    log_moments: Callable[[Array], Array], excess: Array
+def _sampled(
+    mechanism: SampledGaussian | SampledDiscreteGaussian, excess: Array
 ) -> Array:
-    """Returns chords between integer orders.
+    loss = mixtures.sampled_loss(
+        mechanism.sampling_probability, mechanism.noise_multiplier
+    )
+    return mixtures.log_moment(loss, excess)
 
-    Args:
-        log_moments: From `b`, shape `[n]`, to log moments, shape `[n, ...]`.
-        excess: `b` > 0, shape `[n]`.
-    """
+
+def _sampled_replace_one(
+    mechanism: SampledGaussianReplaceOne, excess: Array
+) -> Array:
+    loss = mixtures.replaced_loss(
+        mechanism.sampling_probability, mechanism.noise_multiplier
+    )
+    return mixtures.log_moment(loss, excess)
+
+
+def _sampled_discrete(
+    mechanism: SampledDiscreteGaussian, excess: Array
+) -> Array:
+    # Between integer orders the chord is a bound.
     floor = np.floor(excess)
-    below, above = log_moments(np.maximum(floor, 1)), log_moments(floor + 1)
-    axes = (-1, *[1] * (below.ndim - 1))
-    weight, floor = (excess - floor).reshape(axes), floor.reshape(axes)
-    below = np.where(floor > 0, below, 0.0)
-    return np.asarray((1 - weight) * below + weight * above)
+    weight = excess - floor
+    below = _sampled(mechanism, np.maximum(floor, 1))
+    above = _sampled(mechanism, floor + 1)
+    return (1 - weight) * np.where(floor > 0, below, 0.0) + weight * above
 
 
-def _of_losses(
-    loss_of: Callable[[float, float], OutputLoss],
-    mechanisms: Sequence[Any],
-    excess: Array,
-) -> Array:
-    columns = [
-        mixtures.log_moment(
-            loss_of(each.sampling_probability, each.noise_multiplier), excess
-        )
-        for each in mechanisms
+def _fixed_size(mechanism: FixedSizeGaussian, excess: Array) -> Array:
+    return fixed_size.log_moment(
+        mechanism.sampling_probability, mechanism.noise_multiplier, excess
+    )
+
+
+def _one_of(mechanism: OneOf, excess: Array) -> Array:
+    alternatives = [
+        _log_moment(each, excess) for each in mechanism.alternatives
     ]
-    return np.stack(columns, axis=1)
+    return np.asarray(np.max(alternatives, axis=0))
 
 
-def _fixed_sizes(mechanisms: Sequence[Any], excess: Array) -> Array:
-    columns = [
-        fixed_size.log_moment(
-            each.sampling_probability, each.noise_multiplier, excess
-        )
-        for each in mechanisms
-    ]
-    return np.stack(columns, axis=1)
-
-
-def _additives(mechanisms: Sequence[Any], excess: Array) -> Array:
-    columns = [encoded.log_moment(each, excess) for each in mechanisms]
-    return np.stack(columns, axis=1)
-
-
-def _one_of(mechanisms: Sequence[Any], excess: Array) -> Array:
-    columns = [
-        np.max(
-            [
-                LOG_MOMENTS[type(alternative)]([alternative], excess)[:, 0]
-                for alternative in each.alternatives
-            ],
-            axis=0,
-        )
-        for each in mechanisms
-    ]
-    return np.stack(columns, axis=1)
-
-
-# From `m` mechanisms of the kind and the order minus one, `[n]`, to log
-# moments `[n, m]`.
-LOG_MOMENTS: Mapping[
-    type[Mechanism], Callable[[Sequence[Any], Array], Array]
-] = {
+# From a mechanism of the kind and the orders minus one to log moments.
+LOG_MOMENTS: Mapping[type[Mechanism], Callable[[Any, Array], Array]] = {
     Gaussian: _gaussian,
     SampledGaussian: _sampled,
     SampledGaussianReplaceOne: _sampled_replace_one,
-    FixedSizeGaussian: _fixed_sizes,
+    FixedSizeGaussian: _fixed_size,
     DiscreteGaussian: _gaussian,
     SampledDiscreteGaussian: _sampled_discrete,
-    AdditiveNoise: _additives,
+    AdditiveNoise: encoded.log_moment,
     OneOf: _one_of,
-}
-# How many mechanisms of a kind, with their counts, become the sum of their log
-# moments; those of other kinds are added up one by one.
-_TOGETHER: Mapping[
-    type[Mechanism],
-    Callable[[Sequence[Any], Array], Callable[[Array], Array]],
-] = {
-    Gaussian: _gaussians_together,
-    DiscreteGaussian: _gaussians_together,
-    SampledGaussian: _sampled_together,
-    SampledDiscreteGaussian: _sampled_discrete_together,
-    SampledGaussianReplaceOne: _rounded_together,
-    FixedSizeGaussian: _rounded_together,
 }

@@ -39,6 +39,10 @@ def log_moment(
     its chord bounds it (their Corollary 10). The bound is never above the
     one without sampling.
 
+    The bound grows with `q`. It falls with `z`: more noise is post-processing
+    of all three outputs, and `T_j` the largest mean of a convex function of
+    their ratios.
+
     Args:
         probability: `q`, sample size over population size, in (0, 1).
         noise_multiplier: `z` > 0, noise stddev over twice the bound.

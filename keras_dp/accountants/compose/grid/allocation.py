@@ -7,22 +7,19 @@ bound is that of their blocks, and the lower one is what an attack reaches
 (`score_sum`).
 """
 
-import dataclasses
 import functools
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from keras_dp.accountants.arrays import Array
+from keras_dp.accountants.arrays import EXPONENT, Array
 from keras_dp.accountants.compose.grid import likelihood, score_sum, tilted
 from keras_dp.accountants.compose.grid.likelihood import Cells, Drawn, Spread
 from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
     Gaussian,
-    Mechanism,
     RandomAllocationGaussian,
     SampledGaussian,
 )
@@ -35,8 +32,6 @@ _LARGEST_STEP, _MOST_POINTS, _MOST_DRAWN = 0.01, 12_000, 3_000
 # Floats around 1 are not told apart on finer grids. Epochs with more noise, of
 # all rounds together, are taken to be Gaussian sums without amplification.
 _LEAST_STEP, _MOST_NOISE = 1e-11, 1e9
-# Epochs of more noises are taken to have so many. Each takes up to a second.
-_MOST_NOISES = 6
 # Rounding of losses, all rounds together, over the epsilon that is looked for,
 # and over their stddev.
 _ROUNDED, _ROUNDED_STDDEVS = 2e-4, 2e-2
@@ -150,7 +145,7 @@ def sums_of_rounds(
 def _uppers(
     rounds: tuple[CountedMechanism, ...], **target: float
 ) -> Iterable[tilted.Sum]:
-    kinds = _kinds(_in_blocks(_of_few_noises(rounds, is_more=False)))
+    kinds = _kinds(_in_blocks(rounds))
     step = _composed_step(kinds)
     first, second = [], []
     for mechanism, count in kinds:
@@ -174,7 +169,7 @@ def _lowers(
     # Who overlooks some rounds learns less.
     kinds = [
         each
-        for each in _kinds(_of_few_noises(rounds, is_more=True))
+        for each in _kinds(rounds)
         if each.mechanism.noise_multiplier < _MOST_NOISE
     ]
     if not kinds:
@@ -206,41 +201,6 @@ def _lowers(
             )
         found.append(tilted.composed(parts, step, **target))
     return found
-
-
-def _of_few_noises(
-    rounds: tuple[CountedMechanism, ...], *, is_more: bool
-) -> list[CountedMechanism]:
-    """Returns rounds whose epochs have so few noises that all are computed.
-
-    Args:
-        rounds: More noise is post-processing.
-        is_more: Whether noises are rounded up, for a lower bound; otherwise
-            down, for an upper one.
-    """
-    noises = {
-        mechanism.noise_multiplier
-        for mechanism, _ in rounds
-        if isinstance(mechanism, RandomAllocationGaussian)
-    }
-    if len(noises) <= _MOST_NOISES:
-        return [*rounds]
-    lines = np.geomspace(min(noises), max(noises), _MOST_NOISES)
-    lines[[0, -1]] = min(noises), max(noises)
-    counts: Counter[Mechanism] = Counter()
-    for mechanism, count in rounds:
-        if isinstance(mechanism, RandomAllocationGaussian):
-            z = mechanism.noise_multiplier
-            line = (
-                np.searchsorted(lines, z)
-                if is_more
-                else np.searchsorted(lines, z, side="right") - 1
-            )
-            mechanism = dataclasses.replace(
-                mechanism, noise_multiplier=float(lines[line])
-            )
-        counts[mechanism] += count
-    return [CountedMechanism(*each) for each in counts.items()]
 
 
 def _in_blocks(
@@ -284,7 +244,7 @@ def _variance(
 ) -> float:
     """Returns the variance of the likelihood ratio of a round."""
     exponent = mechanism.noise_multiplier**-2
-    if exponent > 600:
+    if exponent > EXPONENT:
         raise NumericalLimitError
     variance = math.expm1(exponent)
     if isinstance(mechanism, SampledGaussian):
@@ -293,7 +253,7 @@ def _variance(
         picks = mechanism.batches_per_record
         # The epoch has less than its blocks, of which this is the variance.
         share = variance * mechanism.sampling_probability
-        return math.expm1(min(600.0, picks * math.log1p(share)))
+        return math.expm1(min(EXPONENT, picks * math.log1p(share)))
     return variance
 
 

@@ -25,6 +25,7 @@ from keras_dp.accountants.compose.line.points import (
 )
 from keras_dp.accountants.loss import gaussian_profile
 from keras_dp.accountants.loss.decay import Repeated
+from keras_dp.accountants.roots import last_true
 from keras_dp.errors import NumericalLimitError, TooSlowError
 
 # Tilts of the lines that are looked at, in units of the best one for a bound
@@ -59,8 +60,6 @@ _PROFILE_ERROR = 1e-11
 MOST_POINTS = 1 << 23
 # Products of nodes and points that take about a second.
 MOST_WORK = 6e8
-# exp() of it is finite, and its square as well.
-_MOST_ERROR = 350.0
 
 
 class _Aside(NamedTuple):
@@ -244,13 +243,14 @@ class Place(NamedTuple):
             low, high = high, high + 3.0
             if high > 90:
                 raise TooSlowError
-        while high - low > 0.05:
-            middle = (low + high) / 2
-            if log_rest(math.exp(middle)) > log_most:
-                low = middle
-            else:
-                high = middle
-        end = math.exp(high)
+        end = math.exp(
+            last_true(
+                lambda log_t: log_rest(math.exp(log_t)) <= log_most,
+                high,
+                low,
+                nearest=0.05,
+            )
+        )
         return end, log_rest(end)
 
 
@@ -274,7 +274,7 @@ def lines_at(
         raise TooSlowError
     logs, errors = log_ratios(place.paths, place.step, size)
     # An error of logarithms, so a relative one; beyond it the points are 0.
-    errors = np.expm1(np.minimum(errors, _MOST_ERROR))
+    errors = np.expm1(np.minimum(errors, EXPONENT / 2))
     return [
         _line(place, each, logs, errors, *end)
         for each, end in zip(compositions, ends, strict=True)
@@ -428,9 +428,10 @@ def place_near(
         float(errors[each]),
         paths(composition, tilt, MOST_POINTS * step),
         [
-            decay
-            for family in composition.families
-            for decay in family.decays(tilt)
+            Repeated(loss.decay(tilt), count)
+            for loss, count in zip(
+                composition.losses, composition.counts.tolist(), strict=True
+            )
         ],
     )
 

@@ -17,7 +17,6 @@ from keras_dp.accountants.arrays import (
     log1p,
 )
 from keras_dp.accountants.compose.composition import Composition
-from keras_dp.accountants.compose.many_noises import Interval
 from keras_dp.accountants.loss.log_moments import moments
 from keras_dp.accountants.loss.loss_distribution import LossDistribution, Path
 
@@ -29,9 +28,6 @@ _WEIGHT = 32.0
 _SMALL_ANGLE, _TERMS = 0.2, 12
 # Exponentials that are computed; the others are products of a few of them.
 _EXPONENTIALS = 32
-# An error of a sum of logarithms that no result shows, and one that is none
-# next to an integral of which nearly everything cancels.
-_GOOD, _NOTHING = 1e-12, 1e-18
 
 
 class Tilted(NamedTuple):
@@ -59,17 +55,17 @@ class Paths(NamedTuple):
     """All losses of a composition on their paths.
 
     Attributes:
-        intervals: The rounds.
-        tilted: For each of the losses of each interval.
+        tilted: One for each of the losses.
+        counts: How many rounds there are of each.
     """
 
-    intervals: list[Interval]
-    tilted: list[list[Tilted]]
+    tilted: tuple[Tilted, ...]
+    counts: tuple[float, ...]
 
     @property
     def size(self) -> int:
         """The number of nodes of all paths together."""
-        return sum(each.losses.size for some in self.tilted for each in some)
+        return sum(each.losses.size for each in self.tilted)
 
 
 def paths(composition: Composition, tilt: float, frequency: float) -> Paths:
@@ -78,13 +74,9 @@ def paths(composition: Composition, tilt: float, frequency: float) -> Paths:
     Raises:
         TooSlowError: One would have too many nodes.
     """
-    intervals = composition.intervals(tilt, _NOTHING)
     return Paths(
-        intervals,
-        [
-            [_tilted(loss, tilt, frequency) for loss in interval.losses]
-            for interval in intervals
-        ],
+        tuple(_tilted(loss, tilt, frequency) for loss in composition.losses),
+        tuple(composition.counts.tolist()),
     )
 
 
@@ -114,25 +106,11 @@ def log_ratios(found: Paths, step: float, size: int) -> tuple[Complex, Array]:
     """
     total = np.zeros(size, dtype=np.complex128)
     errors = np.zeros(size)
-    t = points(step, size)
-    for interval, some in zip(found.intervals, found.tilted, strict=True):
-        if not interval.places.size:
-            for each, count in zip(some, interval.counts, strict=True):
-                part, error = _log_ratio(each, step, size)
-                total += count * part
-                # |a^n - b^n| <= (|b| + e)^n - |b|^n, where |a - b| <= e.
-                errors += count * np.log1p(error)
-            continue
-        both = [_log_ratio(each, step, size) for each in some]
-        turns = np.array([each.mean for each in some])
-        logs = np.array([part for part, _ in both])
-        logs += 1j * turns[:, None] * t
-        logs += np.array([each.log_moment for each in some])[:, None]
-        off = np.array([error for _, error in both])
-        part, error = interval.total(logs, off, _GOOD)
-        mean = float(interval.weights @ turns)
-        total += part - part[0].real - 1j * mean * t
-        errors += error + TERM * EPSILON * abs(mean) * t
+    for each, count in zip(found.tilted, found.counts, strict=True):
+        part, error = _log_ratio(each, step, size)
+        total += count * part
+        # |a^n - b^n| <= (|b| + e)^n - |b|^n, where |a - b| <= e.
+        errors += count * np.log1p(error)
     return total, errors
 
 

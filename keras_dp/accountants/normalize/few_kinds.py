@@ -1,0 +1,269 @@
+"""Some hundreds of kinds of rounds in the place of many more.
+
+Accountants compute each kind of round by itself. A ledger can have 10^5 kinds,
+which would take minutes. So similar kinds become one: for an upper bound, with
+their least noise and their highest sampling probability; for a lower bound,
+with their most noise and their lowest probability.
+
+Guarantee: the rounds for the upper bound dominate the ledger, and the ledger
+dominates the rounds for the lower bound. *Proof.* One round dominates another
+of the same mechanism that has more noise or a lower probability: see
+`mechanisms.SampledGaussian` and the mechanisms beside it. Composition keeps
+the order of its rounds.
+"""
+
+import dataclasses
+import functools
+import heapq
+import math
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from keras_dp.accountants.arrays import EXPONENT, Array
+from keras_dp.accountants.normalize.mechanisms import (
+    CountedMechanism,
+    DiscreteGaussian,
+    Gaussian,
+    Mechanism,
+    OneOf,
+    RandomAllocationGaussian,
+)
+from keras_dp.accountants.normalize.order import in_order
+
+# Up to this many kinds are computed exactly. `Fourier` takes about 5 ms for
+# each.
+MOST_KINDS = 400
+# Epochs of random allocation take `Fourier` up to a second for each kind.
+_MOST_ALLOCATIONS = 6
+# More than the rounding of a root of a sum.
+_ROUNDING = 1e-15
+
+# The least and the largest of some numbers, or arrays of both.
+_Range: TypeAlias = tuple[Any, Any]
+
+
+class FewKinds(NamedTuple):
+    """Rounds of few kinds from both sides of a ledger.
+
+    Attributes:
+        upper: They dominate the ledger.
+        lower: The ledger dominates them; the same object if both are exact.
+    """
+
+    upper: tuple[CountedMechanism, ...]
+    lower: tuple[CountedMechanism, ...]
+
+
+def few_kinds(
+    rounds: tuple[CountedMechanism, ...], most: int = MOST_KINDS
+) -> FewKinds:
+    """Returns the rounds if they are of few kinds, else rounded ones.
+
+    Rounds that differ in their noise and probability alone are a cell. The cell
+    that costs most is cut in two, where that helps most, until there are enough
+    cells. A cell costs as many rounds as it has, times the distance of its
+    bounds in the Rényi divergence of order 2. Gaussian rounds without sampling
+    are together one such round, exactly.
+
+    Args:
+        rounds: Mechanisms with their counts.
+        most: About how many kinds there may be, >= 1. There are more if many
+            kinds differ in something else.
+
+    >>> from keras_dp.accountants.normalize.mechanisms import SampledGaussian
+    >>> noises = [SampledGaussian(z, 0.01) for z in (1.0, 1.1, 5.0)]
+    >>> rounds = tuple(CountedMechanism(each, 1) for each in noises)
+    >>> few_kinds(rounds).upper is rounds
+    True
+    >>> [each.mechanism.noise_multiplier for each in few_kinds(rounds, 2).upper]
+    [1.0, 5.0]
+    >>> [each.mechanism.noise_multiplier for each in few_kinds(rounds, 2).lower]
+    [1.1, 5.0]
+    """
+    allocations = sum(
+        isinstance(mechanism, RandomAllocationGaussian)
+        for mechanism, _ in rounds
+    )
+    if len(rounds) <= most and allocations <= _MOST_ALLOCATIONS:
+        return FewKinds(rounds, rounds)
+    upper: Counter[Mechanism] = Counter()
+    lower: Counter[Mechanism] = Counter()
+    cells: defaultdict[int, list[_Cell]] = defaultdict(list)
+    for alike in _alike(rounds):
+        first = alike[0].mechanism
+        if isinstance(first, Gaussian | DiscreteGaussian):
+            total = math.fsum(n / m.noise_multiplier**2 for m, n in alike)
+            z = total**-0.5
+            upper[type(first)(z * (1 - _ROUNDING))] += 1
+            lower[type(first)(z * (1 + _ROUNDING))] += 1
+        elif can_be_rounded(first):
+            is_allocation = isinstance(first, RandomAllocationGaussian)
+            limit = _MOST_ALLOCATIONS if is_allocation else most
+            cells[limit].append(_cell_of(alike))
+        else:
+            upper.update(dict(alike))
+            lower.update(dict(alike))
+    for limit, some in cells.items():
+        for cell in _divided(some, limit):
+            count = int(cell.counts.sum())
+            upper[cell.dominating] += count
+            lower[cell.dominated] += count
+    return FewKinds(in_order(upper), in_order(lower))
+
+
+def can_be_rounded(mechanism: Mechanism) -> bool:
+    """Returns whether another noise makes another mechanism of the kind."""
+    return (
+        not isinstance(mechanism, OneOf)
+        and 0 < mechanism.noise_multiplier < math.inf
+    )
+
+
+def _alike(
+    rounds: Sequence[CountedMechanism],
+) -> list[list[CountedMechanism]]:
+    """Returns lists of rounds that differ in their numbers alone."""
+    found: defaultdict[Hashable, list[CountedMechanism]] = defaultdict(list)
+    for each in rounds:
+        found[_without_numbers(each.mechanism)].append(each)
+    return list(found.values())
+
+
+def _without_numbers(mechanism: Mechanism) -> Hashable:
+    if not can_be_rounded(mechanism):
+        return mechanism
+    return _with_numbers(mechanism, 1.0, 0.5)
+
+
+def _with_numbers(
+    mechanism: Any, noise: float, probability: float
+) -> Mechanism:
+    """Returns the mechanism with other numbers, where it has them."""
+    changes = {"noise_multiplier": noise}
+    kind: Hashable = type(mechanism)
+    if _has_probability(kind):
+        changes["sampling_probability"] = probability
+    changed: Mechanism = dataclasses.replace(mechanism, **changes)
+    return changed
+
+
+@functools.cache
+def _has_probability(kind: Hashable) -> bool:
+    """Returns whether a probability is a parameter of a class."""
+    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
+    return any(field.name == "sampling_probability" for field in fields)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class _Cell:
+    """Rounds that are put together.
+
+    Attributes:
+        example: One of the mechanisms.
+        noises: `z` of each kind, shape `[kinds]`.
+        probabilities: `q` of each kind, of the same shape.
+        counts: How many rounds there are of each.
+    """
+
+    example: Mechanism
+    noises: Array
+    probabilities: Array
+    counts: Array
+
+    @property
+    def dominating(self) -> Mechanism:
+        """The kind with the least noise and the highest probability."""
+        z, q = _range(self.noises), _range(self.probabilities)
+        return _with_numbers(self.example, z[0], q[1])
+
+    @property
+    def dominated(self) -> Mechanism:
+        """The kind with the most noise and the lowest probability."""
+        z, q = _range(self.noises), _range(self.probabilities)
+        return _with_numbers(self.example, z[1], q[0])
+
+    @property
+    def cost(self) -> float:
+        """How far the bounds of the rounds are apart, 0 if they are equal."""
+        z, q = _range(self.noises), _range(self.probabilities)
+        return float(_cost(self.counts.sum(), z, q))
+
+    def halves(self) -> tuple["_Cell", "_Cell"]:
+        """Returns two cells that cost least, of different kinds."""
+        z, q = _range(self.noises), _range(self.probabilities)
+        best = math.inf
+        for values in (self.noises, self.probabilities):
+            order = np.argsort(values, kind="stable")
+            rising = values[order]
+            cuts = np.flatnonzero(np.diff(rising)) + 1
+            if not cuts.size:
+                continue
+            left = rising[0], rising[cuts - 1]
+            right = rising[cuts], rising[-1]
+            below = np.cumsum(self.counts[order])[cuts - 1]
+            above = self.counts.sum() - below
+            if values is self.noises:
+                costs = _cost(below, left, q) + _cost(above, right, q)
+            else:
+                costs = _cost(below, z, left) + _cost(above, z, right)
+            cut = int(np.argmin(costs))
+            if costs[cut] < best:
+                best = costs[cut]
+                members = order[: cuts[cut]], order[cuts[cut] :]
+        first, second = (
+            _Cell(
+                self.example,
+                self.noises[each],
+                self.probabilities[each],
+                self.counts[each],
+            )
+            for each in members
+        )
+        return first, second
+
+
+def _cell_of(alike: Sequence[CountedMechanism]) -> _Cell:
+    return _Cell(
+        alike[0].mechanism,
+        np.array([m.noise_multiplier for m, _ in alike]),
+        np.array([m.sampling_probability for m, _ in alike]),
+        np.array([float(count) for _, count in alike]),
+    )
+
+
+def _divided(cells: Sequence[_Cell], most: int) -> list[_Cell]:
+    """Returns cells after cutting those that cost most, until there are `most`.
+
+    Cells of one kind of round cost nothing, and stay.
+    """
+    # Numbers tell cells of equal costs apart.
+    heap = [(-cell.cost, number, cell) for number, cell in enumerate(cells)]
+    heapq.heapify(heap)
+    number = len(heap)
+    while len(heap) < most and heap[0][0] < 0:
+        for half in heapq.heappop(heap)[-1].halves():
+            heapq.heappush(heap, (-half.cost, number, half))
+            number += 1
+    return [cell for _, _, cell in heap]
+
+
+def _range(values: Array) -> _Range:
+    return float(values.min()), float(values.max())
+
+
+def _cost(counts: Any, noises: _Range, probabilities: _Range) -> Any:
+    """Returns how far the bounds of rounds in a range are apart."""
+    high = _divergence(noises[0], probabilities[1])
+    low = _divergence(noises[1], probabilities[0])
+    return counts * (high - low)
+
+
+def _divergence(noise: Any, probability: Any) -> Array:
+    """Returns `log(1 + q^2 (e^(1/z^2) - 1))`, without overflow."""
+    v = np.asarray(noise, np.float64) ** -2.0
+    small = np.log1p(probability**2 * np.expm1(np.minimum(v, EXPONENT)))
+    large = v + 2 * np.log(probability)
+    return np.asarray(np.where(v < EXPONENT, small, large))
