@@ -9,7 +9,7 @@ from scipy import special
 
 from keras_dp.accountants import Fourier
 from keras_dp.accountants.compose import choose, saddle
-from keras_dp.accountants.compose.composition import composed
+from keras_dp.accountants.compose.composition import Composition
 from keras_dp.accountants.compose.line import integral, smoothing
 from keras_dp.accountants.compose.line.integral import (
     epsilon_bounds,
@@ -31,7 +31,7 @@ def law_of(noise_multiplier, probability, is_added) -> MixtureLoss:
 
 
 def rounds_of(law, count, gaussian=0.0):
-    return composed([law], np.array([float(count)]), gaussian)
+    return Composition((law,), np.array([float(count)]), gaussian)
 
 
 def log_ratio(x, law):

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from keras_dp.accountants import RDP, trade_off
+from keras_dp.accountants import trade_off
 from keras_dp.accountants.normalize import normalize as module
 from keras_dp.accountants.normalize.mechanisms import SampledGaussian
 from keras_dp.accountants.normalize.normalize import normalize, normalized
@@ -33,39 +33,6 @@ def ledger():
         for each, count in ROUNDS:
             run.record(each.sampling, each.queries, count)
     return found
-
-
-class TestFewerKinds:
-    @pytest.mark.parametrize("most", [16, 64, 1000])
-    def test_have_less_noise(self, most) -> None:
-        whole = normalized(ROUNDS)
-        fewer = whole.merged(most)
-
-        assert len(fewer.mechanisms) <= most
-        assert sum(n for _, n in fewer.mechanisms) == 100 * KINDS
-        noises = [
-            np.repeat(
-                [m.noise_multiplier for m, _ in each], [n for _, n in each]
-            )
-            for each in (fewer.mechanisms, whole.mechanisms)
-        ]
-        assert np.all(noises[0] <= noises[1])
-        assert np.all(noises[0] * 1.25 ** (1 / (most - 1)) >= noises[1] * 0.999)
-
-    def test_of_a_few_are_the_same(self) -> None:
-        whole = normalized(ROUNDS)
-
-        assert whole.merged(KINDS) is whole
-
-    @pytest.mark.standard
-    def test_cost_more(self) -> None:
-        whole = normalized(ROUNDS)
-
-        exact = RDP().epsilon(whole, delta=DELTA)
-
-        assert (
-            exact < RDP().epsilon(whole.merged(64), delta=DELTA) < 1.01 * exact
-        )
 
 
 class TestNormalizedRounds:
