@@ -13,7 +13,6 @@ the order of its rounds.
 """
 
 import dataclasses
-import functools
 import heapq
 import math
 from collections import Counter, defaultdict
@@ -143,18 +142,11 @@ def _with_numbers(
 ) -> Mechanism:
     """Returns the mechanism with other numbers, where it has them."""
     changes = {"noise_multiplier": noise}
-    kind: Hashable = type(mechanism)
-    if _has_probability(kind):
+    names = [field.name for field in dataclasses.fields(mechanism)]
+    if "sampling_probability" in names:
         changes["sampling_probability"] = probability
     changed: Mechanism = dataclasses.replace(mechanism, **changes)
     return changed
-
-
-@functools.cache
-def _has_probability(kind: Hashable) -> bool:
-    """Returns whether a probability is a parameter of a class."""
-    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
-    return any(field.name == "sampling_probability" for field in fields)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
