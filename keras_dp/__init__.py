@@ -1,265 +1,32 @@
 """Differentially private training for Keras 3, recorded and replayable.
 
-The names below are imported when they are first used: reading a ledger and
-replaying it never loads TensorFlow. Before Keras loads a file of a private
-model, `import keras_dp.training`: that registers the classes.
+The names, which `__init__.pyi` lists, are imported when they are first used:
+reading a ledger and replaying it never loads TensorFlow. Before Keras loads a
+file of a private model, `import keras_dp.training`: that registers the classes.
 """
 
+import ast
 import importlib
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from keras_dp._version import __version__
-
-if TYPE_CHECKING:
-    from keras_dp import (
-        accountants,
-        auditing,
-        budgets,
-        dp_queries,
-        errors,
-        federation,
-        interchange,
-        ledger,
-        optimizers,
-        planning,
-        preprocessing,
-        recipes,
-        reporting,
-        sampling,
-        spending,
-        training,
-    )
-    from keras_dp.dp_queries import (
-        AdaptiveClipSumQuery,
-        DiscreteGaussianSumQuery,
-        DiscretizedSumQuery,
-        DPQuery,
-        EncodedSumQuery,
-        ErrorCorrectedQuery,
-        GaussianAverageQuery,
-        GaussianSumQuery,
-        JointClipQuery,
-        KSDenoisedQuery,
-        NestedQuery,
-        NoPrivacyAverageQuery,
-        NoPrivacyQuantileEstimatorQuery,
-        NoPrivacySumQuery,
-        NormalizedQuery,
-        PeriodicRoundRestartIndicator,
-        PreselectedVectors,
-        QuantileAdaptiveClipSumQuery,
-        QuantileEstimatorQuery,
-        QuantizedSumQuery,
-        RestartIndicator,
-        RestartQuery,
-        TreeCumulativeSumQuery,
-        TreeResidualSumQuery,
-    )
-    from keras_dp.federation import FederatedModel
-    from keras_dp.ledger import (
-        PrivacyLedger,
-    )
-    from keras_dp.optimizers import (
-        DPSGD,
-        DPAdagrad,
-        DPAdam,
-        DPAdamW,
-        DPOptimizer,
-        DPRMSprop,
-        VariableGroups,
-        group_variables,
-        plan_groups,
-    )
-    from keras_dp.recipes import (
-        make_private,
-        replace_batch_normalization,
-    )
-    from keras_dp.sampling import (
-        AllocatedBatches,
-        FixedSizeBatches,
-        PoissonBatches,
-        ShuffledBatches,
-        UserBatches,
-    )
-    from keras_dp.spending import PrivacyTarget, RunDetails
-    from keras_dp.training import (
-        EpsilonProgress,
-        LocalTraining,
-        PrivateClassCounts,
-        PrivateClippedShare,
-        PrivateGradientNorm,
-        PrivateGradients,
-        PrivateLoss,
-        PrivateMean,
-        PrivateModel,
-        SaveModel,
-        mean_gradient_norms,
-        plan_batch_statistics,
-    )
-
-_MODULES = (
-    "accountants",
-    "auditing",
-    "budgets",
-    "dp_queries",
-    "errors",
-    "federation",
-    "interchange",
-    "ledger",
-    "optimizers",
-    "planning",
-    "preprocessing",
-    "recipes",
-    "reporting",
-    "sampling",
-    "spending",
-    "training",
-)
+_STUB = Path(__file__).with_suffix(".pyi").read_text("utf-8")
+# From each name to the package that has it.
 _HOMES = {
-    "AdaptiveClipSumQuery": "dp_queries",
-    "AllocatedBatches": "sampling",
-    "DPAdagrad": "optimizers",
-    "DPAdam": "optimizers",
-    "DPAdamW": "optimizers",
-    "DPOptimizer": "optimizers",
-    "DPQuery": "dp_queries",
-    "DPRMSprop": "optimizers",
-    "DPSGD": "optimizers",
-    "DiscreteGaussianSumQuery": "dp_queries",
-    "DiscretizedSumQuery": "dp_queries",
-    "EncodedSumQuery": "dp_queries",
-    "EpsilonProgress": "training",
-    "ErrorCorrectedQuery": "dp_queries",
-    "FederatedModel": "federation",
-    "FixedSizeBatches": "sampling",
-    "GaussianAverageQuery": "dp_queries",
-    "GaussianSumQuery": "dp_queries",
-    "JointClipQuery": "dp_queries",
-    "KSDenoisedQuery": "dp_queries",
-    "LocalTraining": "training",
-    "NestedQuery": "dp_queries",
-    "NoPrivacyAverageQuery": "dp_queries",
-    "NoPrivacyQuantileEstimatorQuery": "dp_queries",
-    "NoPrivacySumQuery": "dp_queries",
-    "NormalizedQuery": "dp_queries",
-    "PeriodicRoundRestartIndicator": "dp_queries",
-    "PoissonBatches": "sampling",
-    "PreselectedVectors": "dp_queries",
-    "PrivacyLedger": "ledger",
-    "PrivacyTarget": "spending",
-    "PrivateClassCounts": "training",
-    "PrivateClippedShare": "training",
-    "PrivateGradientNorm": "training",
-    "PrivateGradients": "training",
-    "PrivateLoss": "training",
-    "PrivateMean": "training",
-    "PrivateModel": "training",
-    "QuantileAdaptiveClipSumQuery": "dp_queries",
-    "QuantileEstimatorQuery": "dp_queries",
-    "QuantizedSumQuery": "dp_queries",
-    "RestartIndicator": "dp_queries",
-    "RestartQuery": "dp_queries",
-    "RunDetails": "spending",
-    "SaveModel": "training",
-    "ShuffledBatches": "sampling",
-    "TreeCumulativeSumQuery": "dp_queries",
-    "TreeResidualSumQuery": "dp_queries",
-    "UserBatches": "sampling",
-    "VariableGroups": "optimizers",
-    "group_variables": "optimizers",
-    "make_private": "recipes",
-    "mean_gradient_norms": "training",
-    "plan_batch_statistics": "training",
-    "plan_groups": "optimizers",
-    "replace_batch_normalization": "recipes",
+    alias.name: node.module
+    for node in ast.parse(_STUB).body
+    if isinstance(node, ast.ImportFrom) and node.module
+    for alias in node.names
 }
-
-__all__ = [
-    "DPSGD",
-    "AdaptiveClipSumQuery",
-    "AllocatedBatches",
-    "DPAdagrad",
-    "DPAdam",
-    "DPAdamW",
-    "DPOptimizer",
-    "DPQuery",
-    "DPRMSprop",
-    "DiscreteGaussianSumQuery",
-    "DiscretizedSumQuery",
-    "EncodedSumQuery",
-    "EpsilonProgress",
-    "ErrorCorrectedQuery",
-    "FederatedModel",
-    "FixedSizeBatches",
-    "GaussianAverageQuery",
-    "GaussianSumQuery",
-    "JointClipQuery",
-    "KSDenoisedQuery",
-    "LocalTraining",
-    "NestedQuery",
-    "NoPrivacyAverageQuery",
-    "NoPrivacyQuantileEstimatorQuery",
-    "NoPrivacySumQuery",
-    "NormalizedQuery",
-    "PeriodicRoundRestartIndicator",
-    "PoissonBatches",
-    "PreselectedVectors",
-    "PrivacyLedger",
-    "PrivacyTarget",
-    "PrivateClassCounts",
-    "PrivateClippedShare",
-    "PrivateGradientNorm",
-    "PrivateGradients",
-    "PrivateLoss",
-    "PrivateMean",
-    "PrivateModel",
-    "QuantileAdaptiveClipSumQuery",
-    "QuantileEstimatorQuery",
-    "QuantizedSumQuery",
-    "RestartIndicator",
-    "RestartQuery",
-    "RunDetails",
-    "SaveModel",
-    "ShuffledBatches",
-    "TreeCumulativeSumQuery",
-    "TreeResidualSumQuery",
-    "UserBatches",
-    "VariableGroups",
-    "__version__",
-    "accountants",
-    "auditing",
-    "budgets",
-    "dp_queries",
-    "errors",
-    "federation",
-    "group_variables",
-    "interchange",
-    "ledger",
-    "make_private",
-    "mean_gradient_norms",
-    "optimizers",
-    "plan_batch_statistics",
-    "plan_groups",
-    "planning",
-    "preprocessing",
-    "recipes",
-    "replace_batch_normalization",
-    "reporting",
-    "sampling",
-    "spending",
-    "training",
-]
+__all__ = sorted(_HOMES)
 
 
-if not TYPE_CHECKING:  # Else every misspelt name would pass as `Any`.
-
-    def __getattr__(name: str) -> Any:
-        if name in _MODULES:
-            return importlib.import_module(f"keras_dp.{name}")
-        if name in _HOMES:
-            module = importlib.import_module(f"keras_dp.{_HOMES[name]}")
-            return getattr(module, name)
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
         raise AttributeError(f"module 'keras_dp' has no attribute {name!r}")
+    if _HOMES[name] == "keras_dp":
+        return importlib.import_module(f"keras_dp.{name}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -20,6 +20,7 @@ from keras_dp.dp_queries import (
     quantized_sum_query,
 )
 from keras_dp.dp_queries import records as records_lib
+from keras_dp.experimental.random_allocation import AllocatedBatches
 from keras_dp.gradients.records.outer_product_records import (
     OuterProductRecords,
 )
@@ -30,7 +31,6 @@ from keras_dp.ledger.rows import reservation
 from keras_dp.noise import discrete_gaussian, samplers, seeds
 from keras_dp.optimizers import dp_optimizer, private_round
 from keras_dp.sampling import (
-    AllocatedBatches,
     FixedMicrobatches,
     FixedSizeBatches,
     PoissonBatches,
@@ -1445,7 +1445,7 @@ def _(patch):
     source=lambda: AllocatedBatches((X, Y), batches=10),
 )
 def _(patch):
-    from keras_dp.sampling import allocated_batches
+    from keras_dp.experimental import random_allocation
 
     def again(random_subsets):
         def picked(population, size, of, words):
@@ -1454,10 +1454,10 @@ def _(patch):
 
         return picked
 
-    around(patch, allocated_batches, "random_subsets", again)
+    around(patch, random_allocation, "random_subsets", again)
     around(
         patch,
-        allocated_batches,
+        random_allocation,
         "in_random_rows",
         lambda f: lambda units, *rest: f(units // 2, *rest),
     )

@@ -69,7 +69,7 @@ def build_files(root: Path = ROOT) -> dict[Path, str]:
         package,
         [surface],
         {f":{CORE}", f":{KERAS}", *labels},
-        data=["py.typed"],
+        data=["__init__.pyi", "py.typed"],
     )
     files[package / "BUILD"] = f"{HEAD}\n{own}\n{whole}"
     top = _library("keras_dp", root, root, [], {"//keras_dp", *labels})

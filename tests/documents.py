@@ -39,6 +39,7 @@ def programs() -> list[Path]:
         ROOT / "README.md",
         docs / "start.md",
         docs / "concepts.md",
+        docs / "experimental.md",
         docs / "troubleshooting.md",
         *sorted((docs / "guides").glob("*.md")),
         *sorted((docs / "migrate").glob("*.md")),

@@ -28,7 +28,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
 import keras_dp
-from keras_dp.federation import FlowerStrategy
+from keras_dp.experimental.federation import FederatedModel, FlowerStrategy
 from keras_dp.planning import calibrate_noise
 from keras_dp.reporting import make_report
 
@@ -43,7 +43,7 @@ def server_app(users: int, rounds: int, path: Path) -> ServerApp:
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         denominator = SAMPLING_PROBABILITY * users
-        federated = keras_dp.FederatedModel(
+        federated = FederatedModel(
             flower_client.make_model(), flower_client.LOCAL
         )
         held_out = flower_client.records(seed=2**31)

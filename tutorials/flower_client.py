@@ -7,12 +7,11 @@ import numpy as np
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-import keras_dp
-from keras_dp.federation import FlowerClient
+from keras_dp.experimental.federation import FlowerClient, LocalTraining
 
 RECORDS_PER_USER = 16
 TRUTH = np.array([[1.0], [-2.0], [0.5]], "float32")
-LOCAL = keras_dp.LocalTraining(0.05, epochs=2, batch_size=4)
+LOCAL = LocalTraining(0.05, epochs=2, batch_size=4)
 
 app = ClientApp()
 

@@ -117,11 +117,11 @@ def mechanisms(task: Task) -> dict[str, Callable[[], dict[str, Any]]]:
             groups={"hidden": "hidden", "head": "head"},
         )
 
-    def average(query: keras_dp.DPQuery) -> dict[str, Any]:
+    def average(query: keras_dp.dp_queries.DPQuery) -> dict[str, Any]:
         return {"query": NormalizedQuery(query, batch)}
 
     def planned() -> dict[str, Any]:
-        plan = keras_dp.plan_groups(
+        plan = keras_dp.optimizers.plan_groups(
             model,
             {"hidden": "hidden", "head": "head"},
             noise_multiplier=z,
@@ -145,7 +145,7 @@ def mechanisms(task: Task) -> dict[str, Callable[[], dict[str, Any]]]:
             for name, norm in norms().items()
         }
         return {
-            "query": keras_dp.NestedQuery(layers),
+            "query": keras_dp.dp_queries.NestedQuery(layers),
             "groups": {name: name for name in layers},
         }
 

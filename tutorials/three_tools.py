@@ -34,7 +34,6 @@ from papers.common import (
 
 import keras_dp
 from keras_dp import accountants
-from keras_dp.auditing import NoiseRecords
 from keras_dp.dp_queries import (
     AdaptiveClipSumQuery,
     GaussianSumQuery,
@@ -42,6 +41,7 @@ from keras_dp.dp_queries import (
     NormalizedQuery,
     QuantileAdaptiveClipSumQuery,
 )
+from keras_dp.experimental.memorization import NoiseRecords
 from keras_dp.ledger import GaussianSum, PoissonSampling, Round
 from keras_dp.planning import calibrate_scale
 from keras_dp.training import mean_gradient_norms

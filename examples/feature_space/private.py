@@ -16,6 +16,7 @@ import numpy as np
 
 import keras_dp
 from keras_dp import preprocessing
+from keras_dp.experimental.feature_space import FeatureSpace
 
 QUICK = "KERAS_DP_QUICK" in os.environ
 RECORDS, EPOCHS, BATCH = (2048, 1, 256) if QUICK else (32_561, 20, 1024)
@@ -51,7 +52,7 @@ test, y_test = load("test")
 os.chdir(tempfile.mkdtemp())  # Files are written there.
 
 ledger = keras_dp.PrivacyLedger.open("people.ledger", dataset="people")
-encode = preprocessing.FeatureSpace(
+encode = FeatureSpace(
     {
         **{
             name: preprocessing.Discretization(RANGES[name], 10, 1.0)

@@ -16,12 +16,6 @@ from keras_dp.auditing.estimators.gaussian_model import GaussianModel
 from keras_dp.auditing.estimators.one_run import OneRun
 from keras_dp.auditing.estimators.one_run_fdp import OneRunFDP
 from keras_dp.auditing.lower_bound import Estimator, LowerBound
-from keras_dp.auditing.memorization.exposure import exposure
-from keras_dp.auditing.memorization.memorization_check import (
-    MemorizationCheck,
-)
-from keras_dp.auditing.memorization.noise_records import NoiseRecords
-from keras_dp.auditing.memorization.user_patterns import UserPatterns
 from keras_dp.auditing.scores import Scores
 from keras_dp.auditing.verdicts import Judgement, judgements, write_verdict
 
@@ -38,15 +32,11 @@ __all__ = [
     "GaussianModel",
     "Judgement",
     "LowerBound",
-    "MemorizationCheck",
-    "NoiseRecords",
     "OneRun",
     "OneRunFDP",
     "PhantomCanaries",
     "Scores",
-    "UserPatterns",
     "check",
-    "exposure",
     "judgements",
     "p_value_of_claim",
     "write_verdict",

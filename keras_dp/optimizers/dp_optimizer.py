@@ -56,7 +56,7 @@ class DPOptimizer(WrappingOptimizer):
             it is a dict with such a list for each group.
         ledger: The ledger in which every round is recorded.
         groups: A dict from the name of each group to the pattern of the paths
-            of its variables; see `keras_dp.group_variables`.
+            of its variables; see `keras_dp.optimizers.group_variables`.
         seed: An integer that makes the noise reproducible inside
             `keras_dp.noise.reproducible()`, for tests. Anywhere else the
             operating system gives the key of the noise. Rounds are marked

@@ -24,7 +24,6 @@ For a vocabulary, subtract its `threshold_delta` from `delta` first.
 """
 
 from keras_dp.preprocessing.discretization import Discretization
-from keras_dp.preprocessing.feature_space import FeatureSpace
 from keras_dp.preprocessing.integer_lookup import IntegerLookup
 from keras_dp.preprocessing.normalization import Normalization
 from keras_dp.preprocessing.pca import PCA
@@ -36,7 +35,6 @@ __all__ = [
     "PCA",
     "Adapter",
     "Discretization",
-    "FeatureSpace",
     "IntegerLookup",
     "Normalization",
     "StringLookup",

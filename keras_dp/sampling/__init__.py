@@ -3,7 +3,6 @@
 They do not import TensorFlow.
 """
 
-from keras_dp.sampling.allocated_batches import AllocatedBatches
 from keras_dp.sampling.array_shards import ArrayShards
 from keras_dp.sampling.fixed_size_batches import FixedSizeBatches
 from keras_dp.sampling.microbatches import (
@@ -18,7 +17,6 @@ from keras_dp.sampling.tfrecord_shards import TFRecordShards
 from keras_dp.sampling.user_batches import UserBatches
 
 __all__ = [
-    "AllocatedBatches",
     "ArrayShards",
     "FixedMicrobatches",
     "FixedSizeBatches",

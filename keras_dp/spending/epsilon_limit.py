@@ -9,8 +9,8 @@ from keras_dp.accountants.normalize.mechanisms import CountedMechanism
 from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.errors import BudgetExceededError
 from keras_dp.ledger import PrivacyLedger, Round, UnverifiedSampling
-from keras_dp.planning import rounds_left
 from keras_dp.planning.calibration import check_target
+from keras_dp.planning.rounds_left import rounds_left
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

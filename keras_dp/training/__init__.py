@@ -18,12 +18,10 @@ from keras_dp.training.metrics.private_metrics import (
 )
 from keras_dp.training.private_gradients import PrivateGradients
 from keras_dp.training.private_model import PrivateModel
-from keras_dp.training.step.local_updates import LocalTraining
 
 __all__ = [
     "BatchStatisticsPlan",
     "EpsilonProgress",
-    "LocalTraining",
     "PrivateClassCounts",
     "PrivateClippedShare",
     "PrivateGradientNorm",

@@ -18,10 +18,10 @@ from keras_dp.dp_queries import (
     NormalizedQuery,
     QuantileAdaptiveClipSumQuery,
 )
+from keras_dp.experimental.random_allocation import AllocatedBatches
 from keras_dp.noise import reproducible
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.sampling import (
-    AllocatedBatches,
     PoissonBatches,
     RandomMicrobatches,
     UserBatches,

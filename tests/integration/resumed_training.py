@@ -19,6 +19,7 @@ import keras
 import numpy as np
 
 import keras_dp
+from keras_dp.experimental.federation import FederatedModel, LocalTraining
 
 EPOCHS, ROUNDS_PER_EPOCH, SAVE_FREQ = 2, 10, 3
 
@@ -31,8 +32,8 @@ def new_model(
         [keras.Input((3,)), keras.layers.Dropout(0.5), keras.layers.Dense(1)],
         name="linear",
     )
-    query = keras_dp.NormalizedQuery(
-        keras_dp.QuantileAdaptiveClipSumQuery(
+    query = keras_dp.dp_queries.NormalizedQuery(
+        keras_dp.dp_queries.QuantileAdaptiveClipSumQuery(
             initial_l2_norm_clip=1.0,
             noise_multiplier=2.0,
             target_unclipped_quantile=0.5,
@@ -44,9 +45,7 @@ def new_model(
     )
     private = keras_dp.PrivateModel(model)
     if of_users:
-        private = keras_dp.FederatedModel(
-            model, keras_dp.LocalTraining(0.1, batch_size=1)
-        )
+        private = FederatedModel(model, LocalTraining(0.1, batch_size=1))
     private.compile(
         keras_dp.DPAdam(0.1, query=query, ledger=ledger), loss="mse"
     )

@@ -12,10 +12,11 @@ import tensorflow as tf
 import keras_dp
 from keras_dp import dp_queries
 from keras_dp.auditing import check
+from keras_dp.experimental.federation import FederatedModel, LocalTraining
+from keras_dp.experimental.random_allocation import AllocatedBatches
 from keras_dp.ledger import CoordinateBounds
 from keras_dp.ledger.events.noise_families import StudentTNoise
 from keras_dp.sampling import (
-    AllocatedBatches,
     FixedMicrobatches,
     FixedSizeBatches,
     PoissonBatches,
@@ -137,9 +138,7 @@ def test_every_query_and_sampler_pass(sampler, kind):
 
 @pytest.mark.full
 def test_federated_training_passes():
-    private = keras_dp.FederatedModel(
-        dense(), keras_dp.LocalTraining(0.1, batch_size=3)
-    )
+    private = FederatedModel(dense(), LocalTraining(0.1, batch_size=3))
     private.compile(
         keras_dp.DPSGD(
             1.0,

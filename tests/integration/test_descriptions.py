@@ -7,13 +7,13 @@ import pytest
 from keras_dp import (
     DPAdam,
     GaussianAverageQuery,
-    NestedQuery,
     PoissonBatches,
     PrivacyLedger,
-    PrivacyTarget,
     PrivateModel,
 )
+from keras_dp.dp_queries import NestedQuery
 from keras_dp.sampling import FixedMicrobatches
+from keras_dp.spending import PrivacyTarget
 
 DATA = np.zeros([1000, 3], "float32"), np.zeros([1000, 1], "float32")
 

@@ -77,7 +77,10 @@ class Watcher(keras.callbacks.Callback):
 class TestEpsilonProgress:
     def test_takes_the_strongest_relation_of_all_rounds(self) -> None:
         ledger = in_memory((UnverifiedSampling(), STEP, 3))
-        progress, logs = keras_dp.EpsilonProgress(ledger, delta=DELTA), {}
+        progress, logs = (
+            keras_dp.training.EpsilonProgress(ledger, delta=DELTA),
+            {},
+        )
         assert progress.claim is None
 
         progress.on_epoch_end(0, logs)
@@ -90,7 +93,7 @@ class TestEpsilonProgress:
     def test_is_exact_at_the_end_of_each_epoch(self) -> None:
         ledger = in_memory()
         progress, watcher = (
-            keras_dp.EpsilonProgress(ledger, delta=DELTA),
+            keras_dp.training.EpsilonProgress(ledger, delta=DELTA),
             Watcher(ledger),
         )
 
@@ -103,7 +106,7 @@ class TestEpsilonProgress:
     def test_is_never_behind_what_was_released(self) -> None:
         """Every batch shows at least what the rounds up to it cost."""
         ledger = in_memory()
-        progress = keras_dp.EpsilonProgress(
+        progress = keras_dp.training.EpsilonProgress(
             ledger, delta=DELTA, interval_seconds=-1.0
         )
         watcher = Watcher(ledger)
@@ -124,7 +127,9 @@ class TestEpsilonProgress:
         before = TIGHT.epsilon(ledger, delta=DELTA)
 
         history = training(
-            ledger, [keras_dp.EpsilonProgress(ledger, delta=DELTA)], epochs=1
+            ledger,
+            [keras_dp.training.EpsilonProgress(ledger, delta=DELTA)],
+            epochs=1,
         )
 
         assert history["epsilon"][0] > before
@@ -139,7 +144,7 @@ class TestEpsilonProgress:
     )
     def test_asks_what_it_is_told_to(self, accountant, neighbours) -> None:
         ledger = in_memory((PoissonSampling(0.01), STEP, 10))
-        progress = keras_dp.EpsilonProgress(
+        progress = keras_dp.training.EpsilonProgress(
             ledger, delta=1e-3, accountant=accountant, neighbours=neighbours
         )
         logs = {}
@@ -156,7 +161,7 @@ class TestEpsilonProgress:
 
         history = training(
             ledger,
-            [keras_dp.EpsilonProgress(ledger, delta=DELTA)],
+            [keras_dp.training.EpsilonProgress(ledger, delta=DELTA)],
             epochs=1,
             noise=0.0,
         )
@@ -167,7 +172,7 @@ class TestEpsilonProgress:
         now = [100.0]
         monkeypatch.setattr("time.monotonic", lambda: now[0])
         ledger = in_memory((FullDataset(), STEP, 1))
-        progress = keras_dp.EpsilonProgress(
+        progress = keras_dp.training.EpsilonProgress(
             ledger, delta=DELTA, interval_seconds=5.0
         )
         seen = []
@@ -182,7 +187,7 @@ class TestEpsilonProgress:
 
     def test_works_without_logs(self) -> None:
         ledger = in_memory((FullDataset(), STEP, 1))
-        progress = keras_dp.EpsilonProgress(ledger, delta=DELTA)
+        progress = keras_dp.training.EpsilonProgress(ledger, delta=DELTA)
 
         progress.on_train_batch_end(0)
         progress.on_epoch_end(0)
@@ -219,7 +224,7 @@ class TestEpsilonInFit:
         assert history["epsilon"] == [TIGHT.epsilon(ledger, delta=1e-7)]
 
     def test_is_of_the_ledger_that_the_model_records_in(self) -> None:
-        other = keras_dp.EpsilonProgress(in_memory(), delta=DELTA)
+        other = keras_dp.training.EpsilonProgress(in_memory(), delta=DELTA)
 
         with pytest.raises(PrivateTrainingError, match="`ledger` must be"):
             training(in_memory(), [other])
@@ -409,7 +414,7 @@ class TestATarget:
     def test_ends_single_rounds_too(self) -> None:
         ledger = in_memory()
         private, _ = private_model(ledger, noise=8.0)
-        private.target = keras_dp.PrivacyTarget(6.0, DELTA)
+        private.target = keras_dp.spending.PrivacyTarget(6.0, DELTA)
         x, y = np.zeros([16, 3], "float32"), np.zeros([16, 1], "float32")
 
         def many() -> None:
@@ -445,8 +450,8 @@ class TestATarget:
     def test_follows_queries_whose_events_change(self) -> None:
         """Noise follows an adaptive clip, at one multiplier."""
         ledger = in_memory()
-        query = keras_dp.NormalizedQuery(
-            keras_dp.QuantileAdaptiveClipSumQuery(
+        query = keras_dp.dp_queries.NormalizedQuery(
+            keras_dp.dp_queries.QuantileAdaptiveClipSumQuery(
                 1.0,
                 noise_multiplier=1.1,
                 target_unclipped_quantile=0.5,

@@ -10,8 +10,8 @@ from keras_dp.dp_queries import (
     NormalizedQuery,
     QuantileAdaptiveClipSumQuery,
 )
+from keras_dp.experimental.federation import FederatedModel, LocalTraining
 from keras_dp.ledger import GaussianSum, PoissonUserSampling, PrivacyLedger
-from keras_dp.training import LocalTraining
 
 DENOMINATOR, CLIP, RATE = 2.0, 0.05, 0.02
 
@@ -29,7 +29,7 @@ def linear():
 
 
 def federated(model, local, *, query=None, ledger=None, **compiled):
-    made = keras_dp.FederatedModel(model, local)
+    made = FederatedModel(model, local)
     made.compile(
         keras_dp.DPSGD(
             1.0,
@@ -258,7 +258,7 @@ class TestTraining:
         made.save(tmp_path / "a.keras")
         loaded = keras.saving.load_model(tmp_path / "a.keras")
 
-        assert isinstance(loaded, keras_dp.FederatedModel)
+        assert isinstance(loaded, FederatedModel)
         assert loaded.local == made.local
         np.testing.assert_array_equal(
             loaded.predict(x, verbose=0), made.predict(x, verbose=0)
@@ -296,4 +296,4 @@ class TestWhatIsRefused:
 
     def test_something_else_for_the_local_training(self) -> None:
         with pytest.raises(TypeError, match="`local`"):
-            keras_dp.FederatedModel(linear(), 0.1)
+            FederatedModel(linear(), 0.1)

@@ -29,10 +29,15 @@ from keras_dp.dp_queries import (
     QuantileAdaptiveClipSumQuery,
 )
 from keras_dp.errors import BudgetExceededError, PrivateTrainingError
-from keras_dp.federation import FlowerClient, FlowerStrategy
+from keras_dp.experimental import federation
+from keras_dp.experimental.federation import (
+    FederatedModel,
+    FlowerClient,
+    FlowerStrategy,
+    LocalTraining,
+)
 from keras_dp.ledger import GaussianSum, PoissonUserSampling, PrivacyLedger
 from keras_dp.sampling import random_words
-from keras_dp.training import LocalTraining
 from tests.imports import ROOT
 
 USERS, DENOMINATOR, CLIP = 5, 3.0, 0.05
@@ -113,7 +118,7 @@ def average(noise_multiplier=0.0):
 
 
 def federated(query=None, ledger=None, optimizer=keras_dp.DPSGD, **options):
-    made = keras_dp.FederatedModel(linear(), LOCAL)
+    made = FederatedModel(linear(), LOCAL)
     made.compile(
         optimizer(
             1.0,
@@ -369,7 +374,7 @@ class TestAnAnswer:
     def test_moves_no_variable_that_is_not_trained(self) -> None:
         made = federated()
         made.model.layers[0].bias.trainable = False
-        made = keras_dp.FederatedModel(made.model, LOCAL)
+        made = FederatedModel(made.model, LOCAL)
         made.compile(
             keras_dp.DPSGD(
                 1.0,
@@ -526,7 +531,7 @@ class TestTheSample:
             grid.nodes[len(grid.nodes) + 1] = idle
 
         monkeypatch.setattr(
-            "keras_dp.federation.flower_strategy.time.sleep", sleep
+            "keras_dp.experimental.federation.flower_strategy.time.sleep", sleep
         )
         made = federated()
         FlowerStrategy(
@@ -557,9 +562,7 @@ class TestWhatIsRefused:
             trained(federated(), {1: idle}, evaluate_config=ConfigRecord())
 
     def test_a_model_that_is_not_built(self) -> None:
-        made = keras_dp.FederatedModel(
-            keras.Sequential([keras.layers.Dense(1)]), LOCAL
-        )
+        made = FederatedModel(keras.Sequential([keras.layers.Dense(1)]), LOCAL)
         made.compile(
             keras_dp.DPSGD(
                 1.0,
@@ -609,10 +612,10 @@ class TestWhatIsRefused:
 
 def test_an_absent_flower_is_named_with_its_extra(monkeypatch) -> None:
     for name in [*sys.modules]:
-        if name.startswith("keras_dp.federation.flower"):
+        if name.startswith("keras_dp.experimental.federation.flower"):
             monkeypatch.delitem(sys.modules, name)
-            monkeypatch.delattr(keras_dp.federation, name.rpartition(".")[2])
+            monkeypatch.delattr(federation, name.rpartition(".")[2])
     monkeypatch.setitem(sys.modules, "flwr.app", None)
 
     with pytest.raises(ImportError, match=r"pip install keras_dp\[flower\]"):
-        _ = keras_dp.federation.FlowerStrategy
+        _ = federation.FlowerStrategy

@@ -402,14 +402,6 @@ class TestCopies:
         assert {row["unit"] for row in rows} == {"patient"}
         assert {row["rows_per_unit"] for row in rows} == {"1"}
 
-    def test_print_the_registry_entry(self, shell) -> None:
-        out = shell("export", "--to", "registry", *DELTA)
-
-        assert out.startswith('url_slug: "clinic"\n')
-        assert "TO BE FILLED IN" in out
-        shell("export", "--to", "registry", code=2)
-        shell("export", "--to", "csv", *DELTA, code=2)
-
     @pytest.mark.parametrize(
         ("text", "code"), [("{}", 3), ("\udcff", 3), (None, 3)]
     )

@@ -142,7 +142,7 @@ class TestWhatItMakes:
         private = made(
             private_metrics={
                 "loss": keras_dp.PrivateLoss(query),
-                "clipped": keras_dp.PrivateClippedShare(query, 1.0),
+                "clipped": keras_dp.training.PrivateClippedShare(query, 1.0),
             }
         )
 

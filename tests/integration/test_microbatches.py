@@ -285,7 +285,7 @@ class TestRandomMicrobatches:
         private = private_model(
             ledger=ledger,
             private_metrics={
-                "loss": PrivateLoss(keras_dp.NoPrivacySumQuery()),
+                "loss": PrivateLoss(keras_dp.dp_queries.NoPrivacySumQuery()),
                 "clipped": PrivateLoss(GaussianAverageQuery(1.0, 2.0, 12.0)),
             },
         )

@@ -14,7 +14,6 @@ from keras_dp import (
     DPSGD,
     DPAdam,
     DPOptimizer,
-    EpsilonProgress,
     GaussianAverageQuery,
     PoissonBatches,
     PrivacyLedger,
@@ -26,6 +25,7 @@ from keras_dp.errors import (
     PrivateTrainingError,
     UnsupportedLayerError,
 )
+from keras_dp.training import EpsilonProgress
 
 X = np.random.default_rng(0).normal(size=[40, 3]).astype("float32")
 Y = np.ones([40, 1], "float32")

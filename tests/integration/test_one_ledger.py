@@ -10,6 +10,7 @@ import pytest
 import keras_dp
 from keras_dp import preprocessing
 from keras_dp.accountants import Fourier
+from keras_dp.experimental.feature_space import FeatureSpace
 from keras_dp.ledger import (
     FullDataset,
     GaussianSum,
@@ -37,7 +38,7 @@ def trained(tmp_path_factory):
     labels = (towns == "Ulm")[:, np.newaxis].astype("float32")
     path = tmp_path_factory.mktemp("one") / "people.ledger"
     with PrivacyLedger.open(path, dataset="people", unit="person") as ledger:
-        space = preprocessing.FeatureSpace(
+        space = FeatureSpace(
             {
                 "age": preprocessing.Normalization((0, 100), 1.0),
                 "town": preprocessing.StringLookup(1.0, threshold_delta=1e-6),

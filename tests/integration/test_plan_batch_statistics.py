@@ -27,7 +27,7 @@ def model():
 def test_two_queries_cost_what_one_did(share) -> None:
     x = np.random.default_rng(0).normal(size=(40, 5)).astype("float32")
     trained = model()
-    plan = keras_dp.plan_batch_statistics(
+    plan = keras_dp.training.plan_batch_statistics(
         trained, noise_multiplier=2.0, denominator=10, share=share
     )
     ledger = PrivacyLedger.in_memory(dataset="test")
@@ -60,7 +60,7 @@ def test_two_queries_cost_what_one_did(share) -> None:
 @pytest.mark.parametrize("share", [0.0, 1.0, float("nan")])
 def test_a_share_is_a_part(share) -> None:
     with pytest.raises(ValueError, match="`share` must"):
-        keras_dp.plan_batch_statistics(
+        keras_dp.training.plan_batch_statistics(
             model(), noise_multiplier=1.0, denominator=1, share=share
         )
 
@@ -71,6 +71,6 @@ def test_a_model_without_such_layers_is_refused() -> None:
 
     for each in (frozen, keras.Sequential([layers.BatchNormalization()])):
         with pytest.raises(PrivateTrainingError, match="must be built"):
-            keras_dp.plan_batch_statistics(
+            keras_dp.training.plan_batch_statistics(
                 each, noise_multiplier=1.0, denominator=1
             )

@@ -6,8 +6,9 @@ import pytest
 
 import keras_dp
 from keras_dp.accountants import Fourier
+from keras_dp.experimental.feature_space import FeatureSpace
 from keras_dp.optimizers import DPSGD
-from keras_dp.preprocessing import PCA, FeatureSpace, Normalization
+from keras_dp.preprocessing import PCA, Normalization
 from keras_dp.reporting import make_report
 
 pytestmark = pytest.mark.full

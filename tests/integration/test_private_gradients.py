@@ -64,7 +64,7 @@ def average(noise_multiplier=0.0):
 
 
 def adaptive():
-    return keras_dp.QuantileAdaptiveClipSumQuery(
+    return keras_dp.dp_queries.QuantileAdaptiveClipSumQuery(
         initial_l2_norm_clip=1.0,
         noise_multiplier=1.0,
         target_unclipped_quantile=0.5,
@@ -290,8 +290,8 @@ class TestTheLedger:
 class TestSideQueries:
     def test_metrics_are_those_of_each_round_alone(self) -> None:
         """A count of all records of a sample, with no noise."""
-        classes = keras_dp.PrivateClassCounts(
-            keras_dp.GaussianSumQuery(1.0, 0.0), 3
+        classes = keras_dp.training.PrivateClassCounts(
+            keras_dp.dp_queries.GaussianSumQuery(1.0, 0.0), 3
         )
         ledger = new_ledger()
         gradients = gradients_of(

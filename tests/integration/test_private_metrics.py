@@ -82,8 +82,10 @@ class TestGradientMetrics:
         x, y = data()
         private = trained_by(
             metrics={
-                "norm": keras_dp.PrivateGradientNorm(averaged()),
-                "clipped": keras_dp.PrivateClippedShare(averaged(), 1.0),
+                "norm": keras_dp.training.PrivateGradientNorm(averaged()),
+                "clipped": keras_dp.training.PrivateClippedShare(
+                    averaged(), 1.0
+                ),
             },
             run_eagerly=mode == "eager",
             jit_compile=mode == "jit",
@@ -97,7 +99,7 @@ class TestGradientMetrics:
         assert logs["norm"] == pytest.approx(np.mean(norms), rel=1e-5)
 
     def test_are_loaded_as_they_were_saved(self) -> None:
-        metric = keras_dp.PrivateClippedShare(averaged(2.0), 0.5)
+        metric = keras_dp.training.PrivateClippedShare(averaged(2.0), 0.5)
 
         config = keras.saving.serialize_keras_object(metric)
 
@@ -105,7 +107,7 @@ class TestGradientMetrics:
 
     def test_refuse_a_norm_that_none_exceeds_or_all_do(self) -> None:
         with pytest.raises(ValueError, match="`l2_norm` must be"):
-            keras_dp.PrivateClippedShare(averaged(), 0.0)
+            keras_dp.training.PrivateClippedShare(averaged(), 0.0)
 
 
 class TestTheirValues:
@@ -373,7 +375,9 @@ class TestArguments:
         private.compile(
             DPSGD(
                 0.1,
-                query=keras_dp.AdaptiveClipSumQuery(1.0, 1.0, 1.0, RECORDS),
+                query=keras_dp.dp_queries.AdaptiveClipSumQuery(
+                    1.0, 1.0, 1.0, RECORDS
+                ),
                 ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
             ),
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),

@@ -272,7 +272,7 @@ class TestTheLedger:
     def test_names_the_groups_of_a_nested_query(self) -> None:
         hidden = layers.Dense(4, name="hidden")
         ledger = _ledger()
-        query = keras_dp.NestedQuery(
+        query = keras_dp.dp_queries.NestedQuery(
             {
                 "first": _query(stddev=1.0, clip=0.5),
                 "rest": _query(stddev=2.0, clip=1.5),
@@ -292,7 +292,9 @@ class TestTheLedger:
 
     def test_says_infinity_for_what_is_not_private(self) -> None:
         ledger = _ledger()
-        private = _private(query=keras_dp.NoPrivacySumQuery(), ledger=ledger)
+        private = _private(
+            query=keras_dp.dp_queries.NoPrivacySumQuery(), ledger=ledger
+        )
 
         private.train_on_batch(*_data())
 
@@ -957,7 +959,9 @@ class TestSaving:
 
     @pytest.mark.full
     def test_groups_survive(self, tmp_path) -> None:
-        query = keras_dp.NestedQuery({"b": _query(1.0), "k": _query(2.0)})
+        query = keras_dp.dp_queries.NestedQuery(
+            {"b": _query(1.0), "k": _query(2.0)}
+        )
         optimizer = DPSGD(
             query=query, ledger=_ledger(), groups={"b": "bias", "k": ...}
         )

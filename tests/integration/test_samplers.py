@@ -10,6 +10,7 @@ import tensorflow as tf
 import keras_dp
 from keras_dp.accountants.normalize.adjacency import strongest_neighbours
 from keras_dp.errors import PrivateTrainingError
+from keras_dp.experimental.random_allocation import AllocatedBatches
 from keras_dp.ledger import FixedSizeWithoutReplacement
 from keras_dp.reporting.wording import sampled
 from keras_dp.sampling import ArrayShards, TFRecordShards
@@ -17,7 +18,7 @@ from keras_dp.sampling import ArrayShards, TFRecordShards
 RECORDS, FEATURES, SIZE = 50, 3, 8
 LOSS = keras.losses.BinaryCrossentropy(from_logits=True)
 SAMPLERS = {
-    "fixed size": lambda data, **options: keras_dp.FixedSizeBatches(
+    "fixed size": lambda data, **options: keras_dp.sampling.FixedSizeBatches(
         data, sample_size=SIZE, **options
     ),
     "truncated": lambda data, **options: keras_dp.PoissonBatches(
@@ -26,13 +27,13 @@ SAMPLERS = {
         truncate_at=30,
         **options,
     ),
-    "allocated": lambda data, **options: keras_dp.AllocatedBatches(
+    "allocated": lambda data, **options: AllocatedBatches(
         data, batches=6, **options
     ),
-    "allocated twice": lambda data, **options: keras_dp.AllocatedBatches(
+    "allocated twice": lambda data, **options: AllocatedBatches(
         data, batches=13, batches_per_record=2, **options
     ),
-    "shuffled": lambda data, **options: keras_dp.ShuffledBatches(
+    "shuffled": lambda data, **options: keras_dp.sampling.ShuffledBatches(
         data, batch_size=SIZE, **options
     ),
 }
@@ -337,8 +338,8 @@ class TestShuffledPasses:
 
     def test_carry_trees(self, ledger) -> None:
         private = keras_dp.PrivateModel(new_model())
-        query = keras_dp.NormalizedQuery(
-            keras_dp.TreeResidualSumQuery(
+        query = keras_dp.dp_queries.NormalizedQuery(
+            keras_dp.dp_queries.TreeResidualSumQuery(
                 1.0, 8.0, [tf.TensorSpec([FEATURES, 1]), tf.TensorSpec([1])]
             ),
             denominator=SIZE,

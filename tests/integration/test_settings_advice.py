@@ -131,7 +131,9 @@ def test_a_clip_far_from_the_gradients_is_warned_of_once(
         ),
         loss="mse",
         run_eagerly=True,
-        private_metrics={"clipped": keras_dp.PrivateClippedShare(share, clip)},
+        private_metrics={
+            "clipped": keras_dp.training.PrivateClippedShare(share, clip)
+        },
     )
 
     samples = keras_dp.PoissonBatches((x, 9 * x), sampling_probability=1.0)
@@ -142,7 +144,7 @@ def test_a_clip_far_from_the_gradients_is_warned_of_once(
 
 
 def test_inner_denominators_are_found(caplog) -> None:
-    nested = keras_dp.KSDenoisedQuery(average(denominator=20))
+    nested = keras_dp.dp_queries.KSDenoisedQuery(average(denominator=20))
 
     training(nested)
 

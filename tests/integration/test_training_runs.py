@@ -248,8 +248,8 @@ def adapting_model(ledger) -> keras_dp.PrivateModel:
     """Each of its rounds is another, and a block of its own."""
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     private = keras_dp.PrivateModel(model)
-    query = keras_dp.NormalizedQuery(
-        keras_dp.QuantileAdaptiveClipSumQuery(
+    query = keras_dp.dp_queries.NormalizedQuery(
+        keras_dp.dp_queries.QuantileAdaptiveClipSumQuery(
             initial_l2_norm_clip=1.0,
             noise_multiplier=2.0,
             target_unclipped_quantile=0.5,

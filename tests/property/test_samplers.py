@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keras_dp.experimental.random_allocation import AllocatedBatches
 from keras_dp.ledger import (
     DisjointBatches,
     FixedSizeWithoutReplacement,
@@ -20,7 +21,6 @@ from keras_dp.ledger import (
     TruncatedPoissonSampling,
 )
 from keras_dp.sampling import (
-    AllocatedBatches,
     FixedSizeBatches,
     PoissonBatches,
     ShuffledBatches,

@@ -54,7 +54,7 @@ def swap_an_optimizer(x: Floats, y: Floats) -> dict[str, list[float]]:
     history: dict[str, list[float]] = private.fit(
         samples,
         epochs=15,
-        callbacks=[keras_dp.EpsilonProgress(ledger, delta=1e-6)],
+        callbacks=[keras_dp.training.EpsilonProgress(ledger, delta=1e-6)],
     ).history
     model.save("model.keras")
     ledger.close()
@@ -113,12 +113,12 @@ def write_a_loop(model: Any, samples: keras_dp.PoissonBatches) -> None:
 
 def compose_groups(model: Any) -> keras_dp.DPOptimizer:
     """Gives heterogeneous layers their own clip and noise."""
-    groups = keras_dp.group_variables(
+    groups = keras_dp.optimizers.group_variables(
         model, {"embedding": "embed*", "conv": "conv*", "rest": ...}
     )
-    assert_type(groups, keras_dp.VariableGroups)
+    assert_type(groups, keras_dp.optimizers.VariableGroups)
     assert_type(groups["rest"], tuple[str, ...])
-    query = keras_dp.NestedQuery(
+    query = keras_dp.dp_queries.NestedQuery(
         {
             "embedding": keras_dp.GaussianAverageQuery(
                 0.3, sum_stddev=0.9, denominator=256
@@ -126,10 +126,12 @@ def compose_groups(model: Any) -> keras_dp.DPOptimizer:
             "conv": keras_dp.GaussianAverageQuery(
                 1.0, sum_stddev=1.4, denominator=256
             ),
-            "rest": keras_dp.GaussianSumQuery(l2_norm_clip=1.0, stddev=1.4),
+            "rest": keras_dp.dp_queries.GaussianSumQuery(
+                l2_norm_clip=1.0, stddev=1.4
+            ),
         }
     )
-    general: keras_dp.DPQuery = query
+    general: keras_dp.dp_queries.DPQuery = query
     ledger = keras_dp.PrivacyLedger.in_memory(dataset="clinic-2026")
     named: keras_dp.DPOptimizer = keras_dp.optimizers.DPSGD(
         0.1, query=general, groups=groups, ledger=ledger
@@ -172,7 +174,7 @@ def train_groups_with_private_metrics(
     model: keras.Model, samples: keras_dp.sampling.PoissonBatches
 ) -> None:
     """Plans the noise of groups, and lets no raw metric out."""
-    plan = keras_dp.plan_groups(
+    plan = keras_dp.optimizers.plan_groups(
         model,
         {"conv": ("conv*", "stem"), "rest": ...},
         noise_multiplier=1.1,
@@ -201,20 +203,22 @@ def train_groups_with_private_metrics(
     private.fit(samples)
 
 
-def compose_mechanisms() -> keras_dp.DPQuery:
+def compose_mechanisms() -> keras_dp.dp_queries.DPQuery:
     """Nests queries in each other."""
-    vectors = keras_dp.PreselectedVectors(
+    vectors = keras_dp.dp_queries.PreselectedVectors(
         GaussianNoise(1.0), count=100, size=1000, l2_norm=1.0
     )
-    encoded = keras_dp.EncodedSumQuery(vectors, StudentTNoise(1.0, df=9.0))
-    clipped = keras_dp.AdaptiveClipSumQuery(
+    encoded = keras_dp.dp_queries.EncodedSumQuery(
+        vectors, StudentTNoise(1.0, df=9.0)
+    )
+    clipped = keras_dp.dp_queries.AdaptiveClipSumQuery(
         1.0, 1.1, 10.0, expected_num_records=256
     )
-    return keras_dp.NestedQuery(
+    return keras_dp.dp_queries.NestedQuery(
         {
-            "head": keras_dp.NormalizedQuery(clipped, 256),
-            "rest": keras_dp.KSDenoisedQuery(
-                keras_dp.NormalizedQuery(encoded, 256), "group"
+            "head": keras_dp.dp_queries.NormalizedQuery(clipped, 256),
+            "rest": keras_dp.dp_queries.KSDenoisedQuery(
+                keras_dp.dp_queries.NormalizedQuery(encoded, 256), "group"
             ),
         }
     )

@@ -79,7 +79,8 @@ def statistics(task: Task, clip: float) -> dict[str, PrivateMetric]:
         "norm": PrivateGradientNorm(average(2 * clip)),
         "clipped": PrivateClippedShare(average(1.0), l2_norm=clip),
         "count": PrivateClassCounts(
-            keras_dp.GaussianSumQuery(1.0, STATISTIC_NOISE), task.classes
+            keras_dp.dp_queries.GaussianSumQuery(1.0, STATISTIC_NOISE),
+            task.classes,
         ),
     }
 
@@ -110,7 +111,7 @@ def allocations(
         },
     }
     for strategy in ("proportional", "dimension_adjusted", "equal"):
-        plan = keras_dp.plan_groups(
+        plan = keras_dp.optimizers.plan_groups(
             task.make_model(),
             GROUPS,
             noise_multiplier=NOISE_MULTIPLIER,

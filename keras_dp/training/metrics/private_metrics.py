@@ -234,8 +234,8 @@ class PrivateClassCounts(PrivateMetric):
     Attributes:
         classes: Number of classes.
 
-    >>> import keras_dp
-    >>> PrivateClassCounts(keras_dp.GaussianSumQuery(1.0, 8.0), 10).record_shape
+    >>> from keras_dp.dp_queries import GaussianSumQuery
+    >>> PrivateClassCounts(GaussianSumQuery(1.0, 8.0), 10).record_shape
     (10,)
     """
 

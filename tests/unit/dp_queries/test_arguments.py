@@ -129,7 +129,7 @@ GAUSSIAN = {
 class TestNoiseOverTheClip:
     def test_is_the_same_as_the_stddev(self, name) -> None:
         others, stddev = GAUSSIAN[name]
-        query = getattr(keras_dp, name)
+        query = getattr(keras_dp.dp_queries, name)
 
         by_ratio = query(l2_norm_clip=3.0, noise_multiplier=1.5, **others)
 
@@ -143,7 +143,7 @@ class TestNoiseOverTheClip:
         noise = {stddev: 4.5, "noise_multiplier": 1.5}
 
         with pytest.raises(TypeError, match=f"`{stddev}` or `noise_multiplier"):
-            getattr(keras_dp, name)(
+            getattr(keras_dp.dp_queries, name)(
                 l2_norm_clip=3.0, **(noise if given == "both" else {}), **others
             )
 

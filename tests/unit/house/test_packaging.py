@@ -200,8 +200,8 @@ class TestTheConsoleScript:
         assert entry.value == PROJECT["project"]["scripts"]["keras-dp"]
 
 
-def test_the_marker_of_types_is_packaged() -> None:
+def test_what_type_checkers_read_is_packaged() -> None:
     (names,) = PROJECT["tool"]["setuptools"]["package-data"].values()
 
-    assert names == ["py.typed"]
-    assert (ROOT / "keras_dp/py.typed").is_file()
+    assert names == ["__init__.pyi", "py.typed"]
+    assert all((ROOT / "keras_dp" / name).is_file() for name in names)

@@ -1,12 +1,10 @@
 """The names that users import, of the package and of its packages."""
 
-import ast
 import collections
 import importlib
 import inspect
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -19,6 +17,8 @@ PACKAGES = sorted(
 )
 # What optimizers are built from.
 INTERNAL = {"gradients", "noise"}
+# It has no names of its own: users name the part.
+PACKAGES.remove("experimental")
 
 
 def subpackages():
@@ -29,26 +29,13 @@ def subpackages():
 
 class TestTheSurface:
     def test_lists_every_package_but_internal_ones(self) -> None:
-        missing = {*PACKAGES, "errors"} - set(keras_dp.__all__)
+        missing = {*PACKAGES, "errors", "experimental"} - set(keras_dp.__all__)
 
         assert missing == INTERNAL
 
-    def test_lists_what_type_checkers_and_users_are_told(self) -> None:
-        tree = ast.parse(Path(keras_dp.__file__).read_text("utf-8"))
-        (block,) = (
-            node
-            for node in tree.body
-            if isinstance(node, ast.If)
-            and ast.unparse(node.test) == "TYPE_CHECKING"
-        )
-        told = {
-            alias.asname or alias.name
-            for node in block.body
-            for alias in node.names
-        }
-
-        assert sorted(told | {"__version__"}) == sorted(keras_dp.__all__)
-        assert dir(keras_dp) == sorted(keras_dp.__all__)
+    def test_is_small(self) -> None:
+        assert len(keras_dp.__all__) <= 40
+        assert dir(keras_dp) == keras_dp.__all__
 
     @pytest.mark.parametrize("name", keras_dp.__all__)
     def test_has_every_name_it_lists(self, name) -> None:
@@ -60,9 +47,10 @@ class TestTheSurface:
 
     def test_has_the_classes_of_the_packages(self) -> None:
         for name, home in keras_dp._HOMES.items():
-            module = importlib.import_module(f"keras_dp.{home}")
-            assert name in module.__all__
-            assert getattr(keras_dp, name) is getattr(module, name)
+            if home != "keras_dp" and name != "__version__":
+                module = importlib.import_module(home)
+                assert name in module.__all__
+                assert getattr(keras_dp, name) is getattr(module, name)
 
     @pytest.mark.parametrize("package", PACKAGES)
     def test_of_each_package_resolves(self, package) -> None:

@@ -389,7 +389,7 @@ class TestWithoutTheKernel:
 
 
 def test_a_seed_is_not_made_where_it_would_be_kept() -> None:
-    query = keras_dp.GaussianSumQuery(1.0, 1.0)
+    query = keras_dp.dp_queries.GaussianSumQuery(1.0, 1.0)
 
     @tf.function(autograph=False)
     def step():

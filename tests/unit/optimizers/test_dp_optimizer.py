@@ -222,7 +222,7 @@ class TestOptionsOfKeras:
             [1, 2], [1.0, 0.5, 0.25]
         )
         private = keras_dp.PrivateModel(model(), self_check_examples=0)
-        adaptive = keras_dp.QuantileAdaptiveClipSumQuery(
+        adaptive = keras_dp.dp_queries.QuantileAdaptiveClipSumQuery(
             initial_l2_norm_clip=1.0,
             noise_multiplier=1.0,
             target_unclipped_quantile=0.5,
@@ -232,7 +232,7 @@ class TestOptionsOfKeras:
         )
         outer = DPSGD(
             rates,
-            query=keras_dp.NormalizedQuery(adaptive, denominator=4),
+            query=keras_dp.dp_queries.NormalizedQuery(adaptive, denominator=4),
             ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
         )
         private.compile(outer, loss="mse")

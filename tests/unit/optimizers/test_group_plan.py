@@ -242,7 +242,9 @@ class TestPatterns:
             ]
         )
         return len(
-            keras_dp.group_variables(model, {"g": pattern, "r": ...})["g"]
+            keras_dp.optimizers.group_variables(
+                model, {"g": pattern, "r": ...}
+            )["g"]
         )
 
     @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_dp.experimental.feature_space import FeatureSpace
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.preprocessing import (
     PCA,
     Discretization,
-    FeatureSpace,
     IntegerLookup,
     Normalization,
     StringLookup,

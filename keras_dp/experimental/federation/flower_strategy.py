@@ -22,8 +22,8 @@ from typing_extensions import override
 
 from keras_dp import _check
 from keras_dp.errors import PrivateTrainingError
-from keras_dp.federation.federated_model import FederatedModel
-from keras_dp.federation.remote_rounds import RemoteRounds
+from keras_dp.experimental.federation.federated_model import FederatedModel
+from keras_dp.experimental.federation.remote_rounds import RemoteRounds
 from keras_dp.spending import RunDetails
 
 POLL_SECONDS = 1.0
@@ -54,9 +54,10 @@ class FlowerStrategy(Strategy):
     have the form of Flower's `FedAvg`: records "arrays" and "config".
 
     >>> import keras, keras_dp
-    >>> federated = keras_dp.FederatedModel(
+    >>> from keras_dp.experimental.federation import LocalTraining
+    >>> federated = FederatedModel(
     ...     keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]),
-    ...     keras_dp.LocalTraining(0.1))
+    ...     LocalTraining(0.1))
     >>> federated.compile(
     ...     keras_dp.DPSGD(1.0,
     ...         ledger=keras_dp.PrivacyLedger.in_memory(

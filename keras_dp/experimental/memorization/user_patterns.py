@@ -7,10 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_dp import _check
-from keras_dp.auditing.memorization.memorization_check import (
+from keras_dp.experimental.memorization.memorization_check import (
     MemorizationCheck,
 )
-from keras_dp.auditing.memorization.noise_records import checked
+from keras_dp.experimental.memorization.noise_records import checked
 
 
 class UserRecords(NamedTuple):

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_dp import _check
-from keras_dp.auditing.memorization.memorization_check import (
+from keras_dp.experimental.memorization.memorization_check import (
     MemorizationCheck,
 )
 

@@ -11,7 +11,7 @@ from absl import logging
 
 from keras_dp import _check
 from keras_dp.errors import BudgetExceededError, PrivateTrainingError
-from keras_dp.federation.federated_model import FederatedModel
+from keras_dp.experimental.federation.federated_model import FederatedModel
 from keras_dp.keras_internals import check_compiled
 from keras_dp.ledger import PoissonUserSampling, PrivacyLedger, Round
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
@@ -48,7 +48,7 @@ class RemoteRounds:
 
     Inside `recording`, each round is `draw`, then `receive` for each answer,
     then `release`. Who sends the weights and brings the answers is another
-    program's business: `keras_dp.federation` has Flower do it.
+    program's business: `keras_dp.experimental.federation` has Flower do it.
 
     Guarantee: the guarantee of `FederatedModel` holds for users who are one
     process each, whatever their answers are. Each round is in the ledger before

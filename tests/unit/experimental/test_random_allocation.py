@@ -27,6 +27,7 @@ from keras_dp.budgets import (
     open_account,
 )
 from keras_dp.errors import BudgetExceededError, UnsupportedEventError
+from keras_dp.experimental.random_allocation import AllocatedBatches
 from keras_dp.ledger import (
     FullDataset,
     GaussianSum,
@@ -35,7 +36,6 @@ from keras_dp.ledger import (
     Round,
 )
 from keras_dp.planning import rounds_left
-from keras_dp.sampling import AllocatedBatches
 from keras_dp.sampling.random_subset import random_subsets
 from keras_dp.sampling.sampler import Pass
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from keras_dp import budgets
-from keras_dp.interchange import (
+from keras_dp.experimental.registry import (
     TO_BE_FILLED_IN,
     registry_entry,
     write_registry_entry,

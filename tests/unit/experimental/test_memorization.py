@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from keras_dp.auditing import (
-    MemorizationCheck,
+from keras_dp.experimental.memorization import (
     NoiseRecords,
     UserPatterns,
     exposure,
+)
+from keras_dp.experimental.memorization.memorization_check import (
+    MemorizationCheck,
 )
 
 # The chance that a test fails although all is well.

@@ -11,11 +11,11 @@ import pytest
 import tensorflow as tf
 
 from keras_dp.accountants import AnalyticGaussian
+from keras_dp.experimental.feature_space import FeatureSpace
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.preprocessing import (
     PCA,
     Discretization,
-    FeatureSpace,
     IntegerLookup,
     Normalization,
     StringLookup,

@@ -1,1 +1,0 @@
-"""Checks for memorization of noise, which have no privacy loss."""

@@ -1,0 +1,39 @@
+"""Federated averaging: in one process, or over many machines with Flower.
+
+The classes for many machines, and Flower with them, are imported when they are
+first used.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from keras_dp.experimental.federation.federated_model import FederatedModel
+from keras_dp.training.step.local_updates import LocalTraining
+
+if TYPE_CHECKING:
+    from keras_dp.experimental.federation.flower_client import FlowerClient
+    from keras_dp.experimental.federation.flower_strategy import FlowerStrategy
+
+__all__ = ["FederatedModel", "FlowerClient", "FlowerStrategy", "LocalTraining"]
+
+
+if not TYPE_CHECKING:  # Else every misspelt name would pass as `Any`.
+
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(
+                f"module {__name__!r} has no attribute {name!r}"
+            )
+        try:
+            from keras_dp.experimental.federation import (
+                flower_client,
+                flower_strategy,
+            )
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != "flwr":
+                raise
+            raise ImportError(
+                "Flower must be installed for federations over machines: "
+                "pip install keras_dp[flower]"
+            ) from error
+        home = flower_client if name == "FlowerClient" else flower_strategy
+        return getattr(home, name)
