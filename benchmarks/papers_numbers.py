@@ -22,12 +22,8 @@ from typing import NamedTuple, TypeAlias
 
 from scipy import optimize
 
-from keras_dp.accountants import (
-    RDP,
-    Moments,
-    StrongComposition,
-    group_epsilon,
-)
+from keras_dp.accountants import RDP, Moments, StrongComposition
+from keras_dp.accountants.replay import Replay
 from keras_dp.ledger import (
     GaussianSum,
     PoissonSampling,
@@ -46,7 +42,7 @@ class Row(NamedTuple):
         method: Epsilon by the paper's method, computed when called.
         ledger: What the setting means.
         delta: Of all three.
-        group_size: How often a record may be in a sample.
+        units: How often a record may be in a sample.
     """
 
     setting: str
@@ -54,7 +50,7 @@ class Row(NamedTuple):
     method: Callable[[], float] | None
     ledger: Ledger
     delta: float
-    group_size: int = 1
+    units: int = 1
 
     def by_method(self) -> float:
         """Returns what the method of the paper gives; NaN if it has none."""
@@ -62,9 +58,8 @@ class Row(NamedTuple):
 
     def true(self) -> float:
         """Returns the least epsilon."""
-        return group_epsilon(
-            self.ledger, group_size=self.group_size, delta=self.delta
-        ).epsilon
+        replay = Replay(self.ledger)
+        return replay.claim(units=self.units, delta=self.delta).epsilon
 
 
 def ledger(rate: float, noises: Sequence[float], rounds: int) -> Ledger:
@@ -216,7 +211,7 @@ def nasr_with_replacement(
     """
     setting = f"drawn with replacement: noise {noise:g}, {rounds} rounds"
     drawn = ledger(1 / records, [noise], rounds)
-    return Row(setting, "", None, drawn, NASR_DELTA, group_size=batch)
+    return Row(setting, "", None, drawn, NASR_DELTA, units=batch)
 
 
 def nasr_mnist() -> list[Row]:

@@ -5,7 +5,6 @@
 
 from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.analytic_gaussian import AnalyticGaussian
-from keras_dp.accountants.attacks.group_privacy import group_epsilon
 from keras_dp.accountants.attacks.trade_off import (
     advantage,
     bayes_risk,
@@ -30,6 +29,5 @@ __all__ = [
     "advantage",
     "available_accountants",
     "bayes_risk",
-    "group_epsilon",
     "trade_off",
 ]

@@ -4,6 +4,7 @@ import abc
 from typing import ClassVar
 
 from keras_dp import _check
+from keras_dp.accountants.groups import Group
 from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.few_kinds import few_kinds
 from keras_dp.accountants.normalize.mechanisms import (
@@ -12,8 +13,8 @@ from keras_dp.accountants.normalize.mechanisms import (
     Mechanism,
     RandomAllocationGaussian,
 )
-from keras_dp.accountants.normalize.normalize import normalize
-from keras_dp.accountants.normalize.rounds import LedgerLike, warn_of_units
+from keras_dp.accountants.normalize.normalize import normalized
+from keras_dp.accountants.normalize.rounds import LedgerLike
 from keras_dp.accountants.slack import sampled_as_slack, split
 from keras_dp.errors import UnsupportedEventError
 
@@ -29,9 +30,10 @@ class Accountant(abc.ABC):
     `(epsilon, delta(ledger, epsilon=epsilon))`-differentially private. This
     holds for the adjacency relation `neighbours`; if none is given, for the
     strongest one that all rounds support, which `strongest_neighbours` returns.
-    Both numbers are upper bounds, and floating-point errors are rounded up. If
-    `is_bound` is false, the guarantee does not hold: the numbers are
-    approximations, which can be too small.
+    If a unit has several records, as the header of a ledger says, it holds for
+    all of them together; see `groups.Group`. Both numbers are upper bounds, and
+    floating-point errors are rounded up. If `is_bound` is false, the guarantee
+    does not hold: the numbers are approximations, which can be too small.
 
     | Ledger | `epsilon` | `delta` |
     | --- | --- | --- |
@@ -66,6 +68,7 @@ class Accountant(abc.ABC):
         *,
         delta: float,
         neighbours: Neighbours | None = None,
+        units: int = 1,
     ) -> float:
         """Returns an upper bound on epsilon; `inf` if no finite one holds.
 
@@ -74,15 +77,17 @@ class Accountant(abc.ABC):
             delta: In [0, 1].
             neighbours: The adjacency relation; by default the strongest that
                 all rounds support.
+            units: How many units are protected together, >= 1. A unit has
+                `rows_per_unit` records if `ledger` says so, else one.
 
         Raises:
             UnsupportedEventError: This accountant has no sound bound for a
                 round under `neighbours`. It never guesses.
-            ValueError: `delta` is not in [0, 1], or `neighbours` is unknown.
+            ValueError: `delta` is not in [0, 1], `neighbours` is unknown, or
+                `units` is below 1.
         """
         check_delta(delta)
-        warn_of_units(ledger)
-        return self.epsilon_of(self.normalized(ledger, neighbours), delta)
+        return self.group(ledger, neighbours, units).epsilon(delta)
 
     def delta(
         self,
@@ -90,6 +95,7 @@ class Accountant(abc.ABC):
         *,
         epsilon: float,
         neighbours: Neighbours | None = None,
+        units: int = 1,
     ) -> float:
         """Returns an upper bound on delta; 1 if no smaller one holds.
 
@@ -98,16 +104,17 @@ class Accountant(abc.ABC):
             epsilon: Finite and >= 0.
             neighbours: The adjacency relation; by default the strongest that
                 all rounds support.
+            units: How many units are protected together, >= 1. A unit has
+                `rows_per_unit` records if `ledger` says so, else one.
 
         Raises:
             UnsupportedEventError: This accountant has no sound bound for a
                 round under `neighbours`. It never guesses.
-            ValueError: `epsilon` is negative or not finite, or `neighbours` is
-                unknown.
+            ValueError: `epsilon` is negative or not finite, `neighbours` is
+                unknown, or `units` is below 1.
         """
         _check.finite_non_negative(epsilon=epsilon)
-        warn_of_units(ledger)
-        return self.delta_of(self.normalized(ledger, neighbours), epsilon)
+        return self.group(ledger, neighbours, units).delta(epsilon)
 
     def can_replay(
         self,
@@ -123,7 +130,7 @@ class Accountant(abc.ABC):
                 all rounds support.
         """
         try:
-            self.normalized(ledger, neighbours)
+            self.group(ledger, neighbours, 1)
         except UnsupportedEventError:
             return False
         return True
@@ -146,28 +153,30 @@ class Accountant(abc.ABC):
         There are at most some hundreds of kinds of rounds.
         """
 
-    def normalized(
-        self, ledger: LedgerLike, neighbours: Neighbours | None
-    ) -> tuple[CountedMechanism, ...]:
-        """Returns the mechanisms of a ledger, with a count for each.
+    def group(
+        self, ledger: LedgerLike, neighbours: Neighbours | None, units: int
+    ) -> Group:
+        """Returns the rounds of a ledger, for several questions.
 
         Args:
             ledger: A ledger, a run, or pairs of a Round and its count.
             neighbours: The adjacency relation; `None` for the strongest that
                 all rounds support.
+            units: How many units are protected together, >= 1.
 
         Raises:
-            UnsupportedEventError: This accountant has no bound for one of them.
+            UnsupportedEventError: This accountant has no bound for a round.
         """
-        rounds = normalize(ledger, neighbours)
-        self.check_supported(rounds)
-        return rounds
+        _check.integer_at_least(1, units=units)
+        found = normalized(ledger, neighbours)
+        self.check_supported(found.mechanisms)
+        return Group(self, found.mechanisms, found.rows_per_unit * int(units))
 
     def check_supported(self, rounds: tuple[CountedMechanism, ...]) -> None:
         """Raises unless this accountant has a bound for every mechanism.
 
         Args:
-            rounds: The result of `normalized`.
+            rounds: Mechanisms with their counts.
 
         Raises:
             UnsupportedEventError: It has no bound for one of them.
@@ -203,7 +212,7 @@ class Accountant(abc.ABC):
     def epsilon_of(
         self, rounds: tuple[CountedMechanism, ...], delta: float
     ) -> float:
-        """Returns the bound on epsilon for rounds that are normalized already.
+        """Returns the bound on epsilon for one record.
 
         Args:
             rounds: Mechanisms with their counts, which `check_supported`
@@ -233,7 +242,7 @@ class Accountant(abc.ABC):
     def delta_of(
         self, rounds: tuple[CountedMechanism, ...], epsilon: float
     ) -> float:
-        """Returns the bound on delta for rounds that are normalized already.
+        """Returns the bound on delta for one record.
 
         Args:
             rounds: Mechanisms with their counts, which `check_supported`

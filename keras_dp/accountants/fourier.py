@@ -16,6 +16,7 @@ from keras_dp.accountants.accountant import (
 from keras_dp.accountants.compose import choose
 from keras_dp.accountants.compose.directions import Direction, directions
 from keras_dp.accountants.compose.grid import allocation
+from keras_dp.accountants.groups import Group
 from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.few_kinds import few_kinds
 from keras_dp.accountants.normalize.mechanisms import (
@@ -30,7 +31,7 @@ from keras_dp.accountants.normalize.mechanisms import (
     SampledGaussianReplaceOne,
     WithReplacementGaussian,
 )
-from keras_dp.accountants.normalize.rounds import LedgerLike, warn_of_units
+from keras_dp.accountants.normalize.rounds import LedgerLike
 from keras_dp.accountants.rdp import RDP
 from keras_dp.accountants.slack import sampled_as_slack, split
 from keras_dp.errors import (
@@ -49,6 +50,10 @@ RENYI = "Rényi divergence"
 _WITH_SLACK = (
     "{method} (with what thresholds or truncated samples add to delta; the "
     "lower bound is without it)"
+)
+_TEXTBOOK = (
+    " for one record (the upper bound is the textbook bound for {records} "
+    "records; the lower bound is for one of them)"
 )
 _NOT_AMPLIFIED = (
     " (as if it were known which batches of an epoch a record is in)"
@@ -111,7 +116,8 @@ class Fourier(Accountant):
     | not sampled | exact |
     | Poisson, one record more or less, or zero | exact, both directions |
     | Poisson, one record replaced | exact (see `mechanisms`) |
-    | Poisson, a group of records | exact, both directions |
+    | Poisson, several records of a unit | exact, both directions |
+    | other sampled rounds, several records | an attack, and a bound |
     | random allocation, one record more or less | mostly 1 % apart |
     | the same, several batches for each record | mostly 10 % apart |
     | fixed size, one record replaced | an attack, and a bound |
@@ -175,6 +181,7 @@ class Fourier(Accountant):
         *,
         delta: float,
         neighbours: Neighbours | None = None,
+        units: int = 1,
         relative_width: float | None = None,
     ) -> Bounds:
         """Returns bounds on the least epsilon for `delta`.
@@ -184,6 +191,8 @@ class Fourier(Accountant):
             delta: In [0, 1].
             neighbours: The adjacency relation; by default the strongest that
                 all rounds support.
+            units: How many units are protected together, >= 1. A unit has
+                `rows_per_unit` records if `ledger` says so, else one.
             relative_width: The largest distance of the bounds, see the
                 attribute, which is the default. If float64 is not precise
                 enough for it, the bounds are as close as they can be.
@@ -195,18 +204,18 @@ class Fourier(Accountant):
         """
         check_delta(delta)
         width = self._width(relative_width)
-        warn_of_units(ledger)
-        rounds = self.normalized(ledger, neighbours)
+        group = Fourier(width).group(ledger, neighbours, units)
+        rounds = group.rounds
         if not rounds or delta == 1:
             return Bounds(0.0, 0.0)
         if has_bare_sum(rounds):
             return Bounds(math.inf, math.inf)
         if delta == 0:  # Infinite but for some noise that is not Gaussian.
             return Bounds(0.0, math.inf)
-        return _beside_slack(
-            rounds,
+        return _of_group(
+            group,
             lambda of: _epsilon_bounds(of, float(delta), width),
-            lambda: Fourier(width).epsilon_of(rounds, delta),
+            lambda: group.epsilon(delta),
         )
 
     def delta_bounds(
@@ -215,6 +224,7 @@ class Fourier(Accountant):
         *,
         epsilon: float,
         neighbours: Neighbours | None = None,
+        units: int = 1,
         relative_width: float | None = None,
     ) -> Bounds:
         """Returns bounds on the least delta for `epsilon`.
@@ -224,6 +234,8 @@ class Fourier(Accountant):
             epsilon: Finite and >= 0.
             neighbours: The adjacency relation; by default the strongest that
                 all rounds support.
+            units: How many units are protected together, >= 1. A unit has
+                `rows_per_unit` records if `ledger` says so, else one.
             relative_width: The largest relative distance of the logarithms of
                 the bounds; by default the attribute.
 
@@ -234,16 +246,16 @@ class Fourier(Accountant):
         """
         _check.finite_non_negative(epsilon=epsilon)
         width = self._width(relative_width)
-        warn_of_units(ledger)
-        rounds = self.normalized(ledger, neighbours)
+        group = Fourier(width).group(ledger, neighbours, units)
+        rounds = group.rounds
         if not rounds:
             return Bounds(0.0, 0.0)
         if has_bare_sum(rounds):
             return Bounds(1.0, 1.0)
-        return _beside_slack(
-            rounds,
+        return _of_group(
+            group,
             lambda of: _delta_bounds(of, float(epsilon), width),
-            lambda: Fourier(width).delta_of(rounds, epsilon),
+            lambda: group.delta(epsilon),
         )
 
     @override
@@ -281,23 +293,31 @@ class Fourier(Accountant):
         return _composed_deltas(rounds, epsilon, self.relative_width).upper
 
 
-def _beside_slack(
-    rounds: tuple[CountedMechanism, ...],
+def _of_group(
+    group: Group,
     bounds: Callable[[tuple[CountedMechanism, ...]], Bounds],
     upper: Callable[[], float],
 ) -> Bounds:
     """Returns bounds; the upper bound includes the slack of the rounds.
 
+    Two data sets that differ in one record also differ in a group of them. So
+    the lower bound for one record is one for a group.
+
     Args:
-        rounds: At least one mechanism with its count.
+        group: At least one mechanism with its count.
         bounds: Returns the bounds for rounds without slack.
         upper: Returns the upper bound for all rounds, with their slack.
     """
-    slack, rest = split(rounds)
-    if slack is None:
-        return bounds(rounds)
+    slack, rest = split(group.rounds)
+    if slack is None and group.is_pair:
+        return bounds(group.rounds)
     found = bounds(rest) if rest else Bounds(0.0, 0.0)
-    return Bounds(found.lower, upper(), _WITH_SLACK.format(method=found.method))
+    method = found.method
+    if not group.is_pair:
+        method += _TEXTBOOK.format(records=group.records)
+    if slack is not None:
+        method = _WITH_SLACK.format(method=method)
+    return Bounds(found.lower, upper(), method)
 
 
 def _epsilon_bounds(

@@ -1,87 +1,393 @@
-"""The choice of an accountant and an adjacency relation for a ledger."""
+"""The one way from a ledger to a number: a ledger that is read once."""
 
+import contextlib
+import math
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from keras_dp.accountants.accountant import Accountant
+from keras_dp import _check
+from keras_dp.accountants.accountant import Accountant, check_delta
 from keras_dp.accountants.available import available_accountants
+from keras_dp.accountants.claim import Claim
+from keras_dp.accountants.coverage import kept_plans
+from keras_dp.accountants.groups import Group
 from keras_dp.accountants.normalize.adjacency import (
+    RELATIONS,
     Neighbours,
-    chosen_neighbours,
+    check_neighbours,
+    strongest_neighbours,
+    supported_neighbours,
 )
-from keras_dp.accountants.normalize.mechanisms import CountedMechanism
-from keras_dp.accountants.normalize.normalize import normalized
-from keras_dp.accountants.normalize.normalized_rounds import (
-    NormalizedRounds,
+from keras_dp.accountants.normalize.normalize import (
+    normalized,
+    put_together,
 )
-from keras_dp.accountants.normalize.rounds import LedgerLike
+from keras_dp.accountants.normalize.normalized_rounds import NormalizedRounds
+from keras_dp.accountants.normalize.rounds import (
+    LedgerLike,
+    counted_rounds,
+    rows_per_unit_of,
+)
+from keras_dp.accountants.normalize.trees import with_whole_trees
 from keras_dp.accountants.rdp import RDP
 from keras_dp.errors import UnsupportedEventError
+from keras_dp.ledger import (
+    AccountRecord,
+    CountedRound,
+    Header,
+    PrivacyLedger,
+    Round,
+    RunRecord,
+)
 
 
-class Choice(NamedTuple):
-    """The accountant and the adjacency relation for a ledger.
-
-    Attributes:
-        accountant: The given accountant, or the tightest that has a bound.
-        neighbours: The given relation, or the strongest that all rounds
-            support.
-    """
-
+class _Question(NamedTuple):
     accountant: Accountant
     neighbours: Neighbours
+    delta: float
+    units: int
 
 
-class Replayed(NamedTuple):
-    """The normalized rounds of a ledger, with an accountant for them.
+class RoundsThatCount(NamedTuple):
+    """The rounds of runs whose cost is a guarantee, see `Replay.that_count`.
 
     Attributes:
-        accountant: An accountant that has a bound for every round.
-        neighbours: The adjacency relation of the rounds.
-        rounds: The mechanisms of the rounds, with their counts.
+        neighbours: The adjacency relation of the cost; `None` if there is none
+            that all rounds support.
+        of_runs: The rounds of each run.
+        kept: Whether each run kept to its plan.
+        together: The rounds of all runs.
     """
 
-    accountant: Accountant
-    neighbours: Neighbours
-    rounds: tuple[CountedMechanism, ...]
+    neighbours: Neighbours | None
+    of_runs: tuple[tuple[CountedRound, ...], ...]
+    kept: tuple[bool, ...]
+    together: "Replay"
 
 
-def chosen(
-    ledger: LedgerLike,
-    accountant: Accountant | None,
-    neighbours: Neighbours | None,
-) -> Choice:
-    """Returns the accountant and the relation; it reads the ledger twice.
+class Replay:
+    """The rounds of a ledger as they were at one moment, and their unit.
 
-    Raises:
-        UnsupportedEventError: All rounds support no common relation.
-        ValueError: `neighbours` is unknown.
+    It reads a ledger once, normalizes it once for each adjacency relation, and
+    computes each epsilon once. Whoever has several questions makes one replay,
+    and passes it on. It can be passed wherever a ledger can.
+
+    Attributes:
+        rounds: The rounds in order, with their counts.
+        runs: The runs of the ledger; empty for rounds without a ledger.
+        accounts: The accounts of the ledger; empty for rounds without a ledger.
+        unpaid: The rounds for which no account paid, if there are accounts.
+        every: All rounds of the ledger, if these are only a part of them;
+            otherwise empty.
+        header: The header of the ledger; for rounds without a ledger one that
+            says that the unit is a record. All answers are for one unit, with
+            all of its records.
+
+    >>> from keras_dp.ledger import GaussianSum, PoissonSampling
+    >>> step = Round(PoissonSampling(0.01), (GaussianSum("all", 1.0, 4.0),))
+    >>> replay = Replay([(step, 10_000)])
+    >>> print(replay.claim(delta=1e-5).sentence("patient"))
+    epsilon <= 0.9469 at delta = 1e-05, add or remove one patient, certified ...
     """
-    relation = chosen_neighbours(ledger, neighbours)
-    if accountant is None:
+
+    def __init__(
+        self, ledger: LedgerLike, *, header: Header | None = None
+    ) -> None:
+        """Reads a ledger.
+
+        Args:
+            ledger: A ledger, a run, or pairs of a Round and its count.
+            header: The header of the ledger of these rounds, if `ledger` does
+                not have it.
+        """
+        self.header: Header = (
+            header
+            or getattr(ledger, "header", None)
+            or Header(
+                "rounds", "record", rows_per_unit=rows_per_unit_of(ledger)
+            )
+        )
+        self.rounds: tuple[CountedRound, ...] = tuple(
+            CountedRound(*pair) for pair in counted_rounds(ledger)
+        )
+        self.runs: tuple[RunRecord, ...] = ()
+        self.accounts: tuple[AccountRecord, ...] = ()
+        self.unpaid: tuple[CountedRound, ...] = ()
+        self.every: tuple[CountedRound, ...] = ()
+        if isinstance(ledger, PrivacyLedger):
+            self.runs, self.accounts = ledger.runs, ledger.accounts
+            self.unpaid = ledger.unpaid if self.accounts else ()
+        self._relation: Neighbours | None = None
+        self._normalized: dict[Neighbours, NormalizedRounds] = {}
+        self._epsilons: dict[_Question, float] = {}
+        self._that_count: dict[Neighbours | None, RoundsThatCount] = {}
+
+    @property
+    def rows_per_unit(self) -> int:
+        """The largest number of records that one unit has."""
+        return self.header.rows_per_unit
+
+    def of(self, rounds: Iterable[tuple[Round, int]]) -> "Replay":
+        """Returns the replay of other rounds of the same ledger.
+
+        Args:
+            rounds: Pairs of a Round and its count, such as those of one run.
+        """
+        return Replay(tuple(rounds), header=self.header)
+
+    def plus(self, rounds: Iterable[tuple[Round, int]]) -> "Replay":
+        """Returns the replay of these rounds, followed by others.
+
+        Args:
+            rounds: Pairs of a Round and its count.
+        """
+        return self.of((*self.rounds, *rounds))
+
+    def only(self, runs: Collection[int | str]) -> "Replay":
+        """Returns the replay of some runs, as if there were no others.
+
+        The other leaves of their trees count too.
+
+        Args:
+            runs: Names or numbers of runs; if there are none, all runs.
+
+        Raises:
+            ValueError: The ledger has no such run.
+        """
+        if not runs:
+            return self
+        known: set[int | str] = {each.number for each in self.runs}
+        known |= {each.name for each in self.runs}
+        for run in runs:
+            if run not in known:
+                raise ValueError(
+                    "`runs` must be names or numbers of runs in the ledger. "
+                    f"Received: {run!r}. It has "
+                    f"{[(each.number, each.name) for each in self.runs]!r}."
+                )
+        chosen = tuple(
+            each
+            for each in self.runs
+            if each.number in runs or each.name in runs
+        )
+        rounds = [pair for run in chosen for pair in run.rounds]
+        part = self.of(with_whole_trees(rounds, self.rounds))
+        part.runs, part.every = chosen, self.rounds
+        return part
+
+    def until(self, number: int) -> "Replay":
+        """Returns the replay of the runs before a run.
+
+        Args:
+            number: The number of this run.
+        """
+        runs = tuple(each for each in self.runs if each.number < number)
+        part = self.of(pair for run in runs for pair in run.rounds)
+        part.runs = runs
+        return part
+
+    def that_count(
+        self, neighbours: Neighbours | None = None
+    ) -> RoundsThatCount:
+        """Returns the rounds of each run whose cost is a guarantee.
+
+        They are the plan of a run that did only what was planned before its
+        first round. They are the rounds of every other run.
+
+        Args:
+            neighbours: The adjacency relation of the cost; by default the
+                strongest that all rounds support which then count.
+        """
+        if neighbours not in self._that_count:
+            self._that_count[neighbours] = self._counted(neighbours)
+        return self._that_count[neighbours]
+
+    def _counted(self, neighbours: Neighbours | None) -> RoundsThatCount:
+        for relation in RELATIONS if neighbours is None else (neighbours,):
+            kept = kept_plans(self.runs, relation)
+            rounds = tuple(
+                run.plan if run.plan is not None and is_kept else run.rounds
+                for run, is_kept in zip(self.runs, kept, strict=True)
+            )
+            together = self
+            if rounds != tuple(run.rounds for run in self.runs):
+                pairs = [pair for run in rounds for pair in run]
+                together = self.of(with_whole_trees(pairs, self.every))
+            found = RoundsThatCount(relation, rounds, kept, together)
+            with contextlib.suppress(UnsupportedEventError):
+                if relation in supported_neighbours(together.rounds):
+                    return found
+        return found._replace(neighbours=neighbours)
+
+    def relation(self, neighbours: Neighbours | None = None) -> Neighbours:
+        """Returns the given relation, or the strongest that all rounds support.
+
+        Raises:
+            UnsupportedEventError: All rounds support no common relation.
+            ValueError: `neighbours` is unknown.
+        """
+        check_neighbours(neighbours)
+        if neighbours is not None:
+            return neighbours
+        if self._relation is None:
+            self._relation = strongest_neighbours(self.rounds)
+        return self._relation
+
+    def normalized(
+        self, neighbours: Neighbours | None = None
+    ) -> NormalizedRounds:
+        """Returns the mechanisms of the rounds, which accountants read.
+
+        Args:
+            neighbours: The adjacency relation; by default the strongest that
+                all rounds support.
+
+        Raises:
+            UnsupportedEventError: A round has no sound bound under it.
+        """
+        relation = self.relation(neighbours)
+        if relation not in self._normalized:
+            self._normalized[relation] = put_together(
+                self.rounds, relation, self.rows_per_unit
+            )
+        return self._normalized[relation]
+
+    def accountant(self, neighbours: Neighbours | None = None) -> Accountant:
+        """Returns the tightest accountant that has a bound for all rounds.
+
+        Args:
+            neighbours: The adjacency relation; by default the strongest that
+                all rounds support.
+
+        Returns:
+            The accountant; `RDP` if there is none: its errors say why.
+        """
         try:
-            accountant = _tightest(normalized(ledger, relation))
+            return tightest(self.normalized(neighbours))
         except UnsupportedEventError:
-            accountant = RDP()
-    return Choice(accountant, relation)
+            return RDP()
+
+    def epsilon(
+        self,
+        accountant: Accountant,
+        *,
+        delta: float,
+        neighbours: Neighbours | None = None,
+        units: int = 1,
+    ) -> float:
+        """Returns what `accountant.epsilon` does, computed once.
+
+        Args:
+            accountant: The accountant.
+            delta: In [0, 1].
+            neighbours: The adjacency relation; by default the strongest that
+                all rounds support.
+            units: How many units are protected together, >= 1.
+
+        Raises:
+            UnsupportedEventError: The accountant has no bound for a round.
+        """
+        rounds = self.normalized(neighbours)
+        question = _Question(accountant, rounds.neighbours, delta, units)
+        if question not in self._epsilons:
+            self._epsilons[question] = accountant.epsilon(
+                rounds, delta=delta, units=units
+            )
+        return self._epsilons[question]
+
+    def claim(
+        self,
+        *,
+        delta: float,
+        accountant: Accountant | None = None,
+        neighbours: Neighbours | None = None,
+        units: int = 1,
+    ) -> Claim:
+        """Returns the epsilon of the rounds, by the tightest accountant.
+
+        Args:
+            delta: In [0, 1].
+            accountant: The accountant; by default the tightest one that can
+                replay the rounds.
+            neighbours: The adjacency relation; by default the strongest that
+                all rounds support.
+            units: How many units are protected together, >= 1.
+
+        Returns:
+            The claim. If a round has no sound bound, its epsilon is `inf`.
+
+        Raises:
+            ValueError: `delta` is not in [0, 1], or another argument is not a
+                possible one.
+        """
+        check_delta(delta)
+        _check.integer_at_least(1, units=units)
+        relation, name, is_bound, epsilon = neighbours, None, True, math.inf
+        try:
+            relation = self.relation(neighbours)
+            by = accountant or tightest(self.normalized(relation))
+            epsilon = self.epsilon(
+                by, delta=delta, neighbours=relation, units=units
+            )
+            name, is_bound = by.name, by.is_bound
+        except UnsupportedEventError:
+            pass
+        return Claim(
+            *(epsilon, float(delta), relation, name, is_bound),
+            *(int(units), self.rows_per_unit),
+        )
 
 
-def replayed(
-    ledger: LedgerLike,
-    accountant: Accountant | None,
-    neighbours: Neighbours | None,
-) -> Replayed:
-    """Returns the normalized rounds of a ledger, with an accountant for them.
+def replay_of(ledger: LedgerLike) -> Replay:
+    """Returns a replay as it is, and that of anything else.
 
-    Raises:
-        UnsupportedEventError: The accountant has no sound bound for a round.
+    Args:
+        ledger: A ledger, a run, pairs of a Round and its count, or a replay.
     """
-    found = normalized(ledger, neighbours)
-    by = accountant or _tightest(found)
-    by.check_supported(found.mechanisms)
-    return Replayed(by, found.neighbours, found.mechanisms)
+    return ledger if isinstance(ledger, Replay) else Replay(ledger)
 
 
-def _tightest(ledger: NormalizedRounds) -> Accountant:
-    available = available_accountants(ledger)
+def bounded_epsilon(
+    rounds: NormalizedRounds, *, delta: float, units: int
+) -> float:
+    """Returns the bound of the tightest accountant; `inf` without any.
+
+    Args:
+        rounds: Normalized rounds.
+        delta: In [0, 1].
+        units: How many units are protected together, >= 1.
+    """
+    try:
+        return tightest(rounds).epsilon(rounds, delta=delta, units=units)
+    except UnsupportedEventError:
+        return math.inf
+
+
+def tightest(rounds: NormalizedRounds) -> Accountant:
+    """Returns the tightest accountant with a bound; `RDP` without any."""
+    available = available_accountants(rounds)
     # If there is none, the errors of `RDP` say why.
     return next((each for each in available if each.is_bound), RDP())
+
+
+def group_of(
+    ledger: LedgerLike,
+    accountant: Accountant | None,
+    neighbours: Neighbours | None,
+    units: int,
+) -> Group:
+    """Returns the rounds of a ledger, as an accountant bounds them.
+
+    Args:
+        ledger: A ledger, a run, pairs of a Round and its count, or a replay.
+        accountant: The accountant; `None` for the tightest one that can replay
+            the ledger.
+        neighbours: The adjacency relation; `None` for the strongest that all
+            rounds support.
+        units: How many units are protected together, >= 1.
+
+    Raises:
+        UnsupportedEventError: The accountant has no bound for a round.
+    """
+    rounds = normalized(ledger, neighbours)
+    return (accountant or tightest(rounds)).group(rounds, None, units)

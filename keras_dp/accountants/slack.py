@@ -161,7 +161,7 @@ def _chance_of(mechanism: Mechanism) -> float:
         return 1.0
     q = mechanism.sampling_probability
     if isinstance(mechanism, SampledGaussianGroup) and q < 1:
-        return -math.expm1(mechanism.group_size * math.log1p(-q))
+        return -math.expm1(mechanism.records * math.log1p(-q))
     return q
 
 

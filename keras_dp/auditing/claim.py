@@ -3,7 +3,7 @@
 import math
 
 from keras_dp.accountants.attacks.trade_off import TradeOff, trade_off
-from keras_dp.accountants.normalize.rounds import LedgerLike
+from keras_dp.accountants.normalize.rounds import LedgerLike, counted_rounds
 from keras_dp.auditing.estimators import curves
 from keras_dp.auditing.estimators.guesses import check_guesses, guesses_of
 from keras_dp.auditing.lower_bound import largest_refuted
@@ -14,7 +14,7 @@ def p_value_of_claim(
     scores: Scores,
     claim: TradeOff | LedgerLike,
     *,
-    group_size: int = 1,
+    records: int = 1,
     guesses: int | None = None,
 ) -> float:
     """Returns a p-value for the claim of a ledger, given scores of canaries.
@@ -29,7 +29,7 @@ def p_value_of_claim(
         claim: A ledger, or its rounds as pairs (Round, count), such as
             `ledger.rounds_of(run)`. Or a trade-off curve for the relation of
             the scores.
-        group_size: The number of records in one canary, >= 1. It is not used if
+        records: The number of records in one canary, >= 1. It is not used if
             `claim` is a curve.
         guesses: As in `OneRun`.
 
@@ -55,9 +55,9 @@ def p_value_of_claim(
     """
     check_guesses(guesses)
     if not isinstance(claim, TradeOff):
-        claim = trade_off(
-            claim, neighbours=scores.neighbours, group_size=group_size
-        )
+        # A canary has so many records, whatever the unit of the ledger is.
+        rounds = tuple(counted_rounds(claim))
+        claim = trade_off(rounds, neighbours=scores.neighbours, units=records)
     found, curve = guesses_of(scores, guesses), curves.of_lines(claim)
     exponent = largest_refuted(
         lambda each: curves.refutes(found, curve, math.exp(-each))

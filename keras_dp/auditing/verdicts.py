@@ -5,9 +5,10 @@ import math
 from collections.abc import Collection
 from typing import cast
 
-from keras_dp.accountants.claim import Claim, claim, rounded_up
+from keras_dp.accountants.claim import Claim, rounded_up
 from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.trees import with_whole_trees
+from keras_dp.accountants.replay import Replay
 from keras_dp.auditing.lower_bound import LowerBound
 from keras_dp.ledger import Opening, PrivacyLedger, Verdict, VerdictRecord
 
@@ -20,7 +21,7 @@ class Judgement:
         record: The verdict in the ledger.
         certified: The claim of the ledger for the rows before the seal of the
             verdict. It has the runs, the delta, the adjacency relation and the
-            group size of the verdict.
+            number of records of the verdict.
     """
 
     record: VerdictRecord
@@ -46,8 +47,8 @@ class Judgement:
             f"{rounded_up(self.certified.epsilon)}, at delta = "
             f"{verdict.delta!r}, {verdict.neighbours.replace('_', ' ')}"
         )
-        if verdict.group_size > 1:
-            text += f", {verdict.group_size:,} records together"
+        if verdict.records > 1:
+            text += f", {verdict.records:,} records together"
         if verdict.p_value is not None:
             text += f"; p-value of the certified claim {verdict.p_value:.2g}"
         if self.is_contradiction:
@@ -77,7 +78,7 @@ def write_verdict(
     *,
     p_value: float | None = None,
     runs: Collection[int] = (),
-    group_size: int = 1,
+    records: int = 1,
     opening: Opening | None = None,
 ) -> Judgement:
     """Writes the result of an audit into a ledger, and compares both.
@@ -94,7 +95,7 @@ def write_verdict(
             further test can raise a further false alarm.
         runs: The numbers of the runs whose releases were audited. By default,
             the audit is about all rounds.
-        group_size: The number of records in one canary, >= 1.
+        records: The number of records in one canary, >= 1.
         opening: The coins of the canaries, if the ledger has a commitment.
 
     Raises:
@@ -122,7 +123,7 @@ def write_verdict(
             delta=float(bound.delta),
             confidence=float(bound.confidence),
             neighbours=bound.neighbours,
-            group_size=int(group_size),
+            records=int(records),
             assumptions=tuple(bound.assumptions),
             p_value=None if p_value is None else float(p_value),
             runs=tuple(began),
@@ -148,12 +149,10 @@ def _judged(ledger: PrivacyLedger, record: VerdictRecord) -> Judgement:
         rounds = with_whole_trees(
             [pair for run in audited for pair in run.rounds], rounds
         )
-    return Judgement(
-        record,
-        claim(
-            rounds,
-            delta=verdict.delta,
-            neighbours=cast(Neighbours, verdict.neighbours),
-            group_size=verdict.group_size,
-        ),
+    # A verdict is about the records of a canary, not about units.
+    claim = Replay(rounds).claim(
+        delta=verdict.delta,
+        neighbours=cast(Neighbours, verdict.neighbours),
+        units=verdict.records,
     )
+    return Judgement(record, claim)

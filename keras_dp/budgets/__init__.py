@@ -11,11 +11,7 @@ from keras_dp.budgets.budget import Budget
 from keras_dp.budgets.division import Division
 from keras_dp.budgets.filters import GaussianFilter, RenyiFilter
 from keras_dp.budgets.fixed_plan import FixedPlan
-from keras_dp.budgets.ledger_guarantee import (
-    Guarantee,
-    guarantee,
-    rounds_that_count,
-)
+from keras_dp.budgets.ledger_guarantee import Guarantee, guarantee
 
 __all__ = [
     "Budget",
@@ -29,6 +25,5 @@ __all__ = [
     "chosen_account",
     "guarantee",
     "open_account",
-    "rounds_that_count",
     "verify_prices",
 ]

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from keras_dp import _check
+from keras_dp.accountants.replay import Replay
 from keras_dp.budgets.budget import Budget
 from keras_dp.budgets.division import Division
 from keras_dp.budgets.filters import GaussianFilter, RenyiFilter
@@ -63,11 +64,11 @@ def open_account(
 
     Raises:
         BudgetExceededError: The parent has no room for this share; or the
-            budget has no room for the rounds that the ledger holds.
+            budget has no room for the rounds that the ledger holds; or a plan
+            costs more for all records of a unit than its epsilon.
         ValueError: An account has this name, no account is named `parent`, the
             parent cannot have such a share, another plan has one of the trees
-            of the budget, or the budget does not protect `rows_per_unit`
-            records together.
+            of the budget, or the budget is none for units of several records.
         LedgerWriteError: The account was not opened.
 
     >>> ledger = PrivacyLedger.in_memory(dataset="clinic", unit="patient")
@@ -75,14 +76,7 @@ def open_account(
     >>> account.account.name, account.balance.spent
     ('all', (0,))
     """
-    rows_per_unit = ledger.header.rows_per_unit
-    if rows_per_unit > 1 and getattr(budget, "group_size", 1) != rows_per_unit:
-        raise ValueError(
-            "`budget` must protect all records of one unit together. Received: "
-            f"budget={budget!r}, for a ledger with rows_per_unit="
-            f"{rows_per_unit}. Use a FixedPlan with group_size="
-            f"{rows_per_unit}."
-        )
+    budget = budget.for_unit(ledger.header.rows_per_unit)
 
     def decide(
         opened: tuple[AccountRecord, ...], held: tuple[CountedRound, ...]
@@ -197,11 +191,11 @@ def charge_of(account: AccountRecord, round_: Round) -> Charge:
     return Charge(account.number, budget_of(account.account).prices(round_))
 
 
-def why_not_covered(ledger: PrivacyLedger) -> str:
+def why_not_covered(ledger: PrivacyLedger | Replay) -> str:
     """Returns why a ledger breaks the promises of its accounts, or "".
 
     Args:
-        ledger: A ledger with accounts.
+        ledger: A ledger with accounts, or its replay.
     """
     accounts = ledger.accounts
     budgets = _budgets_by_name(accounts)

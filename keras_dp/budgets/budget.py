@@ -93,6 +93,25 @@ class Budget(abc.ABC):
                 "this relation."
             )
 
+    def for_unit(self, rows_per_unit: int) -> "Budget":
+        """Returns this budget as a promise for all records of one unit.
+
+        Args:
+            rows_per_unit: The largest number of records that one unit has.
+
+        Raises:
+            BudgetExceededError: The promise does not hold for so many.
+            ValueError: The promise is for one record only.
+        """
+        if rows_per_unit > 1:
+            raise ValueError(
+                "`budget` must be a FixedPlan in a ledger whose units have "
+                "several records, because others promise something for one "
+                f"record only. Received: budget={self!r}, for a ledger with "
+                f"rows_per_unit={rows_per_unit}. Use a FixedPlan."
+            )
+        return self
+
     @abc.abstractmethod
     def holds(self, earlier: Iterable[CountedRound]) -> bool:
         """Returns whether the promise covers rounds that no account paid for.

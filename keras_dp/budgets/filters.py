@@ -23,6 +23,7 @@ from typing_extensions import override
 
 from keras_dp import _check
 from keras_dp.accountants import AnalyticGaussian
+from keras_dp.accountants.coverage import squared_sensitivity
 from keras_dp.accountants.loss.log_moments import conversion
 from keras_dp.accountants.normalize.adjacency import RELATIONS, Neighbours
 from keras_dp.accountants.normalize.mechanisms import (
@@ -34,7 +35,6 @@ from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.accountants.renyi.divergences import rdp
 from keras_dp.accountants.roots import last_true
 from keras_dp.budgets.budget import UNITS, Budget, units
-from keras_dp.budgets.coverage import squared_sensitivity
 from keras_dp.errors import (
     BudgetExceededError,
     CalibrationError,

@@ -9,12 +9,12 @@ from typing import Any, ClassVar, Self
 from typing_extensions import override
 
 from keras_dp import _check
-from keras_dp.accountants.claim import claim
+from keras_dp.accountants.coverage import covers, spans_of
 from keras_dp.accountants.normalize.adjacency import RELATIONS, Neighbours
 from keras_dp.accountants.normalize.mechanisms import CountedMechanism
 from keras_dp.accountants.normalize.normalize import normalize
+from keras_dp.accountants.replay import Replay
 from keras_dp.budgets.budget import Budget
-from keras_dp.budgets.coverage import covers, spans_of
 from keras_dp.errors import BudgetExceededError
 from keras_dp.ledger import (
     CountedRound,
@@ -25,6 +25,9 @@ from keras_dp.ledger import (
 )
 from keras_dp.ledger.rows.codec import content_from_round, round_from_content
 from keras_dp.planning.calibration import check_target
+
+# Ledgers hold the terms of a plan with this name for `rows_per_unit`.
+_STORED_ROWS = "group_size"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,7 +47,9 @@ class FixedPlan(Budget):
         rounds: Pairs of a round and the largest number of times that it will
             run. A round that differs in names only, or in a clip but not in its
             noise multiplier, counts as the planned one.
-        group_size: The number of records that the promise protects together.
+        rows_per_unit: The largest number of records that one unit has, all of
+            which the promise protects together. `open_account` takes it from
+            the header of the ledger.
         held: The rounds that the ledger held before the account was opened,
             which the promise covers too.
 
@@ -72,7 +77,7 @@ class FixedPlan(Budget):
     )
 
     rounds: tuple[CountedRound, ...] = ()
-    group_size: int = 1
+    rows_per_unit: int = 1
     held: tuple[CountedRound, ...] = ()
 
     def __init__(
@@ -81,7 +86,7 @@ class FixedPlan(Budget):
         epsilon: float,
         delta: float,
         neighbours: Neighbours = "add_or_remove_one",
-        group_size: int = 1,
+        rows_per_unit: int = 1,
         held: Iterable[tuple[Round, int]] = (),
     ) -> None:
         check_target(epsilon, delta)
@@ -91,7 +96,7 @@ class FixedPlan(Budget):
             ("delta", float(delta)),
             ("neighbours", neighbours),
             ("rounds", _merged(rounds)),
-            ("group_size", group_size),
+            ("rows_per_unit", rows_per_unit),
             ("held", _merged(held)),
         ):
             object.__setattr__(self, name, value)
@@ -163,6 +168,10 @@ class FixedPlan(Budget):
         return tuple(sorted(amounts.items()))
 
     @override
+    def for_unit(self, rows_per_unit: int) -> Self:
+        return dataclasses.replace(self, rows_per_unit=rows_per_unit)
+
+    @override
     def holds(self, earlier: Iterable[CountedRound]) -> bool:
         return covers(self.held, tuple(earlier), self.neighbours)
 
@@ -180,7 +189,7 @@ class FixedPlan(Budget):
             "epsilon": self.epsilon,
             "delta": self.delta,
             "neighbours": self.neighbours,
-            "group_size": self.group_size,
+            _STORED_ROWS: self.rows_per_unit,
             "rounds": content(self.rounds),
             "held": content(self.held),
         }
@@ -192,7 +201,10 @@ class FixedPlan(Budget):
             [(round_from_content(each), count) for each, count in terms[name]]
             for name in ("rounds", "held")
         )
-        return cls(**{**terms, "rounds": rounds, "held": held})
+        rows = terms.pop(_STORED_ROWS)
+        return cls(
+            **{**terms, "rounds": rounds, "held": held, "rows_per_unit": rows}
+        )
 
 
 def _merged(
@@ -206,12 +218,8 @@ def _merged(
 
 @functools.lru_cache(maxsize=64)
 def _cost(plan: FixedPlan, delta: float) -> float:
-    return claim(
-        (*plan.held, *plan.rounds),
-        delta=delta,
-        neighbours=plan.neighbours,
-        group_size=plan.group_size,
-    ).epsilon
+    replay = Replay(plan).plus(plan.held)
+    return replay.claim(delta=delta, neighbours=plan.neighbours).epsilon
 
 
 @functools.lru_cache(maxsize=4096)

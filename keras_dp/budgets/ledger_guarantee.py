@@ -11,33 +11,16 @@ that was opened before both covers them. Without a budget, their composition
 assumes that no plan depended on an answer.
 """
 
-import contextlib
 import dataclasses
 import math
-from collections import Counter
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from keras_dp.accountants.accountant import Accountant
-from keras_dp.accountants.claim import Claim, claim
-from keras_dp.accountants.normalize.adjacency import (
-    RELATIONS,
-    Neighbours,
-    supported_neighbours,
-)
-from keras_dp.accountants.normalize.normalize import normalized
-from keras_dp.accountants.normalize.normalized_rounds import (
-    NormalizedRounds,
-)
+from keras_dp.accountants.claim import Claim
+from keras_dp.accountants.normalize.adjacency import Neighbours
+from keras_dp.accountants.replay import Replay, replay_of
 from keras_dp.budgets.accounts import budget_of, why_not_covered
-from keras_dp.budgets.coverage import covers, is_part, spans_of
-from keras_dp.errors import UnsupportedEventError
-from keras_dp.ledger import (
-    AccountRecord,
-    CountedRound,
-    PrivacyLedger,
-    RunRecord,
-)
+from keras_dp.ledger import PrivacyLedger, RunRecord
 
 Basis = Literal["account", "plan", "plans", "as if fixed"]
 
@@ -75,11 +58,6 @@ class Guarantee:
             `None` if it equals `claim`.
         is_unconditional: Whether the theorem needs no assumption about how the
             rounds were chosen.
-        ran: The rounds that ran, normalized, for further questions; `None` if
-            no adjacency relation has a bound for them.
-        most: The rounds that `claim` is about, normalized; `None` if no
-            adjacency relation has a bound for them, or if `claim` is the
-            promise of accounts.
     """
 
     claim: Claim
@@ -87,12 +65,6 @@ class Guarantee:
     theorem: str
     ex_post: Claim | None
     is_unconditional: bool
-    ran: NormalizedRounds | None = dataclasses.field(
-        default=None, repr=False, compare=False
-    )
-    most: NormalizedRounds | None = dataclasses.field(
-        default=None, repr=False, compare=False
-    )
 
     def sentences(self, unit: str) -> tuple[str, ...]:
         """Returns lines for people: the claim, the theorem, the ex post claim.
@@ -107,12 +79,12 @@ class Guarantee:
 
 
 def guarantee(
-    ledger: PrivacyLedger,
+    ledger: PrivacyLedger | Replay,
     *,
     delta: float,
     accountant: Accountant | None = None,
     neighbours: Neighbours | None = None,
-    group_size: int | None = None,
+    units: int = 1,
 ) -> Guarantee:
     """Returns the epsilon of a ledger, with the theorem that covers it.
 
@@ -122,15 +94,14 @@ def guarantee(
     runs.
 
     Args:
-        ledger: The ledger, with its runs, plans and accounts.
+        ledger: The ledger, with its runs, plans and accounts, or its replay.
         delta: The delta of the claim, in (0, 1).
         accountant: The accountant; by default the tightest that can replay the
             ledger.
         neighbours: The adjacency relation; by default the strongest that all
             rounds support. Promises of accounts have their own relation.
-        group_size: The number of records that are protected together; by
-            default `rows_per_unit` of the ledger. With another number, the
-            promises of accounts are not used.
+        units: The number of units that are protected together, >= 1. The
+            promises of accounts are for one unit, and are not used for more.
 
     Raises:
         ValueError: `delta` or `neighbours` is not a possible one.
@@ -145,129 +116,43 @@ def guarantee(
     >>> round(found.claim.epsilon, 3), round(found.ex_post.epsilon, 3)
     (0.947, 0.575)
     """
-    if group_size is None:
-        group_size = ledger.header.rows_per_unit
-
-    def cost(
-        rounds: tuple[CountedRound, ...], neighbours: Neighbours | None
-    ) -> tuple[Claim, NormalizedRounds | None]:
-        try:
-            together = normalized(rounds, neighbours)
-        except UnsupportedEventError:
-            together = None
-        found = claim(
-            rounds if together is None else together,
-            delta=delta,
-            accountant=accountant,
-            neighbours=neighbours,
-            group_size=group_size,
-        )
-        return found, together
-
-    runs = tuple(run for run in ledger.runs if len(run) or run.plan)
-    happened = tuple(pair for run in runs for pair in run.rounds)
-    ran, ran_rounds = cost(happened, neighbours)
-    accounts, broken = ledger.accounts, ""
-    if accounts and group_size == ledger.header.rows_per_unit:
-        promised = _of_accounts(accounts, runs, ran, delta)
-        broken = why_not_covered(ledger)
-        if not broken and _cost_more(happened, ran, promised.claim):
+    replay = replay_of(ledger)
+    ran = replay.claim(
+        delta=delta, accountant=accountant, neighbours=neighbours, units=units
+    )
+    broken = ""
+    if replay.accounts and units == 1:
+        promised = _of_accounts(replay, ran, delta)
+        broken = why_not_covered(replay)
+        if not broken and _cost_more(replay, ran, promised.claim):
             broken = "the rounds that ran cost more"
         if not broken:
-            return dataclasses.replace(promised, ran=ran_rounds)
-    counted = rounds_that_count(runs, neighbours)
-    differs = counted.together != happened
-    most, most_rounds = ran, ran_rounds
-    if differs:
-        most, most_rounds = cost(counted.together, counted.neighbours)
-    basis, theorem = _basis(runs, counted.kept)
+            return promised
+    that_count = replay.that_count(neighbours)
+    most = that_count.together.claim(
+        delta=delta,
+        accountant=accountant,
+        neighbours=that_count.neighbours,
+        units=units,
+    )
+    basis, theorem = _basis(replay.runs, that_count.kept)
     if broken:
         theorem += f". The ledger breaks the promises of its accounts: {broken}"
-    ex_post = ran if differs and ran.epsilon != most.epsilon else None
-    unconditional = basis != "as if fixed"
     return Guarantee(
-        *(most, basis, theorem, ex_post, unconditional),
-        ran=ran_rounds,
-        most=most_rounds,
-    )
-
-
-class RoundsThatCount(NamedTuple):
-    """The rounds of runs whose cost is a guarantee, see `rounds_that_count`.
-
-    Attributes:
-        neighbours: The adjacency relation of the cost; `None` if there is none
-            that all rounds support.
-        of_runs: The rounds of each run.
-        kept: Whether each run kept to its plan.
-    """
-
-    neighbours: Neighbours | None
-    of_runs: tuple[tuple[CountedRound, ...], ...]
-    kept: tuple[bool, ...]
-
-    @property
-    def together(self) -> tuple[CountedRound, ...]:
-        """The rounds of all runs."""
-        return tuple(pair for rounds in self.of_runs for pair in rounds)
-
-
-def rounds_that_count(
-    runs: Sequence[RunRecord], neighbours: Neighbours | None
-) -> RoundsThatCount:
-    """Returns the rounds of each run whose cost is a guarantee.
-
-    They are the plan of a run that did only what was planned before its first
-    round. They are the rounds of every other run.
-
-    Args:
-        runs: Runs of one ledger.
-        neighbours: The adjacency relation of the cost; by default the strongest
-            that all rounds support which then count.
-    """
-    for relation in RELATIONS if neighbours is None else (neighbours,):
-        kept = _kept_plans(runs, relation)
-        rounds = tuple(
-            run.plan if run.plan is not None and is_kept else run.rounds
-            for run, is_kept in zip(runs, kept, strict=True)
-        )
-        found = RoundsThatCount(relation, rounds, kept)
-        with contextlib.suppress(UnsupportedEventError):
-            if relation in supported_neighbours(found.together):
-                return found
-    return found._replace(neighbours=neighbours)
-
-
-def _kept_plans(
-    runs: Sequence[RunRecord], neighbours: Neighbours
-) -> tuple[bool, ...]:
-    """Returns whether each run did only what was planned before."""
-    spans = [
-        {
-            name
-            for round_, _ in (*run.rounds, *(run.plan or ()))
-            for name in spans_of(round_)
-        }
-        for run in runs
-    ]
-    seen = Counter(name for each in spans for name in each)
-    return tuple(
-        run.plan is not None
-        and not (run.first_row and run.plan_row > run.first_row)
-        # Runs with a tree or an epoch in common do exactly what was planned.
-        and (
-            is_part(run.rounds, run.plan)
-            if any(seen[name] > 1 for name in each)
-            else covers(run.plan, run.rounds, neighbours)
-        )
-        for run, each in zip(runs, spans, strict=True)
+        most,
+        basis,
+        theorem,
+        ex_post=None if ran.epsilon == most.epsilon else ran,
+        is_unconditional=basis != "as if fixed",
     )
 
 
 def _basis(
     runs: tuple[RunRecord, ...], kept: tuple[bool, ...]
 ) -> tuple[Basis, str]:
-    if not all(kept):
+    found = [pair for pair in zip(runs, kept, strict=True) if _counts(pair[0])]
+    runs = tuple(run for run, _ in found)
+    if not all(is_kept for _, is_kept in found):
         return "as if fixed", AS_IF_FIXED
     if len(runs) == 1:
         return "plan", _PLAN
@@ -277,31 +162,25 @@ def _basis(
     return "plans", _PLANS
 
 
-def _cost_more(
-    happened: tuple[CountedRound, ...], ran: Claim, promised: Claim
-) -> bool:
+def _counts(run: RunRecord) -> bool:
+    return bool(len(run) or run.plan)
+
+
+def _cost_more(replay: Replay, ran: Claim, promised: Claim) -> bool:
     """Returns whether the rounds that ran cost more than was promised."""
     if ran.neighbours != promised.neighbours or not ran.is_bound:
         ran = dataclasses.replace(ran, epsilon=math.inf)
     if ran.epsilon <= promised.epsilon:
         return False
-    again = claim(
-        happened,
-        delta=promised.delta,
-        neighbours=promised.neighbours,
-        group_size=promised.group_size,
-    )
+    again = replay.claim(delta=promised.delta, neighbours=promised.neighbours)
     return again.epsilon > promised.epsilon * _TOLERANCE
 
 
-def _of_accounts(
-    accounts: tuple[AccountRecord, ...],
-    runs: tuple[RunRecord, ...],
-    ran: Claim,
-    delta: float,
-) -> Guarantee:
+def _of_accounts(replay: Replay, ran: Claim, delta: float) -> Guarantee:
     """Returns the promise of all accounts that are not shares of others."""
-    accounts = tuple(each for each in accounts if each.account.parent is None)
+    accounts = tuple(
+        each for each in replay.accounts if each.account.parent is None
+    )
     whole = [budget_of(each.account) for each in accounts]
     share = delta / len(whole)
     one_relation = len({budget.neighbours for budget in whole}) == 1
@@ -312,7 +191,7 @@ def _of_accounts(
         delta,
         whole[0].neighbours if one_relation else None,
         "the accounts",
-        group_size=ran.group_size,
+        rows_per_unit=replay.rows_per_unit,
     )
     theorem = whole[0].theorem
     if len(whole) > 1:
@@ -323,7 +202,7 @@ def _of_accounts(
     ex_post = ran if ran.epsilon < total.epsilon else None
     # Which account was opened may depend on answers of earlier rounds.
     last = accounts[-1].number
-    earlier = any(len(run) and run.first_row < last for run in runs)
+    earlier = any(len(run) and run.first_row < last for run in replay.runs)
     if earlier:
         theorem += _EARLIER
     return Guarantee(total, "account", theorem, ex_post, not earlier)

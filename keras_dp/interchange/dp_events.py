@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from keras_dp import _check
-from keras_dp.accountants.attacks.group_privacy import k_fold
+from keras_dp.accountants.groups import k_fold
 from keras_dp.accountants.normalize.adjacency import (
     Neighbours,
     chosen_neighbours,
@@ -35,7 +35,11 @@ from keras_dp.accountants.normalize.mechanisms import (
 )
 from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.accountants.normalize.release import released
-from keras_dp.accountants.normalize.rounds import LedgerLike, counted_rounds
+from keras_dp.accountants.normalize.rounds import (
+    LedgerLike,
+    counted_rounds,
+    rows_per_unit_of,
+)
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
     DisjointBatches,
@@ -54,13 +58,13 @@ def to_dp_event(
     ledger: LedgerLike,
     *,
     neighbours: Neighbours | None = None,
-    group_size: int | None = None,
+    units: int = 1,
 ) -> Any:
     """Returns the rounds of a ledger as a `dp_accounting.DpEvent`.
 
     Guarantee: an accountant of dp_accounting that supports the event, and is
     made for the same adjacency relation, reports an upper bound on the epsilon
-    of the rounds, for `group_size` records together.
+    of the rounds, for `units` units together.
 
     | `neighbours` | `NeighboringRelation` |
     | --- | --- |
@@ -104,14 +108,14 @@ def to_dp_event(
             (Round, count).
         neighbours: The adjacency relation of the accountant that will take the
             event; by default the strongest that all rounds support.
-        group_size: The number of records that the event protects together,
-            >= 1; by default the `rows_per_unit` of a `PrivacyLedger`, else 1.
+        units: The number of units that the event protects together, >= 1. A
+            unit has `rows_per_unit` records if `ledger` says so, else one.
 
     Raises:
         ImportError: dp_accounting is not installed.
         UnsupportedEventError: A round has no bound under the relation, or
             dp_accounting has no event for its releases or its group.
-        ValueError: `neighbours` is unknown, or `group_size` is below 1.
+        ValueError: `neighbours` is unknown, or `units` is below 1.
 
     >>> step = Round(PoissonSampling(0.01), (GaussianSum("all", 2.0, 8.0),))
     >>> event = to_dp_event([(step, 10_000)])
@@ -119,10 +123,8 @@ def to_dp_event(
     (10000, 0.01, GaussianDpEvent(noise_multiplier=4.0))
     """
     builder = _dp_accounting().DpEventBuilder()
-    if group_size is None:
-        header = getattr(ledger, "header", None)
-        group_size = 1 if header is None else header.rows_per_unit
-    _check.integer_at_least(1, group_size=group_size)
+    _check.integer_at_least(1, units=units)
+    records = rows_per_unit_of(ledger) * units
     pairs = tuple(counted_rounds(ledger))
     relation = chosen_neighbours(pairs, neighbours)
     together = []
@@ -132,30 +134,28 @@ def to_dp_event(
             together.append((each, count))
             continue
         one = normalize([(each, 1)], relation)
-        for mechanism, _ in _of_group(one, group_size):
+        for mechanism, _ in _of_group(one, records):
             builder.compose(_event(mechanism, each.sampling), count)
-    for mechanism, count in _of_group(
-        normalize(together, relation), group_size
-    ):
+    for mechanism, count in _of_group(normalize(together, relation), records):
         builder.compose(_event(mechanism, FullDataset()), count)
     return builder.build()
 
 
 def _of_group(
-    rounds: tuple[CountedMechanism, ...], group_size: int
+    rounds: tuple[CountedMechanism, ...], records: int
 ) -> tuple[CountedMechanism, ...]:
     """Returns the mechanisms of rounds for a group of records.
 
     Raises:
         UnsupportedEventError: A round has no mechanism for a group.
     """
-    found = k_fold(rounds, group_size)
+    found = k_fold(rounds, records)
     if found is None:
         raise UnsupportedEventError(
-            f"`ledger` must hold rounds that have an event for {group_size} "
+            f"`ledger` must hold rounds that have an event for {records} "
             "records together: Gaussian sums over Poisson samples or the full "
             f"data set. Received: {rounds!r}. Use "
-            "`keras_dp.accountants.group_epsilon` instead."
+            "the epsilon of an accountant instead."
         )
     return found
 
@@ -216,7 +216,7 @@ def _(mechanism: SampledGaussianGroup, sampling: SamplingEvent) -> Any:
     _dp_accounting()
     from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
 
-    q, k = mechanism.sampling_probability, mechanism.group_size
+    q, k = mechanism.sampling_probability, mechanism.records
     shares = np.array(
         [math.comb(k, j) * q**j * (1 - q) ** (k - j) for j in range(k + 1)]
     )

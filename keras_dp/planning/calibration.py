@@ -3,20 +3,15 @@
 import decimal
 import functools
 import math
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterable
+from typing import TypeAlias, TypeVar
 
 from keras_dp import _check
 from keras_dp.accountants.accountant import Accountant
-from keras_dp.accountants.attacks.group_privacy import group_epsilon
 from keras_dp.accountants.fourier import Fourier
 from keras_dp.accountants.normalize.adjacency import Neighbours
-from keras_dp.accountants.normalize.rounds import (
-    LedgerLike,
-    counted_rounds,
-    warn_of_units,
-)
-from keras_dp.accountants.replay import chosen
+from keras_dp.accountants.normalize.rounds import LedgerLike
+from keras_dp.accountants.replay import replay_of
 from keras_dp.errors import CalibrationError
 from keras_dp.ledger import GaussianSum, PoissonSampling, Round
 from keras_dp.planning.solve import (
@@ -26,6 +21,7 @@ from keras_dp.planning.solve import (
 )
 
 _Parameter = TypeVar("_Parameter", int, float)
+Rounds: TypeAlias = Iterable[tuple[Round, int]]
 
 # The ranges that are searched.
 _LEAST_NOISE, _MOST_NOISE = 1e-4, 1e12
@@ -48,7 +44,7 @@ def calibrate_noise(
     ledger: LedgerLike = (),
     accountant: Accountant | None = None,
     neighbours: Neighbours | None = None,
-    group_size: int = 1,
+    units: int = 1,
 ) -> float:
     """Returns the least noise multiplier that meets a privacy target.
 
@@ -68,8 +64,8 @@ def calibrate_noise(
         accountant: By default, the tightest that can replay these rounds.
         neighbours: The adjacency relation. By default, the strongest that
             all rounds support.
-        group_size: The number of records that the target protects together,
-            >= 1.
+        units: The number of units that the target protects together, >= 1. A
+            unit has `rows_per_unit` records if `ledger` says so, else one.
 
     Returns:
         The standard deviation of the noise on the sum, divided by the bound
@@ -91,46 +87,45 @@ def calibrate_noise(
     """
     _check.probability(sampling_probability=sampling_probability)
     _check.integer_at_least(1, rounds=rounds)
-    warn_of_units(ledger, group_size)
-    held = tuple(counted_rounds(ledger))
     return calibrate_scale(
-        lambda scale: [
-            *held,
-            *_training(sampling_probability, scale, rounds),
-        ],
+        lambda scale: _training(sampling_probability, scale, rounds),
         target_epsilon=target_epsilon,
         delta=delta,
+        ledger=ledger,
         accountant=accountant,
         neighbours=neighbours,
-        group_size=group_size,
+        units=units,
     )
 
 
 def calibrate_scale(
-    ledger_for: Callable[[float], LedgerLike],
+    rounds_for: Callable[[float], Rounds],
     *,
     target_epsilon: float,
     delta: float,
+    ledger: LedgerLike = (),
     accountant: Accountant | None = None,
     neighbours: Neighbours | None = None,
-    group_size: int = 1,
+    units: int = 1,
 ) -> float:
     """Returns the least noise scale for which a ledger meets a target.
 
     Guarantee: `accountant` reports at most `target_epsilon` at `delta` for
-    `ledger_for` of the returned scale. The lower limit is as in
-    `calibrate_noise`.
+    `ledger` followed by `rounds_for` of the returned scale. The lower limit is
+    as in `calibrate_noise`.
 
     Args:
-        ledger_for: Maps a scale > 0 to the ledger that it leads to. A larger
-            scale must never give a larger epsilon.
+        rounds_for: Maps a scale > 0 to the rounds that it leads to, as pairs of
+            a Round and its count. A larger scale must never give a larger
+            epsilon.
         target_epsilon: > 0.
         delta: In (0, 1).
+        ledger: Rounds that are already spent. They count towards the target.
         accountant: By default, the tightest that can replay the ledger.
         neighbours: The adjacency relation. By default, the strongest that
             all rounds support.
-        group_size: The number of records that the target protects together,
-            >= 1.
+        units: The number of units that the target protects together, >= 1. A
+            unit has `rows_per_unit` records if `ledger` says so, else one.
 
     Returns:
         The scale, at least 1e-4. It is 1e-4 if that meets the target.
@@ -151,7 +146,7 @@ def calibrate_scale(
     4.6122
     """
     log_scale = _solved(
-        lambda log_scale: ledger_for(_scale(log_scale)),
+        lambda log_scale: rounds_for(_scale(log_scale)),
         lambda epsilon: least_that_meets(
             epsilon,
             target_epsilon,
@@ -163,9 +158,10 @@ def calibrate_scale(
         f"a noise scale of {_MOST_NOISE:g}",
         target_epsilon=target_epsilon,
         delta=delta,
+        ledger=ledger,
         accountant=accountant,
         neighbours=neighbours,
-        group_size=group_size,
+        units=units,
     )
     return _scale(log_scale)
 
@@ -179,7 +175,7 @@ def calibrate_sampling_probability(
     ledger: LedgerLike = (),
     accountant: Accountant | None = None,
     neighbours: Neighbours | None = None,
-    group_size: int = 1,
+    units: int = 1,
 ) -> float:
     """Returns the largest sampling probability that meets a privacy target.
 
@@ -196,8 +192,8 @@ def calibrate_sampling_probability(
         accountant: By default, the tightest that can replay these rounds.
         neighbours: The adjacency relation. By default, the strongest that
             all rounds support.
-        group_size: The number of records that the target protects together,
-            >= 1.
+        units: The number of units that the target protects together, >= 1. A
+            unit has `rows_per_unit` records if `ledger` says so, else one.
 
     Returns:
         A probability in [1e-12, 1]. It is 1 if that meets the target.
@@ -216,13 +212,8 @@ def calibrate_sampling_probability(
     """
     _check.finite_positive(noise_multiplier=noise_multiplier)
     _check.integer_at_least(1, rounds=rounds)
-    warn_of_units(ledger, group_size)
-    held = tuple(counted_rounds(ledger))
     log_rarity = _solved(
-        lambda at: [
-            *held,
-            *_training(math.exp(-at), noise_multiplier, rounds),
-        ],
+        lambda at: _training(math.exp(-at), noise_multiplier, rounds),
         lambda epsilon: least_that_meets(
             epsilon,
             target_epsilon,
@@ -234,9 +225,10 @@ def calibrate_sampling_probability(
         f"a sampling probability of {_LEAST_PROBABILITY:g}",
         target_epsilon=target_epsilon,
         delta=delta,
+        ledger=ledger,
         accountant=accountant,
         neighbours=neighbours,
-        group_size=group_size,
+        units=units,
     )
     return math.exp(-log_rarity)
 
@@ -250,7 +242,7 @@ def calibrate_rounds(
     ledger: LedgerLike = (),
     accountant: Accountant | None = None,
     neighbours: Neighbours | None = None,
-    group_size: int = 1,
+    units: int = 1,
 ) -> int:
     """Returns the largest number of rounds that meets a privacy target.
 
@@ -270,8 +262,8 @@ def calibrate_rounds(
         accountant: By default, the tightest that can replay these rounds.
         neighbours: The adjacency relation. By default, the strongest that
             all rounds support.
-        group_size: The number of records that the target protects together,
-            >= 1.
+        units: The number of units that the target protects together, >= 1. A
+            unit has `rows_per_unit` records if `ledger` says so, else one.
 
     Returns:
         A number in [1, 1e12]. It is 1e12 if that many meet the target.
@@ -289,13 +281,8 @@ def calibrate_rounds(
     """
     _check.finite_positive(noise_multiplier=noise_multiplier)
     _check.probability(sampling_probability=sampling_probability)
-    warn_of_units(ledger, group_size)
-    held = tuple(counted_rounds(ledger))
     return _solved(
-        lambda count: [
-            *held,
-            *_training(sampling_probability, noise_multiplier, count),
-        ],
+        lambda count: _training(sampling_probability, noise_multiplier, count),
         lambda epsilon: most_that_meet(
             epsilon, target_epsilon, most=MOST_ROUNDS, start=_FIRST_ROUNDS
         ),
@@ -303,29 +290,11 @@ def calibrate_rounds(
         "one round more",
         target_epsilon=target_epsilon,
         delta=delta,
+        ledger=ledger,
         accountant=accountant,
         neighbours=neighbours,
-        group_size=group_size,
+        units=units,
     )
-
-
-def epsilon_of_group(
-    ledger: LedgerLike,
-    accountant: Accountant,
-    delta: float,
-    neighbours: Neighbours,
-    group_size: int,
-) -> float:
-    """Returns the epsilon of `group_size` records together."""
-    if group_size == 1:
-        return accountant.epsilon(ledger, delta=delta, neighbours=neighbours)
-    return group_epsilon(
-        ledger,
-        group_size=group_size,
-        delta=delta,
-        accountant=accountant,
-        neighbours=neighbours,
-    ).epsilon
 
 
 def check_target(target_epsilon: float, delta: float) -> None:
@@ -378,26 +347,33 @@ def searched(
 
 
 def _solved(
-    ledger_at: Callable[[_Parameter], LedgerLike],
+    rounds_at: Callable[[_Parameter], Rounds],
     search: Callable[[Callable[[_Parameter], float]], _Parameter | Unreachable],
     start: _Parameter,
     most_private: str,
     *,
     target_epsilon: float,
     delta: float,
+    ledger: LedgerLike,
     accountant: Accountant | None,
     neighbours: Neighbours | None,
-    group_size: int,
+    units: int,
 ) -> _Parameter:
     """Returns the parameter at which a ledger just meets the target.
 
-    The ledger at `start` decides on the accountant and the adjacency relation.
+    The rounds at `start` decide on the accountant and the adjacency relation.
     """
     check_target(target_epsilon, delta)
-    by, relation = chosen(ledger_at(start), accountant, neighbours)
+    _check.integer_at_least(1, units=units)
+    held = replay_of(ledger)
+    first = held.plus(rounds_at(start))
+    relation = first.relation(neighbours)
+    by = accountant or first.accountant(relation)
 
     def epsilon(by: Accountant, at: _Parameter) -> float:
-        return epsilon_of_group(ledger_at(at), by, delta, relation, group_size)
+        return held.plus(rounds_at(at)).epsilon(
+            by, delta=delta, neighbours=relation, units=units
+        )
 
     found = searched(epsilon, search, by, target_epsilon)
     if isinstance(found, Unreachable):

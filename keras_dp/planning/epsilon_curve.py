@@ -13,19 +13,11 @@ from numpy.typing import NDArray
 from keras_dp import _check
 from keras_dp.accountants.accountant import Accountant, check_delta
 from keras_dp.accountants.arrays import Array
-from keras_dp.accountants.attacks.group_privacy import Group
 from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.mechanisms import SLACK, Mechanism, OneOf
-from keras_dp.accountants.normalize.normalize import RoundsTogether, normalized
-from keras_dp.accountants.normalize.normalized_rounds import (
-    NormalizedRounds,
-)
-from keras_dp.accountants.normalize.rounds import (
-    LedgerLike,
-    counted_rounds,
-    warn_of_units,
-)
-from keras_dp.accountants.replay import chosen
+from keras_dp.accountants.normalize.normalize import RoundsTogether
+from keras_dp.accountants.normalize.rounds import LedgerLike
+from keras_dp.accountants.replay import Replay, replay_of
 from keras_dp.ledger import Round
 
 # Beyond this number, noise multipliers are rounded down for all points but the
@@ -58,7 +50,7 @@ def epsilon_curve(
     spacing: Literal["even", "geometric"] = "even",
     accountant: Accountant | None = None,
     neighbours: Neighbours | None = None,
-    group_size: int = 1,
+    units: int = 1,
 ) -> EpsilonCurve:
     """Returns epsilon after some numbers of rounds, in the ledger's order.
 
@@ -66,8 +58,8 @@ def epsilon_curve(
     `(epsilons[i], delta)`-private, if `accountant.is_bound`. A bound for more
     rounds is also a bound for fewer rounds. So if the accountant reports less
     after more rounds, the curve has the lower value at both. The last value is
-    the result of `group_epsilon` for the whole ledger. An epoch of disjoint
-    batches or a tree counts with its rounds up to each point.
+    the result of `accountant.epsilon` for the whole ledger. An epoch of
+    disjoint batches or a tree counts with its rounds up to each point.
 
     If the ledger has more than 1000 different mechanisms, their noise
     multipliers are rounded down to four digits, at all points but the last. The
@@ -81,7 +73,8 @@ def epsilon_curve(
         accountant: By default, the tightest that can replay the ledger.
         neighbours: The adjacency relation. By default, the strongest that
             all rounds support.
-        group_size: The number of records that epsilon protects together, >= 1.
+        units: The number of units that epsilon protects together, >= 1. A unit
+            has `rows_per_unit` records if `ledger` says so, else one.
 
     Returns:
         A curve. It has fewer points if there are fewer rounds or if points
@@ -107,74 +100,63 @@ def epsilon_curve(
             "`spacing` must be 'even' or 'geometric'. "
             f"Received: spacing={spacing!r}. Choose one of them."
         )
-    warn_of_units(ledger, group_size)
-    pairs = tuple(counted_rounds(ledger))
-    kinds = [(each, 1) for each in dict.fromkeys(each for each, _ in pairs)]
-    accountant, relation = chosen(kinds, accountant, neighbours)
-    ends = _ends(sum(count for _, count in pairs), points, spacing)
-    (found,) = _curves(
-        pairs,
-        ends,
-        normalized(pairs, relation),
-        [(accountant, None)],
-        delta,
-        group_size,
-    )
+    _check.integer_at_least(1, units=units)
+    replay = replay_of(ledger)
+    relation = replay.relation(neighbours)
+    by = accountant or replay.accountant(relation)
+    ends = _ends(sum(count for _, count in replay.rounds), points, spacing)
+    (found,) = _curves(replay, relation, ends, [by], delta, units)
     return found
 
 
 def epsilon_curves(
-    ledger: LedgerLike,
-    whole: NormalizedRounds,
+    replay: Replay,
+    accountants: Sequence[Accountant],
     *,
     delta: float,
-    totals: Sequence[tuple[Accountant, float]],
+    neighbours: Neighbours,
     points: int,
-    group_size: int,
+    units: int,
 ) -> tuple[EpsilonCurve, ...]:
     """Returns the curves of several accountants, in one pass over a ledger.
 
     Args:
-        ledger: An object with `rounds`, or the pairs (Round, count).
-        whole: The normalized rounds of the whole ledger.
+        replay: The rounds.
+        accountants: Accountants that have a bound for all rounds.
         delta: In [0, 1].
-        totals: Accountants, each with its epsilon for the whole ledger.
+        neighbours: The adjacency relation.
         points: The largest number of points, >= 1.
-        group_size: The number of records that epsilon protects together, >= 1.
+        units: As in `epsilon_curve`.
     """
-    pairs = tuple(counted_rounds(ledger))
-    ends = _ends(sum(count for _, count in pairs), points, "even")
-    return _curves(pairs, ends, whole, totals, delta, group_size)
+    ends = _ends(sum(count for _, count in replay.rounds), points, "even")
+    return _curves(replay, neighbours, ends, accountants, delta, units)
 
 
 def _curves(
-    pairs: tuple[tuple[Round, int], ...],
+    replay: Replay,
+    relation: Neighbours,
     ends: NDArray[np.int64],
-    whole: NormalizedRounds,
-    totals: Sequence[tuple[Accountant, float | None]],
+    accountants: Sequence[Accountant],
     delta: float,
-    group_size: int,
+    units: int,
 ) -> tuple[EpsilonCurve, ...]:
-    relation = whole.neighbours
-    together = RoundsTogether(
-        relation,
-        _with_less_noise if len(whole.mechanisms) > _MOST_MECHANISMS else None,
-    )
-    epsilons = np.zeros((len(totals), ends.size))
-    for index, segment in enumerate(_segments(pairs, ends)):
-        is_last = index == ends.size - 1
-        rounds = whole.mechanisms
-        if not is_last:
-            for each, count in segment.items():
-                together.add(each, count)
-            rounds = together.mechanisms()
-        for row, (accountant, total) in enumerate(totals):
-            if is_last and total is not None:
-                epsilons[row, index] = total
-                continue
-            accountant.check_supported(rounds)
-            group = Group(accountant, relation, rounds, group_size)
-            epsilons[row, index] = group.epsilon_of(delta)
+    whole = replay.normalized(relation)
+    is_large = len(whole.mechanisms) > _MOST_MECHANISMS
+    together = RoundsTogether(relation, _with_less_noise if is_large else None)
+    epsilons = np.zeros((len(accountants), ends.size))
+    segments = _segments(replay.rounds, ends)
+    for index, segment in zip(range(ends.size - 1), segments, strict=False):
+        for each, count in segment.items():
+            together.add(each, count)
+        rounds = dataclasses.replace(whole, mechanisms=together.mechanisms())
+        for row, accountant in enumerate(accountants):
+            epsilons[row, index] = accountant.epsilon(
+                rounds, delta=delta, units=units
+            )
+    for row, accountant in enumerate(accountants):
+        epsilons[row, -1:] = replay.epsilon(
+            accountant, delta=delta, neighbours=relation, units=units
+        )
     # A bound for more rounds bounds the rounds before.
     nondecreasing = np.minimum.accumulate(epsilons[:, ::-1], axis=1)[:, ::-1]
     return tuple(EpsilonCurve(ends, each, relation) for each in nondecreasing)

@@ -8,17 +8,10 @@ from keras_dp import _check
 from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.claim import rounded_up
 from keras_dp.accountants.normalize.adjacency import Neighbours
-from keras_dp.accountants.normalize.rounds import (
-    LedgerLike,
-    counted_rounds,
-    warn_of_units,
-)
-from keras_dp.accountants.replay import chosen
+from keras_dp.accountants.normalize.rounds import LedgerLike
+from keras_dp.accountants.replay import replay_of
 from keras_dp.ledger import GaussianSum, PoissonSampling, Round
-from keras_dp.planning.calibration import (
-    calibrate_noise,
-    epsilon_of_group,
-)
+from keras_dp.planning.calibration import calibrate_noise
 from keras_dp.sampling.layouts import default_physical_batch_size
 
 _BYTES_PER_FLOAT = 4
@@ -188,7 +181,7 @@ def plan(
     ledger: LedgerLike = (),
     accountant: Accountant | None = None,
     neighbours: Neighbours | None = None,
-    group_size: int = 1,
+    units: int = 1,
 ) -> Plan:
     """Returns the noise that each batch size needs to meet a privacy target.
 
@@ -212,8 +205,8 @@ def plan(
             these trainings.
         neighbours: The adjacency relation. By default, the strongest that
             all rounds support.
-        group_size: The number of records that the target protects together,
-            >= 1.
+        units: The number of units that the target protects together, >= 1. A
+            unit has `rows_per_unit` records if `ledger` says so, else one.
 
     Raises:
         CalibrationError: No noise multiplier up to 1e12 meets the target.
@@ -240,11 +233,12 @@ def plan(
     if parameters is not None:
         _check.integer_at_least(1, parameters=parameters)
     sizes = _checked_sizes(batch_sizes, population_size)
-    warn_of_units(ledger, group_size)
-    held = tuple(counted_rounds(ledger))
+    held = replay_of(ledger)
     # All rows have one accountant and one relation, so that they compare.
     least = _training(min(sizes) / population_size, 1.0, 1)
-    accountant, relation = chosen([*held, *least], accountant, neighbours)
+    first = held.plus(least)
+    relation = first.relation(neighbours)
+    by = accountant or first.accountant(relation)
 
     def row(size: int) -> PlannedTraining:
         probability = size / population_size
@@ -255,11 +249,11 @@ def plan(
             sampling_probability=probability,
             rounds=steps,
             ledger=held,
-            accountant=accountant,
+            accountant=by,
             neighbours=relation,
-            group_size=group_size,
+            units=units,
         )
-        spent = [*held, *_training(probability, noise_multiplier, steps)]
+        spent = held.plus(_training(probability, noise_multiplier, steps))
         rows = default_physical_batch_size(population_size, probability)
         gradient = parameters and _BYTES_PER_FLOAT * int(parameters)
         return PlannedTraining(
@@ -267,8 +261,8 @@ def plan(
             sampling_probability=probability,
             steps=steps,
             noise_multiplier=noise_multiplier,
-            epsilon=epsilon_of_group(
-                spent, accountant, delta, relation, group_size
+            epsilon=spent.epsilon(
+                by, delta=delta, neighbours=relation, units=units
             ),
             physical_batch_size=rows,
             gradient_bytes=gradient,
@@ -280,7 +274,7 @@ def plan(
         target_epsilon=float(target_epsilon),
         delta=float(delta),
         epochs=int(epochs),
-        accountant=accountant.name,
+        accountant=by.name,
         neighbours=relation,
         rows=tuple(map(row, sizes)),
     )

@@ -5,16 +5,12 @@ import dataclasses
 from keras_dp import _check
 from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.normalize.adjacency import Neighbours
-from keras_dp.accountants.normalize.normalize import normalize, normalized
+from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.accountants.normalize.normalized_rounds import (
     NormalizedRounds,
 )
-from keras_dp.accountants.normalize.rounds import (
-    LedgerLike,
-    counted_rounds,
-    warn_of_units,
-)
-from keras_dp.accountants.replay import chosen
+from keras_dp.accountants.normalize.rounds import LedgerLike
+from keras_dp.accountants.replay import Replay, replay_of
 from keras_dp.ledger import (
     DisjointBatches,
     RandomAllocation,
@@ -25,7 +21,6 @@ from keras_dp.ledger import (
 from keras_dp.planning.calibration import (
     MOST_ROUNDS,
     check_target,
-    epsilon_of_group,
     searched,
 )
 from keras_dp.planning.solve import Unreachable, most_that_meet
@@ -45,7 +40,7 @@ def rounds_left(
     most: int = MOST_ROUNDS,
     accountant: Accountant | None = None,
     neighbours: Neighbours | None = None,
-    group_size: int = 1,
+    units: int = 1,
     rounds_per_pass: int | None = None,
 ) -> int:
     """Returns how many more rounds of one kind meet a privacy target.
@@ -71,8 +66,8 @@ def rounds_left(
         accountant: By default, the tightest that can replay all rounds.
         neighbours: The adjacency relation. By default, the strongest that
             all rounds support.
-        group_size: The number of records that the target protects together,
-            >= 1.
+        units: The number of units that the target protects together, >= 1. A
+            unit has `rows_per_unit` records if `ledger` says so, else one.
         rounds_per_pass: The number of rounds that share an `epoch_id`, if the
             rounds to come are passes over the data. `planned` is then the first
             round of a pass, and later passes have other ids.
@@ -96,9 +91,10 @@ def rounds_left(
     """
     check_target(target_epsilon, delta)
     _check.integer_at_least(1, most=most)
-    warn_of_units(ledger, group_size)
-    held = tuple(counted_rounds(ledger))
-    by, relation = chosen([*held, (planned, 1)], accountant, neighbours)
+    held = replay_of(ledger)
+    first = held.plus([(planned, 1)])
+    relation = first.relation(neighbours)
+    by = accountant or first.accountant(relation)
     few = _few(held, planned, relation)
     size = 1 if rounds_per_pass is None else rounds_per_pass
     most = -(-most // size)
@@ -111,12 +107,12 @@ def rounds_left(
             if rounds_per_pass is None
             else _passes(planned, count, rounds_per_pass)
         )
-        ledger = (
-            [*held, *coming]
+        spent = (
+            held.plus(coming)
             if few is None
             else few.plus(normalize(coming, relation))
         )
-        return epsilon_of_group(ledger, by, delta, relation, group_size)
+        return by.epsilon(spent, delta=delta, neighbours=relation, units=units)
 
     if epsilon(by, most) <= target_epsilon:
         return most * size
@@ -159,7 +155,7 @@ def _of_trees(planned: Round) -> bool:
 
 
 def _few(
-    held: tuple[tuple[Round, int], ...], planned: Round, relation: Neighbours
+    held: Replay, planned: Round, relation: Neighbours
 ) -> NormalizedRounds | None:
     """Returns fewer mechanisms that dominate the rounds held.
 
@@ -167,12 +163,12 @@ def _few(
     belongs to an epoch or to a tree, whose rounds must be normalized together.
     """
     if (
-        len(held) <= _MOST_KINDS
+        len(held.rounds) <= _MOST_KINDS
         or isinstance(planned.sampling, DisjointBatches | RandomAllocation)
         or _of_trees(planned)
     ):
         return None
-    whole = normalized(held, relation)
+    whole = held.normalized(relation)
     if len(whole.mechanisms) <= _MOST_KINDS:
         return None
     return whole.merged(_FEW_KINDS)

@@ -116,8 +116,8 @@ def plan_users(
         ValueError: An argument is out of its range.
 
     Source: Charles et al. (2024), arXiv:2407.07737v3, who call the two ways
-    user-level and example-level sampling. `group_epsilon` bounds the loss of
-    a group of records.
+    user-level and example-level sampling. The loss of a user's records is that
+    of `groups.Group`.
 
     >>> plan = plan_users(100_000, records_per_user=8, users_per_round=500,
     ...                   rounds=2000, target_epsilon=4.0, delta=1e-6)
@@ -137,7 +137,7 @@ def plan_users(
             "Give the expected number of users in a round."
         )
 
-    def noise(group_size: int) -> float:
+    def noise(records: int) -> float:
         return calibrate_noise(
             target_epsilon=target_epsilon,
             delta=delta,
@@ -145,7 +145,7 @@ def plan_users(
             rounds=rounds,
             accountant=accountant,
             neighbours=neighbours,
-            group_size=group_size,
+            units=records,
         )
 
     return UserPlan(

@@ -2,8 +2,7 @@
 
 from typing import NamedTuple, Self
 
-from keras_dp.accountants.claim import claim
-from keras_dp.budgets import rounds_that_count
+from keras_dp.accountants.replay import Replay
 from keras_dp.ledger import (
     AccountRecord,
     CountedRound,
@@ -22,22 +21,25 @@ class HeldRounds(NamedTuple):
 
     Attributes:
         ledger: The ledger.
-        rounds: The rounds that count. Those that are planned and did not run
+        replay: The rounds that count. Those that are planned and did not run
             are among them.
     """
 
     ledger: PrivacyLedger
-    rounds: tuple[CountedRound, ...]
+    replay: Replay
 
     @classmethod
     def of(cls, ledger: PrivacyLedger, before: RunRecord | None = None) -> Self:
         """Returns what counts of all runs, or of those before a run."""
-        runs = [
-            run
-            for run in ledger.runs
-            if before is None or run.number < before.number
-        ]
-        return cls(ledger, rounds_that_count(runs, None).together)
+        replay = Replay(ledger)
+        if before is not None:
+            replay = replay.until(before.number)
+        return cls(ledger, replay.that_count().together)
+
+    @property
+    def rounds(self) -> tuple[CountedRound, ...]:
+        """The rounds that count."""
+        return self.replay.rounds
 
     @property
     def place(self) -> str:
@@ -54,12 +56,10 @@ class HeldRounds(NamedTuple):
 
     def epsilon(self, target: PrivacyTarget) -> float:
         """Returns the epsilon of the rounds at the delta of a target."""
-        return claim(
-            self,
+        return self.replay.claim(
             delta=target.delta,
             accountant=target.accountant,
             neighbours=target.neighbours,
-            group_size=self.ledger.header.rows_per_unit,
         ).epsilon
 
     def sentence(self, target: PrivacyTarget) -> str:

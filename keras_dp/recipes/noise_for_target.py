@@ -115,19 +115,18 @@ def queries_for(
 
     planned = samples.planned(rounds)
 
-    def whole(scale: float) -> list[tuple[Round, int]]:
+    def coming(scale: float) -> list[tuple[Round, int]]:
         events = round_for(scale).queries
-        coming = [(Round(each, events), n) for each, n in planned]
-        return [*held.rounds, *coming]
+        return [(Round(each, events), n) for each, n in planned]
 
     try:
         scale = calibrate_scale(
-            whole,
+            coming,
             target_epsilon=target.epsilon,
             delta=target.delta,
+            ledger=held.replay,
             accountant=target.accountant,
             neighbours=target.neighbours,
-            group_size=held.ledger.header.rows_per_unit,
         )
     except CalibrationError as error:
         reasons = held.why_no_noise_meets(target)

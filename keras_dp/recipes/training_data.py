@@ -144,8 +144,7 @@ def _recommended_size(
             delta=target.delta,
             epochs=epochs,
             batch_sizes=[x for x in sizes if x >= _SMALLEST_BATCH] or [most],
-            ledger=held,
-            group_size=held.ledger.header.rows_per_unit,
+            ledger=held.replay,
         )
     except CalibrationError as error:
         reasons = held.why_no_noise_meets(target)

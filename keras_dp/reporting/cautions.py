@@ -84,7 +84,7 @@ def _of_rounds(
     exposure = sum(
         count
         * Exposure(
-            (released(each.queries).thresholds,), group_size=rows_per_unit
+            (released(each.queries).thresholds,), records=rows_per_unit
         ).delta_p
         for each, count in rounds
         if any(isinstance(query, ThresholdedSum) for query in each.queries)

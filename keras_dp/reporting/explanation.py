@@ -1,31 +1,27 @@
 """Says in sentences what the epsilon of a ledger means for one person."""
 
-import contextlib
 import dataclasses
 import math
 from typing import NamedTuple
 
 from keras_dp import _check
-from keras_dp.accountants.attacks.group_privacy import group_epsilon
 from keras_dp.accountants.attacks.precision import precision_at_recall
 from keras_dp.accountants.attacks.trade_off import (
     TradeOff,
     bayes_risk,
     trade_off,
 )
-from keras_dp.accountants.claim import Claim, rounded_up
+from keras_dp.accountants.claim import Claim, rounded_up, together
 from keras_dp.accountants.normalize.adjacency import Neighbours
-from keras_dp.accountants.normalize.normalize import normalized
 from keras_dp.accountants.normalize.normalized_rounds import (
     NormalizedRounds,
 )
-from keras_dp.budgets import (
-    Guarantee,
-    budget_of,
-    guarantee,
-    rounds_that_count,
+from keras_dp.accountants.replay import (
+    Replay,
+    bounded_epsilon,
+    replay_of,
 )
-from keras_dp.errors import UnsupportedEventError
+from keras_dp.budgets import budget_of, guarantee
 from keras_dp.ledger import CountedRound, PrivacyLedger
 from keras_dp.ledger.rows.header import UNITS_OF_ROWS
 from keras_dp.reporting.wording import (
@@ -107,12 +103,11 @@ class Explanation:
 
 
 def explain(
-    ledger: PrivacyLedger,
+    ledger: PrivacyLedger | Replay,
     *,
     delta: float,
     neighbours: Neighbours | None = None,
-    group_size: int = 1,
-    covered: Guarantee | None = None,
+    units: int = 1,
 ) -> Explanation:
     """Explains what the epsilon of a ledger means for one privacy unit.
 
@@ -125,12 +120,11 @@ def explain(
     the ledger's guarantee.
 
     Args:
-        ledger: The ledger, with its runs, plans and accounts.
+        ledger: The ledger, with its runs, plans and accounts, or its replay.
         delta: The delta of the claim, in (0, 1).
         neighbours: The adjacency relation; by default the strongest that all
             rounds support. Promises of accounts have their own relation.
-        group_size: The number of units that are protected together, >= 1.
-        covered: The guarantee of the ledger, if it was computed before.
+        units: The number of units that are protected together, >= 1.
 
     Raises:
         ValueError: An argument is out of its range.
@@ -142,55 +136,58 @@ def explain(
     >>> print(found.paragraphs[1].sentences[0])
     An attacker who guesses without the releases is right 50 % of the time; ...
     """
-    _check.integer_at_least(1, group_size=group_size)
-    header = ledger.header
-    unit = on_one_line(header.unit)
-    if group_size > 1:
-        unit = f"group of {group_size:,}, each one {unit},"
-    if covered is None:
-        covered = guarantee(
-            ledger,
-            delta=delta,
-            neighbours=neighbours,
-            group_size=header.rows_per_unit * group_size,
-        )
-    found, is_account = covered.claim, covered.basis == "account"
-    # The cost of a plan is the guarantee, and an attacker knows the plan.
-    rounds = rounds_that_count(ledger.runs, neighbours).together
-    subject = _Subject(
-        unit,
-        on_one_line(header.unit),
-        on_one_line(header.dataset),
-        len(ledger),
-        rounds,
-        header.rows_per_unit,
-    )
+    _check.integer_at_least(1, units=units)
+    replay = replay_of(ledger)
+    found = guarantee(replay, delta=delta, neighbours=neighbours, units=units)
+    claim, is_account = found.claim, found.basis == "account"
+    subject = _Subject(replay, together(on_one_line(replay.header.unit), units))
     curve = None
-    paragraphs = [_nothing(found, is_account)]
-    if found.is_bound and math.isfinite(found.epsilon):
-        paragraphs = [subject.attacker(found)]
+    paragraphs = [_nothing(claim, is_account)]
+    if claim.is_bound and math.isfinite(claim.epsilon):
+        paragraphs = [subject.attacker(claim)]
         if is_account:
-            curve = _promised(ledger, delta)
+            curve = _promised(replay, delta)
         else:
-            together = covered.most or normalized(rounds, found.neighbours)
-            lines = _LINES if found.group_size == 1 else _LINES_OF_GROUPS
-            if len(together.mechanisms) > _MOST_KINDS:
-                together, lines = together.merged(_FEW_KINDS), _FEW_LINES
+            rounds, is_exact = _attacked(replay, neighbours)
+            lines = _LINES if claim.records == 1 else _LINES_OF_GROUPS
             curve = trade_off(
-                together, lines=lines, group_size=found.group_size
+                rounds, lines=lines if is_exact else _FEW_LINES, units=units
             )
-        paragraphs.append(_attack(curve, found))
+        paragraphs.append(_attack(curve, claim))
         if not is_account:
-            paragraphs.append(_groups(together, found, group_size))
+            paragraphs.append(_groups(rounds, claim))
+    # The cost of a plan is the guarantee, and an attacker knows the plan.
+    limits = subject.limits(replay.that_count(neighbours).together.rounds)
     return Explanation(
-        found.sentence(unit),
-        found,
+        claim.sentence(on_one_line(replay.header.unit)),
+        claim,
         curve,
-        (*paragraphs, Paragraph("What this does not say", subject.limits())),
+        (*paragraphs, Paragraph("What this does not say", limits)),
     )
 
 
-def plain_words(covered: Guarantee, unit: str) -> str:
+class _Attacked(NamedTuple):
+    """The rounds that count, or few kinds of rounds that dominate them."""
+
+    rounds: NormalizedRounds
+    is_exact: bool
+
+
+def _attacked(replay: Replay, neighbours: Neighbours | None) -> _Attacked:
+    that_count = replay.that_count(neighbours)
+    rounds = that_count.together.normalized(that_count.neighbours)
+    if len(rounds.mechanisms) > _MOST_KINDS:
+        return _Attacked(rounds.merged(_FEW_KINDS), is_exact=False)
+    return _Attacked(rounds, is_exact=True)
+
+
+def plain_words(
+    ledger: PrivacyLedger | Replay,
+    *,
+    delta: float,
+    neighbours: Neighbours | None = None,
+    units: int = 1,
+) -> str:
     """Returns the guarantee in a sentence for people who know no epsilon.
 
     Guarantee: no bet on which of two neighbouring data sets was used wins more
@@ -198,36 +195,40 @@ def plain_words(covered: Guarantee, unit: str) -> str:
     trade-off curve, for promises of accounts from epsilon and delta alone.
 
     Args:
-        covered: The guarantee of the ledger.
-        unit: The unit, or the group of units, that is protected.
+        ledger: The ledger, with its runs, plans and accounts, or its replay.
+        delta: The delta of the guarantee, in (0, 1).
+        neighbours: The adjacency relation; by default the strongest that all
+            rounds support. Promises of accounts have their own relation.
+        units: The number of units that are protected together, >= 1.
     """
-    found = covered.claim
-    if not found.is_bound or not math.isfinite(found.epsilon):
+    replay = replay_of(ledger)
+    found = guarantee(replay, delta=delta, neighbours=neighbours, units=units)
+    claim = found.claim
+    unit = together(on_one_line(replay.header.unit), units)
+    if not claim.is_bound or not math.isfinite(claim.epsilon):
         return (
             f"Nothing limits what may be learned about one {unit} from what "
             "was released."
         )
     # This bound on a bet at even odds needs epsilon and delta alone.
-    wins = 1 - (1 - found.delta) / (1 + math.exp(min(found.epsilon, 700.0)))
-    if covered.most is not None:
-        rounds = covered.most
-        if len(rounds.mechanisms) > _MOST_KINDS:
-            rounds = rounds.merged(_FEW_KINDS)
-        with contextlib.suppress(UnsupportedEventError):
-            risk = bayes_risk(rounds, prior=0.5, group_size=found.group_size)
-            wins = min(wins, 1 - risk)
-    asked = _QUESTIONS[str(found.neighbours)].format(unit=unit)
+    wins = 1 - (1 - claim.delta) / (1 + math.exp(min(claim.epsilon, 700.0)))
+    if found.basis != "account":
+        risk = bayes_risk(
+            _attacked(replay, neighbours).rounds, prior=0.5, units=units
+        )
+        wins = min(wins, 1 - risk)
+    asked = _QUESTIONS[str(claim.neighbours)].format(unit=unit)
     return (
         f"With all that was released, a bet on {asked} is won at most "
         f"{percent(wins)} of the time. By chance it is won 50 % of the time."
     )
 
 
-def _promised(ledger: PrivacyLedger, delta: float) -> TradeOff:
+def _promised(replay: Replay, delta: float) -> TradeOff:
     """Returns the bound on attacks that the promises of all accounts give."""
     whole = [
         budget_of(each.account)
-        for each in ledger.accounts
+        for each in replay.accounts
         if each.account.parent is None
     ]
     # Epsilon rises as delta falls. It is infinite if nothing is promised.
@@ -241,36 +242,38 @@ def _promised(ledger: PrivacyLedger, delta: float) -> TradeOff:
 
 
 class _Subject(NamedTuple):
-    """The unit that is protected, and the rounds that were released."""
+    """The ledger, and the units that are protected, in words."""
 
+    replay: Replay
     asked: str
-    unit: str
-    dataset: str
-    total: int
-    rounds: tuple[CountedRound, ...]
-    rows_per_unit: int
 
     def attacker(self, found: Claim) -> Paragraph:
         """Returns what the attacker knows and wants to know."""
         asked = _QUESTIONS[str(found.neighbours)].format(unit=self.asked)
-        if found.group_size > 1:
-            asked += f" (at most {found.group_size:,} records together)"
+        if found.records > 1:
+            asked += f" (at most {found.records:,} records together)"
+        dataset = on_one_line(self.replay.header.dataset)
+        total = sum(count for _, count in self.replay.rounds)
         return Paragraph(
             "Against whom",
             (
                 "The attacker knows every other record of the data set "
-                f"{self.dataset}, the program and all its settings, sees "
-                "everything that the "
-                f"{counted(self.total, 'round')} of this ledger released, and "
+                f"{dataset}, the program and all its settings, sees everything "
+                "that the "
+                f"{counted(total, 'round')} of this ledger released, and "
                 "has any computer and any amount of time.",
                 f"The attacker wants to know {asked}.",
             ),
         )
 
-    def limits(self) -> tuple[str, ...]:
-        """Returns sentences on what the numbers do not cover."""
-        declared = declared_rounds(self.rounds)
-        seeded = sum(count for each, count in self.rounds if each.seeded)
+    def limits(self, rounds: tuple[CountedRound, ...]) -> tuple[str, ...]:
+        """Returns sentences on what the numbers do not cover.
+
+        Args:
+            rounds: The rounds that count.
+        """
+        header, declared = self.replay.header, declared_rounds(rounds)
+        seeded = sum(count for each, count in rounds if each.seeded)
         sentences = [
             "What the releases teach about people in general can affect a "
             "person whose data were never used.",
@@ -279,9 +282,11 @@ class _Subject(NamedTuple):
             "as when to stop; and layers, weights and settings that were "
             "adapted, trained or tuned without this ledger.",
         ]
-        if self.unit not in UNITS_OF_ROWS:
+        if header.unit not in UNITS_OF_ROWS:
             sentences.append(
-                declared_of_units(self.unit, self.rows_per_unit, self.rounds)
+                declared_of_units(
+                    on_one_line(header.unit), header.rows_per_unit, rounds
+                )
             )
         if declared:
             sentences.append(
@@ -294,16 +299,13 @@ class _Subject(NamedTuple):
         return tuple(sentences)
 
 
-def _groups(
-    rounds: NormalizedRounds, found: Claim, group_size: int
-) -> Paragraph:
+def _groups(rounds: NormalizedRounds, found: Claim) -> Paragraph:
     """Returns how the guarantee weakens for several units together."""
     sentences = []
     for size in _GROUPS:
-        epsilon = group_epsilon(
-            rounds, group_size=found.group_size * size, delta=found.delta
-        ).epsilon
-        what = f"{size * group_size:,} units together"
+        units = size * found.units
+        epsilon = bounded_epsilon(rounds, delta=found.delta, units=units)
+        what = f"{units:,} units together"
         sentences.append(
             f"{what}: epsilon <= {rounded_up(epsilon)} at the same delta."
             if math.isfinite(epsilon)

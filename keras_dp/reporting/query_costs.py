@@ -4,13 +4,9 @@ import math
 from collections import defaultdict
 from typing import NamedTuple
 
-from keras_dp.accountants.claim import claim
-from keras_dp.accountants.normalize.adjacency import (
-    Neighbours,
-    chosen_neighbours,
-)
-from keras_dp.accountants.normalize.normalize import normalized
-from keras_dp.accountants.normalize.rounds import LedgerLike, counted_rounds
+from keras_dp.accountants.normalize.adjacency import Neighbours
+from keras_dp.accountants.normalize.rounds import LedgerLike
+from keras_dp.accountants.replay import bounded_epsilon, replay_of
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import Round
 
@@ -40,8 +36,7 @@ def query_costs(
     *,
     delta: float,
     neighbours: Neighbours | None = None,
-    group_size: int = 1,
-    total: float | None = None,
+    units: int = 1,
 ) -> tuple[QueryCost, ...]:
     """Returns the epsilon of each query as if nothing else had been released.
 
@@ -50,13 +45,12 @@ def query_costs(
     together.
 
     Args:
-        ledger: An object with `rounds`, such as a `PrivacyLedger`, or pairs
-            (Round, count).
+        ledger: A ledger, a run, pairs of a Round and its count, or a replay.
         delta: The delta of each epsilon, in [0, 1].
         neighbours: The adjacency relation; by default the strongest that all
             rounds support.
-        group_size: The number of records that epsilon protects together, >= 1.
-        total: The epsilon of all queries together, if it was computed before.
+        units: The number of units that epsilon protects together, >= 1. A unit
+            has `rows_per_unit` records if `ledger` says so, else one.
 
     Returns:
         The costs by falling epsilon, and the cost of all queries together at
@@ -73,27 +67,28 @@ def query_costs(
     >>> [(each.name, round(each.epsilon, 3)) for each in costs]
     [('gradients', 0.926), ('loss', 0.16), ('all together', 0.946)]
     """
-    pairs = tuple(counted_rounds(ledger))
-    names = {query.name for each, _ in pairs for query in each.queries}
+    replay = replay_of(ledger)
+    names = {query.name for each, _ in replay.rounds for query in each.queries}
     try:
-        relation = chosen_neighbours(pairs, neighbours)
+        relation = replay.relation(neighbours)
     except UnsupportedEventError:
         return (QueryCost(TOGETHER, math.inf, is_total=True),)
 
     def cost(members: set[str]) -> float:
-        if members == names and total is not None:
-            return total
+        if members == names:
+            return replay.claim(
+                delta=delta, neighbours=relation, units=units
+            ).epsilon
         alone = []
-        for each, count in pairs:
+        for each, count in replay.rounds:
             queries = tuple(q for q in each.queries if q.name in members)
             if queries:
                 alone.append((Round(each.sampling, queries), count))
         try:
-            rounds = normalized(alone, relation).merged(_MOST_KINDS)
+            rounds = replay.of(alone).normalized(relation).merged(_MOST_KINDS)
         except UnsupportedEventError:
             return math.inf
-        found = claim(rounds, delta=delta, group_size=group_size)
-        return found.epsilon if found.is_bound else math.inf
+        return bounded_epsilon(rounds, delta=delta, units=units)
 
     groups = _groups(names)
     found = [QueryCost(name, cost(members)) for name, members in groups.items()]

@@ -8,16 +8,11 @@ from typing import Any
 
 from keras_dp import _check
 from keras_dp.accountants import Accountant, available_accountants
-from keras_dp.accountants.attacks.group_privacy import group_epsilon
-from keras_dp.accountants.claim import Claim, claim, rounded_up
+from keras_dp.accountants.claim import Claim, rounded_up, together
 from keras_dp.accountants.normalize.adjacency import Neighbours
-from keras_dp.accountants.normalize.normalize import normalized
-from keras_dp.accountants.normalize.normalized_rounds import (
-    NormalizedRounds,
-)
-from keras_dp.accountants.normalize.trees import with_whole_trees
+from keras_dp.accountants.replay import Replay
 from keras_dp.auditing.verdicts import Judgement, judgements
-from keras_dp.budgets import Guarantee, guarantee, rounds_that_count
+from keras_dp.budgets import Guarantee, guarantee
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
     CountedRound,
@@ -33,12 +28,7 @@ from keras_dp.reporting.account_state import AccountState, account_states
 from keras_dp.reporting.cautions import cautions
 from keras_dp.reporting.explanation import Explanation, explain, plain_words
 from keras_dp.reporting.query_costs import QueryCost, query_costs
-from keras_dp.reporting.run_costs import (
-    RunCost,
-    chosen_relation,
-    json_number,
-    run_costs,
-)
+from keras_dp.reporting.run_costs import RunCost, json_number, run_costs
 from keras_dp.reporting.tables import Table
 from keras_dp.reporting.wording import (
     counted,
@@ -129,7 +119,7 @@ class Report:
         audits: All verdicts, each with the epsilon that the ledger certifies.
         cautions: Sentences that say what the numbers assume or leave open.
         versions: The versions of libraries in all runs, by the library's name.
-        group_size: The number of units that the guarantee and the costs protect
+        units: The number of units that the guarantee and the costs protect
             together.
         details: The parts that take a while to compute; `None` unless asked
             for.
@@ -154,7 +144,7 @@ class Report:
     audits: tuple[Judgement, ...]
     cautions: tuple[str, ...]
     versions: Mapping[str, tuple[str, ...]]
-    group_size: int = 1
+    units: int = 1
     details: Details | None = None
 
     @property
@@ -165,7 +155,7 @@ class Report:
     @property
     def subject(self) -> str:
         """The unit, or the group of units, that is protected, in words."""
-        return subject_of(self.unit, self.group_size)
+        return together(on_one_line(self.unit), self.units)
 
     @property
     def total_rounds(self) -> int:
@@ -175,7 +165,7 @@ class Report:
     @property
     def records_together(self) -> int:
         """The number of records that are protected together."""
-        return self.rows_per_unit * self.group_size
+        return self.rows_per_unit * self.units
 
     @property
     def seeded_rounds(self) -> int:
@@ -188,7 +178,7 @@ class Report:
 
         A line follows the theorem if the rounds that ran cost less.
         """
-        lines = self.guarantee.sentences(self.subject)
+        lines = self.guarantee.sentences(on_one_line(self.unit))
         if self.chosen_claim is None:
             return lines
         names = ", ".join(
@@ -199,7 +189,7 @@ class Report:
             f"All of the ledger: {lines[0]}",
             *lines[1:],
             f"Only {names}, as if nothing else had been released: "
-            f"{self.chosen_claim.sentence(self.subject)}",
+            f"{self.chosen_claim.sentence(on_one_line(self.unit))}",
         )
 
     @property
@@ -235,12 +225,12 @@ class Report:
             "dataset": self.dataset,
             "unit": self.unit,
             "rows_per_unit": self.rows_per_unit,
-            "group_size": self.group_size,
+            "units": self.units,
             "ledger": self.place,
             "guarantee": {
                 **_json_claim(found.claim),
                 "plain_words": self.plain_words,
-                "sentence": found.claim.sentence(self.subject),
+                "sentence": found.claim.sentence(on_one_line(self.unit)),
                 "basis": found.basis,
                 "theorem": found.theorem,
                 "ex_post": None if ex_post is None else _json_claim(ex_post),
@@ -368,14 +358,6 @@ class Report:
             yield f"  {cost.accountant:<{width}}  {epsilon} ({relation})"
 
 
-def subject_of(unit: str, group_size: int) -> str:
-    """Returns the unit, or the group of units, that is protected, in words."""
-    unit = on_one_line(unit)
-    if group_size > 1:
-        return f"group of {group_size:,}, each one {unit},"
-    return unit
-
-
 def relation_of(report: Report) -> str:
     """Returns the relation of the costs and the records together, in words."""
     relation = str(report.neighbours).replace("_", " ")
@@ -390,7 +372,7 @@ def make_report(
     delta: float,
     neighbours: Neighbours | None = None,
     accountants: tuple[Accountant, ...] | None = None,
-    group_size: int = 1,
+    units: int = 1,
     runs: Iterable[int | str] = (),
     details: bool = False,
 ) -> Report:
@@ -404,7 +386,7 @@ def make_report(
         accountants: The accountants of `costs`; by default all that can replay
             the rounds. The guarantee always comes from the tightest accountant,
             or from the promises of accounts.
-        group_size: The number of units that are protected together, >= 1.
+        units: The number of units that are protected together, >= 1.
         runs: The names or numbers of the runs that the report is limited to; by
             default all. The guarantee is always for the whole ledger.
         details: Whether to compute what takes a while: the explanation, the
@@ -426,48 +408,28 @@ def make_report(
     >>> report.as_text().splitlines()[-1]
     '      gradients: Gaussian sum, bound 1, noise stddev 4 (multiplier 4)'
     """
-    _check.integer_at_least(1, group_size=group_size)
-    chosen = tuple(runs)
-    together = ledger.header.rows_per_unit * group_size
-    every = ledger.runs
-    rounds = priced = ledger.rounds
+    _check.integer_at_least(1, units=units)
+    chosen, replay = tuple(runs), Replay(ledger)
+    question: dict[str, Any] = {
+        "delta": delta,
+        "neighbours": neighbours,
+        "units": units,
+    }
+    found = guarantee(replay, **question)
+    priced = replay.only(chosen)
+    that_count = priced.that_count(neighbours)
+    relation = found.claim.neighbours
+    if chosen or found.basis == "account":
+        relation = _relation(priced, neighbours)
+    rounds = replay.rounds
     if chosen:
-        rounds = ledger.rounds_of(*chosen)
-        priced = with_whole_trees(rounds, ledger.rounds)
-    reported = tuple(
-        run
-        for run in every
-        if not chosen or run.number in chosen or run.name in chosen
-    )
-    found = guarantee(
-        ledger, delta=delta, neighbours=neighbours, group_size=together
-    )
-    # In a large ledger it takes a while to replay the rounds again.
-    total = None if chosen or found.basis == "account" else found.claim
-    relation = (
-        chosen_relation(priced, neighbours)
-        if total is None
-        else total.neighbours
-    )
-    replay = None if chosen else found.ran
-    if accountants != () and (replay is None or replay.neighbours != relation):
-        replay = _normalized(priced, relation)
+        rounds = tuple(pair for run in priced.runs for pair in run.rounds)
     if accountants is None:
-        accountants = () if replay is None else available_accountants(replay)
+        accountants = _available(priced, relation)
     costs = tuple(
         Cost(
             each.name,
-            total.epsilon
-            if total is not None
-            and found.most is replay
-            and each.name == total.accountant
-            else group_epsilon(
-                priced if replay is None else replay,
-                group_size=together,
-                delta=delta,
-                accountant=each,
-                neighbours=relation,
-            ).epsilon,
+            priced.epsilon(each, delta=delta, neighbours=relation, units=units),
             each.is_bound,
         )
         for each in accountants
@@ -477,122 +439,86 @@ def make_report(
         unit=ledger.header.unit,
         rows_per_unit=ledger.header.rows_per_unit,
         place=ledger.name,
-        plain_words=plain_words(
-            found, subject_of(ledger.header.unit, group_size)
-        ),
+        plain_words=plain_words(replay, **question),
         guarantee=found,
         chosen=chosen,
-        chosen_claim=_claim_of(
-            *(reported, ledger.rounds, delta, neighbours, together)
+        chosen_claim=that_count.together.claim(
+            delta=delta, neighbours=that_count.neighbours, units=units
         )
         if chosen
         else None,
         rounds=rounds,
-        unsettled=sum(run.unsettled for run in reported),
+        unsettled=sum(run.unsettled for run in priced.runs),
         delta=float(delta),
         neighbours=relation,
         costs=costs,
-        runs=run_costs(
-            reported,
-            delta=delta,
-            neighbours=neighbours,
-            group_size=together,
-            total=total,
-            every=ledger.rounds if chosen else (),
-        ),
+        runs=run_costs(replay, **question, runs=chosen),
         accounts=account_states(ledger),
         seals=ledger.seals,
         audits=judgements(ledger),
-        cautions=cautions(
-            ledger.header, every, ledger.rounds if chosen else rounds, found
-        ),
-        versions=_versions(every),
-        group_size=int(group_size),
+        cautions=cautions(ledger.header, replay.runs, replay.rounds, found),
+        versions=_versions(replay.runs),
+        units=int(units),
         details=_details(
-            *(ledger, priced, replay, found, accountants, costs),
-            *(delta, relation, group_size),
+            ledger, replay, priced, accountants, relation, question
         )
         if details
         else None,
     )
 
 
-def _normalized(
-    rounds: tuple[CountedRound, ...], relation: Neighbours | None
-) -> NormalizedRounds | None:
-    """Returns the rounds, normalized; `None` if they have no bound."""
-    if relation is None:
-        return None
+def _relation(
+    replay: Replay, neighbours: Neighbours | None
+) -> Neighbours | None:
+    """Returns the relation of the costs; `None` if there is none."""
     try:
-        return normalized(rounds, relation)
+        return replay.relation(neighbours)
     except UnsupportedEventError:
         return None
 
 
-def _claim_of(
-    runs: tuple[RunRecord, ...],
-    every: tuple[CountedRound, ...],
-    delta: float,
-    neighbours: Neighbours | None,
-    group_size: int,
-) -> Claim:
-    """Returns the claim for runs as if nothing else had been released."""
-    counted = rounds_that_count(runs, neighbours)
-    return claim(
-        with_whole_trees(counted.together, every),
-        delta=delta,
-        neighbours=counted.neighbours,
-        group_size=group_size,
-    )
+def _available(
+    replay: Replay, relation: Neighbours | None
+) -> tuple[Accountant, ...]:
+    """Returns all accountants that have a bound under a relation."""
+    if relation is None:
+        return ()
+    return available_accountants(replay, neighbours=relation)
 
 
 def _details(
     ledger: PrivacyLedger,
-    rounds: tuple[CountedRound, ...],
-    replay: NormalizedRounds | None,
-    found: Guarantee,
+    replay: Replay,
+    priced: Replay,
     accountants: tuple[Accountant, ...],
-    costs: tuple[Cost, ...],
-    delta: float,
-    neighbours: Neighbours | None,
-    group_size: int,
+    relation: Neighbours | None,
+    question: dict[str, Any],
 ) -> Details:
     verified = ledger.verified()
-    together = ledger.header.rows_per_unit * group_size
+    delta, units = question["delta"], question["units"]
     tightest = sorted(
-        (cost.epsilon, each.name, each)
-        for each, cost in zip(accountants, costs, strict=True)
-        if each.is_bound
+        (each for each in accountants if each.is_bound),
+        key=lambda each: priced.epsilon(
+            each, delta=delta, neighbours=relation, units=units
+        ),
     )
     curves: dict[str, EpsilonCurve] = {}
-    if replay is not None and tightest:
-        is_large = len(replay.mechanisms) > _MOST_KINDS
+    if tightest and relation is not None:
+        is_large = len(priced.normalized(relation).mechanisms) > _MOST_KINDS
         drawn = tightest[: 1 if is_large else _CURVES]
         by_order = epsilon_curves(
-            rounds,
-            replay,
+            priced,
+            drawn,
             delta=delta,
-            totals=[(each, epsilon) for epsilon, _, each in drawn],
+            neighbours=relation,
             points=_FEW_POINTS if is_large else _POINTS,
-            group_size=together,
+            units=units,
         )
-        names = (name for _, name, _ in drawn)
+        names = (each.name for each in drawn)
         curves = dict(zip(names, by_order, strict=True))
     return Details(
-        explanation=explain(
-            ledger,
-            delta=delta,
-            neighbours=neighbours,
-            group_size=group_size,
-            covered=found,
-        ),
-        queries=query_costs(
-            rounds,
-            delta=delta,
-            neighbours=neighbours,
-            group_size=together,
-            total=tightest[0][0] if tightest else None,
-        ),
+        explanation=explain(replay, **question),
+        queries=query_costs(priced, **question),
         curves=curves,
         rows=verified.rows,
         head=verified.head,

@@ -1,33 +1,34 @@
 """Computes the epsilon of each run, alone and with the runs before it."""
 
-import dataclasses
 import math
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
-from keras_dp.accountants.claim import Claim, claim
-from keras_dp.accountants.normalize.adjacency import (
-    Neighbours,
-    chosen_neighbours,
-)
-from keras_dp.accountants.normalize.few_kinds import can_be_rounded
+from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
-    Mechanism,
 )
 from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.accountants.normalize.normalized_rounds import (
     NormalizedRounds,
 )
 from keras_dp.accountants.normalize.trees import with_whole_trees
-from keras_dp.budgets import rounds_that_count
+from keras_dp.accountants.replay import (
+    Replay,
+    bounded_epsilon,
+    replay_of,
+)
 from keras_dp.errors import UnsupportedEventError
-from keras_dp.ledger import CountedRound, Round, RunRecord, TreeSum
+from keras_dp.ledger import (
+    CountedRound,
+    PrivacyLedger,
+    Round,
+    RunRecord,
+    TreeSum,
+)
 
-# So many epsilons of runs alone are computed. Each takes some 20 ms.
-_MOST_ALONE = 80
 # So many totals of early and of late runs, and so many in all if there are more
 # kinds of rounds than the last number. Then each takes some 300 ms.
 _EARLY, _LATE, _FEWEST_TOTALS, _FEW_KINDS = 20, 20, 8, 64
@@ -108,29 +109,27 @@ class RunCost(NamedTuple):
 
 
 def run_costs(
-    runs: Sequence[RunRecord],
+    ledger: PrivacyLedger | Replay,
     *,
     delta: float,
     neighbours: Neighbours | None = None,
-    group_size: int = 1,
-    total: Claim | None = None,
-    every: Sequence[CountedRound] = (),
+    units: int = 1,
+    runs: Collection[int | str] = (),
 ) -> tuple[RunCost, ...]:
     """Returns the epsilon of each run, alone and with the runs before it.
 
     The totals are composed as if all rounds were fixed in advance. All epsilons
-    are upper bounds. If more than 80 runs differ, runs that are alike have the
-    epsilon of rounds that cost at least as much as each of them. Of more than
-    40 runs, or 8 with many kinds of rounds, some have the total of a later run.
+    are upper bounds. Of more than 40 runs, or 8 with many kinds of rounds, some
+    have the total of a later run.
 
     Args:
-        runs: Runs of `PrivacyLedger.runs`, in their order.
+        ledger: The ledger, with its runs, or its replay.
         delta: The delta of each epsilon, in (0, 1).
         neighbours: The adjacency relation; by default the strongest that the
             rounds of all runs support.
-        group_size: The number of records that epsilon protects together, >= 1.
-        total: The claim for all runs together, if it was computed before.
-        every: All rounds of the ledger, if `runs` are only some of its runs.
+        units: The number of units that epsilon protects together, >= 1.
+        runs: The names or numbers of the runs, as if there were no others; by
+            default all.
 
     Raises:
         ValueError: An argument is out of its range.
@@ -141,48 +140,45 @@ def run_costs(
     ...     with ledger.start_run(name, purpose="statistics") as run:
     ...         run.record(FullDataset(), [GaussianSum("sum", 1.0, 4.0)])
     >>> [(each.name, round(each.epsilon, 3), round(each.total_epsilon, 3))
-    ...  for each in run_costs(ledger.runs, delta=1e-5)]
+    ...  for each in run_costs(ledger, delta=1e-5)]
     [('ages', 0.926, 0.926), ('incomes', 0.926, 1.356)]
     """
-    that_count = rounds_that_count(runs, neighbours)
+    replay = replay_of(ledger).only(runs)
+    that_count = replay.that_count(neighbours)
     counted, together = that_count.of_runs, that_count.together
-    is_one = sum(map(bool, counted)) == 1
-    if is_one and total is None:
-        total = claim(
-            with_whole_trees(together, every),
-            delta=delta,
-            neighbours=that_count.neighbours,
-            group_size=group_size,
-        )
-    relation = that_count.neighbours if total is None else total.neighbours
-    if relation is None:
-        return tuple(RunCost(run, math.inf, math.inf) for run in runs)
-    if is_one and total is not None:
-        epsilon = total.epsilon if total.is_bound else math.inf
-        return tuple(_alone(runs, counted, epsilon))
-    bound = _Bound(delta, relation, group_size)
-    totals = _totals(counted, every, bound)
-    if total is not None and totals:
-        totals[-1] = total.epsilon if total.is_bound else math.inf
+    total = together.claim(
+        delta=delta, neighbours=that_count.neighbours, units=units
+    )
+    of_all = total.epsilon if total.is_bound else math.inf
+    if total.neighbours is None:
+        return tuple(RunCost(run, math.inf, math.inf) for run in replay.runs)
+    if sum(map(bool, counted)) == 1:
+        return tuple(_alone(replay.runs, counted, of_all))
+    bound = _Bound(together, delta, total.neighbours, units)
+    totals = _totals(counted, replay.every, bound)
+    if totals:
+        totals[-1] = of_all
     # A total is at most that of a later run.
     for index in range(len(totals) - 2, -1, -1):
         totals[index] = min(totals[index], totals[index + 1])
-    alone = _each_alone(counted, every, bound)
-    return tuple(map(RunCost, runs, alone, totals))
+    alone = _each_alone(counted, replay.every, bound)
+    return tuple(map(RunCost, replay.runs, alone, totals))
 
 
 class _Bound(NamedTuple):
     """How the epsilon of rounds is bounded.
 
     Attributes:
+        whole: All rounds that count.
         delta: See `run_costs`.
         neighbours: The adjacency relation.
-        group_size: See `run_costs`.
+        units: See `run_costs`.
     """
 
+    whole: Replay
     delta: float
     neighbours: Neighbours
-    group_size: int
+    units: int
 
     def mechanisms(
         self, rounds: tuple[CountedRound, ...]
@@ -197,11 +193,12 @@ class _Bound(NamedTuple):
         """Returns an upper bound; `inf` if there is none."""
         if rounds is None:
             return math.inf
-        whole = NormalizedRounds(self.neighbours, rounds)
-        if len(whole.mechanisms) > _MANY_KINDS:
-            whole = whole.merged(_FEW_KINDS)
-        found = claim(whole, delta=self.delta, group_size=self.group_size)
-        return found.epsilon if found.is_bound else math.inf
+        of_unit = NormalizedRounds(
+            self.neighbours, rounds, self.whole.rows_per_unit
+        )
+        if len(rounds) > _MANY_KINDS:
+            of_unit = of_unit.merged(_FEW_KINDS)
+        return bounded_epsilon(of_unit, delta=self.delta, units=self.units)
 
 
 def _totals(
@@ -246,69 +243,16 @@ def _each_alone(
                 so_far[round_] += count
             alone.append(with_whole_trees(rounds, every or so_far.items()))
     # Many trials have the same rounds, or the same but for names.
-    mechanisms = {rounds: bound.mechanisms(rounds) for rounds in set(alone)}
     known: dict[tuple[CountedMechanism, ...] | None, float] = {}
-    for alike in _alike({each for each in mechanisms.values() if each}):
-        epsilon = bound.epsilon(_dominating(alike))
-        known.update(dict.fromkeys(alike, epsilon))
-    known |= {None: math.inf, (): 0.0}
     for rounds in alone:
-        yield known[mechanisms[rounds]]
+        mechanisms = bound.mechanisms(rounds)
+        if mechanisms not in known:
+            known[mechanisms] = bound.epsilon(mechanisms)
+        yield known[mechanisms]
 
 
 def _is_of_trees(pair: CountedRound) -> bool:
     return any(isinstance(query, TreeSum) for query in pair.round.queries)
-
-
-def _alike(
-    runs: Collection[tuple[CountedMechanism, ...]],
-) -> Iterator[list[tuple[CountedMechanism, ...]]]:
-    """Yields runs that are priced together: each by itself, if they are few.
-
-    They have the same mechanisms but for noise and number, and are near.
-    """
-    if len(runs) <= _MOST_ALONE:
-        yield from ([each] for each in runs)
-        return
-    kinds: defaultdict[tuple[Mechanism, ...], list[Any]] = defaultdict(list)
-    for run in runs:
-        kinds[tuple(_of_no_noise(each.mechanism) for each in run)].append(run)
-    for members in kinds.values():
-        size = -(-len(members) * len(kinds) // _MOST_ALONE)
-        members.sort(
-            key=lambda run: [
-                (each.rounds, each.mechanism.noise_multiplier) for each in run
-            ]
-        )
-        for start in range(0, len(members), size):
-            yield members[start : start + size]
-
-
-def _dominating(
-    runs: Sequence[tuple[CountedMechanism, ...]],
-) -> tuple[CountedMechanism, ...]:
-    """Returns rounds that cost at least as much as each of the runs.
-
-    Less noise is what more noise is made from, and fewer rounds are too.
-    """
-    return tuple(
-        CountedMechanism(
-            min(
-                (each.mechanism for each in alike),
-                key=lambda mechanism: mechanism.noise_multiplier,
-            ),
-            max(each.rounds for each in alike),
-        )
-        for alike in zip(*runs, strict=True)
-    )
-
-
-def _of_no_noise(mechanism: Any) -> Mechanism:
-    """Returns what mechanisms that differ in their noise have in common."""
-    if not can_be_rounded(mechanism):
-        return cast(Mechanism, mechanism)
-    replaced = dataclasses.replace(mechanism, noise_multiplier=1.0)
-    return cast(Mechanism, replaced)
 
 
 def _alone(
@@ -331,16 +275,6 @@ def states_in_words(costs: Sequence[RunCost]) -> tuple[str, ...]:
         for state, phrase in STATES.items()
         if state in states
     )
-
-
-def chosen_relation(
-    rounds: Iterable[tuple[Round, int]], neighbours: Neighbours | None
-) -> Neighbours | None:
-    """Returns the given relation or the strongest one; `None` without any."""
-    try:
-        return chosen_neighbours(rounds, neighbours)
-    except UnsupportedEventError:
-        return None
 
 
 def json_number(value: float) -> float | str:

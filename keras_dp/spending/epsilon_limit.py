@@ -83,13 +83,12 @@ class EpsilonLimit:
         if mechanism != self._mechanism or held - own != self._others:
             self._mechanism, self._others = mechanism, held - own
             self._most = held + rounds_left(
-                self._ledger.rounds,
+                self._ledger,
                 planned,
                 target_epsilon=self.target.epsilon,
                 delta=self.target.delta,
                 accountant=self.target.accountant,
                 neighbours=self.target.neighbours,
-                group_size=self._ledger.header.rows_per_unit,
                 rounds_per_pass=self._rounds_per_pass,
             )
         return max(0, min(count, self._most - held))

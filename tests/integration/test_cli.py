@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from keras_dp import __version__, accountants, planning
+from keras_dp.accountants.replay import Replay
 from keras_dp.ledger import (
     DisjointBatches,
     FixedSizeWithoutReplacement,
@@ -293,11 +294,11 @@ def test_verify_knows_the_head_it_is_told(tmp_path, capsys) -> None:
 
 
 def test_report_protects_groups(ledger_file, capsys) -> None:
-    code = main([*REPORT, str(ledger_file), "--group-size", "3", "--all"])
+    code = main([*REPORT, str(ledger_file), "--units", "3", "--all"])
 
     out, _ = capsys.readouterr()
     with PrivacyLedger.open(ledger_file, mode="r") as ledger:
-        together = accountants.group_epsilon(ledger, group_size=3, delta=1e-5)
+        together = Replay(ledger).claim(units=3, delta=1e-5)
     assert code == 0
     shown = float(re.search(r"^epsilon <= (\S+) at", out, re.M)[1])
     assert together.epsilon <= shown < together.epsilon + 1.1e-4
@@ -331,7 +332,7 @@ class TestAfford:
         ) as ledger:
             ledger.record(PoissonSampling(0.01), STEP, 20)
 
-        out = self.asked(path, capsys, "--group-size", str(group))
+        out = self.asked(path, capsys, "--units", str(group))
 
         count, epochs = re.search(
             r"^Left: ([\d,]+) rounds, ([\d.,]+) epochs of 100, like", out, re.M
@@ -342,9 +343,9 @@ class TestAfford:
         )
         step = Round(PoissonSampling(0.01), tuple(STEP))
         epsilons = [
-            accountants.group_epsilon(
-                [(step, 20 + more)], group_size=2 * group, delta=1e-5
-            ).epsilon
+            Replay([(step, 20 + more)])
+            .claim(units=2 * group, delta=1e-5)
+            .epsilon
             for more in (left, left + 1)
         ]
         assert epsilons[0] <= 1 < epsilons[1]
@@ -439,12 +440,12 @@ class TestAfford:
 
 def test_explain_prints_the_explanation(ledger_file, capsys) -> None:
     code = main(
-        ["explain", "--delta", "1e-5", str(ledger_file), "--group-size", "2"]
+        ["explain", "--delta", "1e-5", str(ledger_file), "--units", "2"]
     )
 
     out, err = capsys.readouterr()
     with PrivacyLedger.open(ledger_file, mode="r") as ledger:
-        expected = explain(ledger, delta=1e-5, group_size=2)
+        expected = explain(ledger, delta=1e-5, units=2)
     assert (code, err) == (0, "")
     text, audits = out.rsplit("Audits: ", 1)
     assert text.rstrip() == expected.as_text().rstrip()
@@ -473,7 +474,7 @@ def test_plan_is_for_all_rows_of_a_unit(rows, capsys) -> None:
         delta=1e-4,
         epochs=20,
         batch_sizes=[64, 256],
-        group_size=rows,
+        units=rows,
     )
     out, err = capsys.readouterr()
     assert (code, err) == (0, "")

@@ -65,10 +65,10 @@ def pem(key, password=None):
 
 class TestRuns:
     def test_prints_the_running_total(self, shell, path) -> None:
-        out = shell("runs", *DELTA, "--group-size", 2)
+        out = shell("runs", *DELTA, "--units", 2)
 
         with PrivacyLedger.open(path, mode="r") as ledger:
-            costs = run_costs(ledger.runs, delta=1e-5, group_size=2)
+            costs = run_costs(ledger, delta=1e-5, units=2)
         shown = re.findall(r"^ +\d+  .* ([\d.]+) +([\d.]+)$", out, re.M)
         assert len(shown) == 2
         for cost, (alone, total) in zip(costs, shown, strict=True):

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 import keras_dp
 from keras_dp import accountants, budgets, planning
+from keras_dp.accountants.replay import Replay
 from keras_dp.errors import (
     BudgetExceededError,
     CalibrationError,
@@ -594,10 +595,10 @@ class TestUnitsOfSeveralRows:
 
         history = private.fit(epochs=2, verbose=0).history
 
-        together = accountants.group_epsilon(own, group_size=3, delta=1e-4)
+        together = Replay(own).claim(delta=1e-4)
         assert history["epsilon"][-1] == together.epsilon
         assert 2 * (1 - ROUNDED) <= together.epsilon <= 2
-        assert TIGHT.epsilon(own, delta=1e-4) < 0.7
+        assert TIGHT.epsilon(own.rounds, delta=1e-4) < 0.7
 
     def test_are_capped(self, tmp_path) -> None:
         """800 rows of 100 patients, of whom one has 107."""
@@ -631,7 +632,6 @@ class TestUnitsOfSeveralRows:
             epochs=10,
             batch_sizes=[32, 64, 128],
             ledger=own,
-            group_size=3,
         )
         size = private.samples.expected_sample_size
         assert size == rows.recommended.batch_size

@@ -9,6 +9,7 @@ from keras import layers
 import keras_dp
 from keras_dp import accountants
 from keras_dp.accountants.claim import rounded_up
+from keras_dp.accountants.replay import Replay
 from keras_dp.errors import GradientCheckError, PrivateTrainingError
 from keras_dp.gradients import self_check
 from keras_dp.ledger import PoissonSampling
@@ -280,9 +281,7 @@ class TestBatchesThatNobodyDrew:
 
         (message,) = messages(caplog, "did not draw")
         (first, _), *_ = private.optimizer.ledger.rounds
-        found = accountants.group_epsilon(
-            [(first, 2)], group_size=2, delta=0.011
-        )
+        found = Replay([(first, 2)]).claim(units=2, delta=0.011)
         assert f"epsilon <= {rounded_up(found.epsilon)}" in message
         assert "replace one patient of at most 2 records" in message
 

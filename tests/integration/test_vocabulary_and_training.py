@@ -4,7 +4,7 @@ import keras
 import numpy as np
 
 import keras_dp
-from keras_dp.accountants import group_epsilon
+from keras_dp.accountants.replay import Replay
 from keras_dp.ledger import PrivacyLedger, ThresholdedSum
 from keras_dp.preprocessing import TextVectorization
 
@@ -44,7 +44,7 @@ def test_both_stay_below_the_target(tmp_path) -> None:
         )
         history = private.fit(verbose=0)
         kinds = [type(each.queries[0]) for each, _ in ledger.rounds]
-        spent = group_epsilon(ledger, group_size=1, delta=1e-5).epsilon
+        spent = Replay(ledger).claim(delta=1e-5).epsilon
 
     assert kinds[0] is ThresholdedSum
     assert len(kinds) == 2

@@ -14,7 +14,6 @@ from keras_dp.accountants import (
     Fourier,
     Moments,
     StrongComposition,
-    group_epsilon,
 )
 from keras_dp.ledger import (
     FixedSizeWithoutReplacement,
@@ -145,7 +144,7 @@ def test_each_of_a_group_may_be_drawn() -> None:
     drawn = chance_of(1e-6, 30)
 
     free, control = (
-        group_epsilon(ledger, group_size=3, delta=delta).epsilon
+        Fourier().epsilon(ledger, units=3, delta=delta)
         for delta in (1.0001 * drawn, 0.999 * drawn)
     )
 

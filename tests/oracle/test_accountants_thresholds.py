@@ -13,8 +13,9 @@ import pytest
 from scipy import special
 
 from keras_dp.accountants import AnalyticGaussian, Fourier
-from keras_dp.accountants.attacks.group_privacy import group_delta
 from keras_dp.accountants.normalize.mechanisms import Exposure
+from keras_dp.accountants.normalize.normalize import normalize
+from keras_dp.accountants.replay import group_of
 from keras_dp.ledger import FullDataset, PoissonSampling, Round, ThresholdedSum
 
 EPSILONS = (0.0, 0.3, 1.0, 2.0, 4.0)
@@ -162,9 +163,8 @@ def test_no_pair_of_records_exceeds_the_delta_of_two(
 
     groups = list(itertools.combinations_with_replacement(RECORDS, 2))
     for epsilon in (0.0, 1.0, 4.0):
-        delta = group_delta(
-            ledger, group_size=2, epsilon=epsilon, neighbours=neighbours
-        ).delta
+        group = group_of(ledger, None, neighbours, 2)
+        delta = group.delta(epsilon)
         largest = 0.0
         for others in OTHERS:
             outputs = [output(others, group) for group in groups]
@@ -186,7 +186,7 @@ def test_keys_of_one_record_alone_are_what_slack_is(threshold) -> None:
     q = cells(nobody, threshold)
     (slack,) = [
         each
-        for each in AnalyticGaussian().normalized(
+        for each in normalize(
             [(Round(FullDataset(), (query(threshold, 1),)), 1)], "zero_out"
         )
         if isinstance(each.mechanism, Exposure)
@@ -230,7 +230,7 @@ def test_agrees_with_distributions_of_dp_accounting() -> None:
     by = AnalyticGaussian()
     (slack,) = [
         each.mechanism.delta_p
-        for each in by.normalized(rounds, "zero_out")
+        for each in normalize(rounds, "zero_out")
         if isinstance(each.mechanism, Exposure)
     ]
     theirs = library.from_gaussian_mechanism(STDDEV).compose(

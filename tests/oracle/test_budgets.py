@@ -172,7 +172,7 @@ def test_a_run_that_continues_a_tree_costs_what_its_nodes_cost(second) -> None:
     )
     report = make_report(ledger, delta=DELTA, runs=["b"], details=True)
     found = [
-        run_costs(ledger.runs, delta=DELTA)[1].epsilon,
+        run_costs(ledger, delta=DELTA)[1].epsilon,
         report.chosen_claim.epsilon,
         report.runs[0].epsilon,
         min(cost.epsilon for cost in report.costs if cost.is_bound),
@@ -218,7 +218,7 @@ def test_the_cost_of_plans_is_a_bound(neighbours) -> None:
         assert not is_below(found.claim.epsilon, truth)
         again = budgets.guarantee(ledger, delta=DELTA, neighbours=relation)
         assert again.claim == found.claim
-        costs = run_costs(ledger.runs, delta=DELTA, neighbours=neighbours)
+        costs = run_costs(ledger, delta=DELTA, neighbours=neighbours)
         assert costs[-1].total_epsilon == pytest.approx(found.claim.epsilon)
         for number, cost in enumerate(costs, start=1):
             ran = [pair for run in ledger.runs[:number] for pair in run.rounds]

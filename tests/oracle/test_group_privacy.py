@@ -8,11 +8,7 @@ import pytest
 from scipy import integrate, stats
 
 from keras_dp.accountants import AnalyticGaussian
-from keras_dp.accountants.attacks import group_privacy as module
-from keras_dp.accountants.attacks.group_privacy import (
-    group_delta,
-    group_epsilon,
-)
+from keras_dp.accountants import groups as module
 from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
     SampledGaussian,
@@ -21,28 +17,29 @@ from keras_dp.ledger import FullDataset, GaussianSum, Round
 
 
 @pytest.mark.parametrize("sensitivity", [0.01, 0.3, 1.0, 3.0])
-@pytest.mark.parametrize("group_size", [2, 3, 10])
+@pytest.mark.parametrize("records", [2, 3, 10])
 @pytest.mark.parametrize("delta", [1e-5, 1e-9])
 def test_textbook_bound_of_a_gaussian_is_above_its_pair(
-    monkeypatch, sensitivity, group_size, delta
+    monkeypatch, sensitivity, records, delta
 ) -> None:
     """The pair is exact, so that a lower bound would be false."""
     query = GaussianSum("sum", 1.0, 1 / sensitivity)
     ledger = [(Round(FullDataset(), (query,)), 1)]
-    common = {"group_size": group_size, "accountant": AnalyticGaussian()}
-    pair = group_epsilon(ledger, delta=delta, **common)
+    by = AnalyticGaussian()
+    pair = by.group(ledger, None, records)
     monkeypatch.setattr(module, "k_fold", lambda *_: None)
 
-    textbook = group_epsilon(ledger, delta=delta, **common)
+    textbook = by.group(ledger, None, records)
 
-    assert pair.is_k_fold_pair
-    assert not textbook.is_k_fold_pair
-    assert pair.epsilon <= textbook.epsilon * (1 + 2e-12)
-    if sensitivity * group_size == 30:  # Beyond the least float delta.
-        assert textbook.epsilon == math.inf
+    assert pair.is_pair
+    assert not textbook.is_pair
+    epsilon = textbook.epsilon(delta)
+    assert pair.epsilon(delta) <= epsilon * (1 + 2e-12)
+    if sensitivity * records == 30:  # Beyond the least float delta.
+        assert epsilon == math.inf
         return
-    inverse = group_delta(ledger, epsilon=textbook.epsilon, **common)
-    assert delta * (1 - 1e-5) <= inverse.delta <= delta * (1 + 1e-11)
+    inverse = textbook.delta(epsilon)
+    assert delta * (1 - 1e-5) <= inverse <= delta * (1 + 1e-11)
 
 
 def hockey_stick(weights, means, stddev, epsilon, *, is_reversed=False):
@@ -71,7 +68,7 @@ def test_equal_records_are_the_worst_group_of_a_sample(
     (pair, _), *_ = module.k_fold(
         (CountedMechanism(SampledGaussian(z, q), 1),), k
     )
-    binomial = stats.binom.pmf(np.arange(k + 1), pair.group_size, q)
+    binomial = stats.binom.pmf(np.arange(k + 1), pair.records, q)
     worst = hockey_stick(
         binomial, np.arange(k + 1.0), z, epsilon, is_reversed=is_reversed
     )

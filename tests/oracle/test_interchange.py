@@ -10,7 +10,7 @@ import dp_accounting as dp
 import pytest
 from dp_accounting import NeighboringRelation
 
-from keras_dp.accountants import RDP, Fourier, group_epsilon
+from keras_dp.accountants import RDP, Fourier
 from keras_dp.interchange import to_dp_event
 from keras_dp.ledger import (
     CoordinateBounds,
@@ -103,7 +103,7 @@ def test_their_distributions_of_groups_are_ours() -> None:
         dp.pld.PLDAccountant, to_dp_event(ledger), "add_or_remove_one"
     )
 
-    ours = group_epsilon(ledger, group_size=5, delta=DELTA).epsilon
+    ours = Fourier().epsilon(ledger, delta=DELTA)
     assert theirs == pytest.approx(ours, rel=1e-3)
 
 

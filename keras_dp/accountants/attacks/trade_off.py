@@ -9,15 +9,15 @@ import numpy.typing as npt
 from keras_dp import _check
 from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.arrays import Array
-from keras_dp.accountants.attacks.group_privacy import Group
 from keras_dp.accountants.attacks.supporting_lines import (
     Line,
     corners,
     supporting_lines,
 )
+from keras_dp.accountants.groups import Group
 from keras_dp.accountants.normalize.adjacency import Neighbours
-from keras_dp.accountants.normalize.rounds import LedgerLike, warn_of_units
-from keras_dp.accountants.replay import replayed
+from keras_dp.accountants.normalize.rounds import LedgerLike
+from keras_dp.accountants.replay import group_of
 
 # Where lines end: at as many false positives, and as many true ones.
 _LEAST_RATE = 1e-12
@@ -142,7 +142,7 @@ def trade_off(
     lines: int = 100,
     accountant: Accountant | None = None,
     neighbours: Neighbours | None = None,
-    group_size: int = 1,
+    units: int = 1,
 ) -> TradeOff:
     """Returns a bound on the errors of every attack on a ledger.
 
@@ -150,7 +150,7 @@ def trade_off(
     if `accountant.is_bound`.
 
     Args:
-        ledger: An object with `rounds`, or the pairs (Round, count).
+        ledger: A ledger, a run, or pairs of a Round and its count.
         lines: How often to ask the accountant for delta, >= 2. Epsilons are
             chosen one by one where the bound has most room. What is left
             falls like `1 / lines^2`: with 100 less than 1e-4 of the area, and
@@ -158,7 +158,8 @@ def trade_off(
         accountant: The tightest that can replay the ledger by default.
         neighbours: The adjacency relation; by default the strongest that
             all rounds support.
-        group_size: How many records the attack asks about together, >= 1.
+        units: How many units the attack asks about together, >= 1. A unit has
+            `rows_per_unit` records if `ledger` says so, else one.
 
     Raises:
         UnsupportedEventError: The accountant has no bound for a round.
@@ -173,10 +174,9 @@ def trade_off(
     array([0.018, 0.389])
     """
     _check.integer_at_least(2, lines=lines)
-    warn_of_units(ledger, group_size)
-    group = Group(*replayed(ledger, accountant, neighbours), group_size)
+    group = group_of(ledger, accountant, neighbours, units)
     found = supporting_lines(
-        group.delta_of,
+        group.delta,
         largest_epsilon=_largest_epsilon(group),
         lines=lines,
         least_rate=_LEAST_RATE,
@@ -195,7 +195,7 @@ def _largest_epsilon(group: Group) -> float:
     that of a delta of at most twice as many.
     """
     delta = _LEAST_RATE
-    while (epsilon := group.epsilon_of(delta)) == math.inf and delta < 0.5:
+    while (epsilon := group.epsilon(delta)) == math.inf and delta < 0.5:
         delta *= 2
     return epsilon
 
@@ -205,6 +205,7 @@ def advantage(
     *,
     accountant: Accountant | None = None,
     neighbours: Neighbours | None = None,
+    units: int = 1,
 ) -> float:
     """Returns the most that true positives of an attack exceed false ones by.
 
@@ -212,16 +213,17 @@ def advantage(
     attack exceeds, if `accountant.is_bound`.
 
     Args:
-        ledger: An object with `rounds`, or the pairs (Round, count).
+        ledger: A ledger, a run, or pairs of a Round and its count.
         accountant: The tightest that can replay the ledger by default.
         neighbours: The adjacency relation; by default the strongest that
             all rounds support.
+        units: How many units the attack asks about together, >= 1. A unit has
+            `rows_per_unit` records if `ledger` says so, else one.
 
     Raises:
         UnsupportedEventError: The accountant has no bound for a round.
     """
-    accountant, _, rounds = replayed(ledger, accountant, neighbours)
-    return accountant.delta_of(rounds, 0.0)
+    return group_of(ledger, accountant, neighbours, units).delta(0.0)
 
 
 def bayes_risk(
@@ -230,7 +232,7 @@ def bayes_risk(
     prior: float,
     accountant: Accountant | None = None,
     neighbours: Neighbours | None = None,
-    group_size: int = 1,
+    units: int = 1,
 ) -> float:
     """Returns the least chance of an attack to be wrong, for a given prior.
 
@@ -240,14 +242,15 @@ def bayes_risk(
     least `p (1 - delta(eps))`, if `accountant.is_bound`. Rounded down.
 
     Args:
-        ledger: An object with `rounds`, or the pairs (Round, count).
+        ledger: A ledger, a run, or pairs of a Round and its count.
         prior: Chance of one of the two neighbours, as the attack has it
             before it sees a release, in [0, 1]. Without a release the risk
             would be the smaller of it and its complement.
         accountant: The tightest that can replay the ledger by default.
         neighbours: The adjacency relation; by default the strongest that
             all rounds support.
-        group_size: How many records the attack asks about together, >= 1.
+        units: How many units the attack asks about together, >= 1. A unit has
+            `rows_per_unit` records if `ledger` says so, else one.
 
     Raises:
         UnsupportedEventError: The accountant has no bound for a round.
@@ -266,12 +269,11 @@ def bayes_risk(
         raise ValueError(
             f"`prior` must be in [0, 1]. Received: prior={prior!r}."
         )
-    warn_of_units(ledger, group_size)
-    group = Group(*replayed(ledger, accountant, neighbours), group_size)
+    group = group_of(ledger, accountant, neighbours, units)
     less = min(prior, 1 - prior)
     if less == 0:
         return 0.0
     epsilon = math.log1p(-less) - math.log(less)
     epsilon = max(0.0, epsilon - _ROUND_UP * (1 + epsilon))
-    risk = less * (1 - group.delta_of(epsilon))
+    risk = less * (1 - group.delta(epsilon))
     return max(0.0, risk * (1 - _ROUND_UP))

@@ -156,7 +156,7 @@ def _(
     mechanism: SampledGaussianGroup, left_out: float
 ) -> tuple[_Losses, _Losses]:
     members = _binomial(
-        mechanism.group_size, mechanism.sampling_probability, left_out
+        mechanism.records, mechanism.sampling_probability, left_out
     )
     return _exact(*_mixtures(mechanism.noise_multiplier, members))
 

@@ -13,9 +13,6 @@ from collections.abc import Mapping
 from typing import TypeAlias, get_args
 
 from keras_dp.accountants.normalize import normalized_rounds
-from keras_dp.accountants.normalize.normalized_rounds import (
-    NormalizedRounds,
-)
 from keras_dp.accountants.normalize.release import Release, released
 from keras_dp.accountants.normalize.rounds import LedgerLike, counted_rounds
 from keras_dp.errors import UnsupportedEventError
@@ -52,7 +49,7 @@ _ONLY_REPLACED = "A bound is known for a replaced record only."
 _ONLY_THERE = (
     "No bound is known for a record that is replaced, where records pick their "
     "batches at random. It is one that is removed and one that is added: ask "
-    "`group_epsilon` for a group of 2, under 'add_or_remove_one'."
+    "for a group of 2 by `units=2`, under 'add_or_remove_one'."
 )
 # The relations that a sampling event does not support, and why.
 UNSUPPORTED: Mapping[type[SamplingEvent], Mapping[Neighbours, str]] = {
@@ -181,8 +178,6 @@ def chosen_neighbours(
 ) -> Neighbours:
     """Returns `neighbours`, or the strongest relation if it is None."""
     check_neighbours(neighbours)
-    if isinstance(ledger, NormalizedRounds):
-        return ledger.neighbours if neighbours is None else neighbours
     return strongest_neighbours(ledger) if neighbours is None else neighbours
 
 

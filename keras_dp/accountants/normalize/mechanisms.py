@@ -281,12 +281,12 @@ class SampledGaussianGroup:
     Attributes:
         noise_multiplier: `z`, stddev over the bound of one record.
         sampling_probability: `q`, in (0, 1).
-        group_size: `k`, >= 1.
+        records: `k`, >= 1.
     """
 
     noise_multiplier: float
     sampling_probability: float
-    group_size: int
+    records: int
 
 
 class Encoding(NamedTuple):
@@ -410,14 +410,14 @@ class Exposure:
         alternatives: The thresholds of a round; of each round of an epoch of
             disjoint batches, in one of which a record takes part.
         sampling_probability: `q` of one record, in (0, 1].
-        group_size: How many records are changed.
+        records: How many records are changed.
         delta_q: 0; see `Slack`.
         noise_multiplier: `inf`, as in `Slack`.
     """
 
     alternatives: tuple[tuple[Threshold, ...], ...]
     sampling_probability: float = 1.0
-    group_size: int = 1
+    records: int = 1
     delta_q: ClassVar[float] = 0.0
     noise_multiplier: ClassVar[float] = math.inf
 
@@ -425,14 +425,14 @@ class Exposure:
     def delta_p(self) -> float:
         """The chance that something is released of these records alone."""
         chances = [
-            math.fsum(chance_to_pass(*each, self.group_size) for each in round_)
+            math.fsum(chance_to_pass(*each, self.records) for each in round_)
             for round_ in self.alternatives
         ]
         # Records of a group can be in different rounds.
-        chance = max(chances) if self.group_size == 1 else math.fsum(chances)
+        chance = max(chances) if self.records == 1 else math.fsum(chances)
         share = self.sampling_probability
         if share < 1:
-            share = -math.expm1(self.group_size * math.log1p(-share))
+            share = -math.expm1(self.records * math.log1p(-share))
         return min(1.0, chance * share * _ROUND_UP)
 
 

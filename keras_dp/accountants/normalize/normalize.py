@@ -6,7 +6,7 @@ event and the count of a round are put together.
 
 import dataclasses
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from keras_dp.accountants.normalize.adjacency import (
     Neighbours,
@@ -32,7 +32,12 @@ from keras_dp.accountants.normalize.one_round import (
 )
 from keras_dp.accountants.normalize.order import in_order, place
 from keras_dp.accountants.normalize.release import Release, released
-from keras_dp.accountants.normalize.rounds import LedgerLike, counted_rounds
+from keras_dp.accountants.normalize.rounds import (
+    LedgerLike,
+    NormalizesItself,
+    counted_rounds,
+    rows_per_unit_of,
+)
 from keras_dp.accountants.normalize.thresholds import Threshold
 from keras_dp.accountants.normalize.trees import TreeRound, tree_sensitivities
 from keras_dp.ledger import (
@@ -119,24 +124,37 @@ def normalize(
 def normalized(
     ledger: LedgerLike, neighbours: Neighbours | None = None
 ) -> NormalizedRounds:
-    """Returns what `normalize` does, to be asked several questions.
+    """Returns what `normalize` does, with the unit of the ledger.
 
     Raises:
         ValueError: The ledger was normalized for another relation.
     """
-    if isinstance(ledger, NormalizedRounds):
-        if neighbours not in (None, ledger.neighbours):
-            raise ValueError(
-                f"`neighbours` must be {ledger.neighbours!r}, for which the "
-                f"ledger was normalized. Received: neighbours={neighbours!r}."
-            )
-        return ledger
+    if isinstance(ledger, NormalizesItself):
+        return ledger.normalized(neighbours)
     pairs = tuple(counted_rounds(ledger))
     relation = chosen_neighbours(pairs, neighbours)
-    together = RoundsTogether(relation)
-    for event, count in pairs:
+    return put_together(pairs, relation, rows_per_unit_of(ledger))
+
+
+def put_together(
+    rounds: Iterable[tuple[Round, int]],
+    neighbours: Neighbours,
+    rows_per_unit: int,
+) -> NormalizedRounds:
+    """Returns the mechanisms of rounds under a relation.
+
+    Args:
+        rounds: Pairs of a round and its count.
+        neighbours: The adjacency relation.
+        rows_per_unit: The largest number of records that one unit has.
+
+    Raises:
+        UnsupportedEventError: A round has no bound under the relation.
+    """
+    together = RoundsTogether(neighbours)
+    for event, count in rounds:
         together.add(event, count)
-    return NormalizedRounds(relation, together.mechanisms())
+    return NormalizedRounds(neighbours, together.mechanisms(), rows_per_unit)
 
 
 class RoundsTogether:

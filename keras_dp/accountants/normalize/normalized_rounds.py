@@ -18,11 +18,31 @@ class NormalizedRounds:
 
     Attributes:
         neighbours: The adjacency relation.
-        mechanisms: Mechanisms and counts, in the order of `in_order`.
+        mechanisms: Mechanisms and counts, in the order of `in_order`. They are
+            what the rounds are for one record.
+        rows_per_unit: The largest number of records that one unit has.
+            Accountants answer for all of them together.
     """
 
     neighbours: Neighbours
     mechanisms: tuple[CountedMechanism, ...] = dataclasses.field(repr=False)
+    rows_per_unit: int = 1
+
+    def normalized(self, neighbours: Neighbours | None) -> "NormalizedRounds":
+        """Returns these rounds.
+
+        Args:
+            neighbours: Their relation, or `None`.
+
+        Raises:
+            ValueError: It is another relation.
+        """
+        if neighbours not in (None, self.neighbours):
+            raise ValueError(
+                f"`neighbours` must be {self.neighbours!r}, for which the "
+                f"ledger was normalized. Received: neighbours={neighbours!r}."
+            )
+        return self
 
     def merged(self, most: int) -> "NormalizedRounds":
         """Returns rounds that dominate these, of about `most` kinds."""
@@ -34,4 +54,4 @@ class NormalizedRounds:
         counts = Counter(dict(self.mechanisms))
         for mechanism, count in more:
             counts[mechanism] += count
-        return NormalizedRounds(self.neighbours, in_order(counts))
+        return dataclasses.replace(self, mechanisms=in_order(counts))

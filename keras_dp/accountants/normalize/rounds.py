@@ -1,12 +1,11 @@
 """The rounds of a ledger and their counts, which accountants read."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol, TypeAlias
-
-from absl import logging
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from keras_dp import _check
 from keras_dp.accountants.normalize.normalized_rounds import (
+    Neighbours,
     NormalizedRounds,
 )
 from keras_dp.ledger import Round
@@ -20,8 +19,16 @@ class HasRounds(Protocol):
         """The rounds and how often each took place."""
 
 
+@runtime_checkable
+class NormalizesItself(Protocol):
+    """A ledger that was normalized, or that remembers it if it is."""
+
+    def normalized(self, neighbours: Neighbours | None) -> NormalizedRounds:
+        """Returns the mechanisms of the rounds, with their unit."""
+
+
 LedgerLike: TypeAlias = (
-    HasRounds | Iterable[tuple[Round, int]] | NormalizedRounds
+    HasRounds | Iterable[tuple[Round, int]] | NormalizesItself
 )
 
 
@@ -47,23 +54,14 @@ def counted_rounds(ledger: LedgerLike) -> Iterator[tuple[Round, int]]:
         yield pair[0], int(pair[1])
 
 
-def warn_of_units(ledger: LedgerLike, group_size: int = 1) -> None:
-    """Logs a warning if a number will be for one of a unit's records.
+def rows_per_unit_of(ledger: LedgerLike) -> int:
+    """Returns how many records one unit of a ledger has at most.
+
+    It is 1 for pairs of a round and its count, which do not say what a unit is:
+    then the unit is one record.
 
     Args:
-        ledger: A `PrivacyLedger` says how many records a unit has at most;
-            its `rounds`, which say nothing of units, are never warned of.
-        group_size: How many records the number will be for.
+        ledger: A ledger or a run says it itself.
     """
-    header: Any = getattr(ledger, "header", None)
-    rows = 1 if header is None else header.rows_per_unit
-    if group_size == 1 < rows:
-        logging.warning(
-            "The number is for one record, and the ledger says that one %s has "
-            "up to %d of them. Ask for all of them by group_size=%d, as "
-            "accountants.group_epsilon takes it; or pass ledger.rounds for one "
-            "record.",
-            header.unit,
-            rows,
-            rows,
-        )
+    header = getattr(ledger, "header", ledger)
+    return int(getattr(header, "rows_per_unit", 1))

@@ -71,7 +71,7 @@ def chance_to_pass(
     noise_stddev: float,
     max_keys: int,
     threshold: float,
-    group_size: int = 1,
+    records: int = 1,
 ) -> float:
     """Returns how likely a key that one record alone holds is released.
 
@@ -80,7 +80,7 @@ def chance_to_pass(
         noise_stddev: `sigma`, > 0.
         max_keys: `m`, keys of a record, >= 1.
         threshold: `T` > 0.
-        group_size: `k`: how many records hold the key, and nobody else.
+        records: `k`: how many records hold the key, and nobody else.
 
     Returns:
         The largest for any number of keys, rounded up, in (0, 1].
@@ -90,16 +90,16 @@ def chance_to_pass(
     >>> chance_to_pass(1.0, 1.0, 10**6, 5.0)  # One of a million exceeds 4.999.
     0.2503...
     """
-    if group_size == 1:
+    if records == 1:
         size = max(
             _size(l2_norm_bound, noise_stddev, keys, threshold)
             for keys in {1, max_keys}
         )
     else:
-        norm = group_size * l2_norm_bound
+        norm = records * l2_norm_bound
         size = sum(
             _size(norm, noise_stddev, keys, threshold)
-            for keys in (1, group_size * max_keys)
+            for keys in (1, records * max_keys)
         )
     return min(1.0, max(_LEAST, -math.expm1(-size) * _ROUND_UP))
 

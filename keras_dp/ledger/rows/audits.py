@@ -101,7 +101,7 @@ class Verdict:
         confidence: The least probability with which the bound holds, in (0, 1).
         neighbours: The adjacency relation under which one canary changes the
             data.
-        group_size: The number of records in one canary, >= 1.
+        records: The number of records in one canary, >= 1.
         assumptions: Sentences. If one of them is false, nothing is claimed.
         p_value: An upper bound on the probability of such scores, if the
             epsilon of the ledger is true; `None` if that was not tested.
@@ -121,7 +121,7 @@ class Verdict:
     delta: float
     confidence: float
     neighbours: str
-    group_size: int
+    records: int
     assumptions: tuple[str, ...]
     p_value: float | None
     runs: tuple[int, ...]
@@ -135,7 +135,7 @@ class Verdict:
         _check.finite_non_negative(epsilon=self.epsilon, delta=self.delta)
         _check.finite_positive(confidence=self.confidence)
         _check.one_of(RELATIONS, neighbours=self.neighbours)
-        _check.integer_at_least(1, group_size=self.group_size)
+        _check.integer_at_least(1, records=self.records)
         _check.integer_at_least(1, seal_row=self.seal_row)
         _hexadecimal(_HASH, seal_hash=self.seal_hash)
         for name, value in {

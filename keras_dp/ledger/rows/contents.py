@@ -7,6 +7,7 @@ from keras_dp.ledger.rows import chain
 from keras_dp.ledger.rows.audits import Commitment, Verdict
 from keras_dp.ledger.rows.charges import Balance
 from keras_dp.ledger.rows.codec import round_from_text
+from keras_dp.ledger.rows.header import Header
 from keras_dp.ledger.rows.row import KINDS_OF_ROUNDS, Row, counted
 from keras_dp.ledger.rows.runs import RunRecord, merged, runs_of
 from keras_dp.ledger.rows.statements import (
@@ -162,6 +163,7 @@ class Contents:
     @functools.cached_property
     def _amounts(self) -> "_Amounts":
         """The rounds and runs of all rows; discards the rows to save memory."""
+        header = Header.from_text(self.meta["header"])
         amounts = counted(self._rows)
         unpaid = [part for part in amounts if part.charge is None]
         rounds = merged((part.body, part.count) for part in amounts)
@@ -172,7 +174,7 @@ class Contents:
             unpaid=rounds
             if len(unpaid) == len(amounts)
             else merged((part.body, part.count) for part in unpaid),
-            runs=runs_of(self._rows),
+            runs=runs_of(self._rows, header.rows_per_unit),
         )
         self._rows = []
         return found

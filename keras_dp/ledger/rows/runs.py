@@ -220,6 +220,7 @@ class RunRecord:
         unsettled: The number of rounds that are reserved and not settled.
         charges: Pairs of a kind of round and its charge, for the rounds that an
             account paid for.
+        rows_per_unit: As the header of the ledger says.
     """
 
     number: int
@@ -235,6 +236,7 @@ class RunRecord:
     unsettled: int
     charges: tuple[tuple[Round, Charge], ...] = ()
     delta: float | None = None
+    rows_per_unit: int = 1
 
     @property
     def name(self) -> str:
@@ -294,8 +296,12 @@ class RunRecord:
         return True
 
 
-def runs_of(rows: list[Row]) -> tuple[RunRecord, ...]:
+def runs_of(rows: list[Row], rows_per_unit: int = 1) -> tuple[RunRecord, ...]:
     """Returns the runs in the order of their start, after run 0.
+
+    Args:
+        rows: The rows of a ledger.
+        rows_per_unit: As its header says.
 
     Raises:
         LedgerFormatError: A row cannot be read.
@@ -310,7 +316,7 @@ def runs_of(rows: list[Row]) -> tuple[RunRecord, ...]:
         drafts[amount.run or 0].add(amount)
     if not drafts[0].bodies:
         del drafts[0]
-    return tuple(draft.record() for draft in drafts.values())
+    return tuple(draft.record(rows_per_unit) for draft in drafts.values())
 
 
 def merged(bodies: Iterable[tuple[str, int]]) -> tuple[CountedRound, ...]:
@@ -370,7 +376,7 @@ class _Draft:
         if amount.charge is not None:
             self.paid[amount.body, amount.charge] = None
 
-    def record(self) -> RunRecord:
+    def record(self, rows_per_unit: int) -> RunRecord:
         return RunRecord(
             number=self.number,
             row=self.row,
@@ -388,4 +394,5 @@ class _Draft:
                 for body, charge in self.paid
             ),
             delta=self.delta,
+            rows_per_unit=rows_per_unit,
         )

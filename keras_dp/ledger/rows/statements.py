@@ -185,6 +185,8 @@ _CLASSES: dict[str, type[Any]] = {
     for each in (RunStart, Plan, RunEnd, Account, Seal, Commitment, Verdict)
 }
 KINDS = frozenset(_CLASSES)
+# Ledgers hold verdicts with this name for `Verdict.records`.
+_STORED_RECORDS = "group_size"
 # Their rows belong to no run; only a start may continue one.
 KINDS_WITHOUT_RUN = KINDS - {Plan.kind, RunEnd.kind}
 
@@ -206,6 +208,8 @@ def text_from_statement(statement: Statement) -> str:
         content["author"]["versions"] = dict(statement.author.versions)
     if isinstance(statement, Account):
         content["terms"] = parsed(statement.terms)
+    if isinstance(statement, Verdict):
+        content[_STORED_RECORDS] = content.pop("records")
     return canonical(content)
 
 
@@ -279,4 +283,5 @@ def _statement(kind: str, content: Any) -> Statement:
         content["opening"] = None if opening is None else Opening(**opening)
         content["assumptions"] = tuple(content["assumptions"])
         content["runs"] = tuple(content["runs"])
+        content["records"] = content.pop(_STORED_RECORDS)
     return cast(Statement, _CLASSES[kind](**content))

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Iterable, Iterator
 
-from keras_dp.accountants.claim import claim
+from keras_dp.accountants.replay import Replay
 from keras_dp.budgets.ledger_guarantee import AS_IF_FIXED
 from keras_dp.ledger import PrivacyLedger, Round
 from keras_dp.planning.calibration import MOST_ROUNDS, calibrate_scale
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="print the noise that so many more epochs need",
     )
     arguments.add_neighbours(parser)
-    arguments.add_group_size(parser)
+    arguments.add_units(parser)
 
 
 def answer(options: argparse.Namespace) -> Answer:
@@ -68,9 +68,7 @@ class _Question:
     def __init__(
         self, options: argparse.Namespace, ledger: PrivacyLedger
     ) -> None:
-        self._options, self._held = options, ledger.rounds
-        self._unit = on_one_line(ledger.header.unit)
-        self._group_size = ledger.header.rows_per_unit * options.group_size
+        self._options, self._held = options, Replay(ledger)
         self._more = continuation(self._held)
 
     def room(self) -> Iterator[str]:
@@ -82,7 +80,7 @@ class _Question:
             target_epsilon=self._options.epsilon,
             delta=self._options.delta,
             neighbours=self._options.neighbours,
-            group_size=self._group_size,
+            units=self._options.units,
         )
         yield from self._target()
         if not count:
@@ -108,14 +106,12 @@ class _Question:
         if count is None:
             count = self._options.epochs * more.rounds_per_epoch
         factor = calibrate_scale(
-            lambda scale: [
-                *self._held,
-                (with_noise(more.round, scale), count),
-            ],
+            lambda scale: [(with_noise(more.round, scale), count)],
             target_epsilon=self._options.epsilon,
             delta=self._options.delta,
+            ledger=self._held,
             neighbours=self._options.neighbours,
-            group_size=self._group_size,
+            units=self._options.units,
         )
         found = with_noise(more.round, factor)
         yield from self._target()
@@ -134,15 +130,12 @@ class _Question:
         )
 
     def _claim(self, more: Iterable[tuple[Round, int]]) -> str:
-        unit = self._unit
-        if self._options.group_size > 1:
-            unit = f"group of {self._options.group_size:,}, each one {unit},"
-        return claim(
-            [*self._held, *more],
+        found = self._held.plus(more).claim(
             delta=self._options.delta,
             neighbours=self._options.neighbours,
-            group_size=self._group_size,
-        ).sentence(unit)
+            units=self._options.units,
+        )
+        return found.sentence(on_one_line(self._held.header.unit))
 
 
 def _how_many(count: int, more: Continuation) -> str:

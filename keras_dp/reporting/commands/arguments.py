@@ -65,10 +65,10 @@ def add_neighbours(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_group_size(parser: argparse.ArgumentParser) -> None:
+def add_units(parser: argparse.ArgumentParser) -> None:
     """Adds the number of units that a guarantee protects together."""
     parser.add_argument(
-        "--group-size",
+        "--units",
         type=count,
         default=1,
         help="how many units are protected together (default: 1)",

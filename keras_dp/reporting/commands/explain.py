@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_file(parser)
     arguments.add_delta_or_planned(parser)
     arguments.add_neighbours(parser)
-    arguments.add_group_size(parser)
+    arguments.add_units(parser)
 
 
 def answer(options: argparse.Namespace) -> Answer:
@@ -31,7 +31,7 @@ def answer(options: argparse.Namespace) -> Answer:
             ledger,
             delta=arguments.delta_for(options.delta, ledger),
             neighbours=options.neighbours,
-            group_size=options.group_size,
+            units=options.units,
         ).as_text()
         audits = judgements(ledger)
     lines = [text, "", *wrapped(AuditSummary.of(audits).sentence)]

@@ -51,6 +51,6 @@ def answer(options: argparse.Namespace) -> Answer:
         batch_sizes=options.batch_sizes,
         parameters=options.parameters,
         neighbours=options.neighbours,
-        group_size=options.rows_per_unit,
+        units=options.rows_per_unit,
     )
     return Answer(found.as_text())

@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_file(parser)
     arguments.add_delta_or_planned(parser)
     arguments.add_neighbours(parser)
-    arguments.add_group_size(parser)
+    arguments.add_units(parser)
     parser.add_argument(
         "--run",
         action="append",
@@ -51,7 +51,7 @@ def answer(options: argparse.Namespace) -> Answer:
             neighbours=options.neighbours,
             # Some take long, and nobody has asked for them.
             accountants=None if details or options.all else (),
-            group_size=options.group_size,
+            units=options.units,
             runs=[
                 int(each) if each.isdecimal() and each not in names else each
                 for each in options.run

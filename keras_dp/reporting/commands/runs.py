@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_file(parser)
     arguments.add_delta_or_planned(parser)
     arguments.add_neighbours(parser)
-    arguments.add_group_size(parser)
+    arguments.add_units(parser)
     arguments.add_json(parser)
 
 
@@ -32,10 +32,10 @@ def answer(options: argparse.Namespace) -> Answer:
     with PrivacyLedger.open(options.file, mode="r") as ledger:
         delta = arguments.delta_for(options.delta, ledger)
         costs = run_costs(
-            ledger.runs,
+            ledger,
             delta=delta,
             neighbours=options.neighbours,
-            group_size=ledger.header.rows_per_unit * options.group_size,
+            units=options.units,
         )
         audits = judgements(ledger)
     if options.json:

@@ -10,9 +10,10 @@ from typing_extensions import override
 
 from keras_dp import _check
 from keras_dp.accountants import Accountant
-from keras_dp.accountants.claim import Claim, claim
+from keras_dp.accountants.claim import Claim
 from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.trees import with_whole_trees
+from keras_dp.accountants.replay import Replay
 from keras_dp.budgets import guarantee
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.keras_internals import print_line
@@ -161,13 +162,15 @@ class EpsilonProgress(keras.callbacks.Callback):
         if self.ledger is None or self.delta is None:
             return
         started = time.monotonic()
-        counts = _counts(self.ledger)
-        self.claim = self._claimed(counts.items())
+        replay = Replay(self.ledger.rounds, header=self.ledger.header)
+        counts = _counts(replay)
+        self.claim = self._claimed(replay)
         self._logs = {"epsilon": self.claim.epsilon}
         if self._before:
             new = counts - self._before
             own = with_whole_trees(new.items(), counts.items())
-            self._logs["epsilon_of_run"] = self._claimed(own).epsilon
+            of_run = self._claimed(replay.of(own))
+            self._logs["epsilon_of_run"] = of_run.epsilon
         left = self._rounds_left()
         if left is not None:
             self._logs["rounds_left"] = _Count(left)
@@ -196,18 +199,17 @@ class EpsilonProgress(keras.callbacks.Callback):
                 f"Publish {found.claim.sentence(self.ledger.header.unit)}."
             )
 
-    def _claimed(self, rounds: Any) -> Claim:
-        size = 1 if self.ledger is None else self.ledger.header.rows_per_unit
-        return claim(
-            rounds,
+    def _claimed(self, replay: Replay) -> Claim:
+        return replay.claim(
             delta=self.delta or 0.0,
             accountant=self.accountant,
             neighbours=self.neighbours,
-            group_size=size,
         )
 
 
-def _counts(ledger: PrivacyLedger) -> collections.Counter[Round]:
+def _counts(
+    ledger: PrivacyLedger | Replay,
+) -> collections.Counter[Round]:
     """Returns how often a ledger holds each round."""
     counts: collections.Counter[Round] = collections.Counter()
     for round_, count in ledger.rounds:

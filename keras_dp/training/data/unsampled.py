@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from keras_dp.accountants.claim import claim
+from keras_dp.accountants.replay import Replay
 from keras_dp.ledger import GaussianSum, Header, PoissonSampling, Round
 from keras_dp.training.data.data_adapter import DataAdapter
 
@@ -44,7 +44,7 @@ def warn_of_unsampled_batches(
     rounds = math.ceil(records / batch_size)
     sampling = PoissonSampling(batch_size / records, drawn_by_library=True)
     found, drawn = (
-        claim([(each, rounds)], delta=delta, group_size=header.rows_per_unit)
+        Replay([(each, rounds)], header=header).claim(delta=delta)
         for each in (planned, Round(sampling, planned.queries))
     )
     if not math.isfinite(drawn.epsilon):

@@ -10,12 +10,12 @@ from keras_dp.accountants import (
     AnalyticGaussian,
     Fourier,
     available_accountants,
-    group_epsilon,
     trade_off,
 )
 from keras_dp.accountants.normalize import adjacency
 from keras_dp.accountants.normalize.adjacency import strongest_neighbours
 from keras_dp.accountants.normalize.normalize import normalize
+from keras_dp.accountants.replay import Replay
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
     CoordinateBounds,
@@ -207,7 +207,7 @@ class TestBatchesCutFromAList:
         assert default == replaced > 1.9 * zeroed
 
     def test_name_the_relation_in_results(self) -> None:
-        group = group_epsilon(self.LEDGER, group_size=2, delta=1e-5)
+        group = Replay(self.LEDGER).claim(units=2, delta=1e-5)
         curve = epsilon_curve(self.LEDGER, delta=1e-5, points=1)
 
         assert group.neighbours == curve.neighbours == REPLACE

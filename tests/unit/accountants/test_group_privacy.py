@@ -5,12 +5,8 @@ import re
 
 import pytest
 
-from keras_dp.accountants import RDP, AnalyticGaussian, Moments
-from keras_dp.accountants.attacks import group_privacy as module
-from keras_dp.accountants.attacks.group_privacy import (
-    group_delta,
-    group_epsilon,
-)
+from keras_dp.accountants import RDP, AnalyticGaussian, Fourier, Moments
+from keras_dp.accountants import groups as module
 from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
     DiscreteGaussian,
@@ -33,6 +29,7 @@ MESSAGE = re.compile(r"`\w+` must .* Received: .*", re.DOTALL)
 QUERY = GaussianSum("sum", 1.0, 4.0)
 STEP = Round(PoissonSampling(0.01), (QUERY,))
 FULL = Round(FullDataset(), (QUERY,))
+SUBSET = Round(FixedSizeWithoutReplacement(10, 1000), (QUERY,))
 BARE = Round(FullDataset(), (NonPrivateSum("loss"),))
 
 
@@ -42,15 +39,11 @@ class TestThePair:
         quarter = Round(FullDataset(), (GaussianSum("sum", 1.0, 1.0),))
         accountant = AnalyticGaussian()
 
-        epsilon, _, is_pair, _ = group_epsilon(
-            [(FULL, 3)], group_size=4, delta=1e-5, accountant=accountant
-        )
-        _, delta, *_ = group_delta(
-            [(FULL, 3)], group_size=4, epsilon=2.0, accountant=accountant
-        )
+        epsilon = accountant.epsilon([(FULL, 3)], units=4, delta=1e-5)
+        delta = accountant.delta([(FULL, 3)], units=4, epsilon=2.0)
 
         alone = accountant.epsilon([(quarter, 3)], delta=1e-5)
-        assert is_pair
+        assert accountant.group([(FULL, 3)], None, 4).is_pair
         assert alone <= epsilon <= alone * (1 + 1e-12)
         alone = accountant.delta([(quarter, 3)], epsilon=2.0)
         assert alone <= delta <= alone * (1 + 1e-11)
@@ -62,12 +55,12 @@ class TestThePair:
         ]
         single = Round(FullDataset(), (GaussianSum("a", 1.0, 1.0),))
 
-        found = group_epsilon(
-            batches, group_size=2, delta=1e-5, neighbours="zero_out"
+        found = AnalyticGaussian().epsilon(
+            batches, units=2, delta=1e-5, neighbours="zero_out"
         )
 
         alone = AnalyticGaussian().epsilon([(single, 1)], delta=1e-5)
-        assert found.epsilon == pytest.approx(alone, rel=1e-11)
+        assert found == pytest.approx(alone, rel=1e-11)
 
     def test_of_mechanisms(self) -> None:
         rounds = (
@@ -96,59 +89,50 @@ class TestThePair:
         drawn = Round(FixedSizeWithoutReplacement(10, 1000), (QUERY,))
         common = {"neighbours": "replace_one"}
 
-        found = group_epsilon(
-            [(drawn, 9)], group_size=1, delta=1e-5, accountant=RDP(), **common
-        )
+        group = RDP().group([(drawn, 9)], "replace_one", 1)
 
-        alone = RDP().epsilon([(drawn, 9)], delta=1e-5, **common)
-        assert found == (alone, 1e-5, True, "replace_one")
+        assert group.is_pair
+        assert group.epsilon(1e-5) == RDP().epsilon(
+            [(drawn, 9)], delta=1e-5, **common
+        )
 
 
 class TestTheTextbookBound:
     LEDGER = ((STEP, 1000),)
 
     def test_is_named(self) -> None:
-        found = group_epsilon(
-            self.LEDGER, group_size=2, delta=1e-5, accountant=Moments()
+        bounds = Fourier().epsilon_bounds(
+            [(SUBSET, 9)], units=2, delta=1e-5, neighbours="replace_one"
         )
 
-        assert not found.is_k_fold_pair
+        assert not Moments().group(self.LEDGER, None, 2).is_pair
+        assert "textbook" in bounds.method
+        assert bounds.lower < bounds.upper
 
-    @pytest.mark.parametrize("group_size", [2, 5])
-    def test_is_the_least_that_suffices(self, group_size) -> None:
+    @pytest.mark.parametrize("size", [2, 5])
+    def test_is_the_least_that_suffices(self, size) -> None:
         """`(k e, d (e^(k e) - 1) / (e^e - 1))` for the pair `(e, d)` of one."""
         accountant = Moments()
-        found = group_epsilon(
-            self.LEDGER,
-            group_size=group_size,
-            delta=1e-5,
-            accountant=accountant,
-        )
+        found = accountant.epsilon(self.LEDGER, units=size, delta=1e-5)
 
-        share = found.epsilon / group_size
+        share = found / size
         delta = accountant.delta(self.LEDGER, epsilon=share)
-        growth = math.expm1(group_size * share) / math.expm1(share)
+        growth = math.expm1(size * share) / math.expm1(share)
         # The search tells epsilons apart to 1e-9, and delta falls like
         # e^(-32 share) at most.
         assert 1e-5 * (1 - 1e-6) <= delta * growth <= 1e-5 * (1 + 1e-12)
 
     def test_grows_with_the_group_and_falls_with_delta(self) -> None:
-        def epsilon(group_size, delta):
-            return group_epsilon(
-                self.LEDGER,
-                group_size=group_size,
-                delta=delta,
-                accountant=Moments(),
-            ).epsilon
+        def epsilon(size, delta):
+            return Moments().epsilon(self.LEDGER, units=size, delta=delta)
 
         assert epsilon(1, 1e-5) < epsilon(2, 1e-5) < epsilon(3, 1e-5)
         assert epsilon(2, 1e-7) > epsilon(2, 1e-5)
 
     def test_of_delta_is_the_inverse_of_that_of_epsilon(self) -> None:
-        common = {"group_size": 3, "accountant": Moments()}
-        epsilon = group_epsilon(self.LEDGER, delta=1e-6, **common).epsilon
+        group = Moments().group(self.LEDGER, None, 3)
 
-        delta = group_delta(self.LEDGER, epsilon=epsilon, **common).delta
+        delta = group.delta(group.epsilon(1e-6))
 
         assert delta == pytest.approx(1e-6, rel=1e-6)
 
@@ -157,15 +141,10 @@ class TestTheTextbookBound:
         query = GaussianSum("sum", 1.0, 0.05)
         drawn = Round(FixedSizeWithoutReplacement(10, 1000), (query,))
 
-        found = group_epsilon(
-            [(drawn, 100)],
-            group_size=100,
-            delta=1e-5,
-            accountant=RDP(),
-            neighbours="replace_one",
-        )
+        group = RDP().group([(drawn, 100)], "replace_one", 100)
 
-        assert found == (math.inf, 1e-5, False, "replace_one")
+        assert not group.is_pair
+        assert group.epsilon(1e-5) == math.inf
 
     def test_gives_up_where_delta_has_a_floor(self, monkeypatch) -> None:
         """Numerical bounds do not fall to 0, and the search must end."""
@@ -177,11 +156,9 @@ class TestTheTextbookBound:
 
         monkeypatch.setattr(Moments, "delta_of", floored)
 
-        found = group_epsilon(
-            self.LEDGER, group_size=5, delta=1e-5, accountant=Moments()
-        )
+        found = Moments().epsilon(self.LEDGER, units=5, delta=1e-5)
 
-        assert found.epsilon == math.inf
+        assert found == math.inf
         assert 0 < len(asked) < 60
 
 
@@ -200,9 +177,10 @@ def test_ends(monkeypatch, has_pair, ledger, delta, epsilon) -> None:
     if not has_pair:
         monkeypatch.setattr(module, "k_fold", lambda *_: None)
 
-    found = group_epsilon(ledger, group_size=3, delta=delta)
+    group = Fourier().group(ledger, None, 3)
 
-    assert found == (epsilon, delta, has_pair, "add_or_remove_one")
+    assert group.is_pair == has_pair
+    assert group.epsilon(delta) == epsilon
 
 
 @pytest.mark.parametrize("has_pair", [True, False])
@@ -210,18 +188,18 @@ def test_ends_of_delta(monkeypatch, has_pair) -> None:
     if not has_pair:
         monkeypatch.setattr(module, "k_fold", lambda *_: None)
 
-    assert group_delta([(BARE, 1)], group_size=3, epsilon=1.0).delta == 1
-    assert group_delta([], group_size=3, epsilon=1.0).delta < 1e-299
+    assert Fourier().delta([(BARE, 1)], units=3, epsilon=1.0) == 1
+    assert Fourier().delta([], units=3, epsilon=1.0) < 1e-299
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("group_size", 0), ("delta", 1.5), ("delta", -1.0)]
+    ("name", "value"), [("units", 0), ("delta", 1.5), ("delta", -1.0)]
 )
 def test_bad_arguments_raise(name, value) -> None:
-    arguments = {"group_size": 2, "delta": 1e-5} | {name: value}
+    arguments = {"units": 2, "delta": 1e-5} | {name: value}
 
     with pytest.raises(ValueError, match=f"`{name}`") as error:
-        group_epsilon([(FULL, 1)], **arguments)
+        Fourier().epsilon([(FULL, 1)], **arguments)
     assert MESSAGE.fullmatch(str(error.value))
     with pytest.raises(ValueError, match="`epsilon`"):
-        group_delta([(FULL, 1)], group_size=2, epsilon=-1.0)
+        Fourier().delta([(FULL, 1)], units=2, epsilon=-1.0)

@@ -7,7 +7,6 @@ import pytest
 from scipy.stats import norm
 
 from keras_dp.accountants import RDP, AnalyticGaussian, bayes_risk, trade_off
-from keras_dp.accountants.attacks.group_privacy import group_delta
 from keras_dp.accountants.attacks.precision import precision_at_recall
 from keras_dp.accountants.attacks.trade_off import TradeOff
 from keras_dp.ledger import (
@@ -104,7 +103,7 @@ class TestGroups:
         accountant = AnalyticGaussian()
         options = {"accountant": accountant, "lines": 20}
 
-        together = trade_off(gaussian(4.0), group_size=4, **options)
+        together = trade_off(gaussian(4.0), units=4, **options)
 
         alone = trade_off(gaussian(1.0), **options)
         assert together.advantage == pytest.approx(alone.advantage, rel=1e-10)
@@ -112,7 +111,7 @@ class TestGroups:
             alone.largest_true_positive_rate(0.01), rel=1e-10
         )
         risk = bayes_risk(
-            gaussian(4.0), prior=0.2, group_size=4, accountant=accountant
+            gaussian(4.0), prior=0.2, units=4, accountant=accountant
         )
         assert risk == pytest.approx(
             bayes_risk(gaussian(1.0), prior=0.2, accountant=accountant),
@@ -124,19 +123,14 @@ class TestGroups:
         [PoissonSampling(0.1), FixedSizeWithoutReplacement(10, 100)],
         ids=["pair", "textbook"],
     )
-    def test_have_lines_of_group_delta(self, sampling) -> None:
+    def test_have_lines_of_their_delta(self, sampling) -> None:
         ledger = [(Round(sampling, (GaussianSum("sum", 1.0, 4.0),)), 20)]
 
-        curve = trade_off(ledger, group_size=3, lines=4, accountant=RDP())
+        curve = trade_off(ledger, units=3, lines=4, accountant=RDP())
 
         for epsilon, delta in zip(curve.epsilons, curve.deltas, strict=True):
-            assert (
-                delta
-                == group_delta(
-                    ledger, group_size=3, epsilon=epsilon, accountant=RDP()
-                ).delta
-            )
+            assert delta == RDP().delta(ledger, units=3, epsilon=epsilon)
 
     def test_of_no_size_are_refused(self) -> None:
         with pytest.raises(ValueError, match=MESSAGE):
-            trade_off(gaussian(1.0), group_size=0)
+            trade_off(gaussian(1.0), units=0)

@@ -15,10 +15,9 @@ from keras_dp.accountants import (
     StrongComposition,
     available_accountants,
     bayes_risk,
-    group_epsilon,
     trade_off,
 )
-from keras_dp.accountants.attacks.group_privacy import Group, group_delta
+from keras_dp.accountants.groups import Group
 from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
     Gaussian,
@@ -29,6 +28,7 @@ from keras_dp.accountants.normalize.thresholds import (
     chance_to_pass,
     least_threshold,
 )
+from keras_dp.accountants.replay import group_of
 from keras_dp.accountants.slack import split
 from keras_dp.budgets import (
     Division,
@@ -186,20 +186,18 @@ class TestGroups:
         chance = chance_to_pass(1.0, 4.0, 20, THRESHOLD, size)
         nearer = Round(FullDataset(), (GaussianSum("w", 1.0, 4.0 / size),))
 
-        found = group_epsilon(ledger, group_size=size, delta=1e-3)
+        found = group_of(ledger, None, None, size)
 
-        assert found.is_k_fold_pair
-        assert found.epsilon == pytest.approx(
+        assert found.is_pair
+        epsilon = found.epsilon(1e-3)
+        assert epsilon == pytest.approx(
             AnalyticGaussian().epsilon([(nearer, 1)], delta=1e-3 - chance),
             rel=1e-9,
         )
-        back = group_delta(ledger, group_size=size, epsilon=found.epsilon)
-        assert back.delta == pytest.approx(1e-3, rel=1e-6)
+        assert found.delta(epsilon) == pytest.approx(1e-3, rel=1e-6)
 
     def test_keep_the_pair_of_other_rounds(self) -> None:
-        both = group_epsilon([(WORDS, 1), (STEP, 9)], group_size=4, delta=1e-4)
-
-        assert both.is_k_fold_pair
+        assert group_of([(WORDS, 1), (STEP, 9)], None, None, 4).is_pair
 
     @pytest.mark.parametrize("delta_q", [0.0, 1e-8])
     @pytest.mark.parametrize(
@@ -209,9 +207,9 @@ class TestGroups:
         self, size, delta_q
     ) -> None:
         rounds, by = with_slack(1e-7, delta_q), Fourier()
-        group = Group(by, "zero_out", rounds, size)
+        group = Group(by, rounds, size)
 
-        epsilon = group.epsilon_of(1e-2)
+        epsilon = group.epsilon(1e-2)
 
         share = epsilon / size
         grown = by.delta_of(rounds, share) * sum(
@@ -219,12 +217,12 @@ class TestGroups:
         )
         assert not group.is_pair
         assert grown == pytest.approx(1e-2, rel=1e-5)
-        assert group.delta_of(epsilon) == pytest.approx(1e-2, rel=1e-5)
+        assert group.delta(epsilon) == pytest.approx(1e-2, rel=1e-5)
 
     def test_have_no_bound_where_slack_grows_too_much(self) -> None:
-        group = Group(Fourier(), "zero_out", with_slack(1e-6), 11)
+        group = Group(Fourier(), with_slack(1e-6), 11)
 
-        assert group.epsilon_of(1e-5) == math.inf
+        assert group.epsilon(1e-5) == math.inf
 
 
 class TestAttacks:

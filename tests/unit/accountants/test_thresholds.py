@@ -266,13 +266,13 @@ class TestGroups:
         looser = Threshold(1.0, 5.0, 10, 25.0)
         epoch = ((threshold_of(WORDS),), (looser,))
 
-        group = Exposure(epoch, group_size=2)
+        group = Exposure(epoch, records=2)
 
         chances = [chance_to_pass(*each, 2) for (each,) in epoch]
         assert group.delta_p == pytest.approx(sum(chances))
 
     def test_are_sampled_if_one_of_them_is(self) -> None:
-        alone = Exposure(((threshold_of(WORDS),),), group_size=3)
+        alone = Exposure(((threshold_of(WORDS),),), records=3)
 
         sampled = dataclasses.replace(alone, sampling_probability=0.1)
 

@@ -200,7 +200,7 @@ class TestTheClaimOfALedger:
         # the sum twice as far.
         for twice in (
             p_value_of_claim(replaced, [(release, 1)]),
-            p_value_of_claim(scores, [(release, 1)], group_size=2),
+            p_value_of_claim(scores, [(release, 1)], records=2),
         ):
             assert twice > 0.5 > added
 

@@ -417,10 +417,11 @@ class TestAccounts:
     def test_groups_need_a_plan(self) -> None:
         ledger = PrivacyLedger.in_memory(dataset="d", rows_per_unit=3)
 
-        with pytest.raises(ValueError, match="group_size=3"):
+        with pytest.raises(ValueError, match="rows_per_unit=3"):
             budgets.open_account(ledger, "all", budgets.RenyiFilter(1.0, DELTA))
-        plan = budgets.FixedPlan([(gaussian(9.0), 1)], 3.0, DELTA, group_size=3)
-        budgets.open_account(ledger, "all", plan)
+        plan = budgets.FixedPlan([(gaussian(9.0), 1)], 3.0, DELTA)
+        opened = budgets.open_account(ledger, "all", plan)
+        assert budgets.budget_of(opened.account).rows_per_unit == 3
 
     @pytest.mark.parametrize(
         "budget",

@@ -12,7 +12,6 @@ from keras_dp.accountants import (
     RDP,
     Fourier,
     available_accountants,
-    group_epsilon,
 )
 from keras_dp.accountants.normalize.mechanisms import (
     Gaussian,
@@ -369,10 +368,10 @@ class TestPrice:
     def test_of_a_group_is_the_textbook_bound(self) -> None:
         rounds = [(epoch("a"), 10)]
 
-        found = group_epsilon(rounds, group_size=2, delta=1e-5)
+        found = Fourier().group(rounds, None, 2)
 
-        assert not found.is_k_fold_pair
-        assert found.epsilon > 2 * Fourier().epsilon(rounds, delta=1e-5)
+        assert not found.is_pair
+        assert found.epsilon(1e-5) > 2 * Fourier().epsilon(rounds, delta=1e-5)
 
     def test_says_how_many_rounds_are_left(self) -> None:
         planned = epoch("a", 2.0)

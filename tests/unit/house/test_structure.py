@@ -90,14 +90,14 @@ FLOORS = {
     "accountants": [
         "arrays roots",
         "loss normalize",
-        "slack",
-        "accountant compose renyi",
+        "claim coverage slack",
+        "compose groups renyi",
+        "accountant",
         "analytic_gaussian gdp moments rdp strong_composition",
         "fourier",
         "available",
         "replay",
         "attacks",
-        "claim",
     ],
     "auditing": [
         "coins observed_round phantom_round scores",
@@ -106,7 +106,7 @@ FLOORS = {
         "claim phantom_canaries",
     ],
     "budgets": [
-        "budget coverage",
+        "budget",
         "division filters fixed_plan",
         "accounts",
         "ledger_guarantee",

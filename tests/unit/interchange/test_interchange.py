@@ -244,8 +244,8 @@ class TestToADpEvent:
         ledger.record(sampling, [SUM])
 
         assert to_dp_event(ledger) == event
-        assert to_dp_event(ledger.rounds, group_size=2) == event
-        assert to_dp_event(ledger, group_size=1) == to_dp_event(ledger.rounds)
+        assert to_dp_event(ledger.rounds, units=2) == event
+        assert to_dp_event(ledger.rounds) != event
 
     @pytest.mark.parametrize(
         "sampling", [PoissonSampling(0.5), FixedSizeWithoutReplacement(5, 50)]
@@ -254,7 +254,7 @@ class TestToADpEvent:
         rounds = [(of(sampling), 1)]
 
         with pytest.raises(UnsupportedEventError, match="2 records together"):
-            to_dp_event(rounds, neighbours="replace_one", group_size=2)
+            to_dp_event(rounds, neighbours="replace_one", units=2)
 
     def test_says_how_to_install_it(self, monkeypatch) -> None:
         monkeypatch.setitem(__import__("sys").modules, "dp_accounting", None)

@@ -306,8 +306,8 @@ class Jumping(RDP):
     """Falls from 3 to 0.1 at a noise of 5, and is constant elsewhere."""
 
     def epsilon(self, ledger, **named) -> float:
-        ((round_, _),) = ledger
-        return 3.0 if round_.queries[0].noise_stddev < 5.0 else 0.1
+        ((mechanism, _),) = ledger.mechanisms
+        return 3.0 if mechanism.noise_multiplier < 5.0 else 0.1
 
 
 def test_a_jump_of_epsilon_is_found() -> None:

@@ -141,7 +141,7 @@ class TestWhatIsSpentAlready:
 
     def test_protects_groups(self) -> None:
         (alone,) = planned(batch_sizes=[256]).rows
-        (group,) = planned(batch_sizes=[256], group_size=3).rows
+        (group,) = planned(batch_sizes=[256], units=3).rows
 
         assert group.noise_multiplier > 1.5 * alone.noise_multiplier
         assert group.epsilon <= 2.0

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from keras_dp.accountants import Fourier, group_epsilon
+from keras_dp.accountants import Fourier
 from keras_dp.ledger import GaussianSum, PoissonSampling, Round
 from keras_dp.planning import plan_users
 
@@ -33,7 +33,7 @@ class TestBothWays:
         of_records = rounds(plan.examples.noise_multiplier)
         epsilons = (
             Fourier().epsilon(of_users, delta=1e-6),
-            group_epsilon(of_records, group_size=4, delta=1e-6).epsilon,
+            Fourier().epsilon(of_records, units=4, delta=1e-6),
         )
         assert epsilons == pytest.approx((2.0, 2.0), rel=1e-5)
         assert max(epsilons) <= 2.0

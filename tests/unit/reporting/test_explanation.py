@@ -6,6 +6,7 @@ import pytest
 
 from keras_dp import accountants, budgets
 from keras_dp.accountants.attacks.precision import precision_at_recall
+from keras_dp.accountants.replay import Replay
 from keras_dp.ledger import (
     FixedSizeWithoutReplacement,
     FullDataset,
@@ -46,11 +47,9 @@ def chances(text):
 class TestTheSentence:
     @pytest.mark.parametrize("group", [1, 3])
     def test_is_the_line_to_publish(self, group) -> None:
-        found = explain(some(), delta=DELTA, group_size=group)
+        found = explain(some(), delta=DELTA, units=group)
 
-        together = accountants.group_epsilon(
-            some(), group_size=group, delta=DELTA
-        )
+        together = Replay(some()).claim(units=group, delta=DELTA)
         assert found.claim.epsilon == together.epsilon
         assert found.as_text().startswith(found.sentence.split(",")[0])
         assert ("group of 3, each one patient" in found.sentence) == (
@@ -58,7 +57,7 @@ class TestTheSentence:
         )
 
     def test_fits_a_terminal(self) -> None:
-        text = explain(some(), delta=DELTA, group_size=2).as_text()
+        text = explain(some(), delta=DELTA, units=2).as_text()
 
         assert max(map(len, text.split("\n"))) <= 79
 
@@ -75,14 +74,12 @@ class TestTheAttack:
     )
     def test_has_the_numbers_of_the_curve(self, make, rows) -> None:
         ledger = make(rows_per_unit=rows)
-        curve = accountants.trade_off(
-            ledger, group_size=rows, lines=100 if rows == 1 else 30
-        )
+        curve = accountants.trade_off(ledger, lines=100 if rows == 1 else 30)
 
         found = explain(ledger, delta=DELTA).paragraphs[ATTACK]
 
         guess, beliefs, accused = map(chances, found.sentences)
-        risk = accountants.bayes_risk(ledger, prior=0.5, group_size=rows)
+        risk = accountants.bayes_risk(ledger, prior=0.5)
         assert guess[0] == 0.5
         assert 1 - risk <= guess[1] < 1 - risk + 0.002
         for prior, after in (beliefs[:2], beliefs[2:]):
@@ -162,9 +159,8 @@ class TestGroups:
         found = explain(ledger, delta=DELTA).paragraphs[GROUPS]
 
         for size, sentence in zip((2, 5, 10), found.sentences, strict=True):
-            exact = accountants.group_epsilon(
-                ledger, group_size=2 * size, delta=DELTA
-            ).epsilon
+            exact = Replay(ledger.rounds).claim(units=2 * size, delta=DELTA)
+            exact = exact.epsilon
             shown = float(re.search(r"epsilon <= ([\d.]+)", sentence)[1])
             assert sentence.startswith(f"{size} units together")
             assert exact <= shown < exact + 1.1e-4
@@ -200,7 +196,7 @@ class TestThePlainWords:
     @pytest.mark.parametrize("rows", [1, 3])
     def test_are_the_best_bet(self, make, rows) -> None:
         ledger = make(rows_per_unit=rows)
-        risk = accountants.bayes_risk(ledger, prior=0.5, group_size=rows)
+        risk = accountants.bayes_risk(ledger, prior=0.5)
 
         words = make_report(ledger, delta=DELTA).plain_words
 

@@ -10,7 +10,6 @@ import pytest
 from keras_dp.accountants import (
     RDP,
     AnalyticGaussian,
-    group_epsilon,
     trade_off,
 )
 from keras_dp.accountants.attacks.trade_off import TradeOff
@@ -179,12 +178,10 @@ class TestEpsilon:
     def test_of_groups_is_theirs(self) -> None:
         ledger = [(Round(PoissonSampling(0.01), (SUM,)), 1000)]
 
-        curve = self.curves(group_size=3)["RDP"]
+        curve = self.curves(units=3)["RDP"]
 
-        exact = group_epsilon(
-            ledger, group_size=3, delta=1e-5, accountant=RDP()
-        )
-        assert curve.epsilons[-1] == exact.epsilon
+        exact = RDP().epsilon(ledger, units=3, delta=1e-5)
+        assert curve.epsilons[-1] == exact
         assert np.all(curve.epsilons > self.curves()["RDP"].epsilons)
 
     def test_leaves_out_what_is_infinite(self) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from keras_dp import accountants
+from keras_dp.accountants.replay import Replay
 from keras_dp.ledger import (
     CoordinateBounds,
     DiscreteGaussianSum,
@@ -180,7 +181,7 @@ class TestTheText:
 
         report = make_report(ledger, delta=DELTA)
 
-        together = accountants.group_epsilon(ledger, group_size=4, delta=DELTA)
+        together = Replay(ledger.rounds).claim(units=4, delta=DELTA)
         assert report.claim.epsilon == together.epsilon
         text = flat(report.as_text())
         assert "add or remove one patient of at most 4 records" in text
@@ -193,16 +194,16 @@ class TestTheText:
         )
         ledger.record(FullDataset(), STEP)
 
-        report = make_report(ledger, delta=DELTA, group_size=2)
+        report = make_report(ledger, delta=DELTA, units=2)
 
-        together = accountants.group_epsilon(ledger, group_size=4, delta=DELTA)
+        together = Replay(ledger.rounds).claim(units=4, delta=DELTA)
         assert report.claim.epsilon == pytest.approx(together.epsilon)
         assert "one group of 2, each one patient, of at most 4 records" in flat(
             report.as_text()
         )
-        assert json.loads(report.as_json())["group_size"] == 2
-        with pytest.raises(ValueError, match="`group_size` must"):
-            make_report(ledger, delta=DELTA, group_size=0)
+        assert json.loads(report.as_json())["units"] == 2
+        with pytest.raises(ValueError, match="`units` must"):
+            make_report(ledger, delta=DELTA, units=0)
 
     def test_names_each_leaf_of_nested_groups(self) -> None:
         text = flat(make_report(heterogeneous(), delta=DELTA).as_text(**ALL))
@@ -377,7 +378,7 @@ class TestTheJson:
             "dataset": "clinic",
             "unit": "patient",
             "rows_per_unit": 1,
-            "group_size": 1,
+            "units": 1,
             "ledger": None,
             "chosen_runs": [],
             "chosen": None,

@@ -72,7 +72,7 @@ class TestARow:
             bound(0.1),
             p_value=0.3,
             runs=[2],
-            group_size=2,
+            records=2,
             opening=opening(),
         )
 
@@ -208,7 +208,7 @@ class TestARow:
             ("confidence", 1.0),
             ("neighbours", "close"),
             ("p_value", 0.0),
-            ("group_size", 0),
+            ("records", 0),
             ("assumptions", ("",)),
             ("seal_hash", "AB" * 32),
         ],
@@ -225,7 +225,7 @@ class TestAJudgement:
         whole = write_verdict(ledger, bound(0.1))
         one = write_verdict(ledger, bound(0.1, delta=1e-3), runs=[2])
         replaced = write_verdict(ledger, bound(0.1, neighbours="replace_one"))
-        two = write_verdict(ledger, bound(0.1), group_size=2)
+        two = write_verdict(ledger, bound(0.1), records=2)
 
         first = ledger.rounds_of(2)
         assert [each.certified.epsilon for each in judgements(ledger)] == [

@@ -17,6 +17,7 @@ from keras_dp.ledger import (
     DisjointBatches,
     RandomAllocation,
     Round,
+    RunRecord,
     TreeSum,
 )
 
@@ -77,6 +78,37 @@ def covers(
     more = needed - room
     return all(isinstance(each, Gaussian) for each in more) and (
         _square(more) * _ROUND_UP <= _square(room - needed)
+    )
+
+
+def kept_plans(
+    runs: Sequence[RunRecord], neighbours: Neighbours
+) -> tuple[bool, ...]:
+    """Returns whether each run did only what was planned before.
+
+    Args:
+        runs: Runs of one ledger.
+        neighbours: The adjacency relation of the cost of the plans.
+    """
+    spans = [
+        {
+            name
+            for round_, _ in (*run.rounds, *(run.plan or ()))
+            for name in spans_of(round_)
+        }
+        for run in runs
+    ]
+    seen = Counter(name for each in spans for name in each)
+    return tuple(
+        run.plan is not None
+        and not (run.first_row and run.plan_row > run.first_row)
+        # Runs with a tree or an epoch in common do exactly what was planned.
+        and (
+            is_part(run.rounds, run.plan)
+            if any(seen[name] > 1 for name in each)
+            else covers(run.plan, run.rounds, neighbours)
+        )
+        for run, each in zip(runs, spans, strict=True)
     )
 
 

@@ -1,0 +1,230 @@
+"""The guarantee of rounds for several records together.
+
+A unit with several records, and several units, are a group of records.
+"""
+
+import dataclasses
+import math
+from typing import Protocol
+
+from keras_dp.accountants.normalize.mechanisms import (
+    CountedMechanism,
+    DiscreteGaussian,
+    Exposure,
+    Gaussian,
+    Mechanism,
+    SampledGaussian,
+    SampledGaussianGroup,
+)
+from keras_dp.accountants.roots import least_safe
+from keras_dp.accountants.slack import least_epsilon, split
+
+# How much further each step goes in search of an epsilon that suffices.
+_GROWTH = 1.5
+# Relative precision of epsilon.
+_NEAREST = 1e-9
+# Relative precision of the two terms of a logarithm.
+_ROUND_UP = 1e-14
+# Accountants report no smaller delta, however large epsilon is.
+_LEAST = math.ulp(0.0)
+# exp() of it is finite.
+_LARGEST_EXPONENT = 700.0
+
+
+class BoundForOneRecord(Protocol):
+    """The part of an accountant that groups ask: bounds for one record."""
+
+    def supports(self, rounds: tuple[CountedMechanism, ...]) -> bool:
+        """Returns whether there is a bound for every mechanism."""
+
+    def epsilon_of(
+        self, rounds: tuple[CountedMechanism, ...], delta: float
+    ) -> float:
+        """Returns the bound on epsilon for one record."""
+
+    def delta_of(
+        self, rounds: tuple[CountedMechanism, ...], epsilon: float
+    ) -> float:
+        """Returns the bound on delta for one record."""
+
+
+class Group:
+    """The rounds of a ledger for a group of records, for many questions.
+
+    Guarantee: two data sets that differ in `records` records, each as the
+    adjacency relation says of one, are told apart with at most the epsilon and
+    delta of the answers, if the accountant's numbers are bounds. Where every
+    round has a dominating pair for the group that the accountant has a bound
+    for, the answers are those of the pair:
+
+    | Round | Pair |
+    | --- | --- |
+    | Gaussian sums that nothing amplifies, discrete ones, trees | `z / k` |
+    | Gaussian sums, Poisson sampling, records there or not | binomial |
+    | thresholds, beside these | `Exposure` of the group |
+    | other | none |
+
+    The binomial pair is that of `SampledGaussianGroup`. Where there is none,
+    the textbook bound is taken: if one record is `(e, d)`-private, a group is
+    `(k e, d (1 + e^e + ... + e^((k-1) e)))`-private. The result is the least
+    of these epsilons for the given delta.
+
+    Attributes:
+        accountant: The accountant that bounds the rounds.
+        records: How many records the group has, `k`.
+        is_pair: Whether answers are of the dominating pair of the group; if
+            not, they are the textbook bound.
+        rounds: The dominating pair of the group, or the mechanisms of one
+            record.
+
+    Source: Vadhan (2017), The Complexity of Differential Privacy, Lemma 2.2;
+    binomial pairs: Choquette-Choo, Ganesh, Steinke, Thakurta (2023),
+    arXiv:2310.15526v2.
+    """
+
+    def __init__(
+        self,
+        accountant: BoundForOneRecord,
+        rounds: tuple[CountedMechanism, ...],
+        records: int,
+    ) -> None:
+        """Takes an accountant that supports the rounds, and the group's size.
+
+        Args:
+            accountant: Bounds the rounds.
+            rounds: The mechanisms of one record, with their counts.
+            records: >= 1.
+        """
+        self.accountant, self.records = accountant, records
+        pair = k_fold(rounds, records)
+        self.is_pair = pair is not None and (
+            pair is rounds or accountant.supports(pair)
+        )
+        self.rounds = pair if self.is_pair and pair is not None else rounds
+
+    def epsilon(self, delta: float) -> float:
+        """Returns an upper bound on epsilon; `inf` if no finite one holds.
+
+        Args:
+            delta: In [0, 1].
+        """
+        if self.is_pair:
+            return self.accountant.epsilon_of(self.rounds, delta)
+        return _textbook_epsilon(
+            self.accountant, self.rounds, self.records, float(delta)
+        )
+
+    def delta(self, epsilon: float) -> float:
+        """Returns an upper bound on delta; 1 if no smaller one holds.
+
+        Args:
+            epsilon: Finite and >= 0.
+        """
+        if self.is_pair:
+            return self.accountant.delta_of(self.rounds, epsilon)
+        share = float(epsilon) / self.records
+        log_delta = _log_delta(
+            self.accountant, self.rounds, self.records, share
+        )
+        return min(1.0, max(math.exp(min(log_delta, 0.0)), _LEAST))
+
+
+def k_fold(
+    rounds: tuple[CountedMechanism, ...], records: int
+) -> tuple[CountedMechanism, ...] | None:
+    """Returns what the rounds are for a group; None if that is not known."""
+    if records == 1:
+        return rounds
+    found = []
+    for mechanism, count in rounds:
+        each = _k_fold(mechanism, records)
+        if each is None:
+            return None
+        found.append(CountedMechanism(each, count))
+    return tuple(found)
+
+
+def _k_fold(mechanism: Mechanism, records: int) -> Mechanism | None:
+    z = mechanism.noise_multiplier
+    if isinstance(mechanism, Gaussian | DiscreteGaussian):
+        # `k` records move a sum, and the nodes of a tree, `k` times as far.
+        return type(mechanism)(math.nextafter(z / records, 0.0))
+    if isinstance(mechanism, Exposure):
+        return dataclasses.replace(mechanism, records=records)
+    if isinstance(mechanism, SampledGaussian):
+        return SampledGaussianGroup(z, mechanism.sampling_probability, records)
+    return None
+
+
+def _textbook_epsilon(
+    accountant: BoundForOneRecord,
+    rounds: tuple[CountedMechanism, ...],
+    records: int,
+    delta: float,
+) -> float:
+    """Returns `k` times the least epsilon of one record that suffices."""
+    if delta in (0, 1):
+        return accountant.epsilon_of(rounds, delta)
+    slack, rest = split(rounds)
+    if slack:
+        total = slack
+
+        def epsilon_of(left: float) -> float:
+            found = _textbook_epsilon(accountant, rest, records, left)
+            return found / records
+
+        def added(share: float) -> float:
+            growth = _log_growth(records, share)
+            if growth > _LARGEST_EXPONENT:
+                return math.inf
+            return total.at(share) * math.exp(growth) * (1 + 1e-12)
+
+        return records * least_epsilon(delta, added, epsilon_of)
+    log_delta = math.log(delta)
+
+    def excess(share: float) -> float:
+        found = _log_delta(accountant, rounds, records, share)
+        return found - log_delta
+
+    # The group's delta is at least `k` times that of one record.
+    low = high = accountant.epsilon_of(rounds, delta / records)
+    if high < math.inf and excess(high) <= 0:
+        return records * high
+    while high == math.inf or excess(high) > 0:
+        # No accountant reports less than `_LEAST`, and the sum grows.
+        if (
+            high == math.inf
+            or accountant.delta_of(rounds, high) <= _LEAST
+            or _log_growth(records, high) + math.log(_LEAST) > log_delta
+        ):
+            return math.inf
+        low, high = high, _GROWTH * max(high, _NEAREST)
+    share = least_safe(excess, low, high, nearest=_NEAREST * high)
+    return records * share
+
+
+def _log_delta(
+    accountant: BoundForOneRecord,
+    rounds: tuple[CountedMechanism, ...],
+    records: int,
+    share: float,
+) -> float:
+    """Returns the log of delta of a group at `records * share`.
+
+    Rounded up.
+    """
+    delta = accountant.delta_of(rounds, share)
+    if delta == 0:
+        return -math.inf
+    growth = _log_growth(records, share)
+    size = growth - math.log(delta)
+    return math.log(delta) + growth + _ROUND_UP * size
+
+
+def _log_growth(records: int, share: float) -> float:
+    """Returns the log of `1 + e^share + ... + e^((k-1) share)`."""
+    if share <= 0:
+        return math.log(records)
+    return (records - 1) * share + math.log(
+        math.expm1(-records * share) / math.expm1(-share)
+    )
