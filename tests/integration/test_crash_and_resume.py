@@ -55,8 +55,15 @@ def numbers_in(path: Path) -> set[int]:
     return found
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("how", ["backup", "users", "weights", "model"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param("users", marks=pytest.mark.full),
+        pytest.param("weights", marks=pytest.mark.full),
+        pytest.param("backup", marks=pytest.mark.nightly),
+        pytest.param("model", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_killed_training_goes_on(how, tmp_path) -> None:
     assert run(tmp_path, how, DIED) == -signal.SIGKILL
     before = read_states(tmp_path)

@@ -1,5 +1,6 @@
 """The tutorials run, and their ledgers replay to what they print."""
 
+import functools
 import os
 import re
 import shutil
@@ -212,19 +213,21 @@ def flower(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):
-    """Returns the scripts on papers, run with `--quick` one by one."""
-    results = {}
-    for name, script in QUICK.items():
+    """Runs a script on a paper with `--quick`, once."""
+
+    @functools.cache
+    def run(name):
         folder = tmp_path_factory.mktemp(name)
         data = synthetic_mnist(folder / "small.npz", train=640)
         shutil.copy(data, folder / "fashion_mnist.npz")  # Public images.
-        process = started(script, folder, "--quick", "--data", str(data))
+        process = started(QUICK[name], folder, "--quick", "--data", str(data))
         try:
             code = process.wait(timeout=400)
         finally:
             process.kill()
-        results[name] = result_of(folder, code)
-    return results
+        return result_of(folder, code)
+
+    return run
 
 
 pytestmark = pytest.mark.full
@@ -345,15 +348,26 @@ def test_it_writes_nothing_outside_its_folder(finished, name) -> None:
     assert [p for p in files if not Path(p).is_relative_to(folder)] == []
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "abadi",
+        *(
+            pytest.param(name, marks=pytest.mark.nightly)
+            for name in QUICK
+            if name != "abadi"
+        ),
+    ],
+)
 def test_a_script_on_papers_draws_its_picture_in_its_folder(
     quick, name
 ) -> None:
-    assert quick[name].code == 0, quick[name].error
-    folder = quick[name].folder.resolve()
-    path = re.search(r"^Picture: +(.+)$", quick[name].text, re.MULTILINE)[1]
+    ran = quick(name)
+    assert ran.code == 0, ran.error
+    folder = ran.folder.resolve()
+    path = re.search(r"^Picture: +(.+)$", ran.text, re.MULTILINE)[1]
     picture = folder / "work" / path
-    written = [p for p in quick[name].written if not p.startswith(NOT_FILES)]
+    written = [p for p in ran.written if not p.startswith(NOT_FILES)]
 
     assert picture.read_bytes().startswith(b"\x89PNG\r\n")
     assert picture.stat().st_size > 10_000  # More than an empty canvas.
@@ -361,13 +375,15 @@ def test_a_script_on_papers_draws_its_picture_in_its_folder(
     assert [p for p in written if not Path(p).is_relative_to(folder)] == []
 
 
-@pytest.mark.parametrize("name", ["abadi", "cifar10"])
+@pytest.mark.parametrize(
+    "name", ["abadi", pytest.param("cifar10", marks=pytest.mark.nightly)]
+)
 def test_no_training_of_abadi_exceeds_the_epsilon_of_the_paper(
     quick, name
 ) -> None:
     rows = re.findall(
         r"^\d+% at (\S+)  .*  (\d+\.\d{4})  ",
-        quick[name].text,
+        quick(name).text,
         re.MULTILINE,
     )
 
@@ -376,23 +392,26 @@ def test_no_training_of_abadi_exceeds_the_epsilon_of_the_paper(
         assert float(stated) - 1e-3 < float(true) <= float(stated)
 
 
+@pytest.mark.nightly
 def test_three_tools_prints_the_epsilon_of_the_paper_and_the_true_one(
     quick,
 ) -> None:
-    text = quick["three_tools"].text
+    text = quick("three_tools").text
 
     assert "its rule gives 19.87." in text
     assert "together: 421.0 in truth." in text
 
 
+@pytest.mark.nightly
 def test_three_tools_finds_memorization_without_privacy(quick) -> None:
-    (row,) = re.findall(r"^no privacy .*$", quick["three_tools"].text, re.M)
+    (row,) = re.findall(r"^no privacy .*$", quick("three_tools").text, re.M)
 
     assert row.endswith("memorizes")
 
 
+@pytest.mark.nightly
 def test_no_mechanism_of_nasr_exceeds_the_epsilon_of_all(quick) -> None:
-    text = quick["nasr"].text
+    text = quick("nasr").text
     target = float(re.search(r"^2\.27 as stated is (\S+) ", text)[1])
     rows = re.findall(r" (\d+\.\d{4}) +(?:Fourier|RDP) ", text)
 
@@ -400,12 +419,13 @@ def test_no_mechanism_of_nasr_exceeds_the_epsilon_of_all(quick) -> None:
     assert all(0 < float(epsilon) <= target + 1e-4 for epsilon in rows)
 
 
+@pytest.mark.nightly
 def test_mcmahan_prices_all_sums_of_a_round_as_one(quick) -> None:
     recorded, together, gradients = map(
         float,
         re.search(
             r": (\S+) as recorded, (\S+) as one sum; (\S+) for the gradients",
-            quick["mcmahan"].text,
+            quick("mcmahan").text,
         ).groups(),
     )
 
