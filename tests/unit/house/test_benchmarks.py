@@ -1,7 +1,5 @@
 """The benchmark of steps, with workers that need no framework."""
 
-import io
-import json
 import os
 import sys
 from pathlib import Path
@@ -97,21 +95,6 @@ class TestWorkloads:
             assert x.shape[1:] == workload.shape
             assert y.max() == workload.classes - 1
 
-    def test_sizes_are_part_of_a_name(self, workloads) -> None:
-        small = workloads.find("w2:batch=64")
-        assert small == workloads.WORKLOADS["w2"]._replace(batch=64)
-
-        long = workloads.find("w4:sequence=512")
-        assert long.shape == (512,)
-        assert long.make().count_params() == long.parameters
-
-    def test_large_batches_do_not_fill_the_memory_with_data(
-        self, workloads
-    ) -> None:
-        large = workloads.find("w2:batch=16384")
-
-        assert large.records == 4 * 16_384
-
 
 class TestWorker:
     def test_says_what_it_built_and_runs(self, start) -> None:
@@ -138,39 +121,6 @@ class TestWorker:
     ) -> None:
         with pytest.raises(peers.driver.WorkerError, match=reason):
             start(mode, **limits).run(1)
-
-    def test_a_worker_that_fails_does_not_end_the_turns(
-        self, peers, start
-    ) -> None:
-        workers = [start("plain"), start("fails"), start("plain")]
-
-        first, failed, last = peers.driver.in_turns(workers, [2, 2, 2], 3)
-
-        assert len(first) == len(last) == 3
-        assert isinstance(failed, peers.driver.WorkerError)
-
-
-class TestProtocol:
-    def test_lines_are_obeyed(self, peers) -> None:
-        answers = []
-        step = peers.protocol.Step(1, lambda steps: 0.5 * steps, "")
-
-        peers.protocol.obey(step, io.StringIO("run 2\nrun 4\n"), answers.append)
-
-        assert [answer["seconds"] for answer in answers] == [1.0, 2.0]
-        # An interpreter with this much imported, in megabytes.
-        assert 10 < answers[0]["peak_megabytes"] < 100_000
-
-    def test_any_other_line_is_an_error(self, peers) -> None:
-        step = peers.protocol.Step(1, float, "")
-
-        with pytest.raises(ValueError, match="`line` must be"):
-            peers.protocol.obey(step, io.StringIO("walk 2\n"), print)
-
-    def test_reasons_are_one_line(self, peers) -> None:
-        error = ValueError("no\nroom")
-
-        assert peers.protocol.reason(error) == "ValueError: no"
 
 
 def results_of(peers, seconds):
@@ -216,18 +166,6 @@ class TestTable:
         # Without privacy, so it is no peer, fast as it is.
         assert "| JAX | jax | 1.0 | 0.10 |  |" in rows[3]
 
-    def test_failures_have_a_row(self, peers) -> None:
-        results = results_of(peers, {"Keras": [0.01], "keras_dp": [0.02]})
-        way = next(w for w in peers.comparison.WAYS if "ghost" in w.modes)
-        error = peers.comparison.Result(way, "ghost", error="needs 20 GB")
-
-        rows = peers.table.rows("w1", [*results, error])
-
-        assert rows[-1] == (
-            "| w1 | Opacus, ghost | ghost | needs 20 GB | | | | |"
-        )
-        assert peers.comparison.best_peer([*results, error]) is None
-
     def test_every_row_has_the_columns_of_the_header(self, peers) -> None:
         results = results_of(
             peers, {"Keras": [0.01], "keras_dp": [0.02], "JAX Privacy": [0.1]}
@@ -240,14 +178,6 @@ class TestTable:
         header, rule = peers.table.HEADER.splitlines()
         for row in [rule, *peers.table.rows("w1", results)]:
             assert row.count("|") == header.count("|")
-
-    def test_json_has_every_turn(self, peers) -> None:
-        results = results_of(peers, {"Keras": [0.01, 0.03]})
-
-        text = json.dumps(peers.table.as_json("w1", results))
-
-        [result] = json.loads(text)["results"]
-        assert len(result["turns"]) == 2
 
 
 class TestComparison:
@@ -281,18 +211,6 @@ class TestComparison:
         assert results[-1].mode == "plain"
         assert results[-1].others == {"unbuilt": "ValueError: no rule"}
 
-    def test_another_model_is_an_error(self, peers, workloads) -> None:
-        results = self.compare(peers, workloads, ("plain",), parameters=8)
-
-        assert {result.error for result in results} == {
-            "7 parameters instead of 8"
-        }
-
-    def test_turns_of_slow_steps_are_short(self, peers) -> None:
-        assert peers.comparison.steps_for(0.01, most=60) == 60
-        assert peers.comparison.steps_for(1.0, most=60) == 4
-        assert peers.comparison.steps_for(100.0, most=60) == 2
-
 
 class TestEnvironments:
     @pytest.mark.parametrize("name", ["opacus", "tf_privacy", "jax_privacy"])
@@ -307,29 +225,6 @@ class TestEnvironments:
         ]
         assert lines
         assert all("==" in line or line == "setuptools<81" for line in lines)
-
-    def test_an_environment_is_made_once(
-        self, peers, tmp_path, monkeypatch
-    ) -> None:
-        calls = []
-        environments = peers.environments
-        monkeypatch.setattr(
-            environments.venv,
-            "create",
-            lambda path, **options: path.mkdir(parents=True, exist_ok=True),
-        )
-        monkeypatch.setattr(
-            environments.subprocess,
-            "run",
-            lambda command, **options: calls.append(command),
-        )
-
-        python = environments.python("tf_privacy", tmp_path)
-        again = environments.python("tf_privacy", tmp_path)
-
-        assert python == again == str(tmp_path / "tf_privacy/bin/python")
-        # The second of the two installs without dependencies.
-        assert ["--no-deps" in call for call in calls] == [False, True]
 
 
 @pytest.fixture
