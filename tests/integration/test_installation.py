@@ -99,6 +99,7 @@ def alone(folder):
     return {"cwd": folder, "env": rest}
 
 
+# pip takes a minute for an environment of its own.
 @pytest.fixture(scope="module")
 def empty(built, tmp_path_factory):
     """Returns the programs of a new environment with nothing but the wheel."""
@@ -118,18 +119,21 @@ def empty(built, tmp_path_factory):
     return folder / "bin"
 
 
+@pytest.mark.nightly
 def test_an_empty_environment_records_and_replays(empty, tmp_path) -> None:
     printed = run(empty / "python", "-c", PROGRAM, **alone(tmp_path))
 
     assert float(printed) == pytest.approx(0.946867, abs=1e-6)
 
 
+@pytest.mark.nightly
 def test_and_has_the_command_line(empty, tmp_path) -> None:
     said = run(empty / "keras-dp", "--version", **alone(tmp_path))
 
     assert said.strip() == keras_dp.__version__
 
 
+@pytest.mark.nightly
 def test_and_names_the_extra_for_tensorflow(empty, tmp_path) -> None:
     done = subprocess.run(
         [empty / "python", "-c", "import keras_dp; keras_dp.make_private"],

@@ -75,6 +75,7 @@ def adaptive():
 
 
 def gradients_of(model, ledger=None, query=None, **options):
+    options.setdefault("self_check_examples", 0)
     return keras_dp.PrivateGradients(
         model,
         LOSS,
@@ -98,7 +99,7 @@ class TestTheAnswers:
     )
     def test_are_what_fit_applies_and_records(self, query, options) -> None:
         fitted, fit_ledger = new_model(), new_ledger()
-        private = keras_dp.PrivateModel(fitted)
+        private = keras_dp.PrivateModel(fitted, self_check_examples=0)
         private.compile(
             DPSGD(RATE, query=query(), ledger=fit_ledger, seed=7), loss=LOSS
         )

@@ -27,7 +27,7 @@ def private_model(ledger, noise: float = 2.0, **query) -> keras_dp.PrivateModel:
     model = keras.Sequential(
         [keras.Input((3,)), keras.layers.Dense(1)], name="linear"
     )
-    private = keras_dp.PrivateModel(model)
+    private = keras_dp.PrivateModel(model, self_check_examples=0)
     private.compile(
         keras_dp.DPSGD(
             0.1,
@@ -247,7 +247,7 @@ def test_own_loops_are_runs(ledger) -> None:
 def adapting_model(ledger) -> keras_dp.PrivateModel:
     """Each of its rounds is another, and a block of its own."""
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-    private = keras_dp.PrivateModel(model)
+    private = keras_dp.PrivateModel(model, self_check_examples=0)
     query = keras_dp.dp_queries.NormalizedQuery(
         keras_dp.dp_queries.QuantileAdaptiveClipSumQuery(
             initial_l2_norm_clip=1.0,
