@@ -34,7 +34,17 @@ SECONDS = {
     "nightly": (0.1, math.inf),
 }
 # They begin first: a worker that began one last would end alone.
-LONGEST = ("test_tutorials.py", "test_distribution.py")
+LONGEST = (
+    "tests/integration/test_tutorials.py",
+    "tests/integration/test_distribution.py",
+    "tests/integration/test_auditing_mutants.py",
+    "tests/integration/test_auditing_check.py",
+    "tests/oracle/test_gradients.py",
+    "tests/oracle/test_keras_hub.py",
+    "tests/oracle/test_rules_convolutions.py",
+    "tests/statistical/test_discrete_gaussian.py",
+    "tests/statistical/test_noise_samplers.py",
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -70,7 +80,11 @@ def pytest_collection_modifyitems(
     ]
     config.hook.pytest_deselected(items=left_out)
     kept = [item for item in items if item not in set(left_out)]
-    items[:] = sorted(kept, key=lambda item: item.path.name not in LONGEST)
+    items[:] = sorted(kept, key=_is_short)
+
+
+def _is_short(item: pytest.Item) -> bool:
+    return item.path.relative_to(ROOT).as_posix() not in LONGEST
 
 
 def tier_of(report: pytest.TestReport) -> str:

@@ -154,10 +154,14 @@ def test_a_file_that_cannot_be_used_is_one_line_of_stderr(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("program", [[str(SCRIPT)], MODULE], ids=["sh", "-m"])
 @pytest.mark.parametrize(
-    ("make", "code"),
-    [(written, 0), (None, 2), (missing, 3), (tampered, 4)],
+    ("program", "make", "code"),
+    [
+        ([str(SCRIPT)], written, 0),
+        (MODULE, None, 2),
+        ([str(SCRIPT)], missing, 3),
+        (MODULE, tampered, 4),
+    ],
     ids=["0", "2", "3", "4"],
 )
 def test_a_shell_gets_the_exit_code(program, make, code, tmp_path) -> None:
@@ -565,8 +569,11 @@ def test_an_answer_that_cannot_be_written_is_1(ledger_file) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("closed", [[1], [2], [1, 2]], ids=str)
-@pytest.mark.parametrize("make", [written, tampered])
+@pytest.mark.parametrize(
+    ("make", "closed"),
+    [(written, [1]), (tampered, [2]), (written, [1, 2])],
+    ids=["out", "err", "both"],
+)
 def test_a_closed_stream_is_no_traceback(make, closed, tmp_path) -> None:
     path = make(tmp_path / "a.ledger" if make is written else tmp_path)
     redirections = " ".join(f"{stream}>&-" for stream in closed)

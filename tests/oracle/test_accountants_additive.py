@@ -67,7 +67,7 @@ SHIFTS = [(3e-5, 2), (0.0033, 32), (0.21, 256), (1.7, 5), (9.0, 2), (60.0, 256)]
 
 
 def _shifted():
-    """Every law and every shift once in the standard tier."""
+    """Every law and every shift once before the night."""
     for row, (shift, order) in enumerate(SHIFTS):
         for column, (law, density) in enumerate(LAWS):
             once = column % len(SHIFTS) == row
@@ -77,11 +77,10 @@ def _shifted():
                 shift,
                 order,
                 id=f"{NAMES[column]}-{shift}-{order}",
-                marks=[] if once else [pytest.mark.full],
+                marks=pytest.mark.full if once else pytest.mark.nightly,
             )
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(("law", "density", "shift", "order"), [*_shifted()])
 def test_moments_of_a_shift(law, density, shift, order) -> None:
     """Never below, and above by the 1e-6 that is added, within a tenth."""

@@ -2,7 +2,6 @@
 
 import collections
 import importlib
-import inspect
 import subprocess
 import sys
 
@@ -67,16 +66,6 @@ class TestTheSurface:
 
         assert [name for name, count in counted.items() if count > 1] == []
 
-    def test_has_a_docstring_for_every_class_and_function(self) -> None:
-        bare = [
-            f"{module.__name__}.{name}"
-            for module in subpackages()
-            for name in module.__all__
-            if not _is_documented(getattr(module, name), name)
-        ]
-
-        assert bare == []
-
     def test_of_training_loads_no_solvers(self) -> None:
         code = (
             "import sys; from keras_dp import optimizers, training; "
@@ -85,12 +74,3 @@ class TestTheSurface:
         )
 
         subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def _is_documented(value, name):
-    if not inspect.isclass(value) and not callable(value):
-        return True
-    # `dataclass` and `NamedTuple` write a signature if there is nothing.
-    text = value.__dict__.get("__doc__") if inspect.isclass(value) else None
-    text = text or (None if inspect.isclass(value) else value.__doc__)
-    return bool(text) and not text.startswith(f"{name}(")

@@ -189,7 +189,10 @@ class TestNarrowBoundsThatAreLarger:
         ("sampling_probability", "rounds", "delta", "target", "neighbours"),
         [
             (1.5636e-05, 3, 3.689e-08, 0.014125, "replace_one"),
-            (8.77e-06, 10, 7.218e-07, 0.019487, "add_or_remove_one"),
+            pytest.param(
+                *(8.77e-06, 10, 7.218e-07, 0.019487, "add_or_remove_one"),
+                marks=pytest.mark.nightly,
+            ),
         ],
     )
     def test_happen_for_few_rounds_that_seldom_sample(
