@@ -22,12 +22,14 @@ def ledger() -> PrivacyLedger:
     return PrivacyLedger.in_memory(dataset="d")
 
 
-def private_model(ledger, noise: float = 2.0, **query) -> keras_dp.PrivateModel:
+def private_model(
+    ledger, noise: float = 2.0, checked: int = 0, **query
+) -> keras_dp.PrivateModel:
     keras.utils.set_random_seed(1)
     model = keras.Sequential(
         [keras.Input((3,)), keras.layers.Dense(1)], name="linear"
     )
-    private = keras_dp.PrivateModel(model, self_check_examples=0)
+    private = keras_dp.PrivateModel(model, self_check_examples=checked)
     private.compile(
         keras_dp.DPSGD(
             0.1,
@@ -108,7 +110,7 @@ def test_details_are_written(ledger) -> None:
     details = keras_dp.RunDetails(
         "rate 0.1", purpose="trial", description="the first of three"
     )
-    fit(private_model(ledger), run=details)
+    fit(private_model(ledger, checked=2), run=details)
 
     start = ledger.runs[0].start
     assert (start.name, start.purpose) == ("rate 0.1", "trial")
@@ -130,7 +132,7 @@ def test_a_model_that_is_only_tested_is_told_from_one_that_is_proven(
     ledger, caplog
 ) -> None:
     """By a warning, once; by the ledger; and by the summary."""
-    private = private_model(ledger)
+    private = private_model(ledger, checked=2)
     model = keras.Sequential(
         [
             keras.Input((3,)),

@@ -92,7 +92,10 @@ def test_one_epoch_is_what_the_definition_says(batches, stddev) -> None:
 
 
 @pytest.mark.parametrize("stddev", [0.6, 1.0, 3.0])
-@pytest.mark.parametrize(("batches", "picks"), [(3, 2), (4, 2), (4, 3)])
+@pytest.mark.parametrize(
+    ("batches", "picks"),
+    [(3, 2), (4, 2), pytest.param(4, 3, marks=pytest.mark.full)],
+)
 class TestSeveralBatchesOfARecord:
     """The upper bound is one of blocks, and the lower one of an attack."""
 

@@ -190,7 +190,14 @@ def is_below(found: float, truth: float) -> bool:
     return found < truth * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("neighbours", [None, "zero_out", "replace_one"])
+@pytest.mark.parametrize(
+    "neighbours",
+    [
+        None,
+        pytest.param("zero_out", marks=pytest.mark.full),
+        pytest.param("replace_one", marks=pytest.mark.full),
+    ],
+)
 def test_the_cost_of_plans_is_a_bound(neighbours) -> None:
     """As a control, the cost of the plans alone is often none."""
     generator = np.random.default_rng(11)

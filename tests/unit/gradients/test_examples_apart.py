@@ -322,6 +322,7 @@ def _text_model():
     return keras.Model(ids, layers.Dense(2)(x))
 
 
+@pytest.mark.full
 def test_a_network_on_texts_is_proven() -> None:
     """Also by the self-check, in which random numbers move along."""
     engine = GradientEngine(_text_model())
