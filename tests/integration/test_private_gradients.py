@@ -247,7 +247,7 @@ class TestTheLedger:
         script = """
             import os, signal, sys
             import numpy as np, keras, keras_dp
-            from keras_dp.training.step import TrainingStep
+            from keras_dp.training.step.training_step import TrainingStep
 
             run, calls = TrainingStep.run, []
 
