@@ -24,6 +24,29 @@ if keras.backend.backend() != "tensorflow":
         "KERAS_BACKEND=tensorflow before Keras is imported."
     )
 
+_NOTHING = object()
+
+
+@contextlib.contextmanager
+def replaced_attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Replaces an attribute of an object or a module while the context is open.
+
+    It is set in `vars(owner)`, past the tracking of `Layer.__setattr__`,
+    Keras 3.15. Without it Keras saves hooks as parts of a layer, or refuses to
+    set them on a layer that is built. In the end, `owner` is as it was before.
+    """
+    own = vars(owner)
+    before = own.get(name, _NOTHING)
+    own[name] = value
+    try:
+        yield
+    finally:
+        if before is _NOTHING:
+            del own[name]
+        else:
+            own[name] = before
+
+
 # Layers.
 
 
@@ -131,14 +154,10 @@ def without_rematerialization(layer: keras.Layer) -> Iterator[None]:
     `Layer._remat_mode`, Keras 3.15. Without it models with such layers cannot
     be trained privately.
     """
-    modes = [(each, each._remat_mode) for each in rematerialized_layers(layer)]
-    try:
-        for each, _ in modes:
-            vars(each)["_remat_mode"] = None
+    with contextlib.ExitStack() as stack:
+        for each in rematerialized_layers(layer):
+            stack.enter_context(replaced_attribute(each, "_remat_mode", None))
         yield
-    finally:
-        for each, mode in modes:
-            vars(each)["_remat_mode"] = mode
 
 
 def passes_training_on(layer: keras.Layer) -> bool:
@@ -236,20 +255,17 @@ def replaced_draws(draw: Drawing) -> Iterator[None]:
         draw: Is called in place of each of them.
     """
     source = keras.src.backend.random
-    originals = {name: getattr(source, name) for name in _DRAWS}
 
     def replaced(name: str) -> Callable[..., Any]:
-        return lambda *args, **options: draw(
-            name, originals[name], args, options
-        )
+        original = getattr(source, name)
+        return lambda *args, **options: draw(name, original, args, options)
 
-    try:
+    with contextlib.ExitStack() as stack:
         for name in _DRAWS:
-            setattr(source, name, replaced(name))
+            stack.enter_context(
+                replaced_attribute(source, name, replaced(name))
+            )
         yield
-    finally:
-        for name, original in originals.items():
-            setattr(source, name, original)
 
 
 # Models.

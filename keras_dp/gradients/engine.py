@@ -33,7 +33,7 @@ from keras_dp.gradients.capture.hooks import (
     hooked,
     of_length,
 )
-from keras_dp.gradients.capture.vectorized import vectorized
+from keras_dp.gradients.capture.vectorized import called_again
 from keras_dp.gradients.layer_calls import functions_of
 from keras_dp.gradients.records.records import (
     GradientRecords,
@@ -117,6 +117,9 @@ class GradientEngine:
             trained.
         normalized: The same layers if their statistics are released, else
             none. They never normalize by the statistics of a batch.
+        readings: How the gradients of each layer with trained weights follow,
+            by its path: "by its rule", "from its graph" or "example by
+            example". It is empty before the first gradients.
     """
 
     def __init__(
@@ -151,6 +154,7 @@ class GradientEngine:
         self.variables = list(model.trainable_variables)
         self.hooks: list[Hook] = find_hooks(model)
         _warn_of_rematerialization(model)
+        self.readings: dict[str, str] = {}
         self._functions = functions_of(model)
         self._whole: list[keras.Layer] = []
         self._knows_uses = False
@@ -447,15 +451,24 @@ class GradientEngine:
                 "Call the model on a batch of data first."
             )
 
-    def _vectorized(
+    def _gradients_of(
         self, call: registry.LayerCall, hook: Hook, *, jit_compile: bool
     ) -> registry.Gradients:
-        return vectorized(
-            call,
-            hook.variables,
-            jit_compile=jit_compile,
-            within=functools.partial(self._calling, training=False),
-        )
+        """Returns the gradients of a call, and notes how they follow."""
+        if hook.rule is not None:
+            gradients, how = hook.rule(call), "by its rule"
+        else:
+            gradients, how = called_again(
+                call,
+                hook.variables,
+                jit_compile=jit_compile,
+                within=functools.partial(self._calling, training=False),
+            )
+        path = call.layer.path
+        if self.readings.get(path) != how:
+            self.readings[path] = how
+            logging.debug("Gradients of layer %r follow %s.", path, how)
+        return gradients
 
     def records(
         self,
@@ -485,12 +498,9 @@ class GradientEngine:
                 call.kept,
                 static_shapes=self.static_shapes,
             )
-            if call.hook.rule is None:
-                pairs = self._vectorized(
-                    layer_call, call.hook, jit_compile=jit_compile
-                )
-            else:
-                pairs = call.hook.rule(layer_call)
+            pairs = self._gradients_of(
+                layer_call, call.hook, jit_compile=jit_compile
+            )
             for variable, records in pairs:
                 parts.setdefault(id(variable), []).append(records)
         return [

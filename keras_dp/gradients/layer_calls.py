@@ -1,13 +1,13 @@
 """Reads the call of a layer, and replaces it for a while."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from keras_dp.keras_internals import layers_of
+from keras_dp.keras_internals import layers_of, replaced_attribute
 
 
 def current_call(layer: keras.Layer) -> Callable[..., Any]:
@@ -35,24 +35,11 @@ def functions_of(model: keras.Model) -> list[Any]:
     ]
 
 
-@contextlib.contextmanager
 def replaced_call(
     layer: keras.Layer, call: Callable[..., Any]
-) -> Iterator[None]:
-    """Replaces the call on the instance, without Keras's attribute tracking.
-
-    At the end the instance is as it was before, with an earlier replacement if
-    it had one.
-    """
-    method = _method(layer)
-    before = vars(layer).get(method)
-    vars(layer)[method] = call
-    try:
-        yield
-    finally:
-        del vars(layer)[method]
-        if before is not None:
-            vars(layer)[method] = before
+) -> contextlib.AbstractContextManager[None]:
+    """Replaces the call on the instance, which may be replaced already."""
+    return replaced_attribute(layer, _method(layer), call)
 
 
 def activation_of(layer: keras.Layer) -> Callable[..., Any] | None:
@@ -60,18 +47,13 @@ def activation_of(layer: keras.Layer) -> Callable[..., Any] | None:
     return vars(layer).get("activation")
 
 
-@contextlib.contextmanager
-def without_activation(layer: keras.Layer) -> Iterator[None]:
-    """Removes the activation, without Keras's attribute tracking."""
-    activation = activation_of(layer)
-    if activation is None:
-        yield
-        return
-    vars(layer)["activation"] = None
-    try:
-        yield
-    finally:
-        vars(layer)["activation"] = activation
+def without_activation(
+    layer: keras.Layer,
+) -> contextlib.AbstractContextManager[None]:
+    """Removes the activation, if the layer has one."""
+    if activation_of(layer) is None:
+        return contextlib.nullcontext()
+    return replaced_attribute(layer, "activation", None)
 
 
 def trained_variables(layer: keras.Layer) -> list[keras.Variable]:

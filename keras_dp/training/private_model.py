@@ -197,8 +197,8 @@ class PrivateModel(HeldModel):
         """Prints the model's own summary, then how it is trained privately."""
         self.model.summary(line_length, positions, print_fn, **options)
         optimizer = getattr(self, "optimizer", None)
-        apart = "" if self._step is None else self._step.examples_apart
-        for line in description_of(self.model, optimizer, self.target, apart):
+        known = () if self._step is None else self._step.known_of_model
+        for line in description_of(self.model, optimizer, self.target, *known):
             (print_fn or print_line)(line)
 
     def __repr__(self) -> str:

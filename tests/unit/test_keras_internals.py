@@ -292,6 +292,7 @@ def _caching_device_after(context):
 
 # How each function is seen to work, on what Keras and TensorFlow hand out.
 WORKS = {
+    "replaced_attribute": lambda f: _replaces_and_restores(f),
     "is_seed_state": lambda f: (
         f(keras.random.SeedGenerator(1).state)
         and not f(keras.Variable(tf.zeros([2], tf.int64), trainable=False))
@@ -374,6 +375,14 @@ WORKS = {
         and not _is_freed(lambda traced: traced.get_concrete_function())
     ),
 }
+
+
+def _replaces_and_restores(replaced):
+    layer = keras.layers.Dense(1)
+    before = dict(vars(layer))
+    with replaced(layer, "call", len), replaced(layer, "units", 2):
+        inside = layer.call, layer.units
+    return inside == (len, 2) and vars(layer) == before
 
 
 def _replaces_draws(replaced):

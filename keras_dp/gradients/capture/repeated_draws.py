@@ -13,7 +13,11 @@ import keras
 import tensorflow as tf
 
 from keras_dp.errors import UnsupportedLayerError
-from keras_dp.keras_internals import replaced_draws, seed_generators_of
+from keras_dp.keras_internals import (
+    replaced_attribute,
+    replaced_draws,
+    seed_generators_of,
+)
 
 # Functions whose results depend on their seed and shape, if no argument is a
 # tensor. A gradient could flow through such an argument.
@@ -155,15 +159,13 @@ class RepeatedDraws:
                         return numbers
             return refuse()
 
-        generators = seed_generators_of(layer)
-        for generator in generators:
-            vars(generator)["next"] = refuse
-        try:
-            with replaced_draws(draw):
-                yield
-        finally:
-            for generator in generators:
-                vars(generator).pop("next", None)
+        with contextlib.ExitStack() as stack:
+            for generator in seed_generators_of(layer):
+                stack.enter_context(
+                    replaced_attribute(generator, "next", refuse)
+                )
+            stack.enter_context(replaced_draws(draw))
+            yield
         if next(places) != len(self._draws):
             refuse()
 

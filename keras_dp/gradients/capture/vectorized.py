@@ -1,4 +1,4 @@
-"""The fallback for layers without a rule, vectorized over examples.
+"""Calls layers without a rule again, vectorized over examples.
 
 The layer is called again on every example as a batch of one, under a tape that
 watches its variables only. The per-example gradients of one call of a layer are
@@ -13,7 +13,7 @@ import contextlib
 import math
 import re
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -39,7 +39,20 @@ from keras_dp.keras_internals import layers_of, mask_of, set_mask
 LARGEST_BYTES = 2**27
 
 
-def vectorized(
+class Again(NamedTuple):
+    """The gradients of a layer that was called again.
+
+    Attributes:
+        gradients: The gradients.
+        how: "from its graph" if the call on the batch showed them, else
+            "example by example".
+    """
+
+    gradients: Gradients
+    how: str
+
+
+def called_again(
     call: LayerCall,
     variables: list[keras.Variable],
     *,
@@ -47,8 +60,8 @@ def vectorized(
     within: Callable[[], contextlib.AbstractContextManager[Any]] = (
         contextlib.nullcontext
     ),
-) -> Gradients:
-    """Returns the gradients of variables of a layer.
+) -> Again:
+    """Returns the gradients of variables of a layer, which is called again.
 
     Args:
         call: The call. An argument that is a tensor as long as the batch is
@@ -66,7 +79,7 @@ def vectorized(
     """
     layer = call.layer
     if not call.cotangents:
-        return []
+        return Again([], "from its graph")
     batch = call.cotangents[0].shape[0]
     arguments = keras.tree.flatten((call.args, call.kwargs))
     mapped = [
@@ -133,15 +146,17 @@ def vectorized(
         largest_bytes=LARGEST_BYTES,
     )
     if found is not None:
-        return found
+        return Again(found, "from its graph")
     if batch * sum(map(_bytes, variables)) > LARGEST_BYTES:
-        return _in_chunks(gradients, variables, batch)
-    return [
-        (variable, MaterializedRecords(gradient))
-        for variable, gradient in zip(
-            variables, gradients(variables, None), strict=True
-        )
-    ]
+        pairs = _in_chunks(gradients, variables, batch)
+    else:
+        pairs = [
+            (variable, MaterializedRecords(gradient))
+            for variable, gradient in zip(
+                variables, gradients(variables, None), strict=True
+            )
+        ]
+    return Again(pairs, "example by example")
 
 
 def _in_chunks(

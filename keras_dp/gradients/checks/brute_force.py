@@ -8,11 +8,11 @@ import numpy as np
 import tensorflow as tf
 
 from keras_dp.errors import GradientCheckError
-from keras_dp.gradients.checks.trial import Gradients, Trial
+from keras_dp.gradients.checks.trial import Pass, Trial
 from keras_dp.keras_internals import keeping_variable_scope
 
 
-def compare_gradients(trial: Trial, found: Gradients) -> bool:
+def compare_gradients(trial: Trial, found: Pass) -> bool:
     """Compares a weighted sum of all gradients with the automatic one.
 
     A gradient that is wrong in any row changes the sum, unless random weights
@@ -43,9 +43,9 @@ def compare_gradients(trial: Trial, found: Gradients) -> bool:
         )
         return gradients
 
-    whole = want(trial.own_weights)
-    if _is_finite(found) and _are_finite(whole):
-        _compare_sums(trial, found, whole, trial.own_weights)
+    whole = want(trial.weights)
+    if found.is_finite and _are_finite(whole):
+        _compare_sums(trial, found, whole, trial.weights)
         return True
     compared = False
     # An example overflows. In training its weight is 0, but not here.
@@ -63,7 +63,7 @@ def compare_gradients(trial: Trial, found: Gradients) -> bool:
     return compared
 
 
-def compare_norm(trial: Trial, found: Gradients, row: int) -> None:
+def compare_norm(trial: Trial, found: Pass, row: int) -> None:
     """Compares the norm of an example with that of what it adds to the sum.
 
     The norm may be larger, because it may be a bound where terms cancel.
@@ -78,14 +78,14 @@ def compare_norm(trial: Trial, found: Gradients, row: int) -> None:
     Raises:
         GradientCheckError: The norm is smaller.
     """
-    if _is_finite(found) and _are_finite(found.sums):
+    if found.is_finite and _are_finite(found.sums):
         _compare_norms(trial, found, row)
 
 
-def _careful(trial: Trial) -> Callable[[Any, tf.Tensor], Gradients]:
+def _careful(trial: Trial) -> Callable[[Any, tf.Tensor], Pass]:
     """Returns a function for gradients where some examples are not finite."""
 
-    def careful(inputs: Any, weights: tf.Tensor) -> Gradients:
+    def careful(inputs: Any, weights: tf.Tensor) -> Pass:
         with keeping_variable_scope():
             ran = trial.engine.hooked_pass(inputs, trial.losses_of, trial.batch)
             return trial.gradients(ran, weights, careful=True)
@@ -117,32 +117,42 @@ def _expected(
     return expected
 
 
-def _is_finite(found: Gradients) -> bool:
-    return bool(
-        np.isfinite(found.losses).all() and np.isfinite(found.squares).all()
-    )
-
-
 def _are_finite(gradients: list[tf.Tensor]) -> bool:
     return bool(np.isfinite(float(tf.linalg.global_norm(gradients))))
 
 
-def _compare_sums(
-    trial: Trial, found: Gradients, want: list[tf.Tensor], weights: np.ndarray
-) -> None:
+def differing_sum(
+    trial: Trial, found: Pass, want: list[tf.Tensor], weights: np.ndarray
+) -> int | None:
+    """Returns the first variable whose sums differ, `None` if none does.
+
+    Args:
+        trial: The model and its batch.
+        found: A pass with these weights, whose norms say what is small.
+        want: The weighted sum for each variable.
+        weights: The weights of the examples, `[batch]`.
+    """
     # 0 times the norm of an example that overflows is not 0.
     squares = np.where(weights != 0, found.squares, 0)
     total = float((np.square(weights) * squares).sum()) ** 0.5
     limit = trial.tolerance * max(total, 1e-9)
-    for index, expected in enumerate(want):
-        ours = found.sums[index]
-        error = float(tf.norm(ours - tf.cast(expected, ours.dtype)))
-        # Negated, so that NaN fails.
+    for index, (ours, other) in enumerate(zip(found.sums, want, strict=True)):
+        error = float(tf.norm(ours - tf.cast(other, ours.dtype)))
+        # Negated, so that NaN differs.
         if not error <= limit:
-            raise _difference(trial, index)
+            return index
+    return None
 
 
-def _compare_norms(trial: Trial, found: Gradients, row: int) -> None:
+def _compare_sums(
+    trial: Trial, found: Pass, want: list[tf.Tensor], weights: np.ndarray
+) -> None:
+    index = differing_sum(trial, found, want, weights)
+    if index is not None:
+        raise _difference(trial, index)
+
+
+def _compare_norms(trial: Trial, found: Pass, row: int) -> None:
     added = [float(tf.norm(total)) for total in found.sums]
     limit = trial.tolerance * max(math.hypot(*added), 1e-9)
     for index, norm in enumerate(added):

@@ -22,9 +22,9 @@ import numpy as np
 import tensorflow as tf
 
 from keras_dp.errors import GradientCheckError
-from keras_dp.gradients.checks.brute_force import compare_norm
-from keras_dp.gradients.checks.culprit import differing_layer
-from keras_dp.gradients.checks.trial import DigestedPass, Trial
+from keras_dp.gradients.checks.brute_force import compare_norm, differing_sum
+from keras_dp.gradients.checks.culprit import differing_layer, rows_differ
+from keras_dp.gradients.checks.trial import Pass, Trial
 from keras_dp.gradients.layer_calls import current_call, replaced_call
 from keras_dp.keras_internals import (
     layers_of,
@@ -33,22 +33,25 @@ from keras_dp.keras_internals import (
     takes_training,
 )
 
-# If outputs differ by more than this part of the tolerance, numbers are drawn.
+# If losses differ by more than this part of the tolerance, numbers are drawn.
 _SAME = 0.01
 
 
-def check_examples_apart(trial: Trial, first: DigestedPass) -> None:
+def check_examples_apart(trial: Trial, first: Pass) -> None:
     """Raises if what an example adds depends on others, or on its row.
 
-    The batch is split into parts. In one pass for each part, its examples move
-    into the next row, all other examples are exchanged, and what the part adds
-    is compared. If that changed, the examples are exchanged alone, and moved
-    alone, and the error says which of these changed it. If neither does, and
+    In a pass, some examples are kept and move into the next row, and all other
+    examples are exchanged. The losses of those that are kept are compared, and
+    the norms of their gradients. In one pass each, an example of `Trial.rows`
+    is kept alone, and its norm is compared with what it adds to the sum. If
+    the graphs do not prove that examples are kept apart, each part of the batch
+    is kept in one more pass, and the sums of all parts are compared with that
+    of the batch.
+
+    If something differs, the examples are exchanged alone, and moved alone, and
+    the error says which of these changed what they add. If neither does, and
     the model draws random numbers in training, there is no error: the numbers
     of the rows can be the reason.
-
-    The sum of the gradients of each of these passes is that of one example of
-    the part. The norm of this example is compared with it.
 
     Args:
         trial: The model and its batch.
@@ -58,27 +61,47 @@ def check_examples_apart(trial: Trial, first: DigestedPass) -> None:
         GradientCheckError: Another example or the row changed what an example
             adds, random numbers cannot be repeated, or a norm is too small.
     """
-    rows = _next_rows(trial)
-    is_explained = False
-    for part in range(max(trial.parts) + 1):
-        kept = trial.parts == part
+    rows, is_apart = _next_rows(trial), True
+
+    def keeping(kept: np.ndarray, weights: np.ndarray) -> Pass:
+        nonlocal is_apart
         moved = rows_of(trial.inputs, _exchanged(kept)[rows])
-        own = trial.rows[part]
-        second = trial.run(moved, rows, alone=own)
-        place = _difference(trial, first, second, kept, part, rows)
-        if place is not None and not is_explained:
-            is_random = check_repeats(trial)
-            check_independence(trial, first)
-            check_rows(trial, first, is_random=is_random)
-            if not is_random:
-                raise GradientCheckError(
-                    "What an example adds must not depend on other examples "
-                    "or on its row. Moving it by one row and changing the "
-                    f"others changed {place}. Remove what makes examples "
-                    "interact, and what computes with the number of a row."
-                )
-            is_explained = True
-        compare_norm(trial, second.gradients, int(np.argmax(rows == own)))
+        second = trial.run(moved, weights, rows)
+        is_apart = is_apart and not _differ(trial, first, second, kept)
+        return second
+
+    if not trial.engine.is_proven_apart:
+        added = [keeping(*part).sums for part in _parts(trial)]
+        total = [tf.add_n(list(each)) for each in zip(*added, strict=True)]
+        whole = first._replace(sums=total)
+        is_apart = is_apart and not _sums_differ(trial, first, whole)
+    for row in trial.rows:
+        alone = trial.only(row)
+        compare_norm(trial, keeping(alone == 1, alone), row)
+    if is_apart:
+        return
+    is_random = check_repeats(trial)
+    check_independence(trial)
+    check_rows(trial, is_random=is_random)
+    if not is_random:
+        raise GradientCheckError(
+            "What an example adds must not depend on other examples or on its "
+            "row. Moving it by one row and changing the others changed its "
+            "loss or its gradient. Remove what makes examples interact, and "
+            "what computes with the number of a row."
+        )
+
+
+def _parts(trial: Trial) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Returns the examples of each part, and their weights, each `[batch]`.
+
+    The parts are random, but no two neighbours are in one part.
+    """
+    steps = np.random.SeedSequence(0).generate_state(trial.batch) % 2 + 1
+    steps[:3] = 1  # No part is empty.
+    parts = np.cumsum(steps) % 3 if trial.batch > 2 else np.arange(2)
+    kept = [parts == part for part in range(max(parts) + 1)]
+    return [(each, np.where(each, trial.weights, 0)) for each in kept]
 
 
 def _next_rows(trial: Trial) -> np.ndarray:
@@ -100,19 +123,16 @@ def check_repeats(trial: Trial) -> bool:
     Raises:
         GradientCheckError: It draws random numbers that cannot be repeated.
     """
-    first = trial.run(trial.inputs)
 
-    def differs(second: DigestedPass) -> bool:
-        return trial.differ(
-            first.outputs,
-            second.outputs,
-            np.ones(trial.batch, bool),
-            tolerance=trial.tolerance * _SAME,
-        )
+    def losses(*, restores: bool) -> np.ndarray:
+        ran = trial.run(trial.inputs, trial.weights, restores=restores)
+        return np.asarray(ran.losses)
 
-    if not differs(trial.run(trial.inputs, restores=False)):
+    first = losses(restores=True)
+    every, limit = np.ones(trial.batch, bool), trial.tolerance * _SAME
+    if not rows_differ(first, losses(restores=False), every, limit):
         return False
-    if differs(trial.run(trial.inputs)):
+    if rows_differ(first, losses(restores=True), every, limit):
         raise GradientCheckError(
             "Random numbers that the model draws in training must come from a "
             "keras.random.SeedGenerator of the layer that uses them. Without "
@@ -122,41 +142,33 @@ def check_repeats(trial: Trial) -> bool:
     return True
 
 
-def check_independence(trial: Trial, first: DigestedPass) -> None:
+def check_independence(trial: Trial) -> None:
     """Exchanges some examples, and compares what the others add.
-
-    Each part of the batch is kept in one pass, in which all other examples are
-    exchanged. The pass compares an example's loss, its inputs to the layers
-    that own weights, and the cotangents of their outputs. These determine its
-    gradient.
 
     Args:
         trial: The model and its batch.
-        first: A pass over the batch as it is.
 
     Raises:
-        GradientCheckError: Another example changed one of them.
+        GradientCheckError: Another example changed it.
     """
-    for part in range(max(trial.parts) + 1):
-        kept = trial.parts == part
+    for kept, weights in _parts(trial):
         changed = rows_of(trial.inputs, _exchanged(kept))
-        place = _difference(trial, first, trial.run(changed), kept, part)
-        if place is not None:
+        first = trial.run(trial.inputs, weights)
+        if _differ(trial, first, trial.run(changed, weights), kept, sums=True):
             layer = differing_layer(trial, changed, kept)
             raise GradientCheckError(
                 "Each example's loss and gradient must depend on that example "
-                "only. Changing the other examples of a batch changed "
-                f"{place}.{layer} Remove what makes examples interact (a "
-                "statistic over axis 0, attention over the batch)."
+                "only. Changing the other examples of a batch changed them."
+                f"{layer} Remove what makes examples interact (a statistic "
+                "over axis 0, attention over the batch)."
             )
 
 
-def check_rows(trial: Trial, first: DigestedPass, *, is_random: bool) -> None:
+def check_rows(trial: Trial, *, is_random: bool) -> None:
     """Moves every example into the next row, and compares what it adds.
 
     Args:
         trial: The model and its batch.
-        first: A pass over the batch as it is.
         is_random: Whether rows have random numbers of their own in training,
             which move along with the examples. If that does not make the
             results equal, the model is compared as it is called without
@@ -166,44 +178,36 @@ def check_rows(trial: Trial, first: DigestedPass, *, is_random: bool) -> None:
     Raises:
         GradientCheckError: The row changed the result.
     """
-    rows = _next_rows(trial)
+    rows, every = _next_rows(trial), np.ones(trial.batch, bool)
     moved = rows_of(trial.inputs, rows)
-    everywhere = np.ones(trial.batch, bool)
-    second = trial.run(moved, rows)
-    place = _difference(trial, first, second, everywhere, rows=rows)
-    training = not is_random
-    if is_random:
-        if place is None:
-            return
+
+    def differs(*, training: bool) -> bool:
         first, second = (
-            trial.run(inputs, own, training=False)
+            trial.run(inputs, trial.weights, own, training=training)
             for inputs, own in ((trial.inputs, None), (moved, rows))
         )
-        place = _difference(trial, first, second, everywhere, rows=rows)
-    if place is not None:
-        layer = differing_layer(
-            trial, moved, everywhere, rows, training=training
-        )
-        raise _depends_on_row(place, layer)
-    if not is_random:
+        return _differ(trial, first, second, every, sums=True)
+
+    if not differs(training=True):
         return
-    with _without_draws(trial.engine.model):
-        one, two = (
-            trial.digests(trial.outputs(inputs))
-            for inputs in (trial.inputs, moved)
+    if not is_random or differs(training=False):
+        training = not is_random
+        raise _depends_on_row(
+            differing_layer(trial, moved, every, rows, training=training)
         )
-        if trial.differ(one, two, everywhere, rows):
-            layer = differing_layer(trial, moved, everywhere, rows)
-            raise _depends_on_row("the outputs of the model", layer)
+    with _without_draws(trial.engine.model):
+        layer = differing_layer(trial, moved, every, rows)
+        if layer:
+            raise _depends_on_row(layer)
 
 
-def _depends_on_row(place: str, layer: str) -> GradientCheckError:
+def _depends_on_row(layer: str) -> GradientCheckError:
     return GradientCheckError(
         "What an example adds must not depend on its row in the batch. "
-        f"Moving all examples by one row changed {place}.{layer} Remove "
-        "what computes with the number of a row. Draw random numbers by "
-        "keras.random, with a keras.random.SeedGenerator of the layer: they "
-        "may differ between rows, and are moved with them."
+        f"Moving all examples by one row changed their losses or gradients."
+        f"{layer} Remove what computes with the number of a row. Draw random "
+        "numbers by keras.random, with a keras.random.SeedGenerator of the "
+        "layer: they may differ between rows, and are moved with them."
     )
 
 
@@ -240,38 +244,38 @@ def rows_of(nest: Any, rows: np.ndarray) -> Any:
     return keras.tree.map_structure(lambda leaf: tf.gather(leaf, rows), nest)
 
 
-def _difference(
+def _differ(
     trial: Trial,
-    first: DigestedPass,
-    second: DigestedPass,
+    first: Pass,
+    second: Pass,
     kept: np.ndarray,
-    part: int = -1,
-    rows: np.ndarray | None = None,
-) -> str | None:
-    """Returns in words where two passes differ, `None` if they do not.
+    *,
+    sums: bool = False,
+) -> bool:
+    """Whether two passes differ.
 
     Args:
         trial: The model and its batch.
         first: A pass.
         second: Another pass.
         kept: Which examples are compared, `[batch]`.
-        part: The row of `Trial.weights` for these examples.
-        rows: The row of the first pass for each row of the second. By default,
-            it is the same row.
+        sums: Whether the sums are compared, too. The weights must be the same.
     """
-    paths = trial.paths
-    places = kept if rows is None else kept[rows]
-    for path, one, two in zip(paths, first.inputs, second.inputs, strict=True):
-        if trial.differ(one, two, places, rows):
-            return f"the inputs of layer {path!r}"
-    # The losses are in the order of the batch.
-    before, after = (trial.digests(each.losses) for each in (first, second))
-    if trial.differ(before, after, kept):
-        return "the loss of one"
-    for place, path in enumerate(paths):
-        one, two = (each.cotangents[place] for each in (first, second))
-        if first.sums[place]:
-            one, two = (each.sums[place][part] for each in (first, second))
-        if trial.differ(one, two, places, rows):
-            return f"the gradient at the output of {path!r}"
-    return None
+    losses = np.asarray(first.losses), np.asarray(second.losses)
+    norms = (
+        np.sqrt(np.asarray(first.squares)),
+        np.sqrt(np.asarray(second.squares)),
+    )
+    return (
+        rows_differ(*losses, kept, trial.tolerance)
+        or rows_differ(norms[0].T, norms[1].T, kept, trial.tolerance)
+        or (sums and _sums_differ(trial, first, second))
+    )
+
+
+def _sums_differ(trial: Trial, first: Pass, second: Pass) -> bool:
+    """Whether the sums of two passes with the same weights differ."""
+    are_finite = first.is_finite and second.is_finite
+    return are_finite and (
+        differing_sum(trial, first, second.sums, trial.weights) is not None
+    )

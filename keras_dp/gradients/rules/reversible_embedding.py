@@ -12,6 +12,7 @@ from keras_dp.gradients.records.outer_product_records import (
 )
 from keras_dp.gradients.records.tied_table_records import TiedTableRecords
 from keras_dp.gradients.rules.embedding import row_records
+from keras_dp.keras_internals import replaced_attribute
 
 
 def _observed(
@@ -22,11 +23,8 @@ def _observed(
 ) -> registry.Observed:
     """Calls the layer, and watches the logits before they are capped."""
     cap, reverse = layer.logit_soft_cap, is_reversed(args, kwargs)
-    vars(layer)["logit_soft_cap"] = None
-    try:
+    with replaced_attribute(layer, "logit_soft_cap", None):
         outputs = type(layer).call(layer, *args, **kwargs)
-    finally:
-        vars(layer)["logit_soft_cap"] = cap
     watch([outputs])
     watched = outputs
     if reverse and cap is not None:

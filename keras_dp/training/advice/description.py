@@ -1,7 +1,8 @@
 """How a model is trained privately, in lines for a person."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import keras
@@ -30,6 +31,7 @@ def description_of(
     optimizer: Any,
     target: PrivacyTarget | None,
     examples_apart: str = "",
+    readings: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[str]:
     """Yields what a private model's summary adds to the model's own.
 
@@ -38,6 +40,7 @@ def description_of(
         optimizer: The optimizer of the private model, `None` before `compile`.
         target: The target of its training, if there is one.
         examples_apart: See `EngineCheck`.
+        readings: See `GradientEngine`.
     """
     if isinstance(optimizer, DPOptimizer):
         noise = getattr(optimizer.query, "noise_multiplier", None)
@@ -53,9 +56,12 @@ def description_of(
         yield (
             f"Target: epsilon {target.epsilon:g} at delta = {target.delta:.3g}"
         )
-    slow = layers_without_rule(model) if model.built else []
-    if slow:
-        names = ", ".join(f"{x.name} ({type(x).__name__})" for x in slow)
-        yield f"Layers without a rule, which take longer: {names}"
+    others = layers_without_rule(model) if model.built else []
+    for layer in others:
+        how = readings.get(layer.path, "from its graph, or example by example")
+        yield (
+            f"Gradients of {layer.name} ({type(layer).__name__}), which has no "
+            f"rule: {how}"
+        )
     if examples_apart:
         yield f"Examples kept apart: {_HOW[examples_apart]}"

@@ -1,6 +1,6 @@
 """Compiles the functions of a model, one for each kind of physical batch."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import keras
@@ -154,6 +154,11 @@ class TrainingStep:
     def examples_apart(self) -> str:
         """How it is known that examples are kept apart; see `EngineCheck`."""
         return self._check.examples_apart
+
+    @property
+    def known_of_model(self) -> tuple[str, Mapping[str, str]]:
+        """Returns `examples_apart`, and the readings of the engine."""
+        return self.examples_apart, self._computation.engine.readings
 
     @property
     def releases_apart(self) -> bool:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from keras import ops
 
 from keras_dp.gradients.capture.graph_rules import gradients_from_graph
-from keras_dp.gradients.capture.vectorized import vectorized
+from keras_dp.gradients.capture.vectorized import called_again
 from keras_dp.gradients.records.outer_product_records import (
     OuterProductRecords,
 )
@@ -745,28 +745,27 @@ def test_a_layer_that_runs_eagerly_is_left_to_the_loop() -> None:
     assert found(call) is None
 
 
-def test_the_fallback_has_no_loop_then() -> None:
-    def operations(case):
-        call = call_of(*case)
+@pytest.mark.parametrize(
+    ("case", "how"),
+    [
+        (BROADCAST["all axes"], "from its graph"),
+        (PRODUCTS["a product"], "from its graph"),
+        (
+            OTHERS["an activation with a gradient of its own"],
+            "example by example",
+        ),
+    ],
+)
+def test_the_layer_is_called_on_examples_only_if_needed(case, how) -> None:
+    call = call_of(*case)
+    found = []
 
-        def records(call):
-            variables = call.layer.trainable_variables
-            pairs = vectorized(call, variables, jit_compile=False)
-            names.update(
-                each.name.split("/")[0]
-                for each in tf.compat.v1.get_default_graph().get_operations()
-            )
-            return [records.materialize() for _, records in pairs]
+    def records(call):
+        variables = call.layer.trainable_variables
+        again = called_again(call, variables, jit_compile=False)
+        found.append(again.how)
+        return [records.materialize() for _, records in again.gradients]
 
-        names = set()
-        traced(call, records)
-        return names
+    traced(call, records)
 
-    def has_loop(case):
-        return any("loop_body" in name for name in operations(case))
-
-    assert not has_loop(BROADCAST["all axes"])
-    assert not has_loop(PRODUCTS["a product"])
-    assert has_loop(
-        OTHERS["an activation with a gradient of its own"]
-    )  # Control.
+    assert found == [how]
