@@ -4,7 +4,6 @@ import math
 
 import keras
 import tensorflow as tf
-from typing_extensions import override
 
 from keras_dp.gradients import registry
 from keras_dp.gradients.records import cost_model
@@ -12,27 +11,18 @@ from keras_dp.gradients.records.outer_product_records import (
     Arrangement,
     OuterProductRecords,
 )
-from keras_dp.gradients.records.records import (
-    GradientRecords,
-    finite_or,
-    kept,
-    scaled,
-    weighted,
-)
+from keras_dp.gradients.records.records import GradientRecords
 from keras_dp.gradients.records.split_kernel_records import SplitKernelRecords
 from keras_dp.gradients.rules.convolution_layers import (
     has_known_options,
     inputs_and_cotangent,
     with_bias,
 )
-from keras_dp.gradients.rules.convolution_phases import Geometry, geometry
+from keras_dp.gradients.rules.convolution_phases import geometry
 from keras_dp.gradients.rules.convolution_products import (
     patches,
     split_products,
 )
-
-# A convolution copies patches fastest if they have at most this many values.
-_SMALL_PATCH = 128
 
 
 @registry.register(keras.layers.Conv1D, registry.has_plain_kernel)
@@ -94,91 +84,18 @@ def _kernel_records(
         return SplitKernelRecords(
             split_products(images, cotangent, moves), shape
         )
-    return _PatchRecords(layer, images, cotangent, moves, groups)
-
-
-class _PatchRecords(OuterProductRecords):
-    """Outer products of the patch of each output pixel and its cotangent."""
-
-    def __init__(
-        self,
-        layer: keras.Layer,
-        images: tf.Tensor,
-        cotangent: tf.Tensor,
-        moves: Geometry,
-        groups: int,
-    ) -> None:
-        self.layer, self.groups = layer, groups
-        self.images, self.cotangent = images, cotangent
-        shape = tuple(layer.kernel.shape)
-        batch, *outputs, filters = cotangent.shape
-        pixels, taps = math.prod(outputs), math.prod(shape[:-2])
-        right = tf.reshape(
-            cotangent, [batch, pixels, groups, filters // groups]
-        )
-        super().__init__(
-            _grouped_patches(layer, images, outputs, moves, groups),
-            tf.transpose(right, [0, 2, 1, 3]),
-            Arrangement(
-                inner=(groups, taps * shape[-2], filters // groups),
-                order=(1, 0, 2),
-                shape=shape,
-            ),
-        )
-
-    @override
-    def weighted_sum(self, weights: tf.Tensor) -> tf.Tensor:
-        layer = self.layer
-        # The filter gradient of TensorFlow on CPU supports none of these.
-        special = (
-            self.images.shape.rank != 4
-            or self.groups > 1
-            or max(layer.dilation_rate) > 1
-        )
-        if self.instantiates or special:
-            return super().weighted_sum(weights)
-
-        def total(images: tf.Tensor, cotangent: tf.Tensor) -> tf.Tensor:
-            return tf.raw_ops.Conv2DBackpropFilter(
-                input=images,
-                filter_sizes=layer.kernel.shape,
-                out_backprop=cotangent,
-                strides=[1, *layer.strides, 1],
-                padding=layer.padding.upper(),
-            )
-
-        weights = tf.cast(weights, self.images.dtype)
-        return finite_or(
-            total(self.images, scaled(self.cotangent, weights)),
-            lambda: total(
-                kept(self.images, weights), weighted(self.cotangent, weights)
-            ),
-        )
-
-
-def _grouped_patches(
-    layer: keras.Layer,
-    images: tf.Tensor,
-    outputs: list[int],
-    moves: Geometry,
-    groups: int,
-) -> tf.Tensor:
-    """Returns the patches, `[batch, groups, pixels, taps * ins / groups]`."""
-    shape = tuple(layer.kernel.shape)
-    batch, ins = images.shape[0], images.shape[-1]
-    pixels, taps = math.prod(outputs), math.prod(shape[:-2])
-    plain = groups == 1 and layer.padding != "causal"
-    if plain and taps > 1 and taps * ins <= _SMALL_PATCH:
-        identity = tf.eye(taps * ins, dtype=images.dtype)
-        seen = tf.nn.convolution(
-            images,
-            tf.reshape(identity, [*shape[:-2], ins, taps * ins]),
-            strides=layer.strides,
-            padding=layer.padding.upper(),
-            dilations=layer.dilation_rate,
-        )
-        return tf.reshape(seen, [batch, 1, pixels, taps * ins])
     seen = patches(images, outputs, moves)
-    seen = tf.reshape(seen, [batch, pixels, taps, groups, ins // groups])
-    seen = tf.transpose(seen, [0, 3, 1, 2, 4])
-    return tf.reshape(seen, [batch, groups, pixels, taps * ins // groups])
+    seen = tf.reshape(seen, [batch, pixels, math.prod(shape[:-2]), groups, -1])
+    left = tf.reshape(
+        tf.transpose(seen, [0, 3, 1, 2, 4]), [batch, groups, pixels, depth]
+    )
+    right = tf.reshape(cotangent, [batch, pixels, groups, filters // groups])
+    return OuterProductRecords(
+        left,
+        tf.transpose(right, [0, 2, 1, 3]),
+        Arrangement(
+            inner=(groups, depth, filters // groups),
+            order=(1, 0, 2),
+            shape=shape,
+        ),
+    )

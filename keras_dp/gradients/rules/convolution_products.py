@@ -23,11 +23,6 @@ from keras_dp.gradients.rules.convolution_phases import (
     seen,
 )
 
-# A convolution copies faster than slices do, if fewer numbers than the first
-# lie side by side, and if it copies at most the second for each pixel.
-_SHORT_RUN = 8
-_SMALL_PATCH = 128
-
 
 def split_products(
     images: tf.Tensor, cotangent: tf.Tensor, geometry: Geometry
@@ -119,40 +114,12 @@ def _columns(
     Returns:
         `[batch, rows, *outputs[1:], residues * columns * channels]`.
     """
-    channels = phases.shape[-1] // geometry.strides[-1]
-    width = len(residues) * math.prod(geometry.kernel[1:]) * channels
-    if (
-        len(outputs) == 2
-        and geometry.dilation == (1, 1)
-        and len(residues) == geometry.strides[0]
-        and geometry.strides[1] * channels < _SHORT_RUN
-        and width <= _SMALL_PATCH
-    ):
-        copies = _convolved_columns(phases, width, channels, geometry)
-        return copies[:, :, : outputs[1]]
     return _beside(
         [
             seen(phases, (Run(None, residue, 1), *taps), outputs, geometry)
             for residue in residues
             for taps in all_runs(geometry, first=1)
         ]
-    )
-
-
-def _convolved_columns(
-    phases: tf.Tensor, width: int, channels: int, geometry: Geometry
-) -> tf.Tensor:
-    """Returns the same for all phases of an image, copied by a convolution."""
-    batch, rows, _, columns, _ = phases.shape
-    down, right = geometry.strides
-    return tf.nn.conv2d(
-        tf.reshape(phases, [batch, rows * down, columns * right, channels]),
-        tf.reshape(
-            tf.eye(width, dtype=phases.dtype),
-            [down, geometry.kernel[1], channels, width],
-        ),
-        geometry.strides,
-        "VALID",
     )
 
 

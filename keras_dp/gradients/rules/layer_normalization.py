@@ -34,7 +34,7 @@ def layer_normalization(call: registry.LayerCall) -> registry.Gradients:
         scale = tf.math.rsqrt(variance + layer.epsilon)
         # With the deprecated `rms_scaling`, Keras does not subtract the mean.
         centred = inputs if layer.rms_scaling else inputs - mean
-        gammas = _scaled_sums(centred * cotangent, scale, others)
+        gammas = tf.reduce_sum(centred * scale * cotangent, axis=others)
         gammas = tf.reshape(gammas, [batch, *layer.gamma.shape])
         pairs.append((layer.gamma, MaterializedRecords(gammas)))
     if layer.beta is not None:
@@ -66,25 +66,3 @@ def check_axes(
             "Normalize over the other axes."
         )
     return found
-
-
-def _scaled_sums(
-    products: tf.Tensor, scale: tf.Tensor, others: list[int]
-) -> tf.Tensor:
-    """Returns `sum(products * scale)` over the axes `others`.
-
-    Args:
-        products: Shape `[batch, ...]`.
-        scale: Shape `[batch, ...]`. All axes after the batch have length 1,
-            except the axes `others`.
-        others: The axes of the sum, without the batch.
-    """
-    if others != list(range(1, len(others) + 1)):
-        return tf.reduce_sum(products * scale, axis=others)
-    batch = products.shape[0]
-    positions = scale.shape.num_elements() // batch
-    # One pass instead of two.
-    return tf.matmul(
-        tf.reshape(scale, [batch, 1, positions]),
-        tf.reshape(products, [batch, positions, -1]),
-    )
