@@ -37,7 +37,7 @@ _TOLERANCE_HALF = 5e-2
 
 
 class Pass(NamedTuple):
-    """What the examples of a batch add, from the engine.
+    """The losses and gradients that the engine gives for a batch.
 
     Examples are in the order of the batch, wherever their rows were.
 

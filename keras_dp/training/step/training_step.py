@@ -157,7 +157,7 @@ class TrainingStep:
 
     @property
     def known_of_model(self) -> tuple[str, Mapping[str, str]]:
-        """Returns `examples_apart`, and the readings of the engine."""
+        """How examples are kept apart, and how gradients follow."""
         return self.examples_apart, self._computation.engine.readings
 
     @property
