@@ -244,7 +244,7 @@ class _Reading:
             pairs = [
                 (g, s) for g, s in pairs if g is not None and s is not None
             ]
-            into[:] = [state for _, state in pairs]
+            into.extend(state for _, state in pairs)
             return [tf.convert_to_tensor(each) for each, _ in pairs]
 
         with operation.graph.as_default():
