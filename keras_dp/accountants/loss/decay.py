@@ -1,15 +1,13 @@
 """How fast a characteristic function falls, for all frequencies at once."""
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 
 from keras_dp.accountants.arrays import Array
 
-# Below it, in nats, quadratures say nothing.
-_LEAST = -60.0
-_MOST_FALL = math.expm1(-30.0)
+# Quadratures are off by more than the exponential of it.
+_LEAST = -30.0
 
 
 class Decay(NamedTuple):
@@ -34,25 +32,6 @@ class Decay(NamedTuple):
         totals = np.exp(logs - peaks[:, None]).sum(axis=1)
         least = float((peaks + np.log(totals)).min())
         return min(max(least, _LEAST), 0.0)
-
-
-class Repeated(NamedTuple):
-    """How fast the moments of some rounds fall together.
-
-    Attributes:
-        decay: How fast that of one round falls.
-        times: How many there are, > 0.
-        share: So much of each tilted distribution falls like that.
-    """
-
-    decay: Decay
-    times: float
-    share: float = 1.0
-
-    def log_size(self, frequency: float) -> float:
-        """Returns the log of a bound on their product, from `frequency` on."""
-        fall = math.expm1(self.decay.log_size(frequency))
-        return self.times * math.log1p(max(self.share * fall, _MOST_FALL))
 
 
 # A loss of which nothing is known.

@@ -271,10 +271,6 @@ def _composed_step(kinds: list[_Kind]) -> float:
     return step
 
 
-def _reach(stddev: float) -> float:
-    return 9.5 * stddev + stddev**2 / 2
-
-
 @functools.lru_cache(maxsize=256)
 def _spread(
     mechanism: Gaussian | SampledGaussian | RandomAllocationGaussian,
@@ -293,57 +289,34 @@ def _spread(
         )
     if isinstance(mechanism, Gaussian):
         return likelihood.spread_log_normal(stddev, step)
-    edges = _edges(mechanism, step)
-    return likelihood.spread_of_cells(
-        step, edges.first, _sampled_cells(mechanism, edges.logs, stddev)
-    )
-
-
-class _Edges(NamedTuple):
-    first: int
-    logs: Array
-
-
-def _edges(mechanism: SampledGaussian, step: float) -> _Edges:
-    """Returns edges of cells that hold nearly all of a sampled ratio."""
-    q, reach = (
-        mechanism.sampling_probability,
-        _reach(1 / mechanism.noise_multiplier),
-    )
-    low = math.log1p(q * math.expm1(-reach))
-    high = reach + math.log(q + (1 - q) * math.exp(-reach))
-    first, last = math.floor(low / step), math.ceil(high / step) + 1
-    return _Edges(first, np.asarray(step * np.arange(first, last + 1)))
+    return likelihood.spread_of_cells(step, *_sampled_cells(mechanism, step))
 
 
 def _sampled_cells(
-    mechanism: SampledGaussian, edges: Array, stddev: float
-) -> Cells:
-    """Returns masses of the ratio `1 - q + q W` between numbers."""
-    q = mechanism.sampling_probability
-    # log(1 + (e^edge - 1) / q), which is -inf below 1 - q.
-    inside = np.maximum(np.expm1(edges) / q, -1.0)
-    with np.errstate(divide="ignore"):
-        under_q, under_p = likelihood.cells(np.log1p(inside), stddev)
-    return Cells(under_q, (1 - q) * under_q + q * under_p)
+    mechanism: SampledGaussian, step: float
+) -> tuple[int, Cells]:
+    """Returns the first edge, in steps, and masses of the ratio `1 - q + q W`.
+
+    The cells between the edges hold nearly all of it.
+    """
+    stddev, q = 1 / mechanism.noise_multiplier, mechanism.sampling_probability
+    low, high = likelihood.sampled_range(stddev, q)
+    first, last = math.floor(low / step), math.ceil(high / step) + 1
+    edges = np.asarray(step * np.arange(first, last + 1))
+    under_q, under_p = likelihood.cells_of_inner(edges, stddev, q)
+    return first, Cells(under_q, (1 - q) * under_q + q * under_p)
 
 
 @functools.lru_cache(maxsize=64)
 def _sum_of_spread(mechanism: RandomAllocationGaussian) -> Spread:
     stddev = 1 / mechanism.noise_multiplier
     step = min(_STEP * math.sqrt(_variance(mechanism)), _LARGEST_STEP)
-    step = max(step, 2 * _reach(stddev) / _MOST_POINTS)
-    power = likelihood.spread_log_normal(stddev, step)
-    total, left = None, mechanism.batches
-    while True:
-        if left & 1:
-            total = (
-                power if total is None else likelihood.spread_sum(total, power)
-            )
-        left >>= 1
-        if not left and total is not None:
-            return total
-        power = likelihood.spread_sum(power, power)
+    step = max(step, 2 * likelihood.reach(stddev) / _MOST_POINTS)
+    return likelihood.repeated(
+        likelihood.spread_log_normal(stddev, step),
+        mechanism.batches,
+        likelihood.spread_sum,
+    )
 
 
 def _regridded(
@@ -387,21 +360,12 @@ def _drawn(
     if isinstance(mechanism, Gaussian):
         return likelihood.drawn_log_normal(stddev, step / 10)
     if isinstance(mechanism, SampledGaussian):
-        edges = _edges(mechanism, step / 10)
-        return likelihood.drawn_of_cells(
-            _sampled_cells(mechanism, edges.logs, stddev)
-        )
-    step = max(step, 2 * _reach(stddev) / _MOST_DRAWN)
-    power = likelihood.drawn_log_normal(stddev, step)
-    total, left = None, mechanism.batches
-    while True:
-        if left & 1:
-            total = (
-                power
-                if total is None
-                else likelihood.drawn_sum(total, power, step)
-            )
-        left >>= 1
-        if not left and total is not None:
-            return Drawn(total.points / mechanism.batches, total.masses)
-        power = likelihood.drawn_sum(power, power, step)
+        _, cells = _sampled_cells(mechanism, step / 10)
+        return likelihood.drawn_of_cells(cells)
+    step = max(step, 2 * likelihood.reach(stddev) / _MOST_DRAWN)
+    total = likelihood.repeated(
+        likelihood.drawn_log_normal(stddev, step),
+        mechanism.batches,
+        functools.partial(likelihood.drawn_sum, step=step),
+    )
+    return Drawn(total.points / mechanism.batches, total.masses)

@@ -11,15 +11,19 @@ Both are exact to the second order of the grid's step.
 """
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from scipy import special
 
 from keras_dp.accountants.arrays import Array
 
-# Normal variables are cut off where they have such a share of their mass.
-_TAIL = 9.5
+# Normal variables are cut off at this many stddevs: 1e-21 of their mass is
+# beyond.
+TAIL = 9.5
+
+_Ratio = TypeVar("_Ratio")
 
 
 class Spread(NamedTuple):
@@ -85,6 +89,40 @@ def cells(edges: Array, stddev: float) -> Cells:
     )
 
 
+def reach(stddev: float) -> float:
+    """Returns the largest size of the log of a log-normal ratio of mean 1."""
+    return TAIL * stddev + stddev**2 / 2
+
+
+def sampled_range(stddev: float, q: float) -> tuple[float, float]:
+    """Returns where the log of `1 - q + q W` is, with `W` log-normal."""
+    far = reach(stddev)
+    low = math.log1p(q * math.expm1(-far))
+    return low, far + math.log(q + (1 - q) * math.exp(-far))
+
+
+def cells_of_inner(edges: Array, stddev: float, q: float) -> Cells:
+    """Returns masses of `W` where `log(1 - q + q W)` is between numbers."""
+    # log(1 + (e^edge - 1) / q), which is -inf below 1 - q.
+    inner = np.maximum(np.expm1(edges) / q, -1.0)
+    with np.errstate(divide="ignore"):
+        return cells(np.log1p(inner), stddev)
+
+
+def repeated(
+    one: _Ratio, count: int, together: Callable[[_Ratio, _Ratio], _Ratio]
+) -> _Ratio:
+    """Returns `count` >= 1 equal ratios put together, by doubling."""
+    total = None
+    while True:
+        if count & 1:
+            total = one if total is None else together(total, one)
+        count >>= 1
+        if not count and total is not None:
+            return total
+        one = together(one, one)
+
+
 def _between(u: Array) -> Array:
     """Returns the normal masses between numbers, relatively precise."""
     below, above = special.ndtr(u), special.ndtr(-u)
@@ -115,8 +153,7 @@ def spread_of_cells(step: float, first: int, found: Cells) -> Spread:
 
 def spread_log_normal(stddev: float, step: float) -> Spread:
     """Returns a spread log-normal ratio of mean 1."""
-    reach = _TAIL * stddev + stddev**2 / 2
-    first = -math.ceil(reach / step)
+    first = -math.ceil(reach(stddev) / step)
     edges = np.asarray(step * np.arange(first, -first + 1))
     return spread_of_cells(step, first, cells(edges, stddev))
 
@@ -199,8 +236,7 @@ def _trimmed(each: Spread) -> Spread:
 
 def drawn_log_normal(stddev: float, step: float) -> Drawn:
     """Returns a log-normal ratio of mean 1, drawn together in each cell."""
-    reach = _TAIL * stddev + stddev**2 / 2
-    count = math.ceil(reach / step)
+    count = math.ceil(reach(stddev) / step)
     edges = np.asarray(step * np.arange(-count, count + 1))
     return drawn_of_cells(cells(edges, stddev))
 

@@ -34,8 +34,6 @@ _LEFT_OUT, LEAST_MASS = 1e-150, 1e-120
 _STEP, _MOST_POINTS = 0.25, 4000
 # Width of the sums in their stddevs, and in largest scores.
 _STDDEVS, _SCORES = 48, 3
-# Normal variables are cut off where they have such a share of their mass.
-_TAIL = 9.5
 
 
 class _Masses(NamedTuple):
@@ -55,9 +53,11 @@ def drawn(mechanism: RandomAllocationGaussian) -> Drawn:
     """
     t, k = mechanism.batches, mechanism.batches_per_record
     absent, present = _one_score(mechanism)
-    rest = _power(absent, t - k)
-    without = _convolved(rest, _power(absent, k))
-    within = _convolved(rest, _power(present, k))
+    rest = likelihood.repeated(absent, t - k, _convolved)
+    without, within = (
+        _convolved(rest, likelihood.repeated(one, k, _convolved))
+        for one in (absent, present)
+    )
     first = min(without.first, within.first)
     stop = max(each.first + len(each.masses) for each in (without, within))
     found = np.zeros((2, stop - first))
@@ -75,9 +75,7 @@ def _one_score(
 ) -> tuple[_Masses, _Masses]:
     """Returns the score of a round without the record, and with it."""
     stddev, q = 1 / mechanism.noise_multiplier, mechanism.sampling_probability
-    reach = _TAIL * stddev + stddev**2 / 2
-    low = math.log1p(q * math.expm1(-reach))
-    high = reach + math.log(q + (1 - q) * math.exp(-reach))
+    low, high = likelihood.sampled_range(stddev, q)
     absent, present = (
         _spread(stddev, q, sign * stddev**2 / 2) for sign in (-1, 1)
     )
@@ -85,33 +83,20 @@ def _one_score(
     spread = math.hypot(math.sqrt(t - k) * absent, math.sqrt(k) * present)
     width = _STDDEVS * spread + _SCORES * high
     step = max(_STEP * absent, width / _MOST_POINTS)
-    edges = step * np.arange(math.floor(low / step), math.ceil(high / step) + 1)
-    # log(1 + (e^edge - 1) / q), which is -inf below 1 - q.
-    with np.errstate(divide="ignore"):
-        ratios = np.log1p(np.maximum(np.expm1(edges) / q, -1.0))
-    cells = likelihood.cells(ratios, stddev)
+    edges = np.asarray(
+        step * np.arange(math.floor(low / step), math.ceil(high / step) + 1)
+    )
+    cells = likelihood.cells_of_inner(edges, stddev, q)
     return _Masses(0, cells.under_q), _Masses(0, cells.under_p)
 
 
 def _spread(stddev: float, q: float, mean: float) -> float:
     """Returns the stddev of a score whose ratio has a log of some mean."""
-    normal = np.linspace(-_TAIL, _TAIL, 2001)
+    normal = np.linspace(-likelihood.TAIL, likelihood.TAIL, 2001)
     weights = np.exp(-(normal**2) / 2)
     scores = np.log1p(q * np.expm1(normal * stddev + mean))
     center = np.average(scores, weights=weights)
     return math.sqrt(np.average((scores - center) ** 2, weights=weights))
-
-
-def _power(one: _Masses, count: int) -> _Masses:
-    """Returns the masses of the sum of `count` >= 1 independent numbers."""
-    total = None
-    while True:
-        if count & 1:
-            total = one if total is None else _convolved(total, one)
-        count >>= 1
-        if not count and total is not None:
-            return total
-        one = _convolved(one, one)
 
 
 def _convolved(one: _Masses, two: _Masses) -> _Masses:

@@ -24,7 +24,7 @@ from keras_dp.accountants.compose.line.points import (
     points,
 )
 from keras_dp.accountants.loss import gaussian_profile
-from keras_dp.accountants.loss.decay import Repeated
+from keras_dp.accountants.loss.decay import Decay
 from keras_dp.accountants.roots import last_true
 from keras_dp.errors import NumericalLimitError, TooSlowError
 
@@ -202,7 +202,7 @@ class Place(NamedTuple):
         log_tolerance: Log of the tolerated error of delta.
         log_moment_error: Bound on the error of `log_moment`.
         paths: The losses on their paths.
-        decays: How fast moments fall.
+        decays: How fast the moments of each loss fall.
     """
 
     tilt: float
@@ -214,7 +214,7 @@ class Place(NamedTuple):
     log_tolerance: float
     log_moment_error: float
     paths: Paths
-    decays: list[Repeated]
+    decays: tuple[Decay, ...]
 
     def end(
         self, composition: Composition, epsilon: float
@@ -235,7 +235,12 @@ class Place(NamedTuple):
 
         def log_rest(t: float) -> float:
             total = log_moment - gaussian * t * t / 2
-            total += sum(each.log_size(t) for each in self.decays)
+            total += sum(
+                count * decay.log_size(t)
+                for decay, count in zip(
+                    self.decays, self.paths.counts, strict=True
+                )
+            )
             return total - math.log(math.pi * t)
 
         low, high = -30.0, 0.0
@@ -427,12 +432,7 @@ def place_near(
         log_tolerance,
         float(errors[each]),
         paths(composition, tilt, MOST_POINTS * step),
-        [
-            Repeated(loss.decay(tilt), count)
-            for loss, count in zip(
-                composition.losses, composition.counts.tolist(), strict=True
-            )
-        ],
+        tuple(loss.decay(tilt) for loss in composition.losses),
     )
 
 
