@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[np.float64]
 Complex: TypeAlias = NDArray[np.complex128]
-# Either of both.
+# A real or complex array.
 Points: TypeAlias = NDArray[Any]
 
 # exp(EXPONENT) is finite, and so are its products with all numbers in use:
@@ -15,7 +15,7 @@ Points: TypeAlias = NDArray[Any]
 EXPONENT = 600.0
 # Distance of 1 from the next float64.
 EPSILON = float(np.finfo(np.float64).eps)
-# exp() of it is 0, also as the real part of a complex number.
+# exp(_NOTHING) is 0, also for a complex number with this real part.
 _NOTHING = -750.0
 # Up to this |1 + z|^2 - 1 the modulus is computed from 1 + z, above it from z.
 _SMALL_SIZE = -0.75

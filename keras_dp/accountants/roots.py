@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import scipy
 
-# How near two arguments are at which float64 still tells values apart.
+# Arguments that are nearer, as a share of them, give equal values in float64.
 _NEAREST = 8e-16
-# Each step at least halves the bracket, at up to three values. A dozen is
-# enough but where bounds jump.
+# Each step computes up to three values and at least halves the bracket. A dozen
+# steps are enough for smooth bounds; the others are for bounds that jump.
 _MOST_STEPS = 24
 
 

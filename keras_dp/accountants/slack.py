@@ -14,14 +14,15 @@ from keras_dp.accountants.normalize.mechanisms import (
     SampledGaussianGroup,
 )
 
-# More than the rounding of a sum of a few products.
+# Exceeds the rounding of a sum of a few products.
 _ROUND_UP = 1 + 1e-15
-# More than that of a probability, in which a few logarithms are summed.
+# Exceeds the rounding of a probability that is computed from a few logarithms.
 _CHANCE_ROUND_UP = 1 + 1e-14
-# How far beyond the last guess the next one goes at first; then twice as far.
+# The first step beyond a guess, as a share of it; each further step is twice as
+# long.
 _STEP = 1e-9
 _MOST_GUESSES = 60
-# Epsilons nearer to each other are not told apart, where delta is least.
+# Precision of the epsilon at which delta is least.
 _NEAREST = 1e-3
 # exp() of it is finite.
 _LARGEST_EXPONENT = 700.0

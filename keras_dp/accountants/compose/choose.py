@@ -13,11 +13,11 @@ from keras_dp.accountants.loss import gaussian_profile
 from keras_dp.accountants.loss.mixture import MixtureLoss
 from keras_dp.errors import NumericalLimitError, TooSlowError
 
-# `gaussian_profile` rounds up by less.
+# An upper bound on how far `gaussian_profile` rounds up.
 _PROFILE_ERROR = 1e-11
-# Normalization rounds noise multipliers down by no more.
+# The largest share by which normalization rounds noise multipliers down.
 _ROUNDED_DOWN = 1.1e-11
-# Methods raise these, and only these, for rounds that they cannot handle.
+# What methods raise for rounds that they cannot handle, and nothing else.
 _OUT_OF_REACH = (TooSlowError, NumericalLimitError)
 
 CLOSED_FORM = "closed form"
@@ -164,7 +164,7 @@ def _from_moments(
         found = bounds(composition)
     except _OUT_OF_REACH:
         return Found(least, upper, MOMENTS)
-    # NaN would be a defect: it is not to pass for a bound.
+    # NaN would be a defect. It must not pass for a bound.
     if not found[0] <= found[1]:
         return Found(least, upper, MOMENTS)
     if found[1] < upper:

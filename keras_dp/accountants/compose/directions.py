@@ -168,7 +168,7 @@ def _binomial(
 
     The first two are always there.
     """
-    # Importing it takes half a second, which other rounds need not wait for.
+    # This import takes half a second. Other rounds do not need it.
     from scipy import stats
 
     found = stats.binom.pmf(np.arange(trials + 1), trials, probability)

@@ -25,10 +25,10 @@ from keras_dp.accountants.compose.composition import (
 from keras_dp.accountants.loss.log_moments import conversion
 from keras_dp.errors import TooSlowError
 
-# Tilts that are looked at together, in units of the best one so far.
+# Each step computes the bound at these tilts, in units of the best one so far.
 _OCTAVES = 2.0 ** np.linspace(-2, 2, 9)
 _LEAST_TILT, _LARGEST_TILT = 2.0**-40, 2.0**40
-# Moments are rounded up by this, a thousand times their error.
+# Moments are rounded up by this share, a thousand times their error.
 _MOMENT_ERROR = 1e-9
 
 
@@ -93,7 +93,7 @@ def variance_log_delta(composition: Composition, epsilon: float) -> float:
     x = math.expm1(min(epsilon, EXPONENT))
     if not 0 < variance < math.inf:
         return 0.0
-    # Without cancellation, and without a square that overflows.
+    # In this form nothing cancels, and no square overflows.
     most = variance / (2 * (math.hypot(math.sqrt(variance), x) + x))
     return min(0.0, math.log(most) + _MOMENT_ERROR) if most else 0.0
 

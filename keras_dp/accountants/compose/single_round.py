@@ -24,7 +24,7 @@ from keras_dp.accountants.roots import last_true
 _ROUNDING = 4 * EPSILON
 # Twice the amount by which the Gaussian profile is rounded up.
 _ROUND_UP = 2e-12
-# A derivative of log delta in the quantile is at most the quantile and this.
+# The derivative of log delta in the quantile is at most the quantile plus this.
 _STEEP = 2.0
 _FIRST_WIDTH, _WIDEN = 1e-13, 2.0
 
@@ -47,7 +47,8 @@ def log_delta_bounds(loss: MixtureLoss, epsilon: float) -> tuple[float, float]:
         if epsilon > EXPONENT:
             t = epsilon - math.log(q)
         return _log_deltas(loss, t, _ROUNDING * (1 + t))
-    # 1 - (1-q) e^epsilon: nothing if even the largest loss is less.
+    # This is 1 - (1-q) e^epsilon. Below 0, epsilon exceeds the largest loss,
+    # and delta is 0.
     left = q - (1 - q) * growth
     error = _ROUNDING * (q + growth) if q < 1 else 0.0
     if q == 1:
@@ -111,7 +112,7 @@ def _log_deltas(
     q = loss.probabilities[1]
     mu = 1 / loss.noise_multiplier
     value = float(gaussian_profile.log_delta(np.asarray(mu), np.asarray(t)))
-    # How much the quantile, and so the logarithm of `g`, may be off.
+    # The error of the quantile, and from it that of the logarithm of `g`.
     quantile = t / mu - mu / 2
     moved = (_ROUNDING * (t + mu * mu) + error) / mu
     slack = moved * (abs(quantile) + _STEEP)

@@ -42,10 +42,10 @@ _LEVEL = 0.7
 _LOG_PANEL_ERROR = math.log(64 / 15 / (_SUM_OF_AXES**2 - 1)) - 2 * len(
     _POINTS
 ) * math.log(_SUM_OF_AXES)
-# The ellipse of the first panel is 0.4 of its length below the real line:
-# there an integrand may grow by so many nats.
+# The ellipse of the first panel reaches below the real line by this share of
+# its length; an integrand may grow by this many nats there.
 _GROWTH, _BELOW = 4.0, 0.4
-# A denominator may add so many nats in a strip.
+# A denominator may add this many nats in a strip.
 _DENOMINATOR = 10.0
 _MOST_PANELS = 4000
 
@@ -87,7 +87,7 @@ class FixedSizeLoss(LossDistribution):
     def nodes(self, tilt: float) -> Nodes:
         found = [_positive(part, tilt, 0.0) for part in self.parts]
         losses, log_weights, log_error = self._joined(found)
-        # Q has at -l what P has at l; the rest is the atom.
+        # Q has the mass at -l that P has at l. What is left is the atom.
         mirrored = log_weights + losses
         atom = 1 - np.exp(log_weights).sum() - np.exp(mirrored).sum()
         return Nodes(
@@ -119,7 +119,7 @@ class FixedSizeLoss(LossDistribution):
         logs = np.log(self.weights)
         errors = np.array([each.log_error for each in found]) + logs
         moments = np.array([each.log_moment for each in found]) + logs
-        # M(tilt) is at least 1, and at least what its parts have above 0.
+        # M(tilt) is at least 1, and at least the part of the positive losses.
         log_moment = max(0.0, float(special.logsumexp(moments)))
         return (
             np.concatenate([each.losses for each in found]),

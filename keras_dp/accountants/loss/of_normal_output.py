@@ -16,23 +16,23 @@ from keras_dp.accountants.loss.loss_distribution import (
 )
 from keras_dp.errors import TooSlowError
 
-# Log of the relative error of a quadrature: far below float64's.
+# Log of the relative error of a quadrature, far below that of float64.
 LOG_ERROR = -60.0
-# Integrands are left out where they are below exp(-r^2 / 2) times their peak.
+# Integrands are cut off where they are below exp(-REACH^2 / 2) of their peak.
 REACH = 12.0
 # Precision of the end of a range, in noise stddevs.
 PRECISION = 0.1
-# Half-widths of strips that are tried, in noise stddevs. Beyond 13 the noise
-# grows by more than the rule gains.
+# Candidates for the half-width of a strip, in noise stddevs. Beyond 13 the
+# density grows by more than the rule gains.
 _STRIPS = np.geomspace(0.02, 13.0, 40)
-# And of strips above the real line; wider ones lose digits by cancellation.
+# The same for strips above the real line; wider ones lose digits.
 _HIGH_STRIPS = np.geomspace(1e-3, 2.0, 60)
-# The share of the strip in which the likelihood ratio has no zero.
+# The share that is used of the strip without a zero of the likelihood ratio.
 LARGEST_SHARE = 0.95
-# Heights of paths that bound a decay, in units of the highest one. For n rounds
-# together it is next to 1 / sqrt(n) of it.
+# Heights of paths that bound a decay, in units of the highest one. The best one
+# for n rounds is about 1 / sqrt(n).
 _SHARES_OF_HEIGHT = 3.0 ** -np.arange(0.0, 14.0)
-# With more, the moments of some tens of tilts take seconds.
+# With more nodes, the moments of some tens of tilts take seconds.
 _MOST_NODES = 1 << 15
 
 

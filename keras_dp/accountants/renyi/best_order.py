@@ -6,8 +6,8 @@ import numpy as np
 
 from keras_dp.accountants.arrays import Array
 
-# Octaves of `order - 1` that are looked at first, and how far to go beyond.
-# Large orders take long, so that few are looked at in vain.
+# Octaves of `order - 1` that are tried first, the outermost ones, and how many
+# are added at once. Large orders take long, so few are tried in vain.
 _FIRST_OCTAVE, _LAST_OCTAVE = -6, 4
 _LOWEST_OCTAVE, _HIGHEST_OCTAVE = -60, 30
 _EXTENSION = 4

@@ -22,7 +22,7 @@ from keras_dp.accountants.renyi import encoded, fixed_size, mixtures
 from keras_dp.accountants.renyi.shifted_noise import check_noise
 from keras_dp.errors import UnsupportedEventError
 
-# A hundred times the error measured against 40 digits.
+# Exceeds the error measured against 40 digits a hundred times.
 _ROUND_UP = 1 + 1e-12
 
 

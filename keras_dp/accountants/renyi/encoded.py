@@ -11,9 +11,9 @@ from keras_dp.accountants.renyi.shifted_noise import ORDERS, total_log_moments
 
 # All integers up to the largest order.
 _K = np.arange(2.0, ORDERS[-1] + 1)
-# More choices than that are bounded by the largest moment of each order.
+# More choices are bounded together, by the largest moment of each order.
 _MOST_CHOICES = 256
-# log-gamma of a large order loses this much, relative to the result.
+# Exceeds the rounding of log-gamma at a large order.
 _ROUND_UP = 1 + 1e-10
 
 

@@ -7,16 +7,16 @@ from scipy import special
 
 from keras_dp.accountants.arrays import Array
 
-# Beyond it the bound without sampling is used.
+# Beyond this order the bound without sampling is used.
 _LARGEST_ORDER = 2**14
-# Moments are integrated up to this one, and bounded in closed form beyond it
-# or once `j / z^2` is so large that the closed form is tight.
+# Moments are integrated up to this order `j`, and while `j / z^2` is at most
+# this. Beyond, their closed form is tight.
 _LARGEST_MOMENT = 64
 _LARGEST_EXPONENT = 24.0
 _STEP = 0.25
 # The tail of the standard normal distribution that is kept, in stddevs.
 _TAIL = 13.0
-# log-gamma of a large order loses this much, relative to the result.
+# Exceeds the rounding of log-gamma at a large order.
 _ROUND_UP = 1 + 1e-10
 
 
@@ -105,8 +105,8 @@ def _log_ternary_moments(z: float) -> Array:
     """
     largest = int(min(_LARGEST_MOMENT, max(2, _LARGEST_EXPONENT * z * z)))
     j = np.arange(2, largest + 1, dtype=np.float64)[:, None]
-    # Both integrands have a kink, where x = 0: go away from it on either side,
-    # at first exponentially and then in equal steps.
+    # Both integrands have a kink at x = 0. Points leave it on either side, at
+    # first exponentially and then in equal steps.
     reach = largest / z + np.sqrt(2 * largest) + _TAIL
     s = np.arange(-_TAIL, reach, _STEP)
     x = np.log1p(np.exp(-np.abs(s))) + np.maximum(s, 0)

@@ -12,17 +12,17 @@ from keras_dp.accountants.loss.mixture import MixtureLoss
 from keras_dp.accountants.loss.of_normal_output import REACH, OutputLoss
 from keras_dp.accountants.loss.replace_one import ReplaceOneLoss
 
-# Divergences grow with q; from here on they are below every float of use.
+# Smaller probabilities are rounded up to this one.
 _LEAST_PROBABILITY = 1e-100
-# Estimated nodes; the true number is at most five times as large. No order
-# that could be best needs so many.
+# Largest estimated number of nodes; the true number is at most five times as
+# large. No order that could be best needs more.
 _MOST_NODES = 2.0**17
-# Orders share nodes up to the end of their interval; each interval is so many
-# times as long as the one before.
+# The orders of an interval share nodes. Each interval is this many times as
+# long as the one before.
 _RATIO = 4.0
-# Intervals from here on end with the largest order that is asked for.
+# This interval, and those beyond, end with the largest order that is asked for.
 _FAR = 3
-# Orders and nodes at once, which bounds the memory.
+# Largest product of orders and nodes in memory.
 _BLOCK = 2**20
 
 
@@ -64,7 +64,7 @@ def log_moment(loss: OutputLoss, excess: Array) -> Array:
     result = excess * (1 + excess) * turn**2 / 2
     steps = np.maximum(1.0, np.sqrt(excess) * loss.denominator_turn)
     nodes = ((1 + excess) * turn + 2 * REACH) * np.maximum(steps, turn)
-    # Up to the first end the nodes around 0 are most of them.
+    # Up to the first end, most nodes are around 0.
     first = 2 * REACH / turn
     ends = np.maximum(np.ceil(np.log(excess / first) / math.log(_RATIO)), 0.0)
     ends[nodes > _MOST_NODES] = -1.0

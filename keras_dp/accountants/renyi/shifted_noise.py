@@ -39,29 +39,30 @@ ORDERS = np.concatenate(
 # beyond it there is no bound.
 _LEAST_SHIFT, _MOST_SHIFT = 1e-5, 1e8
 _NODES_PER_OCTAVE = 8
-# The square of it is a float, and far below all others.
+# Its square is a float, far below the square of any other shift.
 _TINY = 1e-100
-# Ten times the error of quadrature and spline, measured against 60 digits.
+# Exceeds the error of quadrature and spline, measured against 60 digits, ten
+# times.
 _ROUND_UP = 1 + 1e-6
-# Shifts evaluated at once, which bounds the memory.
+# Largest number of shifts in memory.
 _BLOCK = 2**13
 
-# Below it, as `k y`, the power series of F has 1e-13 of its first term.
+# Below this `k y` the power series of F is right to 1e-13.
 _SMALL = 0.1
 _SERIES_TERMS = 10
-# exp() of minus that is next to nothing, as a share of an interval, or as the
-# distance from one of its ends, in scales.
+# Where the changes of variable end: exp(-45) is a negligible share of an
+# interval, and a negligible distance from its ends, in scales.
 _LAST = np.arcsinh(45.0)
 _PANELS = 9
 _POINTS, _WEIGHTS = legendre.leggauss(15)
-# The rule that is exact for polynomials at every other point. Its error is
-# about the root of the error of the other.
+# A rule on every other point, exact for polynomials. Its error is about the
+# root of that of the full rule.
 _COARSE = np.zeros_like(_WEIGHTS)
 _COARSE[1::2] = np.linalg.solve(
     legendre.legvander(_POINTS[1::2], 6).T, [2.0, 0, 0, 0, 0, 0, 0]
 )
 _LOG_TOLERANCE = np.log(1e-6)
-# A dozen times what the families of this library need.
+# The families of this library need a twelfth of it.
 _MOST_PANELS = 1000
 
 
@@ -94,7 +95,7 @@ def log_moments(noise: NoiseDistribution, shifts: Array) -> Array:
     shift = np.maximum(shifts / noise.scale, _TINY)
     inside = np.clip(shift, _LEAST_SHIFT, _MOST_SHIFT)
     logs = curve(np.log(inside))
-    # Near 0 to the first order a line from the limit to the first node.
+    # Near 0 the curve is nearly a line from the limit to the first node.
     small = (shift < _LEAST_SHIFT)[:, None]
     logs = np.where(small, np.maximum(logs, limits), logs)
     result = np.exp(logs + 2 * np.log(shift)[:, None]) * _ROUND_UP

@@ -26,23 +26,24 @@ from keras_dp.accountants.normalize.mechanisms import (
 from keras_dp.errors import NumericalLimitError, UnsupportedEventError
 
 METHOD = "convolution of likelihood ratios"
-# Steps of the grids over the stddev of what is on them.
+# Steps of the grids, as shares of the stddev of what is on them.
 _STEP, _DRAWN_STEP, _COMPOSED_STEP = 0.05, 0.3, 0.05
 _LARGEST_STEP, _MOST_POINTS, _MOST_DRAWN = 0.01, 12_000, 3_000
-# Floats around 1 are not told apart on finer grids. Epochs with more noise, of
-# all rounds together, are taken to be Gaussian sums without amplification.
+# On finer grids neighbouring points round to the same float. An epoch whose
+# rounds have more noise together counts as a Gaussian sum without
+# amplification.
 _LEAST_STEP, _MOST_NOISE = 1e-11, 1e9
-# Rounding of losses, all rounds together, over the epsilon that is looked for,
-# and over their stddev.
+# How far losses may be rounded in all rounds together: as a share of the
+# epsilon that is asked for, and of their stddev.
 _ROUNDED, _ROUNDED_STDDEVS = 2e-4, 2e-2
-# But no more points than that within 30 standard deviations.
+# The largest number of points within 30 standard deviations.
 _MOST_ROUNDED = 2_000_000
 
-# Beyond, delta is bounded by what it is here from above, and by 0 from below.
+# Beyond this epsilon, delta is at least 0 and at most what it is here.
 _LARGEST_EPSILON = 1e4
-# A lower bound is 0 below: attacks take unlikely outcomes to be likelier.
+# Smaller lower bounds become 0, as the attacks overrate unlikely outcomes.
 _LEAST_DELTA = 1e-100
-# More than the rounding of a few products.
+# Exceeds the rounding of a few products.
 _ROUND_UP = 1 + 1e-14
 # Rounding of the losses of a lower bound.
 _LOSS_ERROR = 1e-10
@@ -166,7 +167,7 @@ def _uppers(
 def _lowers(
     rounds: tuple[CountedMechanism, ...], scale: float, **target: float
 ) -> Iterable[tilted.Sum]:
-    # Who overlooks some rounds learns less.
+    # An attack that ignores some rounds learns less.
     kinds = [
         each
         for each in _kinds(rounds)
@@ -324,7 +325,7 @@ def _regridded(
 ) -> Spread:
     """Returns a ratio that is spread onto the points of another grid."""
     cell = np.floor(np.log(points) / step).astype(np.int64)
-    # A point may be next to an end that it is rounded to.
+    # Rounding may have moved a point to the end of the next cell.
     cell -= points < np.exp(step * cell)
     cell += points >= np.exp(step * (cell + 1))
     first = int(cell.min())

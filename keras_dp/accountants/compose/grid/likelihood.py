@@ -166,7 +166,8 @@ def spread_sum(one: Spread, two: Spread) -> Spread:
     """
     step, apart, is_same = one.step, two.first - one.first, one is two
     a, b = one.masses, two.masses
-    # The first and the last point of the sum, from the first one of `a`.
+    # The first and the last point of the sum, counted from the first one of
+    # `a`.
     ends = np.array([[0, apart], [len(a) - 1, apart + len(b) - 1]])
     low, high = np.logaddexp(*(step * ends).T) / step
     base = math.floor(low) - 1
@@ -188,7 +189,8 @@ def spread_sum(one: Spread, two: Spread) -> Spread:
         out[place : place + stop - start] += (1 - right) * products
         out[place + 1 : place + 1 + stop - start] += right * products
     zero = one.zero * two.zero
-    # A ratio of 0 leaves the other one, which may be below the grid.
+    # If one ratio is 0, the sum is the other ratio, which may be below the
+    # grid.
     for chance, other, first in ((one.zero, b, apart), (two.zero, a, 0)):
         below = min(max(0, base - first), len(other))
         share = np.exp(step * (first - base + np.arange(below)))
@@ -207,7 +209,7 @@ def spread_sum(one: Spread, two: Spread) -> Spread:
     )
 
 
-# Points beyond which so little mass is left go to 0 and infinity.
+# The outermost points, with less mass than this together, go to 0 and infinity.
 _LEAST_MASS = 1e-25
 
 
@@ -259,7 +261,7 @@ def drawn_of_cells(found: Cells) -> Drawn:
     under_q, under_p = found
     kept = under_q > 0
     under_q, under_p = under_q[kept], under_p[kept]
-    # The outermost, of hardly any mass, are drawn together: they are many.
+    # The outermost cells have hardly any mass, but are many. They become one.
     below = np.cumsum(under_q) <= _LEAST_MASS
     above = np.cumsum(under_p[::-1])[::-1] <= _LEAST_MASS * under_p.sum()
     middle = ~(below | above)

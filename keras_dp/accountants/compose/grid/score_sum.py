@@ -27,12 +27,13 @@ from keras_dp.accountants.compose.grid import likelihood
 from keras_dp.accountants.compose.grid.likelihood import Drawn
 from keras_dp.accountants.normalize.mechanisms import RandomAllocationGaussian
 
-# Mass left out of a convolution, and the least that an outcome is taken to
-# have, which makes up for it. Deltas of this size are not told from 0.
+# Mass that a convolution may drop; every outcome is given at least this mass in
+# return. Deltas of this size cannot be told from 0.
 _LEFT_OUT, LEAST_MASS = 1e-150, 1e-120
-# Step of the scores over their stddev, and about how many sums there may be.
+# Step of the scores, as a share of their stddev; about the largest number of
+# sums.
 _STEP, _MOST_POINTS = 0.25, 4000
-# Width of the sums in their stddevs, and in largest scores.
+# Width of the window of sums: in stddevs of the sum, and in largest scores.
 _STDDEVS, _SCORES = 48, 3
 
 

@@ -18,21 +18,24 @@ from keras_dp.accountants.arrays import EXPONENT, Array
 from keras_dp.accountants.roots import last_true
 from keras_dp.errors import TooSlowError
 
-# Log of the tilted mass beyond each end of the window.
+# Log of a bound on the tilted mass beyond each end of the window.
 _LOG_OUTSIDE = -36.0
 _MOST_POINTS = 1 << 23
-# Error of a transform relative to the norm, a few times what is known of it.
+# Error of a transform per level, relative to the norm: a few times what is
+# proven.
 _ERROR_PER_LEVEL = 2e-15
-# Between them the best tilt is looked for, to that share of itself. Those in
-# stddevs of the sum are for losses of which all are next to 0.
+# The range of tilts that is searched, and the precision of the best one. Tilts
+# in units of one over the stddev of the sum are for losses that are all next to
+# 0.
 _LEAST_TILT, _MOST_TILT, _NEAREST = 1e-3, 1e4, 0.05
 _LEAST_STDDEVS, _MOST_STDDEVS = 0.1, 1e3
-# How near the upper bound is to the least epsilon.
+# Relative precision of the upper bound.
 _PRECISION = 1e-8
-# How much less than it a lower one is tried to be, and how near it then is.
+# Relative steps below the upper bound at which a lower bound is tried; its
+# final precision.
 _BELOW = tuple(10.0**-power for power in range(6, -1, -1))
 _PRECISION_BELOW = 1e-6
-# Errors of sums and exponentials: together, and for each round.
+# Rounding of sums and exponentials: once, and for each round.
 _ROUNDING, _ROUNDING_EACH = 1e-9, 1e-12
 
 
@@ -91,8 +94,8 @@ class Sum:
         logs = -self.tilt * (losses - epsilon)
         parts = tilted * np.exp(logs) * -np.expm1(epsilon - losses)
         log_scale = self.log_moment - self.tilt * epsilon
-        # Each mass may be off, all weights together are a geometric series;
-        # what lies outside of the window may be counted at its other end.
+        # Each mass has an error, and the weights are a geometric series. The
+        # transform adds mass beyond one end of the window at the other end.
         error = self.error * (1 - 1 / math.expm1(-self.tilt * self.step))
         error += 2 * self.outside
         total = float(parts.sum())
@@ -134,7 +137,7 @@ class Sum:
             return self.delta(epsilon, is_upper=False) > delta
 
         least = high = self.upper_epsilon(delta)
-        # Far from where the tilt looks, errors hide that delta is larger.
+        # Far from the epsilon of the tilt, errors hide that delta is larger.
         for below in _BELOW if high < math.inf else ():
             low = float(high * (1 - below))
             if is_not_enough(low):
@@ -186,7 +189,7 @@ def composed(
 
     variance = math.fsum(each.rounds * _variance(each) for each in parts)
     per_stddev = 1 / (step * math.sqrt(variance)) if variance else 0.0
-    # Chernoff's exponents have one minimum.
+    # The exponent of Chernoff's bound has one minimum.
     found = scipy.optimize.minimize_scalar(
         size,
         bounds=(
@@ -228,7 +231,7 @@ def composed(
         norm = math.sqrt(points) * float(np.linalg.norm(masses))
         relative += each.rounds * level * (norm + 1)
         shift += each.rounds * each.first
-        # Masses that were added up often lack the same share each.
+        # What the masses lack of 1 may be missing from each of them.
         lost = abs(float(each.masses.sum()) + each.infinite - 1)
         rounding += each.rounds * (_ROUNDING_EACH + 2 * lost)
     circular = fft.irfft(spectrum, points)

@@ -25,20 +25,20 @@ from keras_dp.accountants.compose.line.smoothing import (
     width_of,
 )
 
-# The first line only finds where the second one has to be.
+# Relative width of the first line, which only finds the place of the second.
 _FIRST_WIDTH = 1e-2
 _MOST_LINES = 9
-# Widths from here on may take a second, so that there are few such lines.
+# A line this narrow can take a second; the largest number of such lines.
 _LONG, _MOST_LONG = 1e-4, 2
-# Tolerated errors of delta, as a share of what the width allows.
+# Tolerated error of delta, as a share of what the width allows.
 _SHARE = 0.1
-# A line is worth another one if it halves the width.
+# Another line is computed only if the last one at least halved the width.
 _WORTHWHILE = 0.5
-# How uncertain log delta may be at the place of the last line.
+# Largest uncertainty of log delta at the place of the last line.
 _NEAR = 0.3
-# How much narrower the next bounds are to be if these are not enough.
+# Relative width of the next line if this one is not narrow enough.
 _NARROWER = 1 / 30
-# Log delta is looked for so far below a bound by moments.
+# First guess of log delta: this far below the bound by moments.
 _BELOW = 3.0
 
 
@@ -108,7 +108,7 @@ def log_delta_bounds(
         return -math.inf, -math.inf
     tilt, upper = saddle.largest_log_delta(composition, epsilon)
     lower, log_delta, slope = -math.inf, upper - _BELOW, tilt
-    # The widths here are of log delta, those of `_profile` of epsilon.
+    # Widths are of log delta here, and of epsilon in `_profile`.
     for _ in range(_MOST_LINES):
         before = upper - lower
         wanted = relative_width / max(slope * epsilon, 1e-9)

@@ -28,8 +28,8 @@ from keras_dp.accountants.loss.decay import Decay
 from keras_dp.accountants.roots import last_true
 from keras_dp.errors import NumericalLimitError, TooSlowError
 
-# Tilts of the lines that are looked at, in units of the best one for a bound
-# by moments. A few large losses bend `K` upwards just right of it, and then
+# Candidates for the tilt of the line, in units of the best one for a bound by
+# moments. A few large losses bend `K` upwards just right of it, and then
 # a line far to the left has much fewer points.
 _SHARES = np.concatenate(
     [
@@ -38,25 +38,26 @@ _SHARES = np.concatenate(
         [1.0, 1.05, 1.1, 1.2, 1.4, 1.7, 2.1, 2.7],
     ]
 )
-# And their distances from it in standard deviations of the peak.
+# Further candidates, by their distance from the best tilt in standard
+# deviations of the peak.
 _WIDTHS = np.array([-4.0, -2.0, -1.0, 1.0, 2.0, 4.0, 7.0])
-# How much higher than at the lowest place an integrand may be in any case, in
-# nats: digits that the sum of its points loses.
+# An integrand may always be this much higher than at its lowest place, in nats:
+# the sum of its points loses as many digits.
 _LARGEST_HEIGHT = 2.0
 # A place that is `e^20` higher must have `e` times fewer points.
 _PRICE_OF_HEIGHT = 0.05
-# Turns of the strip, in nats, that are needed even if all is tolerated.
+# Least width of the strip, in nats, however large the tolerance is.
 _LEAST_TURNS = 1e-3
 # Rounding of an integrand, relative to its largest value.
 _LOG_ROUNDING = math.log(1000 * EPSILON)
-# Each of the two truncation errors, as a share of the tolerated one.
+# Each of the two truncation errors, as a share of the tolerated error.
 _SHARE = 1 / 16
 _LEAST_TOLERANCE = 1e-14
-# Rounding of a log moment, in units of float64's.
+# Rounding of a log moment, in units of `EPSILON`.
 _MOMENT = 256.0
-# `gaussian_profile` rounds up by less.
+# An upper bound on how far `gaussian_profile` rounds up.
 _PROFILE_ERROR = 1e-11
-# Points for which paths must be good.
+# The largest number of points of a line.
 MOST_POINTS = 1 << 23
 # Products of nodes and points that take about a second.
 MOST_WORK = 6e8
@@ -278,7 +279,8 @@ def lines_at(
     if size > MOST_POINTS or size * place.paths.size > 2 * MOST_WORK:
         raise TooSlowError
     logs, errors = log_ratios(place.paths, place.step, size)
-    # An error of logarithms, so a relative one; beyond it the points are 0.
+    # From errors of logarithms to relative ones. Where they are huge, the
+    # points are 0.
     errors = np.expm1(np.minimum(errors, EXPONENT / 2))
     return [
         _line(place, each, logs, errors, *end)

@@ -20,13 +20,13 @@ from keras_dp.accountants.compose.composition import Composition
 from keras_dp.accountants.loss.log_moments import moments
 from keras_dp.accountants.loss.loss_distribution import LossDistribution, Path
 
-# Rounding of a term of a sum, in units of float64's.
+# Rounding of a term of a sum, in units of `EPSILON`.
 TERM = 8.0
-# Rounding of a weight, the exponential of a number of tens.
+# Rounding of a weight, in the same units: the exponential of some tens.
 _WEIGHT = 32.0
-# Below it a series of so many terms has 1e-17 of the first one.
+# Below this angle a series with this many terms is right to 1e-17.
 _SMALL_ANGLE, _TERMS = 0.2, 12
-# Exponentials that are computed; the others are products of a few of them.
+# This many exponentials are computed; the others are products of them.
 _EXPONENTIALS = 32
 
 
@@ -122,12 +122,12 @@ def points(step: float, size: int) -> Array:
 def _log_ratio(each: Tilted, step: float, size: int) -> tuple[Complex, Array]:
     """Returns the same for one round, and the relative error of `M`."""
     change = _characteristic(each.losses, each.weights, step, size)
-    # A term is `e^x - 1 - x` with a relative error, or that of `x`.
+    # A term `e^x - 1 - x` has a relative error, or the error of `x`.
     t = points(step, size)
     first, second = each.spreads
     rounding = np.minimum(2 * TERM * first * t, _WEIGHT * second * t * t)
     error = each.error + EPSILON * rounding
-    # Where little is left of 1, the rounding of the 1 as well.
+    # Where the moment is far below 1, the rounding of the 1 counts too.
     left = np.abs(1 + change)
     error = error + np.where(left < 0.5, TERM * EPSILON, 0.0)
     return log1p(change), error / np.maximum(left, 1e-300)

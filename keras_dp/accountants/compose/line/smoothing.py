@@ -32,24 +32,24 @@ from keras_dp.accountants.compose.line.line import (
 )
 from keras_dp.errors import NumericalLimitError, TooSlowError
 
-# exp(-x^2 / 2) of it is below all tolerances.
+# exp(-x^2 / 2) is below all tolerances at this `x`.
 _REACH = 9.0
-# Products of nodes and points for wider bounds, which only find the place for
-# narrow ones: some tens of milliseconds.
+# Largest product of nodes and points for wide bounds, which only find the place
+# of narrow ones: some tens of milliseconds.
 _LITTLE_WORK = 2e7
 _WIDE = 1e-4
-# A line without smoothing may be that much longer, or have so many points.
+# A line without smoothing may be this many times as long, or have this many
+# points.
 _LONGER, _FEW_POINTS = 1.5, 4000
-# The share of a width that smoothing takes.
+# The share of the width that smoothing takes.
 _SHARE = 0.7
-# Noise of a 1e150th adds nothing that float64 could tell.
+# Smaller noise changes nothing in float64.
 _LEAST_WIDTH = 1e-150
-# Beyond it the lower bound would be none.
+# With more smoothing there would be no lower bound.
 _MOST_SMOOTHING = 0.5
 # Steps of the secant method; the logarithm of nothing counts as so many nats.
 _MOST_STEPS = 30
-# How near to a root is enough, as a share of it: each value takes a sum of up
-# to millions of points.
+# Relative precision of a root. Each value is a sum of up to millions of points.
 _NEAR_ROOT = 1e-11
 _LOWEST = 30.0
 
