@@ -20,10 +20,11 @@ from keras_dp.auditing.scores import Scores
 from keras_dp.auditing.verdicts import Judgement, write_verdict
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.ledger import (
-    CommitmentRecord,
+    Commitment,
     FullDataset,
     PoissonSampling,
     PrivacyLedger,
+    Stated,
     TruncatedPoissonSampling,
     UnverifiedSampling,
 )
@@ -102,7 +103,7 @@ class PhantomCanaries(keras.callbacks.Callback):  # type: ignore[misc]
         self.coins = FairCoins.draw(self.m)
         self._phantoms: Phantoms | None = None
         self._ledger: PrivacyLedger | None = None
-        self._commitment: CommitmentRecord | None = None
+        self._commitment: Stated[Commitment] | None = None
         self._runs: list[int] = []
 
     @property

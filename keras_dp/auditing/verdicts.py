@@ -10,7 +10,7 @@ from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.trees import with_whole_trees
 from keras_dp.accountants.replay import Replay
 from keras_dp.auditing.lower_bound import LowerBound
-from keras_dp.ledger import Opening, PrivacyLedger, Verdict, VerdictRecord
+from keras_dp.ledger import Opening, PrivacyLedger, Stated, Verdict
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -24,13 +24,13 @@ class Judgement:
             number of records of the verdict.
     """
 
-    record: VerdictRecord
+    record: Stated[Verdict]
     certified: Claim
 
     @property
     def is_contradiction(self) -> bool:
         """Whether the lower bound or the p-value contradicts the ledger."""
-        verdict = self.record.verdict
+        verdict = self.record.statement
         return verdict.rejects_claim or (
             self.certified.is_bound and verdict.epsilon > self.certified.epsilon
         )
@@ -38,7 +38,7 @@ class Judgement:
     @property
     def sentence(self) -> str:
         """Both bounds in one line. The lower bound is rounded down."""
-        verdict = self.record.verdict
+        verdict = self.record.statement
         text = (
             f"Audit in row {self.record.number}: epsilon >= "
             f"{rounded_down(verdict.epsilon)} with "
@@ -58,7 +58,7 @@ class Judgement:
     @property
     def warning(self) -> str:
         """The sentence, with the possible reasons of a contradiction."""
-        often = 1 / (1 - self.record.verdict.confidence)
+        often = 1 / (1 - self.record.statement.confidence)
         return (
             f"{self.sentence}. Either the training released more than the "
             "ledger records, or an assumption of the audit fails, or the audit "
@@ -140,8 +140,8 @@ def judgements(ledger: PrivacyLedger) -> tuple[Judgement, ...]:
     return tuple(_judged(ledger, record) for record in ledger.verdicts)
 
 
-def _judged(ledger: PrivacyLedger, record: VerdictRecord) -> Judgement:
-    verdict = record.verdict
+def _judged(ledger: PrivacyLedger, record: Stated[Verdict]) -> Judgement:
+    verdict = record.statement
     sealed = ledger.until(verdict.seal_row)
     rounds = sealed.rounds
     if verdict.runs:

@@ -37,9 +37,7 @@ from keras_dp.ledger.rows.author import Author
 from keras_dp.ledger.rows.charges import Balance, Charge
 from keras_dp.ledger.rows.contents import (
     AccountRecord,
-    CommitmentRecord,
-    SealRecord,
-    VerdictRecord,
+    Stated,
     Verification,
 )
 from keras_dp.ledger.rows.header import Header
@@ -55,7 +53,6 @@ __all__ = [
     "CauchyNoise",
     "Charge",
     "Commitment",
-    "CommitmentRecord",
     "CoordinateBounds",
     "CountedRound",
     "DiscreteGaussianSum",
@@ -82,7 +79,7 @@ __all__ = [
     "Run",
     "RunRecord",
     "SamplingEvent",
-    "SealRecord",
+    "Stated",
     "StudentTNoise",
     "SumQueryEvent",
     "ThresholdedSum",
@@ -91,6 +88,5 @@ __all__ = [
     "UnverifiedSampling",
     "VarianceGammaNoise",
     "Verdict",
-    "VerdictRecord",
     "Verification",
 ]

@@ -2,12 +2,11 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
 from keras_dp.errors import LedgerFormatError, LedgerWriteError
-from keras_dp.ledger.events.rounds import Round, SamplingEvent, SumQueryEvent
 from keras_dp.ledger.places import connections, copies, creation, schema
 from keras_dp.ledger.places.file_handle import FileHandle
 from keras_dp.ledger.places.handle import Handle
@@ -16,26 +15,20 @@ from keras_dp.ledger.rows import chain, log
 from keras_dp.ledger.rows.audits import Commitment, Verdict
 from keras_dp.ledger.rows.author import this_process
 from keras_dp.ledger.rows.charges import Charge, balances_from_text
-from keras_dp.ledger.rows.codec import text_from_round
 from keras_dp.ledger.rows.contents import (
     AccountRecord,
-    CommitmentRecord,
     Contents,
-    SealRecord,
-    VerdictRecord,
+    Stated,
     Verification,
     account_records,
-    commitment_records,
-    seal_records,
-    verdict_records,
+    stated,
+    verified,
 )
 from keras_dp.ledger.rows.header import GENERATORS, Header
-from keras_dp.ledger.rows.reservation import Reservation
+from keras_dp.ledger.rows.reservation import Recorder
 from keras_dp.ledger.rows.runs import (
     Run,
     RunRecord,
-    append_record,
-    append_reservation,
     runs_of,
 )
 from keras_dp.ledger.rows.statements import (
@@ -52,7 +45,7 @@ Decision: TypeAlias = Callable[
 ]
 
 
-class PrivacyLedger:
+class PrivacyLedger(Recorder):
     """Records what was released from one data set, and survives crashes.
 
     Guarantee: when `record` or `reserve` returns, the rounds are on disk, in
@@ -76,6 +69,7 @@ class PrivacyLedger:
 
     def __init__(self, handle: Handle) -> None:
         """Takes over a handle; use `in_memory` or `open` instead."""
+        super().__init__(handle.transaction)
         self._handle = handle
         self._kept: Contents | None = None
         with handle.reading() as connection:
@@ -212,9 +206,7 @@ class PrivacyLedger:
         if mode == "r":
             return ledger
         ledger.close()
-        writer = cls._take(place, writable=True)
-        writer._kept = ledger._kept
-        return writer
+        return cls._take(place, writable=True)
 
     @classmethod
     def from_json(
@@ -337,22 +329,19 @@ class PrivacyLedger:
             return _accounts(database)
 
     @property
-    def seals(self) -> tuple[SealRecord, ...]:
+    def seals(self) -> tuple[Stated[Seal], ...]:
         """All seals in the order of their writing."""
-        with self._handle.reading() as database:
-            return seal_records(log.rows(database, Seal.kind))
+        return self._stated(Seal.kind)
 
     @property
-    def commitments(self) -> tuple[CommitmentRecord, ...]:
+    def commitments(self) -> tuple[Stated[Commitment], ...]:
         """All commitments to canaries, in the order of their writing."""
-        with self._handle.reading() as database:
-            return commitment_records(log.rows(database, Commitment.kind))
+        return self._stated(Commitment.kind)
 
     @property
-    def verdicts(self) -> tuple[VerdictRecord, ...]:
+    def verdicts(self) -> tuple[Stated[Verdict], ...]:
         """All verdicts of audits, in the order of their writing."""
-        with self._handle.reading() as database:
-            return verdict_records(log.rows(database, Verdict.kind))
+        return self._stated(Verdict.kind)
 
     def __bool__(self) -> bool:
         """True, also for a ledger without rounds."""
@@ -375,69 +364,6 @@ class PrivacyLedger:
         rounds may never have run; they count all the same.
         """
         return self._contents().unsettled
-
-    def record(
-        self,
-        sampling: SamplingEvent,
-        queries: Iterable[SumQueryEvent],
-        count: int = 1,
-        *,
-        seeded: bool = False,
-    ) -> None:
-        """Adds `count` equal rounds, and returns when they are on disk.
-
-        Args:
-            sampling: How the sample of each round was drawn.
-            queries: The sums that were released over each sample, at least
-                one.
-            count: The number of rounds, >= 1.
-            seeded: Whether the caller chose the seed of the rounds.
-
-        Raises:
-            LedgerWriteError: The rounds were not recorded. An exception is a
-                commit that itself failed: the rounds may be in the ledger, and
-                the message says so. Also raised in a ledger with accounts,
-                where only a run can record rounds.
-            OverflowError: The number of all rounds would not fit 64 bits. The
-                rounds were not recorded.
-        """
-        round_ = Round(sampling, tuple(queries), seeded)
-        rounds = log.Rounds(text_from_round(round_))
-        append_record(self._handle.transaction, rounds, count)
-
-    def reserve(
-        self,
-        sampling: SamplingEvent,
-        queries: Iterable[SumQueryEvent],
-        count: int = 1,
-        *,
-        seeded: bool = False,
-    ) -> Reservation:
-        """Reserves up to `count` equal rounds, on disk, before they run.
-
-        All of them count until the reservation is settled.
-
-        Args:
-            sampling: How the sample of each round will be drawn.
-            queries: The sums that each round will release, at least one.
-            count: The largest number of rounds, >= 1.
-            seeded: Whether the caller chose the seed of the rounds.
-
-        Returns:
-            The reservation, whose `settle` takes the number of rounds that ran.
-
-        Raises:
-            LedgerWriteError: No round may be released. Nothing was reserved,
-                unless the commit itself failed: then the rounds may count. Also
-                raised in a ledger with accounts, where only a run can reserve
-                rounds.
-            OverflowError: The number of all rounds would not fit 64 bits.
-        """
-        round_ = Round(sampling, tuple(queries), seeded)
-        rounds = log.Rounds(text_from_round(round_))
-        return append_reservation(
-            self._handle.transaction, rounds, round_, count
-        )
 
     def start_run(
         self,
@@ -546,7 +472,7 @@ class PrivacyLedger:
         with self._handle.transaction() as connection:
             opened = _accounts(connection)
             if not isinstance(account, Account):
-                held = Contents(log.rows(connection), log.meta(connection))
+                held = Contents.of(log.rows(connection), log.meta(connection))
                 account, charge = account(opened, held.rounds)
             if any(account.name == each.account.name for each in opened):
                 raise ValueError(
@@ -556,7 +482,7 @@ class PrivacyLedger:
             log.append_statement(connection, account, charge=charge)
             return _accounts(connection)[-1]
 
-    def seal(self, note: str = "") -> SealRecord:
+    def seal(self, note: str = "") -> Stated[Seal]:
         """Writes a seal, a row after which no earlier row is changed.
 
         A certificate that names the seal can be checked later, against this
@@ -574,9 +500,9 @@ class PrivacyLedger:
         """
         with self._handle.transaction() as connection:
             number = log.append_statement(connection, Seal(note))
-            return seal_records([log.row(connection, number)])[0]
+            return stated(log.row(connection, number))
 
-    def write_commitment(self, commitment: Commitment) -> CommitmentRecord:
+    def write_commitment(self, commitment: Commitment) -> Stated[Commitment]:
         """Writes a commitment, before the training that it is about.
 
         A commitment fixes which canaries the training will see, and hides it.
@@ -590,9 +516,9 @@ class PrivacyLedger:
         """
         with self._handle.transaction() as connection:
             number = log.append_statement(connection, commitment)
-            return commitment_records([log.row(connection, number)])[0]
+            return stated(log.row(connection, number))
 
-    def write_verdict(self, verdict: Verdict) -> VerdictRecord:
+    def write_verdict(self, verdict: Verdict) -> Stated[Verdict]:
         """Writes the result of an audit, which costs no privacy.
 
         `auditing.write_verdict` makes a verdict from a lower bound, and writes
@@ -616,7 +542,7 @@ class PrivacyLedger:
                     "written. Make the verdict anew for a seal of this ledger."
                 )
             number = log.append_statement(connection, verdict)
-            return verdict_records([log.row(connection, number)])[0]
+            return stated(log.row(connection, number))
 
     def to_json(self) -> str:
         """Returns the whole ledger as JSON; `from_json` reads it back."""
@@ -657,28 +583,7 @@ class PrivacyLedger:
         """
         with self._handle.reading() as database:
             self._handle.check_tables(database)
-            found = Contents(log.rows(database), log.meta(database))
-        found.verify()
-        self._kept = found
-        return found.verification
-
-    def verified(self) -> Verification:
-        """Returns the result of `verify`, from memory if the head is the same.
-
-        It reads the head, and calls `verify` if that changed. A row that was
-        edited in the file since, under an unchanged head, is found by `verify`
-        only.
-
-        Raises:
-            LedgerIntegrityError: See `verify`.
-            LedgerFormatError: See `verify`.
-        """
-        with self._handle.reading() as database:
-            meta = log.meta(database)
-        kept = self._kept
-        if kept is None or kept.meta != meta or not kept.is_verified:
-            return self.verify()
-        return kept.verification
+            return verified(log.rows(database), log.meta(database))
 
     def close(self) -> None:
         """Closes the file, or the connection to the server."""
@@ -698,6 +603,10 @@ class PrivacyLedger:
             f"unit={self._header.unit!r}{state}>"
         )
 
+    def _stated(self, kind: str) -> tuple[Stated[Any], ...]:
+        with self._handle.reading() as database:
+            return tuple(map(stated, log.rows(database, kind)))
+
     def _contents(self) -> Contents:
         """Returns the rows of the ledger, read anew if its head has changed.
 
@@ -707,7 +616,7 @@ class PrivacyLedger:
             meta = log.meta(database)
             if self._kept is None or self._kept.meta != meta:
                 self._kept = None  # Its memory is free before more is read.
-                self._kept = Contents(log.rows(database), meta)
+                self._kept = Contents.of(log.rows(database), meta)
             return self._kept
 
 

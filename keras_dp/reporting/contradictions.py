@@ -31,7 +31,7 @@ class AuditSummary(NamedTuple):
         if not found:
             return cls(0, 0, 0.0, 0.0, 0.0)
         verdict = max(
-            (each.record.verdict for each in found),
+            (each.record.statement for each in found),
             key=lambda each: each.epsilon,
         )
         return cls(

@@ -18,10 +18,11 @@ from keras_dp.ledger import (
     CountedRound,
     PrivacyLedger,
     RunRecord,
-    SealRecord,
+    Stated,
 )
 from keras_dp.ledger.rows.codec import text_from_round
 from keras_dp.ledger.rows.header import UNITS_OF_ROWS
+from keras_dp.ledger.rows.statements import Seal
 from keras_dp.planning.epsilon_curve import EpsilonCurve, epsilon_curves
 from keras_dp.reporting import tables
 from keras_dp.reporting.account_state import AccountState, account_states
@@ -140,7 +141,7 @@ class Report:
     costs: tuple[Cost, ...]
     runs: tuple[RunCost, ...]
     accounts: tuple[AccountState, ...]
-    seals: tuple[SealRecord, ...]
+    seals: tuple[Stated[Seal], ...]
     audits: tuple[Judgement, ...]
     cautions: tuple[str, ...]
     versions: Mapping[str, tuple[str, ...]]
@@ -255,7 +256,15 @@ class Report:
             "cautions": list(self.cautions),
             "runs": [each.as_dict() for each in self.runs],
             "accounts": [each.as_dict() for each in self.accounts],
-            "seals": [each._asdict() for each in self.seals],
+            "seals": [
+                {
+                    "number": each.number,
+                    "hash": each.hash,
+                    "time": each.time,
+                    "note": each.statement.note,
+                }
+                for each in self.seals
+            ],
             "audits": [_json_audit(each) for each in self.audits],
             "versions": {name: [*each] for name, each in self.versions.items()},
         }
@@ -494,7 +503,7 @@ def _details(
     relation: Neighbours | None,
     question: dict[str, Any],
 ) -> Details:
-    verified = ledger.verified()
+    verified = ledger.verify()
     delta, units = question["delta"], question["units"]
     tightest = sorted(
         (each for each in accountants if each.is_bound),
@@ -545,7 +554,7 @@ def _json_audit(audit: Judgement) -> dict[str, Any]:
     return {
         "row": audit.record.number,
         "time": audit.record.time,
-        **dataclasses.asdict(audit.record.verdict),
+        **dataclasses.asdict(audit.record.statement),
         "certified_epsilon": json_number(audit.certified.epsilon),
         "is_contradiction": audit.is_contradiction,
     }

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 from keras_dp.accountants.claim import shown_epsilon
 from keras_dp.auditing.verdicts import Judgement
-from keras_dp.ledger import CountedRound, RunRecord, SealRecord
+from keras_dp.ledger import CountedRound, RunRecord, Stated
+from keras_dp.ledger.rows.statements import Seal
 from keras_dp.reporting.account_state import AccountState
 from keras_dp.reporting.run_costs import RunCost, states_in_words
 from keras_dp.reporting.wording import (
@@ -134,7 +135,7 @@ def account_table(states: Sequence[AccountState]) -> Table:
     return Table(("account", "spent", "why it holds"), tuple(rows))
 
 
-def seal_table(seals: Sequence[SealRecord]) -> Table:
+def seal_table(seals: Sequence[Stated[Seal]]) -> Table:
     """Returns the seals."""
     return Table(
         ("row", "when (UTC)", "hash", "note"),
@@ -143,7 +144,7 @@ def seal_table(seals: Sequence[SealRecord]) -> Table:
                 f"{seal.number:,}",
                 moment(seal.time),
                 seal.hash,
-                on_one_line(seal.note),
+                on_one_line(seal.statement.note),
             )
             for seal in seals
         ),
@@ -156,7 +157,7 @@ def audit_table(audits: Sequence[Judgement]) -> Table:
     """Returns what each audit found, with its assumptions."""
     rows = []
     for audit in audits:
-        verdict = audit.record.verdict
+        verdict = audit.record.statement
         rows.append(
             (
                 on_one_line(f"{audit.sentence} ({verdict.statistic})"),

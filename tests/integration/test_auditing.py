@@ -95,7 +95,7 @@ def test_a_training_beside_the_ledger_is_found() -> None:
         )
 
     assert [each.is_contradiction for each in judged] == [False, True]
-    assert judged[1].record.verdict.epsilon > 1
+    assert judged[1].record.statement.epsilon > 1
     assert judged[1].certified.epsilon == pytest.approx(1.0, rel=0.02)
     report = make_report(ledger, delta=DELTA)
     assert report.contradictions == (judged[1].warning,)

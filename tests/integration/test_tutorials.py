@@ -281,7 +281,7 @@ def test_the_tutorial_of_audits_has_a_verdict(finished) -> None:
     assert "No violation was found." in text
     assert judgement.sentence in text
     assert not judgement.is_contradiction
-    assert judgement.record.verdict.opening is not None
+    assert judgement.record.statement.opening is not None
     assert (path.parent / "audit.png").stat().st_size > 10_000
 
 

@@ -1,13 +1,13 @@
-"""Reservations: rounds that the ledger counts before they run."""
+"""Rounds are recorded once they ran, or reserved before they run."""
 
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from keras_dp import _check
 from keras_dp.errors import LedgerError, LedgerWriteError
-from keras_dp.ledger.events.rounds import Round
+from keras_dp.ledger.events.rounds import Round, SamplingEvent, SumQueryEvent
 from keras_dp.ledger.rows import log
 from keras_dp.ledger.rows.charges import Charge
 from keras_dp.ledger.rows.codec import text_from_round
@@ -150,3 +150,94 @@ class Reservation:
 
     def _settle(self, connection: log.Database, used: int) -> None:
         log.settle(connection, self._row, self._rounds, self.count, int(used))
+
+
+class Recorder:
+    """Adds rounds to a ledger, or to one of its runs.
+
+    `PrivacyLedger` and `Run` are recorders.
+    """
+
+    def __init__(
+        self, transaction: Transaction, row: int | None = None
+    ) -> None:
+        """Takes how to write.
+
+        Args:
+            transaction: Runs one transaction of the ledger.
+            row: The row in which the run began; `None` without a run.
+        """
+        self._transaction, self._run = transaction, row
+
+    def record(
+        self,
+        sampling: SamplingEvent,
+        queries: Iterable[SumQueryEvent],
+        count: int = 1,
+        *,
+        seeded: bool = False,
+        charge: Charge | None = None,
+    ) -> None:
+        """Adds `count` equal rounds, and returns when they are on disk.
+
+        Args:
+            sampling: How the sample of each round was drawn.
+            queries: The sums that were released over each sample, at least
+                one.
+            count: The number of rounds, >= 1.
+            seeded: Whether the caller chose the seed of the rounds.
+            charge: The price that an account pays per round, as
+                `budgets.charge_of` returns it; `None` without accounts.
+
+        Raises:
+            BudgetExceededError: The account has no room for the rounds.
+            LedgerWriteError: The rounds were not recorded. An exception is a
+                commit that itself failed: the rounds may be in the ledger, and
+                the message says so. Also raised for a run that has ended, and
+                without a charge in a ledger with accounts.
+            OverflowError: The number of all rounds would not fit 64 bits. The
+                rounds were not recorded.
+        """
+        _check.integer_at_least(1, count=count)
+        round_ = Round(sampling, tuple(queries), seeded)
+        rounds = log.Rounds(text_from_round(round_), self._run, charge)
+        with self._transaction() as connection:
+            log.append_record(connection, rounds, int(count))
+
+    def reserve(
+        self,
+        sampling: SamplingEvent,
+        queries: Iterable[SumQueryEvent],
+        count: int = 1,
+        *,
+        seeded: bool = False,
+        charge: Charge | None = None,
+    ) -> Reservation:
+        """Reserves up to `count` equal rounds, on disk, before they run.
+
+        All of them count until the reservation is settled.
+
+        Args:
+            sampling: How the sample of each round will be drawn.
+            queries: The sums that each round will release, at least one.
+            count: The largest number of rounds, >= 1.
+            seeded: Whether the caller chose the seed of the rounds.
+            charge: See `record`.
+
+        Returns:
+            The reservation, whose `settle` takes the number of rounds that ran.
+
+        Raises:
+            BudgetExceededError: The account has no room for the rounds.
+            LedgerWriteError: No round may be released. Nothing was reserved,
+                unless the commit itself failed: then the rounds may count. Also
+                raised for a run that has ended, and without a charge in a
+                ledger with accounts.
+            OverflowError: The number of all rounds would not fit 64 bits.
+        """
+        _check.integer_at_least(1, count=count)
+        round_ = Round(sampling, tuple(queries), seeded)
+        rounds = log.Rounds(text_from_round(round_), self._run, charge)
+        with self._transaction() as connection:
+            row = log.append_reservation(connection, rounds, int(count))
+        return Reservation(self._transaction, row, rounds, round_, int(count))

@@ -4,13 +4,12 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Literal, Self, cast
 
-from keras_dp import _check
 from keras_dp.errors import noted_in
-from keras_dp.ledger.events.rounds import Round, SamplingEvent, SumQueryEvent
+from keras_dp.ledger.events.rounds import Round
 from keras_dp.ledger.rows import log
 from keras_dp.ledger.rows.charges import Charge
-from keras_dp.ledger.rows.codec import round_from_text, text_from_round
-from keras_dp.ledger.rows.reservation import Reservation, Transaction
+from keras_dp.ledger.rows.codec import round_from_text
+from keras_dp.ledger.rows.reservation import Recorder, Transaction
 from keras_dp.ledger.rows.row import KINDS_OF_ROUNDS, CountedBody, Row, counted
 from keras_dp.ledger.rows.statements import (
     KINDS_WITHOUT_RUN,
@@ -26,7 +25,7 @@ from keras_dp.ledger.rows.statements import (
 State = Literal["planned", "running", "finished", "died", "unknown"]
 
 
-class Run:
+class Run(Recorder):
     """A run in progress, to which its process adds rounds.
 
     `PrivacyLedger.start_run` makes it. Used in a `with` statement, the run ends
@@ -48,7 +47,8 @@ class Run:
     def __init__(
         self, transaction: Transaction, row: int, start: RunStart
     ) -> None:
-        self._transaction, self.row, self.start = transaction, row, start
+        super().__init__(transaction, row)
+        self.row, self.start = row, start
 
     @property
     def number(self) -> int:
@@ -79,60 +79,6 @@ class Run:
         """
         counted = tuple(CountedRound(each, int(n)) for each, n in rounds)
         self._state(Plan(counted, delta))
-
-    def record(
-        self,
-        sampling: SamplingEvent,
-        queries: Iterable[SumQueryEvent],
-        count: int = 1,
-        *,
-        seeded: bool = False,
-        charge: Charge | None = None,
-    ) -> None:
-        """Adds rounds to this run; see `PrivacyLedger.record`.
-
-        Args:
-            sampling: How the sample of each round was drawn.
-            queries: The sums that were released over each sample.
-            count: The number of rounds, >= 1.
-            seeded: Whether the caller chose the seed of the rounds.
-            charge: The price that the account of the run pays per round, as
-                `budgets.charge_of` returns it; `None` without accounts.
-
-        Raises:
-            BudgetExceededError: The account has no room for the rounds.
-            LedgerWriteError: The run has ended, or the rounds were not
-                recorded.
-        """
-        rounds, _ = self._rounds(sampling, queries, seeded, charge)
-        append_record(self._transaction, rounds, count)
-
-    def reserve(
-        self,
-        sampling: SamplingEvent,
-        queries: Iterable[SumQueryEvent],
-        count: int = 1,
-        *,
-        seeded: bool = False,
-        charge: Charge | None = None,
-    ) -> Reservation:
-        """Reserves rounds of this run; see `PrivacyLedger.reserve`.
-
-        Args:
-            sampling: How the sample of each round will be drawn.
-            queries: The sums that each round will release.
-            count: The largest number of rounds, >= 1.
-            seeded: Whether the caller chose the seed of the rounds.
-            charge: The price that the account of the run pays per round, as
-                `budgets.charge_of` returns it; `None` without accounts.
-
-        Raises:
-            BudgetExceededError: The account has no room for the rounds.
-            LedgerWriteError: The run has ended, or the rounds were not
-                reserved.
-        """
-        rounds, round_ = self._rounds(sampling, queries, seeded, charge)
-        return append_reservation(self._transaction, rounds, round_, count)
 
     def finish(self, outcome: Outcome = "finished") -> None:
         """Ends the run, which can then release nothing more.
@@ -167,35 +113,6 @@ class Run:
     def _state(self, statement: Statement) -> None:
         with self._transaction() as connection:
             log.append_statement(connection, statement, run=self.row)
-
-    def _rounds(
-        self,
-        sampling: SamplingEvent,
-        queries: Iterable[SumQueryEvent],
-        seeded: bool,
-        charge: Charge | None,
-    ) -> tuple[log.Rounds, Round]:
-        round_ = Round(sampling, tuple(queries), seeded)
-        return log.Rounds(text_from_round(round_), self.row, charge), round_
-
-
-def append_record(
-    transaction: Transaction, rounds: log.Rounds, count: int
-) -> None:
-    """Adds `count` rounds, in one transaction."""
-    _check.integer_at_least(1, count=count)
-    with transaction() as connection:
-        log.append_record(connection, rounds, int(count))
-
-
-def append_reservation(
-    transaction: Transaction, rounds: log.Rounds, round_: Round, count: int
-) -> Reservation:
-    """Reserves `count` rounds, in one transaction."""
-    _check.integer_at_least(1, count=count)
-    with transaction() as connection:
-        row = log.append_reservation(connection, rounds, int(count))
-    return Reservation(transaction, row, rounds, round_, int(count))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

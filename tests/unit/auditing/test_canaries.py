@@ -76,7 +76,7 @@ class TestCoins:
             opening=coins.opening(fixed.number, content),
         )
 
-        assert ledger.verdicts[0].verdict.opening is not None
+        assert ledger.verdicts[0].statement.opening is not None
         other = FairCoins.draw(50).opening(fixed.number, content)
         with pytest.raises(ValueError, match="does not open"):
             write_verdict(ledger, bound, opening=other)

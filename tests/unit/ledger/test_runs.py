@@ -510,7 +510,7 @@ class TestSeals:
         ledger.seal()
 
         assert ledger.seals[0] == seal
-        assert (seal.number, seal.note) == (4, "audited")
+        assert (seal.number, seal.statement.note) == (4, "audited")
         assert len(ledger) == 12
         ledger.verify()
 

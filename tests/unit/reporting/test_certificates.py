@@ -129,7 +129,7 @@ class TestCertificates:
         assert certificate.epsilon == pytest.approx(
             Fourier().epsilon([(STEP, 505)], delta=DELTA), abs=1e-6
         )
-        assert ledger.seals[0].note == "first audit"
+        assert ledger.seals[0].statement.note == "first audit"
         certificate.check(ledger)
 
     def test_holds_for_a_copy_and_a_ledger_that_has_grown(self, ledger) -> None:

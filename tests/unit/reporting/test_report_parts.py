@@ -478,7 +478,7 @@ class TestThePage:
             *(state.budget.theorem for state in report.accounts),
             *(cost.accountant for cost in report.costs if cost.is_bound),
             report.seals[0].hash,
-            report.seals[0].note,
+            report.seals[0].statement.note,
             report.details.head,
             "first",
             "mean: Gaussian sum",

@@ -77,10 +77,10 @@ class TestARow:
         )
 
         assert ledger.verdicts == (judged.record,)
-        found = judged.record.verdict
+        found = judged.record.statement
         assert (found.epsilon, found.p_value, found.runs) == (0.1, 0.3, (5,))
         assert found.opening == opening()
-        assert ledger.commitments[0].commitment.is_opened_by(found.opening)
+        assert ledger.commitments[0].statement.is_opened_by(found.opening)
         assert ledger.verify().rows == 9
         assert Fourier().epsilon(ledger, delta=DELTA) == before
         assert [run.name for run in ledger.runs] == ["first", "second"]
@@ -214,7 +214,7 @@ class TestARow:
         ],
     )
     def test_that_cannot_be_is_refused(self, ledger, field, value) -> None:
-        verdict = write_verdict(ledger, bound(0.1)).record.verdict
+        verdict = write_verdict(ledger, bound(0.1)).record.statement
 
         with pytest.raises(ValueError, match=f"`{field}` must"):
             dataclasses.replace(verdict, **{field: value})
