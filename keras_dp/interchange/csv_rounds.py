@@ -1,21 +1,11 @@
 """Writes the rounds of a ledger as a table for spreadsheets."""
 
 import csv
+import dataclasses
 from typing import Any, TextIO
 
 from keras_dp.accountants.normalize.rounds import LedgerLike, counted_rounds
-from keras_dp.ledger import (
-    DisjointBatches,
-    FixedSizeWithoutReplacement,
-    FixedSizeWithReplacement,
-    FullDataset,
-    GaussianSum,
-    PoissonSampling,
-    RandomAllocation,
-    Round,
-    SamplingEvent,
-    TruncatedPoissonSampling,
-)
+from keras_dp.ledger import GaussianSum, Round
 
 COLUMNS = (
     "first_round",
@@ -34,6 +24,11 @@ COLUMNS = (
     "unit",
     "rows_per_unit",
 )
+# Columns with other names than the fields of sampling events.
+_COLUMN_OF = {
+    "probability": "sampling_probability",
+    "batch_size": "sample_size",
+}
 # A spreadsheet takes a text that begins with one of these for a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -63,6 +58,7 @@ def write_csv(ledger: LedgerLike, file: TextIO) -> None:
         TypeError: `ledger` is something else.
 
     >>> import sys
+    >>> from keras_dp.ledger import PoissonSampling
     >>> step = Round(PoissonSampling(0.01), (GaussianSum("all", 1.0, 4.0),))
     >>> write_csv([(step, 10_000)], sys.stdout)
     first_round,count,sampling,sampling_probability,...
@@ -84,40 +80,24 @@ def write_csv(ledger: LedgerLike, file: TextIO) -> None:
 
 def _cells(each: Round) -> dict[str, Any]:
     """Returns the cells of a round by column, without the empty ones."""
+    sampling: Any = each.sampling
     cells = {
-        "sampling": type(each.sampling).__name__,
-        "drawn_by_library": getattr(each.sampling, "drawn_by_library", False),
+        "sampling": type(sampling).__name__,
+        "drawn_by_library": sampling.drawn_by_library,
         "seeded": each.seeded,
         "queries": "; ".join(query.name for query in each.queries),
         "events": "; ".join(map(repr, each.queries)),
-        **_sampling(each.sampling),
+        **{
+            _COLUMN_OF.get(field.name, field.name): getattr(
+                sampling, field.name
+            )
+            for field in dataclasses.fields(sampling)
+        },
     }
     if len(each.queries) == 1 and isinstance(each.queries[0], GaussianSum):
         cells["l2_norm_bound"] = each.queries[0].l2_norm_bound
         cells["noise_stddev"] = each.queries[0].noise_stddev
     return cells
-
-
-def _sampling(sampling: SamplingEvent) -> dict[str, Any]:
-    match sampling:
-        case PoissonSampling():
-            return {"sampling_probability": sampling.probability}
-        case TruncatedPoissonSampling():
-            return {
-                "sampling_probability": sampling.probability,
-                "sample_size": sampling.batch_size,
-                "population_size": sampling.population_size,
-            }
-        case FullDataset():
-            return {"sampling_probability": 1.0}
-        case DisjointBatches() | RandomAllocation():
-            return {"epoch_id": sampling.epoch_id}
-        case FixedSizeWithoutReplacement() | FixedSizeWithReplacement():
-            return {
-                "sample_size": sampling.sample_size,
-                "population_size": sampling.population_size,
-            }
-    return {}
 
 
 def _safe(cell: Any) -> Any:

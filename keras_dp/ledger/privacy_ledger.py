@@ -423,7 +423,7 @@ class PrivacyLedger(Recorder):
             ValueError: No run of this number can be continued; perhaps another
                 process continues it already.
 
-        >>> from keras_dp.ledger import FullDataset, GaussianSum
+        >>> from keras_dp.ledger import FullDataset, GaussianSum, Round
         >>> ledger = PrivacyLedger.in_memory(dataset="doc")
         >>> run, step = ledger.start_run("night"), GaussianSum("all", 1.0, 4.0)
         >>> run.plan([(Round(FullDataset(), (step,)), 10)])
