@@ -81,8 +81,7 @@ def print_noise(size: int = 2**26, turns: int = 20) -> None:
     def total(seed: tf.Tensor) -> tf.Tensor:
         return tf.reduce_sum(seeds.normal(like, seed, 1.0))
 
-    with seeds.drawing_with("chacha20"):
-        drawn = [seeds.fresh(turn) for turn in range(turns + 1)]
+    drawn = [seeds.fresh(turn) for turn in range(turns + 1)]
     total(drawn[0]).numpy()
     start = time.perf_counter()
     for seed in drawn[1:]:

@@ -37,11 +37,6 @@ FALSE_ALARM = 1e-6
 Draw = Callable[[int], np.ndarray]
 
 
-def _seed(generator: str, number: int) -> tf.Tensor:
-    with seeds.drawing_with(generator):
-        return seeds.fresh(number)
-
-
 def _ways(size: int) -> dict[str, Draw]:
     like = tf.zeros([size])
     ways: dict[str, Draw] = {}
@@ -63,15 +58,13 @@ def _ways(size: int) -> dict[str, Draw]:
         return np.random.default_rng(turn).standard_normal(size, np.float32)
 
     ways["NumPy PCG64"] = numpy_normal
-    for generator in ("chacha20", "philox"):
-        for compiled in (False, True):
-            draw = tf.function(
-                lambda seed: seeds.normal(like, seed, 1.0), jit_compile=compiled
-            )
-            name = f"keras_dp {generator}{', XLA' * compiled}"
-            ways[name] = lambda turn, draw=draw, generator=generator: draw(
-                _seed(generator, turn)
-            ).numpy()
+    for compiled in (False, True):
+        draw = tf.function(
+            lambda seed: seeds.normal(like, seed, 1.0), jit_compile=compiled
+        )
+        ways[f"keras_dp{', XLA' * compiled}"] = lambda turn, draw=draw: draw(
+            seeds.fresh(turn)
+        ).numpy()
     return ways
 
 
@@ -125,13 +118,9 @@ def _print_statistics(draws: float) -> None:
     total = pieces * PIECE
     like = tf.zeros([PIECE])
 
-    def own(generator: str) -> Draw:
-        draw = tf.function(lambda seed: seeds.normal(like, seed, 1.0))
-        return lambda turn: draw(_seed(generator, turn))
-
+    own = tf.function(lambda seed: seeds.normal(like, seed, 1.0))
     for name, draw in (
-        ("chacha20", own("chacha20")),
-        ("philox", own("philox")),
+        ("keras_dp", lambda turn: own(seeds.fresh(turn))),
         ("control: 24-bit uniforms", _coarse),
     ):
         cells, beyond = np.zeros(CELLS), np.zeros(len(DISTANCES), int)

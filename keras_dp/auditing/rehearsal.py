@@ -254,7 +254,6 @@ class Rehearsal:
         return PrivacyLedger.in_memory(
             dataset=header.dataset,
             unit=header.unit,
-            generator=header.generator,
             rows_per_unit=header.rows_per_unit,
         )
 

@@ -214,11 +214,12 @@ def first_tree(query: TreeQuery, seed: int | None) -> TreeState:
 
 def next_tree(query: TreeQuery, tree: TreeState) -> TreeState:
     """Returns a tree without rounds, with a new id and new noise."""
-    (tree_id,) = seeds.split(tree.tree_id, 1)
+    # From the old id, which is no secret: see `first_tree`.
+    (words,) = seeds.split(tf.tile(tree.tree_id, [2]), 1)
     (seed,) = seeds.split(tree.noise.seed, 1)
     like = tf.nest.flatten(tree.total)
     return TreeState(
-        tree_id=tree_id,
+        tree_id=words[:2],
         noise=tree_noise.initial(like, query.max_levels, seed),
         base=tf.nest.map_structure(tf.zeros_like, tree.base),
         total=tf.nest.map_structure(tf.zeros_like, tree.total),

@@ -24,7 +24,7 @@ from keras_dp.ledger.rows.contents import (
     stated,
     verified,
 )
-from keras_dp.ledger.rows.header import GENERATORS, Header
+from keras_dp.ledger.rows.header import Header
 from keras_dp.ledger.rows.reservation import Recorder
 from keras_dp.ledger.rows.runs import (
     Run,
@@ -87,7 +87,6 @@ class PrivacyLedger(Recorder):
         dataset: str,
         unit: str = "example",
         metadata: Mapping[str, str] | None = None,
-        generator: str = GENERATORS[0],
         rows_per_unit: int = 1,
     ) -> Self:
         """Returns a new ledger that lives as long as the process.
@@ -96,19 +95,16 @@ class PrivacyLedger(Recorder):
             dataset: A name of your choice for the data set.
             unit: The privacy unit, such as "example" or "user".
             metadata: Free text by key. It must hold nothing secret.
-            generator: The random generator of the noise: "chacha20", which is
-                cryptographic, or "philox".
             rows_per_unit: The largest number of records that one unit has,
                 >= 1.
 
         Raises:
-            ValueError: A text is empty, `generator` is unknown, or
-                `rows_per_unit` is below 1.
+            ValueError: A text is empty, or `rows_per_unit` is below 1.
 
         >>> PrivacyLedger.in_memory(dataset="doc", unit="patient")
         <PrivacyLedger in memory, dataset='doc', unit='patient'>
         """
-        header = _new_header(dataset, unit, metadata, generator, rows_per_unit)
+        header = _new_header(dataset, unit, metadata, rows_per_unit)
         connection = schema.new_database(header.as_text())
         connections.adopt(connection)
         return cls(FileHandle(connection, None, writable=True))
@@ -121,14 +117,13 @@ class PrivacyLedger(Recorder):
         dataset: str | None = None,
         unit: str | None = None,
         metadata: Mapping[str, str] | None = None,
-        generator: str | None = None,
         rows_per_unit: int | None = None,
         mode: Literal["a", "r"] = "a",
     ) -> Self:
         """Opens a ledger and checks every row, or creates a new ledger.
 
-        A new ledger takes `unit="example"`, `generator="chacha20"` and
-        `rows_per_unit=1` for arguments that are left out. An existing ledger
+        A new ledger takes `unit="example"` and `rows_per_unit=1` for arguments
+        that are left out. An existing ledger
         has its own values: an argument that is given must be equal to the
         ledger's.
 
@@ -142,8 +137,6 @@ class PrivacyLedger(Recorder):
             unit: The privacy unit, such as "example" or "user".
             metadata: Free text by key, for a new ledger; an existing one
                 ignores it. It must hold nothing secret.
-            generator: The random generator of the noise: "chacha20", which is
-                cryptographic, or "philox".
             rows_per_unit: The largest number of records that one unit has,
                 >= 1.
             mode: "a" to append, creating the ledger if there is none; "r" to
@@ -185,9 +178,7 @@ class PrivacyLedger(Recorder):
                     f"dataset=None, and there is no ledger {place.name!r}. "
                     "Name the data set, or correct `path` if the ledger exists."
                 )
-            header = _new_header(
-                dataset, unit, metadata, generator, rows_per_unit
-            )
+            header = _new_header(dataset, unit, metadata, rows_per_unit)
             place.create(header.as_text())
         # Everything is checked before a connection that may write.
         ledger = cls._take(place, writable=False)
@@ -197,7 +188,6 @@ class PrivacyLedger(Recorder):
                 ledger.header,
                 dataset=dataset,
                 unit=unit,
-                generator=generator,
                 rows_per_unit=rows_per_unit,
             )
         except BaseException:
@@ -630,15 +620,13 @@ def _new_header(
     dataset: str,
     unit: str | None,
     metadata: Mapping[str, str] | None,
-    generator: str | None,
     rows_per_unit: int | None,
 ) -> Header:
     return Header(
         dataset,
         "example" if unit is None else unit,
         tuple((metadata or {}).items()),
-        GENERATORS[0] if generator is None else generator,
-        1 if rows_per_unit is None else rows_per_unit,
+        rows_per_unit=1 if rows_per_unit is None else rows_per_unit,
     )
 
 
@@ -649,6 +637,6 @@ def _check_same(header: Header, **given_by_name: Any) -> None:
             raise ValueError(
                 f"`{name}` must be {own!r}, as in the ledger. "
                 f"Received: {name}={given!r}. Leave `{name}` out to use this "
-                "ledger, or open another ledger: each belongs to one data set, "
-                "one privacy unit and one generator."
+                "ledger, or open another ledger: each belongs to one data set "
+                "and one privacy unit."
             )

@@ -1,8 +1,7 @@
 """Seeds of the noise. A seed is used once, and then replaced.
 
-A seed is a tensor of int64. Its shape tells its generator: `[4]` is a key of
-ChaCha20, the default, and `[2]` is a seed of TensorFlow's Philox, which is not
-cryptographic. Seeds come from the operating system. A seed that the caller
+A seed is a key of ChaCha20, 256 bits in a tensor of int64 of shape `[4]`. Seeds
+come from the operating system. A seed that the caller
 chooses has an effect only inside `reproducible()`, for tests: two runs with one
 seed would have the same noise. No seed is ever written to a file, for two
 reasons: whoever knows the seed can subtract the noise, and a restored seed
@@ -16,10 +15,8 @@ Source: Bernstein (2017), "Fast-key-erasure random-number generators",
 https://blog.cr.yp.to/20170723-random.html.
 """
 
-import contextlib
-import contextvars
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -27,40 +24,8 @@ import tensorflow as tf
 from keras_dp import _check, _reproducible
 from keras_dp.noise import streams
 
-DEFAULT = streams.CHACHA20
-
 # In values: 16 values of float32 are 64 bytes.
 _ALIGNMENT = 16
-
-_generator: contextvars.ContextVar[str] = contextvars.ContextVar(
-    "generator", default=DEFAULT
-)
-
-
-@contextlib.contextmanager
-def drawing_with(generator: str) -> Iterator[None]:
-    """Makes `fresh` return seeds of one generator, inside a `with` block.
-
-    Args:
-        generator: "chacha20" or "philox".
-
-    Raises:
-        ValueError: `generator` is unknown.
-
-    >>> with drawing_with("philox"):
-    ...     fresh(None).shape
-    TensorShape([2])
-    """
-    if generator not in streams.LENGTHS:
-        raise ValueError(
-            f"`generator` must be one of {sorted(streams.LENGTHS)!r}. "
-            f"Received: generator={generator!r}."
-        )
-    token = _generator.set(generator)
-    try:
-        yield
-    finally:
-        _generator.reset(token)
 
 
 def fresh(seed: int | None) -> tf.Tensor:
@@ -68,11 +33,8 @@ def fresh(seed: int | None) -> tf.Tensor:
 
     Args:
         seed: An integer >= 0. Inside `reproducible()`, the result depends only
-            on it and on the generator. Anywhere else it has no effect: two runs
-            that choose the same seed must not have the same noise.
-
-    Returns:
-        int64, of shape `[4]` for ChaCha20 and `[2]` for Philox.
+            on it. Anywhere else it has no effect: two runs that choose the same
+            seed must not have the same noise.
 
     Raises:
         RuntimeError: A seed of the operating system is asked for inside a
@@ -82,31 +44,30 @@ def fresh(seed: int | None) -> tf.Tensor:
     >>> fresh(None).shape
     TensorShape([4])
     """
-    length = streams.LENGTHS[_generator.get()]
     if seed is not None:
         _check.integer_at_least(0, seed=seed)
     if seed is None or not _reproducible.is_on():
-        _check_eager()
-        words = [secrets.randbits(64) - 2**63 for _ in range(length)]
-        return tf.constant(words, tf.int64)
-    state = np.random.SeedSequence(seed).generate_state(length, np.uint64)
+        return _random(streams.LENGTH)
+    sequence = np.random.SeedSequence(seed)
+    state = sequence.generate_state(streams.LENGTH, np.uint64)
     return tf.constant(state.view(np.int64))
 
 
 def fresh_id() -> tf.Tensor:
     """Returns a random id of 128 bits, int64 `[2]`, which is no secret."""
-    _check_eager()
-    words = [secrets.randbits(64) - 2**63 for _ in range(2)]
-    return tf.constant(words, tf.int64)
+    return _random(2)
 
 
-def _check_eager() -> None:
+def _random(length: int) -> tf.Tensor:
+    """Returns random bits of the operating system, int64 `[length]`."""
     if not tf.executing_eagerly():
         raise RuntimeError(
             "A seed must be made eagerly: a tf.function would keep it, and "
             "draw the same noise at every call. Call initial_global_state "
             "outside of the function and pass the state in."
         )
+    words = [secrets.randbits(64) - 2**63 for _ in range(length)]
+    return tf.constant(words, tf.int64)
 
 
 def children(seed: int | None, count: int) -> list[int | None]:
@@ -125,12 +86,8 @@ def split(seed: tf.Tensor, count: int) -> list[tf.Tensor]:
         seed: A seed from `fresh`, which must not be used again.
         count: The number of new seeds.
     """
-    generator = streams.generator_of(seed)
-    if generator == streams.PHILOX:
-        return tf.unstack(tf.random.split(seed, num=count, alg=streams.PHILOX))
-    length = streams.LENGTHS[generator]
-    words = streams.words(count * length, seed, streams.FOR_SEEDS)
-    return tf.unstack(tf.reshape(words, [count, length]))
+    words = streams.words(count * streams.LENGTH, seed, streams.FOR_SEEDS)
+    return tf.unstack(tf.reshape(words, [count, streams.LENGTH]))
 
 
 def normal(like: tf.Tensor, seed: tf.Tensor, stddev: tf.Tensor) -> tf.Tensor:
@@ -181,15 +138,14 @@ def normals_and_seed(
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
     """Returns Gaussian noise as `normals` does, and the seed of the next draw.
 
-    ChaCha20 draws both at once for leaves of float32, which is faster.
+    Both are drawn at once for leaves of float32, which is faster.
 
     Args:
         leaves: See `normals`.
         seed: A seed from `fresh`, which must not be used again.
         stddev: See `normals`.
     """
-    kinds = {leaf.dtype for leaf in leaves}
-    if streams.generator_of(seed) == streams.CHACHA20 and kinds == {tf.float32}:
+    if {leaf.dtype for leaf in leaves} == {tf.float32}:
         drawn, following = streams.normals_and_seed(
             _space(leaves), seed, tf.cast(stddev, tf.float32)
         )

@@ -1,7 +1,6 @@
 """Words and normal variables of a seed, drawn in pieces that XLA compiles.
 
-A seed is a tensor of int64. Its shape tells its generator: `[4]` is the 256-bit
-key of ChaCha20, and `[2]` is a seed of Philox. A seed is used for one draw.
+A seed is a 256-bit key of ChaCha20, and is used for one draw.
 
 A draw is cut into pieces of equal shape, so that XLA compiles one piece once.
 The pieces run on several cores, or in a loop if the caller is compiled as a
@@ -31,10 +30,8 @@ from keras_dp.noise.xla.arithmetic import (
     TextArithmetic,
 )
 
-# Named, because `auto_select` is far slower under XLA on CPU.
-PHILOX = "philox"
-CHACHA20 = "chacha20"
-LENGTHS = {CHACHA20: 4, PHILOX: 2}
+# The number of int64 in a seed.
+LENGTH = 4
 
 # The last word of the nonce, for each use.
 FOR_SEEDS = 1
@@ -72,29 +69,10 @@ _SLOW = (
 )
 
 
-def generator_of(seed: tf.Tensor) -> str:
-    """Returns the name of a seed's generator, which its shape tells.
-
-    Raises:
-        ValueError: `seed` has another shape than `[4]` or `[2]`.
-    """
-    for name, length in LENGTHS.items():
-        if seed.shape.as_list() == [length]:
-            return name
-    raise ValueError(
-        "`seed` must be of shape [4], for ChaCha20, or [2], for Philox. "
-        f"Received: a seed of shape {seed.shape}. Use `seeds.fresh`."
-    )
-
-
 def words(
     count: int | tf.Tensor, seed: tf.Tensor, use: int = FOR_WORDS
 ) -> tf.Tensor:
     """Returns `[count]` words of 64 bits, as int64."""
-    if generator_of(seed) == PHILOX:
-        return tf.random.stateless_uniform(
-            [count], seed, minval=None, maxval=None, dtype=tf.int64, alg=PHILOX
-        )
     return tf.bitcast(_halves(count, seed, use), tf.int64)
 
 
@@ -104,20 +82,7 @@ def normals(
     """Returns `[count]` normal variables of the dtype of `stddev`."""
     if stddev.dtype == tf.float64:
         return _normals_in_float64(count, seed) * stddev
-    if generator_of(seed) == CHACHA20:
-        return normals_and_seed(count, seed, stddev)[0]
-
-    def starts(pieces: int | tf.Tensor) -> tf.Tensor:
-        return tf.random.split(seed, num=pieces, alg=PHILOX)
-
-    def draw(lanes: int, start: tf.Tensor) -> tf.Tensor:
-        return _compiled(_philox_piece, lanes)(start, stddev)
-
-    def spec(lanes: int) -> tf.TensorSpec:
-        return tf.TensorSpec([lanes * _NORMALS], tf.float32)
-
-    drawn = _in_pieces(draw, starts, count, _NORMALS, spec)
-    return tf.reshape(drawn, [-1])[:count]
+    return normals_and_seed(count, seed, stddev)[0]
 
 
 def normals_and_seed(
@@ -129,7 +94,7 @@ def normals_and_seed(
 
     Args:
         count: The number of variables.
-        seed: A seed of ChaCha20, which must not be used again.
+        seed: A seed, which must not be used again.
         stddev: Scalar float32.
     """
 
@@ -146,7 +111,7 @@ def normals_and_seed(
         )
 
     drawn, unused = _in_pieces(
-        draw, tf.range, count, _NORMALS, spec, least=chacha20.WORDS_OF_KEY
+        draw, count, _NORMALS, spec, least=chacha20.WORDS_OF_KEY
     )
     following = tf.bitcast(tf.reshape(unused[0], [-1, 2]), tf.int64)
     return tf.reshape(drawn, [-1])[:count], following
@@ -170,13 +135,12 @@ def _halves(count: int | tf.Tensor, seed: tf.Tensor, use: int) -> tf.Tensor:
     def spec(lanes: int) -> tf.TensorSpec:
         return tf.TensorSpec([_WORDS, lanes], tf.uint32)
 
-    drawn = _in_pieces(draw, tf.range, 2 * count, _WORDS, spec)
+    drawn = _in_pieces(draw, 2 * count, _WORDS, spec)
     return tf.reshape(tf.reshape(drawn, [-1])[: 2 * count], [-1, 2])
 
 
 def _in_pieces(
     draw: Callable[[int, tf.Tensor], Any],
-    starts: Callable[[int | tf.Tensor], tf.Tensor],
     count: int | tf.Tensor,
     each: int,
     spec: Callable[[int], Any],
@@ -185,10 +149,8 @@ def _in_pieces(
     """Draws at least `count` values, in pieces of equal shape.
 
     Args:
-        draw: Draws one piece: takes its number of lanes and its start, and
-            returns a tensor or a tuple of tensors.
-        starts: Takes the number of pieces, and returns the start of each, all
-            different.
+        draw: Draws one piece: takes its number of lanes and its own number,
+            and returns a tensor or a tuple of tensors.
         count: The number of values.
         each: The number of values in one lane.
         spec: Takes a number of lanes, and returns the specs of such a piece.
@@ -204,14 +166,14 @@ def _in_pieces(
         blocks = max(least, -(-count // each))
         for size in _SIZES:
             if blocks <= size:
-                piece = draw(size, starts(1)[0])
+                piece = draw(size, tf.constant(0))
                 return tf.nest.map_structure(lambda part: part[None], piece)
         pieces = -(-blocks // lanes)
         lanes = -(-blocks // (pieces * _ALIGNMENT)) * _ALIGNMENT
     eager = tf.executing_eagerly()  # TensorFlow warns of any number there.
     return tf.map_fn(
         functools.partial(draw, lanes),
-        starts(pieces),
+        tf.range(pieces),
         parallel_iterations=None if eager else os.cpu_count() or 1,
         fn_output_signature=spec(lanes),
     )
@@ -317,19 +279,6 @@ def _scalars_of_normals(
         tf.constant(FOR_NORMALS, tf.uint32),
         tf.bitcast(stddev, tf.uint32),
     ]
-
-
-def _philox_piece(lanes: int, seed: tf.Tensor, stddev: tf.Tensor) -> tf.Tensor:
-    blocks = tf.random.stateless_uniform(
-        [_WORDS, lanes],
-        seed,
-        minval=None,
-        maxval=None,
-        dtype=tf.uint32,
-        alg=PHILOX,
-    )
-    drawn = _normals_of(_TENSORS, tf.unstack(blocks))
-    return tf.reshape(tf.stack(drawn) * stddev, [-1])
 
 
 def _normals_of(arithmetic: Arithmetic, block: Sequence[Lanes]) -> list[Lanes]:

@@ -171,8 +171,6 @@ class DPOptimizer(WrappingOptimizer):
                 "`ledger` must not be changed while a training records in it. "
                 "Set it before or after the training."
             )
-        if self._state is not None:
-            self._state.bind(ledger.header)
         self._ledger = ledger
 
     @override
@@ -251,12 +249,9 @@ class DPOptimizer(WrappingOptimizer):
         if self.groups is not None and self._matched is None:
             self._matched = group_variables(model, self.groups)
         round_ = PrivateRound.of(self.query, side_queries, self._matched)
-        header = None if self._ledger is None else self._ledger.header
         # If each replica had its own seeds, each would draw its own noise.
         with strategy_of(self).scope():
-            self._state = DrawnState(
-                round_, self._seed, header, self.add_variable
-            )
+            self._state = DrawnState(round_, self._seed, self.add_variable)
         self._round = round_
 
     # A private model calls these, in this order.

@@ -1,4 +1,4 @@
-"""The state of the queries of a round, with seeds for a generator."""
+"""The state of the queries of a round, between rounds."""
 
 import hashlib
 import re
@@ -8,19 +8,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_dp import ledger as ledger_lib
-from keras_dp.errors import PrivateTrainingError
-from keras_dp.noise import seeds
 from keras_dp.optimizers.private_round import PrivateRound
 from keras_dp.optimizers.state import StateVariables
 
 
 class DrawnState:
     """Holds the state of queries between rounds, and makes its seeds.
-
-    Noise is drawn with the generator that the header of the ledger names. An
-    optimizer that was loaded from a file has no ledger when it is built. When
-    it gets one, its seeds are made anew for the generator of this ledger.
 
     The noise, the clip and other numbers of a query are a part of its state,
     which may be restored from a file. A fingerprint of the queries is saved
@@ -31,7 +24,6 @@ class DrawnState:
         self,
         round_: PrivateRound,
         seed: int | None,
-        header: ledger_lib.Header | None,
         add_variable: Callable[..., Any],
     ) -> None:
         """Creates the variables.
@@ -40,24 +32,13 @@ class DrawnState:
             round_: The round with its queries.
             seed: The seed of the noise inside `reproducible()`. Anywhere else
                 the operating system gives the seeds.
-            header: The header of the ledger, or `None` if the ledger is not
-                known yet.
             add_variable: Creates a variable that is saved, as in
                 `StateVariables`.
         """
         self._round, self._seed = round_, seed
-        self._is_bound = header is not None
-        self._generator = header.generator if header else seeds.DEFAULT
-        self._strategy = tf.distribute.get_strategy()
-        self._saved: list[Any] = []
-
-        def saved(**specification: Any) -> Any:
-            self._saved.append(add_variable(**specification))
-            return self._saved[-1]
-
-        self._variables = self._drawn(saved)
+        self._variables = StateVariables(self._initial(), add_variable)
         self._own = _fingerprint(round_)
-        self._asked = saved(
+        self._asked = add_variable(
             shape=self._own.shape,
             initializer="zeros",
             dtype="int64",
@@ -93,43 +74,8 @@ class DrawnState:
         self._asked.assign(self._own)
         return True
 
-    def bind(self, header: ledger_lib.Header) -> None:
-        """Makes new seeds if the ledger has another generator.
-
-        Args:
-            header: The header of the ledger.
-
-        Raises:
-            PrivateTrainingError: The seeds were made for a ledger with another
-                generator.
-        """
-        other = header.generator != self._generator
-        if other and self._is_bound:
-            raise PrivateTrainingError(
-                "`ledger` must be of the generator that the optimizer was "
-                f"built to draw with, {self._generator!r}. Received: "
-                f"generator={header.generator!r}. Compile with a new "
-                "optimizer."
-            )
-        self._is_bound = True
-        if other:
-            self._generator = header.generator
-            self._draw_again()
-
-    def _draw_again(self) -> None:
-        values = [variable.numpy() for variable in self._saved]
-        remaining = iter(self._saved)
-        with self._strategy.scope():
-            self._variables = self._drawn(lambda **_: next(remaining))
-        for variable, value in zip(self._saved, values, strict=True):
-            variable.assign(value)
-
-    def _drawn(self, add_variable: Callable[..., Any]) -> StateVariables:
-        return StateVariables(self._initial(), add_variable)
-
     def _initial(self) -> Any:
-        with seeds.drawing_with(self._generator):
-            return self._round.initial_state(self._seed)
+        return self._round.initial_state(self._seed)
 
 
 def _fingerprint(round_: PrivateRound) -> np.ndarray:

@@ -41,8 +41,7 @@ def released(
     Args:
         ledger: A ledger opened for writing. Its account must have room.
         planned: The round, computed from public values alone.
-        compute: Releases the events of the round and nothing else. Its noise
-            comes from the ledger's generator.
+        compute: Releases the events of the round and nothing else.
         run: The name or the details of the run. By default, "preprocessing".
 
     Raises:
@@ -81,8 +80,7 @@ def released(
     )
     recorder.cover()
     try:
-        with seeds.drawing_with(ledger.header.generator):
-            result = compute()
+        result = compute()
         recorder.released(planned.queries)
     except BaseException as error:
         with noted_in(error):

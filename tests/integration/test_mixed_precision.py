@@ -46,9 +46,7 @@ def private_model(model, noise=0.0, clip=1.0, **options):
             query=keras_dp.GaussianAverageQuery(
                 clip, noise * clip, denominator=60.0
             ),
-            ledger=keras_dp.PrivacyLedger.in_memory(
-                dataset="test", generator="philox"
-            ),
+            ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
             seed=1,
         ),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),

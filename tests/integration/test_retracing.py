@@ -33,9 +33,7 @@ def private_model(jit_compile="auto", noise=1.0, **options):
         DPOptimizer(
             keras.optimizers.SGD(0.1),
             query=keras_dp.GaussianAverageQuery(1.0, noise, denominator=20.0),
-            ledger=keras_dp.PrivacyLedger.in_memory(
-                dataset="test", generator="philox"
-            ),
+            ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
             seed=1,
         ),
         loss="binary_crossentropy",

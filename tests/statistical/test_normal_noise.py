@@ -20,14 +20,11 @@ FALSE_ALARM = 1e-6
 SIZE = 10_000_000
 CELLS = 1000
 DISTANCES = (2.0, 3.0, 4.0, 4.4, 4.75, 5.2)
-GENERATORS = ["chacha20", "philox"]
-each_generator = pytest.mark.parametrize("generator", GENERATORS)
 
 
 @functools.cache
-def draws(generator, number=1):
-    with seeds.drawing_with(generator):
-        seed = seeds.fresh(number)
+def draws(number=1):
+    seed = seeds.fresh(number)
     return seeds.normal(tf.zeros([SIZE]), seed, 1.0).numpy()
 
 
@@ -62,9 +59,8 @@ def squares_p_value(values):
     return 2 * min(law.cdf(total), law.sf(total))
 
 
-@each_generator
-def test_the_law_is_normal(generator):
-    values = draws(generator)
+def test_the_law_is_normal():
+    values = draws()
 
     assert stats.kstest(values[:1_000_000], "norm").pvalue > FALSE_ALARM
     assert cells_p_value(values) > FALSE_ALARM
@@ -72,32 +68,29 @@ def test_the_law_is_normal(generator):
 
 
 @pytest.mark.parametrize("factor", [0.995, 1.005])
-@each_generator
-def test_a_scale_wrong_by_half_a_percent_would_be_seen(generator, factor):
+def test_a_scale_wrong_by_half_a_percent_would_be_seen(factor):
     """Control."""
-    wrong = draws(generator) * np.float32(factor)
+    wrong = draws() * np.float32(factor)
 
     assert squares_p_value(wrong) < FALSE_ALARM
     assert cells_p_value(wrong) < FALSE_ALARM
 
 
-@each_generator
-def test_the_tails_are_neither_thin_nor_thick(generator):
-    each = tail_p_values(draws(generator))
+def test_the_tails_are_neither_thin_nor_thick():
+    each = tail_p_values(draws())
 
     assert min(each) > FALSE_ALARM / len(each)
 
 
 def test_tails_that_end_early_would_be_seen():
     """Control: a cut tail, and the tail of a coarse grid."""
-    for wrong in (np.clip(draws("chacha20"), -4.3, 4.3), coarse()):
+    for wrong in (np.clip(draws(), -4.3, 4.3), coarse()):
         each = tail_p_values(wrong)
         assert min(each) < FALSE_ALARM / len(each)
 
 
-@each_generator
-def test_the_signs_are_those_of_a_fair_coin(generator):
-    values = draws(generator)
+def test_the_signs_are_those_of_a_fair_coin():
+    values = draws()
 
     count = int(np.count_nonzero(values > 0))
 
@@ -112,10 +105,9 @@ def _lanes():
 
 
 @pytest.mark.parametrize("lag", [1, 2, _lanes(), 10 * _lanes(), SIZE // 2])
-@each_generator
-def test_coordinates_are_independent(generator, lag):
+def test_coordinates_are_independent(lag):
     """Lags of a register, a row of a piece, a piece and half the draw."""
-    values = draws(generator)
+    values = draws()
     one, two = values[:-lag], values[lag:]
 
     for left, right in (
@@ -128,9 +120,8 @@ def test_coordinates_are_independent(generator, lag):
     assert stats.pearsonr(one, two + 0.006 * one).pvalue < FALSE_ALARM
 
 
-@each_generator
-def test_seeds_are_independent(generator):
-    one, two = draws(generator), draws(generator, 2)
+def test_seeds_are_independent():
+    one, two = draws(), draws(2)
 
     assert stats.pearsonr(one, two).pvalue > FALSE_ALARM
 
@@ -208,8 +199,7 @@ def test_every_word_becomes_a_finite_number_that_is_not_zero():
 class TestFloat64:
     @pytest.mark.full
     def test_the_law_is_normal(self):
-        with seeds.drawing_with("chacha20"):
-            seed = seeds.fresh(5)
+        seed = seeds.fresh(5)
         values = seeds.normal(tf.zeros([1_000_000], tf.float64), seed, 1.0)
 
         assert stats.kstest(values, "norm").pvalue > FALSE_ALARM

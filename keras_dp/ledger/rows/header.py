@@ -10,8 +10,8 @@ from keras_dp.ledger.rows.canonical import UNREADABLE, canonical, decoded
 
 FORMAT_VERSION = 4
 
-# Random generators for the noise; the first is the default.
-GENERATORS = ("chacha20", "philox")
+# The random generator of the noise. It is cryptographic.
+GENERATOR = "chacha20"
 
 # Units that are rows by themselves, or made of rows by the library. Another
 # unit, such as "patient", may have several rows.
@@ -28,8 +28,8 @@ class Header:
             "microbatch", "user", "patient", ...
         metadata: Free text by key, as sorted pairs. It must hold nothing
             secret.
-        generator: The random generator of the noise of all releases:
-            "chacha20", which is cryptographic, or "philox".
+        generator: The random generator of the noise of all releases: ChaCha20
+            (RFC 8439), which is cryptographic.
         rows_per_unit: The largest number of records that one unit has, >= 1. If
             it is above 1, every report prints the epsilon for this many records
             together.
@@ -43,7 +43,7 @@ class Header:
     dataset: str
     unit: str = "example"
     metadata: tuple[tuple[str, str], ...] = ()
-    generator: str = GENERATORS[0]
+    generator: str = GENERATOR
     rows_per_unit: int = 1
     format_version: int = FORMAT_VERSION
     library_version: str = __version__
@@ -62,9 +62,9 @@ class Header:
                 f"`format_version` must be {FORMAT_VERSION}. "
                 f"Received: format_version={self.format_version!r}."
             )
-        if self.generator not in GENERATORS:
+        if self.generator != GENERATOR:
             raise ValueError(
-                f"`generator` must be one of {list(GENERATORS)!r}. "
+                f"`generator` must be {GENERATOR!r}. "
                 f"Received: generator={self.generator!r}."
             )
         pairs = tuple(sorted(dict(self.metadata).items()))

@@ -28,7 +28,6 @@ def open_ledger(
     dataset: str,
     unit: str = "example",
     metadata: Mapping[str, str] | None = None,
-    generator: str = "chacha20",
 ) -> PrivacyLedger | LedgerOfChief:
     """Opens the ledger of a cluster. Only the chief opens its file.
 
@@ -40,13 +39,10 @@ def open_ledger(
         dataset: As in `PrivacyLedger.open`.
         unit: As in `PrivacyLedger.open`.
         metadata: As in `PrivacyLedger.open`.
-        generator: The generator of the noise. An existing file must have the
-            same one.
 
     Raises:
         LedgerError: On the chief, for the reasons of `PrivacyLedger.open`.
-        ValueError: The file on the chief has another data set, unit or
-            generator.
+        ValueError: The file on the chief has another data set or unit.
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
@@ -60,10 +56,9 @@ def open_ledger(
             dataset=dataset,
             unit=unit,
             metadata=metadata,
-            generator=generator,
         )
     pairs = tuple((metadata or {}).items())
-    return LedgerOfChief(ledger_lib.Header(dataset, unit, pairs, generator))
+    return LedgerOfChief(ledger_lib.Header(dataset, unit, pairs))
 
 
 def check_worker(ledger: Any, adapter: DataAdapter, replicas: Replicas) -> None:
@@ -147,7 +142,6 @@ class FitTerms(NamedTuple):
             self.steps_per_execution,
             self.options.get("validation_data") is not None,
             self.options.get("validation_freq", 1),
-            optimizer.required_ledger().header.generator,
             keras.saving.serialize_keras_object(optimizer.inner),
         )
 
@@ -193,7 +187,7 @@ def check_agreement(
     if gathered != expected:
         raise PrivateTrainingError(
             "All workers must train with the same query, inner optimizer, "
-            "data, sampling probability, epochs, rounds and generator, each "
+            "data, sampling probability, epochs, and rounds, each "
             "on its own shard. "
             f"Received: {planned!r} and {terms!r} on worker "
             f"{replicas.worker!r}, and something else on another one. Run the "

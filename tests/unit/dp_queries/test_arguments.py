@@ -10,7 +10,7 @@ from keras_dp.dp_queries import (
     GaussianSumQuery,
     NestedQuery,
 )
-from keras_dp.noise import seeds, streams
+from keras_dp.noise import seeds
 from tests.query_table import (
     map_numpy,
 )
@@ -99,11 +99,6 @@ def test_children_of_seeds_differ_and_stay_in_range():
     assert len({*children, *seeds.children(1, 1000)}) == 2000
     assert all(0 <= child < 2**63 for child in children)
     assert seeds.children(None, 2) == [None, None]
-
-
-def test_the_generator_of_philox_is_named():
-    """`auto_select` is another generator on another device, and slow."""
-    assert streams.PHILOX == "philox"
 
 
 def test_states_hold_no_more_than_they_must():

@@ -34,7 +34,7 @@ BOTH = pytest.mark.parametrize(
 def constant_noise(rounds, value, *, is_efficient, max_levels=12):
     """Returns the noise of each prefix if every node has the same."""
     noise = tree_noise.initial(
-        [tf.zeros([])], max_levels, tf.constant([1, 2], tf.int64)
+        [tf.zeros([])], max_levels, tf.constant([1, 2, 3, 4], tf.int64)
     )
 
     @tf.function
@@ -102,7 +102,7 @@ def coefficients(rounds, *, is_efficient):
         return [unit]
 
     noise = tree_noise.initial(
-        [tf.zeros([size])], 8, tf.constant([1, 2], tf.int64)
+        [tf.zeros([size])], 8, tf.constant([1, 2, 3, 4], tf.int64)
     )
     rows = []
     for _ in range(rounds):

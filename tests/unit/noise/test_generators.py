@@ -1,42 +1,25 @@
-"""Which generator noise comes from, and what of it the ledger says."""
+"""Seeds, and the normal variables that are drawn from them."""
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import keras_dp
-from keras_dp.errors import PrivateTrainingError
-from keras_dp.ledger.rows.header import Header
 from keras_dp.noise import seeds, streams
-from keras_dp.optimizers.keras_optimizers import DPSGD
 
-GENERATORS = ["chacha20", "philox"]
 FULL = sorted(set(streams._SIZES) - {256})
-each_generator = pytest.mark.parametrize("generator", GENERATORS)
 
 
-def seed_of(generator, number=3):
-    with seeds.drawing_with(generator):
-        return seeds.fresh(number)
+def seed_of(number=3):
+    return seeds.fresh(number)
 
 
 class TestSeeds:
-    def test_are_keys_of_256_bits_unless_said_otherwise(self):
+    def test_are_keys_of_256_bits(self):
         seed = seeds.fresh(None)
 
         assert seed.dtype == tf.int64
         assert seed.shape == [4]
-        assert streams.generator_of(seed) == "chacha20"
-
-    def test_are_of_the_generator_inside_its_block_only(self):
-        with seeds.drawing_with("philox"):
-            assert seeds.fresh(None).shape == [2]
-            with seeds.drawing_with("chacha20"):
-                assert seeds.fresh(1).shape == [4]
-            assert seeds.fresh(1).shape == [2]
-
-        assert seeds.fresh(1).shape == [4]
 
     def test_differ_bit_by_bit_from_call_to_call(self):
         """Each bit is set in some seeds: 2^-99 to be wrong, times 256."""
@@ -46,40 +29,25 @@ class TestSeeds:
         assert (bits.min(axis=0) == 0).all()
         assert (bits.max(axis=0) == 1).all()
 
-    @each_generator
-    def test_of_an_integer_are_reproducible(self, generator):
-        one, same, other = (seed_of(generator, n) for n in (1, 1, 2))
+    def test_of_an_integer_are_reproducible(self):
+        one, same, other = (seed_of(n) for n in (1, 1, 2))
 
         np.testing.assert_array_equal(one, same)
         assert (one.numpy() != other.numpy()).all()
 
-    @each_generator
-    def test_split_into_seeds_of_the_same_generator(self, generator):
-        seed = seed_of(generator)
+    def test_split_into_other_seeds(self):
+        seed = seed_of()
 
         parts = seeds.split(seed, 5)
 
-        assert {streams.generator_of(part) for part in parts} == {generator}
+        assert {tuple(part.shape) for part in parts} == {(4,)}
         assert len({tuple(part.numpy()) for part in [seed, *parts]}) == 6
-
-    @pytest.mark.parametrize("shape", [[], [1], [3], [4, 2]])
-    def test_of_no_generator_are_refused(self, shape):
-        with pytest.raises(ValueError, match="`seed` must"):
-            seeds.split(tf.zeros(shape, tf.int64), 2)
-
-    def test_an_unknown_generator_is_refused(self):
-        with (
-            pytest.raises(ValueError, match="`generator` must"),
-            seeds.drawing_with("auto_select"),
-        ):
-            pass
 
 
 class TestNormals:
     @pytest.mark.full
-    @each_generator
     @pytest.mark.parametrize("compiled", [False, True])
-    def test_have_the_shapes_and_types_of_the_leaves(self, generator, compiled):
+    def test_have_the_shapes_and_types_of_the_leaves(self, compiled):
         leaves = [
             tf.zeros([3, 4]),
             tf.zeros([], tf.float64),
@@ -89,7 +57,7 @@ class TestNormals:
         ]
 
         noise = tf.function(seeds.normals, jit_compile=compiled)(
-            leaves, seed_of(generator), tf.constant(2.0, tf.float64)
+            leaves, seed_of(), tf.constant(2.0, tf.float64)
         )
 
         for one, leaf in zip(noise, leaves, strict=True):
@@ -113,9 +81,8 @@ class TestNormals:
         assert seeds.normals([], seeds.fresh(1), 1.0) == []
 
     @pytest.mark.full
-    @each_generator
-    def test_scale_with_their_standard_deviation(self, generator):
-        seed, like = seed_of(generator), tf.zeros([1000])
+    def test_scale_with_their_standard_deviation(self):
+        seed, like = seed_of(), tf.zeros([1000])
         unit, none, wide = (
             seeds.normal(like, seed, tf.constant(s, tf.float64))
             for s in (1.0, 0.0, 1e30)
@@ -125,17 +92,16 @@ class TestNormals:
         np.testing.assert_allclose(wide, unit * np.float32(1e30), rtol=1e-6)
 
     @pytest.mark.full
-    @each_generator
     @pytest.mark.parametrize("count", [1, 160, 161, 400_000])
-    def test_never_repeat_within_a_draw(self, generator, count):
+    def test_never_repeat_within_a_draw(self, count):
         """In pairs, as single floats repeat by chance."""
-        draw = seeds.normal(tf.zeros([count, 2]), seed_of(generator), 1.0)
+        draw = seeds.normal(tf.zeros([count, 2]), seed_of(), 1.0)
 
         assert len(np.unique(draw.numpy().view(np.uint64))) == count
 
     @pytest.mark.full
     def test_are_the_same_in_any_graph(self):
-        seed, like = seed_of("chacha20"), tf.zeros([200_000])
+        seed, like = seed_of(), tf.zeros([200_000])
         draws = [
             way(seeds.normal)(like, seed, 1.0)
             for way in (
@@ -151,7 +117,7 @@ class TestNormals:
 
     @pytest.mark.full
     def test_without_kernels_are_the_same(self, monkeypatch):
-        seed, like = seed_of("chacha20"), tf.zeros([1000])
+        seed, like = seed_of(), tf.zeros([1000])
         fused = seeds.normal(like, seed, 1.0)
         monkeypatch.setattr(streams, "_is_trusted", lambda *_: False)
 
@@ -164,11 +130,10 @@ class TestNormals:
 class TestNormalsAndSeed:
     LEAVES = (tf.zeros([3, 4]), tf.zeros([0]), tf.zeros([5]))
 
-    @each_generator
     @pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
-    def test_differ_from_each_other_and_from_the_next(self, generator, dtype):
+    def test_differ_from_each_other_and_from_the_next(self, dtype):
         leaves = [tf.cast(leaf, dtype) for leaf in self.LEAVES]
-        seed, every, used = seed_of(generator), [], []
+        seed, every, used = seed_of(), [], []
         for _ in range(3):
             used.append(seed)
             noise, seed = seeds.normals_and_seed(leaves, seed, 2.0)
@@ -178,10 +143,10 @@ class TestNormalsAndSeed:
 
         assert len(np.unique(every)) == 3 * 17
         assert len({tuple(one.numpy()) for one in [*used, seed]}) == 4
-        assert streams.generator_of(seed) == generator
+        assert seed.shape == [4]
 
     def test_are_the_normals_of_the_seed(self):
-        seed = seed_of("chacha20")
+        seed = seed_of()
 
         noise, _ = seeds.normals_and_seed(self.LEAVES, seed, 2.0)
 
@@ -192,7 +157,7 @@ class TestNormalsAndSeed:
     @pytest.mark.parametrize("count", [1, 161, 400_000])
     @pytest.mark.parametrize("compiled", [False, True])
     def test_have_one_next_seed_in_any_graph(self, count, compiled):
-        seed, leaves = seed_of("chacha20"), [tf.zeros([count])]
+        seed, leaves = seed_of(), [tf.zeros([count])]
         draw = tf.function(seeds.normals_and_seed, jit_compile=compiled)
 
         _, found = draw(leaves, seed, 1.0)
@@ -210,102 +175,9 @@ class TestNormalsAndSeed:
         )
 
         for count in (0, 7):
-            (noise,), following = draw(tf.zeros([count]), seed_of("chacha20"))
+            (noise,), following = draw(tf.zeros([count]), seed_of())
             assert noise.shape == [count]
             assert len(np.unique(following)) == 4
-
-
-class TestHeaders:
-    @each_generator
-    def test_say_the_generator(self, generator, tmp_path):
-        path = tmp_path / "run.ledger"
-        open_ledger = keras_dp.PrivacyLedger.open
-        with open_ledger(path, dataset="d", generator=generator) as one:
-            assert one.header.generator == generator
-        with open_ledger(path) as again:
-            assert again.header.generator == generator
-        other = GENERATORS[GENERATORS[0] == generator]
-
-        with pytest.raises(ValueError, match="`generator` must"):
-            open_ledger(path, generator=other)
-
-    def test_name_chacha20_unless_said_otherwise(self, tmp_path):
-        memory = keras_dp.PrivacyLedger.in_memory(dataset="d")
-        with keras_dp.PrivacyLedger.open(tmp_path / "l", dataset="d") as file:
-            assert file.header.generator == "chacha20"
-
-        assert memory.header.generator == "chacha20"
-
-    def test_of_an_unknown_generator_are_refused(self):
-        with pytest.raises(ValueError, match="`generator` must"):
-            Header("d", generator="mersenne")
-
-
-def _ledger(generator):
-    return keras_dp.PrivacyLedger.in_memory(dataset="d", generator=generator)
-
-
-def _private(ledger):
-    model = keras.Sequential([keras.layers.Input([3]), keras.layers.Dense(1)])
-    private = keras_dp.PrivateModel(model, self_check_examples=0)
-    query = keras_dp.GaussianAverageQuery(1.0, 1.0, denominator=4)
-    optimizer = DPSGD(0.1, query=query, ledger=ledger)
-    private.compile(optimizer=optimizer, loss="mse")
-    return private
-
-
-def _fit(private):
-    x = np.ones([8, 3], np.float32)
-    private.fit(x, x[:, :1], batch_size=4, verbose=0)
-
-
-def _generator(private):
-    state = private.optimizer.read_state()
-    return streams.generator_of(state["gradients"].numerator_state.seed)
-
-
-class TestOptimizers:
-    @pytest.mark.full
-    @each_generator
-    def test_draw_with_what_the_ledger_says(self, generator):
-        private = _private(_ledger(generator))
-
-        _fit(private)
-
-        assert _generator(private) == generator
-
-    @pytest.mark.full
-    @each_generator
-    def test_refuse_a_ledger_of_another_generator(self, generator):
-        private = _private(_ledger(generator))
-        _fit(private)
-        other = GENERATORS[GENERATORS[0] == generator]
-
-        with pytest.raises(PrivateTrainingError, match="generator"):
-            private.optimizer.ledger = _ledger(other)
-        private.optimizer.ledger = _ledger(generator)
-        _fit(private)
-
-        assert len(private.optimizer.ledger) == 2
-
-    @pytest.mark.full
-    @each_generator
-    def test_that_were_loaded_take_that_of_their_ledger(
-        self, generator, tmp_path
-    ):
-        private = _private(_ledger("philox"))
-        _fit(private)
-        private.save(tmp_path / "private.keras")
-        loaded = keras.saving.load_model(tmp_path / "private.keras")
-
-        loaded.optimizer.ledger = _ledger(generator)
-        _fit(loaded)
-
-        assert _generator(loaded) == generator
-        assert int(loaded.optimizer.iterations) == 4
-        other = GENERATORS[GENERATORS[0] == generator]
-        with pytest.raises(PrivateTrainingError, match="generator"):
-            loaded.optimizer.ledger = _ledger(other)
 
 
 SIZES = [256, 16192, *(pytest.param(n, marks=pytest.mark.full) for n in FULL)]

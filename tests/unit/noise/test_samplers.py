@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from keras_dp.ledger.events.noise_families import (
     CauchyNoise,
-    GaussianNoise,
     HyperbolicSecantNoise,
     LaplaceNoise,
     LogisticNoise,
@@ -18,7 +17,7 @@ from keras_dp.noise import samplers
 from tests.noise_table import STANDARD, name_of
 
 each_noise = pytest.mark.parametrize("noise", STANDARD, ids=name_of)
-SEED = tf.constant([1, 2], tf.int64)
+SEED = tf.constant([1, 2, 3, 4], tf.int64)
 SMALLEST = 2.0**-64
 # Signed words: the smallest, some of every size, and the largest.
 WORDS = np.array([SMALLEST, 2.0**-40, 1e-5, 0.01, 0.3, 0.5, 0.9])
@@ -57,7 +56,7 @@ class TestSample:
         like = tf.zeros([50])
         one, again, other = (
             samplers.sample(noise, like, tf.constant(s, tf.int64))
-            for s in ([1, 2], [1, 2], [1, 3])
+            for s in ([1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 5])
         )
 
         np.testing.assert_array_equal(one, again)
@@ -83,18 +82,9 @@ class TestSample:
 
         found = sample(tf.zeros([5, 3]))
         assert found.shape == [5, 3]
-        if isinstance(noise, GaussianNoise):
-            # Drawn in pieces, whose size is chosen before the shape is known.
-            np.testing.assert_array_equal(found, sample(tf.zeros([5, 3])))
-            assert len(np.unique(found)) == 15
-            return
-        # Eigen rounds what does not fill a vector register differently.
-        np.testing.assert_allclose(
-            found,
-            samplers.sample(noise, tf.zeros([5, 3]), SEED),
-            rtol=1e-5,
-            atol=1e-5,
-        )
+        # Drawn in pieces, whose size is chosen before the shape is known.
+        np.testing.assert_array_equal(found, sample(tf.zeros([5, 3])))
+        assert len(np.unique(found)) == 15
 
     @pytest.mark.full
     @each_noise
