@@ -44,7 +44,7 @@ each_noise = pytest.mark.parametrize("noise", NOISES, ids=name_of)
 
 
 def seed(number):
-    return tf.constant([number, 11], tf.int64)
+    return tf.constant([number, 11, 0, 0], tf.int64)
 
 
 @functools.cache
