@@ -24,12 +24,6 @@ from keras_dp.dp_queries.no_privacy_quantile_estimator_query import (
     NoPrivacyQuantileEstimatorQuery,
 )
 from keras_dp.dp_queries.no_privacy_sum_query import NoPrivacySumQuery
-from keras_dp.dp_queries.noise_allocation import (
-    dimension_adjusted_noise,
-    equal_noise,
-    noise_from_shares,
-    proportional_noise,
-)
 from keras_dp.dp_queries.normalized_query import NormalizedQuery
 from keras_dp.dp_queries.preselected_vectors import PreselectedVectors
 from keras_dp.dp_queries.quantile_adaptive_clip_sum_query import (
@@ -76,8 +70,4 @@ __all__ = [
     "RestartQuery",
     "TreeCumulativeSumQuery",
     "TreeResidualSumQuery",
-    "dimension_adjusted_noise",
-    "equal_noise",
-    "noise_from_shares",
-    "proportional_noise",
 ]

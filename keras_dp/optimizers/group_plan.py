@@ -11,10 +11,6 @@ from keras_dp import _check
 from keras_dp.dp_queries import (
     GaussianAverageQuery,
     NestedQuery,
-    dimension_adjusted_noise,
-    equal_noise,
-    noise_from_shares,
-    proportional_noise,
 )
 from keras_dp.optimizers.groups import (
     Patterns,
@@ -151,7 +147,7 @@ def plan_groups(
         group: sum(sizes[path] for path in paths)
         for group, paths in matched.items()
     }
-    stddevs = _stddevs(
+    stddevs = stddevs_of_groups(
         {group: l2_norm_clips[group] for group in matched},
         noise_multiplier,
         parameters,
@@ -168,21 +164,54 @@ def plan_groups(
     return GroupPlan(query, matched, parameters, float(noise_multiplier))
 
 
-def _stddevs(
+def stddevs_of_groups(
     clips: Mapping[str, float],
     noise_multiplier: float,
-    parameters: Mapping[str, int],
+    dimensions: Mapping[str, int],
     strategy: Strategy | Mapping[str, float],
 ) -> dict[str, float]:
+    """Returns the stddev of the noise on the sum of each group.
+
+    All groups over one sample cost what one Gaussian sum costs with the noise
+    multiplier `z = (sum_g (S_g / sigma_g)^2)^(-1/2)`. With
+    `sigma_g = z S_g sqrt(sum_h w_h / w_g)`, group g has the share
+    `w_g / sum_h w_h` of this cost. The strategy chooses the weights `w_g`.
+
+    Args:
+        clips: The bound `S_g` of each group.
+        noise_multiplier: The noise multiplier `z` of all groups together.
+        dimensions: The number of coordinates of each group.
+        strategy: As in `plan_groups`.
+
+    Source: McMahan et al. (2018), arXiv:1812.06210v2, section 3, equation 1,
+    and section 4.
+    """
+    _check.finite_positive(noise_multiplier=noise_multiplier)
+    for clip in clips.values():
+        _check.finite_positive(l2_norm_clips=clip)
+    weights: Mapping[str, float]
     if isinstance(strategy, Mapping):
-        return noise_from_shares(clips, noise_multiplier, strategy)
-    if strategy == "proportional":
-        return proportional_noise(clips, noise_multiplier)
-    if strategy == "dimension_adjusted":
-        return dimension_adjusted_noise(clips, noise_multiplier, parameters)
-    if strategy == "equal":
-        return equal_noise(clips, noise_multiplier)
-    raise ValueError(
-        f"`strategy` must be one of {get_args(Strategy)}, or the share of each "
-        f"group. Received: strategy={strategy!r}."
-    )
+        weights = strategy
+        if set(weights) != set(clips):
+            raise ValueError(
+                f"`strategy` must have the groups {sorted(clips)!r}. "
+                f"Received: {sorted(weights)!r}."
+            )
+        for weight in weights.values():
+            _check.finite_positive(strategy=weight)
+    elif strategy == "proportional":
+        weights = dict.fromkeys(clips, 1.0)
+    elif strategy == "dimension_adjusted":
+        weights = dimensions
+    elif strategy == "equal":
+        weights = {group: clip**2 for group, clip in clips.items()}
+    else:
+        raise ValueError(
+            f"`strategy` must be one of {get_args(Strategy)}, or the share of "
+            f"each group. Received: strategy={strategy!r}."
+        )
+    total = math.fsum(weights.values())
+    return {
+        group: noise_multiplier * clip * math.sqrt(total / weights[group])
+        for group, clip in clips.items()
+    }

@@ -7,13 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_dp.accountants.normalize.normalize import normalize
-from keras_dp.dp_queries import (
-    dimension_adjusted_noise,
-    equal_noise,
-    noise_from_shares,
-    proportional_noise,
-)
 from keras_dp.ledger import FullDataset, GaussianSum, Round
+from keras_dp.optimizers.group_plan import stddevs_of_groups
 
 CLIPS = st.dictionaries(
     st.text("abcdef", min_size=1, max_size=3),
@@ -34,13 +29,18 @@ def shares(clips):
     return {group: 0.1 + i for i, group in enumerate(clips)}
 
 
+def noise(strategy):
+    """Returns a strategy as a function of clips and the noise multiplier."""
+    return lambda clips, z: stddevs_of_groups(
+        clips, z, dimensions(clips), strategy
+    )
+
+
 STRATEGIES = {
-    "proportional": proportional_noise,
-    "equal": equal_noise,
-    "dimension-adjusted": lambda clips, z: dimension_adjusted_noise(
-        clips, z, dimensions(clips)
-    ),
-    "shares": lambda clips, z: noise_from_shares(clips, z, shares(clips)),
+    "proportional": noise("proportional"),
+    "equal": noise("equal"),
+    "dimension-adjusted": noise("dimension_adjusted"),
+    "shares": lambda clips, z: noise(shares(clips))(clips, z),
 }
 
 
@@ -88,7 +88,9 @@ class TestEveryStrategy:
 @given(clips=CLIPS, noise_multiplier=MULTIPLIERS)
 def test_proportional_noise_is_that_of_the_paper(clips, noise_multiplier):
     """`sigma_g = z S_g sqrt(G)`."""
-    for group, stddev in proportional_noise(clips, noise_multiplier).items():
+    for group, stddev in STRATEGIES["proportional"](
+        clips, noise_multiplier
+    ).items():
         expected = noise_multiplier * clips[group] * math.sqrt(len(clips))
         assert stddev == pytest.approx(expected, rel=1e-12)
 
@@ -97,7 +99,7 @@ def test_proportional_noise_is_that_of_the_paper(clips, noise_multiplier):
 def test_dimension_adjusted_noise_is_that_of_the_paper(clips, noise_multiplier):
     """`sigma_g = z (S_g / sqrt(d_g)) sqrt(sum_h d_h)`."""
     sizes = dimensions(clips)
-    got = dimension_adjusted_noise(clips, noise_multiplier, sizes)
+    got = STRATEGIES["dimension-adjusted"](clips, noise_multiplier)
 
     for group, stddev in got.items():
         expected = (
@@ -112,7 +114,7 @@ def test_dimension_adjusted_noise_is_that_of_the_paper(clips, noise_multiplier):
 @given(clips=CLIPS)
 def test_shares_are_shares_of_the_cost(clips) -> None:
     wanted = shares(clips)
-    stddevs = noise_from_shares(clips, 2.0, wanted)
+    stddevs = noise(wanted)(clips, 2.0)
     cost = {group: (clips[group] / stddevs[group]) ** 2 for group in clips}
 
     for group in clips:
@@ -124,13 +126,12 @@ def test_shares_are_shares_of_the_cost(clips) -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: proportional_noise({}, 1.0),
-        lambda: proportional_noise({"a": 0.0}, 1.0),
-        lambda: equal_noise({"a": 1.0}, 0.0),
-        lambda: equal_noise({"a": math.inf}, 1.0),
-        lambda: noise_from_shares({"a": 1.0}, 1.0, {"b": 1.0}),
-        lambda: noise_from_shares({"a": 1.0}, 1.0, {"a": -1.0}),
-        lambda: dimension_adjusted_noise({"a": 1.0}, 1.0, {"a": 0}),
+        lambda: noise("proportional")({"a": 0.0}, 1.0),
+        lambda: noise("equal")({"a": 1.0}, 0.0),
+        lambda: noise("equal")({"a": math.inf}, 1.0),
+        lambda: noise({"b": 1.0})({"a": 1.0}, 1.0),
+        lambda: noise({"a": -1.0})({"a": 1.0}, 1.0),
+        lambda: noise("of all")({"a": 1.0}, 1.0),
     ],
 )
 def test_what_cannot_be_is_refused(call) -> None:

@@ -112,7 +112,7 @@ FLOORS = {
         "ledger_guarantee",
     ],
     "dp_queries": [
-        "noise_allocation records saving",
+        "records saving",
         "dp_query preselected_vectors",
         "chunked_sums nested_query record_specs summing_query wrapping_query",
         (

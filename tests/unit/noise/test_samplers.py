@@ -92,7 +92,7 @@ class TestSample:
         )
 
     def test_refuses_a_family_it_cannot_draw(self):
-        with pytest.raises(TypeError, match="`noise` must be of a family"):
+        with pytest.raises(TypeError, match="`noise` must"):
             samplers.sample(None, tf.zeros([3]), SEED)
 
     def test_words_are_never_zero_and_symmetric(self):

@@ -151,7 +151,7 @@ class TestArguments:
             ({"noise_multiplier": 0.0}, "`noise_multiplier` must be"),
             ({"denominator": -1.0}, "`denominator` must be"),
             ({"strategy": "fair"}, "`strategy` must be one of"),
-            ({"strategy": {"heads": 1.0}}, "`shares` must have"),
+            ({"strategy": {"heads": 1.0}}, "`strategy` must have"),
         ],
         ids=str,
     )
