@@ -236,11 +236,6 @@ class DPQuery(Configured, abc.ABC):
         """
         return False
 
-    @property
-    def seeded(self) -> bool:
-        """Whether the configuration holds a seed of the noise, for tests."""
-        return False
-
     def result_noise(self, global_state: Nest, value: Nest) -> list[LeafNoise]:
         """Returns the distribution of the noise in `value`.
 

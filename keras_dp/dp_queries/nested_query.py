@@ -211,11 +211,6 @@ class NestedQuery(DPQuery):
     def adapts(self) -> bool:
         return any(query.adapts for query in self._leaves)
 
-    @property
-    @override
-    def seeded(self) -> bool:
-        return any(query.seeded for query in self._leaves)
-
     @override
     def result_noise(self, global_state: Nest, value: Nest) -> list[LeafNoise]:
         return [

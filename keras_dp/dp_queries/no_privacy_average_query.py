@@ -25,8 +25,7 @@ class NoPrivacyAverageSample(NamedTuple):
 
     Attributes:
         total: Sum of the records.
-        count: The number of records, or the sum of their weights, scalar
-            float64.
+        count: The number of records, scalar float64.
     """
 
     total: Nest
@@ -62,27 +61,6 @@ class NoPrivacyAverageQuery(SummingQuery, WrappingQuery):
     def initial_sample_state(self, template: Nest) -> NoPrivacyAverageSample:
         return NoPrivacyAverageSample(
             zeros_like_record(template), tf.constant(0.0, tf.float64)
-        )
-
-    @override
-    def preprocess_record(
-        self, params: Nest, record: Nest, weight: float = 1
-    ) -> NoPrivacyAverageSample:
-        def weighted(leaf: tf.Tensor) -> tf.Tensor:
-            leaf = tf.convert_to_tensor(leaf)
-            return leaf * tf.cast(weight, leaf.dtype)
-
-        return NoPrivacyAverageSample(
-            tf.nest.map_structure(weighted, record),
-            tf.cast(weight, tf.float64),
-        )
-
-    @override
-    def accumulate_record(
-        self, params: Nest, sample_state: Nest, record: Nest, weight: float = 1
-    ) -> NoPrivacyAverageSample:
-        return self.accumulate_preprocessed_record(
-            sample_state, self.preprocess_record(params, record, weight)
         )
 
     @override

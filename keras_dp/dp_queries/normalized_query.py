@@ -1,7 +1,7 @@
 """Any query, divided by a fixed public number."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 from typing_extensions import override
@@ -15,18 +15,6 @@ from keras_dp.dp_queries.dp_query import (
 )
 from keras_dp.dp_queries.saving import register, set_fields
 from keras_dp.dp_queries.wrapping_query import WrappingQuery
-
-
-class NormalizedGlobalState(NamedTuple):
-    """The state of a `NormalizedQuery`.
-
-    Attributes:
-        numerator_state: The state of the query that is divided.
-        denominator: Scalar float64.
-    """
-
-    numerator_state: Nest
-    denominator: tf.Tensor
 
 
 def checked_denominator(denominator: float | None) -> float:
@@ -84,48 +72,26 @@ class NormalizedQuery(WrappingQuery):
         return self.numerator_query
 
     @override
-    def inner_state(self, global_state: NormalizedGlobalState) -> Nest:
-        return global_state.numerator_state
-
-    @override
-    def initial_global_state(
-        self, seed: int | None = None
-    ) -> NormalizedGlobalState:
-        return NormalizedGlobalState(
-            numerator_state=self.numerator_query.initial_global_state(seed),
-            denominator=tf.constant(self.denominator, tf.float64),
-        )
-
-    @override
     def get_noised_result(
-        self, sample_state: Nest, global_state: NormalizedGlobalState
+        self, sample_state: Nest, global_state: Nest
     ) -> QueryResult:
         result = self.numerator_query.get_noised_result(
-            sample_state, global_state.numerator_state
+            sample_state, global_state
         )
 
         def divided(total: Any) -> tf.Tensor:
             total = tf.convert_to_tensor(total)
             if not total.dtype.is_floating:
                 total = tf.cast(total, tf.float64)
-            return total / tf.cast(global_state.denominator, total.dtype)
+            return total / tf.constant(self.denominator, total.dtype)
 
-        return QueryResult(
-            value=tf.nest.map_structure(divided, result.value),
-            global_state=global_state._replace(
-                numerator_state=result.global_state
-            ),
-            event=result.event,
+        return result._replace(
+            value=tf.nest.map_structure(divided, result.value)
         )
 
     @override
-    def result_noise(
-        self, global_state: NormalizedGlobalState, value: Nest
-    ) -> list[LeafNoise]:
-        noise = self.numerator_query.result_noise(
-            global_state.numerator_state, value
-        )
+    def result_noise(self, global_state: Nest, value: Nest) -> list[LeafNoise]:
         return [
-            each._replace(scale=each.scale / global_state.denominator)
-            for each in noise
+            each._replace(scale=each.scale / self.denominator)
+            for each in self.numerator_query.result_noise(global_state, value)
         ]

@@ -29,12 +29,10 @@ class QuantileAdaptiveClipState(NamedTuple):
     """The state of a `QuantileAdaptiveClipSumQuery`.
 
     Attributes:
-        noise_multiplier: Scalar float64.
         sum_state: Clip and noise of the next sum.
         quantile_estimator_state: State of the query that moves the clip.
     """
 
-    noise_multiplier: tf.Tensor
     sum_state: GaussianGlobalState
     quantile_estimator_state: QuantileEstimatorState
 
@@ -148,7 +146,6 @@ class QuantileAdaptiveClipSumQuery(AdaptiveSumQuery):
     ) -> QuantileAdaptiveClipState:
         one, two = seeds.children(seed, 2)
         return QuantileAdaptiveClipState(
-            tf.constant(self.noise_multiplier, tf.float64),
             self.sum_query.initial_global_state(one),
             self.side_query.initial_global_state(two),
         )
@@ -178,9 +175,8 @@ class QuantileAdaptiveClipSumQuery(AdaptiveSumQuery):
         side: QueryResult,
     ) -> QuantileAdaptiveClipState:
         clip = tf.clip_by_value(side.value, SMALLEST_CLIP, LARGEST_CLIP)
-        stddev = clip * global_state.noise_multiplier
+        stddev = clip * self.noise_multiplier
         return QuantileAdaptiveClipState(
-            global_state.noise_multiplier,
             sum_state._replace(l2_norm_clip=clip, stddev=stddev),
             side.global_state._replace(current_estimate=clip),
         )

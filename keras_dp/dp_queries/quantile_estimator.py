@@ -26,7 +26,7 @@ class QuantileEstimatorState(NamedTuple):
     Attributes:
         current_estimate: Scalar float64.
         target_quantile: Scalar float64.
-        learning_rate: Scalar float64.
+        learning_rate: Scalar float64, which may decay from round to round.
         below_estimate_state: State of the query for the share of records that
             are not above the estimate.
     """

@@ -27,16 +27,12 @@ class TreeCumulativeState(NamedTuple):
     """The state of a `TreeCumulativeSumQuery`.
 
     Attributes:
-        l2_norm_clip: Scalar float64.
-        stddev: Scalar float64.
         released: The last release; zero before the first.
         secret_tree: The tree. Its `base` is the last release before the tree
             began, and its `total` the sum over the rounds of the tree, before
             noise.
     """
 
-    l2_norm_clip: tf.Tensor
-    stddev: tf.Tensor
     released: Nest
     secret_tree: TreeState
 
@@ -74,8 +70,6 @@ class TreeCumulativeSumQuery(TreeQuery):
             too. This nearly halves the variance, at no cost in privacy.
         max_levels: Number of levels of the tree, in [1, 62]. Each takes the
             memory of one record.
-        noise_seed: An integer that makes the noise reproducible inside
-            `reproducible()`, for tests. A query with it cannot be saved.
 
     Source: Kairouz et al. (2021), arXiv:2103.00039v3, Algorithm 1 and
     Appendix B. We differ in making the tree only, without their optimizer.
@@ -97,8 +91,6 @@ class TreeCumulativeSumQuery(TreeQuery):
         self, seed: int | None = None
     ) -> TreeCumulativeState:
         return TreeCumulativeState(
-            l2_norm_clip=tf.constant(self.l2_norm_clip, tf.float64),
-            stddev=tf.constant(self.stddev, tf.float64),
             released=zeros_like_record(_nests.thawed(self.record_specs)),
             secret_tree=first_tree(self, seed),
         )
@@ -115,7 +107,7 @@ class TreeCumulativeSumQuery(TreeQuery):
             tree.base,
         )
         total = add(tree.total, sample_state)
-        noise, following = next_noise(self, tree, global_state.stddev)
+        noise, following = next_noise(self, tree)
         value = tf.nest.map_structure(
             lambda *parts: tf.add_n(parts), total, noise, base
         )

@@ -66,7 +66,6 @@ class TreeQuery(SummingQuery):
     record_specs: Nest
     use_efficient: bool = True
     max_levels: int = _DEFAULT_LEVELS
-    noise_seed: int | None = None
 
     def __post_init__(self) -> None:
         checked = self.record_query  # It checks the clip and the noise.
@@ -77,8 +76,6 @@ class TreeQuery(SummingQuery):
                 f"`max_levels` must be <= {_MOST_LEVELS}. "
                 f"Received: max_levels={self.max_levels!r}."
             )
-        if self.noise_seed is not None:
-            _check.integer_at_least(0, noise_seed=self.noise_seed)
         for field, value in {
             "l2_norm_clip": checked.l2_norm_clip,
             "stddev": checked.stddev,
@@ -93,7 +90,6 @@ class TreeQuery(SummingQuery):
         l2_norm_clip: float,
         noise_multiplier: float,
         record_specs: Nest,
-        noise_seed: int | None = None,
         use_efficient: bool = True,
     ) -> Self:
         """Returns the query with a noise multiplier instead of a stddev.
@@ -104,8 +100,6 @@ class TreeQuery(SummingQuery):
                 divided by `l2_norm_clip`, >= 0.
             record_specs: Nest of `tf.TensorSpec`s: the shapes and dtypes of
                 one record.
-            noise_seed: An integer that makes the noise reproducible inside
-                `reproducible()`, for tests.
             use_efficient: Whether the noise of the descendants of a node is
                 used too.
         """
@@ -116,7 +110,6 @@ class TreeQuery(SummingQuery):
             l2_norm_clip * noise_multiplier,
             record_specs,
             use_efficient,
-            noise_seed=noise_seed,
         )
 
     @abc.abstractmethod
@@ -130,12 +123,6 @@ class TreeQuery(SummingQuery):
 
     @override
     def get_config(self) -> dict[str, Any]:
-        if self.noise_seed is not None:
-            raise ValueError(
-                "`noise_seed` must be None to save the query: whoever reads a "
-                "saved seed can subtract the noise. Received: a seed. Make the "
-                "query without `noise_seed`."
-            )
         specs = specs_lib.to_config(self.record_specs)
         return {**DPQuery.get_config(self), "record_specs": specs}
 
@@ -150,14 +137,9 @@ class TreeQuery(SummingQuery):
         """The query that bounds and sums the records of one round."""
         return GaussianSumQuery(self.l2_norm_clip, self.stddev)
 
-    @property
-    @override
-    def seeded(self) -> bool:
-        return self.noise_seed is not None
-
     @override
     def derive_sample_params(self, global_state: Any) -> tf.Tensor:
-        return global_state.l2_norm_clip
+        return tf.constant(self.l2_norm_clip, tf.float64)
 
     @override
     def initial_sample_state(self, template: Nest) -> Nest:
@@ -177,8 +159,8 @@ class TreeQuery(SummingQuery):
     @override
     def planned_event(self, global_state: Any) -> TreeEvent:
         return TreeEvent(
-            global_state.l2_norm_clip,
-            global_state.stddev,
+            tf.constant(self.l2_norm_clip, tf.float64),
+            tf.constant(self.stddev, tf.float64),
             global_state.secret_tree.tree_id,
         )
 
@@ -199,7 +181,6 @@ class TreeQuery(SummingQuery):
 
 def first_tree(query: TreeQuery, seed: int | None) -> TreeState:
     """Returns a tree without rounds."""
-    seed = query.noise_seed if seed is None else seed
     zeros = zeros_like_record(_nests.thawed(query.record_specs))
     return TreeState(
         # Never from a seed: two runs of one seed are two trees to a ledger.
@@ -227,10 +208,11 @@ def next_tree(query: TreeQuery, tree: TreeState) -> TreeState:
 
 
 def next_noise(
-    query: TreeQuery, tree: TreeState, stddev: tf.Tensor
+    query: TreeQuery, tree: TreeState
 ) -> tuple[Nest, tree_noise.TreeNoise]:
     """Returns the noise of the next sum over all rounds of the tree."""
     like = tf.nest.flatten(tree.total)
+    stddev = tf.constant(query.stddev, tf.float64)
 
     def draw(seed: tf.Tensor) -> list[tf.Tensor]:
         return [

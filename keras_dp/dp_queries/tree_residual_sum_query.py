@@ -25,14 +25,10 @@ class TreeResidualState(NamedTuple):
     """The state of a `TreeResidualSumQuery`.
 
     Attributes:
-        l2_norm_clip: Scalar float64.
-        stddev: Scalar float64.
         secret_tree: The tree. Its `total` is the noise on the sum over the
             rounds of the tree so far. It has no `base`.
     """
 
-    l2_norm_clip: tf.Tensor
-    stddev: tf.Tensor
     secret_tree: TreeState
 
 
@@ -66,7 +62,7 @@ class TreeResidualSumQuery(TreeQuery):
 
     >>> query = TreeResidualSumQuery(5.0, 2.0, tf.TensorSpec([2]))
     >>> query.reset_state(None, query.initial_global_state())._fields
-    ('l2_norm_clip', 'stddev', 'secret_tree')
+    ('secret_tree',)
     """
 
     @override
@@ -74,8 +70,6 @@ class TreeResidualSumQuery(TreeQuery):
         self, seed: int | None = None
     ) -> TreeResidualState:
         return TreeResidualState(
-            l2_norm_clip=tf.constant(self.l2_norm_clip, tf.float64),
-            stddev=tf.constant(self.stddev, tf.float64),
             secret_tree=first_tree(self, seed)._replace(base=()),
         )
 
@@ -84,7 +78,7 @@ class TreeResidualSumQuery(TreeQuery):
         self, sample_state: Nest, global_state: TreeResidualState
     ) -> QueryResult:
         tree = global_state.secret_tree
-        noise, following = next_noise(self, tree, global_state.stddev)
+        noise, following = next_noise(self, tree)
         change = tf.nest.map_structure(tf.subtract, noise, tree.total)
         return QueryResult(
             value=add(sample_state, change),

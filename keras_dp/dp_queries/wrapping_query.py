@@ -114,11 +114,6 @@ class WrappingQuery(DPQuery):
     def adapts(self) -> bool:
         return self.inner.adapts
 
-    @property
-    @override
-    def seeded(self) -> bool:
-        return self.inner.seeded
-
     @override
     def derive_metrics(self, global_state: Nest) -> dict[str, tf.Tensor]:
         return self.inner.derive_metrics(self.inner_state(global_state))

@@ -293,8 +293,7 @@ class DPOptimizer(WrappingOptimizer):
         Raises:
             ValueError: A clip is so small that float32 may not enforce it.
         """
-        round_ = self.round
-        queries = round_.ledger_events(event, gradient_bound_factor)
+        queries = self.round.ledger_events(event, gradient_bound_factor)
         for query in queries:
             bound = getattr(query, "l2_norm_bound", 1.0)
             if 0 < bound < _SMALLEST_CLIP:
@@ -303,7 +302,7 @@ class DPOptimizer(WrappingOptimizer):
                     "gradients, whose squared norms are computed in float32. "
                     f"Received: l2_norm_clip={bound!r}. Use a larger clip."
                 )
-        seeded = seeded or self._seed is not None or round_.seeded
+        seeded = seeded or self._seed is not None
         return ledger_lib.Round(sampling, queries, seeded=seeded)
 
     def release(

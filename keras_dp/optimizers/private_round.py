@@ -82,11 +82,6 @@ class PrivateRound:
         """Whether events change from round to round."""
         return any(query.adapts for query in self.queries.values())
 
-    @property
-    def seeded(self) -> bool:
-        """Whether a query has a seed that the caller chose, for tests."""
-        return any(query.seeded for query in self.queries.values())
-
     def fingerprint(self) -> str:
         """Returns the queries and groups as text, to be compared later.
 

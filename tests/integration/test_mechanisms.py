@@ -261,9 +261,9 @@ class TestAdaptiveClips:
             axis=1,
         )
         clip = float(
-            query.derive_metrics(
-                private.optimizer.read_state()["gradients"].numerator_state
-            )["clip"]
+            query.derive_metrics(private.optimizer.read_state()["gradients"])[
+                "clip"
+            ]
         )
         below = np.mean(norms <= clip)
         assert 0.3 < below < 0.7

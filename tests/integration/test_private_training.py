@@ -904,7 +904,7 @@ class TestSaving:
         ):
             np.testing.assert_array_equal(one, other)
         old, new = (
-            p.optimizer.read_state()["gradients"].numerator_state.seed.numpy()
+            p.optimizer.read_state()["gradients"].seed.numpy()
             for p in (private, loaded)
         )
         assert (old != new).any()
@@ -943,9 +943,7 @@ class TestSaving:
 
     def test_checkpoints_hold_no_seed(self, tmp_path) -> None:
         private = self._trained(_ledger())
-        seed = private.optimizer.read_state()[
-            "gradients"
-        ].numerator_state.seed.numpy()
+        seed = private.optimizer.read_state()["gradients"].seed.numpy()
 
         tf.train.Checkpoint(private).write(str(tmp_path / "checkpoint"))
         private.save_weights(tmp_path / "private.weights.h5")

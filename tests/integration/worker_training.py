@@ -112,7 +112,7 @@ def main(index: int, port: int, folder: Path, scenario: str) -> None:
             "weights": [
                 w.ravel().tolist() for w in private.model.get_weights()
             ],
-            "seed": state.numerator_state.seed.numpy().tolist(),
+            "seed": state.seed.numpy().tolist(),
             "traces": private.trace_count,
             "evaluated": private.evaluate(x, y, batch_size=32, verbose=0),
         }

@@ -518,9 +518,7 @@ def _look_at_noise(
     measured = noise.measured_noise(asked, observed.mechanisms, observed.events)
     for query, sample, _ in asked:
         bare = all(isinstance(e, ledger.NonPrivateSum) for e in observed.events)
-        if not (bare or query.seeded) and noise.repeats_over_states(
-            query, sample
-        ):
+        if not bare and noise.repeats_over_states(query, sample):
             found.add(
                 "noise",
                 repr(query),

@@ -28,15 +28,6 @@ def test_the_answer_is_divided():
     assert total(query, RECORDS).numpy().tolist() == [0.5, 0.5]
 
 
-def test_the_state_has_the_names_of_the_peer():
-    query = NormalizedQuery(GaussianSumQuery(5.0, 0.0), denominator=2)
-    state = query.initial_global_state()
-
-    assert state._fields == ("numerator_state", "denominator")
-    assert state.denominator == 2.0
-    assert state.numerator_state.l2_norm_clip == 5.0
-
-
 def test_an_average_is_a_normalized_sum():
     """Bit by bit, noise, cost and noise in the answer included."""
     one = NormalizedQuery(GaussianSumQuery(5.0, 3.0), 4.0)
@@ -118,16 +109,6 @@ class TestNoPrivacyAverage:
         got = total(self.query, tf.constant([[5.0, 0.0], [-1.0, 2.0]]))
 
         assert got.numpy().tolist() == [2.0, 1.0]
-
-    def test_weights_records(self):
-        sample = self.query.initial_sample_state(tf.zeros([2]))
-        for record, weight in (([4.0, 0.0], 1), ([-1.0, 1.0], 3)):
-            sample = self.query.accumulate_record(
-                (), sample, tf.constant(record), weight
-            )
-
-        value = self.query.get_noised_result(sample, ()).value
-        assert value.numpy().tolist() == [0.25, 0.75]
 
     def test_of_integers_is_not_an_integer(self):
         got = total(self.query, tf.constant([[1], [2]], tf.int32))

@@ -183,7 +183,6 @@ def test_states_have_the_names_of_the_peer():
     )
     state = adaptive(1, 0.5, 1, True).initial_global_state()
     assert state._fields == (
-        "noise_multiplier",
         "sum_state",
         "quantile_estimator_state",
     )
