@@ -1,34 +1,19 @@
 """Vocabularies of integers, for `keras.layers.IntegerLookup`."""
 
 import dataclasses
-import itertools
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 import keras
 from typing_extensions import override
 
-from keras_dp.ledger import SumQueryEvent
-from keras_dp.preprocessing.entries import (
-    check_keys,
-    integer_keys,
-    row_chunks,
-)
-from keras_dp.preprocessing.release import Adapter
-from keras_dp.preprocessing.schema import Schema
-from keras_dp.preprocessing.vocabulary import (
-    check_lookup,
-    keras_layer,
-    lookup_tokens,
-    noised_vocabulary,
-    thresholded_sum,
-)
-
-# Codes of the dtypes of NumPy that columns may have.
-_KINDS = "iub"
+from keras_dp import _check
+from keras_dp.preprocessing.entries import integer_keys, row_chunks
+from keras_dp.preprocessing.vocabulary import VocabularyAdapter, lookup_tokens
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class IntegerLookup(Adapter):
+class IntegerLookup(VocabularyAdapter):
     """Adapts a `keras.layers.IntegerLookup` to integers that many records hold.
 
     Guarantee: as for `StringLookup`, with integers of 64 bits as keys.
@@ -56,6 +41,8 @@ class IntegerLookup(Adapter):
     [-1, 110, 112]
     """
 
+    kind: ClassVar[type[keras.Layer]] = keras.layers.IntegerLookup
+    dtypes: ClassVar[str] = "iub"
     noise_multiplier: float
     threshold_delta: float
     max_keys: int = 1
@@ -67,28 +54,19 @@ class IntegerLookup(Adapter):
     pad_to_max_tokens: bool = False
 
     def __post_init__(self) -> None:
-        check_lookup(self)
+        _check.integer_at_least(1, num_oov_indices=self.num_oov_indices)
+        self.check_settings()
+
+    @property
+    @override
+    def special_tokens(self) -> int:
+        return lookup_tokens(self)
 
     @override
-    def events(self, prefix: str = "") -> tuple[SumQueryEvent, ...]:
-        return (thresholded_sum(self, prefix),)
-
-    @override
-    def check_schema(self, schema: Schema) -> None:
-        check_keys(schema, _KINDS)
-
-    @override
-    def noised_layer(self, data: Any) -> keras.layers.IntegerLookup:
+    def keys_of_records(self, data: Any) -> Iterator[set[int]]:
         reserved = {self.oov_token}
         if self.mask_token is not None:
             reserved.add(self.mask_token)
-        rows = itertools.chain.from_iterable(row_chunks(data, _KINDS))
-        found = noised_vocabulary(
-            self,
-            (integer_keys(row, reserved) for row in rows),
-            lookup_tokens(self),
-        )
-        layer: keras.layers.IntegerLookup = keras_layer(
-            keras.layers.IntegerLookup, self, found
-        )
-        return layer
+        for chunk in row_chunks(data, self.dtypes):
+            for row in chunk:
+                yield integer_keys(row, reserved)

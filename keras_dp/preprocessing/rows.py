@@ -17,7 +17,7 @@ _CHUNK_ENTRIES = 2**20
 # Contributions are rounded to whole multiples of `1 / _UNITS`. Sums over a
 # chunk are whole numbers up to 2^50, which float64 holds exactly in any order.
 _UNITS = 2.0**30
-# Totals are kept in two halves, of which the lower has so many bits.
+# A total is two words; the lower one has this many bits.
 _LOW_BITS = 32
 
 

@@ -1,34 +1,19 @@
 """Vocabularies of texts, for `keras.layers.StringLookup`."""
 
 import dataclasses
-import itertools
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 import keras
 from typing_extensions import override
 
-from keras_dp.ledger import SumQueryEvent
-from keras_dp.preprocessing.entries import (
-    check_keys,
-    row_chunks,
-    text_keys,
-)
-from keras_dp.preprocessing.release import Adapter
-from keras_dp.preprocessing.schema import Schema
-from keras_dp.preprocessing.vocabulary import (
-    check_lookup,
-    keras_layer,
-    lookup_tokens,
-    noised_vocabulary,
-    thresholded_sum,
-)
-
-# Codes of the dtypes of NumPy that columns may have.
-_KINDS = "OSUT"
+from keras_dp import _check
+from keras_dp.preprocessing.entries import row_chunks, text_keys
+from keras_dp.preprocessing.vocabulary import VocabularyAdapter, lookup_tokens
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class StringLookup(Adapter):
+class StringLookup(VocabularyAdapter):
     """Adapts a `keras.layers.StringLookup` to the texts that many records hold.
 
     Guarantee: the release is one `ThresholdedSum`. A record counts with at most
@@ -74,6 +59,8 @@ class StringLookup(Adapter):
     ['Bonn', 'Kiel', '[UNK]']
     """
 
+    kind: ClassVar[type[keras.Layer]] = keras.layers.StringLookup
+    dtypes: ClassVar[str] = "OSUT"
     noise_multiplier: float
     threshold_delta: float
     max_keys: int = 1
@@ -85,28 +72,18 @@ class StringLookup(Adapter):
     pad_to_max_tokens: bool = False
 
     def __post_init__(self) -> None:
-        check_lookup(self)
+        _check.integer_at_least(1, num_oov_indices=self.num_oov_indices)
+        self.check_settings()
+
+    @property
+    @override
+    def special_tokens(self) -> int:
+        return lookup_tokens(self)
 
     @override
-    def events(self, prefix: str = "") -> tuple[SumQueryEvent, ...]:
-        return (thresholded_sum(self, prefix),)
-
-    @override
-    def check_schema(self, schema: Schema) -> None:
-        check_keys(schema, _KINDS)
-
-    @override
-    def noised_layer(self, data: Any) -> keras.layers.StringLookup:
+    def keys_of_records(self, data: Any) -> Iterator[set[bytes]]:
         tokens = {self.oov_token, self.mask_token} - {None}
         reserved = {str(token).encode() for token in tokens}
-        rows = itertools.chain.from_iterable(row_chunks(data, _KINDS))
-        found = noised_vocabulary(
-            self,
-            (text_keys(row, reserved) for row in rows),
-            lookup_tokens(self),
-        )
-        words = [key.decode() for key in found]
-        layer: keras.layers.StringLookup = keras_layer(
-            keras.layers.StringLookup, self, words
-        )
-        return layer
+        for chunk in row_chunks(data, self.dtypes):
+            for row in chunk:
+                yield text_keys(row, reserved)

@@ -2,37 +2,23 @@
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
 from typing_extensions import override
 
 from keras_dp import _check, keras_internals
-from keras_dp.ledger import SumQueryEvent
-from keras_dp.preprocessing.entries import (
-    check_keys,
-    row_chunks,
-    text_keys,
-)
-from keras_dp.preprocessing.release import Adapter
-from keras_dp.preprocessing.schema import Schema
-from keras_dp.preprocessing.vocabulary import (
-    check_settings,
-    keras_layer,
-    noised_vocabulary,
-    thresholded_sum,
-)
+from keras_dp.preprocessing.entries import row_chunks, text_keys
+from keras_dp.preprocessing.vocabulary import VocabularyAdapter
 
-# Codes of the dtypes of NumPy that texts may have.
-_KINDS = "OSUT"
 _STANDARDIZE = ("lower", "lower_and_strip_punctuation", "strip_punctuation")
 _SPLIT = ("character", "whitespace")
 _MASK, _UNKNOWN = b"", b"[UNK]"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class TextVectorization(Adapter):
+class TextVectorization(VocabularyAdapter):
     """Adapts a `keras.layers.TextVectorization` to words that many texts hold.
 
     The Keras layer itself standardizes texts, splits them and makes n-grams. A
@@ -72,6 +58,9 @@ class TextVectorization(Adapter):
     ['', '[UNK]', 'entry', 'free', 'now']
     """
 
+    kind: ClassVar[type[keras.Layer]] = keras.layers.TextVectorization
+    dtypes: ClassVar[str] = "OSUT"
+    one_each: ClassVar[bool] = True
     noise_multiplier: float
     threshold_delta: float
     max_keys: int
@@ -90,39 +79,19 @@ class TextVectorization(Adapter):
             _check.one_of(_SPLIT, split=self.split)
         if isinstance(self.ngrams, list):
             object.__setattr__(self, "ngrams", tuple(self.ngrams))
-        check_settings(self, self._special_tokens)
-        self._layer(["key"])  # Its own checks of the settings.
+        self.check_settings()
+        self.layer(["key"])  # Its own checks of the settings.
 
     @property
-    def _special_tokens(self) -> int:
+    @override
+    def special_tokens(self) -> int:
         # Only indices can be padded.
         return 2 if self.output_mode == "int" else 1
 
     @override
-    def events(self, prefix: str = "") -> tuple[SumQueryEvent, ...]:
-        return (thresholded_sum(self, prefix),)
-
-    @override
-    def check_schema(self, schema: Schema) -> None:
-        check_keys(schema, _KINDS, one_each=True)
-
-    @override
-    def noised_layer(self, data: Any) -> keras.layers.TextVectorization:
-        found = noised_vocabulary(
-            self, self._records(data), self._special_tokens
-        )
-        return self._layer([key.decode() for key in found])
-
-    def _layer(self, vocabulary: list[str]) -> keras.layers.TextVectorization:
-        layer: keras.layers.TextVectorization = keras_layer(
-            keras.layers.TextVectorization, self, vocabulary
-        )
-        return layer
-
-    def _records(self, data: Any) -> Iterator[set[bytes]]:
-        """Yields the keys of each text."""
-        layer = self._layer(["key"])
-        for chunk in row_chunks(data, _KINDS, one_each=True):
+    def keys_of_records(self, data: Any) -> Iterator[set[bytes]]:
+        layer = self.layer(["key"])
+        for chunk in row_chunks(data, self.dtypes, one_each=True):
             texts = [[_text(row)] for row in chunk]
             if not texts:
                 continue

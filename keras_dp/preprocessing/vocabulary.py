@@ -4,18 +4,28 @@ A record holds a set of keys, such as the words of a text. A key that few
 records hold can identify a person. So the set of keys itself must be private.
 """
 
+import abc
 import dataclasses
 import math
-from collections.abc import Collection, Hashable, Iterable
-from typing import Any, TypeVar
+from collections.abc import (
+    Collection,
+    Hashable,
+    Iterable,
+    Iterator,
+    Sequence,
+)
+from typing import Any, ClassVar, TypeVar
 
 import keras
 import numpy as np
+from typing_extensions import override
 
 from keras_dp import _check
 from keras_dp.accountants.normalize.thresholds import least_threshold
 from keras_dp.ledger import ThresholdedSum
-from keras_dp.preprocessing.release import gaussian_noise
+from keras_dp.preprocessing.entries import check_keys
+from keras_dp.preprocessing.release import Adapter, gaussian_noise
+from keras_dp.preprocessing.schema import Schema
 from keras_dp.sampling.random_words import from_operating_system
 
 Key = TypeVar("Key", bound=Hashable)
@@ -27,35 +37,101 @@ OUTPUT_MODES = ("int", "one_hot", "multi_hot", "count")
 _OF_THE_NOISE = ("noise_multiplier", "threshold_delta", "max_keys")
 
 
-def check_settings(adapter: Any, special_tokens: int) -> None:
-    """Raises unless the public settings of an adapter are valid.
+class VocabularyAdapter(Adapter):
+    """Adapts a layer with a vocabulary of keys that many records hold.
 
-    Args:
-        adapter: Has the fields of `StringLookup`.
-        special_tokens: The number of tokens that its layer adds to the
-            vocabulary.
+    A subclass has the settings of its layer, under the same names, and those of
+    the noise. See `StringLookup` for the fields that all of them have.
+
+    Attributes:
+        kind: The class of the layer.
+        dtypes: The codes of the NumPy dtypes that the data may have.
+        one_each: Whether each record must have one entry.
     """
-    _check.integer_at_least(1, max_keys=adapter.max_keys)
-    _check.finite_positive(
-        noise_multiplier=adapter.noise_multiplier,
-        threshold_delta=adapter.threshold_delta,
-    )
-    if adapter.threshold_delta > 0.5:
-        raise ValueError(
-            "`threshold_delta` must be at most 0.5. Received: threshold_delta="
-            f"{adapter.threshold_delta!r}. Use at most a tenth of the target "
-            "delta."
+
+    __slots__ = ()
+
+    kind: ClassVar[type[keras.Layer]]
+    dtypes: ClassVar[str]
+    one_each: ClassVar[bool] = False
+    threshold_delta: float
+    max_keys: int
+    max_tokens: int | None
+    output_mode: str
+    pad_to_max_tokens: bool
+
+    @property
+    @abc.abstractmethod
+    def special_tokens(self) -> int:
+        """The number of tokens that the layer adds to its vocabulary."""
+
+    @abc.abstractmethod
+    def keys_of_records(self, data: Any) -> Iterator[set[Any]]:
+        """Yields the keys of each record, in any order of the records.
+
+        Args:
+            data: See `adapt`.
+        """
+
+    def check_settings(self) -> None:
+        """Raises unless the public settings are valid."""
+        _check.integer_at_least(1, max_keys=self.max_keys)
+        _check.finite_positive(
+            noise_multiplier=self.noise_multiplier,
+            threshold_delta=self.threshold_delta,
         )
-    _check.one_of(OUTPUT_MODES, output_mode=adapter.output_mode)
-    _check.boolean(pad_to_max_tokens=adapter.pad_to_max_tokens)
-    if adapter.max_tokens is not None:
-        _check.integer_at_least(1, max_tokens=adapter.max_tokens)
-        if adapter.max_tokens <= special_tokens:
+        if self.threshold_delta > 0.5:
             raise ValueError(
-                f"`max_tokens` must be more than {special_tokens}, the number "
-                "of tokens for masked and unknown keys. Received: max_tokens="
-                f"{adapter.max_tokens!r}. Use a larger number, or None."
+                "`threshold_delta` must be at most 0.5. Received: "
+                f"threshold_delta={self.threshold_delta!r}. Use at most a "
+                "tenth of the target delta."
             )
+        _check.one_of(OUTPUT_MODES, output_mode=self.output_mode)
+        _check.boolean(pad_to_max_tokens=self.pad_to_max_tokens)
+        if self.max_tokens is not None:
+            _check.integer_at_least(1, max_tokens=self.max_tokens)
+            if self.max_tokens <= self.special_tokens:
+                raise ValueError(
+                    f"`max_tokens` must be more than {self.special_tokens}, "
+                    "the number of tokens for masked and unknown keys. "
+                    f"Received: max_tokens={self.max_tokens!r}. Use a larger "
+                    "number, or None."
+                )
+
+    @override
+    def events(self, prefix: str = "") -> tuple[ThresholdedSum]:
+        stddev = float(self.noise_multiplier)
+        threshold = least_threshold(
+            1.0, stddev, self.max_keys, self.threshold_delta
+        )
+        name = f"{prefix}vocabulary"
+        return (ThresholdedSum(name, 1.0, stddev, self.max_keys, threshold),)
+
+    @override
+    def check_schema(self, schema: Schema) -> None:
+        check_keys(schema, self.dtypes, one_each=self.one_each)
+
+    @override
+    def noised_layer(self, data: Any) -> Any:
+        most = self.max_tokens and self.max_tokens - self.special_tokens
+        (event,) = self.events()
+        return self.layer(noised_keys(self.keys_of_records(data), event, most))
+
+    def layer(self, keys: Sequence[Any]) -> Any:
+        """Returns a layer with these settings.
+
+        Args:
+            keys: Texts as UTF-8, or integers.
+        """
+        settings = {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)  # type: ignore[arg-type]
+            if field.name not in _OF_THE_NOISE
+        }
+        vocabulary = [
+            key.decode() if isinstance(key, bytes) else key for key in keys
+        ]
+        return self.kind(vocabulary=vocabulary, **settings)
 
 
 def lookup_tokens(lookup: Any) -> int:
@@ -67,66 +143,6 @@ def lookup_tokens(lookup: Any) -> int:
     # Only indices can be masked.
     is_masked = lookup.mask_token is not None and lookup.output_mode == "int"
     return int(lookup.num_oov_indices) + is_masked
-
-
-def check_lookup(lookup: Any) -> None:
-    """Raises unless the settings of a lookup are valid.
-
-    Args:
-        lookup: A `StringLookup` or an `IntegerLookup`.
-    """
-    _check.integer_at_least(1, num_oov_indices=lookup.num_oov_indices)
-    check_settings(lookup, lookup_tokens(lookup))
-
-
-def keras_layer(
-    kind: type[keras.Layer], adapter: Any, vocabulary: list[Any]
-) -> Any:
-    """Returns a layer with the settings of its adapter.
-
-    Args:
-        kind: A layer that takes all fields of the adapter except those of the
-            noise.
-        adapter: A frozen dataclass with the fields of `StringLookup`.
-        vocabulary: The keys, in the form that the layer takes.
-    """
-    settings = {
-        field.name: getattr(adapter, field.name)
-        for field in dataclasses.fields(adapter)
-        if field.name not in _OF_THE_NOISE
-    }
-    return kind(vocabulary=vocabulary, **settings)
-
-
-def thresholded_sum(adapter: Any, prefix: str) -> ThresholdedSum:
-    """Returns the event of an adapter of a vocabulary, from its settings.
-
-    Args:
-        adapter: Has the fields of `StringLookup`.
-        prefix: The beginning of the name of the event.
-    """
-    stddev = float(adapter.noise_multiplier)
-    threshold = least_threshold(
-        1.0, stddev, adapter.max_keys, adapter.threshold_delta
-    )
-    return ThresholdedSum(
-        f"{prefix}vocabulary", 1.0, stddev, adapter.max_keys, threshold
-    )
-
-
-def noised_vocabulary(
-    adapter: Any, records: Iterable[set[Key]], special_tokens: int
-) -> list[Key]:
-    """Returns the keys of an adapter's release; see `noised_keys`.
-
-    Args:
-        adapter: Has the fields of `StringLookup`.
-        records: The keys of each record.
-        special_tokens: The number of tokens that its layer adds to the
-            vocabulary.
-    """
-    most = adapter.max_tokens and adapter.max_tokens - special_tokens
-    return noised_keys(records, thresholded_sum(adapter, ""), most)
 
 
 def noised_keys(
