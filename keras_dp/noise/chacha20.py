@@ -17,7 +17,6 @@ import tensorflow as tf
 from keras_dp.noise.xla.arithmetic import (
     Arithmetic,
     Lanes,
-    TensorArithmetic,
 )
 
 # "expand 32-byte k", as little-endian words.
@@ -60,7 +59,7 @@ def blocks(state: tf.Tensor) -> tf.Tensor:
     It loops over the rounds, and rolls the rows of the state so that diagonals
     become columns. This is slow, but there is little to compile.
     """
-    arithmetic = TensorArithmetic()
+    arithmetic = Arithmetic()
 
     def rolled(rows: Sequence[Lanes], step: int) -> list[Lanes]:
         return [tf.roll(row, step * i, 0) for i, row in enumerate(rows)]

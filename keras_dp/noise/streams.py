@@ -26,7 +26,6 @@ from keras_dp.noise.xla import kernels
 from keras_dp.noise.xla.arithmetic import (
     Arithmetic,
     Lanes,
-    TensorArithmetic,
     TextArithmetic,
 )
 
@@ -62,7 +61,7 @@ _NO_KERNEL = (
 
 # Whoever needs a kernel that another thread compiles waits for it.
 _TRYING = threading.Lock()
-_TENSORS = TensorArithmetic()
+_TENSORS = Arithmetic()
 _SLOW = (
     "Noise is drawn by ordinary TensorFlow operations, which take up to five "
     "times as long: the compiled kernel %s."

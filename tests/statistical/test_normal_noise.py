@@ -14,7 +14,7 @@ import tensorflow as tf
 from scipy import special, stats
 
 from keras_dp.noise import box_muller, seeds, streams
-from keras_dp.noise.xla.arithmetic import TensorArithmetic
+from keras_dp.noise.xla.arithmetic import Arithmetic
 
 FALSE_ALARM = 1e-6
 SIZE = 10_000_000
@@ -151,7 +151,7 @@ ANGLES = [
 def pair_of(number, angle):
     words = [number >> 32, number & 0xFFFFFFFF, angle]
     return box_muller.pair(
-        TensorArithmetic(), [tf.constant([w], tf.uint32) for w in words]
+        Arithmetic(), [tf.constant([w], tf.uint32) for w in words]
     )
 
 
@@ -188,7 +188,7 @@ def test_every_word_becomes_a_finite_number_that_is_not_zero():
     grid = np.array(np.meshgrid(bits, bits, bits), np.uint32).reshape(3, -1)
 
     values = np.stack(
-        box_muller.pair(TensorArithmetic(), [tf.constant(w) for w in grid])
+        box_muller.pair(Arithmetic(), [tf.constant(w) for w in grid])
     )
 
     assert np.isfinite(values).all()

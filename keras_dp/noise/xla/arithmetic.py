@@ -1,13 +1,13 @@
 """Arithmetic on 32-bit lanes, written once for tensors and for StableHLO.
 
 A formula over lanes takes an `Arithmetic` and values that add, multiply and
-combine bits by Python's operators. With `TensorArithmetic` the values are
-tensors. With `TextArithmetic` they are names in the text of a StableHLO
-function, so that the same formula becomes the body of one loop.
+combine bits by Python's operators. These are tensors. With `TextArithmetic`
+they are names in the text of a StableHLO function, so that the same formula
+becomes the body of one loop.
 """
 
 import struct
-from typing import Any, Protocol
+from typing import Any
 
 import tensorflow as tf
 from typing_extensions import override
@@ -16,67 +16,42 @@ from typing_extensions import override
 Lanes = Any
 
 
-class Arithmetic(Protocol):
-    """The operations of formulas beside `+`, `-`, `*`, `&`, `|` and `^`."""
+class Arithmetic:
+    """The operations of formulas beside `+`, `-`, `*`, `&`, `|` and `^`.
+
+    Here they are those of tensors.
+    """
 
     def shifted_left(self, words: Lanes, bits: int) -> Lanes:
         """Returns words times a power of two, modulo `2^32`."""
+        return tf.bitwise.left_shift(words, tf.constant(bits, tf.uint32))
 
     def shifted_right(self, words: Lanes, bits: int) -> Lanes:
         """Returns words divided by a power of two, rounded down."""
+        return tf.bitwise.right_shift(words, tf.constant(bits, tf.uint32))
 
     def as_float(self, words: Lanes) -> Lanes:
         """Returns the nearest float32."""
+        return tf.cast(words, tf.float32)
 
     def as_signed_float(self, words: Lanes) -> Lanes:
         """Returns the float32 nearest to words taken as two's complement."""
+        return tf.cast(tf.bitcast(words, tf.int32), tf.float32)
 
     def float_of_bits(self, words: Lanes) -> Lanes:
         """Returns the float32 that has these bits."""
+        return tf.bitcast(words, tf.float32)
 
     def bits_of_float(self, values: Lanes) -> Lanes:
         """Returns the bits of float32."""
+        return tf.bitcast(values, tf.uint32)
 
     def square_root(self, values: Lanes) -> Lanes:
         """Returns the square root, of values >= 0."""
+        return tf.sqrt(values)
 
     def where_bit(self, words: Lanes, one: Lanes, zero: Lanes) -> Lanes:
         """Returns `one` where a word is not 0, else `zero`."""
-
-
-class TensorArithmetic(Arithmetic):
-    """Arithmetic on tensors."""
-
-    @override
-    def shifted_left(self, words: Lanes, bits: int) -> Lanes:
-        return tf.bitwise.left_shift(words, tf.constant(bits, tf.uint32))
-
-    @override
-    def shifted_right(self, words: Lanes, bits: int) -> Lanes:
-        return tf.bitwise.right_shift(words, tf.constant(bits, tf.uint32))
-
-    @override
-    def as_float(self, words: Lanes) -> Lanes:
-        return tf.cast(words, tf.float32)
-
-    @override
-    def as_signed_float(self, words: Lanes) -> Lanes:
-        return tf.cast(tf.bitcast(words, tf.int32), tf.float32)
-
-    @override
-    def float_of_bits(self, words: Lanes) -> Lanes:
-        return tf.bitcast(words, tf.float32)
-
-    @override
-    def bits_of_float(self, values: Lanes) -> Lanes:
-        return tf.bitcast(values, tf.uint32)
-
-    @override
-    def square_root(self, values: Lanes) -> Lanes:
-        return tf.sqrt(values)
-
-    @override
-    def where_bit(self, words: Lanes, one: Lanes, zero: Lanes) -> Lanes:
         return tf.where(words != tf.constant(0, tf.uint32), one, zero)
 
 

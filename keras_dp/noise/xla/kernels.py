@@ -1,7 +1,7 @@
 """Loops over lanes that compute many results at once, for XLA on CPUs.
 
-XLA makes one loop of each result: 16 words of a block would be 16 loops that
-each repeat all rounds. A window reduction of several operands is one loop with
+XLA compiles one loop per result, so the 16 words of a block would repeat all
+rounds 16 times. A window reduction of several operands is one loop with
 as many results, which LLVM vectorizes. Its windows hold one element, so that
 its body is called once an element, with what all lanes share as the initial
 values. StableHLO lets an implementation assume more of a body than holds here:

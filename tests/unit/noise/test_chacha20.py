@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from keras_dp.noise import chacha20, seeds, streams
 from keras_dp.noise.xla import kernels
-from keras_dp.noise.xla.arithmetic import TensorArithmetic
+from keras_dp.noise.xla.arithmetic import Arithmetic
 
 MASK = 0xFFFFFFFF
 LANES = 37  # Not a multiple of a vector register.
@@ -172,7 +172,7 @@ def test_one_quarter_round_is_that_of_the_rfc():
     words = [0x11111111, 0x01020304, 0x9B8D6F43, 0x01234567]
 
     mixed = chacha20.quarter_round(
-        TensorArithmetic(), *(tf.constant(word, tf.uint32) for word in words)
+        Arithmetic(), *(tf.constant(word, tf.uint32) for word in words)
     )
 
     assert [int(word) for word in mixed] == [
