@@ -1,6 +1,7 @@
 """Bounds epsilon by many canaries in one training of any kind."""
 
 import dataclasses
+from typing import ClassVar
 
 from keras_dp.auditing.estimators import curves
 from keras_dp.auditing.estimators.guesses import (
@@ -46,6 +47,7 @@ class OneRun:
     (3.73, '126 of 126 guesses right, of 1,000 coins')
     """
 
+    _assumptions: ClassVar[tuple[str, ...]] = ()
     guesses: int | None = None
 
     def __post_init__(self) -> None:
@@ -63,17 +65,24 @@ class OneRun:
         """
         check_question(delta, confidence)
         found = guesses_of(scores, self.guesses)
-        epsilon = largest_refuted(
+        refuted = largest_refuted(
             lambda each: curves.refutes(
-                found, curves.of_pair(each, delta), 1 - confidence
+                found, self._curve(each, delta), 1 - confidence
             )
         )
         return LowerBound(
-            epsilon,
+            self._epsilon_of(refuted, delta),
             delta,
             confidence,
             scores.neighbours,
             type(self).__name__,
             str(found),
-            (FAIR_COINS, FIXED_GUESSES),
+            (FAIR_COINS, FIXED_GUESSES, *self._assumptions),
         )
+
+    def _curve(self, refuted: float, delta: float) -> curves.Inverse:
+        """Returns the trade-off curve of a value that may be refuted."""
+        return curves.of_pair(refuted, delta)
+
+    def _epsilon_of(self, refuted: float, delta: float) -> float:
+        return refuted

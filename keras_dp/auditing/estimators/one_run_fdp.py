@@ -1,21 +1,13 @@
 """Bounds epsilon by many canaries in one training with a Gaussian curve."""
 
 import dataclasses
+from typing import ClassVar
+
+from typing_extensions import override
 
 from keras_dp.auditing.estimators import curves
 from keras_dp.auditing.estimators.gaussian_model import gaussian_epsilon
-from keras_dp.auditing.estimators.guesses import (
-    FAIR_COINS,
-    FIXED_GUESSES,
-    check_guesses,
-    guesses_of,
-)
-from keras_dp.auditing.lower_bound import (
-    LowerBound,
-    check_question,
-    largest_refuted,
-)
-from keras_dp.auditing.scores import Scores
+from keras_dp.auditing.estimators.one_run import OneRun
 
 _GAUSSIAN = (
     "the trade-off curve of the training is that of one Gaussian release, "
@@ -24,7 +16,7 @@ _GAUSSIAN = (
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class OneRunFDP:
+class OneRunFDP(OneRun):
     """Guesses the coins of many canaries, and compares with a Gaussian curve.
 
     The bound is the epsilon of the largest `mu` that the guesses refute. They
@@ -40,39 +32,18 @@ class OneRunFDP:
     Source: Mahloujifar, Melis, Chaudhuri (2024), arXiv:2410.22235v1.
 
     >>> import numpy as np
+    >>> from keras_dp.auditing.scores import Scores
     >>> scores = Scores(np.linspace(3, 5, 500), np.linspace(0, 3.2, 500))
     >>> round(OneRunFDP().epsilon(scores, delta=1e-5).epsilon, 2)
     6.09
     """
 
-    guesses: int | None = None
+    _assumptions: ClassVar[tuple[str, ...]] = (_GAUSSIAN,)
 
-    def __post_init__(self) -> None:
-        check_guesses(self.guesses)
+    @override
+    def _curve(self, refuted: float, delta: float) -> curves.Inverse:
+        return curves.of_gaussian(refuted)
 
-    def epsilon(
-        self, scores: Scores, *, delta: float, confidence: float = 0.95
-    ) -> LowerBound:
-        """Returns the epsilon of the largest `mu` that the guesses refute.
-
-        Args:
-            scores: The scores of canaries with fair coins.
-            delta: In (0, 1).
-            confidence: In (0, 1).
-        """
-        check_question(delta, confidence)
-        found = guesses_of(scores, self.guesses)
-        mu = largest_refuted(
-            lambda each: curves.refutes(
-                found, curves.of_gaussian(each), 1 - confidence
-            )
-        )
-        return LowerBound(
-            gaussian_epsilon(mu, delta),
-            delta,
-            confidence,
-            scores.neighbours,
-            type(self).__name__,
-            str(found),
-            (FAIR_COINS, FIXED_GUESSES, _GAUSSIAN),
-        )
+    @override
+    def _epsilon_of(self, refuted: float, delta: float) -> float:
+        return gaussian_epsilon(refuted, delta)
