@@ -540,15 +540,11 @@ QUERIES = [
     ),
     Case(
         "tree-residual",
-        TreeResidualSumQuery(
-            1.5, 2.0, tf.TensorSpec([4]), use_efficient=False, max_levels=3
-        ),
+        TreeResidualSumQuery(1.5, 2.0, tf.TensorSpec([4]), max_levels=3),
         _S([4]),
         (tree_step("r", 1.5, 2),),
         (0,),
-        bare=TreeResidualSumQuery(
-            1.5, 0.0, tf.TensorSpec([4]), use_efficient=False, max_levels=3
-        ),
+        bare=TreeResidualSumQuery(1.5, 0.0, tf.TensorSpec([4]), max_levels=3),
     ),
     Case(
         "nested-restarted-trees",

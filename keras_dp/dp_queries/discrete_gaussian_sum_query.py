@@ -28,13 +28,9 @@ class DiscreteGaussianState(NamedTuple):
     """The state of a `DiscreteGaussianSumQuery`.
 
     Attributes:
-        l2_norm_clip: Scalar float64.
-        scale: Scalar float64.
         seed: See `seeds.fresh`. Never saved.
     """
 
-    l2_norm_clip: tf.Tensor
-    scale: tf.Tensor
     seed: tf.Tensor
 
 
@@ -118,17 +114,13 @@ class DiscreteGaussianSumQuery(SummingQuery):
     def initial_global_state(
         self, seed: int | None = None
     ) -> DiscreteGaussianState:
-        return DiscreteGaussianState(
-            l2_norm_clip=tf.constant(self.l2_norm_clip, tf.float64),
-            scale=tf.constant(self.scale, tf.float64),
-            seed=seeds.fresh(seed),
-        )
+        return DiscreteGaussianState(seeds.fresh(seed))
 
     @override
     def derive_sample_params(
         self, global_state: DiscreteGaussianState
     ) -> tf.Tensor:
-        return global_state.l2_norm_clip
+        return tf.constant(self.l2_norm_clip, tf.float64)
 
     @override
     def initial_sample_state(self, template: Nest) -> Nest:
@@ -156,7 +148,8 @@ class DiscreteGaussianSumQuery(SummingQuery):
         self, global_state: DiscreteGaussianState
     ) -> DiscreteGaussianEvent:
         return DiscreteGaussianEvent(
-            global_state.l2_norm_clip, global_state.scale
+            tf.constant(self.l2_norm_clip, tf.float64),
+            tf.constant(self.scale, tf.float64),
         )
 
     @override
@@ -167,9 +160,7 @@ class DiscreteGaussianSumQuery(SummingQuery):
         following, *own = seeds.split(global_state.seed, len(leaves) + 1)
         noised = [
             leaf
-            + discrete_gaussian.sample(
-                global_state.scale, leaf.shape, seed, leaf.dtype
-            )
+            + discrete_gaussian.sample(self.scale, leaf.shape, seed, leaf.dtype)
             for leaf, seed in zip(leaves, own, strict=True)
         ]
         return QueryResult(

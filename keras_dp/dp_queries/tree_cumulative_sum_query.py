@@ -66,8 +66,6 @@ class TreeCumulativeSumQuery(TreeQuery):
             unit.
         record_specs: Nest of `tf.TensorSpec`s: the shapes and dtypes of one
             record.
-        use_efficient: Whether the noise of the descendants of a node is used
-            too. This nearly halves the variance, at no cost in privacy.
         max_levels: Number of levels of the tree, in [1, 62]. Each takes the
             memory of one record.
 

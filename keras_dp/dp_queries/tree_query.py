@@ -64,12 +64,10 @@ class TreeQuery(SummingQuery):
     l2_norm_clip: float
     stddev: float
     record_specs: Nest
-    use_efficient: bool = True
     max_levels: int = _DEFAULT_LEVELS
 
     def __post_init__(self) -> None:
         checked = self.record_query  # It checks the clip and the noise.
-        _check.boolean(use_efficient=self.use_efficient)
         _check.integer_at_least(1, max_levels=self.max_levels)
         if self.max_levels > _MOST_LEVELS:
             raise ValueError(
@@ -90,7 +88,6 @@ class TreeQuery(SummingQuery):
         l2_norm_clip: float,
         noise_multiplier: float,
         record_specs: Nest,
-        use_efficient: bool = True,
     ) -> Self:
         """Returns the query with a noise multiplier instead of a stddev.
 
@@ -100,17 +97,11 @@ class TreeQuery(SummingQuery):
                 divided by `l2_norm_clip`, >= 0.
             record_specs: Nest of `tf.TensorSpec`s: the shapes and dtypes of
                 one record.
-            use_efficient: Whether the noise of the descendants of a node is
-                used too.
         """
         _check.finite_positive(l2_norm_clip=l2_norm_clip)
         _check.finite_non_negative(noise_multiplier=noise_multiplier)
-        return cls(
-            l2_norm_clip,
-            l2_norm_clip * noise_multiplier,
-            record_specs,
-            use_efficient,
-        )
+        stddev = l2_norm_clip * noise_multiplier
+        return cls(l2_norm_clip, stddev, record_specs)
 
     @abc.abstractmethod
     def reset_state(self, noised_results: Nest, global_state: Any) -> Any:
@@ -222,7 +213,5 @@ def next_noise(
             )
         ]
 
-    noise, following = tree_noise.following(
-        tree.noise, draw, is_efficient=query.use_efficient
-    )
+    noise, following = tree_noise.following(tree.noise, draw)
     return tf.nest.pack_sequence_as(tree.total, noise), following

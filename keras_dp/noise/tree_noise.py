@@ -5,17 +5,12 @@ the tree. A node of level `l` holds the sum of a block of `2^l` rounds, plus
 noise that is drawn once for this node. The binary digits of `t` say which nodes
 add up to the first `t` rounds: one node for each digit that is one.
 
-| | noise of a node of level `l` | variance |
-| --- | --- | --- |
-| plain | its own | 1 |
-| efficient | the best mean of its own and its descendants' | `1 / (2 - 2^-l)` |
-
-The efficient noise uses that the sum of a node is also the sum of its
-descendants on any lower level. On level `l - k` there are `2^k` descendants,
-and the noise of their sum has variance `2^k`. The mean over all levels with
-weights proportional to `2^-k` has the least variance, `1 / (2 - 2^-l)`. Nodes
-above, and nodes of later rounds, are not used: they are not known when the
-prefix sum is released.
+The sum of a node is also the sum of its descendants on any lower level. On
+level `l - k` there are `2^k` descendants, and the noise of their sum has
+variance `2^k`. The mean over all levels with weights proportional to `2^-k` has
+the least variance, `1 / (2 - 2^-l)`; the noise of the node alone has variance
+1. Nodes above, and nodes of later rounds, are not used: they are not known when
+the prefix sum is released.
 
 Only one node per level is kept: the latest complete block that is the left
 child of its parent, or the root so far.
@@ -72,7 +67,7 @@ def initial(
 
 
 def following(
-    noise: TreeNoise, draw: NodeNoise, *, is_efficient: bool
+    noise: TreeNoise, draw: NodeNoise
 ) -> tuple[list[tf.Tensor], TreeNoise]:
     """Returns the noise of the next prefix sum, and the tree after this round.
 
@@ -82,7 +77,6 @@ def following(
     Args:
         noise: The tree before the round.
         draw: Draws the noise of one node from a seed.
-        is_efficient: Whether the noise of descendants is used.
     """
     max_levels = noise.levels[0].shape[0]
     step = noise.step + 1
@@ -91,9 +85,7 @@ def following(
     level = tf.cast(tf.reduce_sum(tf.math.cumprod(1 - digits)), tf.int32)
 
     seed, own = seeds.split(noise.seed, 2)
-    node = draw(own)
-    if is_efficient:
-        node, seed = _merged(noise.levels, level, node, seed, draw)
+    node, seed = _merged(noise.levels, level, draw(own), seed, draw)
     at = tf.minimum(level, max_levels - 1)[tf.newaxis, tf.newaxis]
     levels = [
         tf.tensor_scatter_nd_update(each, at, new[tf.newaxis])
@@ -101,8 +93,9 @@ def following(
     ]
 
     weights = tf.cast(digits, tf.float64)
-    if is_efficient:
-        weights /= 2 - tf.pow(tf.constant(0.5, tf.float64), _float(places))
+    weights /= 2 - tf.pow(
+        tf.constant(0.5, tf.float64), tf.cast(places, tf.float64)
+    )
     is_full = tf.bitwise.right_shift(step, max_levels) > 0
     weights = tf.where(is_full, tf.constant(float("nan"), tf.float64), weights)
     total = [_weighted(each, weights) for each in levels]
@@ -149,7 +142,3 @@ def _weighted(levels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
     weights = tf.cast(weights, levels.dtype)
     along = [levels.shape[0]] + [1] * (levels.shape.rank - 1)
     return tf.reduce_sum(levels * tf.reshape(weights, along), axis=0)
-
-
-def _float(tensor: tf.Tensor) -> tf.Tensor:
-    return tf.cast(tensor, tf.float64)

@@ -52,8 +52,7 @@ class PoissonBatches(Sampler):
     Whoever publishes one of the two, or takes the denominator of an average
     from it, treats the number of records as public. This is customary.
 
-    Attributes:
-        population_size: Number of records, including those of other shards.
+    Attributes: those of `Sampler`, and
         sampling_probability: Chance of each record to take part in a round.
         physical_batch_size: Length of the leading axis of every physical batch.
             With the default, at least 99.99 % of the samples fit into one
@@ -62,22 +61,8 @@ class PoissonBatches(Sampler):
         rounds_per_epoch: Number of rounds that `fit` calls an epoch; by default
             `1 / sampling_probability`, in which a record is drawn once on
             average.
-        microbatches: The layout of microbatches in rows; `None` if each row is
-            a record.
         truncate_at: The largest number of records that a sample keeps; `None`
             for all.
-        map: The function that `fit`, `evaluate` and `predict` apply to each
-            record, `None` for none. Iterating over the sampler yields the
-            records as they are stored.
-        unit: The unit that is drawn and protected: "example" or "microbatch".
-        seeded: Whether the caller chose the seed.
-        shard_index: The index of this shard; `None` for a sampler of all
-            records.
-        shard_count: The number of shards; `None` for a sampler of all records.
-        positions: The range of the indices, in the data, of the records that
-            this sampler draws from.
-        record_structure: Nest of `RecordSpec`s of the structure of one record
-            as it is stored, known without a draw.
 
     >>> import numpy as np
     >>> x, y = np.zeros([1000, 28, 28]), np.zeros([1000], np.int32)

@@ -35,11 +35,12 @@ def nodes(rounds):
     ]
 
 
-def prefix_weights(rounds, is_efficient):
+def prefix_weights(rounds, is_efficient=True):
     """Returns what each node adds to each prefix, by explicit node sums.
 
-    Efficient: a node of length `2^d` inside a block of length `2^l` of the
-    prefix has the weight of its level, `2^-(l-d)` over the sum of those.
+    A node of length `2^d` inside a block of length `2^l` of the prefix has the
+    weight of its level, `2^-(l-d)` over the sum of those. If not efficient, a
+    block is its own node alone.
     """
     tree = nodes(rounds)
     matrix = np.zeros([rounds, len(tree)])
@@ -61,14 +62,14 @@ def prefix_weights(rounds, is_efficient):
     return matrix
 
 
-def prefix_covariance(is_efficient):
+def prefix_covariance(is_efficient=True):
     weights = prefix_weights(ROUNDS, is_efficient)
     return STDDEV**2 * weights @ weights.T
 
 
-def restarted_covariance(is_efficient, period):
+def restarted_covariance(period):
     """Prefixes of later trees stand upon the last of those before."""
-    weights = prefix_weights(period, is_efficient)
+    weights = prefix_weights(period)
     count = weights.shape[1]
     trees = -(-ROUNDS // period)
     matrix = np.zeros([ROUNDS, trees * count])
@@ -81,9 +82,9 @@ def restarted_covariance(is_efficient, period):
 
 
 @functools.cache
-def releases(kind, is_efficient, way="tf", period=None):
+def releases(kind, way="tf", period=None):
     """Returns the releases of `ROUNDS` empty samples, `[ROUNDS, SIZE]`."""
-    query = kind(STDDEV, STDDEV, SPEC, is_efficient, 5)
+    query = kind(STDDEV, STDDEV, SPEC, 5)
     if period:
         query = RestartQuery(query, PeriodicRoundRestartIndicator(period))
 
@@ -122,64 +123,56 @@ def seems_right(rows, covariance):
     return min(found) > FALSE_ALARM / len(found)  # Bonferroni.
 
 
-EACH = pytest.mark.parametrize("is_efficient", [False, True])
+@pytest.mark.full
+@pytest.mark.parametrize("way", ["tf", "xla"])
+def test_prefixes_have_the_covariance_of_their_nodes(way):
+    rows = releases(TreeCumulativeSumQuery, way)
+
+    assert seems_right(rows, prefix_covariance())
 
 
 @pytest.mark.full
-@EACH
 @pytest.mark.parametrize("way", ["tf", "xla"])
-def test_prefixes_have_the_covariance_of_their_nodes(is_efficient, way):
-    rows = releases(TreeCumulativeSumQuery, is_efficient, way)
-
-    assert seems_right(rows, prefix_covariance(is_efficient))
-
-
-@pytest.mark.full
-@EACH
-@pytest.mark.parametrize("way", ["tf", "xla"])
-def test_residuals_have_the_covariance_of_their_differences(is_efficient, way):
-    rows = releases(TreeResidualSumQuery, is_efficient, way)
+def test_residuals_have_the_covariance_of_their_differences(way):
+    rows = releases(TreeResidualSumQuery, way)
     differences = np.eye(ROUNDS) - np.eye(ROUNDS, k=-1)
 
-    covariance = prefix_covariance(is_efficient)
+    covariance = prefix_covariance()
 
     assert seems_right(rows, differences @ covariance @ differences.T)
 
 
 @pytest.mark.full
-@EACH
-def test_restarted_trees_are_independent(is_efficient):
-    rows = releases(TreeCumulativeSumQuery, is_efficient, period=4)
+def test_restarted_trees_are_independent():
+    rows = releases(TreeCumulativeSumQuery, period=4)
 
-    assert seems_right(rows, restarted_covariance(is_efficient, 4))
+    assert seems_right(rows, restarted_covariance(4))
     # Control: one tree.
-    assert not seems_right(rows, prefix_covariance(is_efficient))
+    assert not seems_right(rows, prefix_covariance())
 
 
 @pytest.mark.full
-@EACH
-def test_the_check_can_fail(is_efficient):
+def test_the_check_can_fail():
     """Controls: the other algorithm, 3 % of the noise, no shared nodes."""
-    rows = releases(TreeCumulativeSumQuery, is_efficient)
-    right = prefix_covariance(is_efficient)
+    rows = releases(TreeCumulativeSumQuery)
+    right = prefix_covariance()
 
-    assert not seems_right(rows, prefix_covariance(not is_efficient))
+    assert not seems_right(rows, prefix_covariance(is_efficient=False))
     assert not seems_right(rows, right * 1.03**2)
     assert not seems_right(rows, right / 1.03**2)
     assert not seems_right(rows, np.diag(np.diag(right)))
 
 
-@EACH
-def test_the_check_sees_a_node_that_is_drawn_twice(is_efficient):
+def test_the_check_sees_a_node_that_is_drawn_twice():
     """Control: new noise, once, for the node of the first four rounds."""
-    rows = releases(TreeCumulativeSumQuery, is_efficient).copy()
+    rows = releases(TreeCumulativeSumQuery).copy()
     generator = np.random.default_rng(0)
     scale = STDDEV * (2**-0.5)
     rows[4] += generator.normal(0, scale, SIZE) - generator.normal(
         0, scale, SIZE
     )
 
-    assert not seems_right(rows, prefix_covariance(is_efficient))
+    assert not seems_right(rows, prefix_covariance())
 
 
 def test_the_weights_are_those_of_unbiased_sums():

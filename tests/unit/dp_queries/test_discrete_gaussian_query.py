@@ -167,7 +167,7 @@ def test_the_event_has_the_bound_and_the_parameter():
     (event,) = query.ledger_events(query.planned_event(state), "g")
 
     assert event == DiscreteGaussianSum("g", 9.5, 2.25)
-    assert state._fields == ("l2_norm_clip", "scale", "seed")
+    assert state._fields == ("seed",)
     assert float(query.derive_sample_params(state)) == 9.5
     assert not query.adapts
 

@@ -31,7 +31,7 @@ BOTH = pytest.mark.parametrize(
 )
 
 
-def constant_noise(rounds, value, *, is_efficient, max_levels=12):
+def constant_noise(rounds, value, *, max_levels=12):
     """Returns the noise of each prefix if every node has the same."""
     noise = tree_noise.initial(
         [tf.zeros([])], max_levels, tf.constant([1, 2, 3, 4], tf.int64)
@@ -39,23 +39,13 @@ def constant_noise(rounds, value, *, is_efficient, max_levels=12):
 
     @tf.function
     def step(noise):
-        return tree_noise.following(
-            noise, lambda _: [tf.constant(value)], is_efficient=is_efficient
-        )
+        return tree_noise.following(noise, lambda _: [tf.constant(value)])
 
     values = []
     for _ in range(rounds):
         (total,), noise = step(noise)
         values.append(float(total))
     return values
-
-
-@pytest.mark.parametrize("value", [1.0, 2.0, 0.5])
-def test_a_prefix_has_a_node_for_each_binary_digit(value):
-    got = constant_noise(40, value, is_efficient=False)
-
-    assert got[:8] == [value * k for k in (1, 1, 2, 1, 2, 2, 3, 1)]
-    assert got == [value * (i + 1).bit_count() for i in range(40)]
 
 
 @pytest.mark.full
@@ -84,10 +74,10 @@ def test_an_efficient_node_weighs_its_descendants(rounds, expected, value):
 
 @functools.cache
 def _efficient_constants(value):
-    return constant_noise(1028, value, is_efficient=True)
+    return constant_noise(1028, value)
 
 
-def coefficients(rounds, *, is_efficient):
+def coefficients(rounds):
     """Returns what each draw adds to each prefix, by one draw per entry.
 
     The `k`-th draw of a run is the `k`-th unit vector.
@@ -106,14 +96,12 @@ def coefficients(rounds, *, is_efficient):
     )
     rows = []
     for _ in range(rounds):
-        (total,), noise = tree_noise.following(
-            noise, draw, is_efficient=is_efficient
-        )
+        (total,), noise = tree_noise.following(noise, draw)
         rows.append(total.numpy())
     return np.array(rows, np.float64)
 
 
-def expected_variance(rounds, *, is_efficient):
+def expected_variance(rounds):
     """Returns the best variance of a prefix, by least squares on its blocks.
 
     A block's sum is estimated from the noised sums of all nodes within it,
@@ -126,9 +114,6 @@ def expected_variance(rounds, *, is_efficient):
             continue
         leaves = 2**level
         start += leaves
-        if not is_efficient:
-            total += 1.0
-            continue
         design = [
             [1.0 * (first <= leaf < first + block) for leaf in range(leaves)]
             for block in (2**k for k in range(level + 1))
@@ -140,31 +125,27 @@ def expected_variance(rounds, *, is_efficient):
     return total
 
 
-@pytest.mark.parametrize("is_efficient", [False, True])
-def test_prefixes_have_the_least_variance(is_efficient):
+def test_prefixes_have_the_least_variance():
     """Of all unbiased estimates from the nodes of the blocks of a prefix."""
-    rows = coefficients(21, is_efficient=is_efficient)
+    rows = coefficients(21)
 
     got = np.square(rows).sum(axis=1)
 
-    expected = [
-        expected_variance(t, is_efficient=is_efficient) for t in range(1, 22)
-    ]
+    expected = [expected_variance(t) for t in range(1, 22)]
     np.testing.assert_allclose(got, expected, rtol=1e-6)
 
 
 def test_the_efficient_variance_is_that_of_the_paper():
     """1 / (2 - 2^-level) for a full block."""
     for level in range(6):
-        assert expected_variance(2**level, is_efficient=True) == pytest.approx(
+        assert expected_variance(2**level) == pytest.approx(
             1 / (2 - 2.0**-level), rel=1e-9
         )
 
 
-@pytest.mark.parametrize(("is_efficient", "draws"), [(False, 16), (True, 31)])
-def test_each_node_is_drawn_once(is_efficient, draws):
-    """16 leaves have 31 nodes; the plain prefixes need one node each."""
-    rows = coefficients(16, is_efficient=is_efficient)
+def test_each_node_is_drawn_once():
+    """16 leaves have 31 nodes."""
+    rows, draws = coefficients(16), 31
 
     is_used = rows.any(axis=0)
     assert is_used[:draws].all()
@@ -172,7 +153,7 @@ def test_each_node_is_drawn_once(is_efficient, draws):
 
 
 def test_a_tree_that_is_full_releases_nothing():
-    got = constant_noise(9, 1.0, is_efficient=True, max_levels=3)
+    got = constant_noise(9, 1.0, max_levels=3)
 
     assert np.isfinite(got[:7]).all()
     assert np.isnan(got[7:]).all()
@@ -214,12 +195,9 @@ def test_partial_sums_without_noise(clip, expected):
 
 @pytest.mark.full
 @pytest.mark.parametrize("restarts", [False, True])
-@pytest.mark.parametrize("use_efficient", [False, True])
-def test_residuals_add_up_to_prefixes(use_efficient, restarts):
+def test_residuals_add_up_to_prefixes(restarts):
     queries = [
-        query_class.build_l2_gaussian_query(
-            3.0, 2.0, SCALAR, use_efficient=use_efficient
-        )
+        query_class.build_l2_gaussian_query(3.0, 2.0, SCALAR)
         for query_class in (TreeCumulativeSumQuery, TreeResidualSumQuery)
     ]
     if restarts:
@@ -233,9 +211,7 @@ def test_residuals_add_up_to_prefixes(use_efficient, restarts):
 
     # 23 float32 sums of numbers up to 50.
     np.testing.assert_allclose(np.cumsum(residuals), sums, atol=23 * 2**-18)
-    bare = dataclasses.replace(
-        TreeCumulativeSumQuery(3.0, 0.0, SCALAR), use_efficient=use_efficient
-    )
+    bare = TreeCumulativeSumQuery(3.0, 0.0, SCALAR)
     assert np.abs(sums - run(bare, values)[0]).min() > 1e-4  # There is noise.
 
 
@@ -446,7 +422,6 @@ class TestSpecs:
     [
         ({"l2_norm_clip": -1.0}, ValueError),
         ({"stddev": math.nan}, ValueError),
-        ({"use_efficient": 1}, TypeError),
         ({"max_levels": 0}, ValueError),
         ({"max_levels": 63}, ValueError),
         ({"max_levels": 2.0}, TypeError),
