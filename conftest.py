@@ -101,6 +101,12 @@ def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     """Names the tests whose marker no longer fits the time they take."""
+    # Tests that share what a fixture made take no time of their own.
+    shared = {
+        report.nodeid.partition("::")[0]
+        for report in terminalreporter.getreports("")
+        if report.when == "setup" and report.duration > 0.5
+    }
     seconds: dict[tuple[str, str], float] = {}
     for report in terminalreporter.getreports("passed"):
         if report.when == "call":
@@ -108,6 +114,8 @@ def pytest_terminal_summary(
             seconds[key] = max(seconds.get(key, 0.0), report.duration)
     for (name, tier), longest in sorted(seconds.items()):
         least, most = SECONDS[tier]
+        if name.partition("::")[0] in shared:
+            least = 0.0
         if not least <= longest <= most:
             terminalreporter.write_line(
                 f"{longest:.1f} s, {tier} tier: {name}"
