@@ -128,8 +128,15 @@ def test_a_wrong_shape_would_be_seen(wrong):
     assert p_value(draws(NOISES[7]), law.cdf) < FALSE_ALARM
 
 
-@pytest.mark.full
-@each_noise
+@pytest.mark.parametrize(
+    "noise",
+    [
+        pytest.param(noise, marks=getattr(pytest.mark, tier))
+        for noise in NOISES
+        for tier in ["full" if noise in NOISES[:3] else "nightly"]
+    ],
+    ids=name_of,
+)
 def test_another_family_of_the_same_variance_would_be_seen(noise):
     """Control; where there is no variance, of the same quartiles."""
     for other in NOISES:
