@@ -55,6 +55,13 @@ def test_the_page_lists_the_faults():
     assert {MUTANTS[name].where for name in EARLY} == {*where}
 
 
+@pytest.mark.parametrize("name", MUTANTS)
+def test_every_fault_can_be_planted(name, monkeypatch):
+    """What it replaces has the name by which the catalogue knows it."""
+    with monkeypatch.context() as patch:
+        MUTANTS[name].plant(patch)
+
+
 @pytest.mark.parametrize(("name", "questions"), [*_cases()])
 def test_every_fault_is_found(name, questions, monkeypatch):
     """The first question of the row finds it, and none outside of the row."""
