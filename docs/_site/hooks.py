@@ -94,6 +94,8 @@ def on_post_build(config: Any) -> None:
     for path in sorted((ROOT / "keras_dp").glob("*/__init__.py")):
         package = path.parent.name
         page = Path(config.site_dir, "api", f"{package}.html")
+        if not page.is_file():  # The package is internal.
+            continue
         ids = re.findall(
             rf'id="keras_dp\.{package}\.([^"]+)"', page.read_text("utf-8")
         )

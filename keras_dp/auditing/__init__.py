@@ -15,29 +15,26 @@ from keras_dp.auditing.estimators.clopper_pearson import ClopperPearson
 from keras_dp.auditing.estimators.gaussian_model import GaussianModel
 from keras_dp.auditing.estimators.one_run import OneRun
 from keras_dp.auditing.estimators.one_run_fdp import OneRunFDP
-from keras_dp.auditing.lower_bound import Estimator, LowerBound
+from keras_dp.auditing.lower_bound import Estimator
+from keras_dp.auditing.lower_bound import LowerBound as LowerBound
 from keras_dp.auditing.scores import Scores
-from keras_dp.auditing.verdicts import Judgement, judgements, write_verdict
+from keras_dp.auditing.verdicts import judgements as judgements
+from keras_dp.auditing.verdicts import write_verdict
 
 if TYPE_CHECKING:
     from keras_dp.auditing.phantom_canaries import PhantomCanaries
-    from keras_dp.auditing.replay import CheckReport, Finding, check
+    from keras_dp.auditing.replay import check
 
 __all__ = [
-    "CheckReport",
     "ClopperPearson",
     "Estimator",
     "FairCoins",
-    "Finding",
     "GaussianModel",
-    "Judgement",
-    "LowerBound",
     "OneRun",
     "OneRunFDP",
     "PhantomCanaries",
     "Scores",
     "check",
-    "judgements",
     "p_value_of_claim",
     "write_verdict",
 ]

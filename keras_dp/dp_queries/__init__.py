@@ -5,13 +5,9 @@ from keras_dp.dp_queries.discrete_gaussian_sum_query import (
     DiscreteGaussianSumQuery,
 )
 from keras_dp.dp_queries.discretized_sum_query import DiscretizedSumQuery
-from keras_dp.dp_queries.dp_query import (
-    DPQuery,
-    GaussianEvent,
-    LeafNoise,
-    Mechanism,
-    QueryResult,
-)
+from keras_dp.dp_queries.dp_query import DPQuery
+from keras_dp.dp_queries.dp_query import Mechanism as Mechanism
+from keras_dp.dp_queries.dp_query import QueryResult as QueryResult
 from keras_dp.dp_queries.encoded_sum_query import EncodedSumQuery
 from keras_dp.dp_queries.error_corrected_query import ErrorCorrectedQuery
 from keras_dp.dp_queries.gaussian_average_query import GaussianAverageQuery
@@ -31,10 +27,9 @@ from keras_dp.dp_queries.quantile_adaptive_clip_sum_query import (
 )
 from keras_dp.dp_queries.quantile_estimator_query import QuantileEstimatorQuery
 from keras_dp.dp_queries.quantized_sum_query import QuantizedSumQuery
-from keras_dp.dp_queries.records import LazyRecords
+from keras_dp.dp_queries.records import LazyRecords as LazyRecords
 from keras_dp.dp_queries.restart_query import (
     PeriodicRoundRestartIndicator,
-    RestartIndicator,
     RestartQuery,
 )
 from keras_dp.dp_queries.tree_cumulative_sum_query import TreeCumulativeSumQuery
@@ -48,13 +43,9 @@ __all__ = [
     "EncodedSumQuery",
     "ErrorCorrectedQuery",
     "GaussianAverageQuery",
-    "GaussianEvent",
     "GaussianSumQuery",
     "JointClipQuery",
     "KSDenoisedQuery",
-    "LazyRecords",
-    "LeafNoise",
-    "Mechanism",
     "NestedQuery",
     "NoPrivacyAverageQuery",
     "NoPrivacyQuantileEstimatorQuery",
@@ -65,8 +56,6 @@ __all__ = [
     "QuantileAdaptiveClipSumQuery",
     "QuantileEstimatorQuery",
     "QuantizedSumQuery",
-    "QueryResult",
-    "RestartIndicator",
     "RestartQuery",
     "TreeCumulativeSumQuery",
     "TreeResidualSumQuery",

@@ -1,6 +1,8 @@
 """Events, rounds and the durable ledger that holds them. No TensorFlow."""
 
-from keras_dp.ledger.events.coordinate_bounds import CoordinateBounds
+from keras_dp.ledger.events.coordinate_bounds import (
+    CoordinateBounds as CoordinateBounds,
+)
 from keras_dp.ledger.events.noise_distribution import NoiseDistribution
 from keras_dp.ledger.events.noise_families import (
     CauchyNoise,
@@ -23,38 +25,35 @@ from keras_dp.ledger.events.rounds import (
     PoissonUserSampling,
     RandomAllocation,
     Round,
-    SamplingEvent,
     SumQueryEvent,
     ThresholdedSum,
     TreeSum,
     TruncatedPoissonSampling,
     UnverifiedSampling,
 )
+from keras_dp.ledger.events.rounds import SamplingEvent as SamplingEvent
 from keras_dp.ledger.events.variance_gamma_noise import VarianceGammaNoise
 from keras_dp.ledger.privacy_ledger import PrivacyLedger
-from keras_dp.ledger.rows.audits import Commitment, Opening, Verdict
-from keras_dp.ledger.rows.author import Author
-from keras_dp.ledger.rows.charges import Balance, Charge
-from keras_dp.ledger.rows.contents import (
-    AccountRecord,
-    Stated,
-    Verification,
+from keras_dp.ledger.rows.audits import (
+    Commitment,
+    Verdict,
 )
-from keras_dp.ledger.rows.header import Header
-from keras_dp.ledger.rows.reservation import Reservation
-from keras_dp.ledger.rows.runs import Run, RunRecord
-from keras_dp.ledger.rows.statements import Account, CountedRound
+from keras_dp.ledger.rows.audits import Opening as Opening
+from keras_dp.ledger.rows.charges import Charge as Charge
+from keras_dp.ledger.rows.contents import AccountRecord as AccountRecord
+from keras_dp.ledger.rows.contents import Stated as Stated
+from keras_dp.ledger.rows.contents import Verification as Verification
+from keras_dp.ledger.rows.header import Header as Header
+from keras_dp.ledger.rows.reservation import Reservation as Reservation
+from keras_dp.ledger.rows.runs import Run
+from keras_dp.ledger.rows.runs import RunRecord as RunRecord
+from keras_dp.ledger.rows.statements import Account
+from keras_dp.ledger.rows.statements import CountedRound as CountedRound
 
 __all__ = [
     "Account",
-    "AccountRecord",
-    "Author",
-    "Balance",
     "CauchyNoise",
-    "Charge",
     "Commitment",
-    "CoordinateBounds",
-    "CountedRound",
     "DiscreteGaussianSum",
     "DisjointBatches",
     "EncodedSum",
@@ -63,23 +62,17 @@ __all__ = [
     "FullDataset",
     "GaussianNoise",
     "GaussianSum",
-    "Header",
     "HyperbolicSecantNoise",
     "LaplaceNoise",
     "LogisticNoise",
     "NoiseDistribution",
     "NonPrivateSum",
-    "Opening",
     "PoissonSampling",
     "PoissonUserSampling",
     "PrivacyLedger",
     "RandomAllocation",
-    "Reservation",
     "Round",
     "Run",
-    "RunRecord",
-    "SamplingEvent",
-    "Stated",
     "StudentTNoise",
     "SumQueryEvent",
     "ThresholdedSum",
@@ -88,5 +81,4 @@ __all__ = [
     "UnverifiedSampling",
     "VarianceGammaNoise",
     "Verdict",
-    "Verification",
 ]

@@ -65,36 +65,3 @@ class DPAdam(_Named):
     """
 
     _inner_class = keras.optimizers.Adam
-
-
-@_register
-class DPAdamW(_Named):
-    """A `DPOptimizer` around a new `keras.optimizers.AdamW`.
-
-    It takes the options of AdamW, and those of `DPOptimizer`; see `DPSGD` for
-    an example.
-    """
-
-    _inner_class = keras.optimizers.AdamW
-
-
-@_register
-class DPAdagrad(_Named):
-    """A `DPOptimizer` around a new `keras.optimizers.Adagrad`.
-
-    It takes the options of Adagrad, and those of `DPOptimizer`; see `DPSGD` for
-    an example.
-    """
-
-    _inner_class = keras.optimizers.Adagrad
-
-
-@_register
-class DPRMSprop(_Named):
-    """A `DPOptimizer` around a new `keras.optimizers.RMSprop`.
-
-    It takes the options of RMSprop, and those of `DPOptimizer`; see `DPSGD` for
-    an example.
-    """
-
-    _inner_class = keras.optimizers.RMSprop

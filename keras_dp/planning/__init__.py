@@ -9,17 +9,13 @@ from keras_dp.planning.calibration import (
     calibrate_sampling_probability,
     calibrate_scale,
 )
-from keras_dp.planning.epsilon_curve import EpsilonCurve, epsilon_curve
-from keras_dp.planning.plan import Plan, PlannedTraining, plan
+from keras_dp.planning.epsilon_curve import EpsilonCurve as EpsilonCurve
+from keras_dp.planning.epsilon_curve import epsilon_curve
+from keras_dp.planning.plan import plan
 from keras_dp.planning.rounds_left import rounds_left
-from keras_dp.planning.user_plan import UserPlan, UserProtection, plan_users
+from keras_dp.planning.user_plan import plan_users
 
 __all__ = [
-    "EpsilonCurve",
-    "Plan",
-    "PlannedTraining",
-    "UserPlan",
-    "UserProtection",
     "calibrate_noise",
     "calibrate_rounds",
     "calibrate_sampling_probability",

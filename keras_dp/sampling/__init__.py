@@ -10,8 +10,10 @@ from keras_dp.sampling.microbatches import (
     RandomMicrobatches,
 )
 from keras_dp.sampling.poisson_batches import PoissonBatches
-from keras_dp.sampling.record_source import RandomAccessSource, RecordSpec
-from keras_dp.sampling.sampler import PhysicalBatch, Sampler
+from keras_dp.sampling.record_source import RandomAccessSource
+from keras_dp.sampling.record_source import RecordSpec as RecordSpec
+from keras_dp.sampling.sampler import PhysicalBatch as PhysicalBatch
+from keras_dp.sampling.sampler import Sampler
 from keras_dp.sampling.shuffled_batches import ShuffledBatches
 from keras_dp.sampling.tfrecord_shards import TFRecordShards
 from keras_dp.sampling.user_batches import UserBatches
@@ -20,11 +22,9 @@ __all__ = [
     "ArrayShards",
     "FixedMicrobatches",
     "FixedSizeBatches",
-    "PhysicalBatch",
     "PoissonBatches",
     "RandomAccessSource",
     "RandomMicrobatches",
-    "RecordSpec",
     "Sampler",
     "ShuffledBatches",
     "TFRecordShards",

@@ -1,12 +1,11 @@
 """The private model, and the loop that feeds its records to queries."""
 
-from keras_dp.training.advice.epsilon_progress import EpsilonProgress
+from keras_dp.training.advice.epsilon_progress import (
+    EpsilonProgress as EpsilonProgress,
+)
 from keras_dp.training.checkpoints import SaveModel
 from keras_dp.training.devices.workers import open_ledger
-from keras_dp.training.metrics.batch_statistics import (
-    BatchStatisticsPlan,
-    plan_batch_statistics,
-)
+from keras_dp.training.metrics.batch_statistics import plan_batch_statistics
 from keras_dp.training.metrics.gradient_norms import mean_gradient_norms
 from keras_dp.training.metrics.private_metrics import (
     PrivateClassCounts,
@@ -20,8 +19,6 @@ from keras_dp.training.private_gradients import PrivateGradients
 from keras_dp.training.private_model import PrivateModel
 
 __all__ = [
-    "BatchStatisticsPlan",
-    "EpsilonProgress",
     "PrivateClassCounts",
     "PrivateClippedShare",
     "PrivateGradientNorm",

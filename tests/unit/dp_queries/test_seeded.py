@@ -23,7 +23,7 @@ def test_two_runs_with_one_seed_do_not_have_the_same_noise() -> None:
             ]
         )
         private = keras_dp.PrivateModel(model, self_check_examples=0)
-        query = keras_dp.GaussianSumQuery(1.0, 1.0)
+        query = keras_dp.dp_queries.GaussianSumQuery(1.0, 1.0)
         private.compile(
             DPSGD(1.0, query=query, ledger=ledger, seed=3), loss="mse"
         )

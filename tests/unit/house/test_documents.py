@@ -14,7 +14,8 @@ DOCS = ROOT / "docs"
 PACKAGES = sorted(
     path.parent
     for path in ROOT.glob("keras_dp/*/__init__.py")
-    if path.parent.name != "experimental"  # Users name the part.
+    # Users name the part of `experimental`. None needs `gradients`.
+    if path.parent.name not in ("experimental", "gradients")
 )
 NAVIGATION = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:")[2]
 

@@ -2,6 +2,7 @@
 
 import collections
 import importlib
+import re
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ import pytest
 
 import keras_dp
 import keras_dp.training
+from tests import documents
 from tests.imports import ROOT
 
 PACKAGES = sorted(
@@ -18,6 +20,18 @@ PACKAGES = sorted(
 INTERNAL = {"gradients", "noise"}
 # It has no names of its own: users name the part.
 PACKAGES.remove("experimental")
+
+# The words of all pages, examples and tutorials.
+USED = {
+    word
+    for path in [
+        *documents.documents(),
+        *ROOT.glob("examples/**/*.py"),
+        *ROOT.glob("tutorials/**/*.py"),
+    ]
+    if path.parent.name != "api" and path.name != "CHANGELOG.md"
+    for word in re.findall(r"\w+", path.read_text("utf-8"))
+}
 
 
 def subpackages():
@@ -65,6 +79,12 @@ class TestTheSurface:
         )
 
         assert [name for name, count in counted.items() if count > 1] == []
+
+    @pytest.mark.parametrize("package", sorted({*PACKAGES} - INTERNAL))
+    def test_has_no_name_that_nothing_uses(self, package) -> None:
+        module = importlib.import_module(f"keras_dp.{package}")
+
+        assert {*module.__all__} - USED == set()
 
     def test_of_training_loads_no_solvers(self) -> None:
         code = (
