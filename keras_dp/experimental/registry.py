@@ -43,8 +43,7 @@ _TRUST = (
     "or measure the time of a round."
 )
 _PROTECTIONS = (
-    "Noise comes from ChaCha20 (RFC 8439), keyed by the operating "
-    "system{exception}. "
+    "Noise comes from {generator}, keyed by the operating system{exception}. "
     "Sums are floating point; attacks on the low bits of noised numbers are "
     "not ruled out. Every release is written to the ledger before it is "
     "computed."
@@ -272,13 +271,16 @@ def _implementation(ledger: PrivacyLedger, found: Guarantee) -> dict[str, Any]:
         exception = (
             f", except in {_counted(seeded, 'round')} with a chosen seed"
         )
+    generator = {"chacha20": "ChaCha20 (RFC 8439)", "philox": "Philox"}
     sealed = ledger.seals[-1:]
     return {
         "preprocessing_and_hyperparameter_tuning": preprocessing
         + _missing("what was done outside of the ledger"),
         "mechanisms": f"keras_dp {__version__}. Events of the ledger: "
         f"{mechanisms or 'none'}.{caution} "
-        + _PROTECTIONS.format(exception=exception),
+        + _PROTECTIONS.format(
+            generator=generator[ledger.header.generator], exception=exception
+        ),
         "composition": f"{found.theorem}. Accountant: "
         f"{found.claim.accountant or 'none has a bound'}.",
         "post_processing": _missing("what is computed from the answers"),

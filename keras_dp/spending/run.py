@@ -20,6 +20,7 @@ from keras_dp.ledger import (
     Round,
     Run,
 )
+from keras_dp.ledger.rows.header import GENERATOR
 from keras_dp.ledger.rows.statements import PURPOSES
 from keras_dp.spending.epsilon_limit import EpsilonLimit
 
@@ -115,9 +116,18 @@ class TrainingRun:
             delta: The delta of the plan; `None` for none.
 
         Raises:
+            PrivateTrainingError: The ledger names another generator of noise
+                than the one that draws.
             ValueError: The ledger has no such account, or several of which
                 none was named; or no such run has rounds of its plan left.
         """
+        if ledger.header.generator != GENERATOR:
+            raise PrivateTrainingError(
+                f"`ledger` must name {GENERATOR!r}, the generator that draws "
+                f"the noise. Received: a ledger of "
+                f"{ledger.header.generator!r}, which can only be read. Open "
+                "another ledger, and add up what both certify."
+            )
         self.ledger, self._limit, self.note = ledger, limit, ""
         self._details = RunDetails() if details is None else details
         self._name, self._purpose = name, purpose

@@ -10,8 +10,10 @@ from keras_dp.ledger.rows.canonical import UNREADABLE, canonical, decoded
 
 FORMAT_VERSION = 4
 
-# The random generator of the noise. It is cryptographic.
+# The random generator of all noise, which is cryptographic.
 GENERATOR = "chacha20"
+# Ledgers of another one are read, and nothing is released under them any more.
+_EARLIER = "philox"
 
 # Units that are rows by themselves, or made of rows by the library. Another
 # unit, such as "patient", may have several rows.
@@ -29,7 +31,8 @@ class Header:
         metadata: Free text by key, as sorted pairs. It must hold nothing
             secret.
         generator: The random generator of the noise of all releases: ChaCha20
-            (RFC 8439), which is cryptographic.
+            (RFC 8439), which is cryptographic. A ledger that names "philox" can
+            be read alone.
         rows_per_unit: The largest number of records that one unit has, >= 1. If
             it is above 1, every report prints the epsilon for this many records
             together.
@@ -62,7 +65,7 @@ class Header:
                 f"`format_version` must be {FORMAT_VERSION}. "
                 f"Received: format_version={self.format_version!r}."
             )
-        if self.generator != GENERATOR:
+        if self.generator not in (GENERATOR, _EARLIER):
             raise ValueError(
                 f"`generator` must be {GENERATOR!r}. "
                 f"Received: generator={self.generator!r}."
