@@ -14,16 +14,8 @@ import keras
 import tensorflow as tf
 
 from keras_dp.gradients.layer_calls import current_call, replaced_call
+from keras_dp.gradients.operations import PLACING, TRANSPOSE
 from keras_dp.keras_internals import layers_of
-
-# Each row of the result is placed by an index, or is a number of the shape.
-_PLACING = {
-    *("RaggedTensorToTensor", "ScatterNd", "SparseTensorDenseMatMul"),
-    *("SparseToDense", "TensorScatterAdd", "TensorScatterMax"),
-    *("TensorScatterMin", "TensorScatterSub", "TensorScatterUpdate"),
-    *("UnsortedSegmentMax", "UnsortedSegmentMin", "UnsortedSegmentProd"),
-    *("UnsortedSegmentSum", "Rank", "Shape", "Size"),
-}
 
 
 class BatchAxis:
@@ -100,7 +92,7 @@ class BatchAxis:
             return
         operations = self._graph.get_operations()
         for operation in operations[self._seen :]:
-            if operation.type in _PLACING:
+            if operation.type in PLACING:
                 continue
             from_found = any(
                 each.name in self._found for each in operation.inputs
@@ -120,7 +112,7 @@ def _is_unknown(tensor: tf.Tensor) -> bool:
 
 def _moves_first_axis(operation: tf.Operation) -> bool:
     """Whether another axis than the first one is the first one afterwards."""
-    if operation.type != "Transpose":
+    if operation.type != TRANSPOSE:
         return False
     order = tf.get_static_value(operation.inputs[1])
     return order is not None and order[0] != 0

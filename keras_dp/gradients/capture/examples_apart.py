@@ -1,7 +1,7 @@
 """Shows from the graph of a model's call that its examples are kept apart.
 
 The graph is read from the outputs of the model back to its inputs. If every
-operation on the way is known to keep examples apart (`row_operations.py`), what
+operation on the way is known to keep examples apart (`operations.py`), what
 the model returns for an example depends on that example, on weights and on
 random numbers only. This then holds for all inputs of these shapes and for all
 values of the variables, and not just for those that were tried. The gradients
@@ -9,7 +9,7 @@ of such operations keep examples apart, too; those that `tf.custom_gradient`
 replaced are traced and read as well.
 
 An operation that is not known may still keep examples apart. That only means
-that nothing was shown. The tables were written for TensorFlow 2.21.
+that nothing was shown.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,13 +18,24 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from keras_dp.gradients.capture.row_operations import (
+from keras_dp.gradients.operations import (
+    ASSIGNMENTS,
+    CALLS,
+    CASES,
+    CONDITIONS,
+    CONSTANT,
+    LENGTH_OF_LIST,
+    LOOPS,
+    OF_SHAPES,
+    OLD_LOOPS,
+    ON_LISTS,
+    PLACEHOLDERS,
+    SEVERAL,
     arranged_axis,
     has_own_gradient,
     is_divided,
 )
 from keras_dp.gradients.unsupported.stateful_operations import (
-    ASSIGNMENTS,
     function_attributes,
     keeps_nothing,
 )
@@ -49,17 +60,9 @@ class Coupling(NamedTuple):
 
 # A tensor is arranged by examples along an axis, which a number names. For a
 # list of tensors, it is an axis of the elements. `None` stands for a tensor
-# that depends on no example. From a `Coupling` on, nothing is known.
-_State = int | Coupling | None
-
-# Their results tell the shapes of their inputs. No operation that is known
-# makes a shape of the entries of an arranged tensor.
-_OF_SHAPES = {"OnesLike", "Rank", "Shape", "ShapeN", "Size", "ZerosLike"}
-# Loops of TensorFlow 1, in which an operation can be among its own inputs.
-_OLD_LOOPS = {"Enter", "Exit", "LoopCond", "Merge", "NextIteration", "Switch"}
-_CALLS = {"PartitionedCall", "StatefulPartitionedCall"}
-_CONDITIONS = {"Case", "If", "StatelessCase", "StatelessIf"}
-_LOOPS = {"StatelessWhile", "While"}
+# that depends on no example, and a set for one that depends on no example and
+# on the wanted weights at these places. From a `Coupling` on, nothing is known.
+State = int | Coupling | frozenset[int] | None
 
 
 def first_coupling(
@@ -81,11 +84,11 @@ def first_coupling(
     """
     # A tensor of another graph may have the name of one of this graph.
     graph = tf.compat.v1.get_default_graph()
-    known: dict[str, _State] = {
+    known: dict[str, State] = {
         each.name: None for each in public if each.graph is graph
     }
     known |= {each.name: 0 for each in _tensors(inputs) if each.graph is graph}
-    reading = _Reading(known, batch)
+    reading = Reading(known, batch)
     for operation in operations:
         if operation.type in ASSIGNMENTS:
             state = reading.state(operation.inputs[1])
@@ -106,16 +109,16 @@ def _tensors(nest: Any) -> list[tf.Tensor]:
     return [leaf for leaf in leaves if tf.is_symbolic_tensor(leaf)]
 
 
-def _found(state: _State, operation: tf.Operation) -> Coupling:
+def _found(state: State, operation: tf.Operation) -> Coupling:
     if isinstance(state, Coupling):
         return state
     return Coupling(operation.type, operation.name)
 
 
-class _Reading:
+class Reading:
     """Learns what the tensors of one graph depend on."""
 
-    def __init__(self, known: dict[str, _State], batch: int) -> None:
+    def __init__(self, known: dict[str, State], batch: int) -> None:
         """Starts with what is known of some tensors.
 
         Args:
@@ -124,7 +127,7 @@ class _Reading:
         """
         self._known, self._batch = known, batch
 
-    def state(self, tensor: tf.Tensor) -> _State:
+    def state(self, tensor: tf.Tensor) -> State:
         """Returns what is known of a tensor, after reading what it needs."""
         left = [tensor.op] if tensor.name not in self._known else []
         while left:
@@ -134,7 +137,7 @@ class _Reading:
                 for each in operation.inputs
                 if each.name not in self._known
             ]
-            if needed and operation.type not in _OLD_LOOPS:
+            if needed and operation.type not in OLD_LOOPS:
                 left += reversed(needed)
                 continue
             left.pop()
@@ -145,25 +148,25 @@ class _Reading:
                 self._known[each.name] = state
         return self._known[tensor.name]
 
-    def _read(self, operation: tf.Operation) -> list[_State]:
+    def _read(self, operation: tf.Operation) -> list[State]:
         """Returns what is known of the outputs of an operation."""
         unknown = Coupling(operation.type, operation.name)
         count = len(operation.outputs)
-        if operation.type in _OLD_LOOPS:
+        if operation.type in OLD_LOOPS:
             return [unknown] * count
-        if operation.type in {"Placeholder", "PlaceholderWithDefault"}:
+        if operation.type in PLACEHOLDERS:
             return [None if _is_fixed(operation) else unknown] * count
         states = [self._known[each.name] for each in operation.inputs]
-        if operation.type in _LOOPS:
+        if operation.type in LOOPS:
             return self._loop(operation, states, unknown)
         for state in states:
             if isinstance(state, Coupling):
                 return [state] * count
-        if operation.type in _OF_SHAPES:
+        if operation.type in OF_SHAPES:
             return [None] * count
-        if operation.type in _CALLS and not _has_other_gradient(operation):
+        if operation.type in CALLS and not _has_other_gradient(operation):
             return self._call(operation, "f", states, unknown)
-        if operation.type in _CONDITIONS:
+        if operation.type in CONDITIONS | CASES:
             return self._condition(operation, states, unknown)
         if function_attributes(operation.type) or not keeps_nothing(
             operation.type
@@ -171,15 +174,15 @@ class _Reading:
             return [unknown] * count
         if all(state is None for state in states):
             return [None] * count
-        if operation.type == "IdentityN":
+        if operation.type == SEVERAL:
             if has_own_gradient(operation):
                 return self._own_gradient(operation, states, unknown)
             return states
         return [self._arranged(operation, states, unknown)] * count
 
     def _arranged(
-        self, operation: tf.Operation, states: list[_State], unknown: Coupling
-    ) -> _State:
+        self, operation: tf.Operation, states: list[State], unknown: Coupling
+    ) -> State:
         """Returns what is known after an operation on arranged tensors."""
         arranged = {
             place: state
@@ -197,21 +200,12 @@ class _Reading:
         operation: tf.Operation,
         arranged: dict[int, int],
         unknown: Coupling,
-    ) -> _State:
+    ) -> State:
         """Returns what is known after an operation on a list of tensors."""
         axes = set(arranged.values())
-        moved = {
-            "Identity": ({0}, 0),
-            "TensorListFromTensor": ({0}, -1),
-            "TensorListGather": ({0}, 1),
-            "TensorListGetItem": ({0}, 0),
-            "TensorListPushBack": ({0, 1}, 0),
-            "TensorListSetItem": ({0, 2}, 0),
-            "TensorListStack": ({0}, 1),
-        }
-        if operation.type == "TensorListLength":
+        if operation.type == LENGTH_OF_LIST:
             return None
-        places, by = moved.get(operation.type, (set[int](), 0))
+        places, by = ON_LISTS.get(operation.type, (set[int](), 0))
         if len(axes) != 1 or not places.issuperset(arranged):
             return unknown
         axis = axes.pop()
@@ -229,13 +223,13 @@ class _Reading:
         return after if is_known else unknown
 
     def _own_gradient(
-        self, operation: tf.Operation, states: list[_State], unknown: Coupling
-    ) -> list[_State]:
+        self, operation: tf.Operation, states: list[State], unknown: Coupling
+    ) -> list[State]:
         """Reads the gradient that `tf.custom_gradient` gave an operation."""
         gradient = custom_gradient_of(operation)
         if gradient is None:
             return [unknown] * len(states)
-        into: list[_State] = []
+        into: list[State] = []
 
         def traced(*cotangents: tf.Tensor) -> list[Any]:
             pairs = list(
@@ -255,7 +249,7 @@ class _Reading:
         for each in operation.outputs:  # It cannot need them.
             self._known[each.name] = unknown
         # The cotangent of what all examples share has a part of each of them.
-        known: dict[str, _State] = {
+        known: dict[str, State] = {
             each.name: unknown if state is None else state
             for each, state in zip(graph.inputs, states, strict=False)
         }
@@ -263,7 +257,7 @@ class _Reading:
             inner.name: self._of_capture(outer, operation.graph, unknown)
             for outer, inner in graph.captures
         }
-        inside = _Reading(known, self._batch)
+        inside = Reading(known, self._batch)
         if all(
             inside.state(each) in (state, None)
             for each, state in zip(graph.outputs, into, strict=True)
@@ -273,18 +267,21 @@ class _Reading:
 
     def _of_capture(
         self, tensor: Any, graph: tf.Graph, unknown: Coupling
-    ) -> _State:
+    ) -> State:
         if not tf.is_symbolic_tensor(tensor) or tensor.dtype == tf.resource:
             return None
-        return self.state(tensor) if tensor.graph is graph else unknown
+        if tensor.graph is not graph:
+            return unknown
+        state = self.state(tensor)
+        return unknown if isinstance(state, frozenset) else state
 
     def _call(
         self,
         operation: tf.Operation,
         function: str,
-        states: Sequence[_State],
+        states: Sequence[State],
         unknown: Coupling,
-    ) -> list[_State]:
+    ) -> list[State]:
         """Returns what is known of the results of a function.
 
         Args:
@@ -301,9 +298,9 @@ class _Reading:
         self,
         operation: tf.Operation,
         name: str,
-        states: Sequence[_State],
+        states: Sequence[State],
         unknown: Coupling,
-    ) -> list[_State]:
+    ) -> list[State]:
         graph = called_graph(operation.graph, name)
         if graph is None or len(graph.inputs) != len(states):
             return [unknown] * len(operation.outputs)
@@ -311,7 +308,7 @@ class _Reading:
             each.name: state
             for each, state in zip(graph.inputs, states, strict=True)
         }
-        inside = _Reading(known, self._batch)
+        inside = Reading(known, self._batch)
         for each in graph.get_operations():
             if each.type in ASSIGNMENTS:
                 state = inside.state(each.inputs[1])
@@ -326,12 +323,12 @@ class _Reading:
         ]
 
     def _condition(
-        self, operation: tf.Operation, states: list[_State], unknown: Coupling
-    ) -> list[_State]:
+        self, operation: tf.Operation, states: list[State], unknown: Coupling
+    ) -> list[State]:
         chosen, *others = states
         if chosen is not None:
             return [unknown] * len(operation.outputs)
-        if operation.type in {"If", "StatelessIf"}:
+        if operation.type in CONDITIONS:
             functions = [
                 operation.get_attr(f"{each}_branch")
                 for each in ("then", "else")
@@ -348,8 +345,8 @@ class _Reading:
         return joined
 
     def _loop(
-        self, operation: tf.Operation, states: list[_State], unknown: Coupling
-    ) -> list[_State]:
+        self, operation: tf.Operation, states: list[State], unknown: Coupling
+    ) -> list[State]:
         while True:
             after = self._call(operation, "body", states, unknown)
             joined = _joined(states, after, unknown)
@@ -372,13 +369,13 @@ def _has_other_gradient(operation: tf.Operation) -> bool:
 
 
 def _joined(
-    one: list[_State], two: list[_State], unknown: Coupling
-) -> list[_State]:
+    one: list[State], two: list[State], unknown: Coupling
+) -> list[State]:
     """Returns what holds of tensors that are either as `one` or as `two`."""
     if len(one) != len(two):
         return [unknown] * len(one)
 
-    def of(a: _State, b: _State) -> _State:
+    def of(a: State, b: State) -> State:
         if isinstance(a, Coupling) or b is None or a == b:
             return a
         return b if a is None or isinstance(b, Coupling) else unknown
@@ -395,6 +392,6 @@ def _is_fixed(operation: tf.Operation) -> bool:
     for outer, inner in captures:
         if inner is output:
             return not tf.is_symbolic_tensor(outer) or (
-                outer.op.type == "Const"
+                outer.op.type == CONSTANT
             )
     return False

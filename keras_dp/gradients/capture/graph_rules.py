@@ -1,8 +1,9 @@
 """Reads a rule from the graph of a layer's call.
 
-The layer is called again on the batch. If every operation between its inputs
-and its outputs keeps the examples apart (`row_operations.py`), the gradient of
-a weight follows from the operations that use it:
+The layer is called again on the batch, and its graph is read from the outputs
+back to the inputs (`examples_apart.py`). If every operation on the way keeps
+the examples apart, the gradient of a weight follows from the operations that
+use it:
 
 * `m = z * u`, `z + u` or `z - u`, where `u` is broadcast against `z`: the sum
   of `dL/dm * z`, of `dL/dm` or of `-dL/dm` over the positions of the example.
@@ -21,16 +22,30 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
+from keras_dp.gradients.capture.examples_apart import (
+    Coupling,
+    Reading,
+    State,
+)
 from keras_dp.gradients.capture.mapped_examples import map_examples
-from keras_dp.gradients.capture.row_operations import (
+from keras_dp.gradients.layer_calls import float_outputs
+from keras_dp.gradients.operations import (
+    BATCHED_PRODUCT,
+    BIAS,
+    BROADCAST,
+    CONTRACTION,
+    CONVOLUTION,
+    COPIES,
     KNOWN,
+    MOVES,
     OF_SHAPE,
+    PRODUCTS,
+    TRANSPOSE,
     arranged_axis,
     einsum_specs,
     has_own_gradient,
     is_divided,
 )
-from keras_dp.gradients.layer_calls import float_outputs
 from keras_dp.gradients.records.contractions import Axes, contraction
 from keras_dp.gradients.records.outer_product_records import (
     OuterProductRecords,
@@ -38,18 +53,6 @@ from keras_dp.gradients.records.outer_product_records import (
 from keras_dp.gradients.records.records import MaterializedRecords, in_float
 from keras_dp.gradients.registry import Gradients, LayerCall
 from keras_dp.keras_internals import mask_of, set_mask
-
-# Operations of `u` that move its entries, and change none.
-_MOVES = OF_SHAPE | {"Cast", "Identity", "Transpose"}
-# Operations on `z` and a `u` that is broadcast, and the derivatives with
-# respect to each. `None` stands for the other one.
-_BROADCAST: dict[str, tuple[float | None, float | None]] = {
-    "Add": (1, 1),
-    "AddV2": (1, 1),
-    "BiasAdd": (1, 1),
-    "Mul": (None, None),
-    "Sub": (1, -1),
-}
 
 
 class _Use(NamedTuple):
@@ -133,11 +136,14 @@ def gradients_from_graph(
         for each in (*fixed, *draws, *leaves)
         if tf.is_symbolic_tensor(each) and each.graph is graph
     ]
-    reading = _Reading(values, shared, arranged, batch)
+    known: dict[str, State] = {each.name: None for each in shared}
+    known |= {each.name: 0 for each in arranged}
+    known |= {each.name: frozenset([i]) for i, each in enumerate(values)}
+    known |= _behind_keras(call.layer, graph)
+    reading = _Uses(known, values, batch)
 
     state = list(zip([*variables, *others], values + fixed, strict=True))
     args, kwargs = keras.tree.pack_sequence_as((call.args, call.kwargs), leaves)
-    before = len(graph.get_operations())
     with (
         tf.GradientTape(persistent=True) as tape,
         keras.StatelessScope(state_mapping=state),
@@ -146,14 +152,12 @@ def gradients_from_graph(
         tape.watch(values)
         # Past a `__call__` of its own class: these are arguments of `call`.
         outputs = keras.Layer.__call__(call.layer, *args, **kwargs)
-    for operation in graph.get_operations()[before:]:
-        reading.read(operation)
     outputs = float_outputs(outputs)
-    uses = reading.uses
     if [each.shape for each in outputs] != [g.shape for g in call.cotangents]:
         return None
-    if not all(map(reading.is_arranged, outputs)):
+    if any(reading.state(each) != 0 for each in outputs):
         return None
+    uses = reading.uses
     if _built_bytes(uses, values, batch) > largest_bytes:
         return None
     cotangents = tape.gradient(
@@ -203,103 +207,74 @@ def _with_own_names(
     return arranged, leaves
 
 
-class _Reading:
-    """Learns from each operation of a call what its outputs depend on.
+def _behind_keras(layer: keras.Layer, graph: tf.Graph) -> dict[str, State]:
+    """Returns the handles of variables, from which nothing is known.
 
-    A tensor is shared if it depends neither on examples nor on the wanted
-    variables. Of a tensor that depends on such variables and on no example, the
-    variables are known. Others are arranged by examples, or unknown.
+    In this call Keras gives variables the values that `_Uses` knows. What reads
+    a handle is past Keras.
+    """
+    handles = {}
+    for variable in layer.variables:
+        for value in getattr(variable.value, "values", [variable.value]):
+            handle = getattr(value, "handle", None)
+            if handle is not None and hasattr(graph, "capture"):
+                captured = graph.capture(handle)
+                handles[captured.name] = Coupling("variable", variable.path)
+    return handles
+
+
+class _Uses(Reading):
+    """Learns which operations of a call make arranged tensors of weights.
 
     Attributes:
-        uses: The operations that make arranged tensors of weights.
+        uses: These operations.
     """
 
     def __init__(
-        self,
-        values: list[tf.Tensor],
-        shared: list[tf.Tensor],
-        arranged: list[tf.Tensor],
-        batch: int,
+        self, known: dict[str, State], values: list[tf.Tensor], batch: int
     ) -> None:
         """Starts with what is known before the call.
 
         Args:
+            known: Maps the names of tensors to what is known of them. Wanted
+                variables have their place in `values`.
             values: The values of the wanted variables.
-            shared: Values of other variables, random numbers and arguments.
-                Those that are arranged by examples may be among them.
-            arranged: Arguments with one row per example.
             batch: The number of examples.
         """
+        super().__init__(known, batch)
         self.uses: list[_Use] = []
-        self._values, self._batch = values, batch
-        self._weights = {
-            value.name: frozenset([place]) for place, value in enumerate(values)
-        }
-        # The axes along which tensors are arranged.
-        self._arranged = {each.name: 0 for each in arranged}
-        self._shared = {each.name for each in shared} - {*self._arranged}
+        self._values = values
 
-    def is_arranged(self, tensor: tf.Tensor) -> bool:
-        """Whether a tensor is known to be arranged along its first axis."""
-        return self._arranged.get(tensor.name) == 0
-
-    def read(self, operation: tf.Operation) -> None:
-        """Notes what is known of the outputs of an operation.
-
-        Args:
-            operation: The next operation, in the order of their creation.
-        """
-        inputs = list(operation.inputs)
-        names = [each.name for each in operation.outputs]
-        if operation.op_def.is_stateful or not inputs or _calls(operation):
-            return
-        if not all(map(self._is_known, inputs)):
-            return
-        arranged = {
-            place: self._arranged[each.name]
-            for place, each in enumerate(inputs)
-            if each.name in self._arranged
-        }
-        weights = [i for i, x in enumerate(inputs) if x.name in self._weights]
-        if not weights:
-            if not arranged:
-                self._shared.update(names)
-            else:
-                axis = self._axis_after(operation, arranged)
-                if axis is not None:
-                    self._arranged.update(dict.fromkeys(names, axis))
-            return
-        on = [self._weights[inputs[place].name] for place in weights]
-        use = _Use(operation, weights[0], frozenset[int]().union(*on))
+    def _read(self, operation: tf.Operation) -> list[State]:
+        unknown = Coupling(operation.type, operation.name)
+        count = len(operation.outputs)
+        if operation.op_def.is_stateful:
+            return [unknown] * count
+        states = [self._known.get(x.name, unknown) for x in operation.inputs]
+        sets = {i: x for i, x in enumerate(states) if isinstance(x, frozenset)}
+        if not sets:
+            return super()._read(operation)
+        if any(isinstance(each, Coupling) for each in states):
+            return [unknown] * count
+        arranged = {i: x for i, x in enumerate(states) if isinstance(x, int)}
+        places = frozenset[int]().union(*sets.values())
+        use = _Use(operation, next(iter(sets)), places)
         if arranged:
-            if len(weights) == 1:
-                self._read_use(use, arranged)
-        elif _copies_to_examples(use, self._batch):
-            self._note(use)
-        elif operation.type in KNOWN and not has_own_gradient(operation):
-            self._weights.update(dict.fromkeys(names, use.variables))
+            is_use = len(sets) == 1 and self._notes(use, arranged)
+            return [0 if is_use else unknown] * count
+        if _copies_to_examples(use, self._batch):
+            return [0 if self._note(use) else unknown] * count
+        is_known = operation.type in KNOWN and not has_own_gradient(operation)
+        return [places if is_known else unknown] * count
 
-    def _axis_after(
-        self, operation: tf.Operation, arranged: Mapping[int, int]
-    ) -> int | None:
-        """Returns what `arranged_axis` does, if all shapes are known."""
-        if not all(x.shape.is_fully_defined() for x in operation.outputs):
-            return None
-        return arranged_axis(operation, arranged, self._batch)
-
-    def _is_known(self, tensor: tf.Tensor) -> bool:
-        if not tensor.op.inputs and _is_constant(tensor.op):
-            self._shared.add(tensor.name)
-        known = (self._shared, self._weights, self._arranged)
-        return any(tensor.name in each for each in known)
-
-    def _note(self, use: _Use) -> None:
+    def _note(self, use: _Use) -> bool:
+        """Notes a use, unless its result has no gradient."""
         if use.result.dtype.is_floating:
             self.uses.append(use)
-            self._arranged[use.result.name] = 0
+        return bool(use.result.dtype.is_floating)
 
-    def _read_use(self, use: _Use, arranged: Mapping[int, int]) -> None:
-        """Notes a use, if its gradient is known.
+    def _notes(self, use: _Use, arranged: Mapping[int, int]) -> bool:
+        """Notes a use of a weight and arranged tensors, if it is one.
 
         Args:
             use: The use.
@@ -307,42 +282,22 @@ class _Reading:
                 the axis along which it is.
         """
         operation = use.operation
-        axis = self._axis_after(operation, arranged)
-        if axis != 0 or any(arranged.values()):
-            return
-        if operation.type in _BROADCAST:
-            if _leaves_batch_alone(use) and not _is_channels_first(operation):
-                self._note(use)
-            return
+        tensors = [*operation.inputs, *operation.outputs]
+        if any(arranged.values()) or not all(
+            each.shape.is_fully_defined() for each in tensors
+        ):
+            return False
+        if arranged_axis(operation, arranged, self._batch) != 0:
+            return False
+        if operation.type in BROADCAST:
+            is_first = _is_channels_first(operation)
+            return not is_first and _leaves_batch_alone(use) and self._note(use)
         axes = _axes_of(use)
-        if axes is not None:
-            values = [self._values[place] for place in use.variables]
-            moved = _moved_back(use.weight, values, axes)
-            self._note(use._replace(axes=axes, moved=moved))
-
-
-def _calls(operation: tf.Operation) -> bool:
-    """Whether an operation calls a function, which may do anything."""
-    attributes = operation.node_def.attr.values()
-    return operation.type == "PyFuncStateless" or any(
-        each.HasField("func") for each in attributes
-    )
-
-
-def _is_constant(operation: tf.Operation) -> bool:
-    """Whether an operation without inputs has the same value in each step.
-
-    It is a constant, or a placeholder for one or for an eager tensor.
-    """
-    if operation.type == "Const":
-        return True
-    captures = getattr(operation.graph, "captures", ())
-    for outer, inner in captures if operation.type == "Placeholder" else ():
-        if inner is operation.outputs[0] and inner.dtype != tf.resource:
-            return not tf.is_symbolic_tensor(outer) or (
-                not outer.op.inputs and _is_constant(outer.op)
-            )
-    return False
+        if axes is None:
+            return False
+        values = [self._values[place] for place in use.variables]
+        moved = _moved_back(use.weight, values, axes)
+        return self._note(use._replace(axes=axes, moved=moved))
 
 
 def _leaves_batch_alone(use: _Use) -> bool:
@@ -356,14 +311,14 @@ def _leaves_batch_alone(use: _Use) -> bool:
 
 def _is_channels_first(operation: tf.Operation) -> bool:
     """Whether a bias is not broadcast along the last axis, as others are."""
-    if operation.type != "BiasAdd":
+    if operation.type != BIAS:
         return False
     return operation.get_attr("data_format") != b"NHWC"
 
 
 def _copies_to_examples(use: _Use, batch: int) -> bool:
     """Whether an operation gives each example a copy of a weight."""
-    if use.operation.type not in {"BroadcastTo", "Tile"}:
+    if use.operation.type not in COPIES:
         return False
     if not is_divided(use.result, batch) or has_own_gradient(use.operation):
         return False
@@ -375,24 +330,23 @@ def _copies_to_examples(use: _Use, batch: int) -> bool:
 def _axes_of(use: _Use) -> Axes | None:
     """Returns the axes of a product of matrices, `None` if it is not one."""
     operation, attribute = use.operation, use.operation.get_attr
-    if operation.type == "Einsum":
+    if operation.type == CONTRACTION:
         specs = einsum_specs(operation)
         if specs is None or len(specs[0]) != 2:
             return None
         operands, result = specs
         axes = Axes(operands[1 - use.place], operands[use.place], result)
         return axes if axes.is_contraction else None
-    if operation.type == "Conv2D":
+    if operation.type == CONVOLUTION:
         return _PATCHES if _is_of_patches(use) else None
-    flag = {"MatMul": "transpose_b", "BatchMatMulV2": "adj_y"}
-    if operation.type not in flag or use.place != 1:
+    if operation.type not in PRODUCTS or use.place != 1:
         return None
     rank = use.other.shape.rank
     if use.weight.shape.rank != 2 or rank < 2:
         return None
-    if operation.type == "BatchMatMulV2" and attribute("adj_x"):
+    if operation.type == BATCHED_PRODUCT and attribute("adj_x"):
         return None
-    kernel = "ba" if attribute(flag[operation.type]) else "ab"
+    kernel = "ba" if attribute(PRODUCTS[operation.type]) else "ab"
     rows = "cdefghijklm"[: rank - 1]
     return Axes(f"{rows}a", kernel, f"{rows}b")
 
@@ -435,11 +389,11 @@ def _moved_back(
     while weight is not values[0]:
         operation = weight.op
         is_float = operation.outputs[0].dtype.is_floating
-        if operation.type not in _MOVES or not is_float:
+        if operation.type not in MOVES or not is_float:
             return None
         if operation.type in OF_SHAPE:
             is_reshaped = True
-        if operation.type == "Transpose":
+        if operation.type == TRANSPOSE:
             order = tf.get_static_value(operation.inputs[1])
             if is_reshaped or order is None:
                 return None
@@ -498,7 +452,7 @@ def _products(
         shape: The shape of the result.
     """
     inputs = use.other
-    if use.operation.type == "Conv2D":
+    if use.operation.type == CONVOLUTION:
         height, width, channels, _ = use.weight.shape
         _, rows, columns, _ = cotangent.shape
         inputs = tf.reshape(
@@ -528,8 +482,8 @@ def _summed(use: _Use, cotangent: tf.Tensor, batch: int) -> tf.Tensor:
         cotangent: `dL/dm`.
         batch: The number of examples.
     """
-    if use.operation.type in _BROADCAST:
-        derivative = _BROADCAST[use.operation.type][use.place]
+    if use.operation.type in BROADCAST:
+        derivative = BROADCAST[use.operation.type][use.place]
         cotangent *= in_float(use.other) if derivative is None else derivative
     rows, *positions = cotangent.shape
     shape = list(use.weight.shape)

@@ -11,9 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_dp.gradients.operations import BATCHED_PRODUCT
 from keras_dp.keras_internals import function_nodes, trace_of
-
-_PRODUCT = "BatchMatMulV2"
 
 
 def map_examples(function: Callable[[Any], Any], rows: Any) -> Any:
@@ -79,12 +78,12 @@ def _lose_memory(operations: list[tf.Operation]) -> bool:
     if any(map(_is_lost_product, operations)):
         return True
     # Inside functions, shapes are not looked at.
-    others = [each.node_def for each in operations if each.type != _PRODUCT]
-    return _PRODUCT in operation_types(others)
+    others = [x.node_def for x in operations if x.type != BATCHED_PRODUCT]
+    return BATCHED_PRODUCT in operation_types(others)
 
 
 def _is_lost_product(operation: tf.Operation) -> bool:
-    if operation.type != _PRODUCT:
+    if operation.type != BATCHED_PRODUCT:
         return False
     left, right = (each.shape for each in operation.inputs)
     if left.rank is None or right.rank is None:

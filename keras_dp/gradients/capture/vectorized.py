@@ -22,6 +22,7 @@ from keras_dp.gradients.capture.graph_rules import gradients_from_graph
 from keras_dp.gradients.capture.mapped_examples import operation_types
 from keras_dp.gradients.capture.repeated_draws import RepeatedDraws
 from keras_dp.gradients.layer_calls import float_outputs
+from keras_dp.gradients.operations import BATCHED_PRODUCT, LOOPS
 from keras_dp.gradients.records.recomputed_records import (
     RecomputedRecords,
     in_chunks,
@@ -254,7 +255,7 @@ def _loop(
     if tf.executing_eagerly():
         return _one_by_one
     kinds = _operations_of(layer)
-    loops = bool(kinds & {"While", "StatelessWhile"})
+    loops = bool(kinds & LOOPS)
     recurrent = any(
         isinstance(sub, keras.layers.RNN) for sub in layers_of(layer)
     )
@@ -264,7 +265,7 @@ def _loop(
             return _one_by_one
     # TensorFlow 2.21 loses memory there (`mapped_examples.py`). Remove this
     # when it is not supported any more.
-    elif "BatchMatMulV2" in kinds or (loops and not recurrent):
+    elif BATCHED_PRODUCT in kinds or (loops and not recurrent):
         return _one_by_one
     return _all_at_once
 

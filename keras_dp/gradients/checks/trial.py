@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from keras_dp.gradients.checks.moved_draws import moved_draws
 from keras_dp.gradients.engine import GradientEngine, HookedPass
+from keras_dp.gradients.operations import LOOPS
 from keras_dp.gradients.records.records import all_finite
 from keras_dp.gradients.unsupported.variable_writes import (
     without_variable_writes,
@@ -280,7 +281,7 @@ def _has_loops() -> bool:
     if tf.executing_eagerly():
         return False
     operations = tf.compat.v1.get_default_graph().get_operations()
-    return any(each.type in {"While", "StatelessWhile"} for each in operations)
+    return any(each.type in LOOPS for each in operations)
 
 
 @contextlib.contextmanager

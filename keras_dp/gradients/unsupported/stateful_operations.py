@@ -1,8 +1,8 @@
 """Lists the operations that may run while a model is called.
 
 They keep nothing of the data. TensorFlow marks every operation with a side
-effect as stateful. The list names the stateful operations that are *allowed*,
-so that an unknown one is refused.
+effect as stateful. The tables of `operations.py` name the stateful operations
+that are *allowed*, so that an unknown one is refused.
 """
 
 import functools
@@ -11,53 +11,26 @@ from typing import Any
 
 import tensorflow as tf
 
-_READS = {
-    "LookupTableExportV2",
-    "LookupTableFindV2",
-    "LookupTableSizeV2",
-    "ReadVariableOp",
-    "ResourceGather",
-    "ResourceGatherNd",
-    "VarHandleOp",
-    "VarIsInitializedOp",
-    "VariableShape",
-}
-# They end the step, or do nothing.
-_ASSERTIONS = {"Assert", "CheckNumerics", "CheckNumericsV2"}
-# Their state counts draws and holds no data.
-_DRAWS = {
-    "Multinomial",
-    "ParameterizedTruncatedNormal",
-    "RandomGamma",
-    "RandomPoisson",
-    "RandomPoissonV2",
-    "RandomShuffle",
-    "RandomStandardNormal",
-    "RandomUniform",
-    "RandomUniformInt",
-    "StatelessRandomGetAlg",
-    "TruncatedNormal",
-}
-# They are stateful because of the dropout inside, which Keras does not use.
-_RECURRENCES = {
-    f"CudnnRNN{back}{version}"
-    for back in ("", "Backprop")
-    for version in ("", "V2", "V3")
-}
-# It makes a tensor to write to. It is stateful so that each call makes one.
-_MEMORY = {"Empty"}
-# The functions that they call are examined too.
-_CALLS = {"Case", "If", "StatefulPartitionedCall", "While", "XlaCallModule"}
-_ALLOWED = _READS | _ASSERTIONS | _DRAWS | _RECURRENCES | _MEMORY | _CALLS
-# It runs Python, which may keep anything, although it is declared stateless.
-_FORBIDDEN = {"PyFuncStateless"}
+from keras_dp.gradients import operations
 
-ASSIGNMENTS = {"AssignAddVariableOp", "AssignSubVariableOp", "AssignVariableOp"}
+_ALLOWED = (
+    operations.READS
+    | operations.ASSERTIONS
+    | operations.DRAWS
+    | operations.RECURRENCES
+    | operations.MEMORY
+    # The functions that these call are examined, too.
+    | operations.CALLS
+    | operations.CONDITIONS
+    | operations.CASES
+    | operations.LOOPS
+    | operations.COMPILED
+)
 
 
 def keeps_nothing(kind: str) -> bool:
     """Whether an operation of this type keeps nothing of its inputs."""
-    if kind in _FORBIDDEN:
+    if kind in operations.PYTHON:
         return False
     return kind in _ALLOWED or not _definition(kind).is_stateful
 

@@ -20,6 +20,7 @@ import keras
 import tensorflow as tf
 
 from keras_dp.errors import UnsupportedLayerError
+from keras_dp.gradients.operations import ASSIGNMENTS
 from keras_dp.gradients.unsupported import stateful_operations
 from keras_dp.gradients.unsupported.python_values import changed_attributes
 from keras_dp.keras_internals import (
@@ -77,7 +78,7 @@ def _check_operations(
         kind, inputs, name = operation.type, operation.inputs, operation.name
         if not stateful_operations.keeps_nothing(kind):
             path = paths.get(id(inputs[0]), "") if len(inputs) else ""
-            if kind not in stateful_operations.ASSIGNMENTS or path is not None:
+            if kind not in ASSIGNMENTS or path is not None:
                 raise _refusal(model, name, name, path)
         forbidden = stateful_operations.forbidden_in(
             _functions_called(operation), bodies.__getitem__
@@ -114,7 +115,7 @@ def _eagerly(model: keras.Model) -> Iterator[None]:
                 refusals.append(_refusal(model, forbidden, scope))
         elif not stateful_operations.keeps_nothing(kind):
             path = paths.get(id(inputs[0]), "") if len(inputs) else ""
-            if kind not in stateful_operations.ASSIGNMENTS or path is not None:
+            if kind not in ASSIGNMENTS or path is not None:
                 refusals.append(_refusal(model, kind, scope, path))
 
     layers = layers_of(model)

@@ -181,6 +181,20 @@ BROADCAST = {
         ),
         (WIDTH,),
     ),
+    "an activation with a gradient of its own": (
+        lambda x, w, b: ops.silu(x * w) + b,
+        (WIDTH,),
+    ),
+    "a loop afterwards": (
+        lambda x, w, b: tf.while_loop(
+            lambda i, y: i < 2, lambda i, y: (i + 1, tf.tanh(y)), (0, x * w + b)
+        )[1],
+        (WIDTH,),
+    ),
+    "a function before": (
+        lambda x, w, b: tf.function(tf.tanh)(x) * w + b,
+        (WIDTH,),
+    ),
     "several rows for each example": (
         lambda x, w, b: (
             ops.reshape(ops.reshape(x, (BATCH * POSITIONS, WIDTH)) * w, x.shape)
@@ -293,8 +307,10 @@ OTHERS = {
         (WIDTH,),
     ),
     "a gradient of its own": (custom, (WIDTH,)),
-    "an activation with a gradient of its own": (
-        lambda x, w, b: ops.silu(x * w) + b,
+    "a loop that reads a variable behind the back of Keras": (
+        lambda x, w, b: tf.while_loop(
+            lambda i, y: i < 2, lambda i, y: (i + 1, y * w._value), (0, x + b)
+        )[1],
         (WIDTH,),
     ),
     "rows in reverse by a mask": (
@@ -750,10 +766,7 @@ def test_a_layer_that_runs_eagerly_is_left_to_the_loop() -> None:
     [
         (BROADCAST["all axes"], "from its graph"),
         (PRODUCTS["a product"], "from its graph"),
-        (
-            OTHERS["an activation with a gradient of its own"],
-            "example by example",
-        ),
+        (OTHERS["a loop"], "example by example"),
     ],
 )
 def test_the_layer_is_called_on_examples_only_if_needed(case, how) -> None:

@@ -136,8 +136,8 @@ FLOORS = {
         "feature_space federation memorization random_allocation registry",
     ],
     "gradients": [
-        "layer_calls records unsupported",
-        "registry",
+        "layer_calls operations records",
+        "registry unsupported",
         "capture rules",
         "engine",
         "checks",

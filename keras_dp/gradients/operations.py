@@ -1,4 +1,11 @@
-"""Operations of a graph that keep the examples of a batch apart.
+"""The operations of TensorFlow that the gradients know, by what they do.
+
+Graphs are read in four places: variable writes and other side effects
+(`unsupported/`), rows that are not the examples (`capture/batch_axis.py`), the
+proof that examples are kept apart (`capture/examples_apart.py`), and the
+gradients of layers without a rule (`capture/graph_rules.py`). All names of
+operations stand here, as seen in TensorFlow 2.21. An operation that stands in
+no table is never trusted.
 
 A tensor is *arranged by examples* along an axis if this axis has `k * batch`
 entries, of which those from `i * k` to `(i + 1) * k` belong to example `i`.
@@ -134,11 +141,111 @@ ON_ENTRIES = {
     "Xdivy",
     "Xlogy",
 }
+# Side effects. Only these stateful operations may run while a model is called.
+READS = {
+    "LookupTableExportV2",
+    "LookupTableFindV2",
+    "LookupTableSizeV2",
+    "ReadVariableOp",
+    "ResourceGather",
+    "ResourceGatherNd",
+    "VarHandleOp",
+    "VarIsInitializedOp",
+    "VariableShape",
+}
+# They end the step, or do nothing.
+ASSERTIONS = {"Assert", "CheckNumerics", "CheckNumericsV2"}
+# Their state counts draws and holds no data.
+DRAWS = {
+    "Multinomial",
+    "ParameterizedTruncatedNormal",
+    "RandomGamma",
+    "RandomPoisson",
+    "RandomPoissonV2",
+    "RandomShuffle",
+    "RandomStandardNormal",
+    "RandomUniform",
+    "RandomUniformInt",
+    "StatelessRandomGetAlg",
+    "TruncatedNormal",
+}
+# They are stateful because of the dropout inside, which Keras does not use.
+RECURRENCES = {
+    *("CudnnRNN", "CudnnRNNV2", "CudnnRNNV3"),
+    *("CudnnRNNBackprop", "CudnnRNNBackpropV2", "CudnnRNNBackpropV3"),
+}
+# It makes a tensor to write to. It is stateful so that each call makes one.
+MEMORY = {"Empty"}
+# It runs Python, which may keep anything, although it is declared stateless.
+PYTHON = {"PyFuncStateless"}
+ASSIGNMENTS = {"AssignAddVariableOp", "AssignSubVariableOp", "AssignVariableOp"}
+
+# Calls of functions, which are read, too.
+CALLS = {"PartitionedCall", "StatefulPartitionedCall"}
+CONDITIONS = {"If", "StatelessIf"}
+CASES = {"Case", "StatelessCase"}
+LOOPS = {"StatelessWhile", "While"}
+COMPILED = {"XlaCallModule"}
+# Loops of TensorFlow 1, in which an operation can be among its own inputs.
+OLD_LOOPS = {"Enter", "Exit", "LoopCond", "Merge", "NextIteration", "Switch"}
+
+# Sources of values.
+CONSTANT = "Const"
+PLACEHOLDERS = {"Placeholder", "PlaceholderWithDefault"}
+
+# Their results tell the shapes of their inputs. No operation that is known
+# makes a shape of the entries of an arranged tensor.
+OF_SHAPES = {"OnesLike", "Rank", "Shape", "ShapeN", "Size", "ZerosLike"}
+# Each row of the result is placed by an index, or is a number of the shape.
+PLACING = {
+    *("RaggedTensorToTensor", "ScatterNd", "SparseTensorDenseMatMul"),
+    *("SparseToDense", "TensorScatterAdd", "TensorScatterMax"),
+    *("TensorScatterMin", "TensorScatterSub", "TensorScatterUpdate"),
+    *("UnsortedSegmentMax", "UnsortedSegmentMin", "UnsortedSegmentProd"),
+    *("UnsortedSegmentSum", "Rank", "Shape", "Size"),
+}
+TRANSPOSE = "Transpose"
+# It passes several tensors on, often with a gradient of its own.
+SEVERAL = "IdentityN"
+
+# Lists of tensors: the places of the inputs that may be arranged by examples,
+# and by how much the axis of the examples is another one afterwards.
+ON_LISTS = {
+    "Identity": ({0}, 0),
+    "TensorListFromTensor": ({0}, -1),
+    "TensorListGather": ({0}, 1),
+    "TensorListGetItem": ({0}, 0),
+    "TensorListPushBack": ({0, 1}, 0),
+    "TensorListSetItem": ({0, 2}, 0),
+    "TensorListStack": ({0}, 1),
+}
+LENGTH_OF_LIST = "TensorListLength"
+
+# Operations that use weights. Those of the first table broadcast them. It has
+# the derivative with respect to each input; `None` stands for the other input.
+BROADCAST: dict[str, tuple[float | None, float | None]] = {
+    "Add": (1, 1),
+    "AddV2": (1, 1),
+    "BiasAdd": (1, 1),
+    "Mul": (None, None),
+    "Sub": (1, -1),
+}
+BIAS = "BiasAdd"
+COPIES = {"BroadcastTo", "Tile"}
+CONTRACTION = "Einsum"
+CONVOLUTION = "Conv2D"
+# Products with a matrix on the right, and the attribute that transposes it.
+PRODUCTS = {"BatchMatMulV2": "adj_y", "MatMul": "transpose_b"}
+# TensorFlow 2.21 loses memory in some of these (`capture/mapped_examples.py`).
+BATCHED_PRODUCT = "BatchMatMulV2"
+
 # Stands for a first axis of `k * batch` entries, of which `i` and every
 # `batch`-th after it belong to example `i`.
 INTERLEAVED = -1
 # Changes the shape, and nothing in memory.
 OF_SHAPE = {"ExpandDims", "Reshape", "Squeeze"}
+# Moves entries, and changes none.
+MOVES = OF_SHAPE | {"Cast", "Identity", TRANSPOSE}
 
 # A rule maps an operation, the places of its inputs that are arranged by
 # examples, and the axis along which they are. It returns the axis along which
