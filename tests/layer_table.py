@@ -428,9 +428,9 @@ single examples, with XLA and without.
     gradients follow: each weight is added, multiplied or contracted (`+`, `-`,
     `*`, `matmul`, `einsum`), and all other operations are known to keep the
     examples apart. This costs one more forward and backward pass of the layer.
-    It fails for loops, for functions with a gradient of their own, such as
-    `silu`, and where axes are named by a tensor, as in a softmax along another
-    axis than the last.
+    It fails for weights in loops, in conditions and in functions with a
+    gradient of their own, and where axes are named by a tensor, as in a softmax
+    along another axis than the last.
   * Else it is called on each example, vectorized. This takes the memory of the
     layer's gradients times the physical batch, up to 128 MiB. Above that they
     are computed in chunks of examples, twice. One example follows another where

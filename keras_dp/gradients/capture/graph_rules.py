@@ -213,7 +213,7 @@ def _behind_keras(layer: keras.Layer, graph: tf.Graph) -> dict[str, State]:
     In this call Keras gives variables the values that `_Uses` knows. What reads
     a handle is past Keras.
     """
-    handles = {}
+    handles: dict[str, State] = {}
     for variable in layer.variables:
         for value in getattr(variable.value, "values", [variable.value]):
             handle = getattr(value, "handle", None)
