@@ -123,9 +123,9 @@ CASES = {
     "Conv3D": Case(lambda: layers.Conv3D(3, 2), RULE, (VOLUME,), _CONVOLUTION),
     "Conv2D, LoRA": Case(
         lambda: layers.Conv2D(3, 2),
-        RULE,
+        FALLBACK,
         (IMAGE,),
-        "Also `Conv1D`, `Conv3D`; with `groups` above 1 the fallback.",
+        "Also `Conv1D`, `Conv3D`.",
         after=_lora,
     ),
     "Conv1DTranspose": Case(

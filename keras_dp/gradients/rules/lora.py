@@ -19,8 +19,6 @@ import tensorflow as tf
 from keras_dp.gradients import registry
 from keras_dp.gradients.layer_calls import trained_variables
 from keras_dp.gradients.records.records import in_float
-from keras_dp.gradients.rules.convolution import convolution
-from keras_dp.gradients.rules.convolution_layers import channels_last
 from keras_dp.gradients.rules.dense import bias_records, dense
 from keras_dp.gradients.rules.einsum_dense import einsum_dense, is_contraction
 from keras_dp.gradients.rules.embedding import embedding
@@ -139,41 +137,6 @@ def embedding_lora(call: registry.LayerCall) -> registry.Gradients:
     ids = tf.where(ids < 0, ids + first.shape[0], ids)
     inside = _scale(layer) * tf.cast(tf.gather(first, ids), cotangent.dtype)
     return to_first + _to_second(layer, inside, cotangent)
-
-
-def _adapted_in_one_group(layer: keras.Layer) -> bool:
-    return layer.groups == 1 and _adapted(layer)
-
-
-@registry.register(keras.layers.Conv1D, _adapted_in_one_group)
-@registry.register(keras.layers.Conv2D, _adapted_in_one_group)
-@registry.register(keras.layers.Conv3D, _adapted_in_one_group)
-def convolution_lora(call: registry.LayerCall) -> registry.Gradients:
-    """Returns the gradients of A `[..., in, rank]`, B and the bias."""
-    layer, cotangent = call.layer, in_float(call.cotangents[0])
-    images = tf.cast(call.inputs, cotangent.dtype)
-    first = tf.cast(_factors(layer)[0], images.dtype)
-    plain = _Instead(layer, kernel=first, use_bias=False, activation=None)
-    seen = type(layer).call(plain, images)
-    images, cotangent, seen = (
-        channels_last(layer, each) for each in (images, cotangent, seen)
-    )
-    stand_in = _Instead(
-        layer,
-        kernel=layer.lora_kernel_a,
-        bias=None,
-        filters=layer.lora_rank,
-        data_format="channels_last",
-    )
-    to_first = convolution(
-        registry.LayerCall(
-            stand_in,
-            (images,),
-            {},
-            [_scaled_cotangent(layer, cotangent, "...e,re->...r")],
-        )
-    )
-    return to_first + _to_second(layer, _scale(layer) * seen, cotangent)
 
 
 def _equations(layer: keras.Layer) -> tuple[str, str, str]:
