@@ -64,22 +64,16 @@ class NoiseRecords:
                 `data`, shape `[count]`.
             false_alarm: As in `MemorizationCheck`.
         """
-        return checked(predictions, self.data[1], self.classes, false_alarm)
-
-
-def checked(
-    predictions: npt.ArrayLike,
-    labels: npt.NDArray[np.int32],
-    classes: int,
-    false_alarm: float,
-) -> MemorizationCheck:
-    """Counts the right predictions."""
-    said = np.asarray(predictions)
-    if said.shape != labels.shape:
-        raise ValueError(
-            "`predictions` must be one label for each of "
-            f"{labels.size} images. Received: shape={said.shape!r}. Give the "
-            "class of the largest output of each image."
+        said, labels = np.asarray(predictions), self.data[1]
+        if said.shape != labels.shape:
+            raise ValueError(
+                "`predictions` must be one label for each of "
+                f"{labels.size} images. Received: shape={said.shape!r}. Give "
+                "the class of the largest output of each image."
+            )
+        return MemorizationCheck(
+            int(np.count_nonzero(said == labels)),
+            self.count,
+            self.classes,
+            false_alarm,
         )
-    correct = int(np.count_nonzero(said == labels))
-    return MemorizationCheck(correct, labels.size, classes, false_alarm)

@@ -8,7 +8,6 @@ from scipy import stats
 
 from keras_dp.experimental.memorization import (
     NoiseRecords,
-    UserPatterns,
     exposure,
 )
 from keras_dp.experimental.memorization.memorization_check import (
@@ -77,50 +76,6 @@ class TestNoiseRecords:
     def test_need_a_prediction_each(self) -> None:
         with pytest.raises(ValueError, match="`predictions` must be"):
             NoiseRecords(9).check(np.zeros([9, 10]))
-
-
-@pytest.mark.parametrize("place", ["centralized", "distributed"])
-class TestUserPatterns:
-    def test_are_learned_by_heart(self, place) -> None:
-        patterns = UserPatterns(place, patterns=20, users=60, shape=(8, 8))
-        x, y, _, probes, labels = patterns.data
-
-        assert patterns.check(labels).correct == 20
-        assert patterns.check(nearest(x, y, probes)).memorizes
-
-    def test_are_not_known_without_their_images(self, place) -> None:
-        patterns = UserPatterns(place, patterns=60, users=60, shape=(8, 8))
-        others = UserPatterns(
-            place, patterns=60, users=60, shape=(8, 8), seed=1
-        ).data
-
-        said = nearest(others.x, others.y, patterns.data.probes)
-
-        found = patterns.check(said, false_alarm=FALSE_ALARM)
-        assert not found.memorizes
-
-    def test_stand_in_as_many_images_of_one_user_or_of_many(
-        self, place
-    ) -> None:
-        records = UserPatterns(place, patterns=5, users=40).data
-        shown = records.probes[:, None, :14, :14] == records.x[:, :14, :14]
-        shown = shown.all(axis=(2, 3))
-
-        assert shown.sum(axis=1).tolist() == [10] * 5
-        for pattern, rows in enumerate(shown):
-            assert set(records.y[rows]) == {records.labels[pattern]}
-            owners = set(records.user_ids[rows])
-            assert (len(owners) == 1) == (place == "centralized")
-        plain = ~shown.any(axis=0)
-        for user in range(40):
-            assert len(set(records.y[plain & (records.user_ids == user)])) <= 1
-
-
-def test_a_pattern_needs_a_user() -> None:
-    with pytest.raises(ValueError, match="`users` must be"):
-        UserPatterns("centralized", patterns=10, users=9)
-    with pytest.raises(ValueError, match="`place` must be"):
-        UserPatterns("everywhere")
 
 
 class TestExposure:
