@@ -7,7 +7,13 @@ from typing import Any
 import tensorflow as tf
 from typing_extensions import override
 
-from keras_dp.optimizers.private_round import PrivateRound, Released
+from keras_dp.optimizers.private_round import (
+    Event,
+    PrivateRound,
+    Released,
+    Sample,
+    State,
+)
 from keras_dp.optimizers.record_batch import RecordBatch
 
 # With a clip that is larger by this factor, ordinary records are not clipped.
@@ -75,11 +81,11 @@ class ObservedRound(PrivateRound):
     @override
     def accumulate(
         self,
-        state: Mapping[str, Any],
-        sample: Mapping[str, Any],
+        state: State,
+        sample: Sample,
         variables: list[Any],
         batches: Mapping[str, RecordBatch],
-    ) -> dict[str, Any]:
+    ) -> Sample:
         loosened = {
             name: _with_clips(own, self.loosening)
             for name, own in state.items()
@@ -89,10 +95,10 @@ class ObservedRound(PrivateRound):
     @override
     def release(
         self,
-        sample: Mapping[str, Any],
-        state: Mapping[str, Any],
+        sample: Sample,
+        state: State,
         variables: list[Any],
-        planned: Mapping[str, Any],
+        planned: Event,
     ) -> Released:
         self.sums.keep(dict(sample))
         new = super().release(sample, state, variables, planned)

@@ -15,7 +15,7 @@ from keras_dp import _check
 from keras_dp.auditing.coins import FairCoins
 from keras_dp.auditing.estimators.gaussian_model import GaussianModel
 from keras_dp.auditing.lower_bound import Estimator
-from keras_dp.auditing.phantom_round import PhantomRound, Phantoms
+from keras_dp.auditing.phantom_round import PhantomRound, Phantoms, check_query
 from keras_dp.auditing.scores import Scores
 from keras_dp.auditing.verdicts import Judgement, write_verdict
 from keras_dp.errors import PrivateTrainingError
@@ -28,11 +28,12 @@ from keras_dp.ledger import (
     TruncatedPoissonSampling,
     UnverifiedSampling,
 )
-from keras_dp.optimizers.private_round import PrivateRound
+from keras_dp.optimizers.private_round import GRADIENTS
 from keras_dp.sampling import PoissonBatches
 from keras_dp.sampling.sampler import Pass
 from keras_dp.training import PrivateModel
 from keras_dp.training.data.data_adapter import DataAdapter
+from keras_dp.training.preparation import Preparation
 
 Places = npt.NDArray[np.int32]
 # The probability that a round samples more canaries than there is room for.
@@ -164,39 +165,40 @@ class PhantomCanaries(keras.callbacks.Callback):  # type: ignore[misc]
 
     @override
     def on_train_begin(self, logs: Any = None) -> None:
-        if not isinstance(self.model, PrivateModel):
+        model = self.model
+        if not isinstance(model, PrivateModel) or model._loop is None:
             raise PrivateTrainingError(
                 "Phantom canaries must be in the fit of a PrivateModel. "
-                f"Received: model={self.model!r}. Wrap the model in "
+                f"Received: model={model!r}. Wrap the model in "
                 "keras_dp.PrivateModel."
             )
-        ledger = self.model.optimizer.ledger
-        if self._commitment is None and isinstance(ledger, PrivacyLedger):
-            self._ledger = ledger
-            self._commitment = ledger.write_commitment(
-                self.coins.commitment(_CONTENT, note=f"{self.m} phantoms")
-            )
+        ledger = model.optimizer.ledger
         if ledger is not self._ledger and self._ledger is not None:
             raise PrivateTrainingError(
                 "Canaries must be used with one ledger, which holds their "
                 f"commitment. Received: {ledger!r}. Make new canaries."
             )
-        self.model.change_round(self._with_canaries)
+        round_ = self._round_with_canaries(model._loop.ready)
+        if self._commitment is None and isinstance(ledger, PrivacyLedger):
+            self._ledger = ledger
+            self._commitment = ledger.write_commitment(
+                self.coins.commitment(_CONTENT, note=f"{self.m} phantoms")
+            )
+        model._answer_by(round_)
 
     @override
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        number = self.model.run_number
-        if number is not None and number not in self._runs:
-            self._runs.append(number)
+        run = self.model._loop.ledger_run
+        if run is not None and run.number not in (None, *self._runs):
+            self._runs.append(run.number)
 
     @override
     def on_train_end(self, logs: Any = None) -> None:
-        self.model.change_round(None)
+        self.model._answer_by(None)
 
-    def _with_canaries(
-        self, adapter: DataAdapter, own: PrivateRound
-    ) -> PrivateRound:
-        probability = _probability_of(adapter)
+    def _round_with_canaries(self, ready: Preparation) -> PhantomRound:
+        query = check_query(ready.optimizer)
+        probability = _probability_of(ready.adapter)
         if self._phantoms is None:
             most = self._most(probability)
             draws = self._draws(probability, most)
@@ -207,7 +209,8 @@ class PhantomCanaries(keras.callbacks.Callback):  # type: ignore[misc]
                 f"Received: {probability!r}, after "
                 f"{self._phantoms.probability!r}. Make new canaries."
             )
-        return PhantomRound(own.queries, own.groups, phantoms=self._phantoms)
+        queries = {GRADIENTS: query, **ready.side_queries.queries}
+        return PhantomRound(queries, phantoms=self._phantoms)
 
     def _most(self, probability: float) -> int:
         """Returns how many take part in one round at most."""

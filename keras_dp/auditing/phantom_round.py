@@ -18,10 +18,14 @@ from keras_dp.dp_queries import (
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.gradients import GradientRecords, ZeroRecords
 from keras_dp.ledger import GaussianSum
+from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.optimizers.private_round import (
     GRADIENTS,
+    Event,
     PrivateRound,
     Released,
+    Sample,
+    State,
 )
 from keras_dp.optimizers.record_batch import RecordBatch
 
@@ -102,17 +106,6 @@ class PhantomRound(PrivateRound):
 
     phantoms: Phantoms = dataclasses.field(kw_only=True)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        query = self.queries[GRADIENTS]
-        if self.groups is not None or not _is_plain(query):
-            raise PrivateTrainingError(
-                "Phantom canaries must be answered by a Gaussian sum or "
-                f"average of all variables. Received: query={query!r}, "
-                f"groups={self.groups!r}. Audit the same training with "
-                "GaussianAverageQuery, or by input canaries."
-            )
-
     @override
     def prepare(self) -> None:
         self.phantoms.present.assign(next(self.phantoms.draws))
@@ -128,11 +121,11 @@ class PhantomRound(PrivateRound):
     @override
     def accumulate(
         self,
-        state: Mapping[str, Any],
-        sample: Mapping[str, Any],
+        state: State,
+        sample: Sample,
         variables: list[Any],
         batches: Mapping[str, RecordBatch],
-    ) -> dict[str, Any]:
+    ) -> Sample:
         gradients = batches[GRADIENTS]
         rows = gradients.records[0].squared_norms().shape[0]
         nothing = ZeroRecords(rows, tf.zeros([self.phantoms.count]))
@@ -143,10 +136,10 @@ class PhantomRound(PrivateRound):
     @override
     def release(
         self,
-        sample: Mapping[str, Any],
-        state: Mapping[str, Any],
+        sample: Sample,
+        state: State,
         variables: list[Any],
-        planned: Mapping[str, Any],
+        planned: Event,
     ) -> Released:
         query, phantoms = self.queries[GRADIENTS], self.phantoms
         present = tf.convert_to_tensor(phantoms.present)
@@ -212,6 +205,27 @@ class _Coordinates(GradientRecords):
         raise NotImplementedError(
             "Phantoms must be single records. Audit without microbatches."
         )
+
+
+def check_query(optimizer: DPOptimizer) -> DPQuery:
+    """Returns the query of an optimizer, if phantoms can be its records.
+
+    Args:
+        optimizer: The optimizer of a private model.
+
+    Raises:
+        PrivateTrainingError: The query is no Gaussian sum or average, or the
+            variables are in groups.
+    """
+    query, groups = optimizer.query, optimizer.groups
+    if groups is not None or not _is_plain(query):
+        raise PrivateTrainingError(
+            "Phantom canaries must be answered by a Gaussian sum or "
+            f"average of all variables. Received: query={query!r}, "
+            f"groups={groups!r}. Audit the same training with "
+            "GaussianAverageQuery, or by input canaries."
+        )
+    return query
 
 
 def _is_plain(query: DPQuery) -> bool:

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -13,15 +13,16 @@ from typing_extensions import override
 from keras_dp.auditing.observed_round import ObservedRound
 from keras_dp.dp_queries import DPQuery, Mechanism
 from keras_dp.ledger import CountedRound, PrivacyLedger, SumQueryEvent
-from keras_dp.optimizers.private_round import GRADIENTS
+from keras_dp.optimizers.private_round import GRADIENTS, Event
 from keras_dp.spending.run import TrainingRun
 from keras_dp.training.data.data_adapter import DataAdapter, PhysicalStep
-from keras_dp.training.devices.replicas import Replicas
 from keras_dp.training.devices.workers import FitTerms
 from keras_dp.training.loop import TrainingLoop
+from keras_dp.training.preparation import Preparation
 from keras_dp.training.private_model import PrivateModel
 from keras_dp.training.step.batch_computation import BatchKind
 from keras_dp.training.step.layer_seeds import LayerSeeds
+from keras_dp.training.step.step_parts import StepParts
 from keras_dp.training.step.training_step import TrainingStep
 
 # The number of examples by default in `PrivateModel`.
@@ -66,15 +67,17 @@ class Rehearsal:
     of an `Observation` must not become known.
     """
 
-    def __init__(self, private_model: PrivateModel, adapter: DataAdapter):
+    def __init__(self, private_model: PrivateModel, ready: Preparation) -> None:
         """Starts without a step. `begun` makes it.
 
         Args:
             private_model: The private model, compiled.
-            adapter: The data, which yields the samples.
+            ready: What it trains on.
         """
-        self._model, self._adapter = private_model, adapter
-        self._stack = contextlib.ExitStack()
+        self._model = private_model
+        self._ready = ready._replace(
+            adapter=_GivenBatches(ready.adapter.source)
+        )
         self._step: _WatchedStep
 
     @contextlib.contextmanager
@@ -102,17 +105,11 @@ class Rehearsal:
             optimizer.round.queries, optimizer.round.groups
         )
         self._variables = _variables(model)
-        values = [tf.identity(variable) for variable in self._variables]
-
-        def rewind() -> None:
-            for variable, value in zip(self._variables, values, strict=True):
-                variable.assign(value)
-
-        seeds = LayerSeeds(model.model, None)
-        with optimizer.rehearsing(
-            self._new_ledger(), self._observed
-        ) as rewind_optimizer:
-            self._rewinds = rewind, rewind_optimizer
+        self._values = [tf.identity(each) for each in self._variables]
+        self._state = tf.nest.map_structure(tf.identity, optimizer.read_state())
+        self._header = optimizer.required_ledger().header
+        own, seeds = optimizer.ledger, LayerSeeds(model.model, None)
+        try:
             parts = model.step_parts()
             options = dataclasses.replace(
                 parts.options, self_check_examples=_SELF_CHECK
@@ -120,14 +117,24 @@ class Rehearsal:
             if parts.local is not None:
                 options = parts.options
             self._step = _WatchedStep(
-                dataclasses.replace(parts, options=options), self
+                dataclasses.replace(
+                    parts, round=self._observed, options=options
+                ),
+                self,
             )
             self._step.check(whole)
-            try:
-                yield self
-            finally:
-                rewind()
-                seeds.renew(0)
+            yield self
+        finally:
+            optimizer.ledger = own
+            self._rewind()
+            seeds.renew(0)
+
+    def _rewind(self) -> None:
+        """Sets everything that a round moves to its value at the start."""
+        for variable, value in zip(self._variables, self._values, strict=True):
+            variable.assign(value)
+        # The seeds as well: no other part of the library sets them back.
+        self._model.optimizer._built_state.assign(self._state)
 
     def run(
         self,
@@ -148,8 +155,7 @@ class Rehearsal:
             The observation of the round.
         """
         model, optimizer = self._model, self._model.optimizer
-        for rewind in self._rewinds:
-            rewind()
+        self._rewind()
         self._ledger = self._new_ledger()
         optimizer.ledger = self._ledger
         self._observed.repeats.assign(repeats_answers)
@@ -158,13 +164,10 @@ class Rehearsal:
         model.reset_metrics()
         self.was_covered = False
         loop = _RehearsedLoop(
-            _GivenBatches(self._adapter.source),
-            optimizer,
-            lambda _: self._step,
-            _SameSeeds(model.model, None),
-            Replicas(model.distribute_strategy),
+            self._ready,
             FitTerms(1, {"steps_per_epoch": 1}, 1),
             TrainingRun(self._ledger, most=1),
+            lambda _: self._step,
         )
         last = len(batches) - 1
         parts = (
@@ -182,17 +185,13 @@ class Rehearsal:
         ]
         rounds = self._ledger.rounds
         events = rounds[-1].round.queries if rounds else ()
-        digests = dict(enumerate(optimizer.state_digests()))
+        leaves = enumerate(tf.nest.flatten(optimizer.read_state()))
         return Observation(
             mechanisms,
             events,
             {
-                **{
-                    _name(variable): _digest(variable)
-                    for variable in self._variables
-                },
-                **{_name(v): _digest(v) for v in optimizer.variables},
-                **{f"state {i} of the queries": d for i, d in digests.items()},
+                **{_name(each): _digest(each) for each in self._variables},
+                **{f"state {i} of the queries": _digest(x) for i, x in leaves},
             },
             frozenset(map(_name, model.metrics_variables)),
             {name: float(value) for name, value in loop.logs.items()},
@@ -211,9 +210,8 @@ class Rehearsal:
 
         It undoes the last round.
         """
-        for rewind in self._rewinds:
-            rewind()
-        state = self._model.optimizer.read_state()
+        self._rewind()
+        state = self._state
         sums = self._observed.sums.read()
         return [
             (query, sums[name], state[name])
@@ -250,7 +248,7 @@ class Rehearsal:
         return len(self._ledger) > 0
 
     def _new_ledger(self) -> PrivacyLedger:
-        header = self._model.optimizer.required_ledger().header
+        header = self._header
         return PrivacyLedger.in_memory(
             dataset=header.dataset,
             unit=header.unit,
@@ -259,11 +257,15 @@ class Rehearsal:
 
 
 class _RehearsedLoop(TrainingLoop):
-    """Keeps the seeds of layers, and does not warn of missing rounds."""
+    """Leaves the seeds of layers as they are, so that rounds compare."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._seeds_are_new = True
+    @override
+    def renew_seeds(self) -> None:
+        pass
+
+    @override
+    def _begin(self, batch: PhysicalStep) -> None:
+        pass
 
 
 class _GivenBatches(DataAdapter):
@@ -274,18 +276,10 @@ class _GivenBatches(DataAdapter):
         return data
 
 
-class _SameSeeds(LayerSeeds):
-    """Leaves the seeds of layers as they are, so that rounds compare."""
-
-    @override
-    def renew(self, rounds: int) -> None:
-        pass
-
-
 class _WatchedStep(TrainingStep):
     """Notes whether the ledger covers each round before it runs."""
 
-    def __init__(self, parts: Any, rehearsal: Rehearsal) -> None:
+    def __init__(self, parts: StepParts, rehearsal: Rehearsal) -> None:
         super().__init__(parts)
         self._rehearsal, self._is_checked = rehearsal, False
 
@@ -297,7 +291,9 @@ class _WatchedStep(TrainingStep):
         self._is_checked = True
 
     @override
-    def run(self, step: PhysicalStep, kind: BatchKind, planned: Any) -> Any:
+    def run(
+        self, step: PhysicalStep, kind: BatchKind, planned: Event
+    ) -> tuple[Mapping[str, Any], Event | None]:
         self._rehearsal.was_covered = self._rehearsal.covers
         return super().run(step, kind, planned)
 
@@ -309,6 +305,7 @@ def _variables(model: PrivateModel) -> list[Any]:
         *model.metrics_variables,
         *(v for metric in model.metrics for v in metric.variables),
         *model._side_queries.variables,
+        *model.optimizer.variables,
     ]
     return list({id(variable): variable for variable in found}.values())
 

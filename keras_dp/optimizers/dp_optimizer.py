@@ -1,8 +1,6 @@
 """A Keras optimizer that takes private answers, and only those."""
 
-import contextlib
-import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import keras
@@ -24,10 +22,15 @@ from keras_dp.optimizers.groups import (
 )
 from keras_dp.optimizers.inner_optimizer import apply_once, check_inner
 from keras_dp.optimizers.ledger_of_chief import LedgerOfChief
-from keras_dp.optimizers.private_round import PrivateRound, Released
+from keras_dp.optimizers.private_round import (
+    Answers,
+    Event,
+    PrivateRound,
+    Released,
+    Sample,
+    State,
+)
 from keras_dp.optimizers.wrapping_optimizer import WrappingOptimizer
-
-Rewind = Callable[[], None]
 
 # In float32, the squares of numbers below 1e-19 are 0. Smaller clips than this
 # are too near to it.
@@ -135,8 +138,6 @@ class DPOptimizer(WrappingOptimizer):
         self.is_recording = False
         self._ledger = None
         self._round: PrivateRound | None = None
-        self._change: Callable[[PrivateRound], PrivateRound] | None = None
-        self._changed: PrivateRound | None = None
         self._state: DrawnState | None = None
 
     @property
@@ -256,7 +257,7 @@ class DPOptimizer(WrappingOptimizer):
 
     # A private model calls these, in this order.
 
-    def plan(self) -> dict[str, Any]:
+    def plan(self) -> Event:
         """Returns the event of the next release, by name of the query.
 
         If the state was restored from an optimizer with other queries, it
@@ -273,7 +274,7 @@ class DPOptimizer(WrappingOptimizer):
 
     def planned_round(
         self,
-        event: Mapping[str, Any],
+        event: Event,
         sampling: ledger_lib.SamplingEvent,
         *,
         seeded: bool,
@@ -307,12 +308,12 @@ class DPOptimizer(WrappingOptimizer):
 
     def release(
         self,
-        sample: Any,
+        sample: Sample,
         variables: list[keras.Variable],
         penalties: list[tf.Tensor | None],
-        planned: Mapping[str, Any],
-        traced: Callable[[Any, Any, Any], Released] | None = None,
-    ) -> tuple[Any, Mapping[str, Any]]:
+        planned: Event,
+        answer: Callable[[Sample, State, Event], Released] | None = None,
+    ) -> tuple[Event, Answers]:
         """Adds noise to the sums, updates the variables, and returns the event.
 
         Guarantee: as in `PrivateRound.release`. If the event is not the planned
@@ -324,18 +325,19 @@ class DPOptimizer(WrappingOptimizer):
             penalties: The gradient of each variable's weight penalty, or
                 `None`. It depends on no data, and is added after the noise.
             planned: The result of `plan`.
-            traced: `PrivateRound.release` of these variables, traced before.
+            answer: `PrivateRound.release` of these variables, by default that
+                of `round`.
 
         Returns:
             The event, and the answer of each query.
         """
         state = self._built_state
-        if traced is None:
+        if answer is None:
             released = self.round.release(
                 sample, state.read(), variables, planned
             )
         else:
-            released = traced(sample, state.read(), planned)
+            released = answer(sample, state.read(), planned)
         state.assign(released.global_state)
         # The new seed is stored first. If the step then fails, the seed of this
         # round is not used again.
@@ -353,53 +355,13 @@ class DPOptimizer(WrappingOptimizer):
         apply_once(self.inner, gradients, variables)
         return released.event, released.answers
 
-    def read_state(self) -> Any:
+    def read_state(self) -> State:
         """Returns the global state of all queries as tensors."""
         return self._built_state.read()
 
     def public_metrics(self) -> dict[str, tf.Tensor]:
         """Returns the public scalars of the queries' state, by name."""
         return self.round.metrics(self.read_state())
-
-    @contextlib.contextmanager
-    def rehearsing(
-        self, ledger: ledger_lib.PrivacyLedger, observed: PrivateRound
-    ) -> Iterator[Rewind]:
-        """Uses another ledger and another round inside a `with` block.
-
-        Guarantee: after the block, the state of the queries and of the inner
-        optimizer is what it was before, including the seeds.
-
-        Args:
-            ledger: A ledger with the header of the optimizer's own.
-            observed: A round with the queries of `round`.
-
-        Yields:
-            A function that restores the state at once.
-        """
-        own, changed = self._ledger, self._change
-        variables = [*self.variables, *self._built_state.variables]
-        values = [tf.identity(variable) for variable in variables]
-
-        def rewind() -> None:
-            for variable, value in zip(variables, values, strict=True):
-                variable.assign(value)
-
-        self._ledger = ledger
-        self.change_round(lambda _: observed)
-        try:
-            yield rewind
-        finally:
-            self._ledger = own
-            self.change_round(changed)
-            rewind()
-
-    def state_digests(self) -> list[str]:
-        """Returns the SHA-256 of each tensor of the state, seeds included."""
-        return [
-            hashlib.sha256(variable.numpy().tobytes()).hexdigest()
-            for variable in self._built_state.variables
-        ]
 
     @property
     def round(self) -> PrivateRound:
@@ -410,22 +372,7 @@ class DPOptimizer(WrappingOptimizer):
         """
         if self._round is None:
             raise _not_built()
-        if self._change is not None and self._changed is None:
-            self._changed = self._change(self._round)
-        return self._changed or self._round
-
-    def change_round(
-        self, change: Callable[[PrivateRound], PrivateRound] | None
-    ) -> None:
-        """Replaces `round` by another one with the same queries, for an audit.
-
-        A step that was compiled keeps the round with which it was compiled.
-
-        Args:
-            change: A function that makes the new round from the old one; `None`
-                to use the old one again.
-        """
-        self._change, self._changed = change, None
+        return self._round
 
     @property
     def seed(self) -> int | None:

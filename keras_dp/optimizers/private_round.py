@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
@@ -15,6 +15,12 @@ from keras_dp.optimizers.groups import VariableGroups
 from keras_dp.optimizers.record_batch import RecordBatch
 
 GRADIENTS = "gradients"
+
+# What each query of a round has, by its name.
+State: TypeAlias = Mapping[str, Any]  # The global states.
+Sample: TypeAlias = Mapping[str, Any]  # The states of a sample.
+Event: TypeAlias = Mapping[str, Any]  # The events of a release.
+Answers: TypeAlias = Mapping[str, Any]  # The noised answers.
 
 
 class Released(NamedTuple):
@@ -29,9 +35,9 @@ class Released(NamedTuple):
     """
 
     gradients: list[tf.Tensor]
-    answers: dict[str, Any]
-    global_state: dict[str, Any]
-    event: dict[str, Any]
+    answers: Answers
+    global_state: State
+    event: Event
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +99,7 @@ class PrivateRound:
     def prepare(self) -> None:
         """Prepares a sample. It is called outside compiled functions."""
 
-    def initial_state(self, seed: int | None) -> dict[str, Any]:
+    def initial_state(self, seed: int | None) -> State:
         """Returns the global state of each query.
 
         Args:
@@ -119,7 +125,7 @@ class PrivateRound:
         specs = [tf.TensorSpec(v.shape, v.dtype) for v in variables]
         return {GRADIENTS: self._grouped(variables, specs), **side_templates}
 
-    def initial_sample(self, templates: Mapping[str, Any]) -> dict[str, Any]:
+    def initial_sample(self, templates: Mapping[str, Any]) -> Sample:
         """Returns the state of an empty sample for each query."""
         return {
             name: query.initial_sample_state(templates[name])
@@ -160,11 +166,11 @@ class PrivateRound:
 
     def accumulate(
         self,
-        state: Mapping[str, Any],
-        sample: Mapping[str, Any],
+        state: State,
+        sample: Sample,
         variables: list[Any],
         batches: Mapping[str, RecordBatch],
-    ) -> dict[str, Any]:
+    ) -> Sample:
         """Returns the sample with a physical batch added.
 
         Args:
@@ -186,7 +192,7 @@ class PrivateRound:
             for name, query in self.queries.items()
         }
 
-    def plan(self, state: Mapping[str, Any]) -> dict[str, Any]:
+    def plan(self, state: State) -> Event:
         """Returns the event of the next release, by name of the query."""
         return {
             name: query.planned_event(state[name])
@@ -195,10 +201,10 @@ class PrivateRound:
 
     def release(
         self,
-        sample: Mapping[str, Any],
-        state: Mapping[str, Any],
+        sample: Sample,
+        state: State,
         variables: list[Any],
-        planned: Mapping[str, Any],
+        planned: Event,
     ) -> Released:
         """Returns the noised answers, the next state and the event.
 
@@ -217,8 +223,8 @@ class PrivateRound:
             for name, query in self.queries.items()
         }
         event = {name: result.event for name, result in results.items()}
-        answers = {name: result.value for name, result in results.items()}
-        answers = _if_equal(event, planned, answers)
+        values = {name: result.value for name, result in results.items()}
+        answers = _if_equal(event, planned, values)
         gradients = answers[GRADIENTS]
         if self.groups is not None:
             gradients = self.groups.join(variables, gradients)
@@ -235,7 +241,7 @@ class PrivateRound:
         return self.groups.split(variables, list(parts))
 
     def ledger_events(
-        self, event: Mapping[str, Any], gradient_bound_factor: int = 1
+        self, event: Event, gradient_bound_factor: int = 1
     ) -> tuple[ledger.SumQueryEvent, ...]:
         """Returns the events of a round for the ledger.
 
@@ -256,7 +262,7 @@ class PrivateRound:
             events.extend(own)
         return tuple(events)
 
-    def metrics(self, state: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+    def metrics(self, state: State) -> dict[str, tf.Tensor]:
         """Returns the public scalars of all queries, by name."""
         return {
             metric if name == GRADIENTS else f"{name}/{metric}": value
@@ -265,7 +271,7 @@ class PrivateRound:
         }
 
 
-def _if_equal(event: Any, planned: Any, answers: Any) -> Any:
+def _if_equal(event: Event, planned: Event, answers: Answers) -> Answers:
     """Returns the answers if two events are equal, and zeros otherwise."""
     tf.nest.assert_same_structure(event, planned)
     equal = [

@@ -4,13 +4,17 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import keras
 from absl import logging
 
 from keras_dp.errors import BudgetExceededError
 from keras_dp.keras_internals import counting_one_replica
-from keras_dp.ledger import Round, SamplingEvent, UnverifiedSampling
-from keras_dp.optimizers.dp_optimizer import DPOptimizer
+from keras_dp.ledger import (
+    Round,
+    SamplingEvent,
+    SumQueryEvent,
+    UnverifiedSampling,
+)
+from keras_dp.optimizers.private_round import Event
 from keras_dp.spending.recording import (
     LARGEST_BLOCK,
     RoundRecorder,
@@ -20,14 +24,14 @@ from keras_dp.spending.recording import (
 from keras_dp.spending.run import TrainingRun
 from keras_dp.training.advice.outside_the_ledger import warn_of_missing_rounds
 from keras_dp.training.advice.preconditions import check_lengths
-from keras_dp.training.advice.settings_advice import advise
-from keras_dp.training.data.data_adapter import DataAdapter, PhysicalStep
-from keras_dp.training.devices.replicas import Replicas
+from keras_dp.training.advice.settings_advice import advice
+from keras_dp.training.data.data_adapter import PhysicalStep
 from keras_dp.training.devices.workers import (
     FitTerms,
     check_agreement,
     refusal_of,
 )
+from keras_dp.training.preparation import Preparation
 from keras_dp.training.step.batch_computation import BatchKind
 from keras_dp.training.step.layer_seeds import LayerSeeds
 from keras_dp.training.step.training_step import TrainingStep
@@ -41,6 +45,8 @@ class TrainingLoop:
     """The rounds of one call of `fit` or `train_on_batch`.
 
     Attributes:
+        ready: What trains on what.
+        ledger_run: The run of the ledger; `None` if another worker records.
         recorder: Reserves the rounds of the loop in the ledger and settles
             them.
         logs: The metrics after the last round, empty before the first.
@@ -48,60 +54,49 @@ class TrainingLoop:
 
     def __init__(
         self,
-        adapter: DataAdapter,
-        optimizer: DPOptimizer,
-        built_step: BuiltStep,
-        seeds: LayerSeeds,
-        replicas: Replicas,
+        ready: Preparation,
         terms: FitTerms,
         run: TrainingRun | None,
+        built_step: BuiltStep,
+        *,
         stop: Callable[[], None] = lambda: None,
-        begin: Callable[[Round, int], None] = lambda planned, records: None,
         ends_run: bool = True,
     ) -> None:
         """Starts with nothing recorded.
 
         Args:
-            adapter: The data, which yields the samples.
-            optimizer: The optimizer of the private model.
-            built_step: Returns the compiled steps for a batch.
-            seeds: The seeds of the model's layers.
-            replicas: The replicas of the model.
+            ready: What trains on what.
             terms: The arguments that all workers must agree on.
             run: The run of the ledger; `None` if another worker records.
+            built_step: Returns the compiled steps for a batch.
             stop: Is called after the last round that there is room for.
-            begin: Is called before the first round is computed, with the round
-                that the ledger covers and the number of rows of its first
-                batch.
             ends_run: Whether the run ends with the loop.
 
         Raises:
             PrivateTrainingError: The optimizer has no ledger.
         """
-        self._ends_run = ends_run
-        self._begin = begin
-        self._stop, self._rounds_run = stop, 0
-        self._left_of_epoch: int | None = None
-        self._adapter, self._optimizer = adapter, optimizer
-        self._built_step, self._replicas = built_step, replicas
-        self._terms, self._agreed = terms, replicas.workers == 1
-        self._run = run
+        self.ready, self.ledger_run = ready, run
+        self._terms, self._built_step = terms, built_step
+        self._stop, self._ends_run = stop, ends_run
+        self._adapter, self._optimizer = ready.adapter, ready.optimizer
+        self._replicas = ready.replicas
+        self._seeds = LayerSeeds(ready.model, ready.optimizer.seed)
         self.logs: Mapping[str, Any] = {}
-        self._seeds, self._seeds_are_new = seeds, False
+        self._rounds_run = 0
+        self._left_of_epoch: int | None = None
+        self._is_begun = False
         self._own: Iterator[Any] | None = None
-        self._planned: Any = None
+        self._planned: Event | None = None
         self._sampling: SamplingEvent = UnverifiedSampling()
         self._left = LARGEST_BLOCK
-        self.recorder: RoundRecorder | UnrecordedRounds
-        self.recorder = UnrecordedRounds()
-        ledger = optimizer.required_ledger()
-        self._refusal = refusal_of(ledger, adapter, replicas)
+        self._refusal = refusal_of(ready.ledger, ready.adapter, ready.replicas)
+        self.recorder: RoundRecorder | UnrecordedRounds = UnrecordedRounds()
         if run is not None and self._refusal is None:
             self.recorder = RoundRecorder(
                 run,
                 plan=self._planned_round,
                 events_of=self._events_of,
-                adapts=lambda: optimizer.round.adapts,
+                adapts=lambda: self._optimizer.round.adapts,
                 left=lambda: self._left,
             )
 
@@ -122,15 +117,6 @@ class TrainingLoop:
                 # A model that is saved now does not hold the seeds of rounds.
                 self.renew_seeds()
 
-    def advise(self, batch: PhysicalStep) -> None:
-        """Warns of settings that are seldom meant.
-
-        Args:
-            batch: The first physical batch.
-        """
-        query = self._optimizer.query
-        advise(self._planned_round(), query, self._adapter, batch)
-
     def begin_epoch(self, epoch: int) -> None:
         """Draws new seeds, and counts the rounds to come.
 
@@ -140,8 +126,8 @@ class TrainingLoop:
         """
         if not self._rounds_run:
             self._terms = self._terms.from_epoch(epoch)
-            if self._run is not None:
-                self._run.expect(self._terms.rounds)
+            if self.ledger_run is not None:
+                self.ledger_run.expect(self._terms.rounds)
         self._left_of_epoch = self._terms.options.get("steps_per_epoch")
         self.renew_seeds()
 
@@ -154,7 +140,7 @@ class TrainingLoop:
         """Draws new seeds of layers: a checkpoint may hold the old ones."""
         self._seeds.renew(self._optimizer.rounds_released)
 
-    def _plan(self) -> Any:
+    def _plan(self) -> Event:
         """Returns the event of the next release.
 
         If events do not follow from earlier answers, this is the event of the
@@ -172,23 +158,8 @@ class TrainingLoop:
             gradient_bound_factor=self._bound_factor,
         )
 
-    def _events_of(self, event: Any) -> Any:
+    def _events_of(self, event: Event) -> tuple[SumQueryEvent, ...]:
         return self._optimizer.round.ledger_events(event, self._bound_factor)
-
-    @property
-    def run_number(self) -> int | None:
-        """The number of the run in the ledger; `None` before it has rounds."""
-        return None if self._run is None else self._run.number
-
-    @property
-    def run_row(self) -> int | None:
-        """The row in which the run began; `None` before it has rounds."""
-        return None if self._run is None else self._run.row
-
-    @property
-    def adapter(self) -> DataAdapter:
-        """The data, which yields the samples."""
-        return self._adapter
 
     @property
     def _bound_factor(self) -> int:
@@ -245,13 +216,10 @@ class TrainingLoop:
         self._turn_to(batch.sampling)
         if batch.rounds_left is not None:
             self._left = batch.rounds_left + 1
-        step = self._prepared(batch)
+        step = self._checked_step(batch)
         if self._optimizer.round.adapts:
             self._planned = None
         self.recorder.cover()
-        if not self._rounds_run:
-            rows = keras.tree.flatten(batch.x)[0].shape[0]
-            self._begin(self._planned_round(), rows)
         planned = self._plan()
         kind = self._kind(step, batch, first=True)
         logs, event = step.run(batch, kind, planned)
@@ -286,7 +254,7 @@ class TrainingLoop:
         step = self._adapter.step_from(self._replicas.whole(data))
         return self._replicas.padded(step)
 
-    def _prepared(self, batch: PhysicalStep) -> TrainingStep:
+    def _checked_step(self, batch: PhysicalStep) -> TrainingStep:
         """Returns the steps for a batch, once the engine is checked on it."""
         check_lengths(batch.data)
         if batch.y is None:
@@ -297,16 +265,15 @@ class TrainingLoop:
                 "PoissonBatches((x, x), ...)."
             )
         step = self._built_step(batch)
-        if not self._seeds_are_new:  # Building may have made generators.
-            warn_of_missing_rounds(self._optimizer)
-            self.renew_seeds()
-            self._seeds_are_new = True
+        begins, self._is_begun = not self._is_begun, True
+        if begins:
+            self._begin(batch)
         # The first replica is checked, with its own copy of the weights.
         with counting_one_replica():
             step.check(batch)
-        if self._run is not None and step.examples_apart:
-            self._run.note = f"examples kept apart: {step.examples_apart}"
-        if not self._agreed:
+        if self.ledger_run is not None and step.examples_apart:
+            self.ledger_run.note = f"examples kept apart: {step.examples_apart}"
+        if begins and self._replicas.workers > 1:
             check_agreement(
                 self._replicas,
                 self._adapter,
@@ -314,5 +281,16 @@ class TrainingLoop:
                 self._terms.with_optimizer(self._optimizer),
                 self._refusal,
             )
-            self._agreed = True
         return step
+
+    def _begin(self, batch: PhysicalStep) -> None:
+        """Acts once the model is built, before the first round.
+
+        Args:
+            batch: The first physical batch.
+        """
+        said, query = self.ready.said, self._optimizer.query
+        warn_of_missing_rounds(self._optimizer, said)
+        for text in advice(self._planned_round(), query, self._adapter, batch):
+            said.warn(text)
+        self.renew_seeds()  # Building may have made generators.

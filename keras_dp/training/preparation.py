@@ -1,12 +1,14 @@
 """Checks the terms of one training before anything is recorded."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import keras
 
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
+from keras_dp.optimizers.ledger_of_chief import LedgerOfChief
 from keras_dp.planning.calibration import check_target_delta
 from keras_dp.sampling import Sampler
 from keras_dp.spending.epsilon_limit import (
@@ -27,31 +29,70 @@ from keras_dp.training.advice.preconditions import (
     check_strategies,
     check_unit,
 )
+from keras_dp.training.advice.said import Said
 from keras_dp.training.advice.settings_advice import advise_delta, advise_target
 from keras_dp.training.data.data_adapter import DataAdapter
+from keras_dp.training.data.sampled_batches import batches_in_order
 from keras_dp.training.devices.replicas import Replicas
 from keras_dp.training.devices.workers import check_worker
 from keras_dp.training.metrics.side_queries import SideQueries
 
 
 class Preparation(NamedTuple):
-    """The terms of a training that may begin.
+    """What trains on what: the terms of a training that may begin.
 
     Attributes:
         model: The user's model.
-        ledger: The ledger that records the rounds, or a `LedgerOfChief`.
+        optimizer: The optimizer of the private model.
+        side_queries: The queries beside the query of the gradients.
         adapter: The data, which yields the samples.
         replicas: The replicas of the model.
         delta: The delta of the target and of the shown epsilon, in (0, 1).
         limit: The limit that the target sets, `None` without a target.
+        said: What the private model has warned of.
     """
 
     model: keras.Model
-    ledger: Any
+    optimizer: DPOptimizer
+    side_queries: SideQueries
     adapter: DataAdapter
     replicas: Replicas
     delta: float
     limit: EpsilonLimit | None
+    said: Said
+
+    @property
+    def ledger(self) -> PrivacyLedger | LedgerOfChief:
+        """The ledger that records the rounds."""
+        return self.optimizer.required_ledger()
+
+    def keras_data(self) -> Any:
+        """Returns the argument `x` for Keras's own `fit`."""
+        if not self.adapter.is_sampler:
+            return self.adapter.source
+        if self.replicas.are_many:
+            return self.replicas.nothing()  # The loop reads the batches itself.
+        return self.adapter.dataset()
+
+    def keras_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the options for Keras's own `fit`.
+
+        Args:
+            options: The options of the private `fit`. With a sampler, their
+                `steps_per_epoch` comes before the rounds that it says.
+        """
+        found = dict(options)
+        if isinstance(found.get("validation_data"), Sampler):
+            found["validation_data"] = batches_in_order(
+                found["validation_data"]
+            )
+        if self.adapter.is_sampler:
+            # The sampler draws at random: Keras has nothing to shuffle. The
+            # adapter weighs the classes.
+            found |= {"shuffle": False, "class_weight": None}
+            if found.get("steps_per_epoch") is None:
+                found["steps_per_epoch"] = self.adapter.source.rounds_per_epoch
+        return found
 
     def continuing(
         self, details: RunDetails | str | None, last: int | None
@@ -102,12 +143,13 @@ class Preparation(NamedTuple):
         )
 
 
-def prepared(
+def prepare(
     model: keras.Model,
     optimizer: DPOptimizer,
     side_queries: SideQueries,
     adapter: DataAdapter,
     replicas: Replicas,
+    said: Said,
     *,
     target: PrivacyTarget | None,
     target_epsilon: float | None,
@@ -121,6 +163,7 @@ def prepared(
         side_queries: The queries beside the query of the gradients.
         adapter: The data, which yields the samples.
         replicas: The replicas of the model.
+        said: What the private model has warned of.
         target: The target of the private model, or `None`.
         target_epsilon: The epsilon of a target in its place, > 0.
         delta: The delta of the target and of the shown epsilon, in (0, 1). By
@@ -139,13 +182,18 @@ def prepared(
         )
     check_precision()
     check_strategies(model, optimizer, replicas.strategy)
-    ledger: Any = optimizer.required_ledger()
+    ledger = optimizer.required_ledger()
     check_worker(ledger, adapter, replicas)
     header = ledger.header
     check_unit(
         header.unit, header.rows_per_unit, adapter.unit, side_queries.queries
     )
-    side_queries.warn_of_metrics()
+    if side_queries.metrics is None:
+        said.warn(
+            "The losses and metrics shown during private training are "
+            "computed on the training data without noise. They are not "
+            "covered by the privacy guarantee: do not publish them."
+        )
     warn_of_other_ledgers(model, ledger)
     forget_compile(model)
     if not adapter.is_sampler:
@@ -160,22 +208,8 @@ def prepared(
         advise_target(target_epsilon)
     limit = None
     if target is not None:
-        check_one_worker(replicas.workers)
-        limit = EpsilonLimit(target, ledger, adapter.rounds_per_pass)
-    return Preparation(model, ledger, adapter, replicas, delta, limit)
-
-
-def options_for_sampler(
-    options: dict[str, Any], samples: Sampler
-) -> dict[str, Any]:
-    """Returns options of `fit` that run as many rounds as the sampler says.
-
-    Args:
-        options: Other options of `fit`. Their `steps_per_epoch` comes first.
-        samples: The sampler.
-    """
-    steps = options.get("steps_per_epoch")
-    if steps is None:
-        steps = samples.rounds_per_epoch
-    # The sampler draws at random: Keras has nothing to shuffle.
-    return {**options, "steps_per_epoch": steps, "shuffle": False}
+        only = check_one_worker(ledger, replicas.workers)
+        limit = EpsilonLimit(target, only, adapter.rounds_per_pass)
+    return Preparation(
+        model, optimizer, side_queries, adapter, replicas, delta, limit, said
+    )

@@ -159,7 +159,7 @@ class PrivateGradients:
             rounds = samples.rounds_per_epoch
         _check.integer_at_least(1, rounds=rounds)
         return self._answers(
-            self._private.each_round(
+            self._private._each_round(
                 samples,
                 rounds,
                 target_epsilon=target_epsilon,

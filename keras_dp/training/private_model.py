@@ -2,11 +2,10 @@
 
 import contextlib
 import weakref
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any, Self
 
 import keras
-from absl import logging
 from typing_extensions import override
 
 from keras_dp import _check
@@ -21,7 +20,6 @@ from keras_dp.keras_internals import (
     metrics_in_order,
     print_line,
 )
-from keras_dp.ledger import Round
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.optimizers.private_round import PrivateRound
 from keras_dp.sampling import Sampler
@@ -50,11 +48,9 @@ from keras_dp.training.advice.preconditions import (
     resolved_loss_scale,
     warn_of_test_step,
 )
-from keras_dp.training.advice.settings_advice import advise_clip
+from keras_dp.training.advice.said import Said
 from keras_dp.training.data.class_weights import with_class_weights
 from keras_dp.training.data.data_adapter import DataAdapter, PhysicalStep
-from keras_dp.training.data.sampled_batches import batches_in_order
-from keras_dp.training.data.unsampled import warn_of_unsampled_batches
 from keras_dp.training.devices.replicas import Replicas
 from keras_dp.training.devices.workers import FitTerms
 from keras_dp.training.held_model import HeldModel
@@ -64,11 +60,8 @@ from keras_dp.training.metrics.private_metrics import PrivateMetric
 from keras_dp.training.metrics.side_queries import SideQueries
 from keras_dp.training.preparation import (
     Preparation,
-    options_for_sampler,
-    prepared,
+    prepare,
 )
-from keras_dp.training.step.batch_computation import BatchKind
-from keras_dp.training.step.layer_seeds import LayerSeeds
 from keras_dp.training.step.step_parts import StepOptions, StepParts
 from keras_dp.training.step.training_step import TrainingStep
 from keras_dp.training.tracebacks import concise
@@ -173,7 +166,8 @@ class PrivateModel(HeldModel):
         warn_of_plain_training(model)
         self.self_check_examples = self_check_examples
         self._step: TrainingStep | None = None
-        self._side_queries, self._advised = SideQueries(None, None), False
+        self._round: PrivateRound | None = None
+        self._side_queries, self._said = SideQueries(None, None), Said()
         self._loop: TrainingLoop | None = None
         self._batches_run: TrainingRun | None = None
         self.last_run: int | None = None
@@ -288,7 +282,7 @@ class PrivateModel(HeldModel):
             check_no_jit(options)
         super().compile(optimizer, loss, auto_scale_loss=False, **options)
         warn_of_adapted_layers(self.model)
-        self._side_queries, self._advised = side_queries, False
+        self._side_queries, self._said = side_queries, Said()
         self._loss_scale = loss_scale
         self._step = None
         batches_run = getattr(self, "_batches_run", None)
@@ -385,58 +379,37 @@ class PrivateModel(HeldModel):
         """
         if x is None and self.samples is not None:
             x = self.samples
-            options.setdefault("validation_data", self.validation_data)
             epochs = self.epochs if epochs is None else epochs
+            options = {"validation_data": self.validation_data, **options}
         elif self.samples is not None and x is not self.samples:
             warn_of_other_data(self.optimizer.required_ledger())
         epochs = 1 if epochs is None else epochs
         _check.integer_at_least(1, epochs=epochs)
         _check.arguments_of(keras.Model.fit, options)
-        ready = self._prepared(
+        ready = self._preparation(
             x,
             class_weight=options.get("class_weight"),
             target_epsilon=target_epsilon,
             delta=delta,
         )
-        adapter, replicas = ready.adapter, ready.replicas
         if self._side_queries.metrics is None:
             warn_of_decisions(callbacks)
-        adapter.check_targets()
-        if adapter.is_sampler:
+        ready.adapter.check_targets()
+        if ready.adapter.is_sampler:
             check_no_batching(y=y, batch_size=batch_size, **options)
-            options = options_for_sampler(options, x)
-        held_out = options.get("validation_data")
-        if isinstance(held_out, Sampler):
-            options["validation_data"] = batches_in_order(held_out)
+        options = ready.keras_options(options)
         terms = FitTerms(epochs, options, self.steps_per_execution)
-
-        def begin(planned: Round, rows: int) -> None:
-            if not adapter.is_sampler:
-                warn_of_unsampled_batches(
-                    self.model,
-                    adapter,
-                    planned,
-                    rows,
-                    ready.delta,
-                    ready.ledger.header,
-                )
-
         if run is None:
             run = self.run
             if x is self.samples:
                 run = ready.continuing(run, self.last_run)
-        recorded = ready.new_run(run, terms.rounds)
-        with self._running(ready, terms, recorded, begin=begin) as loop:
+        with self._running(
+            ready, terms, ready.new_run(run, terms.rounds)
+        ) as loop:
             if verbose and self._step is None and not self.run_eagerly:
                 print_line("Compiling the private step in the first round ...")
-            if replicas.are_many and adapter.is_sampler:
-                x = replicas.nothing()
-            elif adapter.is_sampler:
-                x = adapter.dataset()
-            if adapter.is_sampler:
-                options["class_weight"] = None  # The adapter has them.
             return super().fit(
-                x,
+                ready.keras_data(),
                 y,
                 batch_size=batch_size,
                 epochs=epochs,
@@ -444,7 +417,7 @@ class PrivateModel(HeldModel):
                 callbacks=fit_callbacks(
                     callbacks,
                     loop.begin_epoch,
-                    lambda: self._end_epoch(loop),
+                    loop.end_epoch,
                     self.optimizer.ledger,
                     ready.delta,
                     lambda: loop.recorder.rounds_left,
@@ -452,7 +425,7 @@ class PrivateModel(HeldModel):
                 **options,
             )
 
-    def each_round(
+    def _each_round(
         self,
         samples: Sampler,
         rounds: int,
@@ -476,7 +449,7 @@ class PrivateModel(HeldModel):
         Yields:
             The metrics of each round, after its release.
         """
-        ready = self._prepared(
+        ready = self._preparation(
             samples, target_epsilon=target_epsilon, delta=delta
         )
         terms = FitTerms(1, {"steps_per_epoch": rounds}, 1)
@@ -511,7 +484,7 @@ class PrivateModel(HeldModel):
         """
         if class_weight is not None:
             sample_weight = with_class_weights(y, sample_weight, class_weight)
-        ready = self._prepared(x)
+        ready = self._preparation(x)
         if ready.adapter.is_sampler:
             raise TypeError(
                 "`x` must be a batch of inputs. Received: a sampler. Pass "
@@ -563,11 +536,6 @@ class PrivateModel(HeldModel):
         """
         return 0 if self._step is None else self._step.trace_count
 
-    @property
-    def traces(self) -> Mapping[BatchKind, list[Any]]:
-        """The traced functions of each kind of physical batch."""
-        return {} if self._step is None else self._step.traces
-
     def _built_step(self, batch: PhysicalStep) -> TrainingStep:
         """Builds what is not built from a batch; returns the compiled steps."""
         if self._step is None:
@@ -577,45 +545,23 @@ class PrivateModel(HeldModel):
                 check_some_finite(self.model, batch.x, batch.y, batch.mask)
                 self.build_optimizer()
                 self._step = TrainingStep(self.step_parts())
-            if self._loop is not None:
-                self._loop.advise(batch)
         self._step.check_unchanged(self.model, self.optimizer)
         return self._step
 
-    @property
-    def run_number(self) -> int | None:
-        """The number of the run of the present `fit`, once it has rounds."""
-        return None if self._loop is None else self._loop.run_number
-
-    def change_round(
-        self, change: Callable[[DataAdapter, PrivateRound], PrivateRound] | None
-    ) -> None:
-        """Makes another round ask the same queries from now on.
-
-        The step is compiled anew.
+    def _answer_by(self, round_: PrivateRound | None) -> None:
+        """Makes another round with the same queries answer from now on.
 
         Args:
-            change: Returns the new round, from the source of the samples of the
-                present `fit` and the optimizer's own round. `None` brings the
-                optimizer's own round back.
+            round_: The round; `None` for that of the optimizer.
         """
-        self._step = None
-        if change is None:
-            self.optimizer.change_round(None)
-            return
-        if self._loop is None:
-            raise PrivateTrainingError(
-                "`change_round` must be called while fit runs. Call it from a "
-                "callback."
-            )
-        adapter = self._loop.adapter
-        self.optimizer.change_round(lambda own: change(adapter, own))
+        self._round, self._step = round_, None
 
     def step_parts(self) -> StepParts:
         """Returns what the steps of training are made of, once it is built."""
         return StepParts(
             model=self.model,
             optimizer=self.optimizer,
+            round=self._round or self.optimizer.round,
             loss=compiled_loss_of(self),
             metrics=ExampleMetrics(
                 loss_tracker_of(self),
@@ -646,7 +592,7 @@ class PrivateModel(HeldModel):
         if isinstance(optimizer, DPOptimizer) and self.built:
             optimizer.build_round(self.model, self._side_queries.queries)
 
-    def _prepared(
+    def _preparation(
         self,
         x: Any,
         *,
@@ -669,27 +615,17 @@ class PrivateModel(HeldModel):
             )
         if self._step is not None:
             self._step.check_unchanged(self.model, optimizer)
-        return prepared(
+        return prepare(
             self.model,
             optimizer,
             self._side_queries,
             DataAdapter(x, class_weight),
             Replicas(self.distribute_strategy),
+            self._said,
             target=self.target,
             target_epsilon=target_epsilon,
             delta=delta,
         )
-
-    def _end_epoch(self, loop: TrainingLoop) -> None:
-        loop.end_epoch()
-        metrics = self._side_queries.metrics
-        if metrics and not self._advised:
-            advice = advise_clip(
-                self.optimizer.query, metrics, self._side_queries.logs()
-            )
-            if advice is not None:
-                self._advised = True
-                logging.warning(advice)
 
     def _stop(self) -> None:
         """Ends `fit` as a callback would."""
@@ -702,27 +638,23 @@ class PrivateModel(HeldModel):
         terms: FitTerms,
         run: TrainingRun | None,
         *,
-        begin: Callable[[Round, int], None] = lambda planned, rows: None,
         ends_run: bool = True,
     ) -> Iterator[TrainingLoop]:
         """Records the rounds run inside, and settles them at the end."""
         if self._loop is not None:
             raise nested_training()
         loop = TrainingLoop(
-            ready.adapter,
-            self.optimizer,
-            self._built_step,
-            LayerSeeds(self.model, self.optimizer.seed),
-            ready.replicas,
+            ready,
             terms,
             run,
-            self._stop,
-            begin,
-            ends_run,
+            self._built_step,
+            stop=self._stop,
+            ends_run=ends_run,
         )
         with loop.recording():
             self._loop = loop
             try:
                 yield loop
             finally:
-                self._loop, self.last_run = None, loop.run_row
+                self._loop = None
+                self.last_run = None if run is None else run.row

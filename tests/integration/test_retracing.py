@@ -110,7 +110,7 @@ def test_xla_compiles_the_step_that_says_so() -> None:
     private = private_model(True)
     private.fit(batches(200, rounds=2), epochs=1, verbose=0)
 
-    ((trace,),) = private.traces.values()
+    (trace,) = private._step._traces.values()
     functions = trace.graph.as_graph_def().library.function
     assert any(each.attr["_XlaMustCompile"].b for each in functions)
 
@@ -170,7 +170,7 @@ def test_every_kind_of_batch_compiles() -> None:
     private.fit(batches(200, rounds=2), epochs=1, verbose=0)
     private.fit(batches(4, rounds=2), epochs=1, verbose=0)
 
-    kinds = {(kind.first, kind.last) for kind in private.traces}
+    kinds = {(kind.first, kind.last) for kind, *_ in private._step._traces}
     assert kinds == {
         (True, True),
         (True, False),

@@ -106,43 +106,6 @@ def test_denominators_count_microbatches(kind, caplog) -> None:
     assert "The denominator is 800, where samples have 200" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("clip", "words"),
-    [
-        (1e6, "Hardly any gradient is longer"),
-        (1e-6, "Nearly every gradient is longer"),
-    ],
-)
-def test_a_clip_far_from_the_gradients_is_warned_of_once(
-    clip, words, caplog
-) -> None:
-    x = np.ones([200, 3], "float32")
-    private = keras_dp.PrivateModel(
-        keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]),
-        self_check_examples=0,
-    )
-    query = keras_dp.GaussianAverageQuery(clip, 0.0, denominator=200)
-    share = keras_dp.GaussianAverageQuery(1.0, 0.0, denominator=200)
-    private.compile(
-        keras_dp.DPSGD(
-            0.0,
-            query=query,
-            ledger=keras_dp.PrivacyLedger.in_memory(dataset="d"),
-        ),
-        loss="mse",
-        run_eagerly=True,
-        private_metrics={
-            "clipped": keras_dp.training.PrivateClippedShare(share, clip)
-        },
-    )
-
-    samples = keras_dp.PoissonBatches((x, 9 * x), sampling_probability=1.0)
-    private.fit(samples, epochs=2, verbose=0)
-
-    assert caplog.text.count(words) == 1
-    assert caplog.text.count("gradient is longer than the clip") == 1
-
-
 def test_inner_denominators_are_found(caplog) -> None:
     nested = keras_dp.dp_queries.KSDenoisedQuery(average(denominator=20))
 

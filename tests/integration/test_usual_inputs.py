@@ -7,12 +7,8 @@ import tensorflow as tf
 from keras import layers
 
 import keras_dp
-from keras_dp import accountants
-from keras_dp.accountants.claim import rounded_up
-from keras_dp.accountants.replay import Replay
 from keras_dp.errors import GradientCheckError, PrivateTrainingError
 from keras_dp.gradients import self_check
-from keras_dp.ledger import PoissonSampling
 from keras_dp.sampling import PoissonBatches
 from keras_dp.training.step import engine_check
 
@@ -236,7 +232,7 @@ def test_steps_per_execution_is_a_number() -> None:
 class TestBatchesThatNobodyDrew:
     @pytest.mark.full
     @pytest.mark.parametrize("kind", ["arrays", "dataset"])
-    def test_are_compared_with_those_of_the_library(self, kind, caplog) -> None:
+    def test_are_named_once(self, kind, caplog) -> None:
         private = compiled(stddev=2.0)
         given = data()
         if kind == "dataset":
@@ -247,43 +243,7 @@ class TestBatchesThatNobodyDrew:
                 private.fit(*given, shuffle=False, verbose=0)
 
         (message,) = messages(caplog, "did not draw")
-        size = 32 if kind == "arrays" else 10
-        ledger = private.optimizer.ledger
-        (first, count), *_ = ledger.rounds
-        delta = 0.011 if kind == "arrays" else 1e-5  # 60^-1.1 = 0.01107.
-        rounds = -(-RECORDS // size)
-        assert count >= rounds
-        found = accountants.AnalyticGaussian().epsilon(
-            [(first, rounds)], delta=delta
-        )
-        drawn = accountants.Fourier().epsilon(
-            [
-                (
-                    keras_dp.ledger.Round(
-                        PoissonSampling(size / RECORDS), first.queries
-                    ),
-                    rounds,
-                )
-            ],
-            delta=delta,
-        )
-        for epsilon in (found, drawn):
-            assert f"epsilon <= {rounded_up(epsilon)}" in message
-        assert f"sampling_probability={size} / {RECORDS}" in message
-
-    def test_are_compared_for_all_rows_of_a_unit(self, caplog) -> None:
-        private = compiled(stddev=2.0)
-        private.optimizer.ledger = keras_dp.PrivacyLedger.in_memory(
-            dataset="test", unit="patient", rows_per_unit=2
-        )
-
-        private.fit(*data(), shuffle=False, verbose=0)
-
-        (message,) = messages(caplog, "did not draw")
-        (first, _), *_ = private.optimizer.ledger.rounds
-        found = Replay([(first, 2)]).claim(units=2, delta=0.011)
-        assert f"epsilon <= {rounded_up(found.epsilon)}" in message
-        assert "replace one patient of at most 2 records" in message
+        assert "PoissonBatches" in message
 
     @pytest.mark.full
     def test_are_not_where_no_record_is_left_out(self, caplog) -> None:

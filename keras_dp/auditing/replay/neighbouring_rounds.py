@@ -102,7 +102,7 @@ def check(
     _check.kind(PrivateModel, private_model=private_model)
     _check.integer_at_least(2, records=records)
     adapter = DataAdapter(_source(batches))
-    ready = private_model._prepared(adapter.source)
+    ready = private_model._preparation(adapter.source)
     if ready.replicas.are_many:
         raise PrivateTrainingError(
             "`private_model` must train on one device. Received: the strategy "
@@ -118,7 +118,7 @@ def check(
     first = _first_batch(adapter)
     batch = small_batch(first, group, group * records)
     try:
-        with Rehearsal(private_model, adapter).begun(first, batch) as rehearsal:
+        with Rehearsal(private_model, ready).begun(first, batch) as rehearsal:
             _look_at_rounds(rehearsal, batch, group, adapter, found)
             _look_at_noise(rehearsal, batch, found)
     except (

@@ -92,7 +92,7 @@ class FederatedModel(PrivateModel):
         return dataclasses.replace(super().step_parts(), local=self.local)
 
     @override
-    def _prepared(self, x: Any, **options: Any) -> Preparation:
+    def _preparation(self, x: Any, **options: Any) -> Preparation:
         if x is not None and not isinstance(x, UserBatches):
             raise TypeError(
                 "`x` must be UserBatches, which know whose records they draw. "
@@ -107,4 +107,4 @@ class FederatedModel(PrivateModel):
             )
         if x is not None:
             self.local.steps(x.records_per_user)
-        return super()._prepared(x, **options)
+        return super()._preparation(x, **options)

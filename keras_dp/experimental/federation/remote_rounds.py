@@ -38,6 +38,7 @@ from keras_dp.training.advice.preconditions import (
     check_trained,
     check_unit,
 )
+from keras_dp.training.advice.said import Said
 from keras_dp.training.devices.replicas import Replicas
 
 User = TypeVar("User", bound=Hashable)
@@ -108,7 +109,7 @@ class RemoteRounds:
         warn_of_other_ledgers(model, ledger)
         forget_compile(model)
         federated.build_optimizer()
-        warn_of_missing_rounds(optimizer)
+        warn_of_missing_rounds(optimizer, Said())
         target = federated.target
         if target_epsilon is not None:
             if delta is None:

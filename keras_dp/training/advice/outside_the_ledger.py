@@ -20,6 +20,7 @@ from keras_dp.gradients import adapted_layers
 from keras_dp.keras_internals import dataset_stages
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
+from keras_dp.training.advice.said import Said
 
 # The names of the ledgers that each model was trained with, by data set.
 _ledgers_of: weakref.WeakKeyDictionary[keras.Model, dict[str, set[str]]] = (
@@ -42,8 +43,6 @@ _OF_PLAIN_METHODS = {
 # Stages of data sets in which the contents of a record can decide in which
 # batch others stand.
 _BY_CONTENTS = ("GroupByWindow", "Filter", "TakeWhile")
-# The optimizers with more rounds than their ledger that were warned of.
-_behind: weakref.WeakSet[DPOptimizer] = weakref.WeakSet()
 
 
 def warn_of_adapted_layers(model: keras.Model) -> None:
@@ -107,7 +106,7 @@ def warn_of_other_data(ledger: Any) -> None:
         )
 
 
-def warn_of_missing_rounds(optimizer: DPOptimizer) -> None:
+def warn_of_missing_rounds(optimizer: DPOptimizer, said: Said) -> None:
     """Warns if an optimizer has released more rounds than its ledger holds.
 
     Then an older copy has replaced the ledger that covered them, or the state
@@ -117,14 +116,14 @@ def warn_of_missing_rounds(optimizer: DPOptimizer) -> None:
     Args:
         optimizer: The optimizer of a model that is about to train, with the
             state that was restored.
+        said: What was warned of before.
     """
     ledger = optimizer.ledger
-    if not isinstance(ledger, PrivacyLedger) or optimizer in _behind:
+    if not isinstance(ledger, PrivacyLedger):
         return
     released, held = optimizer.rounds_released, len(ledger)
     if released > held:
-        _behind.add(optimizer)
-        logging.warning(
+        said.warn(
             "The optimizer has released %s rounds, and the ledger %s holds %s. "
             "Reports of it are too low for these weights, unless their rounds "
             "were on other data. If an older copy replaced the ledger, put "

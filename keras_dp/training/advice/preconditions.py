@@ -12,8 +12,10 @@ from absl import logging
 from keras_dp import _check
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.keras_internals import layers_of, strategy_of
+from keras_dp.ledger import PrivacyLedger
 from keras_dp.ledger.rows.header import UNITS_OF_ROWS
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
+from keras_dp.optimizers.ledger_of_chief import LedgerOfChief
 
 # The gradient of a cross-entropy with respect to a logit is at most 1. With
 # this scale it can grow by a factor of 2^6 on its way back before float16
@@ -258,21 +260,27 @@ def check_created_in(
         )
 
 
-def check_one_worker(workers: int) -> None:
-    """Raises for a target with several workers: it would stop the chief alone.
+def check_one_worker(
+    ledger: PrivacyLedger | LedgerOfChief, workers: int
+) -> PrivacyLedger:
+    """Returns the ledger of a training with a target.
+
+    A target would stop the chief alone.
 
     Args:
+        ledger: The ledger of the optimizer.
         workers: The number of processes that train together.
 
     Raises:
         ValueError: There is more than one.
     """
-    if workers > 1:
+    if workers > 1 or not isinstance(ledger, PrivacyLedger):
         raise ValueError(
             "`target_epsilon` must be None with several workers, because only "
             f"the chief has the ledger. Received: {workers} workers. Choose "
             "the noise for your epochs with calibrate_noise."
         )
+    return ledger
 
 
 def check_compiled_steps(options: dict[str, Any]) -> None:

@@ -1,8 +1,9 @@
 """Warns of settings that are sound but seldom meant."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
+import keras
 import numpy as np
 from absl import logging
 
@@ -10,7 +11,6 @@ from keras_dp import _nests
 from keras_dp.dp_queries import DPQuery, NestedQuery
 from keras_dp.ledger import GaussianSum, Round
 from keras_dp.training.data.data_adapter import DataAdapter, PhysicalStep
-from keras_dp.training.metrics.private_metrics import PrivateClippedShare
 
 # Below it, a round of a small sample costs an epsilon of about ten.
 _LEAST_MULTIPLIER = 0.3
@@ -25,29 +25,25 @@ _WEIGHTS = (
 _LARGE_DELTA = 1e-3
 # Beyond these, epsilon protects hardly anyone, or leaves nothing to learn.
 _LARGE_EPSILON, _SMALL_EPSILON = 20.0, 0.02
-# A share of clipped gradients, or of others, that is hardly any.
-_FEW_CLIPPED = 0.02
 # A share that the denominator may differ from the expected sample by.
 _ABOUT = 0.05
 
 
-def advise(
-    round_: Round, query: DPQuery, adapter: DataAdapter, batch: PhysicalStep
-) -> None:
-    """Logs a warning for each setting of a training that is seldom meant.
+def advice(
+    planned: Round, query: DPQuery, adapter: DataAdapter, batch: PhysicalStep
+) -> Iterator[str]:
+    """Yields a warning for each setting of a training that is seldom meant.
 
     Args:
-        round_: One round, as planned.
+        planned: The first round.
         query: The query of the gradients.
         adapter: How samples are drawn.
         batch: The first physical batch.
     """
-    for text in (
-        *_about_noise(round_),
-        *_about_samples(query, adapter),
-        *_about_weights(adapter, batch),
-    ):
-        logging.warning(text)
+    yield from _about_noise(planned)
+    yield from _about_samples(query, adapter)
+    yield from _about_batches(adapter, batch)
+    yield from _about_weights(adapter, batch)
 
 
 def advise_target(epsilon: float) -> None:
@@ -107,40 +103,6 @@ def advise_delta(
         )
 
 
-def advise_clip(
-    query: DPQuery, metrics: Mapping[str, Any], values: Mapping[str, Any]
-) -> str | None:
-    """Returns advice about a clip that nearly no gradient, or each, exceeds.
-
-    It follows from the noised answers of `PrivateClippedShare` alone.
-
-    Args:
-        query: The query of the gradients.
-        metrics: The private metrics, by name.
-        values: Their means over an epoch.
-    """
-    clip = getattr(query, "l2_norm_clip", None)
-    for name, metric in metrics.items():
-        if not isinstance(metric, PrivateClippedShare) or (
-            metric.l2_norm != clip
-        ):
-            continue
-        share = float(values[name])
-        if share < _FEW_CLIPPED:
-            return (
-                f"Hardly any gradient is longer than the clip {clip:g} "
-                f"({name} = {share:.2g}): the noise follows the clip, and is "
-                "larger than it must be. Take a smaller l2_norm_clip."
-            )
-        if share > 1 - _FEW_CLIPPED:
-            return (
-                f"Nearly every gradient is longer than the clip {clip:g} "
-                f"({name} = {share:.2g}): each is only a direction. Take a "
-                "larger l2_norm_clip, or a larger learning rate with this one."
-            )
-    return None
-
-
 def _about_noise(round_: Round) -> Iterator[str]:
     for event in round_.queries:
         if not isinstance(event, GaussianSum):
@@ -179,6 +141,20 @@ def _about_samples(query: DPQuery, adapter: DataAdapter) -> Iterator[str]:
             f"Samples have {expected:g} records on average: noise hides "
             "gradients of so few. keras_dp.planning.plan compares batch "
             "sizes at the same epsilon."
+        )
+
+
+def _about_batches(adapter: DataAdapter, batch: PhysicalStep) -> Iterator[str]:
+    if adapter.is_sampler:
+        return
+    rows = keras.tree.flatten(batch.x)[0].shape[0]
+    if adapter.population_size is None or rows < adapter.population_size:
+        yield (
+            "The library did not draw these batches, so they are recorded "
+            "without amplification by sampling: each costs as much as all "
+            "records. Pass a sampler to fit, such as "
+            "keras_dp.PoissonBatches((x, y), sampling_probability=...), or "
+            "PoissonBatches.from_dataset(dataset, sampling_probability=...)."
         )
 
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from absl import logging
 
 from keras_dp.dp_queries import DPQuery, NestedQuery
 from keras_dp.gradients import ExampleStatistics, update_statistics
@@ -43,22 +42,11 @@ class SideQueries:
             )
         self.metrics = metrics
         self.statistics = statistics
-        self._warned = False
         self._trackers = {
             name: keras.metrics.Mean(name=name)
             for name, metric in (metrics or {}).items()
             for name in _names(name, metric)
         }
-
-    def warn_of_metrics(self) -> None:
-        """Says once that metrics are not private, if they are not."""
-        if self.metrics is None and not self._warned:
-            self._warned = True
-            logging.warning(
-                "The losses and metrics shown during private training are "
-                "computed on the training data without noise. They are not "
-                "covered by the privacy guarantee: do not publish them."
-            )
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments of `PrivateModel.compile`, serialized."""

@@ -20,7 +20,13 @@ from keras_dp.gradients import (
     without_variable_writes,
 )
 from keras_dp.keras_internals import counting_one_replica, penalties_of
-from keras_dp.optimizers.private_round import GRADIENTS
+from keras_dp.optimizers.private_round import (
+    GRADIENTS,
+    Event,
+    Released,
+    Sample,
+    State,
+)
 from keras_dp.optimizers.record_batch import (
     Grouping,
     RecordBatch,
@@ -63,7 +69,7 @@ class BatchResult(NamedTuple):
     losses: ExampleLosses
     outputs: Any
     masks: list[tf.Tensor | None]
-    released: tuple[Any, dict[str, tf.Tensor]] | None
+    released: tuple[Event, dict[str, tf.Tensor]] | None
 
 
 class _Computed(NamedTuple):
@@ -94,7 +100,7 @@ class BatchComputation:
                 no such layer is trained.
         """
         self._parts = parts
-        self._round = parts.optimizer.round
+        self._round = parts.round
         self._sums: SampleSums | None = None
         self._release: Future[Release] | None = None
         # A trace holds variables, and each replica has its own.
@@ -132,7 +138,10 @@ class BatchComputation:
         All compiled steps then call this trace.
         """
         self._release = traced_release(
-            self._parts.optimizer, self.templates, self.engine.variables
+            self._parts.optimizer,
+            self._round,
+            self.templates,
+            self.engine.variables,
         )
 
     def make_sums(self) -> None:
@@ -148,7 +157,7 @@ class BatchComputation:
         data: tuple[Any, Any, Any],
         mask: tf.Tensor | None,
         kind: BatchKind,
-        planned: Any,
+        planned: Event,
     ) -> BatchResult:
         """Adds a physical batch to its sample, and may release the sample.
 
@@ -217,7 +226,9 @@ class BatchComputation:
         batches = {GRADIENTS: RecordBatch(records, present)}
         return _Computed(losses, outputs, batches)
 
-    def _added(self, batches: dict[str, Any], kind: BatchKind) -> Any:
+    def _added(
+        self, batches: dict[str, RecordBatch], kind: BatchKind
+    ) -> Sample:
         """Returns the sample with the records of a batch."""
         if kind.first:
             sample = self._round.initial_sample(self.templates)
@@ -229,14 +240,16 @@ class BatchComputation:
                 state, sample, self.engine.variables, batches
             )
 
-    def _end(self, sample: Any, kind: BatchKind, planned: Any) -> Any:
+    def _end(
+        self, sample: Sample, kind: BatchKind, planned: Event
+    ) -> tuple[Event, dict[str, tf.Tensor]] | None:
         """Releases the sample, or keeps it for the next batch."""
         if kind.last:
             return self._released(sample, planned)
         self._made_sums.assign(sample)
         return None
 
-    def of_sums(self, planned: Any) -> tuple[Any, dict[str, tf.Tensor]]:
+    def of_sums(self, planned: Event) -> tuple[Event, dict[str, tf.Tensor]]:
         """Releases the sums of all replicas, and returns as `_released`."""
         return self._released(self._made_sums.read(), planned)
 
@@ -247,8 +260,8 @@ class BatchComputation:
         return self._sums
 
     def _released(
-        self, sample: Any, planned: Any
-    ) -> tuple[Any, dict[str, tf.Tensor]]:
+        self, sample: Sample, planned: Event
+    ) -> tuple[Event, dict[str, tf.Tensor]]:
         """Noises and applies the sums.
 
         Returns:
@@ -257,16 +270,24 @@ class BatchComputation:
         if self._parts.options.replicas.are_many:
             sample = summed(sample)
         variables = self.engine.variables
-        ahead = None if self._release is None else self._release.result()
         event, answers = self._parts.optimizer.release(
             sample,
             variables,
             self._penalties(variables),
             planned,
-            None if tf.executing_eagerly() else ahead,
+            self._answer,
         )
         values = self._parts.side_queries.apply(answers, self.engine.normalized)
         return event, values
+
+    def _answer(self, sample: Sample, state: State, planned: Event) -> Released:
+        """Answers a sample, in a function by the trace that was made ahead."""
+        ahead = None if self._release is None else self._release.result()
+        if ahead is not None and not tf.executing_eagerly():
+            return ahead(sample, state, planned)
+        return self._round.release(
+            sample, state, self.engine.variables, planned
+        )
 
     def losses(
         self, y: Any, outputs: Any, weight: Any, batch: int

@@ -8,14 +8,22 @@ import tensorflow as tf
 
 from keras_dp.keras_internals import trace_of
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
-from keras_dp.optimizers.private_round import Released
+from keras_dp.optimizers.private_round import (
+    Event,
+    PrivateRound,
+    Released,
+    Sample,
+    State,
+)
 
-# Takes the finished sample, the global state and the planned event.
-Release = Callable[[Any, Any, Any], Released]
+Release = Callable[[Sample, State, Event], Released]
 
 
 def traced_release(
-    optimizer: DPOptimizer, templates: Mapping[str, Any], variables: list[Any]
+    optimizer: DPOptimizer,
+    asked: PrivateRound,
+    templates: Mapping[str, Any],
+    variables: list[Any],
 ) -> Future[Release]:
     """Traces `PrivateRound.release` in a thread, for all traces of a step.
 
@@ -23,20 +31,20 @@ def traced_release(
     noise is drawn and no state changes.
 
     Args:
-        optimizer: The optimizer, built with its queries.
+        optimizer: The optimizer, which holds the state of the queries.
+        asked: The round.
         templates: The template of a record of each query.
         variables: The variables that are trained.
 
     Returns:
         The trace, once the thread has ended, or the error that it met.
     """
-    asked = optimizer.round
 
     def arguments() -> Any:
         state = optimizer.read_state()
         return asked.initial_sample(templates), state, asked.plan(state)
 
-    def release(sample: Any, state: Any, planned: Any) -> Released:
+    def release(sample: Sample, state: State, planned: Event) -> Released:
         return asked.release(sample, state, variables, planned)
 
     def trace() -> Release:

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
+from keras_dp.optimizers.private_round import PrivateRound
 from keras_dp.training.devices.replicas import Replicas
 from keras_dp.training.metrics.example_metrics import ExampleMetrics
 from keras_dp.training.metrics.side_queries import SideQueries
@@ -40,6 +41,8 @@ class StepParts:
     Attributes:
         model: The user's model, built.
         optimizer: The optimizer, built for the model and the side queries.
+        round: What answers: the round of the optimizer, or another one with the
+            same queries.
         loss: The loss as `keras.Model.compile` prepared it, built. Keras gives
             its class no public name.
         metrics: Keras's metrics, which are not private.
@@ -51,6 +54,7 @@ class StepParts:
 
     model: keras.Model
     optimizer: DPOptimizer
+    round: PrivateRound
     loss: Any
     metrics: ExampleMetrics
     side_queries: SideQueries

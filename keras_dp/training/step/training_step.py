@@ -14,6 +14,7 @@ from keras_dp.keras_internals import (
     trainable_variables_of,
 )
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
+from keras_dp.optimizers.private_round import Event
 from keras_dp.training.advice.preconditions import check_created_in
 from keras_dp.training.data.data_adapter import PhysicalStep
 from keras_dp.training.metrics.example_metrics import set_masks
@@ -50,13 +51,14 @@ class TrainingStep:
         self._inner = parts.optimizer.inner
         self._learning_rate = learning_rate_of(self._inner)
         self._asked = parts.optimizer.round.fingerprint()
-        self._traces: dict[Any, Callable[..., Any]] = {}
+        # By kind of batch, nest and shapes.
+        self._traces: dict[tuple[BatchKind, Any, Any], Callable[..., Any]] = {}
         self._functions: dict[Any, Any] = {}
         optimizer = parts.optimizer
         parts.side_queries.check_names(optimizer.public_metrics())
         replicas = parts.options.replicas
         if replicas.are_many:
-            optimizer.round.check_sums(self._computation.templates)
+            parts.round.check_sums(self._computation.templates)
             check_created_in(replicas.strategy, optimizer)
         else:
             self._computation.trace_release()
@@ -115,8 +117,8 @@ class TrainingStep:
         self._check.run(step)
 
     def run(
-        self, step: PhysicalStep, kind: BatchKind, planned: Any
-    ) -> tuple[Any, Any]:
+        self, step: PhysicalStep, kind: BatchKind, planned: Event
+    ) -> tuple[Mapping[str, Any], Event | None]:
         """Runs one physical batch.
 
         Args:
@@ -133,7 +135,7 @@ class TrainingStep:
             ValueError: The batch cannot be cut into equal parts for replicas.
         """
         if kind.first:
-            self._parts.optimizer.round.prepare()
+            self._parts.round.prepare()
         if not kind.last:
             self._computation.make_sums()
         parts: tuple[Any, ...] = (*step.data, step.mask)
@@ -143,7 +145,7 @@ class TrainingStep:
             parts = replicas.parts(step, rows)
         return self._traced(kind, parts, planned)(*parts, planned)
 
-    def release(self, planned: Any) -> tuple[Any, Any]:
+    def release(self, planned: Event) -> tuple[Mapping[str, Any], Event | None]:
         """Releases the sample of all workers. Returns metrics and the event."""
         key = "release"
         if key not in self._functions:
@@ -177,19 +179,8 @@ class TrainingStep:
         functions = self._functions.values()
         return sum(f.experimental_get_tracing_count() for f in functions)
 
-    @property
-    def traces(self) -> dict[BatchKind, list[Any]]:
-        """The traced functions of each kind of batch.
-
-        There are none with replicas, or if steps run eagerly.
-        """
-        found: dict[BatchKind, list[Any]] = {}
-        for (kind, *_), trace in self._traces.items():
-            found.setdefault(kind, []).append(trace)
-        return found
-
     def _traced(
-        self, kind: BatchKind, parts: tuple[Any, ...], planned: Any
+        self, kind: BatchKind, parts: tuple[Any, ...], planned: Event
     ) -> Callable[..., Any]:
         """Returns the step for batches of the shapes of this one."""
         function = self._function(kind)
@@ -212,14 +203,14 @@ class TrainingStep:
         if kind in self._functions:
             return self._functions[kind]
 
-        def core(x: Any, y: Any, weight: Any, mask: Any, planned: Any) -> Any:
+        def core(x: Any, y: Any, weight: Any, mask: Any, planned: Event) -> Any:
             data = x, y, weight
             return self._computation.of_batch(data, mask, kind, planned)
 
         if self._parts.options.jit_compile:
             core = tf.function(core, jit_compile=True, autograph=False)
 
-        def step(x: Any, y: Any, weight: Any, mask: Any, planned: Any) -> Any:
+        def step(x: Any, y: Any, weight: Any, mask: Any, planned: Event) -> Any:
             # XLA does not compile the metrics: shapes of batches without
             # their padding depend on the data.
             result = core(x, y, weight, mask, planned)
@@ -235,7 +226,9 @@ class TrainingStep:
         self._functions[kind] = self._compiled(step)
         return self._functions[kind]
 
-    def _release_step(self, planned: Any) -> Any:
+    def _release_step(
+        self, planned: Event
+    ) -> tuple[Event, dict[str, tf.Tensor]]:
         """Releases the sums of all replicas, apart from a batch."""
         event, values = self._computation.of_sums(planned)
         if self._parts.side_queries.metrics is not None:
