@@ -1,14 +1,15 @@
 """From a model with batch normalization to one in which examples are alone."""
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import keras
 
-from keras_dp import _check
 from keras_dp.errors import UnsupportedLayerError
 from keras_dp.keras_internals import layers_of, passes_training_on
 
+# The least number of channels in a group.
+_CHANNELS = 16
 # Both kinds of layer have these arguments.
 _SHARED = (
     "name",
@@ -25,35 +26,21 @@ _SHARED = (
     "gamma_constraint",
 )
 
-_KINDS = {
-    "group": keras.layers.GroupNormalization,
-    "layer": keras.layers.LayerNormalization,
-}
 
-
-def replace_batch_normalization(
-    model: keras.Model,
-    by: Literal["group", "layer"] = "group",
-    *,
-    group_channels: int = 16,
-) -> keras.Model:
+def replace_batch_normalization(model: keras.Model) -> keras.Model:
     """Returns a model that normalizes each example by itself.
 
     Every `BatchNormalization` that is trained becomes a `GroupNormalization`
-    or a `LayerNormalization` of the same name, with its gamma and beta. All
-    other layers are equal to those of `model`, with equal weights; nothing is
-    shared. Frozen layers of batch normalization stay, for they mix no examples.
-    A pretrained model needs training afterwards: it was fitted to the
-    statistics that are gone.
+    of the same name, with its gamma and beta. A group has at least 16 channels,
+    or all of a layer with fewer; the number of groups is the largest that
+    divides the channels. All other layers are equal to those of `model`, with
+    equal weights; nothing is shared. Frozen layers of batch normalization stay,
+    for they mix no examples. A pretrained model needs training afterwards: it
+    was fitted to the statistics that are gone.
 
     Args:
         model: Functional or Sequential, built; such models inside it are
             treated alike.
-        by: "group": groups of channels are normalized over all positions.
-            "layer": the channels at each position are.
-        group_channels: The least number of channels in a group, >= 1. A layer
-            with fewer channels has one group. The number of groups is the
-            largest that divides the channels.
 
     Returns:
         A new model, not compiled.
@@ -62,7 +49,7 @@ def replace_batch_normalization(
         TypeError: `model` is neither functional nor Sequential.
         UnsupportedLayerError: A layer that is no such model holds batch
             normalization.
-        ValueError: `model` is not built, or an argument is out of its range.
+        ValueError: `model` is not built.
 
     Source: Y. Wu, K. He (2018), arXiv:1803.08494v3, where 16 channels a group
     do as well as 32 groups.
@@ -74,11 +61,6 @@ def replace_batch_normalization(
     >>> replaced.layers[1].groups
     4
     """
-    if by not in _KINDS:
-        raise ValueError(
-            f'`by` must be "group" or "layer". Received: by={by!r}.'
-        )
-    _check.integer_at_least(1, group_channels=group_channels)
     _check_reachable(model)
     pairs: dict[int, tuple[Any, Any]] = {}
 
@@ -92,7 +74,7 @@ def replace_batch_normalization(
             if passes_training_on(layer):
                 return _cloned(layer, cloned)
             if _is_trained_normalization(layer):
-                return _replacement(layer, by, group_channels)
+                return _replacement(layer)
         return type(layer).from_config(layer.get_config())
 
     result = _cloned(model, cloned)
@@ -111,7 +93,7 @@ def _cloned(model: keras.Model, cloned: Callable[[Any], Any]) -> keras.Model:
     """Returns the model with each layer exchanged for `cloned(layer)`."""
 
     def called(layer: Any, *args: Any, **options: Any) -> Any:
-        if isinstance(layer, tuple(_KINDS.values())):
+        if isinstance(layer, keras.layers.GroupNormalization):
             # Keras notes the arguments of batch normalization.
             options = {k: v for k, v in options.items() if k == "inputs"}
         return layer(*args, **options)
@@ -130,21 +112,18 @@ def _is_trained_normalization(layer: keras.Layer) -> bool:
     )
 
 
-def _replacement(
-    layer: keras.Layer, by: str, group_channels: int
-) -> keras.Layer:
+def _replacement(layer: keras.Layer) -> keras.Layer:
     config = layer.get_config()
     shared: dict[str, Any] = {name: config[name] for name in _SHARED}
-    if by == "layer":
-        return _KINDS[by].from_config(shared)
     channels = layer.moving_mean.shape[0]
     groups = max(
         each
         for each in range(1, channels + 1)
-        if channels % each == 0
-        and (each == 1 or channels // each >= group_channels)
+        if channels % each == 0 and (each == 1 or channels // each >= _CHANNELS)
     )
-    return _KINDS[by].from_config({**shared, "groups": groups})
+    return keras.layers.GroupNormalization.from_config(
+        {**shared, "groups": groups}
+    )
 
 
 def _check_reachable(model: Any) -> None:

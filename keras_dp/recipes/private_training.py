@@ -32,14 +32,12 @@ from keras_dp.spending.epsilon_limit import default_delta
 from keras_dp.training import PrivateModel
 from keras_dp.training.advice.settings_advice import advise_target
 from keras_dp.training.private_model import check_kind
-from keras_dp.training.tracebacks import concise
 
 _CLIP = 1.0
 # Arguments that are taken over from the `compile` of the user's model.
 _KEPT = ("loss", "loss_weights", "metrics", "weighted_metrics")
 
 
-@concise
 def make_private(
     model: keras.Model,
     data: Any,
@@ -49,7 +47,6 @@ def make_private(
     ledger: PrivacyLedger | str | os.PathLike[str] = "privacy.ledger",
     batch_size: int | None = None,
     delta: float | None = None,
-    validation_split: float = 0.0,
     l2_norm_clip: float = _CLIP,
     optimizer: Any = None,
     loss: Any = None,
@@ -58,7 +55,6 @@ def make_private(
     unit: str | None = None,
     unit_ids: Any = None,
     rows_per_unit: int | None = None,
-    dataset: str | None = None,
     run: RunDetails | str | None = None,
     verbose: bool = True,
     **options: Any,
@@ -104,10 +100,6 @@ def make_private(
             smallest with nearly the best signal for what the ledger leaves;
             see `plan`.
         delta: In (0, 1), by default `N^-1.1` for N units.
-        validation_split: Share of the records, the last ones, that are held
-            back before anything is sampled, in [0, 1). `fit` evaluates them
-            after each epoch. That is not private, as for all
-            `validation_data`. The N of `delta` counts the remaining units.
         l2_norm_clip: Bound on the norm of an example's gradient, > 0.
         optimizer: Name, or Keras optimizer; by default that of the compiled
             model, else "adam". Its learning rate is kept.
@@ -128,7 +120,6 @@ def make_private(
         rows_per_unit: How many records one unit has at most. Target and reports
             are then for all of them together. By default the value of an open
             ledger, else 1. With `unit_ids` and a path it must be given.
-        dataset: Id of the data set. By default the name of a new file.
         run: As in `PrivateModel.fit`, which takes it from here. If the ledger
             has accounts, the noise is large enough for the account that pays
             to have room for all rounds.
@@ -170,10 +161,9 @@ def make_private(
         batch_size=batch_size,
         unit_ids=unit_ids,
         rows_per_unit=rows_per_unit,
-        validation_split=validation_split,
     )
     compiled = _compiled(model, loss, metrics, options)
-    own = _opened(ledger, dataset, unit, rows_per_unit, given.drawn_unit)
+    own = _opened(ledger, unit, rows_per_unit, given.drawn_unit)
     if delta is None:
         delta = default_delta(given.units_of(own.header.rows_per_unit))
     target = PrivacyTarget(target_epsilon, delta)
@@ -220,7 +210,7 @@ def make_private(
         **compiled,
     )
     private.samples, private.target, private.run = samples, target, details
-    private.epochs, private.validation_data = epochs, given.held_back
+    private.epochs = epochs
     private.last_run = None if continued is None else continued.row
     if verbose:
         summary = _summary(private, held, queries, continued)
@@ -304,23 +294,23 @@ def _of_units(private: PrivateModel, given: TrainingData) -> str:
 
 def _opened(
     ledger: Any,
-    dataset: str | None,
     unit: str | None,
     rows_per_unit: int | None,
     drawn_unit: str,
 ) -> Any:
     """Returns the ledger, opened or created if it is a path.
 
-    A new one has the unit that is drawn, unless another one is named.
+    A new one has the name of its place as its data set, and the unit that is
+    drawn, unless another one is named.
 
     Raises:
-        ValueError: The ledger is open, and has another data set, unit or
-            `rows_per_unit`.
+        ValueError: The ledger is open, and has another unit or `rows_per_unit`.
     """
     if isinstance(ledger, (str, os.PathLike)):
         place = place_of(ledger)
+        dataset = None
         if not place.exists():
-            dataset = place.short_name if dataset is None else dataset
+            dataset = place.short_name
             unit = drawn_unit if unit is None else unit
         return PrivacyLedger.open(
             ledger, dataset=dataset, unit=unit, rows_per_unit=rows_per_unit
@@ -331,11 +321,7 @@ def _opened(
             f"Received: ledger={_check.shown(ledger)}. Pass a path such as "
             '"run.ledger".'
         )
-    given = {
-        "dataset": dataset,
-        "unit": unit,
-        "rows_per_unit": rows_per_unit,
-    }
+    given = {"unit": unit, "rows_per_unit": rows_per_unit}
     for name, value in given.items():
         own = getattr(ledger.header, name)
         if value not in (None, own):

@@ -1,6 +1,5 @@
-"""The records of a training: read, capped, and divided before any sampling."""
+"""The records of a training: read, and capped before any sampling."""
 
-import math
 from typing import Any, NamedTuple
 
 import keras
@@ -11,7 +10,6 @@ from keras_dp.errors import CalibrationError
 from keras_dp.planning import plan
 from keras_dp.recipes.held_rounds import HeldRounds
 from keras_dp.sampling import PoissonBatches, Sampler, datasets
-from keras_dp.sampling.nests import mapped
 from keras_dp.sampling.record_source import Records, as_arrays, is_source
 from keras_dp.sampling.units import capped_rows
 from keras_dp.spending import PrivacyTarget
@@ -25,7 +23,6 @@ class TrainingData(NamedTuple):
 
     Attributes:
         records: Nest of arrays, a `RandomAccessSource`, or a `Sampler`.
-        held_back: Nest of arrays that are never sampled, or `None`.
         population: Number of records to sample from.
         units: Number of units that they belong to, `None` without ids.
         batch_size: Expected number of records in a sample, `None` if nobody
@@ -35,7 +32,6 @@ class TrainingData(NamedTuple):
     """
 
     records: Any
-    held_back: Any
     population: int
     units: int | None
     batch_size: int | None
@@ -82,12 +78,11 @@ def training_data(
     batch_size: int | None,
     unit_ids: Any,
     rows_per_unit: int | None,
-    validation_split: float,
 ) -> TrainingData:
     """Returns the records of `make_private`, whose arguments these are.
 
     Raises:
-        TypeError: `data` is of another kind, or cannot be divided or capped.
+        TypeError: `data` is of another kind, or cannot be capped.
         ValueError: An argument is out of its range.
     """
     if data is None:
@@ -95,10 +90,9 @@ def training_data(
             "`data` must be (x, y), or a PoissonBatches. Received: data=None. "
             "Pass the records to train on."
         )
-    _check_split(data, validation_split)
     if isinstance(data, Sampler):
         _check_no_more(batch_size=batch_size, unit_ids=unit_ids)
-        return TrainingData(data, None, data.population_size, None, None)
+        return TrainingData(data, data.population_size, None, None)
     _check_ids(data, unit_ids, rows_per_unit)
     records = _stored(data)
     ids, left_out = None, 0
@@ -106,19 +100,14 @@ def training_data(
         left_out = len(Records(records))
         records, ids = _capped(records, unit_ids, rows_per_unit)
         left_out -= len(ids)
-    held_back = None
-    if validation_split:
-        records, held_back = _divided(records, validation_split)
     population = len(Records(records))
-    units = None if ids is None else len(np.unique(ids[:population]))
+    units = None if ids is None else len(np.unique(ids))
     if batch_size is not None and batch_size > population:
         raise ValueError(
             f"`batch_size` must be at most {population}, the number of "
             f"records. Received: batch_size={batch_size!r}."
         )
-    return TrainingData(
-        records, held_back, population, units, batch_size, left_out
-    )
+    return TrainingData(records, population, units, batch_size, left_out)
 
 
 def summed_records(samples: Sampler) -> float:
@@ -150,20 +139,6 @@ def _recommended_size(
         reasons = held.why_no_noise_meets(target)
         raise CalibrationError(f"{error}{reasons}") from error
     return found.recommended.batch_size
-
-
-def _check_split(data: Any, validation_split: float) -> None:
-    if not 0 <= validation_split < 1:
-        raise ValueError(
-            "`validation_split` must be in [0, 1). "
-            f"Received: validation_split={validation_split!r}."
-        )
-    if validation_split and (isinstance(data, Sampler) or _is_in_files(data)):
-        raise TypeError(
-            "`validation_split` must be 0 for data other than arrays and data "
-            f"sets. Received: {type(data).__name__}. Make two of it, and pass "
-            "the second as fit(validation_data=...)."
-        )
 
 
 def _check_no_more(**given: Any) -> None:
@@ -225,21 +200,3 @@ def _capped(
     rows = capped_rows(unit_ids, rows_per_unit)
     kept = keras.tree.map_structure(lambda leaf: leaf[rows], arrays)
     return kept, np.asarray(unit_ids)[rows]
-
-
-def _divided(arrays: Any, validation_split: float) -> tuple[Any, Any]:
-    """Returns the records to sample from, and those that are held back.
-
-    Raises:
-        ValueError: The share leaves no record to sample from.
-    """
-    kept = math.floor(len(Records(arrays)) * (1 - validation_split))
-    if not kept:
-        raise ValueError(
-            "`validation_split` must leave at least one record. "
-            f"Received: validation_split={validation_split!r}."
-        )
-    return (
-        mapped(lambda _, leaf: leaf[:kept], arrays),
-        mapped(lambda _, leaf: leaf[kept:], arrays),
-    )

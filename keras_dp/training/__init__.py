@@ -1,8 +1,5 @@
 """The private model, and the loop that feeds its records to queries."""
 
-from keras_dp.training.advice.epsilon_progress import (
-    EpsilonProgress as EpsilonProgress,
-)
 from keras_dp.training.checkpoints import SaveModel
 from keras_dp.training.devices.workers import open_ledger
 from keras_dp.training.metrics.batch_statistics import plan_batch_statistics

@@ -64,7 +64,6 @@ from keras_dp.training.preparation import (
 )
 from keras_dp.training.step.step_parts import StepOptions, StepParts
 from keras_dp.training.step.training_step import TrainingStep
-from keras_dp.training.tracebacks import concise
 
 
 def check_kind(model: Any, *, releases_statistics: bool) -> None:
@@ -119,8 +118,6 @@ class PrivateModel(HeldModel):
         samples: The data of `fit` without `x`. `make_private` sets it.
         epochs: The number of epochs of `fit` without `x`. `make_private` sets
             it.
-        validation_data: The `validation_data` of `fit` without `x`.
-            `make_private(..., validation_split=...)` sets it.
         run: The `run` of `fit` if it is called without one. `make_private` sets
             it.
         last_run: The row of the ledger in which the last run began. If that was
@@ -143,7 +140,6 @@ class PrivateModel(HeldModel):
     8
     """
 
-    @concise
     def __init__(
         self,
         model: keras.Model,
@@ -173,7 +169,6 @@ class PrivateModel(HeldModel):
         self.last_run: int | None = None
         self.samples: Sampler | None = None
         self.epochs = 1
-        self.validation_data: Any = None
         self.run: RunDetails | None = None
         self.target: PrivacyTarget | None = None
         self._loss_scale: float | None = None
@@ -231,7 +226,6 @@ class PrivateModel(HeldModel):
     # Training.
 
     @override
-    @concise
     def compile(
         self,
         optimizer: DPOptimizer,
@@ -322,7 +316,6 @@ class PrivateModel(HeldModel):
         self.build_optimizer()
 
     @override
-    @concise
     def fit(
         self,
         x: Any = None,
@@ -352,8 +345,8 @@ class PrivateModel(HeldModel):
             epochs: As in Keras, >= 1. With the samples of `make_private`, the
                 epochs of `make_private` are the default.
             verbose: As in Keras.
-            callbacks: As in Keras. `EpsilonProgress` is added unless there is
-                one. At the end of an epoch the ledger holds exactly the rounds
+            callbacks: As in Keras. They find the epsilon of the ledger in the
+                logs. At the end of an epoch the ledger holds exactly the rounds
                 that ran, so that callbacks read what was spent.
             target_epsilon: The most that the ledger may spend, > 0. By default
                 the target of `make_private`, if any.
@@ -380,7 +373,6 @@ class PrivateModel(HeldModel):
         if x is None and self.samples is not None:
             x = self.samples
             epochs = self.epochs if epochs is None else epochs
-            options = {"validation_data": self.validation_data, **options}
         elif self.samples is not None and x is not self.samples:
             warn_of_other_data(self.optimizer.required_ledger())
         epochs = 1 if epochs is None else epochs
@@ -418,7 +410,7 @@ class PrivateModel(HeldModel):
                     callbacks,
                     loop.begin_epoch,
                     loop.end_epoch,
-                    self.optimizer.ledger,
+                    ready.ledger,
                     ready.delta,
                     lambda: loop.recorder.rounds_left,
                 ),
@@ -466,7 +458,6 @@ class PrivateModel(HeldModel):
                     break
 
     @override
-    @concise
     def train_on_batch(
         self,
         x: Any,

@@ -10,7 +10,7 @@ import pytest
 
 import keras_dp
 from keras_dp import accountants, budgets, planning
-from keras_dp.errors import BudgetExceededError, PrivateTrainingError
+from keras_dp.errors import BudgetExceededError
 from keras_dp.ledger import (
     FullDataset,
     GaussianSum,
@@ -19,6 +19,8 @@ from keras_dp.ledger import (
     UnverifiedSampling,
 )
 from keras_dp.reporting import make_report
+from keras_dp.training.advice import epsilon_progress
+from keras_dp.training.advice.epsilon_progress import EpsilonProgress
 
 DELTA = 1e-5
 STEP = [GaussianSum("gradients", 1.0, 4.0)]
@@ -50,11 +52,11 @@ def private_model(ledger, noise=1.1, query=None):
     return private, samples
 
 
-def training(ledger, callbacks, *, epochs=2, noise=1.1):
+def training(ledger, callbacks, *, epochs=2, noise=1.1, delta=DELTA):
     """Returns the history of a tiny private training."""
     private, samples = private_model(ledger, noise)
     return private.fit(
-        samples, epochs=epochs, verbose=0, callbacks=callbacks
+        samples, epochs=epochs, verbose=0, callbacks=callbacks, delta=delta
     ).history
 
 
@@ -75,43 +77,24 @@ class Watcher(keras.callbacks.Callback):
 
 
 class TestEpsilonProgress:
-    def test_takes_the_strongest_relation_of_all_rounds(self) -> None:
-        ledger = in_memory((UnverifiedSampling(), STEP, 3))
-        progress, logs = (
-            keras_dp.training.EpsilonProgress(ledger, delta=DELTA),
-            {},
-        )
-        assert progress.claim is None
-
-        progress.on_epoch_end(0, logs)
-
-        assert progress.claim.neighbours == "replace_one"
-        assert logs["epsilon"] == TIGHT.epsilon(
-            ledger, delta=DELTA, neighbours="replace_one"
-        )
-
     def test_is_exact_at_the_end_of_each_epoch(self) -> None:
         ledger = in_memory()
-        progress, watcher = (
-            keras_dp.training.EpsilonProgress(ledger, delta=DELTA),
-            Watcher(ledger),
-        )
+        watcher = Watcher(ledger)
 
-        history = training(ledger, [progress, watcher], epochs=3)
+        history = training(ledger, [watcher], epochs=3)
 
         assert len(ledger) == 12  # 3 epochs of 1 / 0.25 rounds.
         assert history["epsilon"] == watcher.epochs == watcher.exact
         assert history["epsilon"] == sorted(set(history["epsilon"]))
 
-    def test_is_never_behind_what_was_released(self) -> None:
+    def test_is_never_behind_what_was_released(self, monkeypatch) -> None:
         """Every batch shows at least what the rounds up to it cost."""
+        monkeypatch.setattr(epsilon_progress, "_INTERVAL_SECONDS", -1.0)
+        monkeypatch.setattr(epsilon_progress, "_SHARE", 0)
         ledger = in_memory()
-        progress = keras_dp.training.EpsilonProgress(
-            ledger, delta=DELTA, interval_seconds=-1.0
-        )
         watcher = Watcher(ledger)
 
-        training(ledger, [progress, watcher])
+        training(ledger, [watcher])
 
         ((round_, count),) = ledger.rounds
         spent = [
@@ -126,57 +109,31 @@ class TestEpsilonProgress:
         ledger = in_memory((FullDataset(), STEP, 3))
         before = TIGHT.epsilon(ledger, delta=DELTA)
 
-        history = training(
-            ledger,
-            [keras_dp.training.EpsilonProgress(ledger, delta=DELTA)],
-            epochs=1,
-        )
+        history = training(ledger, None, epochs=1)
 
         assert history["epsilon"][0] > before
 
-    @pytest.mark.parametrize(
-        ("accountant", "neighbours"),
-        [
-            (accountants.Moments(), "add_or_remove_one"),
-            (accountants.RDP(), "replace_one"),
-        ],
-        ids=["accountant", "neighbours"],
-    )
-    def test_asks_what_it_is_told_to(self, accountant, neighbours) -> None:
-        ledger = in_memory((PoissonSampling(0.01), STEP, 10))
-        progress = keras_dp.training.EpsilonProgress(
-            ledger, delta=1e-3, accountant=accountant, neighbours=neighbours
-        )
-        logs = {}
+    def test_takes_the_strongest_relation_of_all_rounds(self) -> None:
+        ledger = in_memory((UnverifiedSampling(), STEP, 3))
 
-        progress.on_epoch_end(0, logs)
+        logs = shown(ledger)
 
-        assert logs["epsilon"] == accountant.epsilon(
-            ledger, delta=1e-3, neighbours=neighbours
+        assert logs["epsilon"] == TIGHT.epsilon(
+            ledger, delta=DELTA, neighbours="replace_one"
         )
-        assert logs["epsilon"] != TIGHT.epsilon(ledger, delta=1e-3)
 
     def test_shows_infinity_for_bare_sums(self) -> None:
-        ledger = in_memory()
-
-        history = training(
-            ledger,
-            [keras_dp.training.EpsilonProgress(ledger, delta=DELTA)],
-            epochs=1,
-            noise=0.0,
-        )
+        history = training(in_memory(), None, epochs=1, noise=0.0)
 
         assert history["epsilon"] == [math.inf]
 
-    def test_evaluates_no_more_often_than_asked(self, monkeypatch) -> None:
+    def test_evaluates_twice_a_second_at_most(self, monkeypatch) -> None:
         now = [100.0]
         monkeypatch.setattr("time.monotonic", lambda: now[0])
         ledger = in_memory((FullDataset(), STEP, 1))
-        progress = keras_dp.training.EpsilonProgress(
-            ledger, delta=DELTA, interval_seconds=5.0
-        )
+        progress = EpsilonProgress(ledger, DELTA, lambda: None)
         seen = []
-        for second in (0.0, 1.0, 5.0, 5.5):
+        for second in (0.0, 0.1, 0.5, 0.6):
             now[0] = 100.0 + second
             ledger.record(FullDataset(), STEP)
             logs = {}
@@ -187,19 +144,26 @@ class TestEpsilonProgress:
 
     def test_works_without_logs(self) -> None:
         ledger = in_memory((FullDataset(), STEP, 1))
-        progress = keras_dp.training.EpsilonProgress(ledger, delta=DELTA)
+        progress = EpsilonProgress(ledger, DELTA, lambda: None)
 
         progress.on_train_batch_end(0)
         progress.on_epoch_end(0)
 
-        assert progress.claim.epsilon == TIGHT.epsilon(ledger, delta=DELTA)
+        assert progress._logs["epsilon"] == TIGHT.epsilon(ledger, delta=DELTA)
+
+
+def shown(ledger):
+    """Returns the logs of a callback for a ledger."""
+    logs = {}
+    EpsilonProgress(ledger, DELTA, lambda: None).on_epoch_end(0, logs)
+    return logs
 
 
 class TestEpsilonInFit:
     def test_is_shown_without_being_asked_for(self) -> None:
         ledger = in_memory()
 
-        history = training(ledger, None)
+        history = training(ledger, None, delta=None)
 
         delta = 0.010  # 64^-1.1 = 0.0103, two digits of it.
         assert history["epsilon"][-1] == TIGHT.epsilon(ledger, delta=delta)
@@ -209,7 +173,7 @@ class TestEpsilonInFit:
         ledger = in_memory((FullDataset(), STEP, 3))
         before = dict(ledger.rounds)
 
-        history = training(ledger, None)
+        history = training(ledger, None, delta=None)
 
         run = [each for each in ledger.rounds if each.round not in before]
         assert history["epsilon_of_run"][-1] == TIGHT.epsilon(run, delta=0.010)
@@ -222,12 +186,6 @@ class TestEpsilonInFit:
         history = private.fit(samples, verbose=0, delta=1e-7).history
 
         assert history["epsilon"] == [TIGHT.epsilon(ledger, delta=1e-7)]
-
-    def test_is_of_the_ledger_that_the_model_records_in(self) -> None:
-        other = keras_dp.training.EpsilonProgress(in_memory(), delta=DELTA)
-
-        with pytest.raises(PrivateTrainingError, match="`ledger` must be"):
-            training(in_memory(), [other])
 
     def test_ends_with_the_line_to_publish(self, capsys) -> None:
         private, samples = private_model(in_memory())

@@ -54,7 +54,7 @@ def swap_an_optimizer(x: Floats, y: Floats) -> dict[str, list[float]]:
     history: dict[str, list[float]] = private.fit(
         samples,
         epochs=15,
-        callbacks=[keras_dp.training.EpsilonProgress(ledger, delta=1e-6)],
+        delta=1e-6,
     ).history
     model.save("model.keras")
     ledger.close()

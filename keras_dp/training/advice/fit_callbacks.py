@@ -8,6 +8,7 @@ from absl import logging
 from typing_extensions import override
 
 from keras_dp.ledger import PrivacyLedger
+from keras_dp.optimizers.ledger_of_chief import LedgerOfChief
 from keras_dp.training.advice.epsilon_progress import EpsilonProgress
 
 Act = Callable[[], None]
@@ -33,48 +34,33 @@ def fit_callbacks(
     given: Any,
     begin: Callable[[int], None],
     end: Act,
-    ledger: Any,
+    ledger: PrivacyLedger | LedgerOfChief,
     delta: float,
     rounds_left: Callable[[], int | None],
-) -> Any:
+) -> list[keras.callbacks.Callback]:
     """Returns the callbacks of `fit`, with what a private training adds.
 
-    First comes a callback that acts at each epoch. If the user gave no
-    `EpsilonProgress`, one comes second, so that the others find epsilon in the
-    logs.
+    First comes a callback that acts at each epoch, then `EpsilonProgress`, so
+    that the others find epsilon in the logs.
 
     Args:
-        given: The argument `callbacks` of `fit`. A `CallbackList` is changed in
-            place.
+        given: The argument `callbacks` of `fit`.
         begin: Is called at the beginning of each epoch, with its number.
         end: Is called at the end of each epoch, before callbacks of the user.
         ledger: The ledger that will record the training. Without a
             `PrivacyLedger`, as on workers other than the chief, no epsilon is
             shown.
-        delta: The delta of the shown epsilon, for an `EpsilonProgress` without
-            one of its own.
+        delta: The delta of the shown epsilon, in (0, 1).
         rounds_left: Returns how many more rounds the target and the account
             leave room for, `None` if neither limits the training.
 
     Raises:
-        PrivateTrainingError: An `EpsilonProgress` was made for another ledger.
+        TypeError: `given` is a `CallbackList`.
     """
-    callbacks = _listed(given)
-    own: list[Any] = [_AtEpochs(begin, end)]
+    own: list[keras.callbacks.Callback] = [_AtEpochs(begin, end)]
     if isinstance(ledger, PrivacyLedger):
-        shown = [x for x in callbacks if isinstance(x, EpsilonProgress)]
-        if not shown:
-            shown = [EpsilonProgress()]
-            own += shown
-        for each in shown:
-            each.attach(ledger, delta, rounds_left)
-    if isinstance(given, keras.callbacks.CallbackList):
-        for each in own:  # The others in the list have their model already.
-            each.set_model(given.model)
-            each.set_params(given.params)
-        given.callbacks[:0] = own
-        return given
-    return [*own, *callbacks]
+        own.append(EpsilonProgress(ledger, delta, rounds_left))
+    return [*own, *_listed(given)]
 
 
 def warn_of_decisions(given: Any) -> None:
@@ -103,9 +89,12 @@ def warn_of_decisions(given: Any) -> None:
             )
 
 
-def _listed(given: Any) -> list[Any]:
+def _listed(given: Any) -> list[keras.callbacks.Callback]:
     if isinstance(given, keras.callbacks.CallbackList):
-        return list(given.callbacks)
+        raise TypeError(
+            "`callbacks` must be a list of callbacks, to which fit adds its "
+            "own. Received: a CallbackList. Pass callbacks.callbacks."
+        )
     if given is None:
         return []
     return list(given) if isinstance(given, (list, tuple)) else [given]

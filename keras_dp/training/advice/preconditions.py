@@ -44,8 +44,7 @@ _INSTEAD = {
     "batch_size": "Give the sampler sampling_probability=... for its samples, "
     "and physical_batch_size=... for the rows that are computed at once.",
     "sample_weight": "Pass PoissonBatches((x, y, sample_weight), ...).",
-    "validation_split": "Pass make_private(..., validation_split=...), or "
-    "hold records back and pass validation_data=(x, y).",
+    "validation_split": "Hold records back, and pass validation_data=(x, y).",
 }
 
 
