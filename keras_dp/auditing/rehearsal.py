@@ -72,7 +72,7 @@ class Rehearsal:
 
         Args:
             private_model: The private model, compiled.
-            ready: What it trains on.
+            ready: The terms of its training.
         """
         self._model = private_model
         self._ready = ready._replace(

@@ -16,7 +16,7 @@ from keras_dp.optimizers.record_batch import RecordBatch
 
 GRADIENTS = "gradients"
 
-# What each query of a round has, by its name.
+# The values of each query of a round, by its name.
 State: TypeAlias = Mapping[str, Any]  # The global states.
 Sample: TypeAlias = Mapping[str, Any]  # The states of a sample.
 Event: TypeAlias = Mapping[str, Any]  # The events of a release.

@@ -45,7 +45,7 @@ class TrainingLoop:
     """The rounds of one call of `fit` or `train_on_batch`.
 
     Attributes:
-        ready: What trains on what.
+        ready: The terms of the training.
         ledger_run: The run of the ledger; `None` if another worker records.
         recorder: Reserves the rounds of the loop in the ledger and settles
             them.
@@ -65,7 +65,7 @@ class TrainingLoop:
         """Starts with nothing recorded.
 
         Args:
-            ready: What trains on what.
+            ready: The terms of the training.
             terms: The arguments that all workers must agree on.
             run: The run of the ledger; `None` if another worker records.
             built_step: Returns the compiled steps for a batch.

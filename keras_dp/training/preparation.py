@@ -39,7 +39,7 @@ from keras_dp.training.metrics.side_queries import SideQueries
 
 
 class Preparation(NamedTuple):
-    """What trains on what: the terms of a training that may begin.
+    """The terms of a training that may begin.
 
     Attributes:
         model: The user's model.
@@ -49,7 +49,7 @@ class Preparation(NamedTuple):
         replicas: The replicas of the model.
         delta: The delta of the target and of the shown epsilon, in (0, 1).
         limit: The limit that the target sets, `None` without a target.
-        said: What the private model has warned of.
+        said: The warnings of the private model so far.
     """
 
     model: keras.Model
@@ -163,7 +163,7 @@ def prepare(
         side_queries: The queries beside the query of the gradients.
         adapter: The data, which yields the samples.
         replicas: The replicas of the model.
-        said: What the private model has warned of.
+        said: The warnings of the private model so far.
         target: The target of the private model, or `None`.
         target_epsilon: The epsilon of a target in its place, > 0.
         delta: The delta of the target and of the shown epsilon, in (0, 1). By
@@ -188,15 +188,9 @@ def prepare(
     check_unit(
         header.unit, header.rows_per_unit, adapter.unit, side_queries.queries
     )
-    if side_queries.metrics is None:
-        said.warn(
-            "The losses and metrics shown during private training are "
-            "computed on the training data without noise. They are not "
-            "covered by the privacy guarantee: do not publish them."
-        )
     warn_of_other_ledgers(model, ledger)
     forget_compile(model)
-    if not adapter.is_sampler:
+    if not adapter.is_sampler and adapter.source is not None:
         check_repeats(adapter.source)
     if delta is None and target is not None:
         delta = target.delta

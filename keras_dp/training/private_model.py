@@ -606,6 +606,12 @@ class PrivateModel(HeldModel):
             )
         if self._step is not None:
             self._step.check_unchanged(self.model, optimizer)
+        if self._side_queries.metrics is None:
+            self._said.warn(
+                "The losses and metrics shown during private training are "
+                "computed on the training data without noise. They are not "
+                "covered by the privacy guarantee: do not publish them."
+            )
         return prepare(
             self.model,
             optimizer,

@@ -8,40 +8,44 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 from absl import logging
+from typing_extensions import override
 
 from keras_dp import _check
 from keras_dp.errors import BudgetExceededError, PrivateTrainingError
 from keras_dp.experimental.federation.federated_model import FederatedModel
 from keras_dp.keras_internals import check_compiled
-from keras_dp.ledger import PoissonUserSampling, PrivacyLedger, Round
+from keras_dp.ledger import PoissonUserSampling, Round
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
-from keras_dp.optimizers.private_round import GRADIENTS
+from keras_dp.optimizers.private_round import GRADIENTS, Event, Sample
 from keras_dp.optimizers.record_batch import RecordBatch
 from keras_dp.sampling import random_words
 from keras_dp.sampling.bernoulli_draw import BernoulliDraw
-from keras_dp.spending.epsilon_limit import (
-    EpsilonLimit,
-    PrivacyTarget,
-    default_delta,
-)
 from keras_dp.spending.recording import RoundRecorder, recording_with
-from keras_dp.spending.run import RunDetails, TrainingRun
-from keras_dp.training.advice.description import summary_hash
+from keras_dp.spending.run import RunDetails
 from keras_dp.training.advice.outside_the_ledger import (
-    forget_compile,
     warn_of_missing_rounds,
-    warn_of_other_ledgers,
 )
 from keras_dp.training.advice.preconditions import (
-    check_precision,
-    check_strategies,
     check_trained,
-    check_unit,
 )
 from keras_dp.training.advice.said import Said
+from keras_dp.training.data.data_adapter import DataAdapter
 from keras_dp.training.devices.replicas import Replicas
+from keras_dp.training.preparation import prepare
 
 User = TypeVar("User", bound=Hashable)
+
+
+class _RemoteUsers(DataAdapter):
+    """Users whose records are in other processes, and who count as drawn."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    @property
+    @override
+    def unit(self) -> str:
+        return "user"
 
 
 class RemoteRounds:
@@ -93,50 +97,45 @@ class RemoteRounds:
         _check.probability(sampling_probability=sampling_probability)
         _check.integer_at_least(1, rounds=rounds)
         check_compiled(federated, "fit")
-        parts = federated.step_parts()
-        model, optimizer = parts.model, parts.optimizer
-        _check_built(model.built, parts.options.replicas)
+        model = federated.model
+        _check_built(model.built, Replicas(federated.distribute_strategy))
         check_trained(model)
-        check_precision()
-        check_strategies(model, optimizer, parts.options.replicas.strategy)
-        ledger = _ledger_of(optimizer)
-        check_unit(
-            ledger.header.unit,
-            ledger.header.rows_per_unit,
-            "user",
-            parts.side_queries.queries,
-        )
-        warn_of_other_ledgers(model, ledger)
-        forget_compile(model)
         federated.build_optimizer()
-        warn_of_missing_rounds(optimizer, Said())
-        target = federated.target
-        if target_epsilon is not None:
-            if delta is None:
-                delta = default_delta(None) if target is None else target.delta
-            target = PrivacyTarget(target_epsilon, delta)
+        parts = federated.step_parts()
+        ready = prepare(
+            model,
+            parts.optimizer,
+            parts.side_queries,
+            _RemoteUsers(),
+            parts.options.replicas,
+            Said(),
+            target=federated.target,
+            target_epsilon=target_epsilon,
+            delta=delta,
+        )
+        recorded = ready.new_run(federated.run if run is None else run, rounds)
+        if recorded is None:
+            raise PrivateTrainingError(
+                "The server of a federated training must keep the ledger "
+                f"itself. Received: ledger={_check.shown(ready.ledger)}. Open "
+                "it with PrivacyLedger.open."
+            )
+        optimizer = parts.optimizer
+        warn_of_missing_rounds(optimizer, ready.said)
         self.federated = federated
         self.sampling_probability = float(sampling_probability)
         self._rounds, self._rounds_run = rounds, 0
         self._optimizer: DPOptimizer = optimizer
         self._variables = list(model.trainable_variables)
         self._recorder = RoundRecorder(
-            TrainingRun(
-                ledger,
-                RunDetails.of(federated.run if run is None else run),
-                name=model.name,
-                model=summary_hash(model),
-                most=rounds,
-                limit=None if target is None else EpsilonLimit(target, ledger),
-                delta=None if target is None else target.delta,
-            ),
+            recorded,
             plan=self._planned_round,
             events_of=optimizer.round.ledger_events,
             adapts=lambda: optimizer.round.adapts,
             left=lambda: 1,  # Users take longer than the ledger.
         )
-        self._planned: Any = None
-        self._sample: Any = None
+        self._planned: Event | None = None
+        self._sample: Sample | None = None
         self._before: list[tf.Tensor] = []
         self._asked: set[Hashable] = set()
 
@@ -208,7 +207,11 @@ class RemoteRounds:
             Whether it was taken. It is not if the user was not asked, or has
             answered, or if the shapes or types are not those of the weights.
         """
-        if user not in self._asked or not self._are_like(weights):
+        if (
+            self._sample is None
+            or user not in self._asked
+            or not self._are_like(weights)
+        ):
             return False
         self._asked.remove(user)
         records = [
@@ -245,7 +248,7 @@ class RemoteRounds:
         metrics = self._optimizer.public_metrics()
         return {name: float(value) for name, value in metrics.items()}
 
-    def _plan(self) -> Any:
+    def _plan(self) -> Event:
         """Returns the event of the next release, as the ledger covers it."""
         if self._planned is None:
             self._planned = self._optimizer.plan()
@@ -279,14 +282,3 @@ def _check_built(built: bool, replicas: Replicas) -> None:
             "A FederatedModel must train on one device. Received: the "
             f"strategy {replicas.strategy!r}. Make it outside of its scope."
         )
-
-
-def _ledger_of(optimizer: DPOptimizer) -> PrivacyLedger:
-    ledger = optimizer.required_ledger()
-    if not isinstance(ledger, PrivacyLedger):
-        raise PrivateTrainingError(
-            "The server of a federated training must keep the ledger itself. "
-            f"Received: ledger={_check.shown(ledger)}. Open it with "
-            "PrivacyLedger.open."
-        )
-    return ledger

@@ -116,7 +116,7 @@ def warn_of_missing_rounds(optimizer: DPOptimizer, said: Said) -> None:
     Args:
         optimizer: The optimizer of a model that is about to train, with the
             state that was restored.
-        said: What was warned of before.
+        said: The warnings so far.
     """
     ledger = optimizer.ledger
     if not isinstance(ledger, PrivacyLedger):

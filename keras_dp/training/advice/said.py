@@ -6,7 +6,7 @@ from absl import logging
 
 
 class Said:
-    """What a private model has warned of since it was compiled."""
+    """The warnings of a private model since it was compiled."""
 
     def __init__(self) -> None:
         self._texts: set[str] = set()

@@ -16,7 +16,6 @@ from keras_dp.sampling.sampler import Pass
 from keras_dp.training.data.class_weights import with_class_weights
 from keras_dp.training.data.sampled_batches import (
     SampledBatches,
-    mapped_structure,
 )
 
 
@@ -106,7 +105,7 @@ class DataAdapter:
         """
         if not self.is_sampler:
             return
-        structure = mapped_structure(self.source)
+        structure = self._batches.structure
         _, y, _ = keras.utils.unpack_x_y_sample_weight(structure)
         if y is None:
             raise ValueError(
@@ -144,6 +143,10 @@ class DataAdapter:
 
     def dataset(self) -> tf.data.Dataset:
         """Returns the sampler's endless physical batches, prefetched."""
+        return self._batches
+
+    @functools.cached_property
+    def _batches(self) -> SampledBatches:
         return SampledBatches(self.source)
 
     def step_from(self, data: Any) -> PhysicalStep:
@@ -156,7 +159,7 @@ class DataAdapter:
         leaves, mask, ends_sample, numbers = data
         of = Pass(*map(int, numbers))
         records = keras.tree.pack_sequence_as(
-            mapped_structure(self.source), list(leaves)
+            self._batches.structure, list(leaves)
         )
         x, y, weight = keras.utils.unpack_x_y_sample_weight(records)
         if self.class_weight is not None:

@@ -1,6 +1,5 @@
 """The function of one record that `PoissonBatches(..., map=...)` applies."""
 
-import weakref
 from typing import Any
 
 import keras
@@ -21,18 +20,12 @@ from keras_dp.sampling.record_source import as_arrays, in_places
 # Seeds of 30 bits leave room to count up.
 _SEED_BITS = 2**30 - 1
 
-_maps: weakref.WeakKeyDictionary[Sampler, "RecordMap"] = (
-    weakref.WeakKeyDictionary()
-)
-
 
 def record_map(sampler: Sampler) -> "RecordMap | None":
     """Returns the compiled map of a sampler, `None` if it has none."""
     if sampler.map is None:
         return None
-    if sampler not in _maps:
-        _maps[sampler] = RecordMap(sampler.map, sampler.record_structure)
-    return _maps[sampler]
+    return RecordMap(sampler.map, sampler.record_structure)
 
 
 class RecordMap:

@@ -15,7 +15,7 @@ from keras_dp.sampling.aligned import ALIGNMENT_BYTES
 from keras_dp.sampling.nests import Nest
 from keras_dp.sampling.prefetch import Prefetched
 from keras_dp.sampling.sampler import Pass
-from keras_dp.training.data.record_map import record_map
+from keras_dp.training.data.record_map import RecordMap, record_map
 
 # One more would only wait: the thread is as fast as the loop on average.
 _AHEAD = 2
@@ -39,15 +39,17 @@ class SampledBatches(tf.data.Dataset):
     iterator.
 
     Attributes:
+        structure: Nest of `RecordSpec`s of a record as the model takes it.
         element_spec: Leaves of the records, the mask, whether the sample ends,
             and the `Pass` as numbers.
     """
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler, self._change = sampler, record_map(sampler)
+        self.structure = _structure(sampler, self._change)
         size = sampler.physical_batch_size
         spec = (
-            _specs(sampler, size),
+            _specs(self.structure, size),
             tf.TensorSpec((size,), tf.bool),
             tf.TensorSpec((), tf.bool),
             tf.TensorSpec((len(Pass._fields),), tf.int64),
@@ -79,9 +81,7 @@ class SampledBatches(tf.data.Dataset):
         return Prefetched(_elements(batches, as_tensor), ahead=_AHEAD)
 
 
-def mapped_structure(sampler: Sampler) -> Nest:
-    """Returns the nest of `RecordSpec`s of a record as the model takes it."""
-    change = record_map(sampler)
+def _structure(sampler: Sampler, change: RecordMap | None) -> Nest:
     return sampler.record_structure if change is None else change.structure
 
 
@@ -91,10 +91,11 @@ def batches_in_order(sampler: Sampler) -> tf.data.Dataset:
     They come all once, in the order of the data, in batches of the physical
     size; the last may be shorter. Nothing is sampled.
     """
-    structure = mapped_structure(sampler)
+    change = record_map(sampler)
+    structure = _structure(sampler, change)
 
     def elements() -> Iterator[Any]:
-        for records in sampler.in_order(record_map(sampler)):
+        for records in sampler.in_order(change):
             yield tuple(keras.tree.flatten(records))
 
     def packed(*leaves: tf.Tensor) -> Any:
@@ -102,7 +103,7 @@ def batches_in_order(sampler: Sampler) -> tf.data.Dataset:
 
     count = -(-len(sampler.positions) // sampler.physical_batch_size)
     dataset = tf.data.Dataset.from_generator(
-        elements, output_signature=_specs(sampler, None)
+        elements, output_signature=_specs(structure, None)
     )
     dataset = dataset.map(packed).prefetch(_AHEAD)
     return dataset.apply(tf.data.experimental.assert_cardinality(count))
@@ -117,10 +118,10 @@ def _as_tuples(nest: Nest) -> Nest:
     return nest
 
 
-def _specs(sampler: Sampler, size: int | None) -> tuple[tf.TensorSpec, ...]:
+def _specs(structure: Nest, size: int | None) -> tuple[tf.TensorSpec, ...]:
     return tuple(
         tf.TensorSpec((size, *spec.shape), spec.dtype)
-        for spec in keras.tree.flatten(mapped_structure(sampler))
+        for spec in keras.tree.flatten(structure)
     )
 
 

@@ -41,8 +41,8 @@ class StepParts:
     Attributes:
         model: The user's model, built.
         optimizer: The optimizer, built for the model and the side queries.
-        round: What answers: the round of the optimizer, or another one with the
-            same queries.
+        round: The round that answers: that of the optimizer, or another one
+            with the same queries.
         loss: The loss as `keras.Model.compile` prepared it, built. Keras gives
             its class no public name.
         metrics: Keras's metrics, which are not private.

@@ -210,7 +210,7 @@ FLOORS = {
         "recording",
     ],
     "training": [
-        "checkpoints data metrics tracebacks",
+        "checkpoints data metrics",
         "advice devices",
         "held_model preparation step",
         "loop",
