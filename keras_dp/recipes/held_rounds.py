@@ -58,8 +58,6 @@ class HeldRounds(NamedTuple):
         """Returns the epsilon of the rounds at the delta of a target."""
         return self.replay.claim(
             delta=target.delta,
-            accountant=target.accountant,
-            neighbours=target.neighbours,
         ).epsilon
 
     def sentence(self, target: PrivacyTarget) -> str:

@@ -125,8 +125,6 @@ def queries_for(
             target_epsilon=target.epsilon,
             delta=target.delta,
             ledger=held.replay,
-            accountant=target.accountant,
-            neighbours=target.neighbours,
         )
     except CalibrationError as error:
         reasons = held.why_no_noise_meets(target)

@@ -3,8 +3,6 @@
 import dataclasses
 import math
 
-from keras_dp.accountants import Accountant
-from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.mechanisms import CountedMechanism
 from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.errors import BudgetExceededError
@@ -17,19 +15,16 @@ from keras_dp.planning.rounds_left import rounds_left
 class PrivacyTarget:
     """The most that a ledger may spend.
 
+    It is compared with the epsilon of reports: by the tightest accountant, for
+    the strongest adjacency relation that all rounds support.
+
     Attributes:
         epsilon: The largest epsilon of the ledger, > 0.
         delta: The delta of this epsilon, in (0, 1).
-        accountant: The accountant. By default the tightest one that can replay
-            the ledger.
-        neighbours: The adjacency relation. By default the strongest one that
-            all rounds support.
     """
 
     epsilon: float
     delta: float
-    accountant: Accountant | None = None
-    neighbours: Neighbours | None = None
 
     def __post_init__(self) -> None:
         check_target(self.epsilon, self.delta)
@@ -79,7 +74,7 @@ class EpsilonLimit:
         """
         held = len(self._ledger)
         self._is_unverified = isinstance(planned.sampling, UnverifiedSampling)
-        mechanism = normalize([(planned, 1)], self.target.neighbours)
+        mechanism = normalize([(planned, 1)])
         if mechanism != self._mechanism or held - own != self._others:
             self._mechanism, self._others = mechanism, held - own
             self._most = held + rounds_left(
@@ -87,8 +82,6 @@ class EpsilonLimit:
                 planned,
                 target_epsilon=self.target.epsilon,
                 delta=self.target.delta,
-                accountant=self.target.accountant,
-                neighbours=self.target.neighbours,
                 rounds_per_pass=self._rounds_per_pass,
             )
         return max(0, min(count, self._most - held))

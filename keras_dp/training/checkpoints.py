@@ -4,7 +4,6 @@
 A file from here can be loaded where this package is not installed.
 """
 
-import json
 import os
 import zipfile
 from typing import IO, Any
@@ -39,13 +38,19 @@ def holds_plain_weights(filepath: Any) -> bool:
     """Whether a file has the weights of a model that is not private.
 
     Args:
-        filepath: Path of a `.weights.h5` or `.keras` file, or of the
-            `.weights.json` beside several shards. Others are taken to be of a
-            private model.
+        filepath: Path of a `.weights.h5` or `.keras` file. Others are taken to
+            be of a private model.
+
+    Raises:
+        ValueError: It is the index of weights in several files.
     """
     path = os.fspath(filepath)
     if path.endswith(".weights.json"):
-        return not any(map(_has_mark, _shards(path)))
+        raise ValueError(
+            "`filepath` must be one file: a private model does not load "
+            f"weights in several. Received: filepath={path!r}. Save them "
+            "without max_shard_size."
+        )
     if path.endswith(".keras"):
         with (
             zipfile.ZipFile(path) as archive,
@@ -62,18 +67,6 @@ def mark_as_private(store: Any) -> None:
         store: From `save_own_variables`; it takes arrays only.
     """
     store[_MARK] = np.ones([])
-
-
-def _shards(path: str) -> set[str]:
-    """Returns the paths of the files that an index names."""
-    with open(path, encoding="utf-8") as file:
-        index = json.load(file)["weight_map"]
-    names = {
-        name
-        for each in index.values()
-        for name in (each if isinstance(each, list) else [each])
-    }
-    return {os.path.join(os.path.dirname(path), name) for name in names}
 
 
 def _has_mark(file: str | IO[bytes]) -> bool:

@@ -84,7 +84,7 @@ class TestReprs:
         model.target = PrivacyTarget(3.0, 1e-5)
 
         assert "optimizer=<DPAdam Adam, query=Gauss" in repr(model)
-        assert "target=PrivacyTarget(epsilon=3.0, delta=1e-05" in repr(model)
+        assert "target=PrivacyTarget(epsilon=3.0, delta=1e-05)" in repr(model)
 
 
 class TestSummary:

@@ -23,12 +23,11 @@ def model():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("share", [0.1, 0.5])
-def test_two_queries_cost_what_one_did(share) -> None:
+def test_two_queries_cost_what_one_did() -> None:
     x = np.random.default_rng(0).normal(size=(40, 5)).astype("float32")
     trained = model()
     plan = keras_dp.training.plan_batch_statistics(
-        trained, noise_multiplier=2.0, denominator=10, share=share
+        trained, noise_multiplier=2.0, denominator=10
     )
     ledger = PrivacyLedger.in_memory(dataset="test")
     query = keras_dp.GaussianAverageQuery(
@@ -55,14 +54,6 @@ def test_two_queries_cost_what_one_did(share) -> None:
         Fourier().epsilon(alone, delta=1e-5),
         rtol=1e-9,
     )
-
-
-@pytest.mark.parametrize("share", [0.0, 1.0, float("nan")])
-def test_a_share_is_a_part(share) -> None:
-    with pytest.raises(ValueError, match="`share` must"):
-        keras_dp.training.plan_batch_statistics(
-            model(), noise_multiplier=1.0, denominator=1, share=share
-        )
 
 
 def test_a_model_without_such_layers_is_refused() -> None:

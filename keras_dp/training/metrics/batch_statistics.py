@@ -10,6 +10,9 @@ from keras_dp.dp_queries import GaussianAverageQuery
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.gradients import trained_normalizations
 
+# The part of the statistics in the budget of a round.
+_SHARE = 0.1
+
 
 class BatchStatisticsPlan(NamedTuple):
     """Noise for gradients and batch statistics that together cost what one did.
@@ -35,23 +38,21 @@ def plan_batch_statistics(
     *,
     noise_multiplier: float,
     denominator: float,
-    share: float = 0.1,
 ) -> BatchStatisticsPlan:
     """Divides the budget of a round between gradients and batch statistics.
 
     Two Gaussian sums over one sample with noise multipliers a and b cost what
     one sum with the noise multiplier z costs, if `1 / z^2 = 1 / a^2 + 1 / b^2`.
-    The batch statistics get the part `share` of `1 / z^2`. Their clip is the
-    norm that an ordinary example has: the root of twice the number of channels
-    of `BatchNormalization`.
+    The batch statistics get a tenth of `1 / z^2`, so that the gradients get 5 %
+    more noise than alone. The clip of the statistics is the norm that an
+    ordinary example has: the root of twice the number of channels of
+    `BatchNormalization`.
 
     Args:
         model: A built model with trained layers of batch normalization.
         noise_multiplier: The noise multiplier z that the gradients would have
             alone, > 0, such as from `calibrate_noise`.
         denominator: The expected number of records in a sample, > 0.
-        share: The part of the statistics, in (0, 1). By default the gradients
-            get 5 % more noise than alone.
 
     Raises:
         PrivateTrainingError: `model` is not built, or has no such layer.
@@ -67,11 +68,6 @@ def plan_batch_statistics(
     _check.finite_positive(
         noise_multiplier=noise_multiplier, denominator=denominator
     )
-    if not 0 < share < 1:
-        raise ValueError(
-            f"`share` must be in (0, 1). Received: share={share!r}. Leave it "
-            "out for 5 % more noise of the gradients."
-        )
     layers = trained_normalizations(model)
     if not layers or not all(layer.built for layer in layers):
         raise PrivateTrainingError(
@@ -82,8 +78,8 @@ def plan_batch_statistics(
         )
     channels = sum(layer.moving_mean.shape[0] for layer in layers)
     clip = math.sqrt(2 * channels)
-    stddev = clip * noise_multiplier / math.sqrt(share)
+    stddev = clip * noise_multiplier / math.sqrt(_SHARE)
     return BatchStatisticsPlan(
-        noise_multiplier / math.sqrt(1 - share),
+        noise_multiplier / math.sqrt(1 - _SHARE),
         GaussianAverageQuery(clip, stddev, denominator),
     )
