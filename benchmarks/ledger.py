@@ -207,7 +207,6 @@ def _commands(address: str, kinds: int) -> None:
             ("report", "--json", *AT_DELTA),
             ("report", "--html", page, *AT_DELTA),
             ("explain", *AT_DELTA),
-            ("afford", "--epsilon", "4", *AT_DELTA),
         ):
             _alone(_command, [name, address, *options])
 

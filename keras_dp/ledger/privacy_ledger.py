@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
-from keras_dp.errors import LedgerFormatError, LedgerWriteError
-from keras_dp.ledger.places import connections, copies, creation, schema
+from keras_dp.errors import LedgerFormatError
+from keras_dp.ledger.places import connections, copies, schema
 from keras_dp.ledger.places.file_handle import FileHandle
 from keras_dp.ledger.places.handle import Handle
-from keras_dp.ledger.places.place import FilePlace, Place, place_of
+from keras_dp.ledger.places.place import Place, place_of
 from keras_dp.ledger.rows import chain, log
 from keras_dp.ledger.rows.audits import Commitment, Verdict
 from keras_dp.ledger.rows.author import this_process
@@ -197,44 +197,6 @@ class PrivacyLedger(Recorder):
             return ledger
         ledger.close()
         return cls._take(place, writable=True)
-
-    @classmethod
-    def from_json(
-        cls, text: str, path: str | os.PathLike[str] | None = None
-    ) -> Self:
-        """Returns the ledger of a text, with the same rows and hashes.
-
-        Args:
-            text: The text that `to_json` returned.
-            path: The name of a new file for the copy; `None` for a copy in
-                memory.
-
-        Raises:
-            LedgerFormatError: `text` is not the text of a ledger.
-            LedgerIntegrityError: A row in `text` was edited, added or removed.
-            LedgerWriteError: The file exists, or cannot be created.
-
-        >>> ledger = PrivacyLedger.in_memory(dataset="doc")
-        >>> copy = PrivacyLedger.from_json(ledger.to_json())
-        >>> copy.verify().head == ledger.verify().head
-        True
-        """
-        database = copies.database_from_text(text)
-        connections.adopt(database)
-        ledger = cls(FileHandle(database, None, writable=True))
-        ledger.verify()
-        if path is None:
-            return ledger
-        place = FilePlace(path)
-        if place.exists():
-            raise LedgerWriteError(
-                "`path` must be the name of a new file. Received: "
-                f"path={place.name!r}, which exists. Nothing was changed. "
-                "Choose another name."
-            )
-        creation.publish(Path(place.name), database.serialize())
-        ledger.close()
-        return cls.open(path)
 
     @classmethod
     def _take(cls, place: Place, *, writable: bool) -> Self:
@@ -534,11 +496,6 @@ class PrivacyLedger(Recorder):
             number = log.append_statement(connection, verdict)
             return stated(log.row(connection, number))
 
-    def to_json(self) -> str:
-        """Returns the whole ledger as JSON; `from_json` reads it back."""
-        with self._handle.reading() as connection:
-            return copies.text_of(log.rows(connection), log.meta(connection))
-
     def until(self, row: int) -> Self:
         """Returns a copy, in memory, of the ledger up to a row.
 
@@ -556,7 +513,7 @@ class PrivacyLedger(Recorder):
             raise ValueError(
                 f"`row` must be in [0, {len(rows)}]. Received: row={row!r}."
             )
-        database = copies.database_until(rows, meta, row)
+        database = copies.database_until(rows[:row], meta)
         connections.adopt(database)
         return type(self)(FileHandle(database, None, writable=True))
 

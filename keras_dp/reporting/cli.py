@@ -30,11 +30,9 @@ from keras_dp.errors import (
     UnsupportedEventError,
 )
 from keras_dp.reporting.commands import (
-    afford,
     budget,
     explain,
     export,
-    import_,
     plan,
     report,
     runs,
@@ -52,12 +50,10 @@ _COMMANDS = {
     "runs": runs,
     "explain": explain,
     "budget": budget,
-    "afford": afford,
     "plan": plan,
     "seal": seal,
     "verify": verify,
     "export": export,
-    "import": import_,
 }
 
 

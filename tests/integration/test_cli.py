@@ -14,16 +14,10 @@ import pytest
 from keras_dp import __version__, accountants, planning
 from keras_dp.accountants.replay import Replay
 from keras_dp.ledger import (
-    DisjointBatches,
     FixedSizeWithoutReplacement,
-    FullDataset,
     GaussianSum,
-    NonPrivateSum,
     PoissonSampling,
     PrivacyLedger,
-    Round,
-    TreeSum,
-    UnverifiedSampling,
 )
 from keras_dp.reporting import explain, make_report
 from keras_dp.reporting.cli import main
@@ -35,10 +29,9 @@ BUFFERED = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
 STEP = [GaussianSum("gradients", 1.0, 4.0)]
 REPORT = ["report", "--delta", "1e-5"]
 VERIFY = ["verify"]
-AFFORD = ["afford", "--epsilon", "1", "--delta", "1e-5"]
 EXPLAIN = ["explain", "--delta", "1e-5"]
 COMMANDS = pytest.mark.parametrize(
-    "command", [REPORT, VERIFY, AFFORD, EXPLAIN], ids=lambda command: command[0]
+    "command", [REPORT, VERIFY, EXPLAIN], ids=lambda command: command[0]
 )
 
 
@@ -193,12 +186,6 @@ def test_a_shell_gets_the_exit_code(program, make, code, tmp_path) -> None:
         ["report", "FILE", "FILE", "--delta", "1e-5"],
         ["verify"],
         ["verify", "FILE", "--json"],
-        ["afford", "FILE", "--delta", "1e-5"],
-        ["afford", "FILE", "--delta", "1e-5", "--epsilon", "0"],
-        [
-            *["afford", "FILE", "--delta", "1e-5", "--epsilon", "1"],
-            *["--rounds", "1", "--epochs", "1"],
-        ],
         ["report", "FILE", "--delta", "1e-5", "--group-size", "0"],
         ["report", "FILE", "--delta", "1e-5", "--group-size", "two"],
     ],
@@ -310,136 +297,6 @@ def test_report_protects_groups(ledger_file, capsys) -> None:
         " ".join(out.split())
     )
     assert "(add or remove one, 3 records together)" in out
-
-
-class TestAfford:
-    """What a target leaves room for."""
-
-    TARGET = ("--epsilon", "1", "--delta", "1e-5")
-
-    def asked(self, path, capsys, *options):
-        code = main(["afford", str(path), *self.TARGET, *options])
-        out, err = capsys.readouterr()
-        assert (code, err) == (0, "")
-        assert "\nTheorem: composed as if fixed in advance" in out or (
-            "\nLeft: no round" in out
-        )
-        return out
-
-    @pytest.mark.parametrize("group", [1, 3])
-    def test_the_rounds_fit_and_one_more_does_not(
-        self, group, tmp_path, capsys
-    ) -> None:
-        path = tmp_path / "a.ledger"
-        with PrivacyLedger.open(
-            path, dataset="d", unit="patient", rows_per_unit=2
-        ) as ledger:
-            ledger.record(PoissonSampling(0.01), STEP, 20)
-
-        out = self.asked(path, capsys, "--units", str(group))
-
-        count, epochs = re.search(
-            r"^Left: ([\d,]+) rounds, ([\d.,]+) epochs of 100, like", out, re.M
-        ).groups()
-        left = int(count.replace(",", ""))
-        assert float(epochs.replace(",", "")) == pytest.approx(
-            left / 100, rel=1e-3
-        )
-        step = Round(PoissonSampling(0.01), tuple(STEP))
-        epsilons = [
-            Replay([(step, 20 + more)])
-            .claim(units=2 * group, delta=1e-5)
-            .epsilon
-            for more in (left, left + 1)
-        ]
-        assert epsilons[0] <= 1 < epsilons[1]
-        held, then = re.findall(
-            r"^(?:Held|Then): epsilon <= (\S+) at", out, re.M
-        )
-        assert float(held) < float(then)
-        assert float(then) - 1e-4 <= epsilons[0] <= float(then)
-        assert ("group of 3, each one patient" in out) == (group == 3)
-
-    @pytest.mark.parametrize(
-        ("options", "rounds"),
-        [(["--rounds", "700"], 700), (["--epochs", "7"], 700)],
-    )
-    def test_the_noise_is_enough_for_the_rounds(
-        self, options, rounds, ledger_file, capsys
-    ) -> None:
-        out = self.asked(ledger_file, capsys, *options)
-
-        assert f"Asked: {rounds} rounds, 7 epochs of 100, like the last" in out
-        _, noise = re.findall(r"noise stddev (\S+) ", out)
-        with PrivacyLedger.open(ledger_file, mode="r") as ledger:
-            held = ledger.rounds
-        epsilons = [
-            accountants.Fourier().epsilon(
-                [
-                    *held,
-                    (
-                        Round(
-                            PoissonSampling(0.01),
-                            (GaussianSum("gradients", 1.0, stddev),),
-                        ),
-                        rounds,
-                    ),
-                ],
-                delta=1e-5,
-            )
-            for stddev in (float(noise), float(noise) - 2e-3)
-        ]
-        assert epsilons[0] <= 1 < epsilons[1]
-
-    def test_nothing_is_left_of_a_target_that_is_spent(
-        self, tmp_path, capsys
-    ) -> None:
-        path = written(tmp_path / "a.ledger", count=10**6)
-
-        out = self.asked(path, capsys)
-
-        assert "Left: no round like the last one.\n" in out
-        assert "Then" not in out
-
-    def test_epochs_of_disjoint_batches_are_counted(
-        self, tmp_path, capsys
-    ) -> None:
-        path = tmp_path / "a.ledger"
-        with PrivacyLedger.open(path, dataset="d") as ledger:
-            ledger.record(
-                DisjointBatches("1"), [GaussianSum("g", 1.0, 40.0)], 9
-            )
-
-        out = self.asked(path, capsys)
-
-        assert re.search(
-            r"^Left: \d+ epochs of disjoint batches like", out, re.M
-        )
-        assert "every record once" in out
-
-    @pytest.mark.parametrize(
-        ("sampling", "queries", "options"),
-        [
-            (None, None, []),
-            (UnverifiedSampling(), STEP, ["--epochs", "3"]),
-            (FullDataset(), [NonPrivateSum("loss")], ["--rounds", "3"]),
-            (FullDataset(), [TreeSum("t", 1.0, 4.0, "c0ffee")], []),
-        ],
-        ids=["empty", "epochs", "bare", "tree"],
-    )
-    def test_a_question_without_an_answer_is_2(
-        self, sampling, queries, options, tmp_path, capsys
-    ) -> None:
-        path = tmp_path / "a.ledger"
-        with PrivacyLedger.open(path, dataset="d") as ledger:
-            if queries:
-                ledger.record(sampling, queries)
-
-        code = main(["afford", str(path), *self.TARGET, *options])
-
-        out, err = capsys.readouterr()
-        assert (code, out) == (2, "")
-        assert re.fullmatch(r"keras-dp: [^\n]+ Received: [^\n]+\n", err)
 
 
 def test_explain_prints_the_explanation(ledger_file, capsys) -> None:

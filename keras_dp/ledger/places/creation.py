@@ -27,15 +27,7 @@ def create(path: Path, header: str) -> None:
         LedgerWriteError: The file cannot be created.
     """
     with contextlib.closing(schema.new_database(header)) as connection:
-        publish(path, connection.serialize())
-
-
-def publish(path: Path, content: bytes) -> None:
-    """Writes a ledger file under its name, unless a file has this name.
-
-    Raises:
-        LedgerWriteError: The file cannot be created.
-    """
+        content = connection.serialize()
     try:
         _refuse_remains(path)
         for _ in range(_ATTEMPTS):
@@ -52,7 +44,7 @@ def publish(path: Path, content: bytes) -> None:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Removes the temporary files of processes that died in `publish`."""
+    """Removes the temporary files of processes that died in `create`."""
     leftover = re.compile(re.escape(f".{path.name}.") + r"[0-9a-f]{16}\.new")
     for entry in os.scandir(path.parent):
         if leftover.fullmatch(entry.name):

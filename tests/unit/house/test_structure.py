@@ -169,7 +169,7 @@ FLOORS = {
         "keras_optimizers",
     ],
     "planning": [
-        "continuation epsilon_curve solve",
+        "epsilon_curve solve",
         "calibration",
         "plan rounds_left user_plan",
     ],
@@ -501,7 +501,6 @@ class TestWhatIsLoaded:
             str(path),
             "report --delta 1e-5",
             "explain --delta 1e-5",
-            "afford --delta 1e-5 --epsilon 1",
             "verify",
         )
 

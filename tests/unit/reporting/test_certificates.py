@@ -14,7 +14,6 @@ from keras_dp.accountants import Fourier
 from keras_dp.errors import (
     LedgerFormatError,
     LedgerIntegrityError,
-    LedgerWriteError,
 )
 from keras_dp.ledger import (
     FullDataset,
@@ -51,60 +50,6 @@ def ledger():
 
 
 class TestCopies:
-    @pytest.mark.parametrize("on_disk", [False, True])
-    def test_json_loses_nothing(self, ledger, tmp_path, on_disk) -> None:
-        path = tmp_path / "copy.ledger" if on_disk else None
-        text = ledger.to_json()
-        copy = PrivacyLedger.from_json(text, path)
-
-        assert copy.to_json() == text
-        assert copy.verify() == ledger.verify()
-        assert copy.rounds == ledger.rounds
-        assert copy.runs == ledger.runs
-        assert copy.accounts == ledger.accounts
-        run = copy.start_run("later", account="all")
-        charge = budgets.charge_of(copy.accounts[0], STEP)
-        run.record(STEP.sampling, STEP.queries, charge=charge)
-        copy.verify()
-
-    def test_a_file_is_never_replaced(self, ledger, tmp_path) -> None:
-        (tmp_path / "a").write_text("mine")
-        with pytest.raises(LedgerWriteError, match="new file"):
-            PrivacyLedger.from_json(ledger.to_json(), tmp_path / "a")
-        assert (tmp_path / "a").read_text() == "mine"
-
-    @pytest.mark.parametrize(
-        ("edit", "error"),
-        [
-            (lambda c: c.update(kind="other"), LedgerFormatError),
-            (lambda c: c.pop("rows"), LedgerFormatError),
-            (lambda c: c.update(rows=3), LedgerFormatError),
-            (lambda c: c["rows"].pop(), LedgerIntegrityError),
-            (lambda c: c["rows"][3].__setitem__(4, 7), LedgerIntegrityError),
-            (lambda c: c["meta"].update(total="1"), LedgerIntegrityError),
-            (lambda c: c["meta"].update(more="1"), LedgerIntegrityError),
-        ],
-    )
-    def test_a_text_that_was_edited_is_found(self, ledger, edit, error) -> None:
-        content = json.loads(ledger.to_json())
-        edit(content)
-        with pytest.raises(error):
-            PrivacyLedger.from_json(json.dumps(content))
-
-    @pytest.mark.parametrize("text", ["", "3", "[]", "[" * 100_000])
-    def test_another_text_is_none(self, text) -> None:
-        with pytest.raises(LedgerFormatError):
-            PrivacyLedger.from_json(text)
-
-    @pytest.mark.parametrize("field", ["rows", "meta"])
-    def test_a_field_twice_is_refused(self, ledger, field) -> None:
-        text = ledger.to_json()
-        PrivacyLedger.from_json(text)
-        twice = text.replace("{", f'{{"{field}":[],', 1)
-
-        with pytest.raises(LedgerFormatError, match="each field once"):
-            PrivacyLedger.from_json(twice)
-
     def test_a_ledger_as_it_stood(self, ledger) -> None:
         for row in range(ledger.verify().rows + 1):
             before = ledger.until(row)
@@ -134,7 +79,7 @@ class TestCertificates:
 
     def test_holds_for_a_copy_and_a_ledger_that_has_grown(self, ledger) -> None:
         certificate = certify(ledger, delta=DELTA)
-        copy = PrivacyLedger.from_json(ledger.to_json())
+        copy = ledger.until(ledger.verify().rows)
         run = copy.start_run("later", account="all")
         charge = budgets.charge_of(copy.accounts[0], STEP)
         run.record(STEP.sampling, STEP.queries, 50, charge=charge)
@@ -165,7 +110,7 @@ class TestCertificates:
             dataclasses.replace(first, seal_row=1).check(ledgers[0])
 
     def test_an_older_copy_is_found(self, ledger) -> None:
-        older = PrivacyLedger.from_json(ledger.to_json())
+        older = ledger.until(ledger.verify().rows)
         certificate = certify(ledger, delta=DELTA)
 
         with pytest.raises(LedgerIntegrityError, match="no seal"):

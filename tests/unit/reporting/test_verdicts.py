@@ -105,7 +105,7 @@ class TestARow:
         write_verdict(ledger, bound(0.1), runs=[2], opening=opening())
         ledger.record(SAMPLING, STEP)
 
-        again = PrivacyLedger.from_json(ledger.to_json())
+        again = ledger.until(ledger.verify().rows)
 
         assert again.verdicts == ledger.verdicts
         with PrivacyLedger.open(ledger.path, mode="r") as reader:
