@@ -103,10 +103,14 @@ class TestFewKinds:
             lower.noise_multiplier, rel=1e-14
         )
 
-    def test_of_random_allocation_are_fewer(self) -> None:
-        upper, lower = few_kinds(rounds_of("allocated", 20))
+    @pytest.mark.parametrize(
+        ("kind", "most"),
+        [("allocated", 6), ("with replacement", 32), ("fixed size", 100)],
+    )
+    def test_that_take_long_are_fewer(self, kind, most) -> None:
+        upper, lower = few_kinds(rounds_of(kind, 150))
 
-        assert len(upper) == len(lower) == 6
+        assert len(upper) == len(lower) == most
 
     def test_keep_what_has_no_noise_of_its_own(self) -> None:
         either = OneOf((Gaussian(1.0), DiscreteGaussian(2.0)))
