@@ -99,6 +99,8 @@ QUERIES = {
     ),
 }
 ADAPTIVE = {"adaptive", "quantile", "tree-restarted", "five-levels"}
+# Saved early: a state that adapts, a tree, both inside others, and none.
+SAVED = {"average", "quantile", "tree-restarted", "five-levels"}
 # Name, and whether XLA compiles the step. The files of the queries compile each
 # one alone, and so do the contract tests.
 TRAINED = [
@@ -171,9 +173,14 @@ class TestTraining:
         differ = [one.queries != two.queries for one, two in pairs]
         assert any(differ) == (name in ADAPTIVE)
 
-    @pytest.mark.full
     @pytest.mark.parametrize(
-        "trained", TRAINED[: len(QUERIES)], indirect=True, ids=QUERIES
+        "trained",
+        [
+            pytest.param((name, False), id=name, marks=getattr(pytest.mark, t))
+            for name in QUERIES
+            for t in ["full" if name in SAVED else "nightly"]
+        ],
+        indirect=True,
     )
     def test_survives_saving(self, trained, tmp_path) -> None:
         name, private = trained
