@@ -352,17 +352,15 @@ QUERIES = [
         bare=KSDenoisedQuery(Sum(1.5, 0.0)),
     ),
     Case(
-        "ks-denoised-nested-globally",
+        "ks-denoised-nested",
         KSDenoisedQuery(
             NestedQuery({"a": Average(3.0, 4.0, 5.0), "b": [Sum(1.0, 2.0)]}),
-            scope="global",
         ),
         {"a": {"x": _S([2]), "y": _S([3])}, "b": [_S([2])]},
         (GaussianSum("r/a", 3, 4), GaussianSum("r/b/0", 1, 2)),
         (0, 0, 1),
         bare=KSDenoisedQuery(
             NestedQuery({"a": Average(3.0, 0.0, 5.0), "b": [Sum(1.0, 0.0)]}),
-            scope="global",
         ),
     ),
     Case(

@@ -172,7 +172,7 @@ def mechanisms(task: Task) -> dict[str, Callable[[], dict[str, Any]]]:
         },
         "encoded": lambda: encoded(GaussianNoise(z)),
         "student": lambda: encoded(StudentTNoise(z, df=9.0)),
-        "denoised": lambda: {"query": KSDenoisedQuery(gaussian, "group")},
+        "denoised": lambda: {"query": KSDenoisedQuery(gaussian)},
         "adaptive": adaptive,
         "quantile": lambda: average(
             QuantileAdaptiveClipSumQuery(

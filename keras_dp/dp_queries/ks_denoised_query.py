@@ -17,8 +17,6 @@ from keras_dp.dp_queries.saving import register
 from keras_dp.dp_queries.wrapping_query import WrappingQuery
 from keras_dp.noise import samplers
 
-_SCOPES = ("group", "global")
-
 
 @register
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,7 +27,9 @@ class KSDenoisedQuery(WrappingQuery):
     Kolmogorov-Smirnov distance between its coordinates, divided by the scale of
     their noise, and the distribution of this noise. The factor is nearly 0 if
     the coordinates could be noise alone, and near 1 if they could not. For `n`
-    coordinates of noise alone it is about `0.9 / sqrt(n)`.
+    coordinates of noise alone it is about `0.9 / sqrt(n)`. A vector is made of
+    the leaves that one query answers together with noise of one family; see
+    `LeafNoise.group`.
 
     Guarantee: the guarantee of `query`, with the same events. The factor
     depends on the released value and on the public distribution of the noise,
@@ -47,14 +47,10 @@ class KSDenoisedQuery(WrappingQuery):
     Attributes:
         query: The query whose answers are scaled. Its `result_noise` must be
             known.
-        scope: "group" for one factor for each group of leaves with noise of one
-            family, see `LeafNoise.group`; "global" for one factor for the whole
-            answer, whose noise must then be of one family.
 
     Raises:
         TypeError: `query` is not a DPQuery. A release raises it if the noise of
-            `query` is not known, or is of several families for "global".
-        ValueError: `scope` is unknown.
+            `query` is not known.
 
     Source: Nasr, Shokri, Houmansadr (2020), arXiv:2007.11524v1, section 3.2.
     The paper has the same noise on all coordinates. We divide each coordinate
@@ -70,15 +66,9 @@ class KSDenoisedQuery(WrappingQuery):
     """
 
     query: DPQuery
-    scope: str = "group"
 
     def __post_init__(self) -> None:
         _check.kind(DPQuery, query=self.query)
-        if self.scope not in _SCOPES:
-            raise ValueError(
-                f"`scope` must be one of {_SCOPES!r}. "
-                f"Received: scope={self.scope!r}."
-            )
 
     @property
     @override
@@ -96,16 +86,9 @@ class KSDenoisedQuery(WrappingQuery):
         leaves = [tf.convert_to_tensor(v) for v in tf.nest.flatten(value)]
         vectors: dict[Hashable, list[int]] = {}
         for place, (_, own) in enumerate(zip(leaves, noise, strict=True)):
-            key = (own.group, own.family) if self.scope == "group" else None
+            key = (own.group, own.family)
             vectors.setdefault(key, []).append(place)
         for places in vectors.values():
-            families = {noise[place].family for place in places}
-            if len(families) > 1:
-                raise TypeError(
-                    '`query` must have noise of one family for scope="global". '
-                    f"Received: noise of {sorted(map(repr, families))!r}. "
-                    'Use scope="group".'
-                )
             factor = _factor(
                 [leaves[place] for place in places],
                 [noise[place] for place in places],

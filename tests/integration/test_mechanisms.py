@@ -79,7 +79,7 @@ QUERIES = {
     "encoded-laplace-denoised": KSDenoisedQuery(
         averaged(EncodedSumQuery(VECTORS, LaplaceNoise(1.0))), "global"
     ),
-    "denoised": KSDenoisedQuery(GaussianAverageQuery(1.0, 1.0, BATCH), "group"),
+    "denoised": KSDenoisedQuery(GaussianAverageQuery(1.0, 1.0, BATCH)),
     "adaptive": averaged(adaptive()),
     "quantile": averaged(quantile()),
     "integers": averaged(QuantizedSumQuery(1.0, 1.0, granularity=0.001)),
@@ -92,7 +92,7 @@ QUERIES = {
     "five-levels": NestedQuery(
         [
             NestedQuery(averaged(NestedQuery(averaged(adaptive())))),
-            KSDenoisedQuery(averaged(quantile(0.1)), "group"),
+            KSDenoisedQuery(averaged(quantile(0.1))),
             averaged(DiscretizedSumQuery(0.01, 1.0, 1.0)),
             NestedQuery(averaged(QuantizedSumQuery(1.0, 1.0, 0.01))),
         ]

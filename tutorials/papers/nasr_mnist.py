@@ -81,7 +81,7 @@ def mechanism(task: Task, name: str) -> dict[str, Any]:
     inner, _, wrapped = name.partition(", ")
     options = mechanisms(task)[inner]()
     if wrapped == "denoised":
-        options["query"] = KSDenoisedQuery(options["query"], "group")
+        options["query"] = KSDenoisedQuery(options["query"])
     return options
 
 
