@@ -1,5 +1,6 @@
-"""Array types of the accountants, and a function that NumPy lacks."""
+"""Array types of the accountants, and functions that NumPy lacks."""
 
+import math
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,6 +20,8 @@ EPSILON = float(np.finfo(np.float64).eps)
 _NOTHING = -750.0
 # Up to this |1 + z|^2 - 1 the modulus is computed from 1 + z, above it from z.
 _SMALL_SIZE = -0.75
+# Below this size a series of `e^x - 1 - x` with this many terms has all digits.
+_SMALL, _TERMS = 0.2, 12
 
 
 def log1p(z: Points) -> Points:
@@ -43,3 +46,20 @@ def log1p(z: Points) -> Points:
         far = np.log(np.hypot(1 + x, y))
     sizes = np.where(is_near, near, far)
     return np.asarray(np.maximum(sizes, _NOTHING) + 1j * np.arctan2(y, 1 + x))
+
+
+def expm1_less(x: Points) -> Points:
+    """Returns `e^x - 1 - x`, relatively precise also next to 0.
+
+    >>> expm1_less(np.array([1e-20])).tolist()
+    [5e-41]
+    """
+    result = np.expm1(x) - x
+    small = np.abs(x) < _SMALL
+    near = x[small]
+    series = np.zeros_like(near)
+    for k in range(_TERMS, 1, -1):
+        series *= near
+        series += 1 / math.factorial(k)
+    result[small] = series * near * near
+    return np.asarray(result)

@@ -4,8 +4,6 @@ import dataclasses
 import math
 from typing import ClassVar
 
-import numpy as np
-
 from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.loss import gaussian_profile
 from keras_dp.accountants.normalize.mechanisms import (
@@ -66,18 +64,13 @@ class GDP(Accountant):
     def _epsilon(
         self, rounds: tuple[CountedMechanism, ...], delta: float
     ) -> float:
-        found = gaussian_profile.least_epsilon(
-            np.asarray(_mean(rounds)), np.log(np.asarray(delta))
-        )
-        return float(found)
+        mu = _mean(rounds)
+        return float(gaussian_profile.least_epsilon(mu, math.log(delta)))
 
     def _delta(
         self, rounds: tuple[CountedMechanism, ...], epsilon: float
     ) -> float:
-        found = gaussian_profile.log_delta(
-            np.asarray(_mean(rounds)), np.asarray(epsilon)
-        )
-        return math.exp(found)
+        return math.exp(gaussian_profile.log_delta(_mean(rounds), epsilon))
 
 
 def _mean(rounds: tuple[CountedMechanism, ...]) -> float:

@@ -4,8 +4,6 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
-
 from keras_dp.accountants.compose import saddle, single_round
 from keras_dp.accountants.compose.composition import Composition
 from keras_dp.accountants.compose.line import integral
@@ -55,12 +53,9 @@ def epsilons(
     """
     if not composition.losses:
         mu = math.sqrt(composition.gaussian)
-        upper = gaussian_profile.least_epsilon(
-            np.asarray(mu * (1 + 1e-15)), np.asarray(log_delta)
-        )
+        upper = gaussian_profile.least_epsilon(mu * (1 + 1e-15), log_delta)
         lower = gaussian_profile.least_epsilon(
-            np.asarray(mu * (1 - _ROUNDED_DOWN)),
-            np.asarray(log_delta + _PROFILE_ERROR),
+            mu * (1 - _ROUNDED_DOWN), log_delta + _PROFILE_ERROR
         )
         lowered = float(lower) * (1 - _PROFILE_ERROR)
         return Found(lowered, float(upper), CLOSED_FORM)
@@ -100,12 +95,8 @@ def log_deltas(
     """
     if not composition.losses:
         mu = math.sqrt(composition.gaussian)
-        upper = gaussian_profile.log_delta(
-            np.asarray(mu * (1 + 1e-15)), np.asarray(epsilon)
-        )
-        lower = gaussian_profile.log_delta(
-            np.asarray(mu * (1 - _ROUNDED_DOWN)), np.asarray(epsilon)
-        )
+        upper = gaussian_profile.log_delta(mu * (1 + 1e-15), epsilon)
+        lower = gaussian_profile.log_delta(mu * (1 - _ROUNDED_DOWN), epsilon)
         error = _PROFILE_ERROR * (1 - float(upper))
         return Found(float(lower) - error, float(upper), CLOSED_FORM)
     single = _single(composition)

@@ -75,8 +75,8 @@ def epsilon_bounds(loss: MixtureLoss, log_delta: float) -> tuple[float, float]:
     """
     if _log_deltas(loss, 0.0, 0.0)[1] <= log_delta:
         return 0.0, 0.0
-    mu = np.asarray(1 / loss.noise_multiplier)
-    unsampled = gaussian_profile.least_epsilon(mu, np.asarray(log_delta))
+    mu = 1 / loss.noise_multiplier
+    unsampled = gaussian_profile.least_epsilon(mu, log_delta)
     high = 1.0 + float(unsampled)
     low = last_true(
         lambda t: _log_deltas(loss, t, 0.0)[1] > log_delta, 0.0, high
@@ -111,7 +111,7 @@ def _log_deltas(
     """Returns bounds on log delta, with `t` known up to `error`."""
     q = loss.probabilities[1]
     mu = 1 / loss.noise_multiplier
-    value = float(gaussian_profile.log_delta(np.asarray(mu), np.asarray(t)))
+    value = float(gaussian_profile.log_delta(mu, t))
     # The error of the quantile, and from it that of the logarithm of `g`.
     quantile = t / mu - mu / 2
     moved = (_ROUNDING * (t + mu * mu) + error) / mu

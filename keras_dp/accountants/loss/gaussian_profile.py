@@ -32,21 +32,24 @@ _SUM_ERROR = 1e-15
 _MOST_ITERATIONS = 100
 
 
-def log_delta(sensitivity: Array, epsilon: Array) -> Array:
+def log_delta(sensitivity: Array | float, epsilon: Array | float) -> Array:
     """Returns the log of the least delta, rounded up.
 
     Args:
         sensitivity: `mu` > 0, in noise stddevs.
         epsilon: >= 0, of a shape to be broadcast against `sensitivity`.
     """
+    mu = np.asarray(sensitivity)
     with np.errstate(over="ignore"):
-        ratio = np.minimum(epsilon / sensitivity, _LARGEST)
+        ratio = np.minimum(epsilon / mu, _LARGEST)
     # delta falls in u, so that rounding u down rounds delta up.
-    u = ratio - sensitivity / 2 - 2e-16 * (ratio + sensitivity)
-    return np.minimum(_log_profile(sensitivity, np.minimum(u, _FARTHEST)), 0)
+    u = ratio - mu / 2 - 2e-16 * (ratio + mu)
+    return np.minimum(_log_profile(mu, np.minimum(u, _FARTHEST)), 0)
 
 
-def least_epsilon(sensitivity: Array, log_delta: Array) -> Array:
+def least_epsilon(
+    sensitivity: Array | float, log_delta: Array | float
+) -> Array:
     """Returns the least epsilon for `log_delta`, rounded up.
 
     Args:

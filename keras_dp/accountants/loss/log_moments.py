@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_dp.accountants.arrays import EXPONENT, Array
+from keras_dp.accountants.arrays import EXPONENT, Array, expm1_less
 from keras_dp.accountants.loss.loss_distribution import LossDistribution, Nodes
 
 # Below it the power series of F is used; 15 terms reach 1e-17 of the first.
@@ -103,19 +103,9 @@ def _means(nodes: Nodes, tilt: Array, log_moment: Array) -> Array:
     logs = (1 + tilt) * nodes.losses
     if float(logs.max()) > EXPONENT:
         return np.asarray(_tilted_weights(nodes, tilt) @ nodes.losses)
-    grown = nodes.losses * np.expm1(logs) - _second_order(nodes.losses)
+    grown = nodes.losses * np.expm1(logs) - expm1_less(nodes.losses)
     total = grown @ np.exp(nodes.log_weights)
     return np.asarray(total / np.exp(log_moment))
-
-
-def _second_order(x: Array) -> Array:
-    """Returns `e^x - 1 - x`, relatively precise."""
-    small = np.abs(x) < _SMALL_EXPONENT
-    near = np.where(small, x, 0.0)
-    series = np.zeros_like(x)
-    for k in range(_SERIES_TERMS + 1, 1, -1):
-        series = series * near + 1 / math.factorial(k)
-    return np.where(small, series * near * near, np.expm1(x) - x)
 
 
 def log_excess_power(excess: Array, y: Array) -> Array:

@@ -147,7 +147,7 @@ class Line:
         error = math.exp(log_error)
         if self.gaussian:
             subtracted = gaussian_profile.log_delta(
-                np.sqrt(self.gaussian), np.asarray(epsilon)
+                math.sqrt(self.gaussian), epsilon
             )
             less = math.exp(min(float(subtracted) - scale, EXPONENT))
             off = _PROFILE_ERROR * (1 - float(subtracted))

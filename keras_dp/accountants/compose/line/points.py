@@ -14,6 +14,7 @@ from keras_dp.accountants.arrays import (
     EXPONENT,
     Array,
     Complex,
+    expm1_less,
     log1p,
 )
 from keras_dp.accountants.compose.composition import Composition
@@ -24,8 +25,6 @@ from keras_dp.accountants.loss.loss_distribution import LossDistribution, Path
 TERM = 8.0
 # Rounding of a weight, in the same units: the exponential of some tens.
 _WEIGHT = 32.0
-# Below this angle a series with this many terms is right to 1e-17.
-_SMALL_ANGLE, _TERMS = 0.2, 12
 # This many exponentials are computed; the others are products of them.
 _EXPONENTIALS = 32
 
@@ -161,25 +160,12 @@ def _excess(x: Complex, size: int) -> Complex:
     """
     found = np.empty((size, x.size), dtype=np.complex128)
     first = min(size, _EXPONENTIALS)
-    found[:first] = _excess_at(np.arange(first)[:, None] * x)
+    found[:first] = expm1_less(np.arange(first)[:, None] * x)
     while first < size:
         more = min(first, size - first)
-        last = _excess_at(first * x)
+        last = expm1_less(first * x)
         step = last + first * x
         rows = found[:more] + np.arange(more)[:, None] * x
         found[first : first + more] = rows * step + found[:more] + last
         first += more
     return found
-
-
-def _excess_at(x: Complex) -> Complex:
-    """Returns `e^x - 1 - x`, precise where it is small."""
-    result = np.expm1(x) - x
-    small = np.abs(x) < _SMALL_ANGLE
-    near = x[small]
-    series = np.zeros_like(near)
-    for k in range(_TERMS, 1, -1):
-        series *= near
-        series += 1 / math.factorial(k)
-    result[small] = series * near * near
-    return np.asarray(result)
