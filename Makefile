@@ -50,7 +50,7 @@ test: env format lint types  ## Check style and types, run all but the longest t
 	$(PYTEST) --tier standard
 
 # In two runs: the graphs that TensorFlow keeps grow to 14 GB in a worker.
-test-full: env format lint types  ## Check style and types, run every test.
+test-full: env format lint types  ## Check style and types, run all but the nightly cases.
 	$(PYTEST) --tier full keras_dp tests/integration
 	$(PYTEST) --tier full tests/oracle tests/property tests/statistical tests/unit
 
