@@ -7,6 +7,7 @@ from keras_dp.accountants.gdp import GDP
 from keras_dp.accountants.moments import Moments
 from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.normalize import normalize
+from keras_dp.accountants.normalize.normalized_rounds import NormalizedRounds
 from keras_dp.accountants.normalize.rounds import LedgerLike
 from keras_dp.accountants.rdp import RDP
 from keras_dp.accountants.strong_composition import StrongComposition
@@ -52,3 +53,20 @@ def available_accountants(
     except UnsupportedEventError:
         return ()
     return tuple(each for each in _ALL if each.supports(rounds))
+
+
+def tightest(rounds: NormalizedRounds) -> Accountant:
+    """Returns the tightest accountant with a bound; `RDP` without any.
+
+    Args:
+        rounds: Normalized rounds. If no accountant has a bound for them, the
+            errors of `RDP` say why.
+    """
+    return next(
+        (
+            each
+            for each in _ALL
+            if each.is_bound and each.supports(rounds.mechanisms)
+        ),
+        RDP(),
+    )

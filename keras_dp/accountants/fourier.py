@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self, TypeAlias
 
 from typing_extensions import override
 
@@ -65,6 +65,9 @@ _WIDTH_BETWEEN = 1e-5
 _SHARE_LEFT_OUT, _LEAST_DELTA = 1e-10, 1e-60
 # More than the rounding of a sum.
 _ROUND_UP = 1 + 1e-15
+
+
+_Rounds: TypeAlias = tuple[CountedMechanism, ...]
 
 
 class _Interval(NamedTuple):
@@ -203,20 +206,16 @@ class Fourier(Accountant):
                 `relative_width` is not positive.
         """
         check_delta(delta)
-        width = self._width(relative_width)
-        group = Fourier(width).group(ledger, neighbours, units)
-        rounds = group.rounds
-        if not rounds or delta == 1:
+        by = self._to(relative_width)
+        group = by.group(ledger, neighbours, units)
+        if not group.rounds or delta == 1:
             return Bounds(0.0, 0.0)
-        if has_bare_sum(rounds):
+        if has_bare_sum(group.rounds):
             return Bounds(math.inf, math.inf)
         if delta == 0:  # Infinite but for some noise that is not Gaussian.
             return Bounds(0.0, math.inf)
-        return _of_group(
-            group,
-            lambda of: _epsilon_bounds(of, float(delta), width),
-            lambda: group.epsilon(delta),
-        )
+        question = _EpsilonAt(float(delta), by.relative_width)
+        return _of_group(group, question, lambda: group.epsilon(delta))
 
     def delta_bounds(
         self,
@@ -245,18 +244,14 @@ class Fourier(Accountant):
                 unknown, or `relative_width` is not positive.
         """
         _check.finite_non_negative(epsilon=epsilon)
-        width = self._width(relative_width)
-        group = Fourier(width).group(ledger, neighbours, units)
-        rounds = group.rounds
-        if not rounds:
+        by = self._to(relative_width)
+        group = by.group(ledger, neighbours, units)
+        if not group.rounds:
             return Bounds(0.0, 0.0)
-        if has_bare_sum(rounds):
+        if has_bare_sum(group.rounds):
             return Bounds(1.0, 1.0)
-        return _of_group(
-            group,
-            lambda of: _delta_bounds(of, float(epsilon), width),
-            lambda: group.delta(epsilon),
-        )
+        question = _DeltaAt(float(epsilon), by.relative_width)
+        return _of_group(group, question, lambda: group.delta(epsilon))
 
     @override
     def check_supported(self, rounds: tuple[CountedMechanism, ...]) -> None:
@@ -270,33 +265,182 @@ class Fourier(Accountant):
         # `super()` does not find the class that `slots` made anew.
         Accountant.check_supported(self, rounds)
 
-    def _width(self, relative_width: float | None) -> float:
-        if relative_width is None:
-            return self.relative_width
-        _check.finite_positive(relative_width=relative_width)
-        return float(relative_width)
+    def _to(self, relative_width: float | None) -> "Fourier":
+        """Returns the accountant with another width, if it is given."""
+        return self if relative_width is None else Fourier(relative_width)
 
     def _epsilon(
         self, rounds: tuple[CountedMechanism, ...], delta: float
     ) -> float:
-        if _has_allocation(rounds):
-            width = self.relative_width
-            return _allocation_upper_epsilon(rounds, delta, width)[0]
-        return _composed_epsilons(rounds, delta, self.relative_width).upper
+        return _upper(_EpsilonAt(delta, self.relative_width), rounds)
 
     def _delta(
         self, rounds: tuple[CountedMechanism, ...], epsilon: float
     ) -> float:
-        if _has_allocation(rounds):
-            width = self.relative_width
-            return _allocation_upper_delta(rounds, epsilon, width)[0]
-        return _composed_deltas(rounds, epsilon, self.relative_width).upper
+        return _upper(_DeltaAt(epsilon, self.relative_width), rounds)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _EpsilonAt:
+    """The question for the least epsilon at a delta in (0, 1).
+
+    Attributes:
+        delta: The delta.
+        width: The largest relative distance of the bounds.
+    """
+
+    delta: float
+    width: float
+
+    # What is known without an answer: a lower and an upper bound.
+    least: ClassVar[float] = 0.0
+    most: ClassVar[float] = math.inf
+
+    @property
+    def left_out(self) -> float:
+        """Returns the mass that directions may leave out."""
+        return _SHARE_LEFT_OUT * self.delta
+
+    def above(self, direction: Direction, certain: float) -> choose.Found:
+        """Returns bounds on the dominating pair of a direction.
+
+        Args:
+            direction: One adjacency direction of all rounds.
+            certain: A lower bound that is known already.
+        """
+        return choose.epsilons(
+            direction.upper,
+            math.log(self.delta - direction.left_out),
+            _width(direction, self.width),
+            certain,
+        )
+
+    def below(
+        self, direction: Direction, found: choose.Found, certain: float
+    ) -> float:
+        """Returns a lower bound, for what two data sets reach."""
+        if direction.lower is direction.upper and not direction.left_out:
+            return found.lower
+        return choose.epsilons(
+            direction.lower,
+            math.log(self.delta),
+            _width(direction, self.width),
+            certain,
+        ).lower
+
+    def value(self, found: choose.Found, direction: Direction) -> float:
+        """Returns the upper bound of a direction."""
+        return found.upper
+
+    def score(self, lower: float) -> float:
+        """Returns a lower bound in the form that `lowered` takes."""
+        return lower
+
+    def lowered(self, lower: float, margin: float) -> float:
+        """Returns a lower bound for noises before they were rounded down."""
+        # Next to 0, epsilon moves by what delta does.
+        return max(0.0, lower * (1 - margin) - 2 * margin * self.delta)
+
+    def by(self, accountant: Accountant, rounds: _Rounds) -> float:
+        """Returns the upper bound of another accountant."""
+        return accountant.epsilon_of(rounds, self.delta)
+
+    def allocated_above(self, rounds: _Rounds) -> float:
+        """Returns an upper bound for epochs of random allocation."""
+        return allocation.upper_epsilon(rounds, self.delta)
+
+    def allocated_below(self, rounds: _Rounds, upper: float) -> float:
+        """Returns a lower bound for epochs of random allocation."""
+        return allocation.lower_epsilon(rounds, self.delta, upper)
+
+    def undrawn(self, chance: float) -> "_EpsilonAt | None":
+        """Returns the question for the rounds that are left.
+
+        Args:
+            chance: That a sampled round draws the changed record.
+
+        Returns:
+            The question; `None` if they bound nothing.
+        """
+        if chance >= self.delta:
+            return None
+        left = math.nextafter(self.delta - chance, 0.0)
+        return dataclasses.replace(self, delta=left)
+
+    def drawn(self, upper: float, chance: float) -> float:
+        """Returns the upper bound for all rounds, from that for the others."""
+        return upper
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _DeltaAt:
+    """The question for the least delta at an epsilon; see `_EpsilonAt`.
+
+    Attributes:
+        epsilon: The epsilon.
+        width: The largest relative distance of the logarithms of the bounds.
+    """
+
+    epsilon: float
+    width: float
+
+    least: ClassVar[float] = -math.inf  # Of the logarithm of delta.
+    most: ClassVar[float] = 1.0
+    left_out: ClassVar[float] = _LEAST_DELTA
+
+    def above(self, direction: Direction, certain: float) -> choose.Found:
+        return choose.log_deltas(
+            direction.upper,
+            self.epsilon,
+            _width(direction, self.width),
+            certain,
+        )
+
+    def below(
+        self, direction: Direction, found: choose.Found, certain: float
+    ) -> float:
+        if direction.lower is direction.upper:
+            return found.lower
+        return choose.log_deltas(
+            direction.lower,
+            self.epsilon,
+            _width(direction, self.width),
+            certain,
+        ).lower
+
+    def value(self, found: choose.Found, direction: Direction) -> float:
+        delta = math.exp(min(found.upper, 0.0)) + direction.left_out
+        # A number below every float is not 0.
+        return min(max(delta, math.ulp(0.0)), 1.0)
+
+    def score(self, lower: float) -> float:
+        return math.log(lower) if lower else self.least
+
+    def lowered(self, lower: float, margin: float) -> float:
+        size = min(abs(lower), 1e6)
+        return math.exp(lower - margin * (1 + self.epsilon + size))
+
+    def by(self, accountant: Accountant, rounds: _Rounds) -> float:
+        return accountant.delta_of(rounds, self.epsilon)
+
+    def allocated_above(self, rounds: _Rounds) -> float:
+        return allocation.upper_delta(rounds, self.epsilon)
+
+    def allocated_below(self, rounds: _Rounds, upper: float) -> float:
+        return self.score(allocation.lower_delta(rounds, self.epsilon))
+
+    def undrawn(self, chance: float) -> "_DeltaAt":
+        return self
+
+    def drawn(self, upper: float, chance: float) -> float:
+        return (chance + upper) * _ROUND_UP if upper else chance
+
+
+_Question: TypeAlias = _EpsilonAt | _DeltaAt
 
 
 def _of_group(
-    group: Group,
-    bounds: Callable[[tuple[CountedMechanism, ...]], Bounds],
-    upper: Callable[[], float],
+    group: Group, question: _Question, upper: Callable[[], float]
 ) -> Bounds:
     """Returns bounds; the upper bound includes the slack of the rounds.
 
@@ -305,13 +449,13 @@ def _of_group(
 
     Args:
         group: At least one mechanism with its count.
-        bounds: Returns the bounds for rounds without slack.
+        question: What is asked.
         upper: Returns the upper bound for all rounds, with their slack.
     """
     slack, rest = split(group.rounds)
     if slack is None and group.is_pair:
-        return bounds(group.rounds)
-    found = bounds(rest) if rest else Bounds(0.0, 0.0)
+        return _bounds(question, group.rounds)
+    found = _bounds(question, rest) if rest else Bounds(0.0, 0.0)
     method = found.method
     if not group.is_pair:
         method += _TEXTBOOK.format(records=group.records)
@@ -320,166 +464,91 @@ def _of_group(
     return Bounds(found.lower, upper(), method)
 
 
-def _epsilon_bounds(
-    rounds: tuple[CountedMechanism, ...], delta: float, relative_width: float
-) -> Bounds:
-    drawn, undrawn = sampled_as_slack(rounds)
-    if not drawn or drawn.delta_p >= delta:
-        return _composed_epsilons(rounds, delta, relative_width)
-    if not undrawn:
+def _bounds(question: _Question, rounds: _Rounds) -> Bounds:
+    """Returns bounds for rounds without slack.
+
+    Where sampled rounds hardly ever draw the changed record, the others with
+    the chance that one does may give a smaller upper bound.
+    """
+    drawn, others = sampled_as_slack(rounds)
+    rest = question.undrawn(drawn.delta_p) if drawn else None
+    if drawn is None or rest is None:
+        return _composed(question, rounds)
+    most, method = question.drawn(0.0, drawn.delta_p), choose.CLOSED_FORM
+    if not others and not most:
         return Bounds(0.0, 0.0)
-    left = math.nextafter(delta - drawn.delta_p, 0.0)
-    least = _composed_epsilons(undrawn, left, relative_width)
-    found = _composed_epsilons(rounds, delta, relative_width)
-    if found.upper <= least.upper:
-        return found
-    return Bounds(min(found.lower, least.upper), least.upper, least.method)
-
-
-def _composed_epsilons(
-    rounds: tuple[CountedMechanism, ...], delta: float, relative_width: float
-) -> Bounds:
-    if _has_allocation(rounds):
-        return _allocation_epsilons(rounds, delta, relative_width)
-    lower, upper, method = 0.0, 0.0, choose.CLOSED_FORM
-    if not _is_in_reach(rounds):
-        return Bounds(0.0, _MOMENTS.epsilon_of(rounds, delta), RENYI)
-    done = None
-    for direction in directions(few_kinds(rounds), _SHARE_LEFT_OUT * delta):
-        log_delta = math.log(delta - direction.left_out)
-        width = _width(direction, relative_width)
-        if direction.upper is not done:  # Symmetric: once.
-            found = choose.epsilons(direction.upper, log_delta, width, lower)
-            done = direction.upper
-        if found.upper > upper:
-            upper, method = found.upper, _said(found.method, direction)
-        if direction.lower is not direction.upper or direction.left_out:
-            found = choose.epsilons(
-                direction.lower, math.log(delta), width, lower
-            )
-        lower = max(lower, found.lower)
-    margin = _margin(rounds)
-    # Next to 0, epsilon moves by what delta does.
-    lower = max(0.0, lower * (1 - margin) - 2 * margin * delta)
-    if _is_wide(lower, upper) and _MOMENTS.supports(rounds):
-        by_moments = _MOMENTS.epsilon_of(rounds, delta)
-        if by_moments < upper:
-            upper, method = by_moments, RENYI
-    return Bounds(float(lower), float(upper), method)
-
-
-def _delta_bounds(
-    rounds: tuple[CountedMechanism, ...], epsilon: float, relative_width: float
-) -> Bounds:
-    found = _composed_deltas(rounds, epsilon, relative_width)
-    drawn, undrawn = sampled_as_slack(rounds)
-    if not drawn or drawn.delta_p >= found.upper:
-        return found
-    most, method = drawn.delta_p, choose.CLOSED_FORM
-    if undrawn:
-        rest = _composed_deltas(undrawn, epsilon, relative_width)
-        most, method = (most + rest.upper) * _ROUND_UP, rest.method
+    found = _composed(question, rounds)
+    if others and most < found.upper:
+        of_others = _composed(rest, others)
+        most = question.drawn(of_others.upper, drawn.delta_p)
+        method = of_others.method
     if most >= found.upper:
         return found
     return Bounds(min(found.lower, most), most, method)
 
 
-def _composed_deltas(
-    rounds: tuple[CountedMechanism, ...], epsilon: float, relative_width: float
-) -> Bounds:
+def _upper(question: _Question, rounds: _Rounds) -> float:
+    """Returns the upper bound for rounds without slack."""
     if _has_allocation(rounds):
-        return _allocation_deltas(rounds, epsilon, relative_width)
-    upper, method = 0.0, choose.CLOSED_FORM
+        return _allocated_above(question, rounds)[0]
+    return _composed(question, rounds).upper
+
+
+def _composed(question: _Question, rounds: _Rounds) -> Bounds:
+    """Returns bounds for all rounds composed."""
+    if _has_allocation(rounds):
+        return _allocated(question, rounds)
     if not _is_in_reach(rounds):
-        return Bounds(0.0, _MOMENTS.delta_of(rounds, epsilon), RENYI)
-    certain = -math.inf
-    done = None
-    for direction in directions(few_kinds(rounds), _LEAST_DELTA):
-        width = _width(direction, relative_width)
+        return Bounds(0.0, question.by(_MOMENTS, rounds), RENYI)
+    upper, method = 0.0, choose.CLOSED_FORM
+    certain, done = question.least, None
+    for direction in directions(few_kinds(rounds), question.left_out):
         if direction.upper is not done:  # Symmetric: once.
-            found = choose.log_deltas(direction.upper, epsilon, width, certain)
+            found = question.above(direction, certain)
             done = direction.upper
-        delta = math.exp(min(found.upper, 0.0)) + direction.left_out
-        if delta > upper:
-            upper, method = delta, _said(found.method, direction)
-        if direction.lower is not direction.upper:
-            found = choose.log_deltas(direction.lower, epsilon, width, certain)
-        certain = max(certain, found.lower)
-    margin = _margin(rounds) * (1 + epsilon + min(abs(certain), 1e6))
-    lower = math.exp(certain - margin)
+        value = question.value(found, direction)
+        if value > upper:
+            upper, method = value, _said(found.method, direction)
+        certain = max(certain, question.below(direction, found, certain))
+    lower = question.lowered(certain, _margin(rounds))
     if _is_wide(lower, upper) and _MOMENTS.supports(rounds):
-        by_moments = _MOMENTS.delta_of(rounds, epsilon)
+        by_moments = question.by(_MOMENTS, rounds)
         if by_moments < upper:
             upper, method = by_moments, RENYI
-    # A number below every float is not 0.
-    upper = min(max(float(upper), math.ulp(0.0)), 1.0)
-    return Bounds(float(lower), upper, method)
+    return Bounds(float(lower), float(upper), method)
 
 
-def _has_allocation(rounds: tuple[CountedMechanism, ...]) -> bool:
+def _has_allocation(rounds: _Rounds) -> bool:
     return any(
         isinstance(mechanism, RandomAllocationGaussian)
         for mechanism, _ in rounds
     )
 
 
-def _allocation_epsilons(
-    rounds: tuple[CountedMechanism, ...], delta: float, relative_width: float
-) -> Bounds:
-    upper, method = _allocation_upper_epsilon(rounds, delta, relative_width)
-    lower = _of_allocation(
-        lambda: allocation.lower_epsilon(few_kinds(rounds).lower, delta, upper),
-        0.0,
+def _allocated(question: _Question, rounds: _Rounds) -> Bounds:
+    """Returns bounds for epochs of random allocation, and other rounds."""
+    upper, method = _allocated_above(question, rounds)
+    certain = _of_allocation(
+        lambda: question.allocated_below(few_kinds(rounds).lower, upper),
+        question.least,
     )
-    if not lower:
+    if certain == question.least:
         sums = allocation.sums_of_rounds(rounds)
-        lower = _epsilon_bounds(sums, delta, relative_width).lower
-    margin = _margin(rounds)
-    lower = max(0.0, lower * (1 - margin) - 2 * margin * delta)
+        certain = question.score(_bounds(question, sums).lower)
+    lower = question.lowered(certain, _margin(rounds))
     return Bounds(min(lower, upper), upper, method)
 
 
-def _allocation_upper_epsilon(
-    rounds: tuple[CountedMechanism, ...], delta: float, relative_width: float
-) -> tuple[float, str]:
+def _allocated_above(question: _Question, rounds: _Rounds) -> tuple[float, str]:
     """Returns an upper bound, and the method that found it."""
     upper = _of_allocation(
-        lambda: allocation.upper_epsilon(few_kinds(rounds).upper, delta),
-        math.inf,
+        lambda: question.allocated_above(few_kinds(rounds).upper),
+        question.most,
     )
-    if upper < math.inf:
+    if upper < question.most:
         return upper, allocation.METHOD
     told = allocation.without_amplification(rounds)
-    found = _epsilon_bounds(told, delta, relative_width)
-    return found.upper, found.method + _NOT_AMPLIFIED
-
-
-def _allocation_deltas(
-    rounds: tuple[CountedMechanism, ...], epsilon: float, relative_width: float
-) -> Bounds:
-    upper, method = _allocation_upper_delta(rounds, epsilon, relative_width)
-    lower = _of_allocation(
-        lambda: allocation.lower_delta(few_kinds(rounds).lower, epsilon), 0.0
-    )
-    if not lower:
-        sums = allocation.sums_of_rounds(rounds)
-        lower = _delta_bounds(sums, epsilon, relative_width).lower
-    size = -math.log(lower) if lower else 0.0
-    lower *= math.exp(-_margin(rounds) * (1 + epsilon + size))
-    return Bounds(min(lower, upper), upper, method)
-
-
-def _allocation_upper_delta(
-    rounds: tuple[CountedMechanism, ...], epsilon: float, relative_width: float
-) -> tuple[float, str]:
-    """Returns an upper bound, and the method that found it."""
-    upper = _of_allocation(
-        lambda: allocation.upper_delta(few_kinds(rounds).upper, epsilon), 1.0
-    )
-    if upper < 1:
-        return upper, allocation.METHOD
-    told = allocation.without_amplification(rounds)
-    found = _delta_bounds(told, epsilon, relative_width)
+    found = _bounds(question, told)
     return found.upper, found.method + _NOT_AMPLIFIED
 
 

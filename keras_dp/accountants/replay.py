@@ -3,11 +3,11 @@
 import contextlib
 import math
 from collections.abc import Collection, Iterable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from keras_dp import _check
 from keras_dp.accountants.accountant import Accountant, check_delta
-from keras_dp.accountants.available import available_accountants
+from keras_dp.accountants.available import tightest
 from keras_dp.accountants.claim import Claim
 from keras_dp.accountants.coverage import kept_plans
 from keras_dp.accountants.groups import Group
@@ -40,12 +40,9 @@ from keras_dp.ledger import (
     RunRecord,
 )
 
-
-class _Question(NamedTuple):
-    accountant: Accountant
-    neighbours: Neighbours
-    delta: float
-    units: int
+# An accountant, a relation, a delta and a number of units; `None` for what the
+# rounds decide.
+_Question: TypeAlias = tuple[Accountant | None, Neighbours | None, float, int]
 
 
 class RoundsThatCount(NamedTuple):
@@ -119,7 +116,9 @@ class Replay:
             self.unpaid = ledger.unpaid if self.accounts else ()
         self._relation: Neighbours | None = None
         self._normalized: dict[Neighbours, NormalizedRounds] = {}
+        self._accountants: dict[Neighbours, Accountant] = {}
         self._epsilons: dict[_Question, float] = {}
+        self._claims: dict[_Question, Claim] = {}
         self._that_count: dict[Neighbours | None, RoundsThatCount] = {}
 
     @property
@@ -262,10 +261,13 @@ class Replay:
         Returns:
             The accountant; `RDP` if there is none: its errors say why.
         """
-        try:
-            return tightest(self.normalized(neighbours))
-        except UnsupportedEventError:
-            return RDP()
+        relation = self.relation(neighbours)
+        if relation not in self._accountants:
+            by: Accountant = RDP()
+            with contextlib.suppress(UnsupportedEventError):
+                by = tightest(self.normalized(relation))
+            self._accountants[relation] = by
+        return self._accountants[relation]
 
     def epsilon(
         self,
@@ -288,11 +290,10 @@ class Replay:
             UnsupportedEventError: The accountant has no bound for a round.
         """
         rounds = self.normalized(neighbours)
-        question = _Question(accountant, rounds.neighbours, delta, units)
+        question = (accountant, rounds.neighbours, float(delta), int(units))
         if question not in self._epsilons:
-            self._epsilons[question] = accountant.epsilon(
-                rounds, delta=delta, units=units
-            )
+            group = accountant.group(rounds, None, units)
+            self._epsilons[question] = group.epsilon(float(delta))
         return self._epsilons[question]
 
     def claim(
@@ -322,10 +323,22 @@ class Replay:
         """
         check_delta(delta)
         _check.integer_at_least(1, units=units)
+        question = (accountant, neighbours, float(delta), int(units))
+        if question not in self._claims:
+            self._claims[question] = self._claimed(*question)
+        return self._claims[question]
+
+    def _claimed(
+        self,
+        accountant: Accountant | None,
+        neighbours: Neighbours | None,
+        delta: float,
+        units: int,
+    ) -> Claim:
         relation, name, is_bound, epsilon = neighbours, None, True, math.inf
         try:
             relation = self.relation(neighbours)
-            by = accountant or tightest(self.normalized(relation))
+            by = accountant or self.accountant(relation)
             epsilon = self.epsilon(
                 by, delta=delta, neighbours=relation, units=units
             )
@@ -333,8 +346,8 @@ class Replay:
         except UnsupportedEventError:
             pass
         return Claim(
-            *(epsilon, float(delta), relation, name, is_bound),
-            *(int(units), self.rows_per_unit),
+            *(epsilon, delta, relation, name, is_bound),
+            *(units, self.rows_per_unit),
         )
 
 
@@ -361,13 +374,6 @@ def bounded_epsilon(
         return tightest(rounds).epsilon(rounds, delta=delta, units=units)
     except UnsupportedEventError:
         return math.inf
-
-
-def tightest(rounds: NormalizedRounds) -> Accountant:
-    """Returns the tightest accountant with a bound; `RDP` without any."""
-    available = available_accountants(rounds)
-    # If there is none, the errors of `RDP` say why.
-    return next((each for each in available if each.is_bound), RDP())
 
 
 def group_of(
