@@ -292,8 +292,9 @@ class Replay:
         rounds = self.normalized(neighbours)
         question = (accountant, rounds.neighbours, float(delta), int(units))
         if question not in self._epsilons:
-            group = accountant.group(rounds, None, units)
-            self._epsilons[question] = group.epsilon(float(delta))
+            self._epsilons[question] = accountant.epsilon(
+                rounds, delta=float(delta), units=units
+            )
         return self._epsilons[question]
 
     def claim(

@@ -5,23 +5,17 @@
 
 from keras_dp.planning.calibration import (
     calibrate_noise,
-    calibrate_rounds,
-    calibrate_sampling_probability,
     calibrate_scale,
 )
 from keras_dp.planning.epsilon_curve import EpsilonCurve as EpsilonCurve
 from keras_dp.planning.epsilon_curve import epsilon_curve
 from keras_dp.planning.plan import plan
 from keras_dp.planning.rounds_left import rounds_left
-from keras_dp.planning.user_plan import plan_users
 
 __all__ = [
     "calibrate_noise",
-    "calibrate_rounds",
-    "calibrate_sampling_probability",
     "calibrate_scale",
     "epsilon_curve",
     "plan",
-    "plan_users",
     "rounds_left",
 ]

@@ -1,4 +1,4 @@
-"""Calculates the noise, probability or rounds that meet a privacy target."""
+"""Calculates the noise that meets a privacy target."""
 
 import decimal
 import functools
@@ -17,7 +17,6 @@ from keras_dp.ledger import GaussianSum, PoissonSampling, Round
 from keras_dp.planning.solve import (
     Unreachable,
     least_that_meets,
-    most_that_meet,
 )
 
 _Parameter = TypeVar("_Parameter", int, float)
@@ -25,14 +24,11 @@ Rounds: TypeAlias = Iterable[tuple[Round, int]]
 
 # The ranges that are searched.
 _LEAST_NOISE, _MOST_NOISE = 1e-4, 1e12
-_LEAST_PROBABILITY = 1e-12
 MOST_ROUNDS = 10**12
 # The relative width of the first search, well within the promised 1e-6.
 _QUICK_WIDTH = 3e-7
 # A ledger holds noise and bound; their quotient is a scale of so many digits.
 _DIGITS = decimal.Context(prec=12, rounding=decimal.ROUND_CEILING)
-# Where the search for rounds and for a probability begins.
-_FIRST_ROUNDS, _FIRST_PROBABILITY = 1000, 0.01
 
 
 def calibrate_noise(
@@ -145,156 +141,41 @@ def calibrate_scale(
     >>> round(scale, 4)
     4.6122
     """
-    log_scale = _solved(
-        lambda log_scale: rounds_for(_scale(log_scale)),
-        lambda epsilon: least_that_meets(
-            epsilon,
+    check_target(target_epsilon, delta)
+    _check.integer_at_least(1, units=units)
+    held = replay_of(ledger)
+    # The rounds at scale 1 decide on the accountant and the adjacency relation.
+    first = held.plus(rounds_for(1.0))
+    relation = first.relation(neighbours)
+    accountant = accountant or first.accountant(relation)
+
+    def epsilon(by: Accountant, log_scale: float) -> float:
+        return held.plus(rounds_for(_scale(log_scale))).epsilon(
+            by, delta=delta, neighbours=relation, units=units
+        )
+
+    found = searched(
+        epsilon,
+        lambda of: least_that_meets(
+            of,
             target_epsilon,
             least=math.log(_LEAST_NOISE),
             most=math.log(_MOST_NOISE),
             start=0.0,
         ),
-        0.0,
-        f"a noise scale of {_MOST_NOISE:g}",
-        target_epsilon=target_epsilon,
-        delta=delta,
-        ledger=ledger,
-        accountant=accountant,
-        neighbours=neighbours,
-        units=units,
+        accountant,
+        target_epsilon,
     )
-    return _scale(log_scale)
-
-
-def calibrate_sampling_probability(
-    *,
-    target_epsilon: float,
-    delta: float,
-    noise_multiplier: float,
-    rounds: int,
-    ledger: LedgerLike = (),
-    accountant: Accountant | None = None,
-    neighbours: Neighbours | None = None,
-    units: int = 1,
-) -> float:
-    """Returns the largest sampling probability that meets a privacy target.
-
-    Guarantee: as for `calibrate_noise`, with the returned probability. If that
-    is 1, the reported epsilon may be well below the target.
-
-    Args:
-        target_epsilon: > 0.
-        delta: In (0, 1).
-        noise_multiplier: The standard deviation of the noise on the sum,
-            divided by the bound on one record, > 0.
-        rounds: >= 1.
-        ledger: Rounds that are already spent. They count towards the target.
-        accountant: By default, the tightest that can replay these rounds.
-        neighbours: The adjacency relation. By default, the strongest that
-            all rounds support.
-        units: The number of units that the target protects together, >= 1. A
-            unit has `rows_per_unit` records if `ledger` says so, else one.
-
-    Returns:
-        A probability in [1e-12, 1]. It is 1 if that meets the target.
-
-    Raises:
-        CalibrationError: No probability down to 1e-12 meets the target.
-        UnsupportedEventError: `accountant` has no bound for such rounds.
-
-    >>> from keras_dp.accountants.rdp import RDP
-    >>> sampling_probability = calibrate_sampling_probability(
-    ...     target_epsilon=1.0, delta=1e-5, noise_multiplier=4.1253,
-    ...     rounds=10_000, accountant=RDP(),
-    ... )
-    >>> round(sampling_probability, 6)
-    0.01
-    """
-    _check.finite_positive(noise_multiplier=noise_multiplier)
-    _check.integer_at_least(1, rounds=rounds)
-    log_rarity = _solved(
-        lambda at: _training(math.exp(-at), noise_multiplier, rounds),
-        lambda epsilon: least_that_meets(
-            epsilon,
-            target_epsilon,
-            least=0.0,
-            most=-math.log(_LEAST_PROBABILITY),
-            start=-math.log(_FIRST_PROBABILITY),
-        ),
-        -math.log(_FIRST_PROBABILITY),
-        f"a sampling probability of {_LEAST_PROBABILITY:g}",
-        target_epsilon=target_epsilon,
-        delta=delta,
-        ledger=ledger,
-        accountant=accountant,
-        neighbours=neighbours,
-        units=units,
-    )
-    return math.exp(-log_rarity)
-
-
-def calibrate_rounds(
-    *,
-    target_epsilon: float,
-    delta: float,
-    noise_multiplier: float,
-    sampling_probability: float,
-    ledger: LedgerLike = (),
-    accountant: Accountant | None = None,
-    neighbours: Neighbours | None = None,
-    units: int = 1,
-) -> int:
-    """Returns the largest number of rounds that meets a privacy target.
-
-    Guarantee: each round releases one Gaussian sum over a Poisson sample. For
-    `ledger` followed by that many rounds, `accountant` reports at most
-    `target_epsilon` at `delta`. Unless 1e12 is returned, it reports more for
-    one round more. Beyond 1e9 rounds, it reports more for a share of 1e-9 more.
-
-    Args:
-        target_epsilon: > 0.
-        delta: In (0, 1).
-        noise_multiplier: The standard deviation of the noise on the sum,
-            divided by the bound on one record, > 0.
-        sampling_probability: The probability that a round samples a record,
-            in (0, 1].
-        ledger: Rounds that are already spent. They count towards the target.
-        accountant: By default, the tightest that can replay these rounds.
-        neighbours: The adjacency relation. By default, the strongest that
-            all rounds support.
-        units: The number of units that the target protects together, >= 1. A
-            unit has `rows_per_unit` records if `ledger` says so, else one.
-
-    Returns:
-        A number in [1, 1e12]. It is 1e12 if that many meet the target.
-
-    Raises:
-        CalibrationError: `ledger` and one more round exceed the target.
-        UnsupportedEventError: `accountant` has no bound for such rounds.
-
-    >>> from keras_dp.accountants.rdp import RDP
-    >>> calibrate_rounds(
-    ...     target_epsilon=1.0, delta=1e-5, noise_multiplier=4.1254,
-    ...     sampling_probability=0.01, accountant=RDP(),
-    ... )
-    10000
-    """
-    _check.finite_positive(noise_multiplier=noise_multiplier)
-    _check.probability(sampling_probability=sampling_probability)
-    return _solved(
-        lambda count: _training(sampling_probability, noise_multiplier, count),
-        lambda epsilon: most_that_meet(
-            epsilon, target_epsilon, most=MOST_ROUNDS, start=_FIRST_ROUNDS
-        ),
-        _FIRST_ROUNDS,
-        "one round more",
-        target_epsilon=target_epsilon,
-        delta=delta,
-        ledger=ledger,
-        accountant=accountant,
-        neighbours=neighbours,
-        units=units,
-    )
+    if isinstance(found, Unreachable):
+        raise CalibrationError(
+            "`target_epsilon` must be reachable. Received: target_epsilon="
+            f"{target_epsilon!r}. At a noise scale of {_MOST_NOISE:g}, the "
+            "most private value of the search, "
+            f"`{accountant.name}` reports epsilon={found.epsilon:.6g}. "
+            "Choose a larger target, a larger delta, fewer rounds or another "
+            "accountant."
+        )
+    return _scale(found)
 
 
 def check_target(target_epsilon: float, delta: float) -> None:
@@ -344,44 +225,3 @@ def searched(
         ):
             return found
     return search(functools.partial(epsilon, accountant))
-
-
-def _solved(
-    rounds_at: Callable[[_Parameter], Rounds],
-    search: Callable[[Callable[[_Parameter], float]], _Parameter | Unreachable],
-    start: _Parameter,
-    most_private: str,
-    *,
-    target_epsilon: float,
-    delta: float,
-    ledger: LedgerLike,
-    accountant: Accountant | None,
-    neighbours: Neighbours | None,
-    units: int,
-) -> _Parameter:
-    """Returns the parameter at which a ledger just meets the target.
-
-    The rounds at `start` decide on the accountant and the adjacency relation.
-    """
-    check_target(target_epsilon, delta)
-    _check.integer_at_least(1, units=units)
-    held = replay_of(ledger)
-    first = held.plus(rounds_at(start))
-    relation = first.relation(neighbours)
-    by = accountant or first.accountant(relation)
-
-    def epsilon(by: Accountant, at: _Parameter) -> float:
-        return held.plus(rounds_at(at)).epsilon(
-            by, delta=delta, neighbours=relation, units=units
-        )
-
-    found = searched(epsilon, search, by, target_epsilon)
-    if isinstance(found, Unreachable):
-        raise CalibrationError(
-            "`target_epsilon` must be reachable. Received: target_epsilon="
-            f"{target_epsilon!r}. At {most_private}, the most private value "
-            f"of the search, `{by.name}` reports epsilon={found.epsilon:.6g}. "
-            "Choose a larger target, a larger delta, fewer rounds or another "
-            "accountant."
-        )
-    return found

@@ -32,8 +32,6 @@ from keras_dp.ledger import (
 )
 from keras_dp.planning import (
     calibrate_noise,
-    calibrate_rounds,
-    calibrate_sampling_probability,
     calibrate_scale,
     epsilon_curve,
     plan,
@@ -107,26 +105,6 @@ QUESTIONS = {
         delta=DELTA,
         ledger=of,
         **units,
-    ),
-    "calibrate_sampling_probability": lambda of, **units: (
-        -calibrate_sampling_probability(
-            target_epsilon=0.5,
-            delta=DELTA,
-            noise_multiplier=1.0,
-            rounds=10,
-            ledger=of,
-            **units,
-        )
-    ),
-    "calibrate_rounds": lambda of, **units: (
-        -calibrate_rounds(
-            target_epsilon=0.5,
-            delta=DELTA,
-            noise_multiplier=1.0,
-            sampling_probability=0.001,
-            ledger=of,
-            **units,
-        )
     ),
     "plan": lambda of, **units: (
         plan(

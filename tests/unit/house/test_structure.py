@@ -171,7 +171,7 @@ FLOORS = {
     "planning": [
         "epsilon_curve solve",
         "calibration",
-        "plan rounds_left user_plan",
+        "plan rounds_left",
     ],
     "preprocessing": [
         "ranges schema units",

@@ -15,8 +15,6 @@ from keras_dp.ledger import (
 )
 from keras_dp.planning import (
     calibrate_noise,
-    calibrate_rounds,
-    calibrate_sampling_probability,
     rounds_left,
 )
 
@@ -83,27 +81,6 @@ class TestCalibrationOverALedger:
         planned = (Round(PoissonSampling(0.01), (query,)), 1000)
         epsilon = Fourier().epsilon([*HELD, planned], delta=1e-5)
         assert 1 - 1e-6 <= epsilon <= 1
-
-    def test_of_a_probability(self) -> None:
-        probability = calibrate_sampling_probability(
-            noise_multiplier=2.0, rounds=1000, ledger=HELD, **TARGET
-        )
-
-        query = GaussianSum("c", 1.0, 2.0)
-        planned = (Round(PoissonSampling(probability), (query,)), 1000)
-        epsilon = Fourier().epsilon([*HELD, planned], delta=1e-5)
-        assert 1 - 1e-6 <= epsilon <= 1
-
-    @pytest.mark.standard
-    def test_of_rounds(self) -> None:
-        rounds = calibrate_rounds(
-            noise_multiplier=2.0,
-            sampling_probability=0.01,
-            ledger=HELD,
-            **TARGET,
-        )
-
-        assert rounds == rounds_left(HELD, STEP, **TARGET)
 
     def test_refuses_a_ledger_that_exceeds_the_target(self) -> None:
         with pytest.raises(CalibrationError, match="`target_epsilon` must"):
