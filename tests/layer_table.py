@@ -432,11 +432,11 @@ single examples, with XLA and without.
     gradient of their own, and where axes are named by a tensor, as in a softmax
     along another axis than the last.
   * Else it is called on each example, vectorized. This takes the memory of the
-    layer's gradients times the physical batch, up to 128 MiB. Above that they
-    are computed in chunks of examples, twice. One example follows another where
-    TensorFlow does not vectorize the call: loops such as `keras.ops.scan` and
-    `associative_scan` (reshape what it returns), rows that `tf.where` selects
-    and an index puts back, sparse products inside of the layer.
+    layer's gradients times the physical batch. One example follows another
+    where TensorFlow does not vectorize the call: loops such as
+    `keras.ops.scan` and `associative_scan` (reshape what it returns), rows that
+    `tf.where` selects and an index puts back, sparse products inside of the
+    layer.
 * *refused*: training raises `UnsupportedLayerError`, which names the remedy.
 
 The graphs of all layers of the table that are not refused prove that examples

@@ -366,10 +366,9 @@ class GradientEngine:
                 "Layers use weights of layers inside them past their calls, "
                 "or call them in a loop, or on rows that are not the examples. "
                 "The per-example gradients of all their weights are built, if "
-                "the graph of the call shows no cheaper way; where they exceed "
-                "128 MiB, twice, and in chunks. Received: %s. To train faster, "
-                "call the layers inside on the batch (a ReversibleEmbedding "
-                "for tied tables).",
+                "the graph of the call shows no cheaper way. Received: %s. To "
+                "train faster, call the layers inside on the batch (a "
+                "ReversibleEmbedding for tied tables).",
                 ", ".join(map(repr, paths)),
             )
 

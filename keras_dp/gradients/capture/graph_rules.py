@@ -97,7 +97,6 @@ def gradients_from_graph(
     *,
     mapped: Sequence[int] = (0,),
     draws: Sequence[tf.Tensor] = (),
-    largest_bytes: float = float("inf"),
 ) -> Gradients | None:
     """Returns the gradients of variables that the graph of a call shows.
 
@@ -108,8 +107,6 @@ def gradients_from_graph(
         mapped: The places of the arguments that have one row per example, in
             `keras.tree` order.
         draws: The random numbers that the layer draws in this context.
-        largest_bytes: The most bytes that per-example gradients may take that
-            have to be built.
 
     Returns:
         The gradients, one entry for each use of a variable. `None` if no graph
@@ -158,8 +155,6 @@ def gradients_from_graph(
     if any(reading.state(each) != 0 for each in outputs):
         return None
     uses = reading.uses
-    if _built_bytes(uses, values, batch) > largest_bytes:
-        return None
     cotangents = tape.gradient(
         outputs,
         [use.result for use in uses],
@@ -401,24 +396,6 @@ def _moved_back(
             kernel = "".join(kernel[place] for place in places)
         weight = operation.inputs[0]
     return axes._replace(kernel=kernel)
-
-
-def _built_bytes(
-    uses: list[_Use], values: list[tf.Tensor], batch: int
-) -> float:
-    """Returns the bytes of the per-example gradients that are built.
-
-    These are those of variables with another use than one product, and those of
-    functions of weights in products.
-    """
-    lone, built, size = set[int](), set[int](), 0
-    for use in uses:
-        built |= use.variables & lone if use.moved else use.variables
-        lone |= use.variables
-        if use.axes is not None and use.moved is None:
-            size += use.weight.shape.num_elements()
-    size += sum(values[place].shape.num_elements() for place in built)
-    return batch * size * tf.float32.size
 
 
 def _of_weight(use: _Use, cotangent: tf.Tensor, batch: int) -> tf.Tensor:

@@ -1,9 +1,7 @@
 """Calls layers without a rule again, vectorized over examples.
 
 The layer is called again on every example as a batch of one, under a tape that
-watches its variables only. The per-example gradients of one call of a layer are
-kept up to `LARGEST_BYTES`. Above it, those of the larger variables are computed
-in chunks of examples, once for the norms and once more for the sum.
+watches its variables only. The gradients of all examples are built.
 
 None of this is needed where the graph of the layer's call shows a rule
 (`graph_rules.py`).
@@ -17,27 +15,19 @@ from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
+from absl import logging
 
 from keras_dp.gradients.capture.graph_rules import gradients_from_graph
 from keras_dp.gradients.capture.mapped_examples import operation_types
 from keras_dp.gradients.capture.repeated_draws import RepeatedDraws
 from keras_dp.gradients.layer_calls import float_outputs
 from keras_dp.gradients.operations import BATCHED_PRODUCT, LOOPS
-from keras_dp.gradients.records.recomputed_records import (
-    RecomputedRecords,
-    in_chunks,
-)
-from keras_dp.gradients.records.records import (
-    MaterializedRecords,
-    in_float,
-    squared_sums,
-)
+from keras_dp.gradients.records.records import MaterializedRecords
 from keras_dp.gradients.registry import Gradients, LayerCall
 from keras_dp.keras_internals import layers_of, mask_of, set_mask
 
-# If the per-example gradients of a layer take more bytes than this, they are
-# computed in chunks.
-LARGEST_BYTES = 2**27
+# Above this, users are told how much memory the gradients of a layer take.
+_LARGE_BYTES = 2**27
 
 
 class Again(NamedTuple):
@@ -100,38 +90,22 @@ def called_again(
     # The graph has the first call of the layer only, with its loops.
     loop = _loop(layer, jit_compile)
 
-    def gradients(
-        wanted: list[keras.Variable], indices: tf.Tensor | None
+    def one_example(
+        rows: tuple[list[Any], list[Any], dict[int, Any], dict[int, Any]],
     ) -> list[tf.Tensor]:
-        def one_example(
-            rows: tuple[list[Any], list[Any], dict[int, Any], dict[int, Any]],
-        ) -> list[tf.Tensor]:
-            *tensors, numbers = rows
-            inputs, cotangents, masks = keras.tree.map_structure(
-                lambda row: row[tf.newaxis], tensors
-            )
-            leaves = list(arguments)
-            for index, row in zip(mapped, inputs, strict=True):
-                leaves[index] = row
-                set_mask(row, masks.get(index))
-            args, kwargs = keras.tree.pack_sequence_as(
-                (call.args, call.kwargs), leaves
-            )
-            with draws.repeating(layer, numbers):
-                return _gradients(layer, wanted, args, kwargs, cotangents)
-
-        own, count = rows, batch
-        if indices is not None:
-            own = keras.tree.map_structure(
-                lambda leaf: tf.gather(leaf, indices), rows
-            )
-            count = indices.shape[0]
-        with within():
-            found = loop(one_example, own, wanted)
-        return [
-            tf.reshape(gradient, [count, *variable.shape])
-            for variable, gradient in zip(wanted, found, strict=True)
-        ]
+        *tensors, numbers = rows
+        inputs, cotangents, masks = keras.tree.map_structure(
+            lambda row: row[tf.newaxis], tensors
+        )
+        leaves = list(arguments)
+        for index, row in zip(mapped, inputs, strict=True):
+            leaves[index] = row
+            set_mask(row, masks.get(index))
+        args, kwargs = keras.tree.pack_sequence_as(
+            (call.args, call.kwargs), leaves
+        )
+        with draws.repeating(layer, numbers):
+            return _gradients(layer, variables, args, kwargs, cotangents)
 
     @contextlib.contextmanager
     def again() -> Iterator[None]:
@@ -144,75 +118,28 @@ def called_again(
         again,
         mapped=mapped,
         draws=draws.numbers,
-        largest_bytes=LARGEST_BYTES,
     )
     if found is not None:
         return Again(found, "from its graph")
-    if batch * sum(map(_bytes, variables)) > LARGEST_BYTES:
-        pairs = _in_chunks(gradients, variables, batch)
-    else:
-        pairs = [
-            (variable, MaterializedRecords(gradient))
-            for variable, gradient in zip(
-                variables, gradients(variables, None), strict=True
-            )
-        ]
-    return Again(pairs, "example by example")
-
-
-def _in_chunks(
-    gradients: Callable[
-        [list[keras.Variable], tf.Tensor | None], list[tf.Tensor]
-    ],
-    variables: list[keras.Variable],
-    batch: int,
-) -> Gradients:
-    """Returns the gradients of small variables, and the norms of large ones.
-
-    The gradients of the large variables are computed again for their sum.
-
-    Args:
-        gradients: Returns the gradients of some variables, for the examples at
-            some indices.
-        variables: All variables that are wanted of the layer.
-        batch: The number of examples.
-    """
-    left, small = LARGEST_BYTES // 2, set()
-    for variable in sorted(variables, key=_bytes):
-        left -= batch * _bytes(variable)
-        if left >= 0:
-            small.add(id(variable))
-    chunk = max(1, LARGEST_BYTES // sum(map(_bytes, variables)))
-    indices = tf.range(batch)
-
-    def found(own: tf.Tensor) -> list[tf.Tensor]:
-        return [
-            each if id(variable) in small else squared_sums(each)
-            for variable, each in zip(
-                variables, map(in_float, gradients(variables, own)), strict=True
-            )
-        ]
-
-    dtypes = [in_float(variable.value).dtype for variable in variables]
-    pairs: Gradients = []
-    for variable, each in zip(
-        variables, in_chunks(found, indices, chunk, dtypes), strict=True
-    ):
-        if id(variable) in small:
-            pairs.append((variable, MaterializedRecords(each)))
-            continue
-
-        def compute(
-            own: tf.Tensor, variable: keras.Variable = variable
-        ) -> tf.Tensor:
-            (gradient,) = gradients([variable], own)
-            return gradient
-
-        records = RecomputedRecords(
-            compute, indices, variable.value, chunk, squares=each
+    size = batch * sum(map(_bytes, variables))
+    if size > _LARGE_BYTES:
+        logging.warning(
+            "The gradients of layer %r, which has no rule, take %d MB for %d "
+            "examples. To save memory, lower physical_batch_size.",
+            layer.path,
+            size // 10**6,
+            batch,
         )
-        pairs.append((variable, records))
-    return pairs
+    with within():
+        built = loop(one_example, rows, variables)
+    pairs: Gradients = [
+        (
+            variable,
+            MaterializedRecords(tf.reshape(each, [batch, *variable.shape])),
+        )
+        for variable, each in zip(variables, built, strict=True)
+    ]
+    return Again(pairs, "example by example")
 
 
 def _bytes(variable: keras.Variable) -> int:

@@ -20,7 +20,6 @@ from keras_dp.gradients.checks import trial
 from keras_dp.gradients.records import (
     cost_model,
     outer_product_records,
-    recomputed_records,
     row_records,
 )
 from keras_dp.gradients.records import records as records_lib
@@ -661,10 +660,6 @@ class TestRecords:
 
         def sums(x):
             records = engine.gradients(x, _squares, 4).records
-            in_a_loop = recomputed_records.RecomputedRecords(
-                lambda rows: tf.gather(x, rows), tf.range(4), x[0], 2
-            )
-            records = [*records, in_a_loop]
             each = [record.weighted_sum(weights) for record in records]
             with records_lib.all_finite(certainly=True):
                 careless = records[0].weighted_sums(records[1:], weights)
