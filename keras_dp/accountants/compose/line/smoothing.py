@@ -35,8 +35,8 @@ from keras_dp.errors import NumericalLimitError, TooSlowError
 # exp(-x^2 / 2) is below all tolerances at this `x`.
 _REACH = 9.0
 # Largest product of nodes and points for wide bounds, which only find the place
-# of narrow ones: a tenth of a second. With less, hundreds of kinds of rounds take
-# many lines.
+# of narrow ones: a tenth of a second. With less, hundreds of kinds of rounds
+# take many lines.
 _LITTLE_WORK = 6e7
 _WIDE = 1e-4
 # A line without smoothing may be this many times as long, or have this many
