@@ -218,7 +218,7 @@ def compose_mechanisms() -> keras_dp.dp_queries.DPQuery:
         {
             "head": keras_dp.dp_queries.NormalizedQuery(clipped, 256),
             "rest": keras_dp.dp_queries.KSDenoisedQuery(
-                keras_dp.dp_queries.NormalizedQuery(encoded, 256), "group"
+                keras_dp.dp_queries.NormalizedQuery(encoded, 256)
             ),
         }
     )
