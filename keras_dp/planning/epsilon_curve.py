@@ -5,7 +5,7 @@ import decimal
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +47,6 @@ def epsilon_curve(
     *,
     delta: float,
     points: int = 100,
-    spacing: Literal["even", "geometric"] = "even",
     accountant: Accountant | None = None,
     neighbours: Neighbours | None = None,
     units: int = 1,
@@ -69,7 +68,6 @@ def epsilon_curve(
         ledger: An object with `rounds`, or the pairs (Round, count).
         delta: In [0, 1].
         points: The largest number of points, >= 1.
-        spacing: How the numbers of rounds are spaced: "even" or "geometric".
         accountant: By default, the tightest that can replay the ledger.
         neighbours: The adjacency relation. By default, the strongest that
             all rounds support.
@@ -95,16 +93,11 @@ def epsilon_curve(
     """
     check_delta(delta)
     _check.integer_at_least(1, points=points)
-    if spacing not in ("even", "geometric"):
-        raise ValueError(
-            "`spacing` must be 'even' or 'geometric'. "
-            f"Received: spacing={spacing!r}. Choose one of them."
-        )
     _check.integer_at_least(1, units=units)
     replay = replay_of(ledger)
     relation = replay.relation(neighbours)
     by = accountant or replay.accountant(relation)
-    ends = _ends(sum(count for _, count in replay.rounds), points, spacing)
+    ends = _ends(sum(count for _, count in replay.rounds), points)
     (found,) = _curves(replay, relation, ends, [by], delta, units)
     return found
 
@@ -128,7 +121,7 @@ def epsilon_curves(
         points: The largest number of points, >= 1.
         units: As in `epsilon_curve`.
     """
-    ends = _ends(sum(count for _, count in replay.rounds), points, "even")
+    ends = _ends(sum(count for _, count in replay.rounds), points)
     return _curves(replay, neighbours, ends, accountants, delta, units)
 
 
@@ -162,20 +155,11 @@ def _curves(
     return tuple(EpsilonCurve(ends, each, relation) for each in nondecreasing)
 
 
-def _ends(
-    total: int, points: int, spacing: Literal["even", "geometric"]
-) -> NDArray[np.int64]:
+def _ends(total: int, points: int) -> NDArray[np.int64]:
     """Returns increasing numbers of rounds. The last is the total."""
-    if total == 0:
-        return np.zeros(0, np.int64)
     points = min(points, total)
-    if spacing == "even":
-        found = {total * (index + 1) // points for index in range(points)}
-    elif points == 1:
-        found = {total}
-    else:
-        found = {*np.geomspace(1, total, points).astype(np.int64).tolist()}
-    return np.array(sorted({*found, total}), np.int64)
+    found = [total * (index + 1) // points for index in range(points)]
+    return np.array(found, np.int64)
 
 
 def _segments(

@@ -1,4 +1,4 @@
-"""Compares the noise, the steps and the memory of several batch sizes."""
+"""Compares the noise and the steps of several batch sizes."""
 
 import dataclasses
 import math
@@ -14,7 +14,6 @@ from keras_dp.ledger import GaussianSum, PoissonSampling, Round
 from keras_dp.planning.calibration import calibrate_noise
 from keras_dp.sampling.layouts import default_physical_batch_size
 
-_BYTES_PER_FLOAT = 4
 # A share of the best signal that a smaller batch, with more steps, may lose.
 _ENOUGH = 0.85
 _FEWEST_STEPS = 100
@@ -48,11 +47,6 @@ class PlannedTraining:
         physical_batch_size: The number of rows of a padded batch. A sample fits
             into it with a probability of at least 99.99 %. `PoissonBatches`
             chooses the same number by default.
-        gradient_bytes: The size of one gradient as float32, which is also the
-            size of a sum. None if the number of parameters is not given.
-        per_example_gradient_bytes: The size of one gradient for each row of a
-            physical batch, for queries that hold all of them at once. None if
-            the number of parameters is not given.
     """
 
     batch_size: int
@@ -61,8 +55,6 @@ class PlannedTraining:
     noise_multiplier: float
     epsilon: float
     physical_batch_size: int
-    gradient_bytes: int | None
-    per_example_gradient_bytes: int | None
 
     @property
     def noise_per_example(self) -> float:
@@ -123,11 +115,7 @@ class Plan:
 
     def as_text(self) -> str:
         """Returns the plan as a table, with the recommended batch size."""
-        columns = dict(_COLUMNS)
-        if any(row.gradient_bytes is not None for row in self.rows):
-            columns["gradient"] = "{gradient}"
-            columns["all of a batch"] = "{per_example}"
-        cells = [list(columns)]
+        cells = [list(_COLUMNS)]
         best = max(row.signal for row in self.rows)
         for row in self.rows:
             values = {
@@ -135,10 +123,8 @@ class Plan:
                 "signal": row.signal / best,
                 "noise": rounded_up(row.noise_multiplier),
                 "epsilon": rounded_up(row.epsilon),
-                "gradient": _size(row.gradient_bytes),
-                "per_example": _size(row.per_example_gradient_bytes),
             }
-            cells.append([each.format(**values) for each in columns.values()])
+            cells.append([each.format(**values) for each in _COLUMNS.values()])
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         lines = [
             f"{self.population_size:,} records, {self.epochs:,} epochs, epsilon"
@@ -177,7 +163,6 @@ def plan(
     delta: float,
     epochs: int,
     batch_sizes: Sequence[int],
-    parameters: int | None = None,
     ledger: LedgerLike = (),
     accountant: Accountant | None = None,
     neighbours: Neighbours | None = None,
@@ -198,8 +183,6 @@ def plan(
         epochs: >= 1.
         batch_sizes: At least one expected size of a sample. Each is an integer
             in [1, population_size].
-        parameters: The number of trainable parameters. With it, the plan has
-            the sizes of gradients as float32.
         ledger: Rounds that are already spent. They count towards the target.
         accountant: By default, the tightest that can replay the ledger and
             these trainings.
@@ -230,8 +213,6 @@ def plan(
     ...
     """
     _check.integer_at_least(1, population_size=population_size, epochs=epochs)
-    if parameters is not None:
-        _check.integer_at_least(1, parameters=parameters)
     sizes = _checked_sizes(batch_sizes, population_size)
     held = replay_of(ledger)
     # All rows have one accountant and one relation, so that they compare.
@@ -255,7 +236,6 @@ def plan(
         )
         spent = held.plus(_training(probability, noise_multiplier, steps))
         rows = default_physical_batch_size(population_size, probability)
-        gradient = parameters and _BYTES_PER_FLOAT * int(parameters)
         return PlannedTraining(
             batch_size=int(size),
             sampling_probability=probability,
@@ -265,8 +245,6 @@ def plan(
                 by, delta=delta, neighbours=relation, units=units
             ),
             physical_batch_size=rows,
-            gradient_bytes=gradient,
-            per_example_gradient_bytes=gradient and gradient * rows,
         )
 
     return Plan(
@@ -306,13 +284,3 @@ def _training(
 ) -> list[tuple[Round, int]]:
     query = GaussianSum("gradients", 1.0, noise_multiplier)
     return [(Round(PoissonSampling(probability), (query,)), steps)]
-
-
-def _size(size_bytes: int | None) -> str:
-    """Returns a number of bytes as text, with about three digits."""
-    size = float(size_bytes or 0)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1024
-    return f"{size:,.4g} TiB"

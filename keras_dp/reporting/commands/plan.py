@@ -31,9 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="records that one unit has at most, for all of which epsilon is "
         "(default: 1)",
     )
-    parser.add_argument(
-        "--parameters", type=int, help="trainable ones of the model"
-    )
     arguments.add_neighbours(parser)
 
 
@@ -49,7 +46,6 @@ def answer(options: argparse.Namespace) -> Answer:
         delta=options.delta,
         epochs=options.epochs,
         batch_sizes=options.batch_sizes,
-        parameters=options.parameters,
         neighbours=options.neighbours,
         units=options.rows_per_unit,
     )

@@ -70,7 +70,6 @@ def prefix(ledger, rounds):
     return found
 
 
-@pytest.mark.parametrize("spacing", ["even", "geometric"])
 @pytest.mark.parametrize("points", [1, 7, 30])
 @pytest.mark.parametrize(
     ("ledger", "neighbours"),
@@ -83,15 +82,13 @@ def prefix(ledger, rounds):
     ],
 )
 def test_points_are_what_the_first_rounds_cost(
-    ledger, neighbours, points, spacing
+    ledger, neighbours, points
 ) -> None:
     """Unless it would fall: then what comes later bounds what was before."""
     total = sum(count for _, count in ledger)
     arguments = {"delta": DELTA, "neighbours": neighbours}
 
-    curve = epsilon_curve(
-        ledger, points=points, spacing=spacing, accountant=RDP(), **arguments
-    )
+    curve = epsilon_curve(ledger, points=points, accountant=RDP(), **arguments)
 
     assert curve.rounds[-1] == total
     assert 1 <= curve.rounds.size <= points
@@ -107,16 +104,12 @@ def test_points_are_what_the_first_rounds_cost(
     assert curve.epsilons[-1] == RDP().epsilon(ledger, **arguments)
 
 
-def test_even_points_are_even_and_geometric_ones_are_not() -> None:
+def test_points_are_even() -> None:
     ledger = [(step(FullDataset()), 1000)]
 
     even = epsilon_curve(ledger, delta=DELTA, points=4)
-    geometric = epsilon_curve(
-        ledger, delta=DELTA, points=4, spacing="geometric"
-    )
 
     assert even.rounds.tolist() == [250, 500, 750, 1000]
-    assert geometric.rounds.tolist() == [1, 10, 100, 1000]
 
 
 def test_an_empty_ledger_has_no_points() -> None:
@@ -195,7 +188,7 @@ def test_rounds_without_a_bound_raise() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("points", 0), ("delta", 1.5), ("spacing", "odd"), ("neighbours", "x")],
+    [("points", 0), ("delta", 1.5), ("neighbours", "x")],
 )
 def test_bad_arguments_raise(name, value) -> None:
     arguments = {"delta": DELTA, "accountant": StrongComposition()}

@@ -52,18 +52,6 @@ class TestTheRows:
         assert row.physical_batch_size == sampler.physical_batch_size
         assert row.steps == 10 * sampler.rounds_per_epoch
 
-    def test_say_what_gradients_need(self) -> None:
-        """Four bytes a float."""
-        (row,) = planned(batch_sizes=[64], parameters=1000).rows
-
-        assert row.gradient_bytes == 4000
-        assert row.per_example_gradient_bytes == 4000 * row.physical_batch_size
-
-    def test_have_no_sizes_without_parameters(self) -> None:
-        (row,) = planned(batch_sizes=[64]).rows
-
-        assert row.gradient_bytes is row.per_example_gradient_bytes is None
-
     def test_larger_batches_need_less_noise_per_example(self) -> None:
         """Figure 5 of van der Veen et al.: 60,000 records, 10 epochs.
 
@@ -80,14 +68,13 @@ class TestTheRows:
 
 class TestTheTable:
     def test_has_a_line_for_each_batch_size(self) -> None:
-        text = str(planned(parameters=10**6))
+        text = str(planned())
 
         head, names, *lines = text.replace("  <-- take", "").splitlines()[:-3]
         assert head.startswith("60,000 records, 10 epochs, epsilon <= 2 at")
         assert len({len(line) for line in (names, *lines)}) == 1
         sizes = [line.split()[0] for line in lines]
         assert sizes == ["64", "256", "1,000", "60,000"]
-        assert "MiB" in lines[0]
 
     def test_rounds_noise_up(self) -> None:
         """What is copied from it meets the target."""
@@ -109,7 +96,6 @@ class TestTheTable:
         ("batch_sizes", [], ValueError),
         ("batch_sizes", [0], ValueError),
         ("batch_sizes", [60_001], ValueError),
-        ("parameters", 0, ValueError),
         ("delta", 1.0, ValueError),
         ("target_epsilon", 0.0, ValueError),
         ("neighbours", "other", ValueError),
