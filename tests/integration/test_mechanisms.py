@@ -77,7 +77,7 @@ QUERIES = {
         EncodedSumQuery(VECTORS, StudentTNoise(1.0, df=9.0))
     ),
     "encoded-laplace-denoised": KSDenoisedQuery(
-        averaged(EncodedSumQuery(VECTORS, LaplaceNoise(1.0))), "global"
+        averaged(EncodedSumQuery(VECTORS, LaplaceNoise(1.0)))
     ),
     "denoised": KSDenoisedQuery(GaussianAverageQuery(1.0, 1.0, BATCH)),
     "adaptive": averaged(adaptive()),

@@ -1,18 +1,10 @@
 """Checks for memorization on noise."""
 
-import math
-
 import numpy as np
 import pytest
 from scipy import stats
 
-from keras_dp.experimental.memorization import (
-    NoiseRecords,
-    exposure,
-)
-from keras_dp.experimental.memorization.memorization_check import (
-    MemorizationCheck,
-)
+from keras_dp.experimental.memorization import MemorizationCheck, NoiseRecords
 
 # The chance that a test fails although all is well.
 FALSE_ALARM = 1e-6
@@ -76,32 +68,3 @@ class TestNoiseRecords:
     def test_need_a_prediction_each(self) -> None:
         with pytest.raises(ValueError, match="`predictions` must be"):
             NoiseRecords(9).check(np.zeros([9, 10]))
-
-
-class TestExposure:
-    def test_is_by_rank(self) -> None:
-        others = np.arange(10.0, 1033.0)
-
-        found = exposure([0.0, 10.5, 2000.0], others)
-
-        np.testing.assert_allclose(found, [10, 9, 0])
-
-    def test_of_equal_perplexities_is_the_least(self) -> None:
-        assert exposure(1.0, np.ones(1023)) == 0
-
-    def test_is_large_by_chance_as_rarely_as_it_says(self) -> None:
-        """A canary is one of all sequences that are alike to the model."""
-        generator = np.random.Generator(np.random.Philox(0))
-        scores = generator.normal(size=[4000, 64])
-
-        bits = [exposure(each[0], each[1:]) for each in scores]
-
-        for least in (1, 3, 6):
-            count = int(np.sum(np.array(bits) >= least - 1e-9))
-            exact = stats.binomtest(count, 4000, 2.0**-least).pvalue
-            assert exact > FALSE_ALARM
-        assert max(bits) <= math.log2(64)
-
-    def test_needs_numbers(self) -> None:
-        with pytest.raises(ValueError, match="`alternatives` must be"):
-            exposure(np.nan, np.ones(3))
