@@ -76,7 +76,7 @@ def released(
             most=1,
         ),
         plan=lambda: planned,
-        events_of=lambda events: tuple(events),
+        events_of=_as_it_is,
     )
     recorder.cover()
     try:
@@ -222,3 +222,9 @@ class Adapter(abc.ABC):
         return released(
             ledger, self.planned_round(), lambda: self.noised_layer(data), run
         )
+
+
+def _as_it_is(
+    events: tuple[SumQueryEvent, ...],
+) -> tuple[SumQueryEvent, ...]:
+    return events

@@ -10,7 +10,7 @@ block is one round.
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from keras_dp.errors import (
     BudgetExceededError,
@@ -26,10 +26,10 @@ BLOCK_SECONDS = 1.0
 LARGEST_BLOCK = 4096
 
 Plan = Callable[[], Round]
-EventsOf = Callable[[Any], tuple[SumQueryEvent, ...]]
+Event = TypeVar("Event")  # The release of one round, as its caller has it.
 
 
-class RoundRecorder:
+class RoundRecorder(Generic[Event]):
     """Reserves, counts and settles the rounds of one training loop.
 
     Attributes:
@@ -57,7 +57,7 @@ class RoundRecorder:
         self,
         run: TrainingRun,
         plan: Plan,
-        events_of: EventsOf,
+        events_of: Callable[[Event], tuple[SumQueryEvent, ...]],
         adapts: Callable[[], bool] = lambda: False,
         left: Callable[[], int] = lambda: LARGEST_BLOCK,
     ) -> None:
@@ -77,7 +77,7 @@ class RoundRecorder:
         self._planned: Round | None = None
         self._reserved = self._used = 0
         self.ran_out = False
-        self._released: list[Any] = []
+        self._released: list[Event] = []
         self._block_started = 0.0
 
     def cover(self) -> None:
@@ -97,7 +97,7 @@ class RoundRecorder:
             self._reservation.check_process()
         self._used += 1
 
-    def released(self, event: Any) -> None:
+    def released(self, event: Event) -> None:
         """Notes what a covered round released.
 
         The first of a block is compared with the plan at once, the others at
@@ -223,7 +223,7 @@ class UnrecordedRounds:
     def cover(self) -> None:
         """Does nothing."""
 
-    def released(self, event: Any) -> None:
+    def released(self, event: object) -> None:
         """Does nothing: the chief has the same event."""
 
     def settle(self) -> None:
@@ -236,7 +236,7 @@ class UnrecordedRounds:
 @contextlib.contextmanager
 def recording_with(
     optimizer: DPOptimizer,
-    recorder: RoundRecorder | UnrecordedRounds,
+    recorder: RoundRecorder[Any] | UnrecordedRounds,
     *,
     ends_run: bool = True,
 ) -> Iterator[None]:

@@ -90,7 +90,8 @@ class TrainingLoop:
         self._sampling: SamplingEvent = UnverifiedSampling()
         self._left = LARGEST_BLOCK
         self._refusal = refusal_of(ready.ledger, ready.adapter, ready.replicas)
-        self.recorder: RoundRecorder | UnrecordedRounds = UnrecordedRounds()
+        self.recorder: RoundRecorder[Event] | UnrecordedRounds
+        self.recorder = UnrecordedRounds()
         if run is not None and self._refusal is None:
             self.recorder = RoundRecorder(
                 run,
@@ -230,6 +231,8 @@ class TrainingLoop:
         if step.releases_apart:
             # The release waits for the chief, which has covered the round.
             logs, event = step.release(planned)
+        if event is None:
+            raise RuntimeError("A sample must end with a release.")
         self.recorder.released(event)
         self._rounds_run += 1
         self._turn_to(batch.next_sampling)

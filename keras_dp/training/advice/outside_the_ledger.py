@@ -20,6 +20,7 @@ from keras_dp.gradients import adapted_layers
 from keras_dp.keras_internals import dataset_stages
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
+from keras_dp.optimizers.ledger_of_chief import LedgerOfChief
 from keras_dp.training.advice.said import Said
 
 # The names of the ledgers that each model was trained with, by data set.
@@ -64,7 +65,9 @@ def warn_of_adapted_layers(model: keras.Model) -> None:
         )
 
 
-def warn_of_other_ledgers(model: keras.Model, ledger: Any) -> None:
+def warn_of_other_ledgers(
+    model: keras.Model, ledger: PrivacyLedger | LedgerOfChief
+) -> None:
     """Warns if a model was trained on the same data set with another ledger.
 
     It knows the trainings of this process.
@@ -89,7 +92,7 @@ def warn_of_other_ledgers(model: keras.Model, ledger: Any) -> None:
     names.add(name)
 
 
-def warn_of_other_data(ledger: Any) -> None:
+def warn_of_other_data(ledger: PrivacyLedger | LedgerOfChief) -> None:
     """Warns if `fit` is given data of which nobody capped the rows per unit.
 
     Args:

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from keras_dp.optimizers.private_round import Sample
 from keras_dp.training.data.data_adapter import PhysicalStep
 
 
@@ -143,7 +144,7 @@ class Replicas:
         return self.strategy.experimental_local_results(value)[0]
 
 
-def summed(sample: Any) -> Any:
+def summed(sample: Sample) -> Sample:
     """Returns the sum of the sample states of all replicas, on each of them.
 
     Every replica calls it once at the end of a sample.

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from keras_dp import ledger as ledger_lib
 from keras_dp.errors import PrivateTrainingError
-from keras_dp.ledger import PrivacyLedger
+from keras_dp.ledger import PrivacyLedger, Round
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.optimizers.ledger_of_chief import LedgerOfChief
 from keras_dp.training.data.data_adapter import DataAdapter
@@ -61,7 +61,11 @@ def open_ledger(
     return LedgerOfChief(ledger_lib.Header(dataset, unit, pairs))
 
 
-def check_worker(ledger: Any, adapter: DataAdapter, replicas: Replicas) -> None:
+def check_worker(
+    ledger: PrivacyLedger | LedgerOfChief,
+    adapter: DataAdapter,
+    replicas: Replicas,
+) -> None:
     """Raises unless this process may train, if it is the only one.
 
     Several workers raise together, in `check_agreement`.
@@ -75,7 +79,9 @@ def check_worker(ledger: Any, adapter: DataAdapter, replicas: Replicas) -> None:
 
 
 def refusal_of(
-    ledger: Any, adapter: DataAdapter, replicas: Replicas
+    ledger: PrivacyLedger | LedgerOfChief,
+    adapter: DataAdapter,
+    replicas: Replicas,
 ) -> PrivateTrainingError | None:
     """Returns the error of a worker that must not train, `None` if it may.
 
@@ -149,8 +155,8 @@ class FitTerms(NamedTuple):
 def check_agreement(
     replicas: Replicas,
     adapter: DataAdapter,
-    planned: Any,
-    terms: Any,
+    planned: Round,
+    terms: tuple[Any, ...],
     refusal: PrivateTrainingError | None,
 ) -> None:
     """Raises on every worker unless all are about to do the same.

@@ -1,8 +1,8 @@
 """The sums of a sample that spans several physical batches."""
 
-from typing import Any
-
 import tensorflow as tf
+
+from keras_dp.optimizers.private_round import Sample
 
 
 class SampleSums:
@@ -12,7 +12,7 @@ class SampleSums:
     nor a `tf.train.Checkpoint` hold them. Each replica has sums of its own.
     """
 
-    def __init__(self, empty: Any, strategy: tf.distribute.Strategy) -> None:
+    def __init__(self, empty: Sample, strategy: tf.distribute.Strategy) -> None:
         """Creates the variables.
 
         Args:
@@ -31,12 +31,12 @@ class SampleSums:
                 for leaf in tf.nest.flatten(empty)
             ]
 
-    def read(self) -> Any:
+    def read(self) -> Sample:
         """Returns the sums of the calling replica."""
         values = [tf.convert_to_tensor(v) for v in self._variables]
         return tf.nest.pack_sequence_as(self._structure, values)
 
-    def assign(self, sample: Any) -> None:
+    def assign(self, sample: Sample) -> None:
         """Replaces the sums of the calling replica."""
         leaves = tf.nest.flatten(sample)
         for variable, leaf in zip(self._variables, leaves, strict=True):
