@@ -18,8 +18,8 @@ from keras_dp.accountants import (
     trade_off,
 )
 from keras_dp.accountants.replay import Replay
-from keras_dp.auditing import Scores, p_value_of_claim
-from keras_dp.budgets import FixedPlan, guarantee, open_account
+from keras_dp.auditing import OneRun, Scores, p_value_of_claim, write_verdict
+from keras_dp.budgets import FixedPlan, budget_of, guarantee, open_account
 from keras_dp.errors import BudgetExceededError
 from keras_dp.interchange import to_dp_event
 from keras_dp.ledger import (
@@ -29,6 +29,10 @@ from keras_dp.ledger import (
     PoissonSampling,
     PrivacyLedger,
     Round,
+)
+from keras_dp.ledger.rows.statements import (
+    statement_from_text,
+    text_from_statement,
 )
 from keras_dp.planning import (
     calibrate_noise,
@@ -265,3 +269,20 @@ def test_an_export_is_for_the_unit() -> None:
 
     assert to_dp_event(ledger) == to_dp_event(ledger.rounds, units=2)
     assert to_dp_event(ledger) != to_dp_event(ledger.rounds)
+
+
+def test_ledgers_keep_the_names_of_their_first_version() -> None:
+    """Rows are chained by hashes of their text: old ones must be read."""
+    ledger = patients((FULL, 1))
+    open_account(ledger, "all", FixedPlan([(FULL, 1)], 5.0, DELTA))
+    bound = OneRun().epsilon(Scores([3.0] * 50, [0.0] * 50), delta=DELTA)
+    write_verdict(ledger, bound, records=2)
+    (account,), (found,) = ledger.accounts, ledger.verdicts
+
+    text = text_from_statement(found.statement)
+
+    assert '"group_size":2' in text
+    assert '"records"' not in text
+    assert statement_from_text("verdict", text) == found.statement
+    assert '"group_size":2' in account.account.terms
+    assert budget_of(account.account).rows_per_unit == 2

@@ -1,0 +1,130 @@
+"""A ledger is read once, normalized once, and each epsilon computed once."""
+
+import pytest
+
+from keras_dp.accountants import RDP, Fourier
+from keras_dp.accountants import replay as module
+from keras_dp.accountants.replay import Replay, replay_of
+from keras_dp.ledger import (
+    FullDataset,
+    GaussianSum,
+    PrivacyLedger,
+    Round,
+    UnverifiedSampling,
+)
+from keras_dp.reporting.report import make_report
+
+DELTA = 1e-5
+FULL = Round(FullDataset(), (GaussianSum("sum", 1.0, 9.0),))
+OWN = Round(UnverifiedSampling(), (GaussianSum("sum", 1.0, 9.0),))
+
+
+@pytest.fixture
+def ledger():
+    """Holds a run that kept to its plan, and one without a plan."""
+    found = PrivacyLedger.in_memory(
+        dataset="d", unit="patient", rows_per_unit=2
+    )
+    with found.start_run("planned") as run:
+        run.plan([(FULL, 10)])
+        run.record(FULL.sampling, FULL.queries, 4)
+    with found.start_run("other") as run:
+        run.record(OWN.sampling, OWN.queries, 3)
+    return found
+
+
+def test_each_part_of_a_ledger_is_normalized_once(ledger, monkeypatch) -> None:
+    """A report asks for the rounds that ran, and for those that count."""
+    asked = []
+
+    def counting(rounds, *arguments):
+        asked.append(rounds)
+        return put_together(rounds, *arguments)
+
+    put_together = module.put_together
+    monkeypatch.setattr(module, "put_together", counting)
+
+    make_report(ledger, delta=DELTA)
+
+    assert len(asked) == len(set(asked)) == 2
+
+
+def test_an_epsilon_is_computed_once() -> None:
+    class Counting(RDP):
+        calls = 0
+
+        def epsilon(self, *args, **named):
+            Counting.calls += 1
+            return RDP().epsilon(*args, **named)
+
+    replay = Replay([(FULL, 3)])
+
+    claims = {
+        replay.claim(delta=DELTA, accountant=Counting()).epsilon
+        for _ in range(3)
+    }
+
+    assert claims == {RDP().epsilon([(FULL, 3)], delta=DELTA)}
+    assert Counting.calls == 1
+
+
+def test_other_questions_are_other_answers(ledger) -> None:
+    replay = Replay(ledger)
+
+    found = [
+        replay.claim(delta=DELTA),
+        replay.claim(delta=DELTA / 10),
+        replay.claim(delta=DELTA, units=3),
+        replay.claim(delta=DELTA, accountant=RDP()),
+        replay.claim(delta=DELTA, neighbours="zero_out"),
+    ]
+
+    assert len({each.epsilon for each in found}) == 5
+
+
+def test_parts_keep_the_unit(ledger) -> None:
+    replay = Replay(ledger)
+    parts = [
+        replay.of([(FULL, 1)]),
+        replay.plus([(FULL, 1)]),
+        replay.only(["planned"]),
+        replay.until(2),
+        replay.that_count().together,
+    ]
+
+    assert {each.rows_per_unit for each in parts} == {2}
+    assert Replay(ledger.rounds).rows_per_unit == 1  # The control.
+
+
+def test_what_counts_is_the_plan_that_was_kept(ledger) -> None:
+    found = Replay(ledger).that_count()
+
+    assert found.kept == (True, False)
+    assert found.neighbours == "replace_one"
+    assert found.together.rounds == ((FULL, 10), (OWN, 3))
+    assert Replay(ledger).only(["other"]).rounds == ((OWN, 3),)
+
+
+def test_does_not_grow_with_its_ledger(ledger) -> None:
+    replay = Replay(ledger)
+    before = replay.claim(delta=DELTA)
+
+    ledger.record(FULL.sampling, FULL.queries)
+
+    assert replay.claim(delta=DELTA / 2).epsilon > before.epsilon
+    assert len(replay.runs) == 2
+    assert replay_of(replay) is replay
+    assert Replay(ledger).claim(delta=DELTA).epsilon > before.epsilon
+
+
+def test_accountants_answer_to_it(ledger) -> None:
+    replay = Replay(ledger)
+
+    assert Fourier().epsilon(replay, delta=DELTA) == Fourier().epsilon(
+        ledger, delta=DELTA
+    )
+
+
+def test_a_run_that_is_not_there_is_named(ledger) -> None:
+    with pytest.raises(ValueError, match="`runs` must"):
+        Replay(ledger).only(["nowhere"])
