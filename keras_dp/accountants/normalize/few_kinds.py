@@ -41,7 +41,7 @@ MOST_KINDS = 400
 # and up to a second.
 _MOST_OF: Mapping[type[Mechanism], int] = {
     FixedSizeGaussian: 100,
-    WithReplacementGaussian: 32,
+    WithReplacementGaussian: 16,
     RandomAllocationGaussian: 6,
 }
 # More than the rounding of a root of a sum.
