@@ -133,7 +133,7 @@ FLOORS = {
         "quantile_adaptive_clip_sum_query",
     ],
     "experimental": [
-        "feature_space federation memorization random_allocation",
+        "feature_space federation memorization random_allocation registry",
     ],
     "gradients": [
         "layer_calls operations records",
