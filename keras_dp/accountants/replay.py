@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple, TypeAlias
 
 from keras_dp import _check
@@ -28,7 +28,6 @@ from keras_dp.accountants.normalize.rounds import (
     counted_rounds,
     rows_per_unit_of,
 )
-from keras_dp.accountants.normalize.trees import with_whole_trees
 from keras_dp.accountants.rdp import RDP
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
@@ -74,8 +73,6 @@ class Replay:
         runs: The runs of the ledger; empty for rounds without a ledger.
         accounts: The accounts of the ledger; empty for rounds without a ledger.
         unpaid: The rounds for which no account paid, if there are accounts.
-        every: All rounds of the ledger, if these are only a part of them;
-            otherwise empty.
         header: The header of the ledger; for rounds without a ledger one that
             says that the unit is a record. All answers are for one unit, with
             all of its records.
@@ -110,7 +107,6 @@ class Replay:
         self.runs: tuple[RunRecord, ...] = ()
         self.accounts: tuple[AccountRecord, ...] = ()
         self.unpaid: tuple[CountedRound, ...] = ()
-        self.every: tuple[CountedRound, ...] = ()
         if isinstance(ledger, PrivacyLedger):
             self.runs, self.accounts = ledger.runs, ledger.accounts
             self.unpaid = ledger.unpaid if self.accounts else ()
@@ -141,38 +137,6 @@ class Replay:
             rounds: Pairs of a Round and its count.
         """
         return self.of((*self.rounds, *rounds))
-
-    def only(self, runs: Collection[int | str]) -> "Replay":
-        """Returns the replay of some runs, as if there were no others.
-
-        The other leaves of their trees count too.
-
-        Args:
-            runs: Names or numbers of runs; if there are none, all runs.
-
-        Raises:
-            ValueError: The ledger has no such run.
-        """
-        if not runs:
-            return self
-        known: set[int | str] = {each.number for each in self.runs}
-        known |= {each.name for each in self.runs}
-        for run in runs:
-            if run not in known:
-                raise ValueError(
-                    "`runs` must be names or numbers of runs in the ledger. "
-                    f"Received: {run!r}. It has "
-                    f"{[(each.number, each.name) for each in self.runs]!r}."
-                )
-        chosen = tuple(
-            each
-            for each in self.runs
-            if each.number in runs or each.name in runs
-        )
-        rounds = [pair for run in chosen for pair in run.rounds]
-        part = self.of(with_whole_trees(rounds, self.rounds))
-        part.runs, part.every = chosen, self.rounds
-        return part
 
     def until(self, number: int) -> "Replay":
         """Returns the replay of the runs before a run.
@@ -210,8 +174,7 @@ class Replay:
             )
             together = self
             if rounds != tuple(run.rounds for run in self.runs):
-                pairs = [pair for run in rounds for pair in run]
-                together = self.of(with_whole_trees(pairs, self.every))
+                together = self.of(pair for run in rounds for pair in run)
             found = RoundsThatCount(relation, rounds, kept, together)
             with contextlib.suppress(UnsupportedEventError):
                 if relation in supported_neighbours(together.rounds):

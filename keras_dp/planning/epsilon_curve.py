@@ -4,7 +4,7 @@ import dataclasses
 import decimal
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.mechanisms import SLACK, Mechanism, OneOf
 from keras_dp.accountants.normalize.normalize import RoundsTogether
 from keras_dp.accountants.normalize.rounds import LedgerLike
-from keras_dp.accountants.replay import Replay, replay_of
+from keras_dp.accountants.replay import replay_of
 from keras_dp.ledger import Round
 
 # Beyond this number, noise multipliers are rounded down for all points but the
@@ -98,61 +98,22 @@ def epsilon_curve(
     relation = replay.relation(neighbours)
     by = accountant or replay.accountant(relation)
     ends = _ends(sum(count for _, count in replay.rounds), points)
-    (found,) = _curves(replay, relation, ends, [by], delta, units)
-    return found
-
-
-def epsilon_curves(
-    replay: Replay,
-    accountants: Sequence[Accountant],
-    *,
-    delta: float,
-    neighbours: Neighbours,
-    points: int,
-    units: int,
-) -> tuple[EpsilonCurve, ...]:
-    """Returns the curves of several accountants, in one pass over a ledger.
-
-    Args:
-        replay: The rounds.
-        accountants: Accountants that have a bound for all rounds.
-        delta: In [0, 1].
-        neighbours: The adjacency relation.
-        points: The largest number of points, >= 1.
-        units: As in `epsilon_curve`.
-    """
-    ends = _ends(sum(count for _, count in replay.rounds), points)
-    return _curves(replay, neighbours, ends, accountants, delta, units)
-
-
-def _curves(
-    replay: Replay,
-    relation: Neighbours,
-    ends: NDArray[np.int64],
-    accountants: Sequence[Accountant],
-    delta: float,
-    units: int,
-) -> tuple[EpsilonCurve, ...]:
     whole = replay.normalized(relation)
     is_large = len(whole.mechanisms) > _MOST_MECHANISMS
     together = RoundsTogether(relation, _with_less_noise if is_large else None)
-    epsilons = np.zeros((len(accountants), ends.size))
+    epsilons = np.zeros(ends.size)
     segments = _segments(replay.rounds, ends)
     for index, segment in zip(range(ends.size - 1), segments, strict=False):
         for each, count in segment.items():
             together.add(each, count)
         rounds = dataclasses.replace(whole, mechanisms=together.mechanisms())
-        for row, accountant in enumerate(accountants):
-            epsilons[row, index] = accountant.epsilon(
-                rounds, delta=delta, units=units
-            )
-    for row, accountant in enumerate(accountants):
-        epsilons[row, -1:] = replay.epsilon(
-            accountant, delta=delta, neighbours=relation, units=units
-        )
+        epsilons[index] = by.epsilon(rounds, delta=delta, units=units)
+    epsilons[-1:] = replay.epsilon(
+        by, delta=delta, neighbours=relation, units=units
+    )
     # A bound for more rounds bounds the rounds before.
-    nondecreasing = np.minimum.accumulate(epsilons[:, ::-1], axis=1)[:, ::-1]
-    return tuple(EpsilonCurve(ends, each, relation) for each in nondecreasing)
+    nondecreasing = np.minimum.accumulate(epsilons[::-1])[::-1]
+    return EpsilonCurve(ends, nondecreasing, relation)
 
 
 def _ends(total: int, points: int) -> NDArray[np.int64]:

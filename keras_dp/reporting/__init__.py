@@ -2,7 +2,6 @@
 
 from keras_dp.reporting.account_state import account_states as account_states
 from keras_dp.reporting.explanation import explain
-from keras_dp.reporting.query_costs import query_costs as query_costs
 from keras_dp.reporting.report import Cost as Cost
 from keras_dp.reporting.report import Report as Report
 from keras_dp.reporting.report import make_report

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from keras_dp import _check
@@ -23,12 +23,10 @@ from keras_dp.ledger import (
 from keras_dp.ledger.rows.codec import text_from_round
 from keras_dp.ledger.rows.header import UNITS_OF_ROWS
 from keras_dp.ledger.rows.statements import Seal
-from keras_dp.planning.epsilon_curve import EpsilonCurve, epsilon_curves
 from keras_dp.reporting import tables
 from keras_dp.reporting.account_state import AccountState, account_states
 from keras_dp.reporting.cautions import cautions
 from keras_dp.reporting.explanation import Explanation, explain, plain_words
-from keras_dp.reporting.query_costs import QueryCost, query_costs
 from keras_dp.reporting.run_costs import RunCost, json_number, run_costs
 from keras_dp.reporting.tables import Table
 from keras_dp.reporting.wording import (
@@ -46,10 +44,6 @@ SO_FAR = (
 BEFORE = "Before you believe it"
 # Runs that are listed; `keras-dp runs` lists all.
 _MOST_RUNS = 20
-# The number of accountants whose curves are drawn, and of points of a curve.
-# With more than `_MOST_KINDS` mechanisms a point takes half a second.
-_CURVES, _POINTS = 3, 24
-_MOST_KINDS, _FEW_POINTS = 1000, 4
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -74,15 +68,11 @@ class Details:
 
     Attributes:
         explanation: The meaning of the guarantee of the whole ledger.
-        queries: The epsilon of each query of the reported rounds.
-        curves: Epsilon against the number of reported rounds, by accountant.
         rows: The number of rows of the ledger, all of which were verified.
         head: The hash over all rows, in hex.
     """
 
     explanation: Explanation
-    queries: tuple[QueryCost, ...]
-    curves: Mapping[str, EpsilonCurve]
     rows: int
     head: str
 
@@ -99,22 +89,17 @@ class Report:
         place: The path of the ledger's file or its URL; `None` in memory.
         plain_words: The guarantee as a sentence for people who know no epsilon.
         guarantee: The claim to publish and its theorem, for the whole ledger.
-        chosen: The names or numbers of the runs that the report is limited to;
-            empty for all.
-        chosen_claim: The claim for the chosen runs as if nothing else had been
-            released; `None` if no runs were chosen.
-        rounds: The reported rounds in order; equal rounds in a row are counted
-            together, and reserved rounds are included.
-        unsettled: The number of reported rounds that are reserved and not
-            settled. They count. If their process died, some of them may never
-            have run.
+        rounds: All rounds in order; equal rounds in a row are counted together,
+            and reserved rounds are included.
+        unsettled: The number of rounds that are reserved and not settled. They
+            count. If their process died, some of them may never have run.
         delta: The delta of the guarantee, the costs and the runs.
-        neighbours: The adjacency relation of `costs`; `None` if all reported
-            rounds support no common one.
-        costs: The epsilon of the reported rounds by each accountant that was
-            asked for. By default, these are all accountants that can replay the
-            rounds, in the order of `available_accountants`.
-        runs: The reported runs, each with its epsilon and the running total.
+        neighbours: The adjacency relation of `costs`; `None` if all rounds
+            support no common one.
+        costs: The epsilon of all rounds by each accountant that was asked for.
+            By default, these are all accountants that can replay the rounds, in
+            the order of `available_accountants`.
+        runs: All runs, each with its epsilon and the running total.
         accounts: All accounts, each with the part that is left.
         seals: All seals, in the order of their writing.
         audits: All verdicts, each with the epsilon that the ledger certifies.
@@ -132,8 +117,6 @@ class Report:
     place: str | None
     plain_words: str
     guarantee: Guarantee
-    chosen: tuple[int | str, ...]
-    chosen_claim: Claim | None
     rounds: tuple[CountedRound, ...]
     unsettled: int
     delta: float
@@ -175,23 +158,11 @@ class Report:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The claim to publish, its theorem, and the claim for chosen runs.
+        """The claim to publish and its theorem.
 
         A line follows the theorem if the rounds that ran cost less.
         """
-        lines = self.guarantee.sentences(on_one_line(self.unit))
-        if self.chosen_claim is None:
-            return lines
-        names = ", ".join(
-            f"run {each}" if isinstance(each, int) else f'"{on_one_line(each)}"'
-            for each in self.chosen
-        )
-        return (
-            f"All of the ledger: {lines[0]}",
-            *lines[1:],
-            f"Only {names}, as if nothing else had been released: "
-            f"{self.chosen_claim.sentence(on_one_line(self.unit))}",
-        )
+        return self.guarantee.sentences(on_one_line(self.unit))
 
     @property
     def contradictions(self) -> tuple[str, ...]:
@@ -211,8 +182,6 @@ class Report:
         size = counted(self.total_rounds, "round")
         if runs:
             size += f" in {counted(runs, 'run')}"
-        if self.chosen:
-            size += " that were chosen; the ledger may hold others"
         lines.append(size)
         return tuple(lines)
 
@@ -236,8 +205,6 @@ class Report:
                 "theorem": found.theorem,
                 "ex_post": None if ex_post is None else _json_claim(ex_post),
             },
-            "chosen_runs": list(self.chosen),
-            "chosen": self.chosen_claim and _json_claim(self.chosen_claim),
             "total_rounds": self.total_rounds,
             "unsettled_rounds": self.unsettled,
             "seeded_rounds": self.seeded_rounds,
@@ -382,7 +349,6 @@ def make_report(
     neighbours: Neighbours | None = None,
     accountants: tuple[Accountant, ...] | None = None,
     units: int = 1,
-    runs: Iterable[int | str] = (),
     details: bool = False,
 ) -> Report:
     """Returns the report of a ledger.
@@ -396,16 +362,13 @@ def make_report(
             the rounds. The guarantee always comes from the tightest accountant,
             or from the promises of accounts.
         units: The number of units that are protected together, >= 1.
-        runs: The names or numbers of the runs that the report is limited to; by
-            default all. The guarantee is always for the whole ledger.
-        details: Whether to compute what takes a while: the explanation, the
-            epsilon of each query, and epsilon as it grew.
+        details: Whether to compute what takes a while: the explanation, and a
+            check of every row.
 
     Raises:
         UnsupportedEventError: One of the given `accountants` has no bound for a
             round. By default, the report says so instead.
-        ValueError: The ledger has no such run, or an argument is out of its
-            range.
+        ValueError: An argument is out of its range.
 
     >>> from keras_dp.ledger import GaussianSum, PoissonSampling
     >>> ledger = PrivacyLedger.in_memory(dataset="paper")
@@ -418,27 +381,22 @@ def make_report(
     '      gradients: Gaussian sum, bound 1, noise stddev 4 (multiplier 4)'
     """
     _check.integer_at_least(1, units=units)
-    chosen, replay = tuple(runs), Replay(ledger)
+    replay = Replay(ledger)
     question: dict[str, Any] = {
         "delta": delta,
         "neighbours": neighbours,
         "units": units,
     }
     found = guarantee(replay, **question)
-    priced = replay.only(chosen)
-    that_count = priced.that_count(neighbours)
     relation = found.claim.neighbours
-    if chosen or found.basis == "account":
-        relation = _relation(priced, neighbours)
-    rounds = replay.rounds
-    if chosen:
-        rounds = tuple(pair for run in priced.runs for pair in run.rounds)
+    if found.basis == "account":
+        relation = _relation(replay, neighbours)
     if accountants is None:
-        accountants = _available(priced, relation)
+        accountants = _available(replay, relation)
     costs = tuple(
         Cost(
             each.name,
-            priced.epsilon(each, delta=delta, neighbours=relation, units=units),
+            replay.epsilon(each, delta=delta, neighbours=relation, units=units),
             each.is_bound,
         )
         for each in accountants
@@ -450,27 +408,19 @@ def make_report(
         place=ledger.name,
         plain_words=plain_words(replay, **question),
         guarantee=found,
-        chosen=chosen,
-        chosen_claim=that_count.together.claim(
-            delta=delta, neighbours=that_count.neighbours, units=units
-        )
-        if chosen
-        else None,
-        rounds=rounds,
-        unsettled=sum(run.unsettled for run in priced.runs),
+        rounds=replay.rounds,
+        unsettled=ledger.unsettled,
         delta=float(delta),
         neighbours=relation,
         costs=costs,
-        runs=run_costs(replay, **question, runs=chosen),
+        runs=run_costs(replay, **question),
         accounts=account_states(ledger),
         seals=ledger.seals,
         audits=judgements(ledger),
         cautions=cautions(ledger.header, replay.runs, replay.rounds, found),
         versions=_versions(replay.runs),
         units=int(units),
-        details=_details(
-            ledger, replay, priced, accountants, relation, question
-        )
+        details=_details(ledger, explain(replay, **question))
         if details
         else None,
     )
@@ -495,43 +445,9 @@ def _available(
     return available_accountants(replay, neighbours=relation)
 
 
-def _details(
-    ledger: PrivacyLedger,
-    replay: Replay,
-    priced: Replay,
-    accountants: tuple[Accountant, ...],
-    relation: Neighbours | None,
-    question: dict[str, Any],
-) -> Details:
+def _details(ledger: PrivacyLedger, explanation: Explanation) -> Details:
     verified = ledger.verify()
-    delta, units = question["delta"], question["units"]
-    tightest = sorted(
-        (each for each in accountants if each.is_bound),
-        key=lambda each: priced.epsilon(
-            each, delta=delta, neighbours=relation, units=units
-        ),
-    )
-    curves: dict[str, EpsilonCurve] = {}
-    if tightest and relation is not None:
-        is_large = len(priced.normalized(relation).mechanisms) > _MOST_KINDS
-        drawn = tightest[: 1 if is_large else _CURVES]
-        by_order = epsilon_curves(
-            priced,
-            drawn,
-            delta=delta,
-            neighbours=relation,
-            points=_FEW_POINTS if is_large else _POINTS,
-            units=units,
-        )
-        names = (each.name for each in drawn)
-        curves = dict(zip(names, by_order, strict=True))
-    return Details(
-        explanation=explain(replay, **question),
-        queries=query_costs(priced, **question),
-        curves=curves,
-        rows=verified.rows,
-        head=verified.head,
-    )
+    return Details(explanation, verified.rows, verified.head)
 
 
 def _versions(runs: tuple[RunRecord, ...]) -> dict[str, tuple[str, ...]]:
@@ -565,16 +481,6 @@ def _json_details(details: Details) -> dict[str, Any]:
         "explanation": {
             title: list(sentences)
             for title, sentences in details.explanation.paragraphs
-        },
-        "epsilon_by_query": {
-            each.name: json_number(each.epsilon) for each in details.queries
-        },
-        "epsilon_by_rounds": {
-            name: {
-                "rounds": curve.rounds.tolist(),
-                "epsilon": [json_number(each) for each in curve.epsilons],
-            }
-            for name, curve in details.curves.items()
         },
         "rows": details.rows,
         "head": details.head,

@@ -9,7 +9,6 @@ from keras_dp.accountants.claim import shown_epsilon
 from keras_dp.ledger import Header
 from keras_dp.reporting.certificate import Certificate
 from keras_dp.reporting.explanation import Explanation
-from keras_dp.reporting.pictures.epsilon_picture import epsilon_picture
 from keras_dp.reporting.pictures.trade_off_picture import trade_off_picture
 from keras_dp.reporting.report import BEFORE, Details, Report, relation_of
 from keras_dp.reporting.tables import Table
@@ -67,7 +66,7 @@ def report_page(report: Report) -> str:
     >>> ledger.record(FullDataset(), [GaussianSum("counts", 1.0, 4.0)])
     >>> page = report_page(make_report(ledger, delta=1e-5, details=True))
     >>> page[:15], page.count("<svg "), "<script" in page
-    ('<!DOCTYPE html>', 3, False)
+    ('<!DOCTYPE html>', 2, False)
     """
     details = report.details
     if details is None:
@@ -142,23 +141,7 @@ def _sections(report: Report, details: Details) -> Iterator[str]:
     for title, table in tables.items():
         yield f"<h2>{title}</h2>{_table(table)}"
     yield "<h2>What an attacker can know</h2>"
-    if report.chosen:
-        yield "<p>This is about the whole ledger, not only the chosen runs.</p>"
     yield from _explanation(details.explanation)
-    yield "<h2>How epsilon came about</h2>"
-    if report.guarantee.ex_post is not None:
-        yield (
-            '<p class="soft">This is for the rounds that ran. A run that kept '
-            "to its plan has the epsilon of its plan.</p>"
-        )
-    if details.curves:
-        picture = epsilon_picture(details.curves, delta=report.delta)
-        yield f'<div class="pair"><figure>{picture}</figure></div>'
-    costs = tuple(
-        (each.name, shown_epsilon(each.epsilon)) for each in details.queries
-    )
-    yield "<h3>Epsilon of each query if nothing else had been released</h3>"
-    yield _table(Table(("query", "epsilon alone"), costs, numbers=(1,)))
     yield f"<h2>What was released</h2>{_table(rounds)}"
     costs = tuple(
         (each.accountant, shown_epsilon(each.epsilon))

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -114,7 +114,6 @@ def run_costs(
     delta: float,
     neighbours: Neighbours | None = None,
     units: int = 1,
-    runs: Collection[int | str] = (),
 ) -> tuple[RunCost, ...]:
     """Returns the epsilon of each run, alone and with the runs before it.
 
@@ -128,8 +127,6 @@ def run_costs(
         neighbours: The adjacency relation; by default the strongest that the
             rounds of all runs support.
         units: The number of units that epsilon protects together, >= 1.
-        runs: The names or numbers of the runs, as if there were no others; by
-            default all.
 
     Raises:
         ValueError: An argument is out of its range.
@@ -143,7 +140,7 @@ def run_costs(
     ...  for each in run_costs(ledger, delta=1e-5)]
     [('ages', 0.926, 0.926), ('incomes', 0.926, 1.356)]
     """
-    replay = replay_of(ledger).only(runs)
+    replay = replay_of(ledger)
     that_count = replay.that_count(neighbours)
     counted, together = that_count.of_runs, that_count.together
     total = together.claim(
@@ -155,13 +152,13 @@ def run_costs(
     if sum(map(bool, counted)) == 1:
         return tuple(_alone(replay.runs, counted, of_all))
     bound = _Bound(together, delta, total.neighbours, units)
-    totals = _totals(counted, replay.every, bound)
+    totals = _totals(counted, bound)
     if totals:
         totals[-1] = of_all
     # A total is at most that of a later run.
     for index in range(len(totals) - 2, -1, -1):
         totals[index] = min(totals[index], totals[index + 1])
-    alone = _each_alone(counted, replay.every, bound)
+    alone = _each_alone(counted, bound)
     return tuple(map(RunCost, replay.runs, alone, totals))
 
 
@@ -203,7 +200,6 @@ class _Bound(NamedTuple):
 
 def _totals(
     counted: Sequence[tuple[CountedRound, ...]],
-    every: Sequence[CountedRound],
     bound: _Bound,
 ) -> list[float]:
     """Returns an upper bound for each run with those before, or `inf`."""
@@ -222,16 +218,13 @@ def _totals(
         for round_, count in rounds:
             so_far[round_] += count
         if index in computed:
-            until = tuple(so_far.items())
-            found[index] = bound.epsilon(
-                bound.mechanisms(with_whole_trees(until, every or until))
-            )
+            until = tuple(CountedRound(*pair) for pair in so_far.items())
+            found[index] = bound.epsilon(bound.mechanisms(until))
     return found
 
 
 def _each_alone(
     counted: Sequence[tuple[CountedRound, ...]],
-    every: Sequence[CountedRound],
     bound: _Bound,
 ) -> Iterator[float]:
     """Yields an upper bound for each run, as if it were the only one."""
@@ -241,7 +234,7 @@ def _each_alone(
         for rounds in counted:
             for round_, count in rounds:
                 so_far[round_] += count
-            alone.append(with_whole_trees(rounds, every or so_far.items()))
+            alone.append(with_whole_trees(rounds, so_far.items()))
     # Many trials have the same rounds, or the same but for names.
     known: dict[tuple[CountedMechanism, ...] | None, float] = {}
     for rounds in alone:

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 
 from keras_dp import budgets
 from keras_dp.ledger import GaussianSum, PoissonSampling, PrivacyLedger, Round
-from keras_dp.reporting import account_states, make_report, run_costs
+from keras_dp.reporting import account_states, run_costs
 from keras_dp.reporting.cli import main
 
 DELTA = ["--delta", "1e-5"]
@@ -83,32 +83,6 @@ class TestRuns:
 
 
 class TestReport:
-    def test_of_some_runs_has_the_total_first(self, shell, path) -> None:
-        out = shell("report", *DELTA, "--run", "first")
-
-        with PrivacyLedger.open(path, mode="r") as ledger:
-            expected = make_report(
-                ledger, delta=1e-5, runs=["first"], accountants=()
-            )
-        assert out == expected.as_text()
-        words, *rest = out.split("\n\n")
-        assert flat(words) == expected.plain_words
-        assert rest[0].startswith("All of the ledger: epsilon <= ")
-
-    @pytest.mark.parametrize(
-        ("run", "chosen"), [("7", "7"), ("1", 1), ("first", "first")]
-    )
-    def test_takes_names_before_numbers(self, run, chosen, shell) -> None:
-        content = json.loads(shell("report", *DELTA, "--json", "--run", run))
-
-        assert content["chosen_runs"] == [chosen]
-        assert content["total_rounds"] == 100
-
-    def test_of_a_run_that_is_not_there_is_2(self, shell) -> None:
-        assert "`runs` must be" in shell(
-            "report", *DELTA, "--run", "none", code=2
-        )
-
     def test_writes_a_page(self, shell, tmp_path) -> None:
         shell("report", *DELTA, "--html", tmp_path / "a.html")
 

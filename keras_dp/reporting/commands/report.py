@@ -18,13 +18,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_neighbours(parser)
     arguments.add_units(parser)
     parser.add_argument(
-        "--run",
-        action="append",
-        default=[],
-        help="report this run only, by its name or number, after the total of "
-        "all; may be repeated",
-    )
-    parser.add_argument(
         "--all", action="store_true", help="print epsilon by every accountant"
     )
     parser.add_argument(
@@ -40,11 +33,9 @@ def answer(options: argparse.Namespace) -> Answer:
 
     Raises:
         OutputError: The page could not be written.
-        ValueError: The ledger has no such run.
     """
     details = bool(options.json or options.html)
     with PrivacyLedger.open(options.file, mode="r") as ledger:
-        names = {run.name for run in ledger.runs} if options.run else set()
         report = make_report(
             ledger,
             delta=arguments.delta_for(options.delta, ledger),
@@ -52,10 +43,6 @@ def answer(options: argparse.Namespace) -> Answer:
             # Some take long, and nobody has asked for them.
             accountants=None if details or options.all else (),
             units=options.units,
-            runs=[
-                int(each) if each.isdecimal() and each not in names else each
-                for each in options.run
-            ],
             details=details,
         )
     if options.html:

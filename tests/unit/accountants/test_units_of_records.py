@@ -41,7 +41,6 @@ from keras_dp.planning import (
     plan,
     rounds_left,
 )
-from keras_dp.reporting.query_costs import query_costs
 from keras_dp.reporting.report import make_report
 
 DELTA = 1e-5
@@ -122,9 +121,6 @@ QUESTIONS = {
         )
         .rows[0]
         .noise_multiplier
-    ),
-    "query_costs": lambda of, **units: (
-        query_costs(of, delta=DELTA, **units)[0].epsilon
     ),
 }
 

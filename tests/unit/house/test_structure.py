@@ -186,7 +186,7 @@ FLOORS = {
         "private_training",
     ],
     "reporting": [
-        "query_costs run_costs wording",
+        "run_costs wording",
         "account_state cautions contradictions explanation",
         "certificate pictures tables",
         "report",

@@ -68,9 +68,7 @@ class TestReport:
         report = make_report(ledger, delta=DELTA, details=True)
 
         assert len(added) < 2 * KINDS
-        assert report.details.queries[0].epsilon == report.claim.epsilon
-        (curve,) = report.details.curves.values()
-        assert curve.epsilons[-1] == report.claim.epsilon
+        assert report.details.explanation.claim == report.claim
 
     def test_says_no_less_than_for_every_kind(self, ledger) -> None:
         exact = trade_off(ROUNDS, lines=10)

@@ -380,8 +380,6 @@ class TestTheJson:
             "rows_per_unit": 1,
             "units": 1,
             "ledger": None,
-            "chosen_runs": [],
-            "chosen": None,
             "total_rounds": 1033,
             "unsettled_rounds": 0,
             "seeded_rounds": 2,
