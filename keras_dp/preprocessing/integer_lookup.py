@@ -1,6 +1,7 @@
 """Vocabularies of integers, for `keras.layers.IntegerLookup`."""
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -67,6 +68,5 @@ class IntegerLookup(VocabularyAdapter):
         reserved = {self.oov_token}
         if self.mask_token is not None:
             reserved.add(self.mask_token)
-        for chunk in row_chunks(data, self.dtypes):
-            for row in chunk:
-                yield integer_keys(row, reserved)
+        rows = itertools.chain.from_iterable(row_chunks(data, self.dtypes))
+        return (integer_keys(row, reserved) for row in rows)

@@ -1,6 +1,7 @@
 """Vocabularies of texts, for `keras.layers.StringLookup`."""
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -84,6 +85,5 @@ class StringLookup(VocabularyAdapter):
     def keys_of_records(self, data: Any) -> Iterator[set[bytes]]:
         tokens = {self.oov_token, self.mask_token} - {None}
         reserved = {str(token).encode() for token in tokens}
-        for chunk in row_chunks(data, self.dtypes):
-            for row in chunk:
-                yield text_keys(row, reserved)
+        rows = itertools.chain.from_iterable(row_chunks(data, self.dtypes))
+        return (text_keys(row, reserved) for row in rows)
