@@ -749,11 +749,12 @@ def _(patch):
     def halved(own):
         scaled_noise(0.5)(own)
         # All batches share one trace of the release. These make their own.
-        around(
-            own,
-            dp_optimizer.DPOptimizer,
-            "release",
-            lambda f: lambda self, *args: f(self, *args[:4]),
+        own.setattr(
+            batch_computation.BatchComputation,
+            "_answer",
+            lambda self, sample, state, planned: self._round.release(
+                sample, state, self.engine.variables, planned
+            ),
         )
 
     in_some_batches(patch, lambda kind: not kind.first, halved)
