@@ -292,7 +292,7 @@ class _EpsilonAt:
     delta: float
     width: float
 
-    # What is known without an answer: a lower and an upper bound.
+    # Bounds that hold for all rounds.
     least: ClassVar[float] = 0.0
     most: ClassVar[float] = math.inf
 
@@ -384,7 +384,7 @@ class _DeltaAt:
     epsilon: float
     width: float
 
-    least: ClassVar[float] = -math.inf  # Of the logarithm of delta.
+    least: ClassVar[float] = -math.inf  # A bound on the logarithm of delta.
     most: ClassVar[float] = 1.0
     left_out: ClassVar[float] = _LEAST_DELTA
 
@@ -449,7 +449,7 @@ def _of_group(
 
     Args:
         group: At least one mechanism with its count.
-        question: What is asked.
+        question: Asks for epsilon or for delta.
         upper: Returns the upper bound for all rounds, with their slack.
     """
     slack, rest = split(group.rounds)

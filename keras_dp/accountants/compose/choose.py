@@ -15,7 +15,7 @@ from keras_dp.errors import NumericalLimitError, TooSlowError
 _PROFILE_ERROR = 1e-11
 # The largest share by which normalization rounds noise multipliers down.
 _ROUNDED_DOWN = 1.1e-11
-# What methods raise for rounds that they cannot handle, and nothing else.
+# Methods raise these for rounds that they cannot handle, and nothing else.
 _OUT_OF_REACH = (TooSlowError, NumericalLimitError)
 
 CLOSED_FORM = "closed form"

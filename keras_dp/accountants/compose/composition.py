@@ -19,7 +19,7 @@ class Composition:
     """Rounds in one adjacency direction each.
 
     Attributes:
-        losses: Of one sampled round each.
+        losses: The loss distribution of one round, for each sampled kind.
         counts: How many rounds there are of each, shape `[losses]`.
         gaussian: `mu^2`, of all Gaussian rounds without sampling together.
         known: Log moments that were computed, and their errors.

@@ -112,7 +112,7 @@ def _log_deltas(
     q = loss.probabilities[1]
     mu = 1 / loss.noise_multiplier
     value = float(gaussian_profile.log_delta(mu, t))
-    # The error of the quantile, and from it that of the logarithm of `g`.
+    # The error of the quantile gives the error of the logarithm of `g`.
     quantile = t / mu - mu / 2
     moved = (_ROUNDING * (t + mu * mu) + error) / mu
     slack = moved * (abs(quantile) + _STEEP)

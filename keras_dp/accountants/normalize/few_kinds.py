@@ -8,8 +8,8 @@ with their most noise and their lowest probability.
 Guarantee: the rounds for the upper bound dominate the ledger, and the ledger
 dominates the rounds for the lower bound. *Proof.* One round dominates another
 of the same mechanism that has more noise or a lower probability: see
-`mechanisms.SampledGaussian` and the mechanisms beside it. Composition keeps
-the order of its rounds.
+`mechanisms.SampledGaussian` and the other mechanisms of its file. Composition
+keeps the order of its rounds.
 """
 
 import dataclasses
@@ -37,8 +37,8 @@ from keras_dp.accountants.normalize.order import in_order
 # Up to this many kinds are computed exactly. `Fourier` takes about 5 ms for
 # each.
 MOST_KINDS = 400
-# Of these mechanisms fewer kinds are computed: one takes `Fourier` 50 ms, 0.3 s
-# and up to a second.
+# These mechanisms have a lower limit, because one kind takes `Fourier` 50 ms,
+# 0.3 s and up to a second.
 _MOST_OF: Mapping[type[Mechanism], int] = {
     FixedSizeGaussian: 100,
     WithReplacementGaussian: 16,

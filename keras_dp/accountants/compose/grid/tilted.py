@@ -231,7 +231,7 @@ def composed(
         norm = math.sqrt(points) * float(np.linalg.norm(masses))
         relative += each.rounds * level * (norm + 1)
         shift += each.rounds * each.first
-        # What the masses lack of 1 may be missing from each of them.
+        # The masses lack this much of 1. Any of them may be too small by it.
         lost = abs(float(each.masses.sum()) + each.infinite - 1)
         rounding += each.rounds * (_ROUNDING_EACH + 2 * lost)
     circular = fft.irfft(spectrum, points)
