@@ -30,6 +30,7 @@ from keras_dp.errors import (
     UnsupportedEventError,
 )
 from keras_dp.reporting.commands import (
+    afford,
     budget,
     explain,
     export,
@@ -49,6 +50,7 @@ _COMMANDS = {
     "report": report,
     "runs": runs,
     "explain": explain,
+    "afford": afford,
     "budget": budget,
     "plan": plan,
     "seal": seal,

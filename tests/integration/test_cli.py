@@ -14,10 +14,14 @@ import pytest
 from keras_dp import __version__, accountants, planning
 from keras_dp.accountants.replay import Replay
 from keras_dp.ledger import (
+    DisjointBatches,
     FixedSizeWithoutReplacement,
+    FullDataset,
     GaussianSum,
     PoissonSampling,
     PrivacyLedger,
+    Round,
+    TreeSum,
 )
 from keras_dp.reporting import explain, make_report
 from keras_dp.reporting.cli import main
@@ -30,8 +34,9 @@ STEP = [GaussianSum("gradients", 1.0, 4.0)]
 REPORT = ["report", "--delta", "1e-5"]
 VERIFY = ["verify"]
 EXPLAIN = ["explain", "--delta", "1e-5"]
+AFFORD = ["afford", "--epsilon", "1", "--delta", "1e-5"]
 COMMANDS = pytest.mark.parametrize(
-    "command", [REPORT, VERIFY, EXPLAIN], ids=lambda command: command[0]
+    "command", [REPORT, VERIFY, EXPLAIN, AFFORD], ids=lambda command: command[0]
 )
 
 
@@ -184,10 +189,12 @@ def test_a_shell_gets_the_exit_code(program, make, code, tmp_path) -> None:
         ["report", "FILE", "--delta", "small"],
         ["report", "FILE", "--delta", "1e-5", "--neighbours", "bounded"],
         ["report", "FILE", "FILE", "--delta", "1e-5"],
+        ["afford", "FILE", "--delta", "1e-5"],
+        ["afford", "FILE", "--delta", "1e-5", "--epsilon", "0"],
         ["verify"],
         ["verify", "FILE", "--json"],
-        ["report", "FILE", "--delta", "1e-5", "--group-size", "0"],
-        ["report", "FILE", "--delta", "1e-5", "--group-size", "two"],
+        ["report", "FILE", "--delta", "1e-5", "--units", "0"],
+        ["report", "FILE", "--delta", "1e-5", "--units", "two"],
     ],
     ids=" ".join,
 )
@@ -297,6 +304,63 @@ def test_report_protects_groups(ledger_file, capsys) -> None:
         " ".join(out.split())
     )
     assert "(add or remove one, 3 records together)" in out
+
+
+class TestAfford:
+    """How many more rounds a target leaves room for."""
+
+    @pytest.mark.parametrize("units", [1, 3])
+    def test_the_rounds_fit_and_one_more_does_not(
+        self, units, tmp_path, capsys
+    ) -> None:
+        path = tmp_path / "a.ledger"
+        with PrivacyLedger.open(path, dataset="d", rows_per_unit=2) as ledger:
+            ledger.record(PoissonSampling(0.001), STEP, 100)
+
+        code = main([*AFFORD, str(path), "--units", str(units)])
+
+        out, err = capsys.readouterr()
+        assert (code, err) == (0, "")
+        count = int(
+            re.search(r"^Left: ([\d,]+) ", out, re.M)[1].replace(",", "")
+        )
+        assert "Theorem: composed as if fixed in advance" in out
+        for more, fits in [(count, True), (count + 1, False)]:
+            with PrivacyLedger.open(path, mode="r") as ledger:
+                replay = Replay(ledger).plus(
+                    [(Round(PoissonSampling(0.001), tuple(STEP)), more)]
+                )
+            claim = replay.claim(delta=1e-5, units=units)
+            assert (claim.epsilon <= 1) == fits
+
+    def test_says_where_nothing_is_left(self, tmp_path, capsys) -> None:
+        path = written(tmp_path / "a.ledger", count=100_000)
+
+        assert main([*AFFORD, str(path)]) == 0
+        assert "\nLeft: no round like the last one" in capsys.readouterr().out
+
+    @pytest.mark.parametrize(
+        ("sampling", "queries"),
+        [
+            (None, None),
+            (FullDataset(), [TreeSum("t", 1.0, 4.0, "c0ffee")]),
+            (DisjointBatches("a pass"), STEP),
+        ],
+        ids=["empty", "tree", "pass"],
+    )
+    def test_a_question_without_an_answer_is_2(
+        self, sampling, queries, tmp_path, capsys
+    ) -> None:
+        path = tmp_path / "a.ledger"
+        with PrivacyLedger.open(path, dataset="d") as ledger:
+            if queries:
+                ledger.record(sampling, queries)
+
+        code = main([*AFFORD, str(path)])
+
+        out, err = capsys.readouterr()
+        assert (code, out) == (2, "")
+        assert re.fullmatch(r"keras-dp: [^\n]+ Received: [^\n]+\n", err)
 
 
 def test_explain_prints_the_explanation(ledger_file, capsys) -> None:

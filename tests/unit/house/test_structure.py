@@ -501,6 +501,7 @@ class TestWhatIsLoaded:
             str(path),
             "report --delta 1e-5",
             "explain --delta 1e-5",
+            "afford --delta 1e-5 --epsilon 1",
             "verify",
         )
 
