@@ -117,6 +117,7 @@ def to_dp_event(
             dp_accounting has no event for its releases or its group.
         ValueError: `neighbours` is unknown, or `units` is below 1.
 
+    >>> from keras_dp.ledger import GaussianSum, PoissonSampling, Round
     >>> step = Round(PoissonSampling(0.01), (GaussianSum("all", 2.0, 8.0),))
     >>> event = to_dp_event([(step, 10_000)])
     >>> event.count, event.event.sampling_probability, event.event.event
