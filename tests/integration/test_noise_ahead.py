@@ -45,7 +45,7 @@ def test_the_step_finds_the_kernels_compiled():
     variables = model.trainable_variables
     templates = optimizer.round.templates(variables, {})
 
-    traced_release(optimizer, templates, variables).result()
+    traced_release(optimizer, optimizer.round, templates, variables).result()
 
     compiled = kernels()
     assert compiled == 1

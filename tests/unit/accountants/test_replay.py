@@ -87,7 +87,6 @@ def test_parts_keep_the_unit(ledger) -> None:
     parts = [
         replay.of([(FULL, 1)]),
         replay.plus([(FULL, 1)]),
-        replay.only(["planned"]),
         replay.until(2),
         replay.that_count().together,
     ]
@@ -102,7 +101,6 @@ def test_what_counts_is_the_plan_that_was_kept(ledger) -> None:
     assert found.kept == (True, False)
     assert found.neighbours == "replace_one"
     assert found.together.rounds == ((FULL, 10), (OWN, 3))
-    assert Replay(ledger).only(["other"]).rounds == ((OWN, 3),)
 
 
 def test_does_not_grow_with_its_ledger(ledger) -> None:
@@ -123,8 +121,3 @@ def test_accountants_answer_to_it(ledger) -> None:
     assert Fourier().epsilon(replay, delta=DELTA) == Fourier().epsilon(
         ledger, delta=DELTA
     )
-
-
-def test_a_run_that_is_not_there_is_named(ledger) -> None:
-    with pytest.raises(ValueError, match="`runs` must"):
-        Replay(ledger).only(["nowhere"])
