@@ -44,9 +44,10 @@ def check_examples_apart(trial: Trial, first: Pass) -> None:
     examples are exchanged. The losses of those that are kept are compared, and
     the norms of their gradients. In one pass each, an example of `Trial.rows`
     is kept alone, and its norm is compared with what it adds to the sum. If
-    the graphs do not prove that examples are kept apart, each part of the batch
-    is kept in one more pass, and the sums of all parts are compared with that
-    of the batch.
+    the graphs prove that examples are kept apart, all of them are kept in one
+    more pass, so that every row is looked at. Else each part of the batch is
+    kept in one more pass, and the sums of all parts are compared with that of
+    the batch.
 
     If something differs, the examples are exchanged alone, and moved alone, and
     the error says which of these changed what they add. If neither does, and
@@ -70,7 +71,9 @@ def check_examples_apart(trial: Trial, first: Pass) -> None:
         is_apart = is_apart and not _differ(trial, first, second, kept)
         return second
 
-    if not trial.engine.is_proven_apart:
+    if trial.engine.is_proven_apart:
+        keeping(np.ones(trial.batch, bool), trial.weights)
+    else:
         added = [keeping(*part).sums for part in _parts(trial)]
         total = [tf.add_n(list(each)) for each in zip(*added, strict=True)]
         whole = first._replace(sums=total)
