@@ -156,10 +156,6 @@ class TestTheSampler:
         with pytest.raises(ValueError, match=match):
             batches_of(**changes)
 
-    def test_explains_arguments_of_other_libraries(self) -> None:
-        with pytest.raises(TypeError, match="records_per_user"):
-            batches_of(max_examples_per_user=2)
-
     def test_cannot_be_drawn_shard_by_shard(self) -> None:
         with pytest.raises(ValueError, match="`shard` must"):
             batches_of().shard(0, 2)
