@@ -100,6 +100,7 @@ class TestThePair:
 class TestTheTextbookBound:
     LEDGER = ((STEP, 1000),)
 
+    @pytest.mark.full
     def test_is_named(self) -> None:
         bounds = Fourier().epsilon_bounds(
             [(SUBSET, 9)], units=2, delta=1e-5, neighbours="replace_one"

@@ -43,6 +43,8 @@ from keras_dp.planning import (
 )
 from keras_dp.reporting.report import make_report
 
+pytestmark = pytest.mark.standard
+
 DELTA = 1e-5
 STEP = Round(PoissonSampling(0.01), (GaussianSum("sum", 1.0, 4.0),))
 FULL = Round(FullDataset(), (GaussianSum("sum", 1.0, 4.0),))
@@ -200,6 +202,7 @@ def test_epsilon_is_that_of_the_definition(rows, q) -> None:
     assert control < 0.8 * truth
 
 
+@pytest.mark.full
 def test_bounds_of_a_textbook_group_are_on_both_sides() -> None:
     """A unit has several records, so that one of them is attacked no better."""
     drawn = Round(FixedSizeWithoutReplacement(10, 1000), STEP.queries)

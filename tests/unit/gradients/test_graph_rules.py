@@ -595,6 +595,7 @@ def mixes_examples(call):
     return not np.array_equal(before[1:], after[1:])
 
 
+@pytest.mark.full
 @given(chosen=steps)
 @settings(max_examples=60)
 def test_whatever_is_shown_is_the_gradient_of_single_examples(chosen) -> None:

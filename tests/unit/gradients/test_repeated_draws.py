@@ -195,6 +195,7 @@ def test_gradients_are_those_of_the_numbers_that_were_drawn(name, mode) -> None:
     assert_answers(found, _reference(model, state, mode))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", CASES)
 def test_the_self_check_agrees(name) -> None:
     assert self_check(GradientEngine(_model(CASES[name]())), X, _losses, BATCH)
