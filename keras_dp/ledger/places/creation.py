@@ -93,8 +93,11 @@ def _refuse_remains(path: Path) -> None:
 def _first_byte(path: Path) -> bytes:
     if not path.is_file():
         return b""
-    with path.open("rb") as file:
-        return file.read(1)
+    try:
+        with path.open("rb") as file:
+            return file.read(1)
+    except FileNotFoundError:  # Another process just removed it.
+        return b""
 
 
 def _sync(folder: Path) -> None:

@@ -11,6 +11,7 @@ it; see `ledger.connections`.
 import errno
 import os
 import sqlite3
+import stat
 from pathlib import Path
 
 from keras_dp import _check
@@ -160,7 +161,8 @@ def _look(path: Path) -> None:
     """Refuses a file that is not a ledger, and leaves no other file behind."""
     for suffix in ("-journal", "-wal"):
         beside = Path(f"{path}{suffix}")
-        if beside.exists() and not beside.is_file():
+        found = _stat(beside)
+        if found is not None and not stat.S_ISREG(found.st_mode):
             raise LedgerFormatError(
                 f"The file {str(beside)!r} beside the ledger must be one that "
                 "SQLite wrote. Received: another kind of file. Remove it."
@@ -175,12 +177,21 @@ def _look(path: Path) -> None:
     finally:
         connections.close(connection)
     wal = Path(f"{path}-wal")
-    if wal.exists() and wal.stat().st_size:
+    found = _stat(wal)
+    if found is not None and found.st_size:
         raise LedgerFormatError(
             f"The ledger {str(path)!r} must not have a write-ahead log beside "
             f"it. Received: {str(wal)!r}, written by another program. Nothing "
             "was changed. Restore the ledger from a copy."
         )
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    """Looks once: a process that commits may remove the file meanwhile."""
+    try:
+        return path.stat()
+    except FileNotFoundError:
+        return None
 
 
 def _connect_reading(path: Path) -> sqlite3.Connection:
