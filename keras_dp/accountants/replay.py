@@ -101,15 +101,19 @@ class Replay:
                 "rounds", "record", rows_per_unit=rows_per_unit_of(ledger)
             )
         )
-        self.rounds: tuple[CountedRound, ...] = tuple(
-            CountedRound(*pair) for pair in counted_rounds(ledger)
-        )
+        self.rounds: tuple[CountedRound, ...]
         self.runs: tuple[RunRecord, ...] = ()
         self.accounts: tuple[AccountRecord, ...] = ()
         self.unpaid: tuple[CountedRound, ...] = ()
         if isinstance(ledger, PrivacyLedger):
-            self.runs, self.accounts = ledger.runs, ledger.accounts
-            self.unpaid = ledger.unpaid if self.accounts else ()
+            held = ledger.contents()
+            self.rounds, self.runs = held.rounds, held.runs
+            self.accounts = held.accounts
+            self.unpaid = held.unpaid if held.accounts else ()
+        else:
+            self.rounds = tuple(
+                CountedRound(*pair) for pair in counted_rounds(ledger)
+            )
         self._relation: Neighbours | None = None
         self._normalized: dict[Neighbours, NormalizedRounds] = {}
         self._accountants: dict[Neighbours, Accountant] = {}

@@ -225,13 +225,27 @@ class PrivacyLedger(Recorder):
         """The header: data set, privacy unit, generator and versions."""
         return self._header
 
+    def contents(self) -> Contents:
+        """Returns the rounds, runs and accounts, all of one moment.
+
+        Ask for them together where they are compared: others may write to the
+        ledger between two questions.
+        """
+        with self._handle.reading() as database:
+            meta = log.meta(database)
+            # The head is a hash over all rows: an equal head means equal rows.
+            if self._kept is None or self._kept.meta != meta:
+                self._kept = None  # Its memory is free before more is read.
+                self._kept = Contents.of(log.rows(database), meta)
+            return self._kept
+
     @property
     def rounds(self) -> tuple[CountedRound, ...]:
         """All rounds in order; equal rounds in a row are counted together.
 
         Reserved rounds are included.
         """
-        return self._contents().rounds
+        return self.contents().rounds
 
     @property
     def unpaid(self) -> tuple[CountedRound, ...]:
@@ -240,7 +254,7 @@ class PrivacyLedger(Recorder):
         They ran before the first account was opened. Reserved rounds are
         included.
         """
-        return self._contents().unpaid
+        return self.contents().unpaid
 
     @property
     def runs(self) -> tuple[RunRecord, ...]:
@@ -248,7 +262,7 @@ class PrivacyLedger(Recorder):
 
         Rounds that were recorded outside of any run come first, as run 0.
         """
-        return self._contents().runs
+        return self.contents().runs
 
     def rounds_of(self, *runs: int | str) -> tuple[CountedRound, ...]:
         """Returns the rounds of some runs, for accountants to replay.
@@ -315,7 +329,7 @@ class PrivacyLedger(Recorder):
         Their process is still running, or it died. If it died, some of these
         rounds may never have run; they count all the same.
         """
-        return self._contents().unsettled
+        return self.contents().unsettled
 
     def start_run(
         self,
@@ -553,18 +567,6 @@ class PrivacyLedger(Recorder):
     def _stated(self, kind: str) -> tuple[Stated[Any], ...]:
         with self._handle.reading() as database:
             return tuple(map(stated, log.rows(database, kind)))
-
-    def _contents(self) -> Contents:
-        """Returns the rows of the ledger, read anew if its head has changed.
-
-        The head is a hash over all rows: an equal head means equal rows.
-        """
-        with self._handle.reading() as database:
-            meta = log.meta(database)
-            if self._kept is None or self._kept.meta != meta:
-                self._kept = None  # Its memory is free before more is read.
-                self._kept = Contents.of(log.rows(database), meta)
-            return self._kept
 
 
 def _accounts(database: log.Database) -> tuple[AccountRecord, ...]:

@@ -3,7 +3,7 @@
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from keras_dp.ledger.rows import chain
-from keras_dp.ledger.rows.charges import Balance
+from keras_dp.ledger.rows.charges import Balance, balances_from_text
 from keras_dp.ledger.rows.codec import round_from_text
 from keras_dp.ledger.rows.header import Header
 from keras_dp.ledger.rows.row import KINDS_OF_ROUNDS, Row, counted
@@ -75,6 +75,7 @@ class Contents(NamedTuple):
         unpaid: The rounds for which no account paid.
         unsettled: The number of rounds that are reserved and not settled.
         runs: All runs in the order of their start.
+        accounts: All accounts in the order of their opening.
     """
 
     meta: dict[str, str]
@@ -82,6 +83,7 @@ class Contents(NamedTuple):
     unpaid: tuple[CountedRound, ...]
     unsettled: int
     runs: tuple[RunRecord, ...]
+    accounts: tuple[AccountRecord, ...]
 
     @classmethod
     def of(cls, rows: list[Row], meta: dict[str, str]) -> "Contents":
@@ -97,6 +99,7 @@ class Contents(NamedTuple):
         amounts = counted(rows)
         unpaid = [part for part in amounts if part.charge is None]
         rounds = merged((part.body, part.count) for part in amounts)
+        balances = balances_from_text(meta["balances"])
         return cls(
             meta,
             rounds,
@@ -105,6 +108,9 @@ class Contents(NamedTuple):
             else merged((part.body, part.count) for part in unpaid),
             sum(part.unsettled for part in amounts),
             runs_of(rows, Header.from_text(meta["header"]).rows_per_unit),
+            account_records(
+                [row for row in rows if row.seq in balances], balances
+            ),
         )
 
 

@@ -1,5 +1,7 @@
 """A ledger is read once, normalized once, and each epsilon computed once."""
 
+import contextlib
+
 import pytest
 
 from keras_dp.accountants import RDP, Fourier
@@ -121,3 +123,33 @@ def test_accountants_answer_to_it(ledger) -> None:
     assert Fourier().epsilon(replay, delta=DELTA) == Fourier().epsilon(
         ledger, delta=DELTA
     )
+
+
+def test_is_of_one_moment(tmp_path, monkeypatch) -> None:
+    """Another process records a round after each read."""
+    path = tmp_path / "d.ledger"
+    with (
+        PrivacyLedger.open(path, dataset="d") as other,
+        other.start_run("other") as run,
+        PrivacyLedger.open(path, mode="r") as ledger,
+    ):
+        reading = type(ledger._handle).reading
+
+        @contextlib.contextmanager
+        def then_written(handle):
+            with reading(handle) as database:
+                yield database
+            if handle is ledger._handle:
+                run.record(FULL.sampling, FULL.queries)
+
+        monkeypatch.setattr(type(ledger._handle), "reading", then_written)
+
+        def counted(held):
+            rounds = sum(part.count for part in held.rounds)
+            return rounds, sum(map(len, held.runs))
+
+        for _ in range(2):
+            of_rounds, of_runs = counted(Replay(ledger))
+            assert of_rounds == of_runs
+        of_rounds, of_runs = counted(ledger)
+        assert of_rounds < of_runs  # The control: two questions.
