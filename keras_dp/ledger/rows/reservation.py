@@ -186,8 +186,9 @@ class Recorder:
                 one.
             count: The number of rounds, >= 1.
             seeded: Whether the caller chose the seed of the rounds.
-            charge: The price that an account pays per round, as
-                `budgets.charge_of` returns it; `None` without accounts.
+            charge: The price that the account of the run pays per round, as
+                `budgets.charge_of` returns it; `None` without accounts. In a
+                ledger with accounts only runs can add rounds.
 
         Raises:
             BudgetExceededError: The account has no room for the rounds.
@@ -197,8 +198,10 @@ class Recorder:
                 without a charge in a ledger with accounts.
             OverflowError: The number of all rounds would not fit 64 bits. The
                 rounds were not recorded.
+            ValueError: There is a charge, and no run.
         """
         _check.integer_at_least(1, count=count)
+        self._check_payer(charge)
         round_ = Round(sampling, tuple(queries), seeded)
         rounds = log.Rounds(text_from_round(round_), self._run, charge)
         with self._transaction() as connection:
@@ -234,10 +237,20 @@ class Recorder:
                 raised for a run that has ended, and without a charge in a
                 ledger with accounts.
             OverflowError: The number of all rounds would not fit 64 bits.
+            ValueError: There is a charge, and no run.
         """
         _check.integer_at_least(1, count=count)
+        self._check_payer(charge)
         round_ = Round(sampling, tuple(queries), seeded)
         rounds = log.Rounds(text_from_round(round_), self._run, charge)
         with self._transaction() as connection:
             row = log.append_reservation(connection, rounds, int(count))
         return Reservation(self._transaction, row, rounds, round_, int(count))
+
+    def _check_payer(self, charge: Charge | None) -> None:
+        if charge is not None and self._run is None:
+            raise ValueError(
+                "`charge` must be None for rounds outside of a run, which have "
+                f"no account. Received: charge={charge!r}. Start a run with "
+                "`ledger.start_run(name, account=...)`."
+            )

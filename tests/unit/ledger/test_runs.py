@@ -440,6 +440,15 @@ class TestAccounts:
         assert ledger.runs[0].charges[0][1] == charge
         assert ledger.accounts[0].balance.spent == (0,)
 
+    def test_only_runs_can_pay(self, ledger) -> None:
+        number = ledger.open_account(account()).number
+        charge = Charge(number, ((0, 1),))
+
+        for add in (ledger.record, ledger.reserve):
+            with pytest.raises(ValueError, match="`charge` must be None"):
+                add(SAMPLING, QUERIES, charge=charge)
+        assert not len(ledger)
+
     def test_every_round_must_be_paid(self, ledger) -> None:
         ledger.open_account(account())
 
