@@ -46,13 +46,15 @@ def self_check(
     until then. If no example is finite then, the check is repeated without
     these changes. In the end all variables have the values from before.
 
-    If all is finite, it costs one pass of the engine over the batch, one more
-    for each norm that is compared, and one pass of Keras. Where the graph does
-    not prove that examples are kept apart, it costs three more. Each takes the
-    memory of a step.
+    If all is finite, it costs one pass of the engine over the batch, one in
+    which all examples are moved by one row, one more for each norm that is
+    compared, and one pass of Keras. Where the graph does not prove that
+    examples are kept apart, three passes take the place of the one in which all
+    are moved. Each takes the memory of a step.
 
-    Guarantee: the gradient of every row is compared with that of Keras. Where
-        the graph does not prove that examples are kept apart, every row is
+    Guarantee: the gradient of every row is compared with that of Keras. The
+        loss and the norm of every row are compared in another row. Where the
+        graph does not prove that examples are kept apart, every row is
         compared beside other examples, too. It does not find couplings that
         this batch does not show, such as those of rare inputs, nor those of
         single pairs of rows that no split of the batch separates.
