@@ -263,7 +263,6 @@ def test_the_claim_of_an_audit_is_for_the_records_of_a_canary() -> None:
 
 
 def test_an_export_is_for_the_unit() -> None:
-    pytest.importorskip("dp_accounting")
     ledger = patients((STEP, 20))
 
     assert to_dp_event(ledger) == to_dp_event(ledger.rounds, units=2)
