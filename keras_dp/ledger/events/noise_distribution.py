@@ -39,6 +39,11 @@ _STILL_POSITIVE = -1000.0
 # The trapezoidal rule on the grid is right to 1e-4 for smooth densities. A
 # density that lacks a factor seldom integrates to a number so near to 1.
 _LARGEST_MASS_ERROR = 0.01
+# What the base class makes of the standard distribution.
+_DERIVED = {
+    *("log_density", "cdf", "quantile", "variance", "fisher_information"),
+    "scaled",
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -80,13 +85,23 @@ class NoiseDistribution(abc.ABC):
         ValueError: `scale` is not positive and finite; or the density breaks
             one of the conditions above, which the message names.
         TypeError: `standard_log_density` returns something else than an array
-            of the shape of its argument.
+            of the shape of its argument. A subclass that overrides what this
+            class derives, such as `log_density`, is refused when it is defined.
 
     Source: Nasr et al. (2020), arXiv:2007.11524v1, Lemmas 4 and 5. The paper
     does not state these conditions on the noise.
     """
 
     scale: float
+
+    def __init_subclass__(cls) -> None:
+        own = sorted(_DERIVED & vars(cls).keys())
+        if own:
+            raise TypeError(
+                "A NoiseDistribution must say its standard distribution alone, "
+                f"which is then mirrored and checked. Received: {cls.__name__} "
+                f"with {own!r} of its own. Define the methods `standard_...`."
+            )
 
     def __post_init__(self) -> None:
         check_fields(self)

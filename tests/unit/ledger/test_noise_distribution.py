@@ -154,6 +154,14 @@ class TestRefusals:
             -1 - math.log(4 * math.gamma(5 / 3))
         )
 
+    def test_what_is_derived_cannot_be_replaced(self):
+        """Half of Gumbel's law passes, and the other half is not its mirror."""
+        with pytest.raises(TypeError, match="log_density"):
+
+            class Gumbel(LaplaceNoise):
+                def log_density(self, x):
+                    return -x - np.exp(-x)
+
     def test_a_law_without_a_method_is_no_law(self):
         class Half(LaplaceNoise.__base__):
             def standard_log_density(self, z):
