@@ -39,7 +39,7 @@ _STILL_POSITIVE = -1000.0
 # The trapezoidal rule on the grid is right to 1e-4 for smooth densities. A
 # density that lacks a factor seldom integrates to a number so near to 1.
 _LARGEST_MASS_ERROR = 0.01
-# What the base class makes of the standard distribution.
+# The base class makes these of the standard distribution.
 _DERIVED = {
     *("log_density", "cdf", "quantile", "variance", "fisher_information"),
     "scaled",
