@@ -160,8 +160,8 @@ FLOORS = {
     ],
     "optimizers": [
         (
-            "groups inner_optimizer kept_answers ledger_of_chief record_batch "
-            "state"
+            "bias_corrected_adam groups inner_optimizer kept_answers "
+            "ledger_of_chief record_batch state"
         ),
         "group_plan private_round wrapping_optimizer",
         "drawn_state",
