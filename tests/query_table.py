@@ -272,6 +272,20 @@ QUERIES = [
         (GaussianSum("r", 0.5, 3),),
         (0, 0),
     ),
+    Case(
+        "automatic",
+        Sum(1.5, 2.0, gamma=0.5, rescale=True),
+        {"w": _S([2, 3]), "b": _S([])},
+        (GaussianSum("r", 1.5, 2),),
+        (0, 0),
+    ),
+    Case(
+        "average-automatic",
+        Average(0.5, sum_stddev=3, denominator=7, gamma=0.01, rescale=True),
+        _S([5]),
+        (GaussianSum("r", 0.5, 3),),
+        (0,),
+    ),
     Case("bare-sum", Sum(2, 0), _S([3]), (GaussianSum("r", 2, 0),), (0,)),
     Case("no-clip", Sum(0, 1), _S([3]), (GaussianSum("r", 0, 1),), (0,)),
     Case(
@@ -342,6 +356,13 @@ QUERIES = [
         {"a": {"x": _S([2]), "y": _S([1])}, "b": [_S([3]), _S([])]},
         (GaussianSum("r", 1.5, 2),),
         (0, 0, 0, 0),
+    ),
+    Case(
+        "joint-automatic",
+        JointClipQuery([1.0, 9.0], 1.5, 2.0, 3.0, gamma=0.1, rescale=True),
+        [_S([2]), _S([3])],
+        (GaussianSum("r", 1.5, 2),),
+        (0, 0),
     ),
     Case(
         "ks-denoised",

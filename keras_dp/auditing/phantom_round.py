@@ -29,8 +29,9 @@ from keras_dp.optimizers.private_round import (
 )
 from keras_dp.optimizers.record_batch import RecordBatch
 
-# Phantoms are longer than the clip, so that the query has to clip them.
-_LENGTH = 2.0
+# Phantoms are longer than the clip, so that the query has to clip them. With
+# automatic clipping only a record that is long against gamma has its norm.
+_LENGTH, _LEAST_LENGTH = 2.0, 1e12
 _LARGEST_LOG = 700.0
 
 
@@ -144,7 +145,10 @@ class PhantomRound(PrivateRound):
         query, phantoms = self.queries[GRADIENTS], self.phantoms
         present = tf.convert_to_tensor(phantoms.present)
         rows = present.shape[0]
-        length = _LENGTH * tf.cast(planned[GRADIENTS].l2_norm_bound, tf.float32)
+        length = tf.maximum(
+            _LENGTH * tf.cast(planned[GRADIENTS].l2_norm_bound, tf.float32),
+            _LEAST_LENGTH,
+        )
         records = [
             *(ZeroRecords(rows, tf.zeros_like(v)) for v in variables),
             _Coordinates(length, present, phantoms.count),

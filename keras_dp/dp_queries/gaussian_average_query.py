@@ -11,6 +11,8 @@ from keras_dp.dp_queries.dp_query import (
 )
 from keras_dp.dp_queries.gaussian_sum_query import (
     GaussianSumQuery,
+    checked_gamma,
+    checked_rescale,
     ratio,
     stddev_from,
 )
@@ -27,8 +29,8 @@ from keras_dp.dp_queries.wrapping_query import WrappingQuery
 class GaussianAverageQuery(WrappingQuery):
     """Averages records: a `GaussianSumQuery` divided by a public number.
 
-    It is `NormalizedQuery(GaussianSumQuery(l2_norm_clip, sum_stddev),
-    denominator)`.
+    It is `NormalizedQuery(GaussianSumQuery(l2_norm_clip, sum_stddev, gamma=...,
+    rescale=...), denominator)`.
 
     Guarantee: the guarantee of `GaussianSumQuery` for the sum. The division
     adds no cost, because `denominator` is a constant that is chosen before any
@@ -44,6 +46,9 @@ class GaussianAverageQuery(WrappingQuery):
             what a round costs. Give either this or `sum_stddev`.
         denominator: The public constant, in records, > 0: the expected size of
             a sample. It must be given.
+        gamma: See `GaussianSumQuery`.
+        rescale: Whether the average is divided by `l2_norm_clip`; see
+            `GaussianSumQuery`.
 
     Raises:
         TypeError: `denominator` is missing; or both or neither of `sum_stddev`
@@ -64,6 +69,8 @@ class GaussianAverageQuery(WrappingQuery):
     l2_norm_clip: float
     sum_stddev: float
     denominator: float
+    gamma: float | None
+    rescale: bool
 
     def __init__(
         self,
@@ -72,6 +79,8 @@ class GaussianAverageQuery(WrappingQuery):
         denominator: float | None = None,
         *,
         noise_multiplier: float | None = None,
+        gamma: float | None = None,
+        rescale: bool = False,
     ) -> None:
         _check.finite_non_negative(l2_norm_clip=l2_norm_clip)
         stddev = stddev_from(
@@ -82,6 +91,8 @@ class GaussianAverageQuery(WrappingQuery):
             l2_norm_clip=float(l2_norm_clip),
             sum_stddev=float(stddev),
             denominator=checked_denominator(denominator),
+            gamma=checked_gamma(gamma, l2_norm_clip),
+            rescale=checked_rescale(l2_norm_clip, rescale=rescale),
         )
 
     @property
@@ -92,7 +103,12 @@ class GaussianAverageQuery(WrappingQuery):
     @property
     @override
     def inner(self) -> NormalizedQuery:
-        total = GaussianSumQuery(self.l2_norm_clip, self.sum_stddev)
+        total = GaussianSumQuery(
+            self.l2_norm_clip,
+            self.sum_stddev,
+            gamma=self.gamma,
+            rescale=self.rescale,
+        )
         return NormalizedQuery(total, self.denominator)
 
     @override

@@ -23,6 +23,10 @@ from keras_dp.noise import seeds
 _SMALLEST_STDDEV = 1e-30
 # Ten times as much is still finite.
 _LARGEST_STDDEV = 1e37
+# Gammas are well above norms whose squares float32 rounds to 0.
+_SMALLEST_GAMMA, _LARGEST_GAMMA = 1e-12, 1e6
+# Answers are multiplied and divided by such numbers without loss.
+_LARGEST_UNIT = 1e20
 
 
 class GaussianGlobalState(NamedTuple):
@@ -47,6 +51,12 @@ class GaussianSumQuery(SummingQuery):
     A record may be a nest of tensors. Its *joint* norm is the norm of all its
     tensors together, as one long vector.
 
+    By default a record is clipped: if its norm is larger than the clip `C`, it
+    is multiplied by `C / norm`. With a `gamma` every record is multiplied by
+    `C / (norm + gamma)` instead (automatic clipping). All records that are long
+    against `gamma` then have nearly the norm `C`. So `C` only sets the scale of
+    the answer, like a learning rate, and need not be tuned.
+
     Guarantee: adding, removing or zeroing out one record moves the sum before
     noise by at most `l2_norm_clip` in joint L2 norm, and replacing one by at
     most twice that, for every record. This holds up to float rounding, a
@@ -62,13 +72,22 @@ class GaussianSumQuery(SummingQuery):
             smaller noise away.
         noise_multiplier: The ratio `stddev / l2_norm_clip`, which decides what
             a round costs. Give either this or `stddev`.
+        gamma: `None` to clip, or a number for automatic clipping: the norm, in
+            the record's unit, at which a record has half of its influence, in
+            [1e-12, 1e6]. 0.01 in the paper. `l2_norm_clip / gamma` must be at
+            most 1e20.
+        rescale: Whether the answer is divided by `l2_norm_clip`. It is then in
+            units of the clip: each record adds at most 1, and a learning rate
+            that was found at one clip holds at another, as far as that one
+            clips the same records. The clip must be in [1e-20, 1e20].
 
     Raises:
         TypeError: Both or neither of `stddev` and `noise_multiplier` are given.
         ValueError: A number is negative, not finite, or out of its range.
 
     Source: Abadi et al. (2016), arXiv:1607.00133v2, Algorithm 1, without its
-    division by the lot size.
+    division by the lot size; Bu et al. (2022), arXiv:2206.07136v3, "AUTO-S",
+    for `gamma`; De et al. (2022), arXiv:2204.13650v2, for `rescale`.
 
     >>> query = GaussianSumQuery(l2_norm_clip=5.0, stddev=0.0)
     >>> state = query.initial_global_state()
@@ -81,6 +100,8 @@ class GaussianSumQuery(SummingQuery):
 
     l2_norm_clip: float
     stddev: float
+    gamma: float | None
+    rescale: bool
 
     def __init__(
         self,
@@ -88,10 +109,18 @@ class GaussianSumQuery(SummingQuery):
         stddev: float | None = None,
         *,
         noise_multiplier: float | None = None,
+        gamma: float | None = None,
+        rescale: bool = False,
     ) -> None:
         _check.finite_non_negative(l2_norm_clip=l2_norm_clip)
         stddev = stddev_from(l2_norm_clip, noise_multiplier, stddev=stddev)
-        set_fields(self, l2_norm_clip=float(l2_norm_clip), stddev=float(stddev))
+        set_fields(
+            self,
+            l2_norm_clip=float(l2_norm_clip),
+            stddev=float(stddev),
+            gamma=checked_gamma(gamma, l2_norm_clip),
+            rescale=checked_rescale(l2_norm_clip, rescale=rescale),
+        )
 
     @property
     def noise_multiplier(self) -> float:
@@ -127,6 +156,9 @@ class GaussianSumQuery(SummingQuery):
             leaves, global_state.seed, global_state.stddev
         )
         noised = [leaf + each for leaf, each in zip(leaves, noise, strict=True)]
+        if self.rescale:
+            clip = global_state.l2_norm_clip
+            noised = [leaf / tf.cast(clip, leaf.dtype) for leaf in noised]
         return QueryResult(
             value=tf.nest.pack_sequence_as(sample_state, noised),
             global_state=global_state._replace(seed=following),
@@ -149,7 +181,10 @@ class GaussianSumQuery(SummingQuery):
     def result_noise(
         self, global_state: GaussianGlobalState, value: Nest
     ) -> list[LeafNoise]:
-        noise = LeafNoise(ledger.GaussianNoise(1.0), global_state.stddev)
+        scale = global_state.stddev
+        if self.rescale:
+            scale = scale / global_state.l2_norm_clip
+        noise = LeafNoise(ledger.GaussianNoise(1.0), scale)
         return [noise for _ in tf.nest.flatten(value)]
 
     @override
@@ -161,7 +196,7 @@ class GaussianSumQuery(SummingQuery):
         mask: tf.Tensor | None,
     ) -> Nest:
         norms = records_lib.norms(tf.nest.flatten(records))
-        return records_lib.clipped_sum(records, norms, params, mask)
+        return records_lib.clipped_sum(records, norms, params, mask, self.gamma)
 
 
 def stddev_from(
@@ -198,6 +233,49 @@ def stddev_from(
         f"`{name}` must be 0, or in [{_SMALLEST_STDDEV}, {_LARGEST_STDDEV}]. "
         f"Received: {name}={given!r}."
     )
+
+
+def checked_gamma(gamma: float | None, l2_norm_clip: float) -> float | None:
+    """Returns a gamma, or `None`.
+
+    Args:
+        gamma: See `GaussianSumQuery`.
+        l2_norm_clip: Bound on one record's norm.
+
+    Raises:
+        ValueError: It is out of its range, or too small for the clip.
+    """
+    if gamma is None:
+        return None
+    _check.finite_positive(gamma=gamma)
+    if (
+        not _SMALLEST_GAMMA <= gamma <= _LARGEST_GAMMA
+        or l2_norm_clip > _LARGEST_UNIT * gamma
+    ):
+        raise ValueError(
+            f"`gamma` must be in [{_SMALLEST_GAMMA}, {_LARGEST_GAMMA:g}], and "
+            f"at least l2_norm_clip / {_LARGEST_UNIT:g}, to stay in the range "
+            f"of float32. Received: gamma={gamma!r} with "
+            f"l2_norm_clip={l2_norm_clip!r}. Take gamma=0.01."
+        )
+    return float(gamma)
+
+
+def checked_rescale(l2_norm_clip: float, *, rescale: bool) -> bool:
+    """Returns whether answers are divided by the clip.
+
+    Raises:
+        TypeError: `rescale` is no boolean.
+        ValueError: No answer can be divided by such a clip.
+    """
+    _check.boolean(rescale=rescale)
+    if rescale and not 1 / _LARGEST_UNIT <= l2_norm_clip <= _LARGEST_UNIT:
+        raise ValueError(
+            f"`l2_norm_clip` must be in [{1 / _LARGEST_UNIT}, "
+            f"{_LARGEST_UNIT}] with rescale=True, which divides answers by it. "
+            f"Received: l2_norm_clip={l2_norm_clip!r}."
+        )
+    return rescale
 
 
 def ratio(stddev: float, l2_norm_clip: float) -> float:

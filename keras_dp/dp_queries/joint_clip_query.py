@@ -8,7 +8,7 @@ from typing import Any, Self
 import tensorflow as tf
 from typing_extensions import override
 
-from keras_dp import _check, _nests, ledger
+from keras_dp import _check, _nests
 from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.dp_query import (
     DPQuery,
@@ -19,6 +19,8 @@ from keras_dp.dp_queries.dp_query import (
 from keras_dp.dp_queries.gaussian_sum_query import (
     GaussianGlobalState,
     GaussianSumQuery,
+    checked_gamma,
+    checked_rescale,
     ratio,
     stddev_from,
 )
@@ -66,6 +68,10 @@ class JointClipQuery(SummingQuery, WrappingQuery):
             this or `sum_stddev`.
         denominator: The public constant, in records, > 0: the expected size of
             a sample; 1 for sums.
+        gamma: As in `GaussianSumQuery`, for the norm of the scaled record;
+            dimensionless.
+        rescale: Whether the answer is divided by `l2_norm_clip`; see
+            `GaussianSumQuery`.
 
     Source: McMahan et al. (2018), arXiv:1812.06210v2, section 2, "Joint
     clipping".
@@ -88,6 +94,8 @@ class JointClipQuery(SummingQuery, WrappingQuery):
     l2_norm_clip: float
     sum_stddev: float
     denominator: float
+    gamma: float | None
+    rescale: bool
 
     def __init__(
         self,
@@ -97,6 +105,8 @@ class JointClipQuery(SummingQuery, WrappingQuery):
         denominator: float | None = None,
         *,
         noise_multiplier: float | None = None,
+        gamma: float | None = None,
+        rescale: bool = False,
     ) -> None:
         each = _nests.leaves(scales)
         for scale in each:
@@ -118,6 +128,8 @@ class JointClipQuery(SummingQuery, WrappingQuery):
             l2_norm_clip=float(l2_norm_clip),
             sum_stddev=float(stddev),
             denominator=checked_denominator(denominator),
+            gamma=checked_gamma(gamma, l2_norm_clip),
+            rescale=checked_rescale(l2_norm_clip, rescale=rescale),
         )
 
     @property
@@ -140,7 +152,12 @@ class JointClipQuery(SummingQuery, WrappingQuery):
     @override
     def inner(self) -> GaussianSumQuery:
         """The query that sums the scaled records."""
-        return GaussianSumQuery(self.l2_norm_clip, self.sum_stddev)
+        return GaussianSumQuery(
+            self.l2_norm_clip,
+            self.sum_stddev,
+            gamma=self.gamma,
+            rescale=self.rescale,
+        )
 
     @override
     def initial_sample_state(self, template: Nest) -> Nest:
@@ -162,10 +179,10 @@ class JointClipQuery(SummingQuery, WrappingQuery):
     def result_noise(
         self, global_state: GaussianGlobalState, value: Nest
     ) -> list[LeafNoise]:
-        family = ledger.GaussianNoise(1.0)
+        noise, *_ = self.inner.result_noise(global_state, value)
         return [
-            LeafNoise(
-                family, global_state.stddev * scale / self.denominator, path
+            noise._replace(
+                scale=noise.scale * scale / self.denominator, group=path
             )
             for path, scale, part in zip(
                 _nests.paths(self.scales),
@@ -195,7 +212,7 @@ class JointClipQuery(SummingQuery, WrappingQuery):
                 for part, scale in zip(parts, scales, strict=True)
             ]
         )
-        sums = records_lib.clipped_sum(records, norms, params, mask)
+        sums = records_lib.clipped_sum(records, norms, params, mask, self.gamma)
         return self._scaled(sums, lambda scale: 1 / scale)
 
     def _scaled(self, nest: Nest, factor: Any) -> Nest:

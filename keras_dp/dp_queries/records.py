@@ -8,6 +8,7 @@ their norms and sums without being built.
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import tensorflow as tf
 
 Leaf = Any  # A tensor `[batch, ...]` or a `LazyRecords`.
@@ -101,6 +102,22 @@ def clip_factors(norms: tf.Tensor, l2_norm_clip: tf.Tensor) -> tf.Tensor:
     return tf.where(tf.math.is_finite(norms), factors, tf.zeros_like(norms))
 
 
+def automatic_factors(norms: tf.Tensor, gamma: float) -> tf.Tensor:
+    """Returns `gamma / (norm + gamma)`; 0 if that norm is not finite.
+
+    A record times its factor is at most `gamma` long. Where the factor is below
+    the normal numbers of the dtype, it would be rounded too coarsely, and is 0.
+
+    Args:
+        norms: Shape `[batch]`.
+        gamma: See `GaussianSumQuery`.
+    """
+    factors = gamma / (norms + gamma)
+    least_normal = np.finfo(norms.dtype.as_numpy_dtype).tiny
+    usable = tf.math.is_finite(norms) & (factors >= least_normal)
+    return tf.where(usable, factors, tf.zeros_like(norms))
+
+
 def masked(weights: tf.Tensor, mask: Any) -> tf.Tensor:
     """Returns `weights`, with 0 where `mask` is false; `None` masks nothing."""
     if mask is None:
@@ -156,9 +173,16 @@ def weighted_sums(records: Any, weights: tf.Tensor) -> Any:
 
 
 def clipped_sum(
-    records: Any, norms: tf.Tensor, l2_norm_clip: tf.Tensor, mask: Any
+    records: Any,
+    norms: tf.Tensor,
+    l2_norm_clip: tf.Tensor,
+    mask: Any,
+    gamma: float | None = None,
 ) -> Any:
     """Returns the sum of records, each scaled to at most `l2_norm_clip`.
+
+    Without a gamma the factor of a record is `min(1, l2_norm_clip / norm)`,
+    and with one it is `l2_norm_clip / (norm + gamma)`.
 
     Args:
         records: Nest with leaves `[batch, ...]` or `LazyRecords`.
@@ -166,9 +190,18 @@ def clipped_sum(
             counts as zero.
         l2_norm_clip: Scalar.
         mask: See `masked`.
+        gamma: See `GaussianSumQuery`.
     """
-    factors = masked(clip_factors(norms, l2_norm_clip), mask)
-    return weighted_sums(records, factors)
+    if gamma is None:
+        factors = masked(clip_factors(norms, l2_norm_clip), mask)
+        return weighted_sums(records, factors)
+    # No factor is above 1 before the sum: a part of a lazy record may be so
+    # large that it would overflow, although the record is 0.
+    sums = weighted_sums(records, masked(automatic_factors(norms, gamma), mask))
+    unit = tf.cast(l2_norm_clip, tf.float64) / gamma
+    return tf.nest.map_structure(
+        lambda total: total * tf.cast(unit, total.dtype), sums
+    )
 
 
 def batch_of_one(record: Any) -> Any:

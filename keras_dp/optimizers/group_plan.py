@@ -88,6 +88,8 @@ def plan_groups(
     l2_norm_clips: float | Mapping[str, float],
     denominator: float,
     strategy: Strategy | Mapping[str, float] = "proportional",
+    gamma: float | None = None,
+    rescale: bool = False,
 ) -> GroupPlan:
     """Plans a query that clips each group of variables by itself, with noise.
 
@@ -112,6 +114,9 @@ def plan_groups(
         denominator: The public constant that divides the sums, > 0: the
             expected size of a sample.
         strategy: A row of the table, which says how the noise is divided.
+        gamma: The gamma of all groups; see `GaussianSumQuery`.
+        rescale: Whether the answer of each group is divided by its own clip;
+            see `GaussianSumQuery`.
 
     Returns:
         The query, the groups, and a table.
@@ -156,7 +161,11 @@ def plan_groups(
     query = NestedQuery(
         {
             group: GaussianAverageQuery(
-                l2_norm_clips[group], stddevs[group], denominator
+                l2_norm_clips[group],
+                stddevs[group],
+                denominator,
+                gamma=gamma,
+                rescale=rescale,
             )
             for group in matched
         }

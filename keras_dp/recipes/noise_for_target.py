@@ -54,6 +54,7 @@ def queries_for(
     held: HeldRounds,
     *,
     l2_norm_clip: float,
+    gamma: float | None = None,
     private_metrics: Mapping[str, PrivateMetric] | None,
     batch_statistics: DPQuery | str | None,
     account: AccountRecord | None = None,
@@ -71,6 +72,7 @@ def queries_for(
         epochs: >= 1.
         held: Rounds that are spent already.
         l2_norm_clip: Bound on a record, > 0.
+        gamma: See `GaussianSumQuery`.
         private_metrics: As in `PrivateModel.compile`.
         batch_statistics: As in `make_private`.
         account: The account that pays, if the ledger has any: it then has room
@@ -101,7 +103,9 @@ def queries_for(
                 denominator=samples.expected_sample_size,
             )
         stddev = scale * factor * l2_norm_clip
-        query = GaussianAverageQuery(l2_norm_clip, stddev, denominator)
+        query = GaussianAverageQuery(
+            l2_norm_clip, stddev, denominator, gamma=gamma
+        )
         return query, statistics
 
     def round_for(scale: float) -> Round:

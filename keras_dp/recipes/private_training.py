@@ -34,6 +34,8 @@ from keras_dp.training.advice.settings_advice import advise_target
 from keras_dp.training.private_model import check_kind
 
 _CLIP = 1.0
+# The paper on automatic clipping takes this gamma (Bu et al. 2022).
+_GAMMA = 0.01
 # Arguments that are taken over from the `compile` of the user's model.
 _KEPT = ("loss", "loss_weights", "metrics", "weighted_metrics")
 
@@ -47,7 +49,7 @@ def make_private(
     ledger: PrivacyLedger | str | os.PathLike[str] = "privacy.ledger",
     batch_size: int | None = None,
     delta: float | None = None,
-    l2_norm_clip: float = _CLIP,
+    l2_norm_clip: float | Literal["automatic"] = _CLIP,
     optimizer: Any = None,
     loss: Any = None,
     metrics: Any = None,
@@ -100,7 +102,10 @@ def make_private(
             smallest with nearly the best signal for what the ledger leaves;
             see `plan`.
         delta: In (0, 1), by default `N^-1.1` for N units.
-        l2_norm_clip: Bound on the norm of an example's gradient, > 0.
+        l2_norm_clip: Bound on the norm of an example's gradient, > 0. Or
+            "automatic": every gradient `g` is multiplied by
+            `1 / (norm of g + 0.01)`, so that there is no clip to choose; see
+            `GaussianSumQuery`.
         optimizer: Name, or Keras optimizer; by default that of the compiled
             model, else "adam". Its learning rate is kept.
         loss: As in `keras.Model.compile`; by default that of the model.
@@ -150,7 +155,8 @@ def make_private(
     >>> 2.99 < history.history["epsilon"][-1] <= 3
     True
     """
-    _check_numbers(target_epsilon, delta, epochs, batch_size, l2_norm_clip)
+    clip, gamma = _clip_of(l2_norm_clip)
+    _check_numbers(target_epsilon, delta, epochs, batch_size)
     check_kind(model, releases_statistics=batch_statistics is not None)
     details = RunDetails.of(run)
     if rows_per_unit is None and isinstance(ledger, PrivacyLedger):
@@ -180,7 +186,8 @@ def make_private(
             samples,
             epochs,
             held,
-            l2_norm_clip=l2_norm_clip,
+            l2_norm_clip=clip,
+            gamma=gamma,
             private_metrics=options.get("private_metrics"),
             batch_statistics=batch_statistics,
             account=account,
@@ -223,17 +230,27 @@ def _check_numbers(
     delta: float | None,
     epochs: int,
     batch_size: int | None,
-    l2_norm_clip: float,
 ) -> None:
     """Raises for arguments that are out of range, before any data is read."""
     _check.integer_at_least(1, epochs=epochs)
-    _check.finite_positive(
-        l2_norm_clip=l2_norm_clip, target_epsilon=target_epsilon
-    )
+    _check.finite_positive(target_epsilon=target_epsilon)
     if delta is not None:
         check_target(target_epsilon, delta)
     if batch_size is not None:
         _check.integer_at_least(1, batch_size=batch_size)
+
+
+def _clip_of(l2_norm_clip: Any) -> tuple[float, float | None]:
+    """Returns the clip and the gamma of `GaussianSumQuery`."""
+    if isinstance(l2_norm_clip, str):
+        if l2_norm_clip == "automatic":
+            return _CLIP, _GAMMA
+        raise ValueError(
+            '`l2_norm_clip` must be a number > 0 or "automatic". Received: '
+            f"l2_norm_clip={_check.shown(l2_norm_clip)}."
+        )
+    _check.finite_positive(l2_norm_clip=l2_norm_clip)
+    return l2_norm_clip, None
 
 
 def _summary(
@@ -256,6 +273,9 @@ def _summary(
     if isinstance(queries.batch_statistics, GaussianAverageQuery):
         multiplier = queries.batch_statistics.noise_multiplier
         statistics = f", of batch statistics {multiplier:.4g}"
+    clip = f"clip {query.l2_norm_clip:g}"
+    if query.gamma is not None:
+        clip = f"automatic clipping (gamma {query.gamma:g})"
     continues, left = "", ""
     if continued is not None and continued.rest is not None:
         continues = f" continues the interrupted run {continued.number}"
@@ -265,7 +285,7 @@ def _summary(
         f"{samples.population_size:,} {kind}, "
         f"samples of {drawn} expected, "
         f"{private.epochs * samples.rounds_per_epoch:,} rounds in "
-        f"{private.epochs:,} epochs{left}, clip {query.l2_norm_clip:g}, noise "
+        f"{private.epochs:,} epochs{left}, {clip}, noise "
         f"multiplier {query.noise_multiplier:.6g}{statistics}. Target: epsilon "
         f"{target.epsilon:g} at delta = {target.delta:.3g}, for all rounds of "
         f"the ledger {held.place}, which holds {held.sentence(target)}"

@@ -197,6 +197,15 @@ class TestWhatItMakes:
         assert query.l2_norm_clip == 0.5
         assert private.samples.sampling_probability == 0.1
 
+    def test_clips_automatically_on_request(self, capsys) -> None:
+        private = made(l2_norm_clip="automatic", verbose=True)
+
+        query = private.optimizer.query
+        assert (query.l2_norm_clip, query.gamma) == (1.0, 0.01)
+        assert query.noise_multiplier == made().optimizer.query.noise_multiplier
+        assert "automatic clipping (gamma 0.01)" in capsys.readouterr().out
+        private.fit(verbose=0)
+
     def test_chooses_a_batch_size_and_a_delta(self) -> None:
         private = made(batch_size=None, delta=None, epochs=10)
 
@@ -379,6 +388,7 @@ class TestMistakes:
             ({"batch_size": 0}, "`batch_size` must be"),
             ({"batch_size": 801}, "`batch_size` must be"),
             ({"l2_norm_clip": 0.0}, "`l2_norm_clip` must be"),
+            ({"l2_norm_clip": "auto"}, "`l2_norm_clip` must be"),
         ],
         ids=str,
     )

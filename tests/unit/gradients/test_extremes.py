@@ -95,7 +95,8 @@ def test_factors_far_apart_add_up_with_the_lookups_of_a_tied_table(size):
     assert norm >= np.linalg.norm(records.materialize())
 
 
-def test_a_record_of_extreme_size_is_clipped() -> None:
+@pytest.mark.parametrize("gamma", [None, 1e-12, 0.01])
+def test_a_record_of_extreme_size_is_clipped(gamma) -> None:
     model = keras.Sequential([keras.Input((784,)), layers.Dense(1)])
     x = np.zeros([4, 784], "float32")
     x[2] = 1e-19
@@ -106,9 +107,45 @@ def test_a_record_of_extreme_size_is_clipped() -> None:
     ).records[:1]  # Of the kernel alone: that of the bias is large.
 
     norms = query_records.norms(records)
-    (total,) = query_records.clipped_sum(records, norms, tf.constant(1.0), None)
+    (total,) = query_records.clipped_sum(
+        records, norms, tf.constant(1.0), None, gamma
+    )
 
     assert np.linalg.norm(total.numpy()) <= 1 + 1e-5
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("terms", [1, 3])
+def test_a_factor_above_1_never_meets_a_large_part_of_a_record(
+    terms, mode, monkeypatch
+) -> None:
+    """A record is 0, because one of its factors is; the other is nearly inf.
+
+    With gamma = 0.01 the factor of such a record is 100 times the clip.
+    """
+    monkeypatch.setattr(cost_model, "instantiates", lambda *_: False)
+    left = np.zeros([2, 1, terms, 3], np.float32)
+    right = np.full([2, 1, terms, 3], 1e37, np.float32)
+    left[1], right[1] = 1.0, 2.0
+
+    def added(left, right):
+        records = OuterProductRecords(
+            left, right, Arrangement((3, 3), (0, 1), (3, 3))
+        )
+        with outside_xla(mode != "jit"):
+            norms = query_records.norms([records])
+            careless = records.weighted_sum(1 / (norms + 0.01))
+            (total,) = query_records.clipped_sum(
+                [records], norms, tf.constant(1.0), None, 0.01
+            )
+        return careless, total
+
+    if mode != "eager":
+        added = tf.function(added, jit_compile=mode == "jit", autograph=False)
+    careless, total = added(tf.constant(left), tf.constant(right))
+
+    assert np.linalg.norm(total) == pytest.approx(1, rel=1e-2)
+    assert not np.isfinite(careless).all()  # The control.
 
 
 class _Whole(layers.Layer):

@@ -50,6 +50,14 @@ def plan(strategy="proportional", **changes):
     return plan_groups(network(), GROUPS, strategy=strategy, **arguments)
 
 
+def test_options_of_queries_reach_each_group() -> None:
+    queries = plan(gamma=0.1, rescale=True).query.queries
+
+    assert {(each.gamma, each.rescale) for each in queries.values()} == {
+        (0.1, True)
+    }
+
+
 STRATEGIES = [
     "proportional",
     "dimension_adjusted",
