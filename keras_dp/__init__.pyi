@@ -7,6 +7,7 @@ from keras_dp import dp_queries as dp_queries
 from keras_dp import errors as errors
 from keras_dp import experimental as experimental
 from keras_dp import interchange as interchange
+from keras_dp import layers as layers
 from keras_dp import ledger as ledger
 from keras_dp import optimizers as optimizers
 from keras_dp import planning as planning

@@ -46,7 +46,8 @@ ALLOWED = {
     "noise": {"keras_internals", "ledger"},
     "dp_queries": {"ledger", "noise"},
     "sampling": {"ledger"},
-    "gradients": {"keras_internals"},
+    "layers": set(),
+    "gradients": {"keras_internals", "layers"},
     "optimizers": {"dp_queries", "keras_internals", "ledger", "noise"},
     "spending": {"accountants", "budgets", "ledger", "optimizers", "planning"},
     "training": {
@@ -144,6 +145,10 @@ FLOORS = {
     ],
     "interchange": [
         "csv_rounds dp_events",
+    ],
+    "layers": [
+        "morlet_wavelets",
+        "scattering2d",
     ],
     "ledger": [
         "events",
