@@ -16,10 +16,7 @@ from typing_extensions import override
 
 from keras_dp import _check
 from keras_dp.ledger.events.coordinate_bounds import CoordinateBounds
-from keras_dp.ledger.events.noise_distribution import (
-    NoiseDistribution,
-    check_fields,
-)
+from keras_dp.ledger.events.noise_distribution import NoiseDistribution
 
 
 class SamplingEvent:
@@ -529,7 +526,6 @@ class EncodedSum(SumQueryEvent):
         _check.non_empty_text(name=self.name)
         _check.kind(CoordinateBounds, bounds=self.bounds)
         _check.kind(NoiseDistribution, noise=self.noise)
-        check_fields(self.noise)
 
     @override
     @property
