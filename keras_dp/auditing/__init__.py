@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from keras_dp.auditing.claim import p_value_of_claim
 from keras_dp.auditing.coins import FairCoins
-from keras_dp.auditing.estimators.clopper_pearson import ClopperPearson
 from keras_dp.auditing.estimators.gaussian_model import GaussianModel
 from keras_dp.auditing.estimators.one_run import OneRun
 from keras_dp.auditing.estimators.one_run_fdp import OneRunFDP
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from keras_dp.auditing.replay import check
 
 __all__ = [
-    "ClopperPearson",
     "Estimator",
     "FairCoins",
     "GaussianModel",
