@@ -201,9 +201,8 @@ class Recorder:
             ValueError: There is a charge, and no run.
         """
         _check.integer_at_least(1, count=count)
-        self._check_payer(charge)
         round_ = Round(sampling, tuple(queries), seeded)
-        rounds = log.Rounds(text_from_round(round_), self._run, charge)
+        rounds = self._paid_by(charge, round_)
         with self._transaction() as connection:
             log.append_record(connection, rounds, int(count))
 
@@ -240,17 +239,17 @@ class Recorder:
             ValueError: There is a charge, and no run.
         """
         _check.integer_at_least(1, count=count)
-        self._check_payer(charge)
         round_ = Round(sampling, tuple(queries), seeded)
-        rounds = log.Rounds(text_from_round(round_), self._run, charge)
+        rounds = self._paid_by(charge, round_)
         with self._transaction() as connection:
             row = log.append_reservation(connection, rounds, int(count))
         return Reservation(self._transaction, row, rounds, round_, int(count))
 
-    def _check_payer(self, charge: Charge | None) -> None:
+    def _paid_by(self, charge: Charge | None, round_: Round) -> log.Rounds:
         if charge is not None and self._run is None:
             raise ValueError(
                 "`charge` must be None for rounds outside of a run, which have "
                 f"no account. Received: charge={charge!r}. Start a run with "
                 "`ledger.start_run(name, account=...)`."
             )
+        return log.Rounds(text_from_round(round_), self._run, charge)
