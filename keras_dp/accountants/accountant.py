@@ -116,25 +116,6 @@ class Accountant(abc.ABC):
         _check.finite_non_negative(epsilon=epsilon)
         return self.group(ledger, neighbours, units).delta(epsilon)
 
-    def can_replay(
-        self,
-        ledger: LedgerLike,
-        *,
-        neighbours: Neighbours | None = None,
-    ) -> bool:
-        """Returns whether this accountant has a bound for every round.
-
-        Args:
-            ledger: A ledger, a run, or pairs of a Round and its count.
-            neighbours: The adjacency relation; by default the strongest that
-                all rounds support.
-        """
-        try:
-            self.group(ledger, neighbours, 1)
-        except UnsupportedEventError:
-            return False
-        return True
-
     @abc.abstractmethod
     def _epsilon(
         self, rounds: tuple[CountedMechanism, ...], delta: float

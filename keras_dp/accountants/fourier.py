@@ -185,7 +185,6 @@ class Fourier(Accountant):
         delta: float,
         neighbours: Neighbours | None = None,
         units: int = 1,
-        relative_width: float | None = None,
     ) -> Bounds:
         """Returns bounds on the least epsilon for `delta`.
 
@@ -196,25 +195,20 @@ class Fourier(Accountant):
                 all rounds support.
             units: How many units are protected together, >= 1. A unit has
                 `rows_per_unit` records if `ledger` says so, else one.
-            relative_width: The largest distance of the bounds, see the
-                attribute, which is the default. If float64 is not precise
-                enough for it, the bounds are as close as they can be.
 
         Raises:
             UnsupportedEventError: A round has no sound bound.
-            ValueError: `delta` is not in [0, 1], `neighbours` is unknown, or
-                `relative_width` is not positive.
+            ValueError: `delta` is not in [0, 1], or `neighbours` is unknown.
         """
         check_delta(delta)
-        by = self._to(relative_width)
-        group = by.group(ledger, neighbours, units)
+        group = self.group(ledger, neighbours, units)
         if not group.rounds or delta == 1:
             return Bounds(0.0, 0.0)
         if has_bare_sum(group.rounds):
             return Bounds(math.inf, math.inf)
         if delta == 0:  # Infinite but for some noise that is not Gaussian.
             return Bounds(0.0, math.inf)
-        question = _EpsilonAt(float(delta), by.relative_width)
+        question = _EpsilonAt(float(delta), self.relative_width)
         return _of_group(group, question, lambda: group.epsilon(delta))
 
     def delta_bounds(
@@ -224,7 +218,6 @@ class Fourier(Accountant):
         epsilon: float,
         neighbours: Neighbours | None = None,
         units: int = 1,
-        relative_width: float | None = None,
     ) -> Bounds:
         """Returns bounds on the least delta for `epsilon`.
 
@@ -235,22 +228,19 @@ class Fourier(Accountant):
                 all rounds support.
             units: How many units are protected together, >= 1. A unit has
                 `rows_per_unit` records if `ledger` says so, else one.
-            relative_width: The largest relative distance of the logarithms of
-                the bounds; by default the attribute.
 
         Raises:
             UnsupportedEventError: A round has no sound bound.
-            ValueError: `epsilon` is negative or not finite, `neighbours` is
-                unknown, or `relative_width` is not positive.
+            ValueError: `epsilon` is negative or not finite, or `neighbours` is
+                unknown.
         """
         _check.finite_non_negative(epsilon=epsilon)
-        by = self._to(relative_width)
-        group = by.group(ledger, neighbours, units)
+        group = self.group(ledger, neighbours, units)
         if not group.rounds:
             return Bounds(0.0, 0.0)
         if has_bare_sum(group.rounds):
             return Bounds(1.0, 1.0)
-        question = _DeltaAt(float(epsilon), by.relative_width)
+        question = _DeltaAt(float(epsilon), self.relative_width)
         return _of_group(group, question, lambda: group.delta(epsilon))
 
     @override
@@ -264,10 +254,6 @@ class Fourier(Accountant):
                 )
         # `super()` does not find the class that `slots` made anew.
         Accountant.check_supported(self, rounds)
-
-    def _to(self, relative_width: float | None) -> "Fourier":
-        """Returns the accountant with another width, if it is given."""
-        return self if relative_width is None else Fourier(relative_width)
 
     def _epsilon(
         self, rounds: tuple[CountedMechanism, ...], delta: float

@@ -1,8 +1,6 @@
 """Computes epsilon after several numbers of rounds, in one pass."""
 
 import dataclasses
-import decimal
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -14,16 +12,10 @@ from keras_dp import _check
 from keras_dp.accountants.accountant import Accountant, check_delta
 from keras_dp.accountants.arrays import Array
 from keras_dp.accountants.normalize.adjacency import Neighbours
-from keras_dp.accountants.normalize.mechanisms import SLACK, Mechanism, OneOf
 from keras_dp.accountants.normalize.normalize import RoundsTogether
 from keras_dp.accountants.normalize.rounds import LedgerLike
 from keras_dp.accountants.replay import replay_of
 from keras_dp.ledger import Round
-
-# Beyond this number, noise multipliers are rounded down for all points but the
-# last. The relative change is below 1e-3, which is invisible in a plot.
-_MOST_MECHANISMS = 1000
-_DIGITS = decimal.Context(prec=4, rounding=decimal.ROUND_DOWN)
 
 
 class EpsilonCurve(NamedTuple):
@@ -60,10 +52,6 @@ def epsilon_curve(
     the result of `accountant.epsilon` for the whole ledger. An epoch of
     disjoint batches or a tree counts with its rounds up to each point.
 
-    If the ledger has more than 1000 different mechanisms, their noise
-    multipliers are rounded down to four digits, at all points but the last. The
-    values remain upper bounds.
-
     Args:
         ledger: An object with `rounds`, or the pairs (Round, count).
         delta: In [0, 1].
@@ -99,8 +87,7 @@ def epsilon_curve(
     by = accountant or replay.accountant(relation)
     ends = _ends(sum(count for _, count in replay.rounds), points)
     whole = replay.normalized(relation)
-    is_large = len(whole.mechanisms) > _MOST_MECHANISMS
-    together = RoundsTogether(relation, _with_less_noise if is_large else None)
+    together = RoundsTogether(relation)
     epsilons = np.zeros(ends.size)
     segments = _segments(replay.rounds, ends)
     for index, segment in zip(range(ends.size - 1), segments, strict=False):
@@ -141,12 +128,3 @@ def _segments(
                 yield segment
                 segment = defaultdict(int)
                 end = next(remaining, 0)
-
-
-def _with_less_noise(mechanism: Mechanism) -> Mechanism:
-    """Returns a mechanism with slightly less noise that dominates this one."""
-    z = mechanism.noise_multiplier
-    if isinstance(mechanism, OneOf | SLACK) or not 0 < z < math.inf:
-        return mechanism
-    less = float(_DIGITS.create_decimal_from_float(z))
-    return dataclasses.replace(mechanism, noise_multiplier=less)

@@ -5,12 +5,8 @@ import dataclasses
 from keras_dp import _check
 from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.normalize.adjacency import Neighbours
-from keras_dp.accountants.normalize.normalize import normalize
-from keras_dp.accountants.normalize.normalized_rounds import (
-    NormalizedRounds,
-)
 from keras_dp.accountants.normalize.rounds import LedgerLike
-from keras_dp.accountants.replay import Replay, replay_of
+from keras_dp.accountants.replay import replay_of
 from keras_dp.ledger import (
     DisjointBatches,
     RandomAllocation,
@@ -27,8 +23,6 @@ from keras_dp.planning.solve import Unreachable, most_that_meet
 
 # The search normalizes each pass separately, which limits their number.
 _MOST_PASSES_OF_TREES = 2000
-# More mechanisms than the first number are replaced by the second number.
-_MOST_KINDS, _FEW_KINDS = 1000, 64
 
 
 def rounds_left(
@@ -52,10 +46,7 @@ def rounds_left(
     - beyond 1e9 rounds, a share of 1e-9 more may meet the target too;
     - with `rounds_per_pass`, it is the largest number of whole passes, where
       `most` is rounded up to a whole pass;
-    - for passes of a tree, it is at most 2000 passes;
-    - if the ledger has more than 1000 different mechanisms, about 64
-      mechanisms that dominate them may replace them, and the result may be
-      less.
+    - for passes of a tree, it is at most 2000 passes.
 
     Args:
         ledger: The rounds that are already spent.
@@ -95,7 +86,6 @@ def rounds_left(
     first = held.plus([(planned, 1)])
     relation = first.relation(neighbours)
     by = accountant or first.accountant(relation)
-    few = _few(held, planned, relation)
     size = 1 if rounds_per_pass is None else rounds_per_pass
     most = -(-most // size)
     if _of_trees(planned) and size > 1:
@@ -107,12 +97,9 @@ def rounds_left(
             if rounds_per_pass is None
             else _passes(planned, count, rounds_per_pass)
         )
-        spent = (
-            held.plus(coming)
-            if few is None
-            else few.plus(normalize(coming, relation))
+        return by.epsilon(
+            held.plus(coming), delta=delta, neighbours=relation, units=units
         )
-        return by.epsilon(spent, delta=delta, neighbours=relation, units=units)
 
     if epsilon(by, most) <= target_epsilon:
         return most * size
@@ -152,23 +139,3 @@ def _passes(
 
 def _of_trees(planned: Round) -> bool:
     return any(isinstance(query, TreeSum) for query in planned.queries)
-
-
-def _few(
-    held: Replay, planned: Round, relation: Neighbours
-) -> NormalizedRounds | None:
-    """Returns fewer mechanisms that dominate the rounds held.
-
-    The result is None if there are few already. It is also None if `planned`
-    belongs to an epoch or to a tree, whose rounds must be normalized together.
-    """
-    if (
-        len(held.rounds) <= _MOST_KINDS
-        or isinstance(planned.sampling, DisjointBatches | RandomAllocation)
-        or _of_trees(planned)
-    ):
-        return None
-    whole = held.normalized(relation)
-    if len(whole.mechanisms) <= _MOST_KINDS:
-        return None
-    return whole.merged(_FEW_KINDS)

@@ -42,9 +42,8 @@ _FALSE_ALARMS = 0.001
 _GROUPS = (2, 5, 10)
 # Lines of the trade-off curve. A line of a large group takes up to a second.
 _LINES, _LINES_OF_GROUPS = 100, 30
-# Beyond this number of kinds of rounds, 16 kinds stand for them, and 10 lines
-# are computed, each of which takes a tenth of a second.
-_MOST_KINDS, _FEW_KINDS, _FEW_LINES = 1000, 16, 10
+# Where few kinds of rounds stand for very many.
+_FEW_LINES = 10
 # The deltas at which accounts say their promise; a plan is replayed at each.
 _PROMISED_AT = tuple(10.0**power for power in range(-12, 0))
 # The question of an attacker, by the relation in which two data sets differ.
@@ -111,7 +110,7 @@ def explain(
 ) -> Explanation:
     """Explains what the epsilon of a ledger means for one privacy unit.
 
-    If the ledger has more than 1000 different mechanisms, about 16 with less
+    If the ledger has more than 1000 different mechanisms, about 64 with less
     noise stand for them, and the curve has fewer lines. The numbers are then
     larger, and still bounds.
 
@@ -148,10 +147,13 @@ def explain(
         if is_account:
             curve = _promised(replay, delta)
         else:
-            rounds, is_exact = _attacked(replay, neighbours)
+            whole = _that_count(replay, neighbours)
+            rounds = whole.for_many_questions()
             lines = _LINES if claim.records == 1 else _LINES_OF_GROUPS
             curve = trade_off(
-                rounds, lines=lines if is_exact else _FEW_LINES, units=units
+                rounds,
+                lines=lines if rounds is whole else _FEW_LINES,
+                units=units,
             )
         paragraphs.append(_attack(curve, claim))
         if not is_account:
@@ -166,19 +168,12 @@ def explain(
     )
 
 
-class _Attacked(NamedTuple):
-    """The rounds that count, or few kinds of rounds that dominate them."""
-
-    rounds: NormalizedRounds
-    is_exact: bool
-
-
-def _attacked(replay: Replay, neighbours: Neighbours | None) -> _Attacked:
-    that_count = replay.that_count(neighbours)
-    rounds = that_count.together.normalized(that_count.neighbours)
-    if len(rounds.mechanisms) > _MOST_KINDS:
-        return _Attacked(rounds.merged(_FEW_KINDS), is_exact=False)
-    return _Attacked(rounds, is_exact=True)
+def _that_count(
+    replay: Replay, neighbours: Neighbours | None
+) -> NormalizedRounds:
+    """Returns the rounds whose cost is a guarantee."""
+    found = replay.that_count(neighbours)
+    return found.together.normalized(found.neighbours)
 
 
 def plain_words(
@@ -214,7 +209,9 @@ def plain_words(
     wins = 1 - (1 - claim.delta) / (1 + math.exp(min(claim.epsilon, 700.0)))
     if found.basis != "account":
         risk = bayes_risk(
-            _attacked(replay, neighbours).rounds, prior=0.5, units=units
+            _that_count(replay, neighbours).for_many_questions(),
+            prior=0.5,
+            units=units,
         )
         wins = min(wins, 1 - risk)
     asked = _QUESTIONS[str(claim.neighbours)].format(unit=unit)

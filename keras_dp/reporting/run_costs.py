@@ -32,8 +32,6 @@ from keras_dp.ledger import (
 # So many totals of early and of late runs, and so many in all if there are more
 # kinds of rounds than the last number. Then each takes some 300 ms.
 _EARLY, _LATE, _FEWEST_TOTALS, _FEW_KINDS = 20, 20, 8, 64
-# More kinds than the first number are replaced by about the last one.
-_MANY_KINDS = 1000
 # Explanations of those states of runs that one word does not explain.
 STATES = {
     "stopped": "ended before its plan did, perhaps because of what was seen",
@@ -193,9 +191,9 @@ class _Bound(NamedTuple):
         of_unit = NormalizedRounds(
             self.neighbours, rounds, self.whole.rows_per_unit
         )
-        if len(rounds) > _MANY_KINDS:
-            of_unit = of_unit.merged(_FEW_KINDS)
-        return bounded_epsilon(of_unit, delta=self.delta, units=self.units)
+        return bounded_epsilon(
+            of_unit.for_many_questions(), delta=self.delta, units=self.units
+        )
 
 
 def _totals(

@@ -25,6 +25,7 @@ from keras_dp.ledger import (
     Round,
     TruncatedPoissonSampling,
 )
+from tests.replays import replays
 
 # Sampling, relation, and the chance that a round draws the record.
 CASES = [
@@ -53,7 +54,7 @@ REPLAYED = [
     (accountant, *case)
     for accountant in ACCOUNTANTS
     for case in CASES
-    if accountant.can_replay(rounds(case[0], 1.0, 1), neighbours=case[1])
+    if replays(accountant, rounds(case[0], 1.0, 1), neighbours=case[1])
 ]
 over_cases = pytest.mark.parametrize(
     ("accountant", "sampling", "neighbours", "chance"), REPLAYED

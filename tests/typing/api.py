@@ -79,7 +79,7 @@ def replay_a_ledger() -> dict[str, float]:
         costs = {
             each.name: each.epsilon(ledger, delta=1e-6)
             for each in chosen
-            if each.can_replay(ledger) or each in available
+            if each in available
         }
         costs["delta"] = accountants.RDP().delta(
             ledger, epsilon=3.0, neighbours="replace_one"

@@ -6,7 +6,7 @@ event and the count of a round are put together.
 
 import dataclasses
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from keras_dp.accountants.normalize.adjacency import (
     Neighbours,
@@ -167,19 +167,9 @@ class RoundsTogether:
         neighbours: The adjacency relation.
     """
 
-    def __init__(
-        self,
-        neighbours: Neighbours,
-        instead: Callable[[Mechanism], Mechanism] | None = None,
-    ) -> None:
-        """Starts with nothing.
-
-        Args:
-            neighbours: The adjacency relation.
-            instead: From a mechanism to one that dominates it.
-        """
+    def __init__(self, neighbours: Neighbours) -> None:
+        """Starts with nothing."""
         self.neighbours = neighbours
-        self._instead = instead
         self._alone: Counter[Mechanism] = Counter()
         self._epochs: defaultdict[str, _Epoch] = defaultdict(_Epoch)
         self._allocated: defaultdict[RandomAllocation, _AllocatedEpoch]
@@ -211,8 +201,6 @@ class RoundsTogether:
                 exposure_of(sampling, release),
                 overflow_of(sampling, release),
             ):
-                if found and self._instead is not None:
-                    found = self._instead(found)
                 if found:
                     self._alone[found] += count
         if release.trees:

@@ -1,15 +1,17 @@
 """The rounds of a ledger as accountants read them, for several questions."""
 
 import dataclasses
-from collections import Counter
-from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
 from keras_dp.accountants.normalize.few_kinds import few_kinds
 from keras_dp.accountants.normalize.mechanisms import CountedMechanism
-from keras_dp.accountants.normalize.order import in_order
 
 Neighbours: TypeAlias = Literal["add_or_remove_one", "replace_one", "zero_out"]
+
+
+# Beyond the first number of kinds of rounds, about the second stand for them
+# where many numbers are asked for.
+_MANY, _FEW = 1000, 64
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,14 +46,12 @@ class NormalizedRounds:
             )
         return self
 
-    def merged(self, most: int) -> "NormalizedRounds":
-        """Returns rounds that dominate these, of about `most` kinds."""
-        fewer = few_kinds(self.mechanisms, most).upper
-        return dataclasses.replace(self, mechanisms=fewer)
+    def for_many_questions(self) -> "NormalizedRounds":
+        """Returns these rounds; if of very many kinds, few that dominate them.
 
-    def plus(self, more: Iterable[CountedMechanism]) -> "NormalizedRounds":
-        """Returns these rounds and others."""
-        counts = Counter(dict(self.mechanisms))
-        for mechanism, count in more:
-            counts[mechanism] += count
-        return dataclasses.replace(self, mechanisms=in_order(counts))
+        An accountant takes about a second for 64 kinds, and some for 400.
+        """
+        if len(self.mechanisms) <= _MANY:
+            return self
+        fewer = few_kinds(self.mechanisms, _FEW).upper
+        return dataclasses.replace(self, mechanisms=fewer)

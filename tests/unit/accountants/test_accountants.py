@@ -27,6 +27,7 @@ from keras_dp.ledger import (
     Round,
     SamplingEvent,
 )
+from tests.replays import replays
 
 MESSAGE = re.compile(r"`\w+` must .* Received: .*", re.DOTALL)
 
@@ -242,7 +243,7 @@ class TestSupported:
             accountant.epsilon(mixed, delta=1e-5, neighbours=neighbours)
             == math.inf
         )
-        assert accountant.can_replay(mixed, neighbours=neighbours)
+        assert replays(accountant, mixed, neighbours=neighbours)
 
 
 @pytest.mark.parametrize(
@@ -256,7 +257,7 @@ def test_unsupported_rounds_raise(accountant, ledger, neighbours) -> None:
         accountant.delta(FULL + ledger, epsilon=1.0, neighbours=neighbours)
 
     assert MESSAGE.fullmatch(str(error.value))
-    assert not accountant.can_replay(ledger, neighbours=neighbours)
+    assert not replays(accountant, ledger, neighbours=neighbours)
 
 
 def test_names_differ() -> None:

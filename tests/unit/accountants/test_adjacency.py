@@ -38,6 +38,7 @@ from keras_dp.ledger import (
 )
 from keras_dp.ledger.events.noise_families import LaplaceNoise
 from keras_dp.planning import epsilon_curve
+from tests.replays import replays
 
 MESSAGE = re.compile(r"`\w+` must .* Received: .*", re.DOTALL)
 ADD, REPLACE, ZERO = "add_or_remove_one", "replace_one", "zero_out"
@@ -192,7 +193,7 @@ class TestBatchesCutFromAList:
     def test_have_no_bound_for_an_added_record(self, accountant) -> None:
         with pytest.raises(UnsupportedEventError, match="moves other records"):
             accountant.epsilon(self.LEDGER, delta=1e-5, neighbours=ADD)
-        assert not accountant.can_replay(self.LEDGER, neighbours=ADD)
+        assert not replays(accountant, self.LEDGER, neighbours=ADD)
         assert available_accountants(self.LEDGER, neighbours=ADD) == ()
 
     def test_are_accounted_for_a_replaced_one(self) -> None:

@@ -187,13 +187,11 @@ class TestNoisesThatAreNearlyEqual:
     @pytest.mark.full
     @pytest.mark.standard
     def test_delta(self) -> None:
-        found = Fourier().delta_bounds(
-            self.sampled(self.NOISES), epsilon=0.01, relative_width=1e-2
+        found = Fourier(1e-2).delta_bounds(
+            self.sampled(self.NOISES), epsilon=0.01
         )
-        least = Fourier().delta_bounds(
-            self.sampled(np.full(80, self.NOISES.max())),
-            epsilon=0.01,
-            relative_width=1e-2,
+        least = Fourier(1e-2).delta_bounds(
+            self.sampled(np.full(80, self.NOISES.max())), epsilon=0.01
         )
 
         assert 3e-8 < least.lower <= found.upper
@@ -205,13 +203,9 @@ class TestNoisesThatAreNearlyEqual:
     def test_epsilon(self, spread, delta) -> None:
         noises = 1 + spread * np.linspace(0, 1, 80)
 
-        found = Fourier().epsilon_bounds(
-            self.sampled(noises), delta=delta, relative_width=1e-3
-        )
-        least = Fourier().epsilon_bounds(
-            self.sampled(np.full(80, noises.max())),
-            delta=delta,
-            relative_width=1e-3,
+        found = Fourier(1e-3).epsilon_bounds(self.sampled(noises), delta=delta)
+        least = Fourier(1e-3).epsilon_bounds(
+            self.sampled(np.full(80, noises.max())), delta=delta
         )
 
         assert 0 < least.lower <= found.upper

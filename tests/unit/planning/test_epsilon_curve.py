@@ -1,7 +1,6 @@
 """Each point of the curve is what its prefix of the ledger costs."""
 
 import importlib
-import math
 
 import numpy as np
 import pytest
@@ -135,22 +134,6 @@ def test_is_infinite_from_the_first_bare_sum_on() -> None:
     curve = epsilon_curve(ledger, delta=DELTA)
 
     assert np.isfinite(curve.epsilons).tolist() == [True, True, False, False]
-
-
-def test_many_noises_are_rounded_down_but_at_the_end(monkeypatch) -> None:
-    """By 1e-4 of the noise: epsilon grows by a few times that at most."""
-    ledger = [
-        (step(FullDataset(), 40 + math.pi * i / 100), 1) for i in range(300)
-    ]
-    exact = epsilon_curve(ledger, delta=DELTA, points=10)
-    module = importlib.import_module("keras_dp.planning.epsilon_curve")
-    monkeypatch.setattr(module, "_MOST_MECHANISMS", 10)
-
-    rounded = epsilon_curve(ledger, delta=DELTA, points=10)
-
-    assert np.all(rounded.epsilons[:-1] > exact.epsilons[:-1])
-    assert np.all(rounded.epsilons <= exact.epsilons * (1 + 1e-3))
-    assert rounded.epsilons[-1] == exact.epsilons[-1]
 
 
 def test_normalizes_equal_rounds_once_for_each_point(monkeypatch) -> None:
