@@ -20,17 +20,13 @@ from keras_dp.dp_queries import (
     JointClipQuery,
     KSDenoisedQuery,
     NestedQuery,
-    NoPrivacyAverageQuery,
-    NoPrivacyQuantileEstimatorQuery,
     NoPrivacySumQuery,
     NormalizedQuery,
-    PeriodicRoundRestartIndicator,
     PreselectedVectors,
     QuantileAdaptiveClipSumQuery,
     QuantileEstimatorQuery,
     QuantizedSumQuery,
     RestartQuery,
-    TreeCumulativeSumQuery,
     TreeResidualSumQuery,
 )
 from keras_dp.ledger import (
@@ -162,6 +158,16 @@ def accumulated(
         query.initial_sample_state(template),
         records,
         mask,
+    )
+
+
+def contribution(query: DPQuery, record: Any) -> Any:
+    """Returns what one record adds to an empty sample."""
+    state = query.initial_global_state(seed=0)
+    return query.accumulate_record(
+        query.derive_sample_params(state),
+        query.initial_sample_state(record),
+        record,
     )
 
 
@@ -475,27 +481,12 @@ QUERIES = [
         bare=NormalizedQuery(NestedQuery([Sum(1.5, 0), Sum(1.0, 0)]), 4.0),
     ),
     Case(
-        "no-privacy-average",
-        NoPrivacyAverageQuery(),
-        [_S([2]), _S([])],
-        (NonPrivateSum("r"),),
-        (0, 0),
-    ),
-    Case(
         "quantile-estimator",
         QuantileEstimatorQuery(0.0, 0.5, 2.0, 3.0, 11),
         _S([]),
         (GaussianSum("r", 0.5, 3),),
         (0,),
         bare=QuantileEstimatorQuery(0.0, 0.5, 2.0, 0.0, 11),
-        materializes=True,
-    ),
-    Case(
-        "no-privacy-quantile-estimator",
-        NoPrivacyQuantileEstimatorQuery(0.0, 0.5, 0.0),
-        _S([]),
-        (NonPrivateSum("r"),),
-        (0,),
         materializes=True,
     ),
     Case(
@@ -546,24 +537,16 @@ QUERIES = [
         ),
     ),
     Case(
-        "tree-cumulative",
-        TreeCumulativeSumQuery(
+        "tree-residual",
+        TreeResidualSumQuery(
             1.5, 2.0, {"w": tf.TensorSpec([2, 3]), "b": [tf.TensorSpec([])]}
         ),
         {"w": _S([2, 3]), "b": [_S([])]},
         (tree_step("r", 1.5, 2),),
         (0, 0),
-        bare=TreeCumulativeSumQuery(
+        bare=TreeResidualSumQuery(
             1.5, 0.0, {"w": tf.TensorSpec([2, 3]), "b": [tf.TensorSpec([])]}
         ),
-    ),
-    Case(
-        "tree-residual",
-        TreeResidualSumQuery(1.5, 2.0, tf.TensorSpec([4]), max_levels=3),
-        _S([4]),
-        (tree_step("r", 1.5, 2),),
-        (0,),
-        bare=TreeResidualSumQuery(1.5, 0.0, tf.TensorSpec([4]), max_levels=3),
     ),
     Case(
         "nested-restarted-trees",
@@ -571,12 +554,13 @@ QUERIES = [
             {
                 "a": RestartQuery(
                     TreeResidualSumQuery(1.5, 2.0, (tf.TensorSpec([3]),)),
-                    PeriodicRoundRestartIndicator(2, warmup=1),
+                    period=2,
+                    warmup=1,
                 ),
                 "b": [
                     RestartQuery(
-                        TreeCumulativeSumQuery(3.0, 4.0, tf.TensorSpec([])),
-                        PeriodicRoundRestartIndicator(1),
+                        TreeResidualSumQuery(3.0, 4.0, tf.TensorSpec([])),
+                        period=1,
                     ),
                     Sum(1.0, 2.0),
                 ],
@@ -593,12 +577,13 @@ QUERIES = [
             {
                 "a": RestartQuery(
                     TreeResidualSumQuery(1.5, 0.0, (tf.TensorSpec([3]),)),
-                    PeriodicRoundRestartIndicator(2, warmup=1),
+                    period=2,
+                    warmup=1,
                 ),
                 "b": [
                     RestartQuery(
-                        TreeCumulativeSumQuery(3.0, 0.0, tf.TensorSpec([])),
-                        PeriodicRoundRestartIndicator(1),
+                        TreeResidualSumQuery(3.0, 0.0, tf.TensorSpec([])),
+                        period=1,
                     ),
                     Sum(1.0, 0.0),
                 ],

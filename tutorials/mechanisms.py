@@ -30,7 +30,6 @@ from keras_dp.dp_queries import (
     JointClipQuery,
     KSDenoisedQuery,
     NormalizedQuery,
-    PeriodicRoundRestartIndicator,
     PreselectedVectors,
     QuantileAdaptiveClipSumQuery,
     QuantizedSumQuery,
@@ -192,7 +191,7 @@ def mechanisms(task: Task) -> dict[str, Callable[[], dict[str, Any]]]:
                 TreeResidualSumQuery.build_l2_gaussian_query(
                     1.0, 8 * z, [tf.TensorSpec(w.shape) for w in model.weights]
                 ),
-                PeriodicRoundRestartIndicator(32),
+                period=32,
             )
         ),
     }

@@ -15,10 +15,6 @@ from keras_dp.dp_queries.gaussian_sum_query import GaussianSumQuery
 from keras_dp.dp_queries.joint_clip_query import JointClipQuery
 from keras_dp.dp_queries.ks_denoised_query import KSDenoisedQuery
 from keras_dp.dp_queries.nested_query import NestedQuery
-from keras_dp.dp_queries.no_privacy_average_query import NoPrivacyAverageQuery
-from keras_dp.dp_queries.no_privacy_quantile_estimator_query import (
-    NoPrivacyQuantileEstimatorQuery,
-)
 from keras_dp.dp_queries.no_privacy_sum_query import NoPrivacySumQuery
 from keras_dp.dp_queries.normalized_query import NormalizedQuery
 from keras_dp.dp_queries.preselected_vectors import PreselectedVectors
@@ -29,10 +25,8 @@ from keras_dp.dp_queries.quantile_estimator_query import QuantileEstimatorQuery
 from keras_dp.dp_queries.quantized_sum_query import QuantizedSumQuery
 from keras_dp.dp_queries.records import LazyRecords as LazyRecords
 from keras_dp.dp_queries.restart_query import (
-    PeriodicRoundRestartIndicator,
     RestartQuery,
 )
-from keras_dp.dp_queries.tree_cumulative_sum_query import TreeCumulativeSumQuery
 from keras_dp.dp_queries.tree_residual_sum_query import TreeResidualSumQuery
 
 __all__ = [
@@ -47,16 +41,12 @@ __all__ = [
     "JointClipQuery",
     "KSDenoisedQuery",
     "NestedQuery",
-    "NoPrivacyAverageQuery",
-    "NoPrivacyQuantileEstimatorQuery",
     "NoPrivacySumQuery",
     "NormalizedQuery",
-    "PeriodicRoundRestartIndicator",
     "PreselectedVectors",
     "QuantileAdaptiveClipSumQuery",
     "QuantileEstimatorQuery",
     "QuantizedSumQuery",
     "RestartQuery",
-    "TreeCumulativeSumQuery",
     "TreeResidualSumQuery",
 ]

@@ -72,16 +72,14 @@ class Mechanism(NamedTuple):
 class DPQuery(Configured, abc.ABC):
     """A mechanism that answers a sum over the records of one sample.
 
-    A round goes through five steps (McMahan et al. 2018, arXiv:1812.06210):
+    A round goes through four steps (McMahan et al. 2018, arXiv:1812.06210):
 
     1. `derive_sample_params(global_state)` returns the public values, such as
        a clip, by which the records of this round are bounded;
     2. `initial_sample_state(template)` returns an empty sum;
-    3. `preprocess_record` bounds one record;
-    4. `accumulate_preprocessed_record` adds the bounded record to the sum.
-       `accumulate_record` does steps 3 and 4 for one record, and
-       `accumulate_records` for a batch of records;
-    5. `get_noised_result` adds noise, and returns a `QueryResult`.
+    3. `accumulate_records` bounds each record of a batch, and adds them to the
+       sum; `accumulate_record` does so for one record;
+    4. `get_noised_result` adds noise, and returns a `QueryResult`.
 
     A query is a frozen value, and its fields are public. Everything that
     changes is in the states. Secrets (records, samples, seeds) are passed as
@@ -115,26 +113,6 @@ class DPQuery(Configured, abc.ABC):
                 shape and dtype of one record.
         """
 
-    @abc.abstractmethod
-    def preprocess_record(self, params: Nest, record: Nest) -> Nest:
-        """Returns one record after it was bounded, for example clipped.
-
-        Args:
-            params: The result of `derive_sample_params`.
-            record: Nest of the structure of the template.
-        """
-
-    @abc.abstractmethod
-    def accumulate_preprocessed_record(
-        self, sample_state: Nest, preprocessed_record: Nest
-    ) -> Nest:
-        """Returns the sample state plus one preprocessed record.
-
-        Args:
-            sample_state: The sum so far.
-            preprocessed_record: The result of `preprocess_record`.
-        """
-
     def accumulate_record(
         self, params: Nest, sample_state: Nest, record: Nest
     ) -> Nest:
@@ -145,9 +123,8 @@ class DPQuery(Configured, abc.ABC):
             sample_state: The sum so far.
             record: Nest of the structure of the template.
         """
-        return self.accumulate_preprocessed_record(
-            sample_state, self.preprocess_record(params, record)
-        )
+        batch = records_lib.batch_of_one(record)
+        return self.accumulate_records(params, sample_state, batch)
 
     @abc.abstractmethod
     def accumulate_records(

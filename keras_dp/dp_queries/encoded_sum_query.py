@@ -94,7 +94,9 @@ class EncodedSumQuery(SummingQuery):
     >>> vectors = CoordinateBounds.from_vectors([[3, 3, 3], [5, 1, 0]])
     >>> query = EncodedSumQuery(vectors, GaussianNoise(1.0))
     >>> params = query.derive_sample_params(query.initial_global_state())
-    >>> query.preprocess_record(params, tf.constant([-2., 9., 2.])).numpy()
+    >>> record = tf.constant([-2., 9., 2.])
+    >>> sample = query.initial_sample_state(record)
+    >>> query.accumulate_record(params, sample, record).numpy()
     array([-1.,  5.,  0.], dtype=float32)
     """
 

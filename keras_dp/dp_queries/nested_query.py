@@ -109,26 +109,6 @@ class NestedQuery(DPQuery):
         )
 
     @override
-    def preprocess_record(self, params: Nest, record: Nest) -> Nest:
-        return self._map(
-            lambda query, own, part: query.preprocess_record(own, part),
-            params,
-            record,
-        )
-
-    @override
-    def accumulate_preprocessed_record(
-        self, sample_state: Nest, preprocessed_record: Nest
-    ) -> Nest:
-        return self._map(
-            lambda query, state, part: query.accumulate_preprocessed_record(
-                state, part
-            ),
-            sample_state,
-            preprocessed_record,
-        )
-
-    @override
     def accumulate_records(
         self,
         params: Nest,

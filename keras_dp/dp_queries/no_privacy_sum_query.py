@@ -47,8 +47,9 @@ class NoPrivacySumQuery(SummingQuery):
     def bounded_sum(
         self, params: Nest, like: Nest, records: Nest, mask: tf.Tensor | None
     ) -> Nest:
-        total, _ = sum_and_weights(records, mask)
-        return total
+        first = tf.nest.flatten(records)[0]
+        weights = records_lib.masked(records_lib.ones(first), mask)
+        return records_lib.weighted_sums(records, weights)
 
     @override
     def planned_event(self, global_state: Nest) -> tuple[()]:
@@ -65,12 +66,3 @@ class NoPrivacySumQuery(SummingQuery):
         self, event: Nest, name: str = "records"
     ) -> tuple[ledger.SumQueryEvent, ...]:
         return (ledger.NonPrivateSum(name=name),)
-
-
-def sum_and_weights(
-    records: Nest, mask: tf.Tensor | None
-) -> tuple[Nest, tf.Tensor]:
-    """Returns the sum of records, and their weights: 0 for padding, else 1."""
-    first = tf.nest.flatten(records)[0]
-    weights = records_lib.masked(records_lib.ones(first), mask)
-    return records_lib.weighted_sums(records, weights), weights

@@ -19,8 +19,10 @@ from keras_dp.dp_queries.adaptive_sum_query import (
 )
 from keras_dp.dp_queries.dp_query import Nest, QueryResult
 from keras_dp.dp_queries.gaussian_sum_query import GaussianGlobalState
-from keras_dp.dp_queries.quantile_estimator import QuantileEstimatorState
-from keras_dp.dp_queries.quantile_estimator_query import QuantileEstimatorQuery
+from keras_dp.dp_queries.quantile_estimator_query import (
+    QuantileEstimatorQuery,
+    QuantileEstimatorState,
+)
 from keras_dp.dp_queries.saving import as_floats, register
 from keras_dp.noise import seeds
 

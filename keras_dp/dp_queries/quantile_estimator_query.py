@@ -1,21 +1,58 @@
 """Estimates of a quantile of scalar records, over many rounds."""
 
 import dataclasses
+import math
+import numbers
+from typing import Any, NamedTuple
 
+import tensorflow as tf
 from typing_extensions import override
 
 from keras_dp import _check
+from keras_dp.dp_queries import records as records_lib
+from keras_dp.dp_queries.dp_query import Nest, QueryResult
 from keras_dp.dp_queries.gaussian_average_query import GaussianAverageQuery
-from keras_dp.dp_queries.quantile_estimator import (
-    QuantileEstimator,
-    check_estimator,
-)
-from keras_dp.dp_queries.saving import register
+from keras_dp.dp_queries.saving import as_floats, register
+from keras_dp.dp_queries.wrapping_query import WrappingQuery
+
+# Estimates, and the reciprocals of geometric ones, stay far inside float32.
+_LARGEST_ESTIMATE = 1e30
+# A step that leads from one end of that range to the other.
+_LARGEST_LOG_STEP = 2 * math.log(_LARGEST_ESTIMATE)
+
+
+class QuantileEstimatorState(NamedTuple):
+    """The state of a quantile estimator.
+
+    Attributes:
+        current_estimate: Scalar float64.
+        target_quantile: Scalar float64.
+        learning_rate: Scalar float64, which may decay from round to round.
+        below_estimate_state: State of the query for the share of records that
+            are not above the estimate.
+    """
+
+    current_estimate: tf.Tensor
+    target_quantile: tf.Tensor
+    learning_rate: tf.Tensor
+    below_estimate_state: Nest
+
+
+class QuantileEstimatorParams(NamedTuple):
+    """The public numbers that turn records into bits.
+
+    Attributes:
+        current_estimate: Scalar float64.
+        below_estimate_params: For the query for the share of records.
+    """
+
+    current_estimate: tf.Tensor
+    below_estimate_params: Nest
 
 
 @register
 @dataclasses.dataclass(frozen=True, slots=True)
-class QuantileEstimatorQuery(QuantileEstimator):
+class QuantileEstimatorQuery(WrappingQuery):
     """Estimates a quantile of scalar records, by one small step in each round.
 
     Each record has a *bit*: 1/2 if the record is at most the estimate, and -1/2
@@ -71,20 +108,146 @@ class QuantileEstimatorQuery(QuantileEstimator):
     geometric_update: bool = False
 
     def __post_init__(self) -> None:
-        check_estimator(self)
-        query = self.below_estimate_query
-        object.__setattr__(self, "below_estimate_stddev", query.sum_stddev)
-        object.__setattr__(self, "expected_num_records", query.denominator)
-
-    @property
-    @override
-    def below_estimate_query(self) -> GaussianAverageQuery:
+        _check.boolean(geometric_update=self.geometric_update)
+        _check.finite_non_negative(
+            target_quantile=self.target_quantile,
+            learning_rate=self.learning_rate,
+        )
+        if self.target_quantile > 1:
+            raise ValueError(
+                "`target_quantile` must be in [0, 1]. Received: "
+                f"target_quantile={self.target_quantile!r}."
+            )
+        initial = self.initial_estimate
+        if self.geometric_update:
+            _check.finite_positive(initial_estimate=initial)
+        elif isinstance(initial, bool) or not isinstance(initial, numbers.Real):
+            raise TypeError(
+                "`initial_estimate` must be a number. Received: "
+                f"initial_estimate={initial!r}."
+            )
+        elif not math.isfinite(initial):
+            raise ValueError(
+                "`initial_estimate` must be finite. Received: "
+                f"initial_estimate={initial!r}."
+            )
         _check.finite_non_negative(
             below_estimate_stddev=self.below_estimate_stddev
         )
         _check.finite_positive(expected_num_records=self.expected_num_records)
+        numbers_ = dataclasses.fields(self)[:-1]
+        as_floats(self, *(field.name for field in numbers_))
+
+    @property
+    @override
+    def inner(self) -> GaussianAverageQuery:
+        """The query that averages bits of plus or minus one half."""
         return GaussianAverageQuery(
             l2_norm_clip=0.5,
             sum_stddev=self.below_estimate_stddev,
             denominator=self.expected_num_records,
         )
+
+    @override
+    def inner_state(self, global_state: QuantileEstimatorState) -> Nest:
+        return global_state.below_estimate_state
+
+    @override
+    def initial_global_state(
+        self, seed: int | None = None
+    ) -> QuantileEstimatorState:
+        return QuantileEstimatorState(
+            current_estimate=tf.constant(self.initial_estimate, tf.float64),
+            target_quantile=tf.constant(self.target_quantile, tf.float64),
+            learning_rate=tf.constant(self.learning_rate, tf.float64),
+            below_estimate_state=self.inner.initial_global_state(seed),
+        )
+
+    @override
+    def derive_sample_params(
+        self, global_state: QuantileEstimatorState
+    ) -> QuantileEstimatorParams:
+        return QuantileEstimatorParams(
+            global_state.current_estimate,
+            self.inner.derive_sample_params(global_state.below_estimate_state),
+        )
+
+    @override
+    def initial_sample_state(self, template: Nest = 0.0) -> Nest:
+        _check_rank(template, 0)
+        return self.inner.initial_sample_state(tf.constant(0.0, tf.float64))
+
+    @override
+    def accumulate_records(
+        self,
+        params: QuantileEstimatorParams,
+        sample_state: Nest,
+        records: Any,
+        mask: tf.Tensor | None = None,
+    ) -> Nest:
+        if isinstance(records, records_lib.LazyRecords):
+            records = records.materialize()
+        _check_rank(records, 1)
+        return self.inner.accumulate_records(
+            params.below_estimate_params,
+            sample_state,
+            _bits(records, params.current_estimate),
+            mask,
+        )
+
+    @override
+    def get_noised_result(
+        self, sample_state: Nest, global_state: QuantileEstimatorState
+    ) -> QueryResult:
+        result = self.inner.get_noised_result(
+            sample_state, global_state.below_estimate_state
+        )
+        below = tf.clip_by_value(result.value + 0.5, 0.0, 1.0)
+        step = global_state.learning_rate * (
+            below - global_state.target_quantile
+        )
+        estimate, smallest = global_state.current_estimate, -_LARGEST_ESTIMATE
+        if self.geometric_update:
+            step = tf.clip_by_value(step, -_LARGEST_LOG_STEP, _LARGEST_LOG_STEP)
+            estimate, smallest = estimate * tf.exp(-step), 1 / _LARGEST_ESTIMATE
+        else:
+            estimate -= step
+        estimate = tf.clip_by_value(estimate, smallest, _LARGEST_ESTIMATE)
+        return QueryResult(
+            value=estimate,
+            global_state=global_state._replace(
+                current_estimate=estimate,
+                below_estimate_state=result.global_state,
+            ),
+            event=result.event,
+        )
+
+    @override
+    def derive_metrics(
+        self, global_state: QuantileEstimatorState
+    ) -> dict[str, tf.Tensor]:
+        return {"estimate": global_state.current_estimate}
+
+
+def _check_rank(tensor: Any, rank: int) -> None:
+    """Raises unless `tensor` is one tensor of scalar records."""
+    shape = getattr(tensor, "shape", None)
+    if shape is None:
+        parts = tf.nest.flatten(tensor)
+        shape = () if len(parts) == 1 and parts[0] is tensor else None
+    if shape is None or tf.TensorShape(shape).rank not in {rank, None}:
+        raise ValueError(
+            "`records` must be scalars, in one tensor. Received: "
+            + ("a nest." if shape is None else f"the shape {tuple(shape)}.")
+        )
+
+
+def _bits(records: Any, estimate: tf.Tensor) -> tf.Tensor:
+    """Returns one half if not above the estimate, minus one half if above."""
+    records = tf.cast(tf.convert_to_tensor(records), tf.float64)
+    bits = tf.where(
+        records <= estimate,
+        tf.constant(0.5, tf.float64),
+        tf.constant(-0.5, tf.float64),
+    )
+    return tf.where(tf.math.is_finite(records), bits, tf.zeros_like(bits))

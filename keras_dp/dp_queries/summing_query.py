@@ -44,18 +44,6 @@ class SummingQuery(DPQuery):
         return empty_sum(template)
 
     @override
-    def preprocess_record(self, params: Nest, record: Nest) -> Nest:
-        like = self.initial_sample_state(record)
-        batch = records_lib.batch_of_one(record)
-        return self.bounded_sum(params, like, batch, mask=None)
-
-    @override
-    def accumulate_preprocessed_record(
-        self, sample_state: Nest, preprocessed_record: Nest
-    ) -> Nest:
-        return add(sample_state, preprocessed_record)
-
-    @override
     def accumulate_records(
         self,
         params: Nest,

@@ -59,18 +59,6 @@ class WrappingQuery(DPQuery):
         return self.inner.initial_sample_state(template)
 
     @override
-    def preprocess_record(self, params: Nest, record: Nest) -> Nest:
-        return self.inner.preprocess_record(params, record)
-
-    @override
-    def accumulate_preprocessed_record(
-        self, sample_state: Nest, preprocessed_record: Nest
-    ) -> Nest:
-        return self.inner.accumulate_preprocessed_record(
-            sample_state, preprocessed_record
-        )
-
-    @override
     def accumulate_records(
         self,
         params: Nest,

@@ -23,13 +23,11 @@ from keras_dp.dp_queries import (
     NestedQuery,
     NoPrivacySumQuery,
     NormalizedQuery,
-    PeriodicRoundRestartIndicator,
     PreselectedVectors,
     QuantileAdaptiveClipSumQuery,
     QuantileEstimatorQuery,
     QuantizedSumQuery,
     RestartQuery,
-    TreeCumulativeSumQuery,
     TreeResidualSumQuery,
 )
 from keras_dp.ledger import GaussianNoise, LaplaceNoise, StudentTNoise
@@ -83,11 +81,9 @@ QUERIES = {
     "adaptive": averaged(adaptive()),
     "quantile": averaged(quantile()),
     "integers": averaged(QuantizedSumQuery(1.0, 1.0, granularity=0.001)),
-    "tree": averaged(tree(TreeCumulativeSumQuery)),
+    "tree": averaged(tree(TreeResidualSumQuery)),
     "tree-restarted": averaged(
-        RestartQuery(
-            tree(TreeResidualSumQuery), PeriodicRoundRestartIndicator(3)
-        )
+        RestartQuery(tree(TreeResidualSumQuery), period=3)
     ),
     "five-levels": NestedQuery(
         [

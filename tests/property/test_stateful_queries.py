@@ -16,8 +16,8 @@ from keras_dp.dp_queries.discrete_gaussian_sum_query import (
 from keras_dp.dp_queries.quantile_adaptive_clip_sum_query import (
     QuantileAdaptiveClipSumQuery,
 )
-from keras_dp.dp_queries.tree_cumulative_sum_query import TreeCumulativeSumQuery
-from tests.query_table import accumulated
+from keras_dp.dp_queries.tree_residual_sum_query import TreeResidualSumQuery
+from tests.query_table import accumulated, contribution
 
 ULP = 2.0**-23
 TINY = 2.0**-126
@@ -100,9 +100,8 @@ def test_a_clip_is_positive_and_follows_from_what_was_released(
 def test_integer_records_are_bounded_in_exact_arithmetic(record, bound):
     """The norm is at most the bound, up to one rounding of the norm."""
     query = DiscreteGaussianSumQuery(bound, 0.0)
-    params = query.derive_sample_params(query.initial_global_state())
 
-    got = query.preprocess_record(params, tf.constant(record)).numpy()
+    got = contribution(query, tf.constant(record)).numpy()
 
     squared = sum(int(x) ** 2 for x in got)
     assert squared <= (Fraction(bound) * (1 + Fraction(1, 2**53))) ** 2
@@ -119,16 +118,17 @@ def test_a_record_moves_each_later_prefix_by_at_most_the_clip(
 ):
     """One record in one round: sensitivity `l2_norm_clip` of every prefix."""
     spec = tf.TensorSpec(records.shape[1:])
-    query = TreeCumulativeSumQuery(clip, 0.0, spec, max_levels=4)
+    query = TreeResidualSumQuery(clip, 0.0, spec, max_levels=4)
 
     def prefixes(first):
-        state = query.initial_global_state(0)
+        state, total = query.initial_global_state(0), 0.0
         for batch in [first] + [records] * (rounds - 1):
             result = query.get_noised_result(
                 sample_of(query, batch, state), state
             )
             state = result.global_state
-            yield np.float64(result.value)
+            total = total + np.float64(result.value)
+            yield total
 
     most = rounds * len(records)
     for one, two in zip(prefixes(records), prefixes(records[:-1]), strict=True):

@@ -12,11 +12,7 @@ import pytest
 import tensorflow as tf
 from scipy import stats
 
-from keras_dp.dp_queries.restart_query import (
-    PeriodicRoundRestartIndicator,
-    RestartQuery,
-)
-from keras_dp.dp_queries.tree_cumulative_sum_query import TreeCumulativeSumQuery
+from keras_dp.dp_queries.restart_query import RestartQuery
 from keras_dp.dp_queries.tree_residual_sum_query import TreeResidualSumQuery
 
 FALSE_ALARM = 1e-6
@@ -82,11 +78,11 @@ def restarted_covariance(period):
 
 
 @functools.cache
-def releases(kind, way="tf", period=None):
+def releases(way="tf", period=None):
     """Returns the releases of `ROUNDS` empty samples, `[ROUNDS, SIZE]`."""
-    query = kind(STDDEV, STDDEV, SPEC, 5)
+    query = TreeResidualSumQuery(STDDEV, STDDEV, SPEC, 5)
     if period:
-        query = RestartQuery(query, PeriodicRoundRestartIndicator(period))
+        query = RestartQuery(query, period)
 
     def one_round(state):
         return query.get_noised_result(tf.zeros([SIZE]), state)
@@ -98,6 +94,10 @@ def releases(kind, way="tf", period=None):
         value, state, _ = one_round(state)
         rows.append(value.numpy().astype(np.float64))
     return np.array(rows)
+
+
+def prefixes(way="tf", period=None):
+    return np.cumsum(releases(way, period), axis=0)
 
 
 def p_values(rows, covariance):
@@ -126,7 +126,7 @@ def seems_right(rows, covariance):
 @pytest.mark.full
 @pytest.mark.parametrize("way", ["tf", "xla"])
 def test_prefixes_have_the_covariance_of_their_nodes(way):
-    rows = releases(TreeCumulativeSumQuery, way)
+    rows = prefixes(way)
 
     assert seems_right(rows, prefix_covariance())
 
@@ -134,7 +134,7 @@ def test_prefixes_have_the_covariance_of_their_nodes(way):
 @pytest.mark.full
 @pytest.mark.parametrize("way", ["tf", "xla"])
 def test_residuals_have_the_covariance_of_their_differences(way):
-    rows = releases(TreeResidualSumQuery, way)
+    rows = releases(way)
     differences = np.eye(ROUNDS) - np.eye(ROUNDS, k=-1)
 
     covariance = prefix_covariance()
@@ -144,7 +144,7 @@ def test_residuals_have_the_covariance_of_their_differences(way):
 
 @pytest.mark.full
 def test_restarted_trees_are_independent():
-    rows = releases(TreeCumulativeSumQuery, period=4)
+    rows = prefixes(period=4)
 
     assert seems_right(rows, restarted_covariance(4))
     # Control: one tree.
@@ -154,7 +154,7 @@ def test_restarted_trees_are_independent():
 @pytest.mark.full
 def test_the_check_can_fail():
     """Controls: the other algorithm, 3 % of the noise, no shared nodes."""
-    rows = releases(TreeCumulativeSumQuery)
+    rows = prefixes()
     right = prefix_covariance()
 
     assert not seems_right(rows, prefix_covariance(is_efficient=False))
@@ -165,7 +165,7 @@ def test_the_check_can_fail():
 
 def test_the_check_sees_a_node_that_is_drawn_twice():
     """Control: new noise, once, for the node of the first four rounds."""
-    rows = releases(TreeCumulativeSumQuery).copy()
+    rows = prefixes().copy()
     generator = np.random.default_rng(0)
     scale = STDDEV * (2**-0.5)
     rows[4] += generator.normal(0, scale, SIZE) - generator.normal(

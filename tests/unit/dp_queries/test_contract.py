@@ -264,20 +264,6 @@ class TestContract:
         )
         assert_close(chained, whole, sizes)
 
-    def test_preprocessing_and_adding_is_accumulating(self, case):
-        query = case.query
-        state = query.initial_global_state()
-        params = query.derive_sample_params(state)
-        sample = query.initial_sample_state(case.template)
-        record = tf.nest.map_structure(lambda leaf: leaf[0], case.records(1))
-
-        assert_equal(
-            query.accumulate_preprocessed_record(
-                sample, query.preprocess_record(params, record)
-            ),
-            query.accumulate_record(params, sample, record),
-        )
-
     def test_sample_states_keep_their_shape(self, case):
         query, state = case.query, case.query.initial_global_state()
         empty = query.initial_sample_state(case.template)

@@ -14,7 +14,7 @@ from keras_dp.dp_queries.discrete_gaussian_sum_query import (
 )
 from keras_dp.dp_queries.normalized_query import NormalizedQuery
 from keras_dp.ledger import DiscreteGaussianSum, GaussianSum
-from tests.query_table import accumulated, total
+from tests.query_table import accumulated, contribution, total
 
 # A correctly rounded norm is at most this above the bound.
 ROUNDING = Fraction(1) + Fraction(1, 2**53)
@@ -22,9 +22,7 @@ ROUNDING = Fraction(1) + Fraction(1, 2**53)
 
 def bounded(bound, record):
     """Returns what one record contributes."""
-    query = DiscreteGaussianSumQuery(bound, 0.0)
-    params = query.derive_sample_params(query.initial_global_state())
-    return query.preprocess_record(params, record)
+    return contribution(DiscreteGaussianSumQuery(bound, 0.0), record)
 
 
 def squared_norm(record):

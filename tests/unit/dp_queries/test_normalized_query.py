@@ -1,4 +1,4 @@
-"""Queries over a public constant, and averages without privacy."""
+"""Queries over a public constant."""
 
 import math
 
@@ -14,7 +14,6 @@ from keras_dp.dp_queries import (
 )
 from keras_dp.dp_queries.adaptive_clip_sum_query import AdaptiveClipSumQuery
 from keras_dp.dp_queries.ks_denoised_query import KSDenoisedQuery
-from keras_dp.dp_queries.no_privacy_average_query import NoPrivacyAverageQuery
 from keras_dp.dp_queries.normalized_query import NormalizedQuery
 from tests.query_table import accumulated, assert_equal, total
 
@@ -100,45 +99,6 @@ def test_impossible_denominators_are_refused(denominator):
 def test_the_numerator_is_a_query(numerator):
     with pytest.raises(TypeError, match="`numerator_query` must"):
         NormalizedQuery(numerator, 1.0)
-
-
-class TestNoPrivacyAverage:
-    query = NoPrivacyAverageQuery()
-
-    def test_divides_by_the_realized_count(self):
-        got = total(self.query, tf.constant([[5.0, 0.0], [-1.0, 2.0]]))
-
-        assert got.numpy().tolist() == [2.0, 1.0]
-
-    def test_of_integers_is_not_an_integer(self):
-        got = total(self.query, tf.constant([[1], [2]], tf.int32))
-
-        assert got.numpy().tolist() == [1.5]
-
-    def test_of_nothing_is_zero(self):
-        got = total(self.query, tf.zeros([0, 2]), tf.zeros([2]))
-
-        assert got.numpy().tolist() == [0.0, 0.0]
-
-    def test_counts_exactly_beyond_float32(self):
-        """2^24 + 1 is no float32."""
-        one = self.query.initial_sample_state(tf.zeros([]))
-        many = one._replace(count=tf.cast(2**24, one.count.dtype))
-
-        many = self.query.accumulate_record((), many, tf.constant(1.0))
-
-        assert float(many.count) == 2**24 + 1
-
-    def test_under_a_mask(self):
-        sample = accumulated(
-            self.query,
-            (),
-            tf.zeros([]),
-            tf.constant([1.0, math.nan]),
-            [1 > 0, 0 > 1],
-        )
-
-        assert float(self.query.get_noised_result(sample, ()).value) == 1.0
 
 
 def test_a_gaussian_average_is_a_normalized_sum() -> None:

@@ -12,7 +12,6 @@ import pytest
 import tensorflow as tf
 
 from keras_dp.dp_queries import (
-    NoPrivacyQuantileEstimatorQuery,
     NormalizedQuery,
     QuantileAdaptiveClipSumQuery,
     QuantileEstimatorQuery,
@@ -40,9 +39,7 @@ def rounds(query, records, count, state=None):
         yield value, state
 
 
-def estimator(initial, target, rate, geometric, *, exact=False, stddev=0.0):
-    if exact:
-        return NoPrivacyQuantileEstimatorQuery(initial, target, rate, geometric)
+def estimator(initial, target, rate, geometric, *, stddev=0.0):
     return QuantileEstimatorQuery(initial, target, rate, stddev, 2.0, geometric)
 
 
@@ -59,11 +56,10 @@ def adaptive(initial, target, rate, geometric, **others):
     return QuantileAdaptiveClipSumQuery(**{**given, **others})
 
 
-@pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("vector", VECTORS)
-def test_estimates_move_as_by_hand(vector, exact):
+def test_estimates_move_as_by_hand(vector):
     *arguments, records, expected = vector
-    query = estimator(*arguments, exact=exact)
+    query = estimator(*arguments)
 
     got = [value for value, _ in rounds(query, tf.constant(records), 5)]
 
@@ -90,15 +86,13 @@ def test_clips_move_as_by_hand(vector):
 @pytest.mark.full
 @pytest.mark.parametrize("geometric", [False, True])
 @pytest.mark.parametrize("initial", [1.0, 10.0])
-@pytest.mark.parametrize("kind", ["fixed", "exact", "clip"])
+@pytest.mark.parametrize("kind", ["fixed", "clip"])
 def test_estimates_find_the_median(kind, initial, geometric):
     records = tf.constant(np.linspace(0, 10, 21), tf.float32)
     if kind == "clip":
         query = adaptive(
             initial, 0.5, 1.0, geometric, expected_num_records=21.0
         )
-    elif kind == "exact":
-        query = estimator(initial, 0.5, 1.0, geometric, exact=True)
     else:
         query = QuantileEstimatorQuery(initial, 0.5, 1.0, 0.01, 21, geometric)
 
@@ -168,7 +162,7 @@ class TestTheBit:
 
 @pytest.mark.parametrize("record", [[1.0, 2.0], {"a": 1.0}, tf.zeros([1])])
 def test_records_of_an_estimator_are_scalars(record):
-    query = NoPrivacyQuantileEstimatorQuery(1.0, 0.5, 1.0)
+    query = QuantileEstimatorQuery(1.0, 0.5, 1.0, 0.0, 2)
 
     with pytest.raises(ValueError, match="must be scalars"):
         query.accumulate_record(None, None, record)

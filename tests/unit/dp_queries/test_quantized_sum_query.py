@@ -12,7 +12,7 @@ from scipy import stats
 
 from keras_dp.dp_queries import QuantizedSumQuery
 from keras_dp.ledger import DiscreteGaussianSum
-from tests.query_table import answer
+from tests.query_table import answer, contribution
 
 QUERY = QuantizedSumQuery(l2_norm_clip=3.0, scale=0.0, granularity=0.125)
 VALUES = st.one_of(
@@ -23,9 +23,7 @@ VALUES = st.one_of(
 
 def steps_of(record, query=QUERY):
     """The integers that a record adds."""
-    params = query.derive_sample_params(query.initial_global_state(0))
-    record = tf.constant(record, tf.float32)
-    return query.preprocess_record(params, record).numpy()
+    return contribution(query, tf.constant(record, tf.float32)).numpy()
 
 
 @pytest.mark.full

@@ -16,6 +16,7 @@ from tests.query_table import (
     ULP,
     accumulated,
     answer,
+    contribution,
     total,
 )
 
@@ -197,10 +198,7 @@ def test_no_record_exceeds_the_clip(name, clip, jit_compile):
 
 def _single(query, jit_compile):
     def clipped(record):
-        state = query.initial_global_state(0)
-        return query.preprocess_record(
-            query.derive_sample_params(state), record
-        )
+        return contribution(query, record)
 
     if not jit_compile:
         return clipped

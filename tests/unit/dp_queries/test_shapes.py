@@ -9,6 +9,7 @@ from keras_dp.dp_queries import (
     NestedQuery,
     NoPrivacySumQuery,
 )
+from keras_dp.dp_queries.dp_query import add
 from tests.query_table import (
     Parts,
     answer,
@@ -37,7 +38,7 @@ def test_sums_are_never_broadcast(query, template, records):
     with pytest.raises(ValueError, match="`records` must"):
         answer(query, template, records)
     with pytest.raises(ValueError, match="`records` must"):
-        query.accumulate_preprocessed_record(template, records[0])
+        add(template, records[0])
 
 
 def test_sums_are_not_broadcast_where_shapes_are_unknown():

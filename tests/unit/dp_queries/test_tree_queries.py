@@ -14,11 +14,7 @@ import pytest
 import tensorflow as tf
 
 from keras_dp.dp_queries import GaussianSumQuery, NestedQuery
-from keras_dp.dp_queries.restart_query import (
-    PeriodicRoundRestartIndicator,
-    RestartQuery,
-)
-from keras_dp.dp_queries.tree_cumulative_sum_query import TreeCumulativeSumQuery
+from keras_dp.dp_queries.restart_query import RestartQuery
 from keras_dp.dp_queries.tree_residual_sum_query import TreeResidualSumQuery
 from keras_dp.ledger import TreeSum
 from keras_dp.noise import tree_noise
@@ -26,9 +22,6 @@ from keras_dp.optimizers.state import StateVariables
 from tests.query_table import accumulated
 
 SCALAR = tf.TensorSpec([])
-BOTH = pytest.mark.parametrize(
-    "query_class", [TreeCumulativeSumQuery, TreeResidualSumQuery]
-)
 
 
 def constant_noise(rounds, value, *, max_levels=12):
@@ -186,42 +179,17 @@ def run(query, values, state=None, seed=3, transform=lambda f: f):
     ],
 )
 def test_partial_sums_without_noise(clip, expected):
-    query = TreeCumulativeSumQuery.build_l2_gaussian_query(clip, 0.0, SCALAR)
+    query = TreeResidualSumQuery.build_l2_gaussian_query(clip, 0.0, SCALAR)
 
     answers, _, _ = run(query, range(7))
 
-    np.testing.assert_array_equal(answers, expected)
+    np.testing.assert_array_equal(np.cumsum(answers), expected)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("restarts", [False, True])
-def test_residuals_add_up_to_prefixes(restarts):
-    queries = [
-        query_class.build_l2_gaussian_query(3.0, 2.0, SCALAR)
-        for query_class in (TreeCumulativeSumQuery, TreeResidualSumQuery)
-    ]
-    if restarts:
-        queries = [
-            RestartQuery(query, PeriodicRoundRestartIndicator(5))
-            for query in queries
-        ]
-    values = np.random.default_rng(0).uniform(-5, 5, 23)
-
-    sums, residuals = (run(query, values, seed=5)[0] for query in queries)
-
-    # 23 float32 sums of numbers up to 50.
-    np.testing.assert_allclose(np.cumsum(residuals), sums, atol=23 * 2**-18)
-    bare = TreeCumulativeSumQuery(3.0, 0.0, SCALAR)
-    assert np.abs(sums - run(bare, values)[0]).min() > 1e-4  # There is noise.
-
-
-@pytest.mark.full
-@BOTH
-def test_xla_and_graphs_make_the_same_tree(query_class):
+def test_xla_and_graphs_make_the_same_tree():
     """Integers of a seed are the same under XLA, its normals are not."""
-    query = RestartQuery(
-        query_class(1.0, 0.0, SCALAR), PeriodicRoundRestartIndicator(3)
-    )
+    query = RestartQuery(TreeResidualSumQuery(1.0, 0.0, SCALAR), period=3)
     values = np.arange(8) / 8
     state = query.initial_global_state(1)
     eager = run(query, values, state)
@@ -236,34 +204,34 @@ def test_xla_and_graphs_make_the_same_tree(query_class):
 
 
 class TestRestarts:
-    @pytest.mark.parametrize("period", [1, 2, 4, 5])
-    def test_are_periodic(self, period):
-        indicator = PeriodicRoundRestartIndicator(period)
-        state = indicator.initialize()
-        for i in range(20):
-            flag, state = indicator.next(state)
-            assert bool(flag) == (i % period == period - 1)
+    @pytest.mark.parametrize(
+        ("period", "warmup"),
+        [(1, None), (2, None), (5, None), (2, 1), (4, 3), (5, 2)],
+    )
+    def test_are_periodic_from_the_warmup_on(self, period, warmup):
+        query = RestartQuery(
+            TreeResidualSumQuery(1.0, 2.0, SCALAR), period, warmup
+        )
 
-    @pytest.mark.parametrize(("period", "warmup"), [(2, 1), (4, 3), (5, 2)])
-    def test_begin_after_the_warmup(self, period, warmup):
-        indicator = PeriodicRoundRestartIndicator(period, warmup)
-        state = indicator.initialize()
-        for i in range(20):
-            flag, state = indicator.next(state)
-            assert bool(flag) == (i % period == warmup - 1)
+        _, events, _ = run(query, [0.5] * 12)
+
+        ids = [event.tree_id for event in events]
+        first = period if warmup is None else warmup
+        for i in range(1, 12):
+            assert (ids[i] != ids[i - 1]) == ((i - first) % period == 0)
 
     @pytest.mark.parametrize(
         "arguments", [(0,), (-1,), (2, 0), (2, 2), (2, 3), (2, -1)]
     )
     def test_have_a_positive_period(self, arguments):
         with pytest.raises(ValueError, match=r"`(period|warmup)` must be"):
-            PeriodicRoundRestartIndicator(*arguments)
+            RestartQuery(TreeResidualSumQuery(1.0, 2.0, SCALAR), *arguments)
 
-    @BOTH
-    def test_have_trees_of_different_ids(self, query_class):
+    def test_have_trees_of_different_ids(self):
         query = RestartQuery(
-            query_class(1.0, 2.0, SCALAR),
-            PeriodicRoundRestartIndicator(4, warmup=3),
+            TreeResidualSumQuery(1.0, 2.0, SCALAR),
+            period=4,
+            warmup=3,
         )
 
         _, events, state = run(query, [0.5] * 12)
@@ -274,10 +242,10 @@ class TestRestarts:
         (planned,) = query.ledger_events(query.planned_event(state), "r")
         assert planned == events[-1]
 
-    @BOTH
-    def test_plan_the_next_tree_before_it_begins(self, query_class):
+    def test_plan_the_next_tree_before_it_begins(self):
         query = RestartQuery(
-            query_class(1.0, 2.0, SCALAR), PeriodicRoundRestartIndicator(2)
+            TreeResidualSumQuery(1.0, 2.0, SCALAR),
+            period=2,
         )
         assert query.adapts
         state = query.initial_global_state()
@@ -288,35 +256,15 @@ class TestRestarts:
 
             assert [e.tree_id for e in released] == [e.tree_id for e in planned]
 
-    @pytest.mark.parametrize("period", [1, 2, 5, 6])
-    def test_add_a_tree_to_what_was_released(self, period):
-        """The noise of a release is what it was, plus that of a new tree."""
-        query = TreeCumulativeSumQuery(1.0, 5.0, SCALAR)
-        restarted = RestartQuery(query, PeriodicRoundRestartIndicator(period))
-        first, _, state = run(restarted, [1.0] * period)
-        after = state.inner_query_state
-
-        answers, _, _ = run(restarted, [1.0] * period, state)
-
-        # What the new tree releases on its own:
-        alone = after._replace(released=tf.zeros([]))
-        expected, _, _ = run(query, [1.0] * period, alone)
-        np.testing.assert_allclose(answers, expected + first[-1], atol=1e-4)
-        assert float(after.released) == first[-1]
-
     def test_need_something_to_restart(self):
-        indicator = PeriodicRoundRestartIndicator(2)
         with pytest.raises(TypeError, match="`inner_query` must be"):
-            RestartQuery(GaussianSumQuery(1.0, 1.0), indicator)
-        with pytest.raises(TypeError, match="`restart_indicator` must"):
-            RestartQuery(TreeResidualSumQuery(1.0, 1.0, SCALAR), 2)
+            RestartQuery(GaussianSumQuery(1.0, 1.0), 2)
 
 
-@BOTH
-def test_a_restored_state_starts_another_tree(query_class):
+def test_a_restored_state_starts_another_tree():
     """Public fields are saved, seeds and `secret_` fields are not."""
-    query = query_class(1.0, 2.0, SCALAR)
-    answers, events, state = run(query, [0.5] * 5)
+    query = TreeResidualSumQuery(1.0, 2.0, SCALAR)
+    _, events, state = run(query, [0.5] * 5)
     saved = []
 
     def add_variable(shape, initializer, dtype, name):
@@ -326,18 +274,16 @@ def test_a_restored_state_starts_another_tree(query_class):
 
     StateVariables(state, add_variable)
     names = {name for name, _ in saved}
-    is_cumulative = query_class is TreeCumulativeSumQuery
-    assert names == ({"query_released"} if is_cumulative else set())
+    assert not names
 
     fresh = query.initial_global_state(99)
     restored = state._replace(secret_tree=fresh.secret_tree)
     later, others, _ = run(query, [0.5] * 5, restored)
 
     assert {e.tree_id for e in others}.isdisjoint({e.tree_id for e in events})
-    # As if another run had begun on top of what was released.
+    # As if another run had begun.
     alone, _, _ = run(query, [0.5] * 5, fresh)
-    base = answers[-1] if is_cumulative else 0.0
-    np.testing.assert_allclose(later, alone + base, atol=1e-5)
+    np.testing.assert_allclose(later, alone, atol=1e-5)
 
 
 class TestIds:
@@ -346,9 +292,8 @@ class TestIds:
         (event,) = query.ledger_events(query.planned_event(state))
         return event.tree_id
 
-    @BOTH
-    def test_are_128_random_bits(self, query_class):
-        query = query_class(1.0, 2.0, SCALAR)
+    def test_are_128_random_bits(self):
+        query = TreeResidualSumQuery(1.0, 2.0, SCALAR)
         ids = [self.first_id(query) for _ in range(50)]
 
         assert len(set(ids)) == 50
@@ -357,13 +302,13 @@ class TestIds:
         assert self.first_id(query, 4) != self.first_id(query, 4)
 
     def test_say_nothing_of_the_seed_of_the_noise(self):
-        tree = TreeCumulativeSumQuery(1, 2, SCALAR).initial_global_state(4)
+        tree = TreeResidualSumQuery(1, 2, SCALAR).initial_global_state(4)
         one, two = tree.secret_tree.tree_id, tree.secret_tree.noise.seed
 
         assert not np.isin(one, two).any()
 
     def test_differ_between_the_trees_of_a_round(self):
-        query = NestedQuery([TreeCumulativeSumQuery(1, 2, SCALAR)] * 2)
+        query = NestedQuery([TreeResidualSumQuery(1, 2, SCALAR)] * 2)
         state = query.initial_global_state(4)
 
         events = query.ledger_events(query.planned_event(state), "r")
@@ -387,11 +332,11 @@ class TestSpecs:
         assert hash(loaded) == hash(query)
 
     def test_give_sums_their_dtype(self):
-        query = TreeCumulativeSumQuery(1.0, 2.0, self.NEST)
-        released = query.initial_global_state().released
+        query = TreeResidualSumQuery(1.0, 2.0, self.NEST)
+        noise = query.initial_global_state().secret_tree.total
 
-        assert released["a"][1][0].dtype == tf.float64
-        assert released["a"][0].shape == [2]
+        assert noise["a"][1][0].dtype == tf.float64
+        assert noise["a"][0].shape == [2]
 
     @pytest.mark.parametrize(
         ("specs", "error"),
@@ -404,19 +349,18 @@ class TestSpecs:
     )
     def test_are_known_shapes_of_floats(self, specs, error):
         with pytest.raises(error, match="`record_specs` must"):
-            TreeCumulativeSumQuery(1.0, 2.0, specs)
+            TreeResidualSumQuery(1.0, 2.0, specs)
 
     @pytest.mark.parametrize(
         "template", [tf.zeros([3]), [tf.zeros([2])], tf.zeros([])]
     )
     def test_are_those_of_the_records(self, template):
-        query = TreeCumulativeSumQuery(1.0, 2.0, tf.TensorSpec([2]))
+        query = TreeResidualSumQuery(1.0, 2.0, tf.TensorSpec([2]))
 
         with pytest.raises(ValueError, match="`template` must have"):
             query.initial_sample_state(template)
 
 
-@BOTH
 @pytest.mark.parametrize(
     ("change", "error"),
     [
@@ -427,18 +371,17 @@ class TestSpecs:
         ({"max_levels": 2.0}, TypeError),
     ],
 )
-def test_impossible_arguments_are_refused(query_class, change, error):
-    query = query_class(1.0, 2.0, SCALAR)
+def test_impossible_arguments_are_refused(change, error):
+    query = TreeResidualSumQuery(1.0, 2.0, SCALAR)
 
     with pytest.raises(error, match="must be"):
         dataclasses.replace(query, **change)
 
 
-@BOTH
-def test_the_builder_speaks_of_multiples_of_the_clip(query_class):
-    query = query_class.build_l2_gaussian_query(0.5, 3.0, SCALAR)
+def test_the_builder_speaks_of_multiples_of_the_clip():
+    query = TreeResidualSumQuery.build_l2_gaussian_query(0.5, 3.0, SCALAR)
 
     assert (query.l2_norm_clip, query.stddev) == (0.5, 1.5)
     for arguments in ((0.0, 1.0), (-1.0, 1.0), (1.0, -1.0)):
         with pytest.raises(ValueError, match="must be finite and"):
-            query_class.build_l2_gaussian_query(*arguments, SCALAR)
+            TreeResidualSumQuery.build_l2_gaussian_query(*arguments, SCALAR)

@@ -119,18 +119,14 @@ FLOORS = {
         (
             "discrete_gaussian_sum_query encoded_sum_query "
             "error_corrected_query gaussian_sum_query ks_denoised_query "
-            "no_privacy_sum_query normalized_query quantile_estimator"
+            "no_privacy_sum_query normalized_query"
         ),
         (
             "adaptive_sum_query discretized_sum_query gaussian_average_query "
-            "joint_clip_query no_privacy_average_query quantized_sum_query "
-            "tree_query"
-        ),
-        (
-            "adaptive_clip_sum_query no_privacy_quantile_estimator_query "
-            "quantile_estimator_query restart_query tree_cumulative_sum_query "
+            "joint_clip_query quantized_sum_query "
             "tree_residual_sum_query"
         ),
+        ("adaptive_clip_sum_query quantile_estimator_query restart_query"),
         "quantile_adaptive_clip_sum_query",
     ],
     "experimental": [
