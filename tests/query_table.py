@@ -555,7 +555,6 @@ QUERIES = [
                 "a": RestartQuery(
                     TreeResidualSumQuery(1.5, 2.0, (tf.TensorSpec([3]),)),
                     period=2,
-                    warmup=1,
                 ),
                 "b": [
                     RestartQuery(
@@ -578,7 +577,6 @@ QUERIES = [
                 "a": RestartQuery(
                     TreeResidualSumQuery(1.5, 0.0, (tf.TensorSpec([3]),)),
                     period=2,
-                    warmup=1,
                 ),
                 "b": [
                     RestartQuery(

@@ -6,7 +6,6 @@
 from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.analytic_gaussian import AnalyticGaussian
 from keras_dp.accountants.attacks.trade_off import (
-    advantage,
     bayes_risk,
     trade_off,
 )
@@ -26,7 +25,6 @@ __all__ = [
     "Fourier",
     "Moments",
     "StrongComposition",
-    "advantage",
     "available_accountants",
     "bayes_risk",
     "trade_off",

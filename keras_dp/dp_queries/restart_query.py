@@ -45,8 +45,6 @@ class RestartQuery(WrappingQuery):
     Attributes:
         inner_query: A query whose noise comes from a tree.
         period: The number of rounds of a tree, >= 1.
-        warmup: The number of rounds of the first tree, in [1, period - 1]. By
-            default `period`.
 
     Source: Kairouz et al. (2021), arXiv:2103.00039v3, Appendix D.
 
@@ -59,19 +57,10 @@ class RestartQuery(WrappingQuery):
 
     inner_query: TreeResidualSumQuery
     period: int
-    warmup: int | None = None
 
     def __post_init__(self) -> None:
         _check.kind(TreeResidualSumQuery, inner_query=self.inner_query)
         _check.integer_at_least(1, period=self.period)
-        if self.warmup is None:
-            return
-        _check.integer_at_least(1, warmup=self.warmup)
-        if self.warmup >= self.period:
-            raise ValueError(
-                "`warmup` must be < `period`. Received: "
-                f"warmup={self.warmup!r}, period={self.period!r}."
-            )
 
     @property
     @override
@@ -97,8 +86,7 @@ class RestartQuery(WrappingQuery):
             sample_state, global_state.inner_query_state
         )
         rounds = global_state.rounds + 1
-        first = self.period if self.warmup is None else self.warmup
-        restarts = tf.equal((rounds - first) % self.period, 0)
+        restarts = tf.equal(rounds % self.period, 0)
         inner_state = tf.cond(
             restarts,
             lambda: self.inner_query.reset_state(result.global_state),

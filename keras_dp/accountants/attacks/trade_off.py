@@ -10,8 +10,6 @@ from keras_dp import _check
 from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.arrays import Array
 from keras_dp.accountants.attacks.supporting_lines import (
-    Line,
-    corners,
     supporting_lines,
 )
 from keras_dp.accountants.groups import Group
@@ -92,48 +90,15 @@ class TradeOff:
         least = np.minimum(steep, flat + _ROUND_UP).min(axis=-1)
         return np.asarray(np.clip(least * (1 + _ROUND_UP), x, 1.0))
 
-    def least_false_negative_rate(
-        self, false_positive_rate: npt.ArrayLike
-    ) -> Array:
-        """Returns the trade-off curve, or what lies just below it.
-
-        Args:
-            false_positive_rate: In [0, 1], of any shape.
-        """
-        positives = self.largest_true_positive_rate(false_positive_rate)
-        return np.maximum(1 - positives - _ROUND_UP, 0.0)
-
     @property
     def advantage(self) -> float:
         """The most that true positives exceed false ones by, in [0, 1]."""
-        return min(1.0, 1 - 2 * self._fixed_point + _ROUND_UP)
-
-    @property
-    def area_under_curve(self) -> float:
-        """No attack has a larger area under its true positive rates."""
-        # The curve is its own mirror image in the diagonal, which it meets at
-        # the fixed point; left of it the steep lines are the higher ones.
-        last = self._fixed_point
-        x = np.array([0.0, *(each for each in self.corners if each < last)])
-        x = np.append(x, last)
-        positives = self.largest_true_positive_rate(x)
-        negatives = np.trapezoid(1 - positives, x) if last else 0.0
-        area = 1 - (2 * negatives - last**2)
-        return float(min(1.0, area + _ROUND_UP * x.size))
-
-    @property
-    def _fixed_point(self) -> float:
-        """The rate at which false positives and negatives can be equal."""
-        return max(
+        # The rate at which false positives and negatives can be equal.
+        rate = max(
             (1 - delta) * math.exp(-epsilon) / (1 + math.exp(-epsilon))
             for epsilon, delta in zip(self.epsilons, self.deltas, strict=True)
         )
-
-    @property
-    def corners(self) -> tuple[float, ...]:
-        """False positive rates where the lowest steep line changes."""
-        lines = map(Line, self.epsilons, self.deltas)
-        return tuple(sorted(corner.rate for corner in corners(lines)))
+        return min(1.0, 1 - 2 * rate + _ROUND_UP)
 
 
 def trade_off(
@@ -168,8 +133,8 @@ def trade_off(
     >>> from keras_dp.ledger import FullDataset, GaussianSum, Round
     >>> release = Round(FullDataset(), (GaussianSum("all", 1.0, 1.0),))
     >>> curve = trade_off([(release, 1)], accountant=AnalyticGaussian())
-    >>> round(curve.advantage, 4), round(curve.area_under_curve, 4)
-    (0.3829, 0.7603)
+    >>> round(curve.advantage, 4)
+    0.3829
     >>> curve.largest_true_positive_rate([0.001, 0.1]).round(3)
     array([0.018, 0.389])
     """
@@ -198,32 +163,6 @@ def _largest_epsilon(group: Group) -> float:
     while (epsilon := group.epsilon(delta)) == math.inf and delta < 0.5:
         delta *= 2
     return epsilon
-
-
-def advantage(
-    ledger: LedgerLike,
-    *,
-    accountant: Accountant | None = None,
-    neighbours: Neighbours | None = None,
-    units: int = 1,
-) -> float:
-    """Returns the most that true positives of an attack exceed false ones by.
-
-    Guarantee: delta at epsilon 0, the total variation distance, is what no
-    attack exceeds, if `accountant.is_bound`.
-
-    Args:
-        ledger: A ledger, a run, or pairs of a Round and its count.
-        accountant: The tightest that can replay the ledger by default.
-        neighbours: The adjacency relation; by default the strongest that
-            all rounds support.
-        units: How many units the attack asks about together, >= 1. A unit has
-            `rows_per_unit` records if `ledger` says so, else one.
-
-    Raises:
-        UnsupportedEventError: The accountant has no bound for a round.
-    """
-    return group_of(ledger, accountant, neighbours, units).delta(0.0)
 
 
 def bayes_risk(

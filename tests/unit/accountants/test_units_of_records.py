@@ -13,7 +13,6 @@ from keras_dp.accountants import (
     Fourier,
     Moments,
     StrongComposition,
-    advantage,
     bayes_risk,
     trade_off,
 )
@@ -85,7 +84,6 @@ QUESTIONS = {
         Fourier().delta_bounds(of, epsilon=0.1, **units).upper
     ),
     "claim": lambda of, **units: Replay(of).claim(delta=DELTA, **units).epsilon,
-    "advantage": advantage,
     "bayes_risk": lambda of, **units: 1 - bayes_risk(of, prior=0.5, **units),
     "trade_off": lambda of, **units: trade_off(of, lines=2, **units).advantage,
     "epsilon_curve": lambda of, **units: epsilon_curve(
