@@ -422,8 +422,6 @@ QUERIES = [
                 "a": ErrorCorrectedQuery(
                     DiscretizedSumQuery(1.0, 3.0, 9.0),
                     2.0,
-                    tail_scale=4.0,
-                    priors=(0.25, 0.5, 0.25),
                 ),
                 "b": DiscretizedSumQuery(1.0, 1.0, 2.0),
             }
@@ -510,7 +508,7 @@ QUERIES = [
         NestedQuery(
             {
                 "a": NormalizedQuery(
-                    AdaptiveClipSumQuery(1.0, 2.0, 3.0, 11, alpha=1.5), 11
+                    AdaptiveClipSumQuery(1.0, 2.0, 3.0, 11), 11
                 ),
                 "b": QuantileAdaptiveClipSumQuery(
                     0.0, 2.0, 0.5, 0.2, 4.0, 11, geometric_update=False
@@ -528,7 +526,7 @@ QUERIES = [
         bare=NestedQuery(
             {
                 "a": NormalizedQuery(
-                    AdaptiveClipSumQuery(1.0, 0.0, 0.0, 11, alpha=1.5), 11
+                    AdaptiveClipSumQuery(1.0, 0.0, 0.0, 11), 11
                 ),
                 "b": QuantileAdaptiveClipSumQuery(
                     0.0, 0.0, 0.5, 0.2, 0.0, 11, geometric_update=False

@@ -25,6 +25,9 @@ from keras_dp.dp_queries.gaussian_sum_query import (
 from keras_dp.dp_queries.saving import as_floats, register
 from keras_dp.noise import seeds
 
+# The largest factor between the initial clip and a later one.
+_CLIP_RANGE = 1e3
+
 
 class AdaptiveClipState(NamedTuple):
     """The state of an `AdaptiveClipSumQuery`.
@@ -45,13 +48,11 @@ class AdaptiveClipSumQuery(AdaptiveSumQuery):
 
     Let `C` be the clip of a round. The round makes two sums, and releases both
     with noise: the sum of the records, clipped to `C`; and the sum of the
-    *centred* norms, which are the norms clipped to `beta C`, less `beta C / 2`.
-    The noised sum of centred norms is divided by the public
-    `expected_num_records`. Then `beta C / 2` is added again, and the result is
-    held in [0, beta C]. This is the mean norm of the round. The clip of the
-    next round is `alpha` times the mean norm. An empty sample has the mean norm
-    `beta C / 2`, before noise; with the default `alpha` and `beta` the clip
-    then stays as it is.
+    *centred* norms, which are the norms clipped to `2 C`, less `C`. The noised
+    sum of centred norms is divided by the public `expected_num_records`. Then
+    `C` is added again, and the result is held in [0, 2 C]. This is the mean
+    norm of the round, and the clip of the next round. An empty sample leaves
+    the clip as it is, before noise.
 
     The query has one clip for the whole record. For one clip per layer, nest
     it: `NestedQuery({"conv": AdaptiveClipSumQuery(...), "dense": ...})`.
@@ -59,13 +60,12 @@ class AdaptiveClipSumQuery(AdaptiveSumQuery):
     Guarantee: given the earlier releases, adding, removing or zeroing out one
     record moves the sum by at most the clip in joint L2 norm, up to float
     rounding as in `GaussianSumQuery`, and the sum of centred norms by at most
-    `beta C / 2`, up to a relative 1e-15. Replacing one record moves each by at
+    the clip, up to a relative 1e-15. Replacing one record moves each by at
     most twice that. (A record that is zeroed out has no norm.) The ledger gets
     both sums as events of one sample. The clip depends on released numbers
     only. A record that is not finite, or whose norm is not, adds nothing to
-    either sum. The clip stays within a factor of `clip_range` of the initial
-    one, whatever the noise, and grows at most by a factor of `alpha beta` in a
-    round.
+    either sum. The clip stays within a factor of 1,000 of the initial one,
+    whatever the noise, and at most doubles in a round.
 
     The two sums together cost what one Gaussian sum costs with the noise
     multiplier `(noise_multiplier^-2 + (2 norm_noise_multiplier)^-2)^(-1/2)`.
@@ -76,16 +76,9 @@ class AdaptiveClipSumQuery(AdaptiveSumQuery):
         noise_multiplier: Standard deviation of the noise on the sum, divided by
             the current clip; 0, or in [1e-10, 1e10].
         norm_noise_multiplier: Standard deviation of the noise on the sum of
-            norms, divided by `beta` times the current clip; 0, or in
-            [1e-10, 1e10].
+            norms, divided by twice the current clip; 0, or in [1e-10, 1e10].
         expected_num_records: The public divisor, > 0: the expected size of a
             sample.
-        alpha: The ratio of the next clip to the mean norm, > 0.
-        beta: The ratio of the clip for norms to the clip, > 0. The clip cannot
-            grow if `alpha beta <= 1`.
-        clip_range: The largest factor between the initial clip and a later one,
-            >= 1. The initial clip, multiplied and divided by it, must lie in
-            [1e-20, 1e20].
 
     Source: van der Veen et al. (2018), arXiv:1812.02890v1, section 2.2. We
     differ in four ways. The noise is on the sum: the paper prints it on the
@@ -106,9 +99,6 @@ class AdaptiveClipSumQuery(AdaptiveSumQuery):
     noise_multiplier: float
     norm_noise_multiplier: float
     expected_num_records: float
-    alpha: float = 1.0
-    beta: float = 2.0
-    clip_range: float = 1e3
 
     def __post_init__(self) -> None:
         check_clip(initial_l2_norm_clip=self.initial_l2_norm_clip)
@@ -116,32 +106,22 @@ class AdaptiveClipSumQuery(AdaptiveSumQuery):
             noise_multiplier=self.noise_multiplier,
             norm_noise_multiplier=self.norm_noise_multiplier,
         )
-        _check.finite_positive(
-            expected_num_records=self.expected_num_records,
-            alpha=self.alpha,
-            beta=self.beta,
-            clip_range=self.clip_range,
-        )
-        smallest, largest = self._limits
-        if not SMALLEST_CLIP <= smallest <= largest <= LARGEST_CLIP:
-            raise ValueError(
-                "`clip_range` must be >= 1 and keep clips in "
-                f"[{SMALLEST_CLIP}, {LARGEST_CLIP}]. Received: "
-                f"clip_range={self.clip_range!r} with "
-                f"initial_l2_norm_clip={self.initial_l2_norm_clip!r}."
-            )
+        _check.finite_positive(expected_num_records=self.expected_num_records)
         as_floats(self, *(field.name for field in dataclasses.fields(self)))
 
     @property
     def _limits(self) -> tuple[float, float]:
         clip = self.initial_l2_norm_clip
-        return clip / self.clip_range, clip * self.clip_range
+        return (
+            max(clip / _CLIP_RANGE, SMALLEST_CLIP),
+            min(clip * _CLIP_RANGE, LARGEST_CLIP),
+        )
 
     @property
     @override
     def side_query(self) -> GaussianSumQuery:
         """The sum of centred norms of the first round."""
-        norm_clip = self.beta * self.initial_l2_norm_clip
+        norm_clip = 2 * self.initial_l2_norm_clip
         return GaussianSumQuery(
             norm_clip / 2, self.norm_noise_multiplier * norm_clip
         )
@@ -191,8 +171,8 @@ class AdaptiveClipSumQuery(AdaptiveSumQuery):
         half = global_state.norm_state.l2_norm_clip
         mean = side.value / self.expected_num_records + half
         mean = tf.clip_by_value(mean, tf.zeros_like(half), 2 * half)
-        clip = tf.clip_by_value(self.alpha * mean, *self._limits)
-        norm_clip = self.beta * clip
+        clip = tf.clip_by_value(mean, *self._limits)
+        norm_clip = 2 * clip
         return AdaptiveClipState(
             sum_state._replace(
                 l2_norm_clip=clip, stddev=self.noise_multiplier * clip

@@ -21,8 +21,6 @@ _ASYMPTOTIC = 10.0
 _TERMS = 20
 # Largest value in units of the noise whose square is still a float64.
 _MOST = 1e150
-# Three rounded priors may miss a sum of 1 by so much.
-_ROUNDING = 1e-9
 
 
 @register
@@ -37,18 +35,18 @@ class ErrorCorrectedQuery(WrappingQuery):
     0 for stop, and -nu for down. A tie becomes 0.
 
     This needs a distribution of x under each hypothesis. Under stop, x is
-    uniform. Under up, `x - nu` is exponential with mean `tail_scale`, called
-    tau here; down is the mirror image. With Phi the normal distribution
-    function, `u = (y - nu) / s` and `r = s / tau`, the likelihoods are
+    uniform. Under up, `x - nu` is exponential with mean nu; down is the mirror
+    image. With Phi the normal distribution function, `u = (y - nu) / s` and
+    `r = s / nu`, the likelihoods are
 
     * `p(y | stop) = (Phi((y + nu) / s) - Phi((y - nu) / s)) / (2 nu)`;
-    * `p(y | up) = exp(r^2 / 2 - u r) Phi(u - r) / tau`, the integral of
-      `exp(-(x - nu) / tau) phi((y - x) / s) / (tau s)` over x > nu;
+    * `p(y | up) = exp(r^2 / 2 - u r) Phi(u - r) / nu`, the integral of
+      `exp(-(x - nu) / nu) phi((y - x) / s) / (nu s)` over x > nu;
     * `p(y | down)` is `p(-y | up)`;
 
-    Each is multiplied by its prior. There is one value of y above which up is
-    most probable, and one below which down is (Karlin 1968, variation
-    diminishing kernels).
+    All three are equally probable before y is known. There is one value of y
+    above which up is most probable, and one below which down is (Karlin 1968,
+    variation diminishing kernels).
 
     Guarantee: the guarantee of `query`, with the same events. The decision uses
     the released value and public numbers only, so it is post-processing, for
@@ -72,10 +70,6 @@ class ErrorCorrectedQuery(WrappingQuery):
             must be Gaussian; else a release raises TypeError.
         threshold: The value that is released for up, in the unit of the answers
             of `query`, > 0.
-        tail_scale: The mean of `x - threshold` under up, in the same unit, > 0;
-            `threshold` if `None`. It must be public.
-        priors: The probabilities of down, stop and up, > 0. They must be
-            public: chosen, or estimated on public data.
 
     Source: Nasr, Shokri, Generalizable Deep Learning with Differential
     Privacy, section 3.2 and Algorithm 3. The paper does not say how x is
@@ -91,29 +85,11 @@ class ErrorCorrectedQuery(WrappingQuery):
 
     query: DPQuery
     threshold: float
-    tail_scale: float | None = None
-    priors: tuple[float, float, float] = (1 / 3, 1 / 3, 1 / 3)
 
     def __post_init__(self) -> None:
         _check.kind(DPQuery, query=self.query)
         _check.finite_positive(threshold=self.threshold)
-        tail = self.threshold if self.tail_scale is None else self.tail_scale
-        _check.finite_positive(tail_scale=tail)
-        priors = tuple(self.priors)
-        if len(priors) != 3:
-            raise ValueError(
-                "`priors` must be three probabilities: of down, stop and up. "
-                f"Received: priors={self.priors!r}."
-            )
-        for prior in priors:
-            _check.probability(priors=prior)
-        if abs(math.fsum(priors) - 1) > _ROUNDING:
-            raise ValueError(
-                f"`priors` must add up to 1. Received: priors={self.priors!r}."
-            )
         as_floats(self, "threshold")
-        object.__setattr__(self, "tail_scale", float(tail))
-        object.__setattr__(self, "priors", tuple(map(float, priors)))
 
     @property
     @override
@@ -153,7 +129,7 @@ class ErrorCorrectedQuery(WrappingQuery):
         )
 
     def _log_up(self, value: tf.Tensor, stddev: tf.Tensor) -> tf.Tensor:
-        tail = tf.constant(self.tail_scale, tf.float64)
+        tail = tf.constant(self.threshold, tf.float64)
         u, r = (value - self.threshold) / stddev, stddev / tail
         # Two forms of the same, each without differences of large numbers.
         above = r * (0.5 * r - u) + _log_ndtr(tf.maximum(u - r, 0.0))
@@ -186,11 +162,7 @@ class ErrorCorrectedQuery(WrappingQuery):
         known = tf.where(stddev > 0, stddev, tf.ones_like(stddev))
         most = _MOST * known
         finite = tf.clip_by_value(tf.cast(value, tf.float64), -most, most)
-        logs = self.log_likelihoods(finite, known)
-        down, stop, up = (
-            log + math.log(prior)
-            for log, prior in zip(logs, self.priors, strict=True)
-        )
+        down, stop, up = self.log_likelihoods(finite, known)
         nu = tf.constant(self.threshold, value.dtype)
         noisy = stddev > 0
         is_up = tf.where(noisy, (up > down) & (up > stop), value > nu)

@@ -37,16 +37,13 @@ def bare(initial=2.0, **others):
     [
         # Norms are clipped at 4 to 4 and 1.
         (bare(), 2.5),
-        (bare(alpha=1.1), 2.75),
-        # At 6, to 5 and 1.
-        (bare(beta=3.0), 3.0),
         # At 20, to 5 and 1.
         (bare(10.0), 3.0),
         # At 1, to 1 and 1.
         (bare(0.5), 1.0),
     ],
 )
-def test_the_next_clip_is_alpha_times_the_mean_clipped_norm(query, expected):
+def test_the_next_clip_is_the_mean_clipped_norm(query, expected):
     assert clip_after(query) == pytest.approx(expected, rel=1e-12)
 
 
@@ -178,7 +175,7 @@ def test_each_layer_has_its_own_clip():
 
 @pytest.mark.parametrize("seed", range(6))
 def test_no_noise_moves_the_clip_out_of_its_range(seed):
-    query = AdaptiveClipSumQuery(2.0, 1.0, 1e9, 1, clip_range=50.0)
+    query = AdaptiveClipSumQuery(2.0, 1.0, 1e9, 1)
     state, clips = query.initial_global_state(seed), []
     for _ in range(40):
         result = one_round(query, state)
@@ -186,22 +183,22 @@ def test_no_noise_moves_the_clip_out_of_its_range(seed):
         clips.append(float(state.sum_state.l2_norm_clip))
         assert np.isfinite(result.value).all()
 
-    assert min(clips) >= 2.0 / 50
-    assert max(clips) <= 2.0 * 50
+    assert min(clips) >= 2.0 / 1000
+    assert max(clips) <= 2.0 * 1000
     grown = np.divide(clips[1:], clips[:-1])
-    assert grown.max() <= 2.0 * (1 + 1e-12)  # alpha beta.
+    assert grown.max() <= 2.0 * (1 + 1e-12)
     assert len(set(clips)) > 2  # Noise does move it.
 
 
 def test_clips_reach_both_limits():
     """Control: the limits of the last test are not far from what happens."""
-    high, low = bare(clip_range=8.0), bare(clip_range=8.0)
+    high, low = bare(), bare()
     states = [high.initial_global_state(), low.initial_global_state()]
-    for _ in range(8):
+    for _ in range(12):
         states[0] = one_round(high, states[0], 1e6 * RECORDS).global_state
         states[1] = one_round(low, states[1], 1e-6 * RECORDS).global_state
 
-    assert [float(s.sum_state.l2_norm_clip) for s in states] == [16.0, 0.25]
+    assert [float(s.sum_state.l2_norm_clip) for s in states] == [2000.0, 0.002]
 
 
 def test_a_run_finds_the_scale_of_the_records():
@@ -228,10 +225,6 @@ def test_a_run_finds_the_scale_of_the_records():
         ({"noise_multiplier": -1}, ValueError, "noise_multiplier"),
         ({"norm_noise_multiplier": 1e11}, ValueError, "norm_noise_multiplier"),
         ({"expected_num_records": 0}, ValueError, "expected_num_records"),
-        ({"alpha": 0.0}, ValueError, "alpha"),
-        ({"beta": math.inf}, ValueError, "beta"),
-        ({"clip_range": 0.5}, ValueError, "clip_range"),
-        ({"clip_range": 1e21}, ValueError, "clip_range"),
     ],
 )
 def test_impossible_arguments_are_refused(change, error, name):

@@ -43,10 +43,8 @@ def corrected(values, stddev=1.0, threshold=1.0, dtype=tf.float32, **arguments):
     return query.get_noised_result(tf.constant(values, dtype), state).value
 
 
-def log_likelihoods(values, stddev, threshold, tail_scale=None):
-    query = ErrorCorrectedQuery(
-        GaussianSumQuery(1.0, 1.0), threshold, tail_scale
-    )
+def log_likelihoods(values, stddev, threshold):
+    query = ErrorCorrectedQuery(GaussianSumQuery(1.0, 1.0), threshold)
     logs = query.log_likelihoods(
         tf.constant(values, tf.float64), tf.constant(stddev, tf.float64)
     )
@@ -54,14 +52,11 @@ def log_likelihoods(values, stddev, threshold, tail_scale=None):
 
 
 class TestLikelihoods:
-    @pytest.mark.parametrize("tail", [0.2, 1.0, 7.0])
     @pytest.mark.parametrize("threshold", [0.1, 1.0, 5.0])
-    def test_are_integrals_over_the_prior_within_a_hypothesis(
-        self, threshold, tail
-    ):
+    def test_are_integrals_over_the_prior_within_a_hypothesis(self, threshold):
         stddev = 1.3
         ys = np.linspace(-9, 12, 22)
-        down, stop, up = log_likelihoods(ys, stddev, threshold, tail)
+        down, stop, up = log_likelihoods(ys, stddev, threshold)
         for i, y in enumerate(ys):
 
             def noised(x, density, y=y):
@@ -76,7 +71,9 @@ class TestLikelihoods:
             )
             # Noise of 14 standard deviations is beyond the floats here.
             above, _ = integrate.quad(
-                lambda x: noised(x, math.exp(-(x - threshold) / tail) / tail),
+                lambda x: noised(
+                    x, math.exp(-(x - threshold) / threshold) / threshold
+                ),
                 threshold,
                 max(y, threshold) + 14 * stddev,
                 points=[max(y, threshold), max(y, threshold) + stddev],
@@ -86,20 +83,19 @@ class TestLikelihoods:
             )
             assert stop[i] == pytest.approx(math.log(inside), abs=1e-9)
             assert up[i] == pytest.approx(math.log(above), abs=1e-9)
-        mirrored = log_likelihoods(-ys, stddev, threshold, tail)
+        mirrored = log_likelihoods(-ys, stddev, threshold)
         np.testing.assert_array_equal(down, mirrored[2])
         np.testing.assert_array_equal(stop, mirrored[1])
 
     @pytest.mark.parametrize("ratio", [1e-4, 1e-2, 1.0, 1e2, 1e4])
-    @pytest.mark.parametrize("tail", [1e-4, 1.0, 1e4])
-    def test_keep_their_digits_far_out(self, ratio, tail):
+    def test_keep_their_digits_far_out(self, ratio):
         """Against 40 digits, where exponentials have long been 0."""
         ys = [0.0, 1e-3, 0.7, 1.0, 1.3, 3.0, 20.0, 1e3, 1e6]
         ys = [y * s for y in ys for s in (-1.0, 1.0)] + [ratio, -ratio]
-        _, stop, up = log_likelihoods(ys, 1.0, ratio, tail * ratio)
+        _, stop, up = log_likelihoods(ys, 1.0, ratio)
         with mpmath.workdps(40):
             # Logarithms of erfc, which mpmath has for any argument.
-            nu, tau = mpmath.mpf(ratio), mpmath.mpf(tail * ratio)
+            nu = tau = mpmath.mpf(ratio)
             for i, y in enumerate(map(mpmath.mpf, ys)):
                 a, b = (
                     (abs(y) - nu) / mpmath.sqrt(2),
@@ -134,10 +130,9 @@ class TestLikelihoods:
         assert (up - stop)[-1] > 0 > (up - stop)[0]
 
 
-def cut_off(ratio, tail=1.0, priors=(1 / 3, 1 / 3, 1 / 3)):
+def cut_off(ratio):
     """Returns the y above which up wins, for noise of 1, in 40 digits."""
-    down_prior, stop_prior, up_prior = map(mpmath.mpf, priors)
-    nu, tau = mpmath.mpf(ratio), mpmath.mpf(tail * ratio)
+    nu = tau = mpmath.mpf(ratio)
     r = 1 / tau
 
     def up(y):
@@ -154,7 +149,7 @@ def cut_off(ratio, tail=1.0, priors=(1 / 3, 1 / 3, 1 / 3)):
         ) / (4 * nu)
 
     def margin(y):
-        return up_prior * up(y) - max(stop_prior * stop(y), down_prior * up(-y))
+        return up(y) - max(stop(y), up(-y))
 
     low, high = mpmath.mpf(-50), mpmath.mpf(50) + 3 * nu
     with mpmath.workdps(40):
@@ -165,30 +160,16 @@ def cut_off(ratio, tail=1.0, priors=(1 / 3, 1 / 3, 1 / 3)):
 
 
 class TestDecisions:
-    @pytest.mark.parametrize(
-        ("ratio", "tail", "priors"),
-        [
-            (1.0, 1.0, (1 / 3, 1 / 3, 1 / 3)),
-            (0.01, 1.0, (1 / 3, 1 / 3, 1 / 3)),
-            (1e-5, 1.0, (1 / 3, 1 / 3, 1 / 3)),
-            (3.0, 0.2, (0.1, 0.8, 0.1)),
-            (0.5, 2.0, (0.2, 0.2, 0.6)),
-            (0.5, 2.0, (0.6, 0.3, 0.1)),
-        ],
-    )
-    def test_change_at_the_cut_offs_of_the_definition(
-        self, ratio, tail, priors
-    ):
+    @pytest.mark.parametrize("ratio", [1e-5, 0.01, 0.5, 1.0, 3.0])
+    def test_change_at_the_cut_offs_of_the_definition(self, ratio):
         """Values 1e-3 to either side, in units of the noise."""
-        above = cut_off(ratio, tail, priors)
-        below = -cut_off(ratio, tail, priors[::-1])
+        above = cut_off(ratio)
+        below = -above
         values = [above + 1e-3, above - 1e-3, below - 1e-3, below + 1e-3]
 
         got = corrected(
             values,
             threshold=ratio,
-            tail_scale=tail * ratio,
-            priors=priors,
             dtype=tf.float64,
         ).numpy()
 
@@ -205,16 +186,6 @@ class TestDecisions:
         assert set(got.tolist()) == {-3.0, 0.0, 3.0}
         assert (np.diff(got) >= 0).all()
         np.testing.assert_array_equal(got, -got[::-1])
-
-    def test_of_ties_are_stop(self):
-        """At 0 up and down are equally probable, and here beat stop."""
-        priors = (0.499, 0.002, 0.499)
-
-        tied = corrected([0.0], threshold=0.01, priors=priors)
-        near = corrected([1e-3, -1e-3], threshold=0.01, priors=priors)
-
-        assert tied.numpy().tolist() == [0.0]
-        np.testing.assert_allclose(near, [0.01, -0.01])
 
     def test_without_noise_are_by_the_value_itself(self):
         values = [2.0, 1.0, 0.5, -1.0, -1.5, math.nan]
@@ -239,15 +210,6 @@ class TestDecisions:
         got = corrected(values, dtype=dtype).numpy().tolist()
 
         assert got == [1.0, -1.0, 0.0, 1.0, -1.0]
-
-    def test_of_likely_hypotheses_need_less(self):
-        values = np.linspace(0, 5, 501)
-
-        likely = corrected(values, priors=(0.1, 0.1, 0.8)).numpy().sum()
-        equal = corrected(values).numpy().sum()
-        unlikely = corrected(values, priors=(0.1, 0.8, 0.1)).numpy().sum()
-
-        assert likely > equal > unlikely > 0
 
 
 class TestTheNoise:
@@ -372,24 +334,12 @@ class TestPostProcessing:
             query.result_noise(query.initial_global_state(), tf.zeros([2]))
 
 
-def test_the_tail_is_as_long_as_the_threshold_unless_told():
-    query = ErrorCorrectedQuery(GaussianSumQuery(1.0, 1.0), 0.3)
-
-    assert query == ErrorCorrectedQuery(GaussianSumQuery(1.0, 1.0), 0.3, 0.3)
-
-
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
         ({"query": 3}, TypeError),
         ({"threshold": 0.0}, ValueError),
         ({"threshold": -1.0}, ValueError),
-        ({"tail_scale": 0.0}, ValueError),
-        ({"tail_scale": math.inf}, ValueError),
-        ({"priors": (0.5, 0.5)}, ValueError),
-        ({"priors": (0.5, 0.5, 0.5)}, ValueError),
-        ({"priors": (0.0, 0.5, 0.5)}, ValueError),
-        ({"priors": (1.5, -1.0, 0.5)}, ValueError),
     ],
 )
 def test_arguments_are_checked(arguments, error):
