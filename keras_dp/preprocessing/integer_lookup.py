@@ -8,9 +8,8 @@ from typing import Any, ClassVar
 import keras
 from typing_extensions import override
 
-from keras_dp import _check
 from keras_dp.preprocessing.entries import integer_keys, row_chunks
-from keras_dp.preprocessing.vocabulary import VocabularyAdapter, lookup_tokens
+from keras_dp.preprocessing.vocabulary import VocabularyAdapter, special_tokens
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -25,11 +24,9 @@ class IntegerLookup(VocabularyAdapter):
         max_keys: The largest number of different integers of a record that
             count.
         max_tokens: As in `StringLookup`.
-        num_oov_indices: As in the Keras layer, >= 1.
-        mask_token: As in the Keras layer. It is not a key.
-        oov_token: As in the Keras layer. It is not a key.
+        mask_token: As in the Keras layer. It is not a key, and neither is -1,
+            which stands for unknown integers.
         output_mode: As in the Keras layer, except "tf_idf".
-        pad_to_max_tokens: As in the Keras layer.
 
     Source: as for `StringLookup`.
 
@@ -48,24 +45,20 @@ class IntegerLookup(VocabularyAdapter):
     threshold_delta: float
     max_keys: int = 1
     max_tokens: int | None = None
-    num_oov_indices: int = 1
     mask_token: int | None = None
-    oov_token: int = -1
     output_mode: str = "int"
-    pad_to_max_tokens: bool = False
 
     def __post_init__(self) -> None:
-        _check.integer_at_least(1, num_oov_indices=self.num_oov_indices)
         self.check_settings()
 
     @property
     @override
     def special_tokens(self) -> int:
-        return lookup_tokens(self)
+        return special_tokens(self.mask_token, self.output_mode)
 
     @override
     def keys_of_records(self, data: Any) -> Iterator[set[int]]:
-        reserved = {self.oov_token}
+        reserved = {-1}
         if self.mask_token is not None:
             reserved.add(self.mask_token)
         rows = itertools.chain.from_iterable(row_chunks(data, self.dtypes))

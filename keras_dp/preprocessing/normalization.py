@@ -29,8 +29,8 @@ _CENTRE = 0.75
 _SQUARE_BOUND = 9 / 8
 # The rounding of means over up to 2^28 entries changes norms by less.
 _ROUNDING = 1 + 2.0**-20
-# Smaller variances would be 0 in float32.
-_LEAST_SHARE = 1e-4
+# The lower limit of standard deviations, as a share of half the range.
+_LEAST_STDDEV = 0.01
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,6 +50,8 @@ class Normalization(Adapter):
     9/8, its value at both ends. NaN counts as the centre of the range. Vectors
     are divided by the bound and rounded towards zero to a grid before they are
     summed. The event therefore has bound 1 and noise of `noise_multiplier`.
+
+    Standard deviations are at least 1 % of half the range.
 
     Weights: alone, `u` has bound 1 for a feature, and `u^2 - 1/2` has bound
     1/2. Together, with the weight w on the second, they have the bound
@@ -71,8 +73,6 @@ class Normalization(Adapter):
             changes variances by up to 2 % of the squared half range. `None`
             divides by a noised count, which adds the error of the count. It
             also needs 4 % more noise with a hundred features, 37 % with one.
-        least_stddev: The lower limit of the standard deviations of the layer,
-            as a share of half the range, in [1e-4, 1].
 
     Source: Dwork and Roth (2014), "The Algorithmic Foundations of Differential
     Privacy", Theorem A.1, for the mechanism. The weights are derived here.
@@ -92,17 +92,9 @@ class Normalization(Adapter):
     noise_multiplier: float
     axis: int | Sequence[int] | None = -1
     denominator: float | None = None
-    least_stddev: float = 0.01
 
     def __post_init__(self) -> None:
         _check.finite_positive(noise_multiplier=self.noise_multiplier)
-        _check.finite_positive(least_stddev=self.least_stddev)
-        if not _LEAST_SHARE <= self.least_stddev <= 1:
-            raise ValueError(
-                f"`least_stddev` must be in [{_LEAST_SHARE}, 1]. Received: "
-                f"least_stddev={self.least_stddev!r}. Give it as a share of "
-                "half the range."
-            )
         if self.denominator is not None:
             _check.finite_positive(denominator=self.denominator)
         object.__setattr__(self, "bounds", checked_range(self.bounds))
@@ -201,7 +193,7 @@ class Normalization(Adapter):
         mean = np.clip(sums[:features] / count, -1.0, 1.0)
         square = sums[features : 2 * features] / (_WEIGHT * count) + _CENTRE
         variance = np.clip(square, 0.0, 1.0) - mean**2
-        return mean, np.maximum(variance, self.least_stddev**2)
+        return mean, np.maximum(variance, _LEAST_STDDEV**2)
 
     def _kept_axes(self, ndim: int) -> tuple[int, ...]:
         """Returns the axes of features, ascending; see Keras."""

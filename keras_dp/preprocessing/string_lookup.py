@@ -8,9 +8,8 @@ from typing import Any, ClassVar
 import keras
 from typing_extensions import override
 
-from keras_dp import _check
 from keras_dp.preprocessing.entries import row_chunks, text_keys
-from keras_dp.preprocessing.vocabulary import VocabularyAdapter, lookup_tokens
+from keras_dp.preprocessing.vocabulary import VocabularyAdapter, special_tokens
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,16 +36,12 @@ class StringLookup(VocabularyAdapter):
             (0, 1/2]. The ledger's delta includes it at every epsilon. Use at
             most a tenth of the target delta.
         max_tokens: As in the Keras layer: the largest number of indices,
-            including those of the mask and of unknown texts. The texts with the
-            largest noised sums are kept.
-        num_oov_indices: As in the Keras layer, but >= 1, because any text can
-            be missing from the vocabulary.
+            including those of the mask and of unknown texts, "[UNK]". The texts
+            with the largest noised sums are kept.
         mask_token: As in the Keras layer. It is not a key. With "", records
             with fewer texts can be padded with "".
-        oov_token: As in the Keras layer. It is not a key.
         output_mode: As in the Keras layer, except "tf_idf", which needs other
             sums.
-        pad_to_max_tokens: As in the Keras layer.
 
     Source: Gopi et al. (2020), arXiv:2002.09745, the weighted Gaussian
     mechanism. Our weights do not depend on other records.
@@ -66,24 +61,20 @@ class StringLookup(VocabularyAdapter):
     threshold_delta: float
     max_keys: int = 1
     max_tokens: int | None = None
-    num_oov_indices: int = 1
     mask_token: str | None = None
-    oov_token: str = "[UNK]"
     output_mode: str = "int"
-    pad_to_max_tokens: bool = False
 
     def __post_init__(self) -> None:
-        _check.integer_at_least(1, num_oov_indices=self.num_oov_indices)
         self.check_settings()
 
     @property
     @override
     def special_tokens(self) -> int:
-        return lookup_tokens(self)
+        return special_tokens(self.mask_token, self.output_mode)
 
     @override
     def keys_of_records(self, data: Any) -> Iterator[set[bytes]]:
-        tokens = {self.oov_token, self.mask_token} - {None}
+        tokens = {"[UNK]", self.mask_token} - {None}
         reserved = {str(token).encode() for token in tokens}
         rows = itertools.chain.from_iterable(row_chunks(data, self.dtypes))
         return (text_keys(row, reserved) for row in rows)

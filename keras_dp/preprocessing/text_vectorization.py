@@ -43,7 +43,6 @@ class TextVectorization(VocabularyAdapter):
         ngrams: As in the Keras layer: a number, a tuple of numbers, or None.
         output_mode: As in the Keras layer, except "tf_idf".
         output_sequence_length: As in the Keras layer.
-        pad_to_max_tokens: As in the Keras layer.
 
     Source: as for `StringLookup`.
 
@@ -70,7 +69,6 @@ class TextVectorization(VocabularyAdapter):
     ngrams: int | tuple[int, ...] | None = None
     output_mode: str = "int"
     output_sequence_length: int | None = None
-    pad_to_max_tokens: bool = False
 
     def __post_init__(self) -> None:
         if self.standardize is not None:

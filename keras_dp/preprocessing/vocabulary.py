@@ -58,7 +58,6 @@ class VocabularyAdapter(Adapter):
     max_keys: int
     max_tokens: int | None
     output_mode: str
-    pad_to_max_tokens: bool
 
     @property
     @abc.abstractmethod
@@ -87,7 +86,6 @@ class VocabularyAdapter(Adapter):
                 "tenth of the target delta."
             )
         _check.one_of(OUTPUT_MODES, output_mode=self.output_mode)
-        _check.boolean(pad_to_max_tokens=self.pad_to_max_tokens)
         if self.max_tokens is not None:
             _check.integer_at_least(1, max_tokens=self.max_tokens)
             if self.max_tokens <= self.special_tokens:
@@ -134,15 +132,11 @@ class VocabularyAdapter(Adapter):
         return self.kind(vocabulary=vocabulary, **settings)
 
 
-def lookup_tokens(lookup: Any) -> int:
-    """Returns how many tokens a lookup layer adds to its vocabulary.
-
-    Args:
-        lookup: A `StringLookup` or an `IntegerLookup`.
-    """
+def special_tokens(mask_token: Any, output_mode: str) -> int:
+    """Returns how many tokens a lookup layer adds to its vocabulary."""
     # Only indices can be masked.
-    is_masked = lookup.mask_token is not None and lookup.output_mode == "int"
-    return int(lookup.num_oov_indices) + is_masked
+    is_masked = mask_token is not None and output_mode == "int"
+    return 1 + is_masked
 
 
 def noised_keys(

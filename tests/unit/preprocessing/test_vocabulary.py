@@ -200,8 +200,7 @@ class TestStringLookup:
         data = [letter for n, letter in enumerate("fedcba") for _ in range(n)]
         adapter = StringLookup(
             **LITTLE,
-            max_tokens=4,
-            num_oov_indices=2,
+            max_tokens=3,
             mask_token=mask_token,
             output_mode=output_mode,
         )
@@ -210,7 +209,7 @@ class TestStringLookup:
 
         masked = mask_token is not None and output_mode == "int"
         assert released(layer) == (["a"] if masked else ["a", "b"])
-        assert layer.vocabulary_size() == 4
+        assert layer.vocabulary_size() == 3
 
     def test_never_has_a_text_that_nobody_holds(self) -> None:
         """With much noise and no threshold to speak of."""
@@ -433,7 +432,6 @@ class TestEveryAdapter:
     [
         (TextVectorization, {"standardize": str.lower, "max_keys": 1}),
         (TextVectorization, {"split": str.split, "max_keys": 1}),
-        (StringLookup, {"num_oov_indices": 0}),
     ],
 )
 def test_options_that_cannot_be_private_are_refused(kind, options) -> None:
