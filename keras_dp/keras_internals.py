@@ -404,6 +404,25 @@ def own_variables_of(
     return list(optimizer._variables)
 
 
+def averages_of(
+    optimizer: keras.optimizers.Optimizer,
+) -> list[tuple[keras.Variable, keras.Variable]]:
+    """Returns each variable that is averaged, with its average.
+
+    `BaseOptimizer._model_variables_moving_average`, Keras 3.15. Without it a
+    model is evaluated without the averages until its training ends.
+    """
+    return [
+        (variable, average)
+        for variable, average in zip(
+            optimizer._trainable_variables,
+            optimizer._model_variables_moving_average,
+            strict=True,
+        )
+        if average is not None
+    ]
+
+
 def trainable_variables_of(
     optimizer: keras.optimizers.Optimizer,
 ) -> list[keras.Variable]:

@@ -15,11 +15,19 @@ from keras_dp.ledger import AccountRecord, PrivacyLedger, RunRecord
 from keras_dp.ledger.places.place import place_of
 from keras_dp.ledger.rows.header import UNITS_OF_ROWS
 from keras_dp.optimizers import DPOptimizer
+from keras_dp.optimizers.inner_optimizer import check_inner
 from keras_dp.planning.calibration import check_target
+from keras_dp.recipes.averaging import average_weights
 from keras_dp.recipes.held_rounds import (
     HeldRounds,
     interrupted_runs,
     refunded,
+)
+from keras_dp.recipes.learning_rate import (
+    build,
+    chosen_rate,
+    trained_weights,
+    with_rate,
 )
 from keras_dp.recipes.noise_for_target import (
     RoundQueries,
@@ -51,8 +59,11 @@ def make_private(
     delta: float | None = None,
     l2_norm_clip: float | Literal["automatic"] = _CLIP,
     optimizer: Any = None,
+    learning_rate: Any = "auto",
+    average: Literal["auto"] | None = "auto",
     loss: Any = None,
     metrics: Any = None,
+    validation_data: Any = None,
     batch_statistics: DPQuery | Literal["auto"] | None = None,
     unit: str | None = None,
     unit_ids: Any = None,
@@ -107,10 +118,21 @@ def make_private(
             `1 / (norm of g + 0.01)`, so that there is no clip to choose; see
             `GaussianSumQuery`.
         optimizer: Name, or Keras optimizer; by default that of the compiled
-            model, else "adam". Its learning rate is kept.
+            model, else "adam".
+        learning_rate: "auto" multiplies the learning rate of the optimizer, or
+            its schedule, so that it suits the noise and the number of rounds;
+            how is said in `docs/choosing.md`. `None` keeps it. A number > 0 or
+            a schedule of `keras.optimizers.schedules` takes its place.
+        average: "auto" makes the optimizer average the weights of about the
+            last tenth of the rounds, unless it averages anyway (`use_ema`).
+            They are the weights of the model at the end of `fit`, in
+            validation, and for callbacks at the end of an epoch. `None`
+            leaves that to the optimizer.
         loss: As in `keras.Model.compile`; by default that of the model.
         metrics: As in `keras.Model.compile`; by default those of the model.
             They are computed without noise, and are not private.
+        validation_data: As in `keras.Model.fit`: `fit()` evaluates it after
+            each epoch, without privacy.
         batch_statistics: "auto" trains BatchNormalization, where the model has
             any: gradients and statistics share the noise that meets the
             target, see `plan_batch_statistics`. Or a query of your own, with
@@ -157,6 +179,7 @@ def make_private(
     """
     clip, gamma = _clip_of(l2_norm_clip)
     _check_numbers(target_epsilon, delta, epochs, batch_size)
+    _check_automatic(learning_rate, average)
     check_kind(model, releases_statistics=batch_statistics is not None)
     details = RunDetails.of(run)
     if rows_per_unit is None and isinstance(ledger, PrivacyLedger):
@@ -211,17 +234,39 @@ def make_private(
         samples, queries = chosen(held, account)
     private = PrivateModel(model)
     inner = _inner(model, optimizer)
+    check_inner(inner)
+    rounds = epochs * samples.rounds_per_epoch
+    rate = None
+    if learning_rate == "auto":
+        build(model, samples)
+        rate = chosen_rate(
+            inner, queries.gradients, rounds, trained_weights(model)
+        )
+    if rate is not None:
+        inner = with_rate(inner, rate.rate)
+    elif learning_rate not in ("auto", None):
+        inner = with_rate(inner, learning_rate)
+    averaged = None
+    if average is not None:
+        averaged = average_weights(inner, rounds)
     private.compile(
         DPOptimizer(inner, query=queries.gradients, ledger=own),
         batch_statistics=queries.batch_statistics,
         **compiled,
     )
     private.samples, private.target, private.run = samples, target, details
-    private.epochs = epochs
+    private.epochs, private.validation_data = epochs, validation_data
     private.last_run = None if continued is None else continued.row
     if verbose:
         summary = _summary(private, held, queries, continued)
         print_line(f"{summary}{_of_units(private, given)}")
+        if rate is not None:
+            print_line(f"{rate} learning_rate=None keeps it.")
+        if averaged is not None:
+            print_line(
+                f"Weights are averaged over about {averaged:,} rounds. "
+                "average=None does not."
+            )
     return private
 
 
@@ -251,6 +296,26 @@ def _clip_of(l2_norm_clip: Any) -> tuple[float, float | None]:
         )
     _check.finite_positive(l2_norm_clip=l2_norm_clip)
     return l2_norm_clip, None
+
+
+def _check_automatic(learning_rate: Any, average: Any) -> None:
+    """Raises for other values than "auto", `None` and what may be given."""
+    if average not in ("auto", None):
+        raise ValueError(
+            '`average` must be "auto" or None. Received: '
+            f"average={_check.shown(average)}. For averages of your own, give "
+            "an optimizer with use_ema=True."
+        )
+    schedules = keras.optimizers.schedules.LearningRateSchedule
+    if learning_rate in ("auto", None) or isinstance(learning_rate, schedules):
+        return
+    if isinstance(learning_rate, str):
+        raise ValueError(
+            '`learning_rate` must be "auto", None, a number or a schedule. '
+            f"Received: learning_rate={learning_rate!r}. None keeps the rate "
+            "of the optimizer."
+        )
+    _check.finite_positive(learning_rate=learning_rate)
 
 
 def _summary(

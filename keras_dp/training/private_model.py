@@ -118,6 +118,8 @@ class PrivateModel(HeldModel):
         samples: The data of `fit` without `x`. `make_private` sets it.
         epochs: The number of epochs of `fit` without `x`. `make_private` sets
             it.
+        validation_data: The data that `fit` without `x` evaluates after each
+            epoch, unless it gets other data. `make_private` sets it.
         run: The `run` of `fit` if it is called without one. `make_private` sets
             it.
         last_run: The row of the ledger in which the last run began. If that was
@@ -169,6 +171,7 @@ class PrivateModel(HeldModel):
         self.last_run: int | None = None
         self.samples: Sampler | None = None
         self.epochs = 1
+        self.validation_data: Any = None
         self.run: RunDetails | None = None
         self.target: PrivacyTarget | None = None
         self._loss_scale: float | None = None
@@ -373,6 +376,7 @@ class PrivateModel(HeldModel):
         if x is None and self.samples is not None:
             x = self.samples
             epochs = self.epochs if epochs is None else epochs
+            options.setdefault("validation_data", self.validation_data)
         elif self.samples is not None and x is not self.samples:
             warn_of_other_data(self.optimizer.required_ledger())
         epochs = 1 if epochs is None else epochs
@@ -413,6 +417,7 @@ class PrivateModel(HeldModel):
                     ready.ledger,
                     ready.delta,
                     lambda: loop.recorder.rounds_left,
+                    self.optimizer.inner,
                 ),
                 **options,
             )

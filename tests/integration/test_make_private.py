@@ -305,7 +305,7 @@ class TestWhatItTakesOver:
             metrics=["mse"],
         )
 
-        private = made(given, loss=None)
+        private = made(given, loss=None, learning_rate=None)
         history = private.fit(verbose=0).history
 
         inner = private.optimizer.inner
@@ -313,6 +313,30 @@ class TestWhatItTakesOver:
         assert float(inner.learning_rate) == 0.25
         assert inner.momentum == 0.5
         assert [*history] == ["loss", "mse", *OF_PRIVACY]
+
+    @pytest.mark.parametrize(
+        ("given", "expected"), [("auto", 0.42), (0.5, 0.5)], ids=str
+    )
+    def test_the_learning_rate_is_chosen_or_given(
+        self, given, expected, capsys
+    ) -> None:
+        compiled = model(optimizer=keras.optimizers.SGD(0.01), loss="mse")
+
+        private = made(compiled, learning_rate=given, verbose=True)
+
+        found = float(private.optimizer.inner.learning_rate)
+        assert found == pytest.approx(expected, rel=0.3)
+        text = " ".join(capsys.readouterr().out.split())
+        assert ("times that of the script" in text) == (given == "auto")
+        assert "Weights are averaged" in text
+
+    def test_a_schedule_may_be_given(self) -> None:
+        schedule = keras.optimizers.schedules.CosineDecay(0.5, 20)
+
+        private = made(learning_rate=schedule)
+        private.fit(verbose=0)
+
+        assert float(private.optimizer.learning_rate) < 0.05
 
     def test_what_is_given_goes_first(self) -> None:
         given = model(optimizer="sgd", loss="mae", metrics=["mse"])
@@ -389,6 +413,9 @@ class TestMistakes:
             ({"batch_size": 801}, "`batch_size` must be"),
             ({"l2_norm_clip": 0.0}, "`l2_norm_clip` must be"),
             ({"l2_norm_clip": "auto"}, "`l2_norm_clip` must be"),
+            ({"learning_rate": 0.0}, "`learning_rate` must be"),
+            ({"learning_rate": "best"}, "`learning_rate` must be"),
+            ({"average": "all"}, "`average` must be"),
         ],
         ids=str,
     )
@@ -411,9 +438,7 @@ class TestMistakes:
         with pytest.raises(PrivateTrainingError, match=remedy):
             made(own([keras.layers.Dense(1)]), loss=None)
 
-    @pytest.mark.parametrize(
-        "name", ["validation_data", "sigma", "epsilon", "unit_ids"]
-    )
+    @pytest.mark.parametrize("name", ["sigma", "epsilon", "unit_ids"])
     def test_hold_no_data(self, name) -> None:
         x, y = data()
         given = (x, y)

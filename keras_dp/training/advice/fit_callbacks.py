@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.optimizers.ledger_of_chief import LedgerOfChief
+from keras_dp.training.advice.averaged_weights import AveragedWeights
 from keras_dp.training.advice.epsilon_progress import EpsilonProgress
 
 Act = Callable[[], None]
@@ -37,11 +38,13 @@ def fit_callbacks(
     ledger: PrivacyLedger | LedgerOfChief,
     delta: float,
     rounds_left: Callable[[], int | None],
+    optimizer: keras.optimizers.Optimizer,
 ) -> list[keras.callbacks.Callback]:
     """Returns the callbacks of `fit`, with what a private training adds.
 
     First comes a callback that acts at each epoch, then `EpsilonProgress`, so
-    that the others find epsilon in the logs.
+    that the others find epsilon in the logs. They find averaged weights in the
+    model, if the optimizer averages.
 
     Args:
         given: The argument `callbacks` of `fit`.
@@ -53,6 +56,7 @@ def fit_callbacks(
         delta: The delta of the shown epsilon, in (0, 1).
         rounds_left: Returns how many more rounds the target and the account
             leave room for, `None` if neither limits the training.
+        optimizer: The Keras optimizer, which applies the answers.
 
     Raises:
         TypeError: `given` is a `CallbackList`.
@@ -60,7 +64,11 @@ def fit_callbacks(
     own: list[keras.callbacks.Callback] = [_AtEpochs(begin, end)]
     if isinstance(ledger, PrivacyLedger):
         own.append(EpsilonProgress(ledger, delta, rounds_left))
-    return [*own, *_listed(given)]
+    users = _listed(given)
+    swaps = keras.callbacks.SwapEMAWeights
+    if optimizer.use_ema and not any(isinstance(x, swaps) for x in users):
+        own.append(AveragedWeights(optimizer))
+    return [*own, *users]
 
 
 def warn_of_decisions(given: Any) -> None:

@@ -181,8 +181,8 @@ FLOORS = {
         "integer_lookup string_lookup text_vectorization",
     ],
     "recipes": [
-        "batch_normalization held_rounds noise_for_account",
-        "training_data",
+        "averaging batch_normalization held_rounds learning_rate",
+        "noise_for_account training_data",
         "noise_for_target",
         "private_training",
     ],

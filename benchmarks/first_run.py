@@ -1,0 +1,383 @@
+"""What the first run of `make_private` gives, beside other settings.
+
+    python benchmarks/first_run.py --out rows.jsonl [--tasks adult mnist_mlp]
+        [--epsilons 1 8] [--factors 1 4 16] [--seeds 1] [--options JSON]
+
+Each row is one training of a task at one epsilon. The learning rate of the
+script is multiplied by a factor; without one, `make_private` chooses it. The
+options are further arguments of `make_private`, such as `{"average": null}`. A
+row that the file has already is not trained again. The data is that of
+`$KERAS_DP_DATA`, or drawn with a fixed seed.
+"""
+
+import argparse
+import csv
+import gzip
+import itertools
+import json
+import os
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import numpy as np
+from keras import layers
+
+import keras_dp
+
+FOLDER = Path(os.environ.get("KERAS_DP_DATA", "data"))
+
+
+class Task(NamedTuple):
+    """A script as its author wrote it.
+
+    Attributes:
+        data: Returns x, y, x_test, y_test.
+        model: Returns the compiled model for the data.
+        epochs: Of the script.
+    """
+
+    data: Callable[[], tuple[Any, Any, Any, Any]]
+    model: Callable[[Any], keras.Model]
+    epochs: int
+
+
+def adult(records: int | None = None) -> tuple[Any, ...]:
+    """Returns the census data, one column for each category."""
+
+    def split(name: str, most: int | None) -> tuple[Any, Any]:
+        with np.load(FOLDER / "adult.npz") as file:
+            scale = np.array([90.0, 1.5e6, 16.0, 1e5, 4356.0, 99.0])
+            columns = [np.minimum(file[f"x_num_{name}"] / scale, 1.0)]
+            for size, code in zip(
+                file["cat_sizes"], file[f"x_cat_{name}"].T, strict=True
+            ):
+                columns.append(np.eye(size)[code])
+            y = file[f"y_{name}"].astype("float32")[:, np.newaxis]
+        x = np.concatenate(columns, 1).astype("float32")
+        return x[:most], y[:most]
+
+    return *split("train", records), *split("test", None)
+
+
+def images(name: str, records: int | None = None) -> tuple[Any, ...]:
+    """Returns images in [0, 1] and labels."""
+    with np.load(FOLDER / f"{name}.npz") as file:
+        found = [
+            file[f"{part}_{split}"]
+            for split in ("train", "test")
+            for part in ("x", "y")
+        ]
+    x, y, x_test, y_test = found
+    x, x_test = (
+        (each[..., np.newaxis] / 255).astype("float32") for each in (x, x_test)
+    )
+    return x[:records], y[:records], x_test, y_test
+
+
+def texts(path: str, length: int, positive: str) -> tuple[Any, ...]:
+    """Returns hashed words `[n, length]`, 0 beyond the text, and labels."""
+    with gzip.open(FOLDER / path, "rt", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    order = np.random.default_rng(0).permutation(len(rows))
+    x = np.zeros((len(rows), length), "int32")
+    for row, text in zip(x, rows, strict=True):
+        words = "".join(
+            c if c.isalnum() else " " for c in text["text"].lower()
+        ).split()[:length]
+        row[: len(words)] = [1 + zlib.crc32(w.encode()) % 4999 for w in words]
+    y = np.array([[row["label"] == positive] for row in rows], "float32")
+    x, y = x[order], y[order]
+    kept = int(0.8 * len(x))
+    return x[:kept], y[:kept], x[kept:], y[kept:]
+
+
+def tabular(records: int) -> tuple[Any, ...]:
+    """Returns a drawn problem of 20 features and three classes."""
+    generator = np.random.default_rng(3)
+    x = generator.normal(size=(records + 4000, 20)).astype("float32")
+    hidden = np.tanh(x @ generator.normal(size=(20, 8)) / 2)
+    y = (hidden @ generator.normal(size=(8, 3))).argmax(1)
+    return x[:-4000], y[:-4000], x[-4000:], y[-4000:]
+
+
+def ratings(records: int = 20_000) -> tuple[Any, ...]:
+    """Returns users, items and drawn ratings in [0, 1]."""
+    generator = np.random.default_rng(4)
+    users, items = generator.normal(size=(2, 300, 4))
+    x = generator.integers(300, size=(records + 4000, 2)).astype("int32")
+    score = (users[x[:, 0]] * items[x[:, 1]]).sum(1)
+    score += generator.normal(0, 0.3, len(x))
+    y = (1 / (1 + np.exp(-score))).astype("float32")[:, np.newaxis]
+    return x[:-4000], y[:-4000], x[-4000:], y[-4000:]
+
+
+def waves(records: int = 8000) -> tuple[Any, ...]:
+    """Returns windows `[n, 32, 1]` of drawn waves, and what follows."""
+    generator = np.random.default_rng(5)
+    t = np.arange(33)
+    speed = generator.uniform(0.1, 0.6, (records + 2000, 1))
+    start = generator.uniform(0, 6.28, (records + 2000, 1))
+    series = np.sin(speed * t + start) + generator.normal(
+        0, 0.05, (records + 2000, 33)
+    )
+    series = series.astype("float32")
+    x, y = series[:, :32, np.newaxis], series[:, 32:]
+    return x[:-2000], y[:-2000], x[-2000:], y[-2000:]
+
+
+def _classifier(
+    body: Callable[[], list[Any]], outputs: int, optimizer: Any
+) -> Callable[[Any], keras.Model]:
+    def build(x: Any) -> keras.Model:
+        head = layers.Dense(
+            outputs, activation="sigmoid" if outputs == 1 else "softmax"
+        )
+        model = keras.Sequential([keras.Input(x.shape[1:]), *body(), head])
+        loss = "sparse_categorical_crossentropy"
+        model.compile(
+            optimizer(),
+            loss="binary_crossentropy" if outputs == 1 else loss,
+            metrics=["accuracy"],
+        )
+        return model
+
+    return build
+
+
+def _network(width: int) -> Callable[[], list[Any]]:
+    return lambda: [
+        layers.Flatten(),
+        layers.Dense(width, activation="relu"),
+        layers.Dense(width, activation="relu"),
+    ]
+
+
+def _convolutions() -> list[Any]:
+    return [
+        layers.Conv2D(16, 8, 2, padding="same", activation="relu"),
+        layers.MaxPooling2D(2, 1),
+        layers.Conv2D(32, 4, 2, activation="relu"),
+        layers.MaxPooling2D(2, 1),
+        layers.Flatten(),
+        layers.Dense(32, activation="relu"),
+    ]
+
+
+def _keras_convnet() -> list[Any]:
+    return [
+        layers.Conv2D(32, 3, activation="relu"),
+        layers.MaxPooling2D(2),
+        layers.Conv2D(64, 3, activation="relu"),
+        layers.MaxPooling2D(2),
+        layers.Flatten(),
+        layers.Dropout(0.5),
+    ]
+
+
+def _words() -> list[Any]:
+    return [
+        layers.Embedding(5000, 16),
+        layers.GlobalAveragePooling1D(),
+        layers.Dense(16, activation="relu"),
+    ]
+
+
+def _autoencoder(x: Any) -> keras.Model:
+    model = keras.Sequential(
+        [
+            keras.Input(x.shape[1:]),
+            layers.Flatten(),
+            layers.Dense(64, activation="relu"),
+            layers.Dense(16, activation="relu"),
+            layers.Dense(64, activation="relu"),
+            layers.Dense(784, activation="sigmoid"),
+            layers.Reshape((28, 28, 1)),
+        ]
+    )
+    model.compile("adam", loss="mse", metrics=["mse"])
+    return model
+
+
+def _recommender(x: Any) -> keras.Model:
+    pair = keras.Input((2,), dtype="int32")
+    user = layers.Embedding(300, 8)(pair[:, 0])
+    item = layers.Embedding(300, 8)(pair[:, 1])
+    score = layers.Dot(1)([user, item])
+    model = keras.Model(pair, layers.Activation("sigmoid")(score))
+    model.compile("adam", loss="mse", metrics=["mse"])
+    return model
+
+
+def _forecaster(x: Any) -> keras.Model:
+    model = keras.Sequential(
+        [keras.Input(x.shape[1:]), layers.LSTM(16), layers.Dense(1)]
+    )
+    model.compile("adam", loss="mse", metrics=["mse"])
+    return model
+
+
+ADAM, SGD = keras.optimizers.Adam, keras.optimizers.SGD
+
+
+def _same(load: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
+    return lambda: load(*arguments)
+
+
+def _copied() -> tuple[Any, ...]:
+    x, _, x_test, _ = images("mnist", 20_000)
+    return x, x, x_test, x_test
+
+
+TASKS = {
+    "adult10k": Task(
+        _same(adult, 10_000), _classifier(_network(64), 1, ADAM), 10
+    ),
+    "adult": Task(adult, _classifier(_network(64), 1, ADAM), 10),
+    "adult_sgd": Task(adult, _classifier(_network(64), 1, SGD), 10),
+    "mnist_mlp": Task(
+        _same(images, "mnist", 15_000), _classifier(_network(128), 10, ADAM), 10
+    ),
+    "mnist_mlp512": Task(
+        _same(images, "mnist", 15_000), _classifier(_network(512), 10, ADAM), 10
+    ),
+    "mnist_mlp_sgd": Task(
+        _same(images, "mnist", 15_000), _classifier(_network(128), 10, SGD), 10
+    ),
+    "mnist_cnn15k": Task(
+        _same(images, "mnist", 15_000), _classifier(_convolutions, 10, ADAM), 10
+    ),
+    "mnist_cnn15k_sgd": Task(
+        _same(images, "mnist", 15_000), _classifier(_convolutions, 10, SGD), 10
+    ),
+    "mnist_cnn": Task(
+        _same(images, "mnist"), _classifier(_convolutions, 10, ADAM), 5
+    ),
+    "mnist_keras": Task(
+        _same(images, "mnist"), _classifier(_keras_convnet, 10, ADAM), 5
+    ),
+    "fashion_cnn": Task(
+        _same(images, "fashion_mnist"), _classifier(_convolutions, 10, ADAM), 5
+    ),
+    "sms": Task(
+        _same(texts, "sms_spam.csv.gz", 40, "spam"),
+        _classifier(_words, 1, ADAM),
+        20,
+    ),
+    "imdb": Task(
+        _same(texts, "imdb_subset.csv.gz", 200, "1"),
+        _classifier(_words, 1, ADAM),
+        20,
+    ),
+    "tabular1200": Task(
+        _same(tabular, 1200), _classifier(_network(16), 3, ADAM), 30
+    ),
+    "tabular5000": Task(
+        _same(tabular, 5000), _classifier(_network(16), 3, ADAM), 20
+    ),
+    "autoencoder": Task(_copied, _autoencoder, 10),
+    "recommender": Task(ratings, _recommender, 10),
+    "waves": Task(waves, _forecaster, 10),
+}
+
+
+def train(task: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Returns what one training gave.
+
+    Args:
+        task: A name in `TASKS`.
+        settings: `epsilon`, `factor` of the learning rate or `None`, `seed`,
+            and `options` of `make_private`.
+    """
+    of = TASKS[task]
+    x, y, x_test, y_test = of.data()
+    keras.utils.set_random_seed(settings["seed"])
+    model = of.model(x)
+    options = dict(settings["options"])
+    epochs = options.pop("epochs", of.epochs)
+    ledger = keras_dp.PrivacyLedger.in_memory(dataset=task)
+    given = {
+        "ledger": ledger,
+        "target_epsilon": settings["epsilon"],
+        "epochs": epochs,
+        **options,
+    }
+    start = time.perf_counter()
+    if settings["factor"] is not None:
+        scripts = float(model.optimizer.learning_rate)
+        given["learning_rate"] = scripts * settings["factor"]
+    private = keras_dp.make_private(model, (x, y), **given, verbose=False)
+    private.fit(verbose=0)
+    query, inner = private.optimizer.query, private.optimizer.inner
+    loss, metric = model.evaluate(x_test, y_test, batch_size=2000, verbose=0)
+    return {
+        "metric": metric,
+        "loss": loss,
+        "rate": float(inner.learning_rate),
+        "rounds": private.optimizer.rounds_released,
+        "batch": private.samples.expected_sample_size,
+        "noise": query.noise_multiplier,
+        "weights": model.count_params(),
+        "seconds": time.perf_counter() - start,
+    }
+
+
+def rows(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the tasks and settings that are asked for."""
+    for task, epsilon, factor, seed in itertools.product(
+        options.tasks,
+        options.epsilons,
+        options.factors,
+        range(options.seeds),
+    ):
+        yield (
+            task,
+            {
+                "epsilon": epsilon,
+                "factor": factor,
+                "seed": seed,
+                "options": json.loads(options.options),
+            },
+        )
+
+
+def main() -> None:
+    """Trains what is asked for, and prints a line for each row."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=[*TASKS])
+    parser.add_argument("--epsilons", nargs="+", type=float, default=[1, 3, 8])
+    parser.add_argument("--factors", nargs="*", type=float, default=[None])
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--options", default="{}", help="JSON")
+    options = parser.parse_args()
+    done = set()
+    if options.out.exists():
+        for line in options.out.read_text("utf-8").splitlines():
+            row = json.loads(line)
+            done.add(json.dumps([row["task"], row["settings"]]))
+    for task, settings in rows(options):
+        if json.dumps([task, settings]) in done:
+            continue
+        found = train(task, settings)
+        row = {"task": task, "settings": settings, **found}
+        with options.out.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+        print(
+            f"{task:16} eps {settings['epsilon']:g} factor "
+            f"{settings['factor']} "
+            f"{json.dumps(settings['options'])}: {found['metric']:.4f} "
+            f"({found['rounds']} rounds of {found['batch']:.0f}, rate "
+            f"{found['rate']:.3g}, noise {found['noise']:.3g}, "
+            f"{found['seconds']:.0f} s)",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

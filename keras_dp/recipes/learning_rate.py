@@ -1,0 +1,249 @@
+"""The learning rate at which noise alone moves weights by a good distance.
+
+A private answer is a mean gradient plus noise. In all rounds the noise takes
+each weight for a random walk. Its length is the root of the mean square of what
+it moves a weight, and grows with the learning rate. If it is too short, the
+signal moved weights less than it could, too. If it is too long, it hides what
+was learned. Networks of 600 to 700,000 weights were at their best at a walk
+near `2 / weights**(1/4)`, whatever the optimizer, the batch and the noise were
+(docs/choosing.md).
+
+How far an optimizer walks is not derived for each kind of optimizer. It is
+measured: a copy of the optimizer, with its schedule, momentum and all, is given
+answers without data.
+"""
+
+import concurrent.futures
+import math
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+from typing_extensions import override
+
+from keras_dp.dp_queries import GaussianAverageQuery
+from keras_dp.keras_internals import layers_of
+from keras_dp.sampling import Sampler
+from keras_dp.sampling.record_source import RecordSpec
+from keras_dp.training.data.sampled_batches import SampledBatches
+
+# The walk of a weight, times the fourth root of the number of weights, and the
+# longest. Measured by benchmarks/first_run.py.
+_WALK, _LONGEST_WALK = 2.0, 0.3
+# The norm of a mean gradient over the clip, as it is in the first rounds.
+_SIGNAL = 0.5
+# The longest step of optimizers whose steps follow the size of gradients: for
+# a mean gradient of the norm of the clip, as a norm. Larger ones diverge.
+_LONGEST_STEP = 5.0
+# Weights of the measurement, `[side, side]`, with the deviation that they begin
+# with, for optimizers that look at these.
+_SIDE, _INITIAL = 64, 0.05
+# Rounds that are measured at most. Further ones lengthen a walk by the root.
+_MOST_ROUNDS = 5_000
+_DIGITS = 2
+# How close a walk comes to the one that is wanted, and after how many tries.
+_CLOSE, _MOST_TRIES = 0.1, 4
+
+
+class ChosenRate(NamedTuple):
+    """A learning rate, and why.
+
+    Attributes:
+        rate: A number, or the schedule of the script times a factor.
+        factor: The rate over that of the script.
+        walk: How far noise alone moves a weight in all rounds, as the root of
+            the mean square.
+        rounds: The number of rounds.
+    """
+
+    rate: Any
+    factor: float
+    walk: float
+    rounds: int
+
+    def __str__(self) -> str:
+        """Returns what was chosen, for a person."""
+        what = "Its schedule of learning rates is"
+        if isinstance(self.rate, float):
+            what = f"The learning rate is {self.rate:g},"
+        return (
+            f"{what} {self.factor:.3g} times that of the script: noise alone "
+            f"then moves a weight by {self.walk:.2g} in {self.rounds:,} rounds."
+        )
+
+
+@keras.saving.register_keras_serializable(package="keras_dp")
+class ScaledSchedule(keras.optimizers.schedules.LearningRateSchedule):
+    """A schedule of learning rates, times a factor.
+
+    >>> cosine = keras.optimizers.schedules.CosineDecay(0.1, decay_steps=100)
+    >>> float(ScaledSchedule(cosine, 4.0)(0))
+    0.4...
+    """
+
+    def __init__(self, schedule: Any, factor: float) -> None:
+        super().__init__()
+        self.schedule, self.factor = schedule, factor
+
+    @override
+    def __call__(self, step: Any) -> Any:
+        return self.schedule(step) * self.factor
+
+    @override
+    def get_config(self) -> dict[str, Any]:
+        schedule = keras.saving.serialize_keras_object(self.schedule)
+        return {"schedule": schedule, "factor": self.factor}
+
+    @classmethod
+    @override
+    def from_config(cls, config: dict[str, Any]) -> "ScaledSchedule":
+        schedule = keras.saving.deserialize_keras_object(config["schedule"])
+        return cls(schedule, config["factor"])
+
+
+def chosen_rate(
+    optimizer: keras.optimizers.Optimizer,
+    query: GaussianAverageQuery,
+    rounds: int,
+    weights: int,
+) -> ChosenRate | None:
+    """Returns the learning rate that suits the noise of a training.
+
+    It depends on nothing but these arguments, which are public: a training that
+    goes on in another process has the same.
+
+    Args:
+        optimizer: With the learning rate or the schedule of the script.
+        query: The query of the gradients.
+        rounds: The number of rounds of the training, >= 1.
+        weights: As from `trained_weights`.
+
+    Returns:
+        The rate, or `None` if noise does not move the weights by a finite
+        length, as at a rate of 0.
+    """
+    wanted = min(_LONGEST_WALK, _WALK / max(1, weights) ** 0.25)
+    clip = 1.0 if query.rescale else query.l2_norm_clip
+    noise = clip * query.noise_multiplier / query.denominator
+    signal = _SIGNAL * clip / math.sqrt(max(1, weights))
+    step = wanted * clip / (_LONGEST_STEP * math.sqrt(rounds))
+    stddev = max(math.hypot(noise, signal), step)
+    own = scripts_rate(optimizer)
+    rate, factor = own, 1.0
+    # For most optimizers the first factor is right. Others look at the weights.
+    for _ in range(_MOST_TRIES):
+        walked = walk(with_rate(optimizer, rate), stddev, rounds)
+        if not 0 < walked < math.inf:
+            return None
+        if abs(walked / wanted - 1) < _CLOSE:
+            break
+        if callable(own):
+            factor = _rounded(factor * wanted / walked)
+            rate = ScaledSchedule(own, factor)
+        else:
+            rate = _rounded(rate * wanted / walked)
+            factor = rate / own
+    return ChosenRate(rate, factor, wanted, rounds)
+
+
+def scripts_rate(optimizer: keras.optimizers.Optimizer) -> Any:
+    """Returns the learning rate of an optimizer as a number or a schedule."""
+    rate = optimizer.get_config()["learning_rate"]
+    if isinstance(rate, dict):
+        return keras.optimizers.schedules.deserialize(rate)
+    return float(rate)
+
+
+def with_rate(
+    optimizer: keras.optimizers.Optimizer, rate: Any
+) -> keras.optimizers.Optimizer:
+    """Returns an optimizer like the given one with another learning rate.
+
+    Args:
+        optimizer: Not built yet.
+        rate: A number, or a schedule.
+    """
+    if callable(rate):
+        rate = keras.optimizers.schedules.serialize(rate)
+    config = optimizer.get_config() | {"learning_rate": rate}
+    return type(optimizer).from_config(config)
+
+
+def build(model: keras.Model, samples: Sampler) -> None:
+    """Builds a model for the records of a sampler, unless it is built."""
+    if model.built:
+        return
+    x, _, _ = keras.utils.unpack_x_y_sample_weight(
+        SampledBatches(samples).structure
+    )
+    rows = samples.physical_batch_size
+
+    def tensor(spec: RecordSpec) -> keras.KerasTensor:
+        dtype = "string" if spec.dtype.kind in "OSU" else spec.dtype.name
+        return keras.KerasTensor((rows, *spec.shape), dtype)
+
+    model(keras.tree.map_structure(tensor, x))
+
+
+def trained_weights(model: keras.Model) -> int:
+    """Returns the number of trainable weights, without tables of embeddings.
+
+    An example touches few rows of a table, so that its many weights do not
+    amplify the noise as those of a kernel do.
+    """
+    tables = {
+        id(layer.embeddings)
+        for layer in layers_of(model)
+        if isinstance(layer, keras.layers.Embedding)
+    }
+    return sum(
+        math.prod(each.shape)
+        for each in model.trainable_variables
+        if id(each) not in tables
+    )
+
+
+def walk(
+    optimizer: keras.optimizers.Optimizer, stddev: float, rounds: int
+) -> float:
+    """Returns how far noise moves a weight, as the root of the mean square.
+
+    A copy of the optimizer is given `rounds` answers of independent normal
+    numbers. Always the same ones, so that the result is the same.
+
+    Args:
+        optimizer: Is not changed.
+        stddev: The standard deviation of each answer, > 0.
+        rounds: >= 1.
+    """
+    config = optimizer.get_config() | {"use_ema": False}
+    steps = min(rounds, _MOST_ROUNDS)
+
+    def walked() -> float:
+        copy = type(optimizer).from_config(config)
+        start = _INITIAL * _normals(steps)
+        weight = keras.Variable(start, dtype="float32")
+        copy.build([weight])
+
+        def step(number: Any) -> tuple[Any]:
+            copy.apply([stddev * _normals(number)])
+            return (number + 1,)
+
+        def run() -> Any:
+            tf.while_loop(lambda number: number < steps, step, [0])
+            return tf.sqrt(tf.reduce_mean(tf.square(weight.value - start)))
+
+        compiled = tf.function(run, autograph=False)
+        return float(compiled.get_concrete_function()())
+
+    # A thread of its own has no distribution strategy.
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        return thread.submit(walked).result() * math.sqrt(rounds / steps)
+
+
+def _normals(step: Any) -> Any:
+    return tf.random.stateless_normal([_SIDE, _SIDE], [0, step], alg="philox")
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")

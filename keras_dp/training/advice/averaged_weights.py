@@ -1,0 +1,58 @@
+"""Whoever looks at a model while it trains sees the averages of its weights."""
+
+from typing import Any
+
+import keras
+import numpy as np
+from typing_extensions import override
+
+from keras_dp.keras_internals import averages_of
+
+
+class AveragedWeights(keras.callbacks.Callback):
+    """Puts averaged weights into the model while it is evaluated or saved.
+
+    The optimizer averages (`use_ema`), and at the end of `fit` the model has
+    the averages. With this callback it also has them during validation and at
+    the end of each epoch, when other callbacks save it. Then training goes on
+    with the weights that are not averaged. `keras.callbacks.SwapEMAWeights`
+    does the same, and leaves weights that are not averaged in the model if
+    training ends before its last epoch.
+    """
+
+    def __init__(self, optimizer: keras.optimizers.Optimizer) -> None:
+        super().__init__()
+        self._optimizer = optimizer
+        self._latest: list[np.ndarray] | None = None
+
+    @override
+    def on_test_begin(self, logs: Any = None) -> None:
+        self._put_averages()
+
+    @override
+    def on_test_end(self, logs: Any = None) -> None:
+        self._put_latest()
+
+    @override
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._put_averages()
+
+    @override
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._put_latest()
+
+    def _put_averages(self) -> None:
+        pairs = averages_of(self._optimizer)
+        if self._latest is None:
+            self._latest = [weight.numpy() for weight, _ in pairs]
+        for weight, average in pairs:
+            weight.assign(average)
+
+    def _put_latest(self) -> None:
+        if self._latest is None:
+            return
+        for (weight, _), latest in zip(
+            averages_of(self._optimizer), self._latest, strict=True
+        ):
+            weight.assign(latest)
+        self._latest = None

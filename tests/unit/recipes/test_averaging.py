@@ -1,0 +1,138 @@
+"""Averaged weights, where they are made and where they are seen."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_dp
+from keras_dp.recipes.averaging import average_weights
+
+ROUNDS = 40
+
+
+def data():
+    x = np.random.default_rng(0).normal(size=(400, 5)).astype("float32")
+    return x, (x.sum(1) > 0).astype("float32")[:, np.newaxis]
+
+
+def model():
+    return keras.Sequential([keras.Input((5,)), keras.layers.Dense(1)])
+
+
+def private_of(given, **changes):
+    arguments = {
+        "ledger": keras_dp.PrivacyLedger.in_memory(dataset="doc"),
+        "target_epsilon": 2.0,
+        "epochs": 4,
+        "batch_size": 40,
+        "delta": 1e-4,
+        "loss": "mse",
+        "verbose": False,
+    }
+    return keras_dp.make_private(given, data(), **(arguments | changes))
+
+
+class Weights(keras.callbacks.Callback):
+    """Notes the weights at the end of each round and of each epoch."""
+
+    def __init__(self, of) -> None:
+        super().__init__()
+        self._of = of
+        self.rounds, self.epochs = [], []
+
+    def on_train_batch_end(self, batch, logs=None) -> None:
+        self.rounds.append(self._of.get_weights()[0])
+
+    def on_epoch_end(self, epoch, logs=None) -> None:
+        self.epochs.append(self._of.get_weights()[0])
+
+
+def averaged(rounds, momentum):
+    average = rounds[0]
+    for each in rounds[1:]:
+        average = momentum * average + (1 - momentum) * each
+    return average
+
+
+class TestAveraging:
+    @pytest.mark.parametrize("epochs", [4, 3], ids=["to the end", "short"])
+    def test_leaves_the_averages_in_the_model(self, epochs) -> None:
+        """It also does so if training ends before the plan."""
+        given = model()
+        seen = Weights(given)
+
+        private_of(given).fit(epochs=epochs, verbose=0, callbacks=[seen])
+
+        expected = averaged(seen.rounds, 1 - 10 / ROUNDS)
+        np.testing.assert_allclose(given.get_weights()[0], expected, rtol=1e-4)
+        np.testing.assert_array_equal(seen.epochs[-1], given.get_weights()[0])
+        assert np.any(np.abs(seen.rounds[-1] - expected) > 1e-3)
+
+    def test_goes_on_with_the_weights_that_are_not_averaged(self) -> None:
+        """The first round of an epoch moves the weights by one step."""
+        given = model()
+        seen = Weights(given)
+
+        private_of(given, optimizer="sgd").fit(verbose=0, callbacks=[seen])
+
+        steps = np.abs(np.diff(np.array(seen.rounds), axis=0)).max((1, 2))
+        back = np.abs(seen.rounds[10] - seen.epochs[0]).max()
+        assert steps[9] < 3 * np.median(steps)
+        assert back > 0
+
+    def test_is_what_validation_sees(self) -> None:
+        given = model()
+        private = private_of(given, validation_data=data())
+
+        history = private.fit(verbose=0).history
+
+        after = private.evaluate(*data(), verbose=0)
+        assert history["val_loss"][-1] == pytest.approx(after, rel=1e-5)
+
+    def test_leaves_swapping_to_the_callback_of_keras(self) -> None:
+        given = model()
+        private = private_of(given, validation_data=data())
+        swap = keras.callbacks.SwapEMAWeights()
+
+        history = private.fit(verbose=0, callbacks=[swap]).history
+
+        after = private.evaluate(*data(), verbose=0)
+        assert history["val_loss"][-1] == pytest.approx(after, rel=1e-5)
+
+    def test_can_be_left_out(self) -> None:
+        given = model()
+        seen = Weights(given)
+        private = private_of(given, average=None)
+
+        private.fit(verbose=0, callbacks=[seen])
+
+        assert not private.optimizer.use_ema
+        np.testing.assert_array_equal(seen.rounds[-1], given.get_weights()[0])
+
+    def test_is_left_to_an_optimizer_that_averages(self) -> None:
+        own = keras.optimizers.SGD(use_ema=True, ema_momentum=0.5)
+
+        assert average_weights(own, ROUNDS) is None
+        assert own.ema_momentum == 0.5
+
+    @pytest.mark.parametrize("rounds", [1, 5, 10, 1000])
+    def test_is_over_a_tenth_of_the_rounds(self, rounds) -> None:
+        optimizer = keras.optimizers.SGD()
+
+        over = average_weights(optimizer, rounds)
+
+        assert over == max(1, rounds // 10)
+        assert optimizer.ema_momentum == max(0.0, 1 - 10 / rounds)
+
+
+class TestValidationData:
+    def test_of_fit_goes_first(self) -> None:
+        private = private_of(model(), validation_data=data())
+
+        assert (
+            "val_loss"
+            not in private.fit(
+                epochs=1, validation_data=None, verbose=0
+            ).history
+        )
+        assert "val_loss" in private.fit(epochs=1, verbose=0).history

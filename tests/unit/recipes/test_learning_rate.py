@@ -1,0 +1,200 @@
+"""The rate at which noise alone moves a weight by a good distance."""
+
+import math
+import operator
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_dp import GaussianAverageQuery
+from keras_dp.recipes.learning_rate import (
+    ScaledSchedule,
+    build,
+    chosen_rate,
+    trained_weights,
+    walk,
+    with_rate,
+)
+from keras_dp.sampling import PoissonBatches
+
+ROUNDS = 200
+# 4,096 weights: the root of their mean square has a standard error of
+# 1 / sqrt(2 * 4096) = 1.1 %.
+WITHIN = 5 * 0.011
+optimizers = keras.optimizers
+
+
+def query(noise_multiplier=1.0, clip=1.0, denominator=512.0):
+    return GaussianAverageQuery(
+        clip, noise_multiplier=noise_multiplier, denominator=denominator
+    )
+
+
+class TestAWalk:
+    @pytest.mark.parametrize("momentum", [0.0, 0.9])
+    def test_of_sgd_is_that_of_the_formula(self, momentum) -> None:
+        """A step counts in all later ones: rate (1 - m^k) / (1 - m) of it."""
+        optimizer = optimizers.SGD(0.2, momentum=momentum)
+        counts = (1 - momentum ** np.arange(1, ROUNDS + 1)) / (1 - momentum)
+
+        found = walk(optimizer, 0.03, ROUNDS)
+
+        expected = 0.2 * 0.03 * math.sqrt(np.square(counts).sum())
+        assert abs(found / expected - 1) < WITHIN
+
+    @pytest.mark.parametrize("stddev", [1e-4, 1e-2, 1.0])
+    def test_of_adam_has_steps_of_the_rate(self, stddev) -> None:
+        found = walk(optimizers.Adam(1e-3), stddev, ROUNDS)
+
+        # A share of 0.1 or so for the first steps, in which Adam knows little.
+        assert abs(found / (1e-3 * math.sqrt(ROUNDS)) - 1) < 0.1
+
+    def test_follows_a_schedule(self) -> None:
+        def rate(step):
+            return 0.1 * (1 - step / ROUNDS)
+
+        schedule = optimizers.schedules.PolynomialDecay(0.1, ROUNDS, 0.0)
+        squares = sum(rate(step) ** 2 for step in range(ROUNDS))
+
+        found = walk(optimizers.SGD(schedule), 1.0, ROUNDS)
+
+        assert abs(found / math.sqrt(squares) - 1) < WITHIN
+
+    def test_is_the_same_again_and_changes_nothing(self) -> None:
+        optimizer = optimizers.Adam(1e-3)
+
+        first, again = (walk(optimizer, 0.01, 20) for _ in range(2))
+
+        assert first == again
+        assert not optimizer.built
+
+    def test_is_measured_inside_of_a_strategy(self) -> None:
+        with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+            found = walk(optimizers.SGD(0.1), 1.0, 20)
+
+        assert found == walk(optimizers.SGD(0.1), 1.0, 20)
+
+
+class TestTheRate:
+    @pytest.mark.parametrize(
+        "kind",
+        [
+            "SGD",
+            "Adam",
+            "AdamW",
+            "Nadam",
+            "Adamax",
+            "RMSprop",
+            "Adagrad",
+            "Lion",
+            "Adafactor",
+            "Muon",
+        ],
+    )
+    def test_makes_every_optimizer_walk_as_far(self, kind) -> None:
+        scripts = optimizers.get(kind.lower())
+
+        chosen = chosen_rate(scripts, query(4.0), ROUNDS, 50_000)
+
+        found = walk(with_rate(scripts, chosen.rate), 4.0 / 512, ROUNDS)
+        assert chosen.walk == pytest.approx(2 / 50_000**0.25)
+        # It comes within a tenth for the noise and a small gradient together.
+        assert 0.75 < found / chosen.walk < 1.15
+
+    def test_of_the_script_does_not_matter(self) -> None:
+        rates = {
+            chosen_rate(optimizers.SGD(own), query(), ROUNDS, 9_000).rate
+            for own in (1e-4, 0.03, 7.0)
+        }
+
+        assert len(rates) == 1
+
+    def test_is_in_units_of_the_clip(self) -> None:
+        """SGD with ten times the clip takes a tenth of the rate."""
+        one, ten = (
+            chosen_rate(optimizers.SGD(), query(clip=clip), ROUNDS, 9_000).rate
+            for clip in (1.0, 10.0)
+        )
+
+        assert ten == pytest.approx(one / 10, rel=0.06)
+
+    def test_is_bounded_where_there_is_hardly_any_noise(self) -> None:
+        rates = [
+            chosen_rate(optimizers.SGD(), query(noise), ROUNDS, 9_000).rate
+            for noise in (1e-3, 1e-6)
+        ]
+
+        assert rates[0] == rates[1] < 5
+
+    def test_keeps_the_shape_of_a_schedule(self) -> None:
+        schedule = optimizers.schedules.CosineDecay(0.1, ROUNDS)
+
+        chosen = chosen_rate(optimizers.SGD(schedule), query(), ROUNDS, 9_000)
+
+        private = with_rate(optimizers.SGD(schedule), chosen.rate)
+        for step in (0, 50, 199):
+            assert float(chosen.rate(step)) == pytest.approx(
+                chosen.factor * float(schedule(step))
+            )
+        again = optimizers.deserialize(optimizers.serialize(private))
+        assert isinstance(again._learning_rate, ScaledSchedule)
+        assert float(again.learning_rate) == float(chosen.rate(0))
+
+    def test_of_a_script_that_does_not_move_is_left(self) -> None:
+        assert chosen_rate(optimizers.SGD(0.0), query(), 5, 9_000) is None
+
+
+class TestWeights:
+    def test_of_tables_do_not_count(self) -> None:
+        model = keras.Sequential(
+            [
+                keras.Input((5,), dtype="int32"),
+                keras.layers.Embedding(1000, 4),
+                keras.layers.GlobalAveragePooling1D(),
+                keras.layers.Dense(2),
+            ]
+        )
+
+        assert trained_weights(model) == 4 * 2 + 2
+
+    def test_that_are_frozen_do_not_count(self) -> None:
+        model = keras.Sequential(
+            [keras.Input((5,)), keras.layers.Dense(3), keras.layers.Dense(2)]
+        )
+        model.layers[0].trainable = False
+
+        assert trained_weights(model) == 3 * 2 + 2
+
+    @pytest.mark.parametrize(
+        ("x", "first"),
+        [
+            (np.zeros([64, 5], "float32"), keras.layers.Identity()),
+            (
+                np.array([["a b"]] * 64),
+                keras.layers.TextVectorization(
+                    vocabulary=["a", "b", "c", "d"], output_mode="multi_hot"
+                ),
+            ),
+            ({"a": np.zeros([64, 5], "float32")}, operator.itemgetter("a")),
+        ],
+        ids=["numbers", "text", "nest"],
+    )
+    def test_of_a_model_that_is_not_built_are_made(self, x, first) -> None:
+        class Model(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.first, self.dense = first, keras.layers.Dense(2)
+
+            def call(self, inputs):
+                return self.dense(self.first(inputs))
+
+        model, samples = (
+            Model(),
+            PoissonBatches((x, np.zeros([64, 1])), sampling_probability=0.1),
+        )
+
+        build(model, samples)
+
+        assert trained_weights(model) == 5 * 2 + 2
