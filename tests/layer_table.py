@@ -439,6 +439,10 @@ single examples, with XLA and without.
     layer.
 * *refused*: training raises `UnsupportedLayerError`, which names the remedy.
 
+`keras_dp.layers.StandardizedConv2D` has a rule for one group of channels. Where
+the gradients are not built, as for one tap, its norms are upper bounds: they
+keep one direction of each filter in which the gradient is 0.
+
 The graphs of all layers of the table that are not refused prove that examples
 are kept apart, for all inputs. So do those of `Dropout`, poolings, resizing,
 augmentations and the other layers without weights, except

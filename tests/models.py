@@ -11,6 +11,8 @@ import numpy as np
 import tensorflow as tf
 from keras import layers
 
+from keras_dp.layers import StandardizedConv2D
+
 
 class ModelCase(NamedTuple):
     """A model with data for it."""
@@ -537,6 +539,21 @@ MODELS = [
     ),
     ModelCase(
         "conv_called_twice", _conv_called_twice, _normal(6, 6, 3), _normal(2)
+    ),
+    ModelCase(
+        "conv_standardized",
+        _sequential(
+            (8, 8, 4),
+            lambda: [
+                StandardizedConv2D(6, 3, padding="same", strides=2),
+                layers.GroupNormalization(3),
+                StandardizedConv2D(4, 2, activation="relu", use_bias=False),
+                layers.Flatten(),
+                layers.Dense(3),
+            ],
+        ),
+        _normal(8, 8, 4),
+        _normal(3),
     ),
     ModelCase("transformer", _transformer, _ids(11, 6), _ids(3), _SPARSE),
     ModelCase(

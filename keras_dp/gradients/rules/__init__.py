@@ -18,5 +18,6 @@ from keras_dp.gradients.rules import (  # noqa: F401
     reversible_embedding,
     rms_normalization,
     separable_conv,
+    standardized_conv,
     time_distributed,
 )

@@ -32,7 +32,7 @@ def convolution(call: registry.LayerCall) -> registry.Gradients:
     """Returns the gradients of the kernel and the bias."""
     layer = call.layer
     images, cotangent = inputs_and_cotangent(call)
-    records = _kernel_records(layer, images, cotangent, layer.groups)
+    records = kernel_records(layer, images, cotangent, layer.groups)
     return with_bias(call, [(layer.kernel, records)])
 
 
@@ -48,12 +48,17 @@ def conv_transpose(call: registry.LayerCall) -> registry.Gradients:
     the input that of the cotangent.
     """
     inputs, cotangent = inputs_and_cotangent(call)
-    records = _kernel_records(call.layer, cotangent, inputs, groups=1)
+    records = kernel_records(call.layer, cotangent, inputs, groups=1)
     return with_bias(call, [(call.layer.kernel, records)])
 
 
-def _kernel_records(
-    layer: keras.Layer, images: tf.Tensor, cotangent: tf.Tensor, groups: int
+def kernel_records(
+    layer: keras.Layer,
+    images: tf.Tensor,
+    cotangent: tf.Tensor,
+    groups: int,
+    *,
+    centers: bool = False,
 ) -> GradientRecords:
     """Returns the gradients of the kernel of a convolution of the images.
 
@@ -62,6 +67,8 @@ def _kernel_records(
         images: `[batch, ..., channels]`.
         cotangent: The cotangent of the convolution, `[batch, ..., filters]`.
         groups: The number of groups of channels.
+        centers: Whether gradients that are not built in blocks are made
+            orthogonal to constants, filter by filter.
     """
     shape = tuple(layer.kernel.shape)
     moves = geometry(
@@ -89,6 +96,8 @@ def _kernel_records(
     left = tf.reshape(
         tf.transpose(seen, [0, 3, 1, 2, 4]), [batch, groups, pixels, depth]
     )
+    if centers:
+        left -= tf.reduce_mean(left, axis=-1, keepdims=True)
     right = tf.reshape(cotangent, [batch, pixels, groups, filters // groups])
     return OuterProductRecords(
         left,

@@ -143,7 +143,7 @@ FLOORS = {
         "csv_rounds dp_events",
     ],
     "layers": [
-        "morlet_wavelets",
+        "morlet_wavelets standardized_conv2d",
         "scattering2d",
     ],
     "ledger": [
