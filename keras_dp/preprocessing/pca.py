@@ -39,10 +39,16 @@ class PCA(Adapter):
     records are not centred. The layer does not scale its inputs: the directions
     fit the data that were adapted to, and also records in another scale.
 
+    A record of several axes is a set of vectors along the last axis, such as
+    the pixels of an image. Its `x x^T` is the sum over these vectors, and the
+    directions are those of channels, on which `Dense` works.
+
     Guarantee: the release is the upper triangle of the sum, with the entries
     off the diagonal multiplied by sqrt(2). A record x contributes a vector of
     L2 norm `sqrt(sum_i x_i^4 + sum_{i<j} 2 x_i^2 x_j^2)`, which is `|x|^2`, at
-    most 1. The entries of x are rounded towards zero to a grid, and sums of
+    most 1. If x is a set of vectors, the norm of the sum of theirs is at most
+    the sum of their squared norms, which is `|x|^2` again. The entries of x are
+    rounded towards zero to a grid, and sums of
     whole numbers are exact. An entry of the matrix off the diagonal therefore
     has noise of `noise_multiplier / sqrt(2)`. This is half the variance of
     noise on the unscaled triangle, at the same epsilon. Replacing a record
@@ -56,6 +62,11 @@ class PCA(Adapter):
         l2_norm_clip: Records are divided by it and then clipped to norm 1, > 0,
             in the unit of the data. Shorter records count less. `None` scales
             every record to norm 1, as in the paper.
+        whiten: Whether directions are lengthened until the data vary by as much
+            along each as along the first. A direction in which the data vary by
+            less than the noise, whose eigenvalues reach `noise_multiplier *
+            sqrt(2 * width)`, is lengthened as one in which they vary by that.
+            A linear model then learns as fast along all directions.
         trainable: Whether a training changes the kernel. The guarantee holds in
             both cases. The paper does not train it.
 
@@ -76,6 +87,7 @@ class PCA(Adapter):
     components: int
     noise_multiplier: float
     l2_norm_clip: float | None = None
+    whiten: bool = False
     trainable: bool = False
 
     def __post_init__(self) -> None:
@@ -83,7 +95,7 @@ class PCA(Adapter):
         _check.finite_positive(noise_multiplier=self.noise_multiplier)
         if self.l2_norm_clip is not None:
             _check.finite_positive(l2_norm_clip=self.l2_norm_clip)
-        _check.boolean(trainable=self.trainable)
+        _check.boolean(whiten=self.whiten, trainable=self.trainable)
 
     @override
     def events(self, prefix: str = "") -> tuple[SumQueryEvent, ...]:
@@ -113,8 +125,13 @@ class PCA(Adapter):
     def noised_layer(self, data: Any) -> keras.layers.Dense:
         noised = self.bounded_sum(data)
         noised += symmetric_noise(len(noised), self.noise_multiplier)
-        _, vectors = np.linalg.eigh(noised)
+        values, vectors = np.linalg.eigh(noised)
         kernel = vectors[:, : -self.components - 1 : -1]
+        if self.whiten:
+            # The largest eigenvalue of the noise alone (Wigner 1958).
+            least = self.noise_multiplier * math.sqrt(2 * len(noised))
+            values = np.maximum(values, least)[: -self.components - 1 : -1]
+            kernel = kernel * np.sqrt(values[0] / values)
         layer = keras.layers.Dense(
             self.components, use_bias=False, trainable=self.trainable
         )
@@ -123,20 +140,23 @@ class PCA(Adapter):
         return layer
 
     def _check_shape(self, shape: tuple[int | None, ...]) -> None:
-        width = shape[0] if len(shape) == 1 else 0
+        width = shape[-1] if shape else 0
         if width is not None and width < self.components:
             raise ValueError(
-                "`data` must be records of one axis, with at least as many "
+                "`data` must be records whose last axis has at least as many "
                 f"entries as `components`. Received: records of shape "
                 f"{shape}, components={self.components!r}. Flatten the "
                 "records, or ask for fewer components."
             )
 
     def _whole_rows(self, chunk: Floats) -> Iterator[Floats]:
-        """Yields records of norm at most 1, in multiples of the grid."""
+        """Yields the vectors of records of norm at most 1, in whole units."""
+        *_, width = chunk.shape
         self._check_shape(chunk.shape[1:])
+        chunk = chunk.reshape(len(chunk), math.prod(chunk.shape[1:]))
         for start in range(0, max(1, len(chunk)), _CHUNK_ROWS):
-            yield self._in_units(chunk[start : start + _CHUNK_ROWS])
+            rows = self._in_units(chunk[start : start + _CHUNK_ROWS])
+            yield rows.reshape(-1, width)
 
     def _in_units(self, rows: Floats) -> Floats:
         finite = np.all(np.isfinite(rows), axis=1, keepdims=True)

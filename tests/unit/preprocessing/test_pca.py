@@ -50,6 +50,34 @@ class TestWithoutNoise:
         assert np.argmax(np.abs(kernel), axis=0).tolist() == [1, 4, 2]
         np.testing.assert_allclose(kernel.T @ kernel, np.eye(3), atol=1e-6)
 
+    def test_records_of_several_axes_are_sets_of_vectors(self) -> None:
+        x = np.random.default_rng(1).normal(size=(9, 2, 3, 4))
+        scaled = x / np.sqrt((x**2).sum(axis=(1, 2, 3), keepdims=True))
+
+        summed = PCA(1, 1.0).bounded_sum(x)
+
+        expected = np.einsum("nhwi,nhwj->ij", scaled, scaled)
+        np.testing.assert_allclose(summed, expected, atol=1e-3)
+
+    def test_whitened_data_vary_by_as_much_in_all_directions(
+        self, monkeypatch
+    ) -> None:
+        without_noise(monkeypatch)
+        scales = np.array([1.0, 8.0, 2.0, 1e-6])
+        x = np.random.default_rng(1).normal(size=(5000, 3, 4)) * scales
+
+        layer = adapted(PCA(4, 2.0, whiten=True), x)
+
+        rows = x / np.linalg.norm(x, axis=(1, 2), keepdims=True)
+        y = np.asarray(layer(rows)).reshape(-1, 4)
+        squares = (y**2).sum(axis=0)
+        np.testing.assert_allclose(squares[:3], squares[0], rtol=1e-3)
+        # The noise has eigenvalues up to this one.
+        kernel = np.linalg.norm(layer.kernel, axis=0)
+        longest = np.sqrt(squares[0] / (2.0 * np.sqrt(2 * 4)))
+        np.testing.assert_allclose(kernel[3], longest, rtol=1e-3)
+        assert kernel[0] == pytest.approx(1.0)
+
 
 vectors = st.lists(
     st.lists(
@@ -62,11 +90,16 @@ vectors = st.lists(
 )
 
 
+@pytest.mark.parametrize("pixels", [False, True])
 @pytest.mark.parametrize("clip", [None, 1e-3, 2.0, 1e200])
 @given(data=vectors)
-def test_one_record_moves_the_release_by_at_most_the_bound(clip, data) -> None:
+def test_one_record_moves_the_release_by_at_most_the_bound(
+    clip, pixels, data
+) -> None:
     adapter = PCA(2, 1.0, l2_norm_clip=clip)
     x = np.array(data)
+    if pixels:
+        x = np.stack([x, x[:, ::-1], x * 0.5], axis=1)
     moved = adapter.bounded_sum(x) - adapter.bounded_sum(x[1:])
 
     (event,) = adapter.events()
