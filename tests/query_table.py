@@ -10,6 +10,7 @@ import tensorflow as tf
 from keras_dp import _nests
 from keras_dp.dp_queries import (
     AdaptiveClipSumQuery,
+    AdaptiveScaleQuery,
     DiscreteGaussianSumQuery,
     DiscretizedSumQuery,
     DPQuery,
@@ -143,6 +144,8 @@ def without_noise(query: DPQuery) -> DPQuery:
         return dataclasses.replace(query, stddev=0.0)
     if isinstance(query, (Average, JointClipQuery)):
         return dataclasses.replace(query, sum_stddev=0.0)
+    if isinstance(query, AdaptiveScaleQuery):
+        return dataclasses.replace(query, query=without_noise(query.query))
     if isinstance(query, NestedQuery):
         bare = map(without_noise, _nests.leaves(query.queries))
         return NestedQuery(_nests.join(query.queries, bare))
@@ -494,6 +497,37 @@ QUERIES = [
         (GaussianSum("r", 1.5, 3), GaussianSum("r/clipped_count", 0.5, 4)),
         (0, 0, 0),
         bare=QuantileAdaptiveClipSumQuery(1.5, 0.0, 0.5, 0.2, 0.0, 11),
+    ),
+    Case(
+        "adaptive-scale",
+        AdaptiveScaleQuery(
+            Average(1.5, 2.0, 3.0),
+            {"w": tf.TensorSpec([2, 3]), "b": [tf.TensorSpec([])]},
+            first_rounds=1,
+        ),
+        {"w": _S([2, 3]), "b": [_S([])]},
+        (GaussianSum("r", 1.5, 2),),
+        (0, 0),
+    ),
+    Case(
+        "nested-adaptive-scale-nested",
+        NestedQuery(
+            [
+                AdaptiveScaleQuery(
+                    NestedQuery((Sum(1.0, 2.0), Average(2.0, 1.0, 5.0))),
+                    (tf.TensorSpec([2, 1, 2]), tf.TensorSpec([3])),
+                    power=0.5,
+                ),
+                Sum(2.0, 1.0),
+            ]
+        ),
+        [(_S([2, 1, 2]), _S([3])), _S([3])],
+        (
+            GaussianSum("r/0/0", 1, 2),
+            GaussianSum("r/0/1", 2, 1),
+            GaussianSum("r/1", 2, 1),
+        ),
+        (0, 1, 2),
     ),
     Case(
         "adaptive-clip",

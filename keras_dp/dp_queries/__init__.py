@@ -1,6 +1,7 @@
 """Mechanisms: one query per file, and what they are built from."""
 
 from keras_dp.dp_queries.adaptive_clip_sum_query import AdaptiveClipSumQuery
+from keras_dp.dp_queries.adaptive_scale_query import AdaptiveScaleQuery
 from keras_dp.dp_queries.discrete_gaussian_sum_query import (
     DiscreteGaussianSumQuery,
 )
@@ -31,6 +32,7 @@ from keras_dp.dp_queries.tree_residual_sum_query import TreeResidualSumQuery
 
 __all__ = [
     "AdaptiveClipSumQuery",
+    "AdaptiveScaleQuery",
     "DPQuery",
     "DiscreteGaussianSumQuery",
     "DiscretizedSumQuery",

@@ -70,6 +70,16 @@ class LazyRecords(Protocol):
                 weight 0 contributes nothing, even if it is not finite.
         """
 
+    def scaled(self, factors: Sequence[tf.Tensor]) -> "LazyRecords":
+        """Returns the records times a product of one factor for each axis.
+
+        The entry `[i, j, ...]` of a record is multiplied by
+        `factors[0][i] * factors[1][j] * ...`.
+
+        Args:
+            factors: A vector for each axis of a record, public.
+        """
+
 
 def norms(leaves: list[Leaf]) -> tf.Tensor:
     """Returns the joint L2 norm over `leaves` of each record, `[batch]`.
@@ -209,6 +219,28 @@ def batch_of_one(record: Any) -> Any:
     return tf.nest.map_structure(
         lambda leaf: tf.convert_to_tensor(leaf)[tf.newaxis], record
     )
+
+
+def scaled(leaf: Leaf, factors: Sequence[tf.Tensor]) -> Leaf:
+    """Returns a leaf times factors, one for each axis but that of the batch.
+
+    Args:
+        leaf: A tensor whose last axes are those of a record, or `LazyRecords`.
+        factors: See `LazyRecords.scaled`.
+    """
+    if isinstance(leaf, LazyRecords):
+        return leaf.scaled(factors)
+    leaf = in_float(leaf)
+    scale = tf.ones([], leaf.dtype)
+    for factor in factors:
+        scale = scale[..., tf.newaxis] * tf.cast(factor, leaf.dtype)
+    axes = leaf.shape.rank - len(factors)
+    if not leaf.shape[axes:].is_compatible_with(scale.shape):
+        raise ValueError(
+            "`records` must have the template's shape, which is "
+            f"{scale.shape}. Received: {leaf.shape[axes:]}."
+        )
+    return leaf * scale
 
 
 def with_shape_of(

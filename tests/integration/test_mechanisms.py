@@ -13,6 +13,7 @@ import keras_dp
 from keras_dp.accountants import available_accountants
 from keras_dp.dp_queries import (
     AdaptiveClipSumQuery,
+    AdaptiveScaleQuery,
     DiscretizedSumQuery,
     EncodedSumQuery,
     ErrorCorrectedQuery,
@@ -80,6 +81,11 @@ QUERIES = {
     "denoised": KSDenoisedQuery(GaussianAverageQuery(1.0, 1.0, BATCH)),
     "adaptive": averaged(adaptive()),
     "quantile": averaged(quantile()),
+    "scaled": AdaptiveScaleQuery(
+        GaussianAverageQuery(1.0, 1.0, BATCH),
+        [tf.TensorSpec(shape) for shape in SHAPES],
+        first_rounds=2,
+    ),
     "integers": averaged(QuantizedSumQuery(1.0, 1.0, granularity=0.001)),
     "tree": averaged(tree(TreeResidualSumQuery)),
     "tree-restarted": averaged(
@@ -96,12 +102,13 @@ QUERIES = {
 }
 ADAPTIVE = {"adaptive", "quantile", "tree-restarted", "five-levels"}
 # Saved early: a state that adapts, a tree, both inside others, and none.
-SAVED = {"average", "quantile", "tree-restarted", "five-levels"}
+SAVED = {"average", "quantile", "scaled", "tree-restarted", "five-levels"}
 # Name, and whether XLA compiles the step. The files of the queries compile each
 # one alone, and so do the contract tests.
 TRAINED = [
     *((name, False) for name in QUERIES),
     ("encoded-laplace-denoised", True),
+    pytest.param(("scaled", True), marks=pytest.mark.full),
     pytest.param(("five-levels", True), marks=pytest.mark.full),
 ]
 
@@ -196,7 +203,8 @@ class TestTraining:
 
     @pytest.mark.full
     @pytest.mark.parametrize(
-        "name", ["discretized-in-chunks", "tree-restarted", "five-levels"]
+        "name",
+        ["discretized-in-chunks", "scaled", "tree-restarted", "five-levels"],
     )
     def test_runs_in_several_physical_batches(self, name) -> None:
         """The contract tests add up the records of each query in parts."""

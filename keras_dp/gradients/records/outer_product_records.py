@@ -1,5 +1,6 @@
 """Gradients of kernels as sums of outer products."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -18,6 +19,7 @@ from keras_dp.gradients.records.records import (
     sum_under,
     weighted,
 )
+from keras_dp.gradients.records.sides import sides
 
 
 class Arrangement(NamedTuple):
@@ -155,6 +157,23 @@ class OuterProductRecords(GradientRecords):
         left, right = kept(self.left, weights), weighted(self.right, weights)
         return OuterProductRecords(
             joined(left), joined(right), self.arrangement
+        )
+
+    @override
+    def scaled(self, factors: Sequence[tf.Tensor]) -> GradientRecords:
+        _, rows, _, left, _ = self._sizes
+        found = sides(
+            [tf.cast(factor, self.left.dtype) for factor in factors],
+            self.arrangement.inner,
+            self.arrangement.order,
+            rows,
+            left,
+        )
+        if found is None:
+            return super().scaled(factors)
+        lefts, rights = (each[:, tf.newaxis] for each in found)
+        return OuterProductRecords(
+            self.left * lefts, self.right * rights, self.arrangement
         )
 
     def _contract(self, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:

@@ -134,6 +134,18 @@ class GradientRecords(abc.ABC):
                 weight 0 contributes nothing, even if it is not finite.
         """
 
+    def scaled(self, factors: Sequence[tf.Tensor]) -> "GradientRecords":
+        """Returns the gradients times a product of one factor for each axis.
+
+        The entry `[i, j, ...]` of a gradient is multiplied by
+        `factors[0][i] * factors[1][j] * ...`. Where the gradients are sums of
+        products of such factors, they are not built.
+
+        Args:
+            factors: A vector for each axis of the variable, public.
+        """
+        return MaterializedRecords(self.materialize()).scaled(factors)
+
     def joined(self, other: "GradientRecords") -> "GradientRecords | None":
         """Returns the sum of these gradients and of another use's gradients.
 
@@ -174,6 +186,11 @@ class MaterializedRecords(GradientRecords):
         return MaterializedRecords(tf.reduce_sum(groups, axis=1))
 
     @override
+    def scaled(self, factors: Sequence[tf.Tensor]) -> "MaterializedRecords":
+        scale = outer_product(factors, self.gradients.dtype)
+        return MaterializedRecords(self.gradients * scale)
+
+    @override
     def joined(self, other: GradientRecords) -> "MaterializedRecords | None":
         if not isinstance(other, MaterializedRecords):
             return None
@@ -206,12 +223,24 @@ class ZeroRecords(GradientRecords):
     def grouped(self, size: int, weights: tf.Tensor) -> "ZeroRecords":
         return ZeroRecords(self.batch // size, self.template)
 
+    @override
+    def scaled(self, factors: Sequence[tf.Tensor]) -> "ZeroRecords":
+        return self
+
 
 def in_float(tensor: tf.Tensor) -> tf.Tensor:
     """Returns a tensor as float32 or wider, because norms need the range."""
     tensor = tf.convert_to_tensor(tensor)
     wide = tensor.dtype in {tf.float32, tf.float64}
     return tensor if wide else tf.cast(tensor, tf.float32)
+
+
+def outer_product(factors: Sequence[tf.Tensor], dtype: tf.DType) -> tf.Tensor:
+    """Returns the products of one number of each vector, an axis for each."""
+    product = tf.ones([], dtype)
+    for factor in factors:
+        product = product[..., tf.newaxis] * tf.cast(factor, dtype)
+    return product
 
 
 def kept(tensor: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:

@@ -1,5 +1,7 @@
 """Gradients of tables as sums of updates to rows."""
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 from typing_extensions import override
 
@@ -153,6 +155,12 @@ class RowRecords(GradientRecords):
             tf.reshape(self.ids, [-1, size * count]),
             tf.reshape(updates, [-1, size * count, width]),
         )
+
+    @override
+    def scaled(self, factors: Sequence[tf.Tensor]) -> "RowRecords":
+        rows, columns = (tf.cast(f, self.updates.dtype) for f in factors)
+        own = tf.gather(rows, self.ids)[:, :, tf.newaxis]
+        return self._with(self.ids, self.updates * own * columns)
 
 
 def _rows_added(updates: tf.Tensor, ids: tf.Tensor, rows: int) -> tf.Tensor:

@@ -1,5 +1,7 @@
 """Gradients of losses that were multiplied by a constant."""
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 from typing_extensions import override
 
@@ -38,3 +40,7 @@ class ScaledRecords(GradientRecords):
     @override
     def grouped(self, size: int, weights: tf.Tensor) -> "ScaledRecords":
         return ScaledRecords(self.inner.grouped(size, weights), self.factor)
+
+    @override
+    def scaled(self, factors: Sequence[tf.Tensor]) -> "ScaledRecords":
+        return ScaledRecords(self.inner.scaled(factors), self.factor)

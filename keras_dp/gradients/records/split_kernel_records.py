@@ -1,7 +1,7 @@
 """Gradients of the kernels of convolutions, in blocks of rows of taps."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -10,6 +10,7 @@ from typing_extensions import override
 from keras_dp.gradients.records.records import (
     GradientRecords,
     grouped_axis,
+    outer_product,
     squared_sums,
     sum_under,
     weighted,
@@ -79,6 +80,21 @@ class SplitKernelRecords(GradientRecords):
                 grouped_axis(weighted(rows, weights), size), axis=1
             )
         )
+
+    @override
+    def scaled(self, factors: Sequence[tf.Tensor]) -> "SplitKernelRecords":
+        rows, *columns, filters = factors
+        dtype = self.blocks[0].products.dtype
+        rows, filters = tf.cast(rows, dtype), tf.cast(filters, dtype)
+        width = tf.reshape(outer_product(columns, dtype), [-1])
+
+        def scaled(block: Block) -> Block:
+            own = tf.gather(rows, block.rows)  # Shape [lefts, rights].
+            scale = tf.einsum("ij,w,f->iwjf", own, width, filters)
+            scale = tf.reshape(scale, block.products.shape[1:])
+            return Block(block.products * scale, block.rows)
+
+        return SplitKernelRecords(list(map(scaled, self.blocks)), self.shape)
 
     def _mapped(
         self, function: Callable[[tf.Tensor], tf.Tensor]

@@ -1,5 +1,8 @@
 """Gradients of a table for both looking up rows and projecting outputs."""
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import tensorflow as tf
 from typing_extensions import override
 
@@ -103,22 +106,20 @@ class TiedTableRecords(GradientRecords):
 
     @override
     def take(self, indices: tf.Tensor) -> "TiedTableRecords":
-        return TiedTableRecords(
-            None if self.lookups is None else self.lookups.take(indices),
-            None
-            if self.projections is None
-            else self.projections.take(indices),
-        )
+        return self._mapped(lambda part: part.take(indices))
 
     @override
     def grouped(self, size: int, weights: tf.Tensor) -> "TiedTableRecords":
+        return self._mapped(lambda part: part.grouped(size, weights))
+
+    @override
+    def scaled(self, factors: Sequence[tf.Tensor]) -> "TiedTableRecords":
+        return self._mapped(lambda part: part.scaled(factors))
+
+    def _mapped(self, function: Callable[[Any], Any]) -> "TiedTableRecords":
+        parts = (self.lookups, self.projections)
         return TiedTableRecords(
-            None
-            if self.lookups is None
-            else self.lookups.grouped(size, weights),
-            None
-            if self.projections is None
-            else self.projections.grouped(size, weights),
+            *(None if part is None else function(part) for part in parts)
         )
 
 

@@ -80,15 +80,23 @@ class CountingRecords:
         self._values = np.asarray(values, np.float64)
         self._dtype = values.dtype
         self._materializes = materializes
-        self.norms_asked = self.sums_asked = 0
+        self._asked = {"norms": 0, "sums": 0}
+
+    @property
+    def norms_asked(self):
+        return self._asked["norms"]
+
+    @property
+    def sums_asked(self):
+        return self._asked["sums"]
 
     def squared_norms(self):
-        self.norms_asked += 1
+        self._asked["norms"] += 1
         axes = tuple(range(1, self._values.ndim))
         return tf.constant(np.square(self._values).sum(axes), tf.float32)
 
     def weighted_sum(self, weights):
-        self.sums_asked += 1
+        self._asked["sums"] += 1
         weights = np.asarray(weights, np.float64)
         return tf.constant(np.tensordot(weights, self._values, 1), tf.float32)
 
@@ -106,6 +114,16 @@ class CountingRecords:
 
     def grouped(self, size, weights):
         raise AssertionError("Queries do not regroup records.")
+
+    def scaled(self, factors):
+        values = tf.constant(self._values, self._dtype)
+        for axis, factor in enumerate(factors):
+            shape = [1] * values.shape.rank
+            shape[axis + 1] = -1
+            values *= tf.cast(tf.reshape(factor, shape), values.dtype)
+        records = CountingRecords(values, materializes=self._materializes)
+        records._asked = self._asked
+        return records
 
 
 @pytest.mark.parametrize("case", QUERIES, ids=str)

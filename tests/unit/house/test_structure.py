@@ -122,8 +122,8 @@ FLOORS = {
             "no_privacy_sum_query normalized_query"
         ),
         (
-            "adaptive_sum_query discretized_sum_query gaussian_average_query "
-            "joint_clip_query quantized_sum_query "
+            "adaptive_scale_query adaptive_sum_query discretized_sum_query "
+            "gaussian_average_query joint_clip_query quantized_sum_query "
             "tree_residual_sum_query"
         ),
         ("adaptive_clip_sum_query quantile_estimator_query restart_query"),

@@ -1,0 +1,447 @@
+"""Scales that follow answers: their definition, and what they bound."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from keras import layers
+from scipy import stats
+
+import keras_dp
+from keras_dp.dp_queries import (
+    AdaptiveClipSumQuery,
+    AdaptiveScaleQuery,
+    DiscreteGaussianSumQuery,
+    GaussianAverageQuery,
+    GaussianSumQuery,
+    KSDenoisedQuery,
+    NestedQuery,
+    TreeResidualSumQuery,
+)
+from keras_dp.noise import reproducible
+from tests.query_table import ULP, accumulated
+from tests.slow_loop import loop
+
+SHAPES = [(4, 3), (3,), (2, 2, 3, 1), ()]
+
+
+def specs(shapes):
+    return [tf.TensorSpec(shape) for shape in shapes]
+
+
+def zeros(shapes):
+    return [tf.zeros(shape) for shape in shapes]
+
+
+def query(inner, shapes=SHAPES, **options):
+    return AdaptiveScaleQuery(inner, specs(shapes), **options)
+
+
+def product(vectors):
+    scale = np.ones([])
+    for vector in vectors:
+        scale = scale[..., None] * np.asarray(vector)
+    return scale
+
+
+def scales_of(asked, state):
+    return [product(own) for own in asked.scales(state)]
+
+
+def round_of(asked, state, records):
+    sample = accumulated(asked, state, zeros(SHAPES), records)
+    return asked.get_noised_result(sample, state)
+
+
+def drawn_records(generator, batch=5):
+    sizes = [1.0, 30.0, 0.1, 2.0]
+    return [
+        size
+        * generator.normal(size=[batch, *shape])
+        * np.exp(generator.normal(size=shape))
+        for size, shape in zip(sizes, SHAPES, strict=True)
+    ]
+
+
+class ByDefinition:
+    """The scales, by loops over the coordinates, from all answers so far."""
+
+    def __init__(self, asked, variances):
+        self.asked, self.variances = asked, variances
+        self.history = []
+
+    def scales(self):
+        asked = self.asked
+        if len(self.history) < asked.first_rounds:
+            return [np.ones(shape) for shape in SHAPES]
+        decays = [
+            (1 - asked.decay) * asked.decay**age
+            for age in range(len(self.history))
+        ][::-1]
+        variance = sum(
+            size * variance
+            for size, variance in zip(
+                [np.prod(s) if s else 0 for s in SHAPES],
+                self.variances,
+                strict=True,
+            )
+        ) / sum(np.prod(s) for s in SHAPES if s)
+        floor = asked.floor * sum(decays) * variance
+
+        def limited(ratio):
+            ratio = ratio ** (asked.power / 2)
+            return np.clip(ratio, 1 / asked.scale_range, asked.scale_range)
+
+        levels, parts = [], []
+        for leaf, shape in enumerate(SHAPES):
+            # The squares of the answers less the noise, averaged over rounds.
+            moment = sum(
+                decay * (answers[leaf] ** 2 - noise[leaf])
+                for decay, (answers, noise) in zip(
+                    decays, self.history, strict=True
+                )
+            )
+            levels.append(max(np.mean(moment), 0) + floor)
+            part = np.ones(shape)
+            for axis, size in enumerate(shape):
+                along = [
+                    max(np.mean(np.take(moment, place, axis)), 0) + floor
+                    for place in range(size)
+                ]
+                mean = np.mean(along)
+                for index in itertools.product(*map(range, shape)):
+                    part[index] *= limited(along[index[axis]] / mean)
+            parts.append(part)
+        sizes = [np.prod(s) if s else 0 for s in SHAPES]
+        typical = np.dot(levels, sizes) / np.sum(sizes)
+        scales = [
+            limited(level / typical) * part if part.shape else part
+            for level, part in zip(levels, parts, strict=True)
+        ]
+        flat = np.concatenate([s.ravel() for s in scales if s.shape])
+        unit = np.sqrt(np.mean(flat**2))
+        return [s / unit if s.shape else s for s in scales]
+
+    def answer(self, records, clip):
+        scales = self.scales()
+        total = [np.zeros(shape) for shape in SHAPES]
+        for record in zip(*records, strict=True):
+            scaled = [r / s for r, s in zip(record, scales, strict=True)]
+            norm = np.sqrt(sum(np.sum(part**2) for part in scaled))
+            for leaf, part in enumerate(scaled):
+                total[leaf] += min(1, clip / norm) * part
+        return [t * s for t, s in zip(total, scales, strict=True)]
+
+    def observe(self, answers):
+        noise = [
+            variance * scale**2
+            for variance, scale in zip(
+                self.variances, self.scales(), strict=True
+            )
+        ]
+        self.history.append((answers, noise))
+
+
+class TestTheDefinition:
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {},
+            {"power": 0.5, "decay": 0.5, "first_rounds": 2},
+            {"floor": 0.1, "scale_range": 1.5, "first_rounds": 1},
+        ],
+    )
+    @pytest.mark.parametrize("stddev", [0.0, 0.5])
+    def test_is_followed_round_by_round(self, options, stddev) -> None:
+        clip = 3.0
+        asked = query(
+            GaussianSumQuery(clip, stddev), **({"first_rounds": 3} | options)
+        )
+        definition = ByDefinition(asked, [stddev**2] * 4)
+        state, generator = (
+            asked.initial_global_state(2),
+            np.random.default_rng(0),
+        )
+
+        for _ in range(6):
+            records = drawn_records(generator)
+            expected = definition.scales()
+            for got, want in zip(
+                scales_of(asked, state), expected, strict=True
+            ):
+                np.testing.assert_allclose(got, want, rtol=1e-4)
+            tensors = [tf.constant(r, tf.float32) for r in records]
+            silent = state.query._replace(stddev=tf.constant(0.0, tf.float64))
+            quiet = state._replace(query=silent)
+            without_noise = round_of(asked, quiet, tensors).value
+            for got, want in zip(
+                without_noise, definition.answer(records, clip), strict=True
+            ):
+                size = np.abs(want).max()
+                np.testing.assert_allclose(got / size, want / size, atol=1e-3)
+            result = round_of(asked, state, tensors)
+            definition.observe([np.asarray(v, "float64") for v in result.value])
+            state = result.global_state
+
+    def test_first_rounds_are_those_of_the_query_inside(self) -> None:
+        inner = GaussianSumQuery(3.0, 1.0)
+        asked = query(inner, first_rounds=2)
+        generator = np.random.default_rng(1)
+        records = [tf.constant(r, tf.float32) for r in drawn_records(generator)]
+        with reproducible():
+            state, own = (
+                each.initial_global_state(4) for each in (asked, inner)
+            )
+            for number in range(3):
+                outer = round_of(asked, state, records)
+                plain = inner.get_noised_result(
+                    accumulated(inner, own, zeros(SHAPES), records), own
+                )
+                state, own = outer.global_state, plain.global_state
+                same = [
+                    np.array_equal(one, two)
+                    for one, two in zip(outer.value, plain.value, strict=True)
+                ]
+                assert same == [number < 2] * 3 + [same[3]]
+
+    def test_noise_alone_leaves_scales_near_one(self) -> None:
+        """The mean of the squares is that of the noise, which is subtracted."""
+        shapes = [(300, 40), (40,)]
+        asked = query(
+            GaussianAverageQuery(1.0, 5.0, 10.0),
+            shapes,
+            first_rounds=1,
+            floor=1.0,
+        )
+        state = asked.initial_global_state(0)
+        for _ in range(40):
+            sample = asked.initial_sample_state(zeros(shapes))
+            state = asked.get_noised_result(sample, state).global_state
+
+        kernel, bias = scales_of(asked, state)
+        assert np.abs(np.log(kernel)).max() < 0.2
+        assert np.abs(np.log(bias)).max() < 0.7  # One coordinate an entry.
+
+    def test_the_noise_is_in_proportion_to_the_scales(self) -> None:
+        shapes = [(30, 40)]
+        asked = query(
+            GaussianAverageQuery(1.0, 3.0, 6.0), shapes, first_rounds=1
+        )
+        state = asked.initial_global_state(0)
+        draws = np.random.default_rng(0)
+        state = state._replace(
+            rounds=tf.constant(1, tf.int64),
+            moments=(
+                tuple(
+                    tf.constant(np.exp(draws.normal(size=n))) for n in (30, 40)
+                ),
+            ),
+        )
+        (scale,) = scales_of(asked, state)
+        assert scale.max() > 3 * scale.min()
+        sample = asked.initial_sample_state(zeros(shapes))
+
+        (value,) = asked.get_noised_result(sample, state).value
+
+        units = (np.asarray(value) / (0.5 * scale)).ravel()
+        assert stats.kstest(units, "norm").pvalue > 1e-6
+        control = (np.asarray(value) / 0.5).ravel()
+        assert stats.kstest(control, "norm").pvalue < 1e-6
+
+    def test_a_record_of_few_large_coordinates_is_clipped_less(self) -> None:
+        asked = query(GaussianSumQuery(1.0, 0.0), [(100,)], first_rounds=1)
+        record = np.full(100, 0.01, "float32")
+        record[:2] = 1.0
+        norms, state = [], asked.initial_global_state()
+        for _ in range(2):
+            sample = accumulated(
+                asked, state, zeros([(100,)]), [tf.constant(record[None])]
+            )
+            value, state, _ = asked.get_noised_result(sample, state)
+            norms.append(np.linalg.norm(value[0]))
+
+        assert norms == pytest.approx([1.0, 1.414], rel=0.01)
+
+
+class TestTheBound:
+    """The sum inside moves by at most the clip, whatever the state says."""
+
+    def state_of(self, asked, moments, noise):
+        state = asked.initial_global_state(0)
+        return state._replace(
+            rounds=tf.constant(9, tf.int64),
+            noise=tf.constant(noise, tf.float64),
+            moments=(tuple(map(tf.constant, moments)),),
+        )
+
+    @settings(max_examples=150, deadline=None)
+    @given(
+        record=hnp.arrays(
+            np.float32,
+            (1, 3, 2),
+            elements=st.floats(width=32, allow_subnormal=True),
+        ),
+        moments=st.tuples(
+            *(
+                hnp.arrays(np.float64, n, elements=st.floats(-1e200, 1e200))
+                for n in (3, 2)
+            )
+        ),
+        noise=st.sampled_from([0.0, 1e-30, 1.0, 1e30]),
+    )
+    def test_holds_for_every_record_and_state(self, record, moments, noise):
+        asked = query(GaussianSumQuery(1.0, 0.5), [(3, 2)])
+        state = self.state_of(asked, moments, noise)
+
+        sample = accumulated(asked, state, zeros([(3, 2)]), [record])
+
+        assert np.linalg.norm(sample[0].numpy().astype("float64")) <= (
+            1 + 8 * ULP
+        )
+
+    @pytest.mark.parametrize("bad", [np.nan, np.inf, -1.0])
+    def test_holds_for_a_state_that_was_tampered_with(self, bad) -> None:
+        asked = query(GaussianSumQuery(1.0, 0.5), [(3, 2)])
+        moments = [np.ones(3), np.array([1.0, bad])]
+        state = self.state_of(asked, moments, bad)
+        records = [tf.random.stateless_normal([5, 3, 2], (1, 2))]
+
+        sample = accumulated(asked, state, zeros([(3, 2)]), records)
+
+        assert np.linalg.norm(sample[0].numpy()) <= 5 * (1 + 8 * ULP)
+
+    def test_is_that_of_the_mechanism_inside(self) -> None:
+        asked = query(GaussianAverageQuery(2.0, 0.5, 4.0))
+        state = asked.initial_global_state()
+        sample = asked.initial_sample_state(zeros(SHAPES))
+
+        (mechanism,) = asked.mechanisms(sample, state)
+
+        assert isinstance(mechanism.query, GaussianSumQuery)
+        assert asked.ledger_events(asked.planned_event(state)) == (
+            mechanism.query.ledger_events(
+                mechanism.query.planned_event(mechanism.global_state)
+            )
+        )
+        assert not asked.adapts  # Rounds can be reserved ahead.
+        assert query(AdaptiveClipSumQuery(1.0, 1.0, 1.0, 5)).adapts
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        "inner",
+        [
+            KSDenoisedQuery(GaussianSumQuery(1.0, 1.0)),
+            DiscreteGaussianSumQuery(1.0, 1.0),
+            TreeResidualSumQuery(1.0, 1.0, specs(SHAPES)),
+            NestedQuery([KSDenoisedQuery(GaussianSumQuery(1.0, 1.0))]),
+        ],
+        ids=lambda each: type(each).__name__,
+    )
+    def test_of_noise_that_is_not_known(self, inner) -> None:
+        with pytest.raises(TypeError, match=r"`query` must.*Received.*Take"):
+            query(
+                inner, SHAPES[:1] if isinstance(inner, NestedQuery) else SHAPES
+            ).initial_global_state()
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"power": 0.0},
+            {"power": 1.5},
+            {"power": np.nan},
+            {"decay": 1.0},
+            {"decay": -0.1},
+            {"floor": -1.0},
+            {"floor": np.inf},
+            {"first_rounds": 0},
+            {"scale_range": 0.5},
+            {"scale_range": 1e4},
+        ],
+        ids=str,
+    )
+    def test_of_arguments(self, options) -> None:
+        with pytest.raises(ValueError, match=f"`{next(iter(options))}` must"):
+            query(GaussianSumQuery(1.0, 1.0), **options)
+
+    def test_of_records_of_another_shape(self) -> None:
+        asked = query(GaussianSumQuery(1.0, 1.0), [(3, 2)])
+        with pytest.raises(ValueError, match="template"):
+            asked.initial_sample_state([tf.zeros([3, 1])])
+        state = asked.initial_global_state()
+        with pytest.raises(ValueError, match="`records` must"):
+            accumulated(asked, state, zeros([(3, 2)]), [tf.ones([5, 3, 1])])
+        with pytest.raises(ValueError, match="`records` must"):
+            accumulated(asked, state, zeros([(3, 2)]), [tf.ones([5, 3, 2])] * 2)
+
+
+class TestTraining:
+    """Lazy records of layers, clipped after they were scaled."""
+
+    def model(self):
+        keras.utils.set_random_seed(3)
+        return keras.Sequential(
+            [
+                keras.Input((6,), dtype="int32"),
+                layers.Embedding(9, 4),
+                layers.Conv1D(5, 3, activation="tanh"),
+                layers.Flatten(),
+                layers.Dense(2),
+            ]
+        )
+
+    @pytest.mark.full
+    def test_is_that_of_a_loop_over_examples(self) -> None:
+        model = self.model()
+        shapes = [tuple(v.shape) for v in model.trainable_variables]
+        asked = AdaptiveScaleQuery(
+            GaussianSumQuery(0.5, 0.0),
+            model.trainable_variables,
+            first_rounds=1,
+        )
+        private = keras_dp.PrivateModel(model, self_check_examples=0)
+        private.compile(
+            keras_dp.DPSGD(
+                0.5,
+                query=asked,
+                ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
+            ),
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        )
+        draws = np.random.default_rng(0)
+        x, y = draws.integers(0, 9, [8, 6]), draws.integers(0, 2, 8)
+
+        for number in range(3):
+            state = None if not number else private.optimizer.read_state()
+            scales = (
+                scales_of(asked, state["gradients"])
+                if state
+                else [np.ones(shape) for shape in shapes]
+            )
+            gradients = loop(
+                lambda row: private.loss(row[1], model(row[0])),
+                model.trainable_variables,
+                (x, y),
+            )
+            scaled = [g / s for g, s in zip(gradients, scales, strict=True)]
+            norms = np.sqrt(
+                sum(np.square(s).reshape(8, -1).sum(1) for s in scaled)
+            )
+            factors = np.minimum(1, 0.5 / norms)
+            expected = [
+                np.array(v) - 0.5 * s * np.tensordot(factors, each, 1)
+                for v, s, each in zip(
+                    model.trainable_variables, scales, scaled, strict=True
+                )
+            ]
+            private.train_on_batch(x, y)
+            for got, want in zip(
+                model.trainable_variables, expected, strict=True
+            ):
+                np.testing.assert_allclose(got, want, atol=2e-5)
+            assert (number == 0) == all(np.all(s == 1) for s in scales)
