@@ -67,6 +67,7 @@ class AllocatedBatches(Sampler):
         batches_per_record: int = 1,
         physical_batch_size: int | None = None,
         map: Callable[..., Any] | None = None,  # noqa: A002 - as in tf.data.
+        views: int = 1,
         seed: int | None = None,
     ) -> None:
         """Looks at the shapes of the data, and draws nothing.
@@ -78,13 +79,14 @@ class AllocatedBatches(Sampler):
                 is, at least 1 and at most `batches`.
             physical_batch_size: See `PoissonBatches`.
             map: See `PoissonBatches`.
+            views: See `PoissonBatches`.
             seed: See `PoissonBatches`.
 
         Raises:
             TypeError: See `PoissonBatches`.
             ValueError: See `PoissonBatches`.
         """
-        super().__init__(data, map=map, seed=seed)
+        super().__init__(data, map=map, views=views, seed=seed)
         _check.integer_at_least(
             1, batches=batches, batches_per_record=batches_per_record
         )

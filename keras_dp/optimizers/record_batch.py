@@ -1,4 +1,4 @@
-"""The records of one physical batch: its examples, or its microbatches."""
+"""The records of one physical batch: its rows, or groups of them."""
 
 from typing import Any, NamedTuple
 
@@ -19,7 +19,9 @@ class RecordBatch(NamedTuple):
 
 
 class Grouping(NamedTuple):
-    """The microbatches of a physical batch.
+    """The rows of a physical batch that make one record of the gradients.
+
+    They are the examples of a microbatch, or the views of one example.
 
     Attributes:
         rows: The number of consecutive rows in one microbatch, with padding.
@@ -28,12 +30,37 @@ class Grouping(NamedTuple):
             sample by at most this many times the bound on one record.
         averages: Whether the divisor is instead the number of examples in the
             microbatch.
+        views: The number of consecutive rows that are views of one example,
+            which has one record for every query.
     """
 
     rows: int
     size: float
     bound_factor: int
     averages: bool = False
+    views: int = 1
+
+    @classmethod
+    def of_views(cls, views: int) -> "Grouping":
+        """Returns groups that are the views of one example each.
+
+        All of a group are there, or none. An example is in one group alone, so
+        that it moves the sum by the bound on one record.
+        """
+        return cls(views, views, bound_factor=1, views=views)
+
+
+def of_records(rows: tf.Tensor, views: int) -> tf.Tensor:
+    """Returns the mean over the views of each record.
+
+    Args:
+        rows: Shape `[records * views, ...]`.
+        views: The number of consecutive rows that are views of one record.
+    """
+    if views == 1:
+        return rows
+    shape = [rows.shape[0] // views, views, *rows.shape[1:]]
+    return tf.reduce_mean(tf.reshape(rows, shape), axis=1)
 
 
 def record_batch(
@@ -42,13 +69,13 @@ def record_batch(
     batch: int,
     grouping: Grouping | None,
 ) -> RecordBatch:
-    """Returns the gradients of examples, or of microbatches of them.
+    """Returns the gradients of rows, or of groups of them.
 
     Args:
         gradients: The lazy records of each variable, one per example.
         mask: As in `RecordBatch`.
         batch: The number of rows, with padding.
-        grouping: The microbatches, or `None` if each example is a record.
+        grouping: The groups, or `None` if each row is a record.
     """
     if grouping is None:
         return RecordBatch(gradients, mask)

@@ -55,6 +55,7 @@ class FixedSizeBatches(Sampler):
         physical_batch_size: int | None = None,
         rounds_per_epoch: int | None = None,
         map: Callable[..., Any] | None = None,  # noqa: A002 - as in tf.data.
+        views: int = 1,
         seed: int | None = None,
     ) -> None:
         """Looks at the shapes of the data, and draws nothing.
@@ -66,13 +67,14 @@ class FixedSizeBatches(Sampler):
                 one needs less memory, and more steps for a round.
             rounds_per_epoch: At least 1, by default N / `sample_size`.
             map: See `PoissonBatches`.
+            views: See `PoissonBatches`.
             seed: See `PoissonBatches`.
 
         Raises:
             TypeError: See `PoissonBatches`.
             ValueError: See `PoissonBatches`.
         """
-        super().__init__(data, map=map, seed=seed)
+        super().__init__(data, map=map, views=views, seed=seed)
         self.sample_size = self._checked_size(sample_size=sample_size)
         rounds = max(1, round(self.population_size / self.sample_size))
         self._set_sizes(

@@ -57,7 +57,8 @@ class PoissonBatches(Sampler):
         physical_batch_size: Length of the leading axis of every physical batch.
             With the default, at least 99.99 % of the samples fit into one
             batch, which is fastest. A smaller one needs less memory; a much
-            larger one spends time on padding.
+            larger one spends time on padding. With several views, the default
+            has at most 4,096 of them.
         rounds_per_epoch: Number of rounds that `fit` calls an epoch; by default
             `1 / sampling_probability`, in which a record is drawn once on
             average.
@@ -86,6 +87,7 @@ class PoissonBatches(Sampler):
         microbatches: Microbatches | None = None,
         truncate_at: int | None = None,
         map: Callable[..., Any] | None = None,  # noqa: A002 - as in tf.data.
+        views: int = 1,
         seed: int | None = None,
     ) -> None:
         """Looks at the shapes of the data, and draws nothing.
@@ -116,7 +118,13 @@ class PoissonBatches(Sampler):
             map: Function of TensorFlow from one record to another, such as a
                 random crop: a tuple `(x, y)` is passed as two arguments, as
                 by `tf.data.Dataset.map`. It is applied to each record each
-                time that it is drawn; see `RecordMap`.
+                time that it is drawn; see `RecordMap`. `Augmentation` makes
+                one of Keras layers, which is faster.
+            views: How often a drawn record is mapped, at least 1, each time
+                with random numbers of its own. The mean gradient of its views
+                is the record, and is clipped once. So the event is that of one
+                view. A physical batch has `views` rows for each of its
+                records; by default it has at most 4,096.
             seed: An integer, at least 0. For a sampler that is made inside
                 `reproducible()`, draws and rows depend on the seed only: the
                 first iterators of two equal samplers draw the same, and each
@@ -132,7 +140,14 @@ class PoissonBatches(Sampler):
                 for, or a number is out of its range.
         """
         _check.probability(sampling_probability=sampling_probability)
-        super().__init__(data, map=map, seed=seed)
+        super().__init__(data, map=map, views=views, seed=seed)
+        if self.views > 1 and microbatches is not None:
+            raise ValueError(
+                "`views` must be 1 with microbatches: both average gradients "
+                "before the clip, and views alone cost no privacy. Received: "
+                f"views={views!r}, microbatches={microbatches!r}. Leave one "
+                "of them out."
+            )
         self._kind = microbatches
         self.truncate_at = _checked_truncation(truncate_at, microbatches)
         self._layout = (
@@ -247,7 +262,7 @@ class PoissonBatches(Sampler):
         shard._positions, shard._streams = range(start, stop), 0
         shard._layout = self._layout_of(stop - start)
         shard.physical_batch_size = (
-            self._layout_of(-(-units // count) * rows).most_rows
+            self._at_once(self._layout_of(-(-units // count) * rows).most_rows)
             if self._has_default_size
             else -(-self.physical_batch_size // (rows * count)) * rows
         )
@@ -297,6 +312,8 @@ class PoissonBatches(Sampler):
             else f", shard {self.shard_index} of {self.shard_count}"
         )
         groups = "" if self._kind is None else f", microbatches={self._kind!r}"
+        if self.views > 1:
+            groups += f", views={self.views}"
         if self.truncate_at is not None:
             groups += f", truncate_at={self.truncate_at}"
         return (

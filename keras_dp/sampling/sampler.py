@@ -20,6 +20,9 @@ Integers = npt.NDArray[np.int64]
 # Takes the records of a physical batch, the mask of its rows and a source of
 # randomness, and returns the records to put in their place.
 Change = Callable[[Nest, npt.NDArray[np.bool_], random_words.Words], Nest]
+# Rows of a physical batch that are computed at once where nobody chose a
+# number, and each record has several.
+_MOST_VIEWS = 4096
 
 
 class PhysicalBatch(NamedTuple):
@@ -120,6 +123,8 @@ class Sampler(abc.ABC):
         map: The function that `fit`, `evaluate` and `predict` apply to each
             record, `None` for none. Iterating over the sampler yields the
             records as they are stored.
+        views: How often `fit` maps a record that was drawn. The mean gradient
+            of its views is the record.
         unit: The unit that is drawn and protected: "example", "microbatch" or
             "user".
         seeded: Whether the caller chose the seed.
@@ -153,6 +158,7 @@ class Sampler(abc.ABC):
         data: Nest | RandomAccessSource,
         *,
         map: Callable[..., Any] | None,  # noqa: A002 - as in tf.data.
+        views: int,
         seed: int | None,
     ) -> None:
         """Looks at the shapes of the data, and draws nothing.
@@ -160,6 +166,7 @@ class Sampler(abc.ABC):
         Args:
             data: See `PoissonBatches`.
             map: See `PoissonBatches`.
+            views: See `PoissonBatches`.
             seed: See `PoissonBatches`.
 
         Raises:
@@ -176,8 +183,15 @@ class Sampler(abc.ABC):
                 "`map` must be a function of one record, or None. "
                 f"Received: map={map!r}."
             )
+        _check.integer_at_least(1, views=views)
+        if views > 1 and map is None:
+            raise ValueError(
+                "`views` must be 1 without a map: views of a record differ in "
+                f"the random numbers of its map. Received: views={views!r}. "
+                "Pass map=..., such as a random flip."
+            )
         datasets.check_is_none(data)
-        self.map = map
+        self.map, self.views = map, int(views)
         self._records = Records(data)
         self._whole_size = len(self._records)
         self._positions = range(self._whole_size)
@@ -333,7 +347,8 @@ class Sampler(abc.ABC):
 
         Args:
             change: A function that changes the records of a physical batch. It
-                takes the records, the mask and a source of randomness.
+                takes the records, the mask and a source of randomness, and
+                may return several rows for each record.
         """
         return (batch for batch, _ in self.rounds_of_passes(change))
 
@@ -390,6 +405,7 @@ class Sampler(abc.ABC):
             rows: How many rows stand together in one batch.
         """
         size, rounds = default
+        size = self._at_once(size)
         if physical_batch_size is not None:
             _check.integer_at_least(1, physical_batch_size=physical_batch_size)
             size = int(physical_batch_size)
@@ -404,6 +420,15 @@ class Sampler(abc.ABC):
                 f"physical_batch_size={physical_batch_size!r}."
             )
         self.physical_batch_size, self.rounds_per_epoch = size, rounds
+
+    def _at_once(self, records: int) -> int:
+        """Returns how many of these records a physical batch has by default.
+
+        All of them; with several views, they are cut into equal parts.
+        """
+        if self.views == 1:
+            return records
+        return -(-records // -(-records * self.views // _MOST_VIEWS))
 
     def _checked_size(self, **named: int) -> int:
         """Returns a number of records, in [1, population_size]."""

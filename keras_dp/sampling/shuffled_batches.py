@@ -59,6 +59,7 @@ class ShuffledBatches(Sampler):
         batch_size: int,
         physical_batch_size: int | None = None,
         map: Callable[..., Any] | None = None,  # noqa: A002 - as in tf.data.
+        views: int = 1,
         seed: int | None = None,
     ) -> None:
         """Looks at the shapes of the data, and draws nothing.
@@ -69,13 +70,14 @@ class ShuffledBatches(Sampler):
             physical_batch_size: At least 1; by default `batch_size`. A smaller
                 one needs less memory, and more steps for a round.
             map: See `PoissonBatches`.
+            views: See `PoissonBatches`.
             seed: See `PoissonBatches`.
 
         Raises:
             TypeError: See `PoissonBatches`.
             ValueError: See `PoissonBatches`.
         """
-        super().__init__(data, map=map, seed=seed)
+        super().__init__(data, map=map, views=views, seed=seed)
         self.batch_size = self._checked_size(batch_size=batch_size)
         self.rounds_per_pass = -(-self.population_size // self.batch_size)
         self._set_sizes(

@@ -76,6 +76,7 @@ class UserBatches(Sampler):
         physical_batch_size: int | None = None,
         rounds_per_epoch: int | None = None,
         map: Callable[..., Any] | None = None,  # noqa: A002 - as in tf.data.
+        views: int = 1,
         seed: int | None = None,
     ) -> None:
         """Looks at the shapes of the data, and draws nothing.
@@ -91,6 +92,7 @@ class UserBatches(Sampler):
                 samples fit into one batch.
             rounds_per_epoch: At least 1, by default 1 / `sampling_probability`.
             map: See `PoissonBatches`.
+            views: Must be 1, because a user has several rows already.
             seed: See `PoissonBatches`.
 
         Raises:
@@ -100,7 +102,13 @@ class UserBatches(Sampler):
         """
         _check.probability(sampling_probability=sampling_probability)
         _check.integer_at_least(1, records_per_user=records_per_user)
-        super().__init__(data, map=map, seed=seed)
+        super().__init__(data, map=map, views=views, seed=seed)
+        if self.views > 1:
+            raise ValueError(
+                "`views` must be 1 for users, whose records are averaged "
+                f"already. Received: views={views!r}. Raise records_per_user, "
+                "or draw single records by PoissonBatches."
+            )
         numbers = unit_numbers(user_ids=user_ids)
         if len(numbers) != self._whole_size:
             raise ValueError(

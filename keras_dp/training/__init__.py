@@ -1,6 +1,7 @@
 """The private model, and the loop that feeds its records to queries."""
 
 from keras_dp.training.checkpoints import SaveModel
+from keras_dp.training.data.augmentation import Augmentation
 from keras_dp.training.devices.workers import open_ledger
 from keras_dp.training.metrics.batch_statistics import plan_batch_statistics
 from keras_dp.training.metrics.gradient_norms import mean_gradient_norms
@@ -16,6 +17,7 @@ from keras_dp.training.private_gradients import PrivateGradients
 from keras_dp.training.private_model import PrivateModel
 
 __all__ = [
+    "Augmentation",
     "PrivateClassCounts",
     "PrivateClippedShare",
     "PrivateGradientNorm",

@@ -255,7 +255,10 @@ class TrainingLoop:
         if not self._replicas.are_many:
             return self._adapter.step_from(data)
         step = self._adapter.step_from(self._replicas.whole(data))
-        return self._replicas.padded(step)
+        grouping = self._adapter.grouping
+        return self._replicas.padded(
+            step, 1 if grouping is None else grouping.rows
+        )
 
     def _checked_step(self, batch: PhysicalStep) -> TrainingStep:
         """Returns the steps for a batch, once the engine is checked on it."""

@@ -197,9 +197,12 @@ SCENARIOS = {
     "microbatches": lambda on: Training(on).fit(
         52, microbatches=RandomMicrobatches(2)
     ),
-    "noised_parts_mapped": lambda on: Training(on, query=NOISED).fit(
-        16, map=blurred()
-    ),
+    # 15 records of three rows, of which two replicas take 8 with padding.
+    "noised_parts_mapped": lambda on: Training(
+        on,
+        query=NOISED,
+        private_metrics={"loss": PrivateLoss(average(0.1))},
+    ).fit(15, map=blurred(), views=3),
     "allocated_twice_decayed": lambda on: Training(
         on,
         query=NOISED,

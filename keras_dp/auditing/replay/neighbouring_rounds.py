@@ -191,7 +191,7 @@ def _look_at_rounds(
 ) -> None:
     count = len(np.asarray(batch.mask))
     shares: dict[str, float] = {}
-    for own in _places(count, group, adapter):
+    for own in _places(count, adapter):
         base = rehearsal.run(without(batch, own))
         if rehearsal.shows_raw_metrics:
             found.exposed |= set(base.logs)
@@ -217,14 +217,19 @@ def _look_at_rounds(
         )
 
 
-def _places(count: int, group: int, adapter: DataAdapter) -> Iterator[Rows]:
+def _places(count: int, adapter: DataAdapter) -> Iterator[Rows]:
     """Yields the rows of the first unit, and those of the last."""
-    if adapter.unit == "example":
-        yield np.array([0])
-        yield np.array([count - 1])
-    else:
-        yield np.arange(group)
-        yield np.arange(count - group, count)
+    own = _rows_of_unit(adapter)
+    yield np.arange(own)
+    yield np.arange(count - own, count)
+
+
+def _rows_of_unit(adapter: DataAdapter) -> int:
+    """Returns how many rows one unit has: one example among several has one."""
+    grouping = adapter.grouping
+    if grouping is None:
+        return 1
+    return grouping.views if adapter.unit == "example" else grouping.rows
 
 
 def _look_at_record(
@@ -439,7 +444,7 @@ def _look_at_split_samples(
     if seeds == seeds_apart:
         _compare_whole(whole, apart, found)
     for part in (middle, last):
-        own = part[0, :1] if adapter.unit == "example" else part[0]
+        own = part[0, : _rows_of_unit(adapter)]
         base = rehearsal.run(*split(without(batch, own)))
         _look_at_answers(rehearsal, where, found)
         for name, changed, present in neighbours(batch, own):

@@ -43,7 +43,8 @@ def small_batch(batch: PhysicalStep, rows: int, size: int) -> PhysicalStep:
     leaves = keras.tree.flatten(batch.x)
     count = int(leaves[0].shape[0])
     real = np.ones(count, bool) if batch.mask is None else batch.mask.numpy()
-    order = np.flatnonzero(real) if rows == 1 else np.arange(count)
+    taking_part = real.reshape(-1, rows).any(axis=1)
+    order = np.flatnonzero(np.repeat(taking_part, rows))
     if not order.size:
         order = np.arange(count)
     chosen = np.resize(order, size)

@@ -13,7 +13,7 @@ from keras_dp.keras_internals import (
 )
 
 # In Keras 3.15 `Equalization` takes one histogram of the whole batch.
-_MIXING = (keras.layers.MixUp, keras.layers.CutMix, keras.layers.Equalization)
+MIXING = (keras.layers.MixUp, keras.layers.CutMix, keras.layers.Equalization)
 
 # The largest number of layers that are named for one reason.
 _SHOWN = 8
@@ -100,7 +100,7 @@ def _reasons(layer: keras.Layer) -> Iterator[str]:
             "be split by example. Remove it, or add the penalty to the loss "
             "as a second output."
         )
-    if isinstance(layer, _MIXING):
+    if isinstance(layer, MIXING):
         # It mixes at random, so that the self-check can miss it.
         yield (
             f"{type(layer).__name__} mixes the examples of a batch, so that "

@@ -125,8 +125,8 @@ def _about_samples(query: DPQuery, adapter: DataAdapter) -> Iterator[str]:
     if not adapter.is_sampler:
         return
     expected = adapter.source.expected_sample_size
-    if adapter.grouping is not None:  # A microbatch is one record.
-        expected /= adapter.grouping.size
+    if adapter.source.microbatches is not None:  # Each is one record.
+        expected /= adapter.source.microbatches.size
     for denominator in sorted(set(_denominators(query))):
         if abs(denominator - expected) > _ABOUT * expected:
             yield (

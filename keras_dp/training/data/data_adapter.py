@@ -133,10 +133,14 @@ class DataAdapter:
 
     @property
     def grouping(self) -> Grouping | None:
-        """The microbatches; `None` if each example is a record."""
-        if not self.is_sampler or self.source.microbatches is None:
+        """Which rows make a record; `None` if each of them is one."""
+        if not self.is_sampler:
             return None
+        if self.source.views > 1:
+            return Grouping.of_views(self.source.views)
         groups = self.source.microbatches
+        if groups is None:
+            return None
         return Grouping(
             groups.rows, groups.size, groups.bound_factor, groups.averages
         )

@@ -16,53 +16,67 @@ from keras_dp.sampling import RecordSpec, Sampler
 from keras_dp.sampling.nests import Nest, mapped
 from keras_dp.sampling.random_words import Words
 from keras_dp.sampling.record_source import as_arrays, in_places
+from keras_dp.training.data.augmentation import Augmentation, mixing
 
 # Seeds of 30 bits leave room to count up.
 _SEED_BITS = 2**30 - 1
+# Records of which one is changed, to see whether the others stay what they are.
+_COMPARED = 4
 
 
-def record_map(sampler: Sampler) -> "RecordMap | None":
-    """Returns the compiled map of a sampler, `None` if it has none."""
+def record_map(sampler: Sampler, views: int = 1) -> "RecordMap | None":
+    """Returns the compiled map of a sampler, `None` if it has none.
+
+    Args:
+        sampler: The sampler.
+        views: How often each record is mapped.
+    """
     if sampler.map is None:
         return None
-    return RecordMap(sampler.map, sampler.record_structure)
+    return RecordMap(sampler.map, sampler.record_structure, views)
 
 
 class RecordMap:
-    """Applies a function to each record that was drawn, one at a time.
+    """Applies a function to each record that was drawn, once for each view.
 
     Guarantee: what stands in a row is a function of the record that was drawn
-    for it and of random numbers of its own, fresh for each draw. No record can
-    touch the row of another, so that one record still moves the sum by its
-    bound: the function is called on one record (`tf.map_fn`), and refused if
-    it keeps anything from call to call. Whether its random numbers are secret
-    does not matter. Random numbers of Keras, such as those of `RandomFlip`,
-    follow from the operating system's generator, whatever the seed of their
-    layer; inside `reproducible()` from the seed of the sampler.
+    for it and of random numbers of its own, fresh for each draw and each view.
+    No record can touch the row of another, so that one record still moves the
+    sum by its bound: the function is called on one record (`tf.map_fn`), and
+    refused if it keeps anything from call to call. An `Augmentation` of layers
+    that keep rows apart is called on many records at once. Whether random
+    numbers are secret does not matter. Random numbers of Keras, such as those
+    of `RandomFlip`, follow from the operating system's generator, whatever the
+    seed of their layer; inside `reproducible()` from the seed of the sampler.
 
     Attributes:
         structure: Nest of `RecordSpec`s of one record as the function returns
             it.
     """
 
-    def __init__(self, function: Any, structure: Nest) -> None:
+    def __init__(self, function: Any, structure: Nest, views: int = 1) -> None:
         """Traces the function.
 
         Args:
             function: See `PoissonBatches`.
             structure: Nest of `RecordSpec`s of one stored record.
+            views: How often each record is mapped.
 
         Raises:
             PrivateTrainingError: It writes, or calls Python.
             ValueError: Its result has no fixed shape.
         """
+        self._views = views
 
-        def of_record(leaves: list[tf.Tensor], seed: tf.Tensor) -> Any:
+        def called(function: Any, leaves: list[tf.Tensor], seed: Any) -> Any:
             record = _nests.join(structure, iter(leaves))
             with _FreshSeeds(seed):
                 if isinstance(record, tuple):
                     return function(*record)
                 return function(record)
+
+        def of_record(leaves: list[tf.Tensor], seed: tf.Tensor) -> Any:
+            return called(function, leaves, seed)
 
         specs = [
             tf.TensorSpec(spec.shape, spec.dtype)
@@ -83,9 +97,11 @@ class RecordMap:
             ],
         )
         def of_records(leaves: list[tf.Tensor], seeds: tf.Tensor) -> Any:
+            if isinstance(function, Augmentation) and function.is_rowwise:
+                return called(function.of_rows, leaves, seeds[0])
             return tf.map_fn(
                 lambda elements: of_record(*elements),
-                (leaves, seeds),
+                (leaves, seeds[1:]),
                 fn_output_signature=keras.tree.map_structure(
                     lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype),
                     returned,
@@ -93,23 +109,32 @@ class RecordMap:
             )
 
         self._of_records = of_records
+        if isinstance(function, Augmentation) and function.has_layers_only:
+            _check_apart(
+                lambda *arguments: called(function.of_rows, *arguments), specs
+            )
 
     def __call__(
         self, records: Nest, mask: npt.NDArray[np.bool_], words: Words
     ) -> Nest:
-        """Returns a physical batch whose rows were mapped, zeros elsewhere.
+        """Returns the views of a physical batch, zeros where it has no record.
 
         Args:
             records: Nest of arrays `[rows, ...]`.
             mask: Which rows hold a record. The function is called on no other.
             words: Where the randomness comes from.
+
+        Returns:
+            Nest of arrays `[rows * views, ...]`. The views of a record are
+            consecutive.
         """
-        rows = np.flatnonzero(mask)
-        seeds = words(len(rows)).view(np.int32).reshape(-1, 2)
+        rows = np.repeat(np.flatnonzero(mask), self._views)
+        seeds = words(1 + len(rows)).view(np.int32).reshape(-1, 2)
         leaves = [leaf[rows] for leaf in _nests.leaves(records)]
+        mask = np.repeat(mask, self._views)
+        places = np.where(mask, np.cumsum(mask) - 1, -1)
         with tf.device("CPU:0"):
             changed = self._of_records(leaves, seeds)
-        places = np.where(mask, np.cumsum(mask) - 1, -1)
         return mapped(
             lambda _, leaf: in_places(leaf, places), as_arrays(changed, "map")
         )
@@ -166,9 +191,41 @@ def _check_keeps_nothing(graph: tf.Graph) -> None:
         raise _refusal(f"the operation {forbidden!r}")
 
 
+def _check_apart(of_rows: Any, specs: list[tf.TensorSpec]) -> None:
+    """Raises if one of a few records changes what others become.
+
+    Args:
+        of_rows: Maps leaves `[rows, ...]` and a seed to a nest.
+        specs: The specs of the leaves of one record.
+    """
+    draw = np.random.default_rng(0).uniform
+
+    def drawn(spec: tf.TensorSpec) -> tf.Tensor:
+        shape = [_COMPARED, *spec.shape]
+        if spec.dtype == tf.string:
+            return tf.fill(shape, "")
+        return tf.cast(draw(0, 100, shape), spec.dtype)
+
+    first = [drawn(spec) for spec in specs]
+    is_changed = tf.range(_COMPARED) == 1
+    others = [
+        tf.where(tf.reshape(is_changed, [-1] + [1] * spec.shape.rank), b, a)
+        for spec, a, b in zip(specs, first, map(drawn, specs), strict=True)
+    ]
+    function = tf.function(of_rows, autograph=False)
+    seed = tf.constant([3, 5])
+    before, after = (
+        [np.delete(np.asarray(leaf), 1, axis=0) for leaf in _nests.leaves(each)]
+        for each in (function(first, seed), function(others, seed))
+    )
+    for one, other in zip(before, after, strict=True):
+        if not np.array_equal(one, other, equal_nan=one.dtype.kind in "fc"):
+            raise mixing("a layer")
+
+
 def _refusal(what: str) -> PrivateTrainingError:
     return PrivateTrainingError(
-        "`map` must keep nothing from one record to the next, and call no "
-        "Python, or records could touch each other. Received: a function with "
-        f"{what}. Do this once, before training, for all records."
+        "`map` and `augment` must keep nothing from one record to the next, "
+        "and call no Python, or records could touch each other. Received: a "
+        f"function with {what}. Do this once, before training, for all records."
     )

@@ -41,13 +41,15 @@ class SampledBatches(tf.data.Dataset):
     Attributes:
         structure: Nest of `RecordSpec`s of a record as the model takes it.
         element_spec: Leaves of the records, the mask, whether the sample ends,
-            and the `Pass` as numbers.
+            and the `Pass` as numbers. The views of a record are consecutive
+            rows.
     """
 
     def __init__(self, sampler: Sampler) -> None:
-        self._sampler, self._change = sampler, record_map(sampler)
+        self._sampler = sampler
+        self._change = record_map(sampler, sampler.views)
         self.structure = _structure(sampler, self._change)
-        size = sampler.physical_batch_size
+        size = sampler.physical_batch_size * sampler.views
         spec = (
             _specs(self.structure, size),
             tf.TensorSpec((size,), tf.bool),
@@ -56,7 +58,9 @@ class SampledBatches(tf.data.Dataset):
         )
         self._plain = tf.data.Dataset.from_generator(
             lambda: _elements(
-                sampler.rounds_of_passes(self._change), np.asarray
+                sampler.rounds_of_passes(self._change),
+                np.asarray,
+                sampler.views,
             ),
             output_signature=spec,
         ).prefetch(_AHEAD)
@@ -78,7 +82,8 @@ class SampledBatches(tf.data.Dataset):
             return iterator
         # Asked for here, not in the thread: streams of a seed are in order.
         batches = self._sampler.rounds_of_passes(self._change)
-        return Prefetched(_elements(batches, as_tensor), ahead=_AHEAD)
+        elements = _elements(batches, as_tensor, self._sampler.views)
+        return Prefetched(elements, ahead=_AHEAD)
 
 
 def _structure(sampler: Sampler, change: RecordMap | None) -> Nest:
@@ -89,7 +94,7 @@ def batches_in_order(sampler: Sampler) -> tf.data.Dataset:
     """Returns the records of a sampler as a finite data set of Keras.
 
     They come all once, in the order of the data, in batches of the physical
-    size; the last may be shorter. Nothing is sampled.
+    size; the last may be shorter. Nothing is sampled, and each has one view.
     """
     change = record_map(sampler)
     structure = _structure(sampler, change)
@@ -128,12 +133,13 @@ def _specs(structure: Nest, size: int | None) -> tuple[tf.TensorSpec, ...]:
 def _elements(
     batches: Iterator[tuple[PhysicalBatch, Pass]],
     converted: Callable[[Any], Any],
+    views: int,
 ) -> Iterator[Any]:
     for batch, of in _surfacing(batches):
         leaves = keras.tree.flatten(batch.records)
         yield (
             tuple(map(converted, leaves)),
-            converted(batch.mask),
+            converted(np.repeat(batch.mask, views)),
             batch.ends_sample,
             tuple(of),
         )

@@ -51,27 +51,15 @@ class Replicas:
             lambda context: tf.data.Dataset.range(1).repeat()
         )
 
-    def parts(self, step: PhysicalStep, rows: int = 1) -> tuple[Any, ...]:
+    def parts(self, step: PhysicalStep) -> tuple[Any, ...]:
         """Returns inputs, targets, weights and mask, a part for each replica.
 
         Args:
-            step: A physical batch of this worker.
-            rows: The number of consecutive rows that must stay together.
-
-        Raises:
-            ValueError: The batch cannot be cut into equal parts.
+            step: A physical batch of this worker, from `padded`.
         """
         nest = (step.x, step.y, step.sample_weight, step.mask)
         leaves = keras.tree.flatten(nest)
         batch = leaves[0].shape[0]
-        whole = self.local_count * rows
-        if batch % whole:
-            raise ValueError(
-                "`physical_batch_size` must be a multiple of the number of "
-                f"replicas, {self.local_count}, times the rows of a "
-                f"microbatch, {rows}. Received: physical_batch_size={batch!r}. "
-                f"Pass {-(-batch // whole) * whole} to the sampler."
-            )
         size = batch // self.local_count
 
         def spread(leaf: Any) -> Any:
@@ -106,11 +94,16 @@ class Replicas:
 
         return tf.nest.map_structure(joined, data)
 
-    def padded(self, step: PhysicalStep) -> PhysicalStep:
-        """Adds padding to a batch, so that it can be cut into equal parts."""
+    def padded(self, step: PhysicalStep, rows: int) -> PhysicalStep:
+        """Adds padding to a batch, so that it can be cut into equal parts.
+
+        Args:
+            step: A physical batch of this worker.
+            rows: The number of consecutive rows that must stay together.
+        """
         leaves = keras.tree.flatten(step.x)
         batch = leaves[0].shape[0]
-        missing = -batch % self.local_count
+        missing = -batch % (self.local_count * rows)
         if not missing:
             return step
 

@@ -18,6 +18,9 @@ from keras_dp.gradients.capture.mapped_examples import map_examples
 class Examples(NamedTuple):
     """The examples of a physical batch, as metrics see them.
 
+    With several views of an example, each view is a row of all but
+    `gradients`, which are those of the examples.
+
     Attributes:
         targets: Nest with leaves `[batch, ...]`.
         outputs: The outputs of the model, leaves `[batch, ...]`.
@@ -60,6 +63,9 @@ class PrivateMetric(abc.ABC):
     @abc.abstractmethod
     def records(self, examples: Examples) -> tf.Tensor:
         """Returns the record of each example, `[batch, *record_shape]`.
+
+        With several views, it may return one for each view. Then the record of
+        the example is their mean.
 
         Args:
             examples: The examples of a physical batch.

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from keras_dp.dp_queries import DPQuery, NestedQuery
 from keras_dp.gradients import ExampleStatistics, update_statistics
-from keras_dp.optimizers.record_batch import RecordBatch
+from keras_dp.optimizers.record_batch import RecordBatch, of_records
 from keras_dp.training.metrics.private_metrics import (
     Examples,
     PrivateMetric,
@@ -128,18 +128,32 @@ class SideQueries:
         gradients: list[Any],
         statistics: list[ExampleStatistics],
         mask: tf.Tensor | None,
+        views: int,
     ) -> dict[str, RecordBatch]:
-        """Returns the records of a physical batch, one per example."""
+        """Returns the records of a physical batch, one per example.
+
+        With several views of an example, its record is their mean.
+        """
         batches: dict[str, RecordBatch] = {}
+        rows = losses.shape[0]
+
+        def own(value: tf.Tensor) -> tf.Tensor:
+            # Records of gradients have no views any more.
+            is_of_views = value.shape[0] == rows
+            return of_records(value, views if is_of_views else 1)
+
+        if mask is not None:
+            mask = mask[::views]
         if self.metrics:
             examples = Examples(targets, outputs, losses, gradients)
             records = {
-                name: tf.cast(metric.records(examples), tf.float32)
+                name: own(tf.cast(metric.records(examples), tf.float32))
                 for name, metric in self.metrics.items()
             }
             batches[_METRICS] = RecordBatch(records, mask)
         if self.statistics is not None:
-            batches[_STATISTICS] = RecordBatch(statistics, mask)
+            means = tf.nest.map_structure(own, statistics)
+            batches[_STATISTICS] = RecordBatch(means, mask)
         return batches
 
     def apply(

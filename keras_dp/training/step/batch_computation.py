@@ -46,7 +46,7 @@ class BatchKind(NamedTuple):
     Attributes:
         first: Whether the batch is the first of its sample.
         last: Whether the computation on the batch also releases the sample.
-        grouping: The microbatches, or `None` if each example is a record.
+        grouping: The rows that make one record; `None` if each row is one.
     """
 
     first: bool
@@ -193,18 +193,19 @@ class BatchComputation:
         result = self.engine.gradients(
             x, losses_of, batch, loss_scale=self._parts.options.loss_scale
         )
+        gradients = record_batch(result.records, mask, batch, kind.grouping)
+        views = 1 if kind.grouping is None else kind.grouping.views
         with without_variable_writes(self.engine.model):
             batches = self._parts.side_queries.batches(
                 y,
                 result.outputs,
                 result.losses,
-                result.records,
+                result.records if views == 1 else gradients.records,
                 result.statistics,
                 mask,
+                views,
             )
-        batches[GRADIENTS] = record_batch(
-            result.records, mask, batch, kind.grouping
-        )
+        batches[GRADIENTS] = gradients
         return _Computed(held[0], result.outputs, batches)
 
     def _of_users(

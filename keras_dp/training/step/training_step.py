@@ -130,9 +130,6 @@ class TrainingStep:
             The metrics so far, and the event of the release. The event is
             `None` if the batch does not release its sample. With several
             workers there are then no metrics either.
-
-        Raises:
-            ValueError: The batch cannot be cut into equal parts for replicas.
         """
         if kind.first:
             self._parts.round.prepare()
@@ -141,8 +138,7 @@ class TrainingStep:
         parts: tuple[Any, ...] = (*step.data, step.mask)
         replicas = self._parts.options.replicas
         if replicas.are_many:
-            rows = 1 if kind.grouping is None else kind.grouping.rows
-            parts = replicas.parts(step, rows)
+            parts = replicas.parts(step)
         return self._traced(kind, parts, planned)(*parts, planned)
 
     def release(self, planned: Event) -> tuple[Mapping[str, Any], Event | None]:

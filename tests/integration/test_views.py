@@ -1,0 +1,515 @@
+"""Several views of a record, whose mean gradient is clipped once."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import keras_dp
+from keras_dp.dp_queries import (
+    GaussianAverageQuery,
+    GaussianSumQuery,
+    NestedQuery,
+    QuantileAdaptiveClipSumQuery,
+)
+from keras_dp.errors import PrivateTrainingError
+from keras_dp.experimental.random_allocation import AllocatedBatches
+from keras_dp.gradients.records.records import MaterializedRecords
+from keras_dp.ledger import GaussianSum
+from keras_dp.noise import reproducible
+from keras_dp.optimizers import DPSGD
+from keras_dp.optimizers.record_batch import Grouping, record_batch
+from keras_dp.sampling import (
+    FixedSizeBatches,
+    PoissonBatches,
+    ShuffledBatches,
+)
+from keras_dp.training import (
+    Augmentation,
+    PrivateClassCounts,
+    PrivateClippedShare,
+    PrivateGradientNorm,
+    PrivateLoss,
+)
+from keras_dp.training.data.sampled_batches import SampledBatches
+
+RECORDS, FEATURES, VIEWS, CLIP = 12, 5, 3, 0.3
+
+
+def data():
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(RECORDS, FEATURES)).astype("float32")
+    return x, generator.normal(size=(RECORDS, 2)).astype("float32")
+
+
+def network(kind="dense"):
+    keras.utils.set_random_seed(2)
+    hidden = {
+        "dense": [layers.Dense(4, "tanh", name="first")],
+        "convolution": [
+            layers.Reshape((FEATURES, 1)),
+            layers.Conv1D(3, 3, padding="same", activation="tanh"),
+            layers.GroupNormalization(3),
+            layers.Flatten(),
+        ],
+        "recurrent": [layers.Reshape((FEATURES, 1)), layers.GRU(3)],
+    }
+    return keras.Sequential(
+        [keras.Input((FEATURES,)), *hidden[kind], layers.Dense(2)]
+    )
+
+
+def private_model(query=None, model=None, ledger=None, **options):
+    private = keras_dp.PrivateModel(model or network(), self_check_examples=0)
+    private.compile(
+        DPSGD(
+            1.0,
+            query=query or GaussianAverageQuery(CLIP, 0.0, RECORDS),
+            ledger=ledger or keras_dp.PrivacyLedger.in_memory(dataset="test"),
+        ),
+        loss="mse",
+        **options,
+    )
+    return private
+
+
+def samples(x, y, views=VIEWS, **options):
+    """A sampler of records whose map moves inputs by a random number."""
+    generator = keras.random.SeedGenerator(0)
+
+    def moved(x, y):
+        step = keras.random.randint([], 0, 7, seed=generator)
+        return x + 0.25 * tf.cast(step, tf.float32), y
+
+    options = {"sampling_probability": 1.0} | options
+    return PoissonBatches((x, y), map=moved, views=views, **options)
+
+
+def twins(x, y, **options):
+    """Two samplers with the same draws and views."""
+    with reproducible():
+        return [samples(x, y, seed=7, **options) for _ in range(2)]
+
+
+def drawn(sampler, batches=1):
+    """The inputs, the targets and the mask of the first physical batches."""
+    parts = [
+        (*map(np.asarray, leaves), np.asarray(mask))
+        for leaves, mask, *_ in itertools.islice(
+            SampledBatches(sampler), batches
+        )
+    ]
+    return [np.concatenate(part) for part in zip(*parts, strict=True)]
+
+
+def gradients_of_examples(model, x, y):
+    """Flat gradients `[rows, parameters]`, one example at a time."""
+    values = [v.value for v in model.trainable_variables]
+    rows = []
+    for i in range(len(x)):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(x[i : i + 1]) - y[i]))
+        each = tape.gradient(loss, values)
+        rows.append(np.concatenate([np.ravel(g) for g in each]))
+    return np.array(rows, np.float64)
+
+
+def means_of_views(model, sampler, batches=1, views=VIEWS):
+    """The mean gradient of each record's views, `[records, parameters]`."""
+    x, y, mask = drawn(sampler, batches)
+    rows = gradients_of_examples(model, x, y).reshape(
+        len(x) // views, views, -1
+    )
+    return rows.mean(axis=1)[mask[::views]]
+
+
+def views_of(sampler):
+    """Other views of the records of a sampler, without padding."""
+    x, y, mask = drawn(sampler)
+    return x[mask], y[mask]
+
+
+def clipped(mean, clip=CLIP):
+    return mean * min(1.0, clip / np.linalg.norm(mean))
+
+
+def flat(model):
+    return np.concatenate([np.ravel(w) for w in model.get_weights()])
+
+
+class TestASample:
+    @pytest.mark.parametrize(
+        ("kind", "physical", "options"),
+        [
+            ("dense", None, {}),
+            ("dense", 5, {}),
+            ("dense", 40, {}),
+            pytest.param(
+                "dense", 5, {"jit_compile": True}, marks=pytest.mark.full
+            ),
+            pytest.param(
+                "dense", None, {"run_eagerly": True}, marks=pytest.mark.full
+            ),
+            pytest.param("convolution", 5, {}, marks=pytest.mark.full),
+            pytest.param("recurrent", None, {}, marks=pytest.mark.full),
+        ],
+    )
+    def test_is_the_sum_of_the_clipped_means_of_views(
+        self, kind, physical, options
+    ) -> None:
+        private = private_model(model=network(kind), **options)
+        train, same = twins(*data(), physical_batch_size=physical)
+        means = means_of_views(
+            private.model, same, -(-RECORDS // (physical or RECORDS))
+        )
+        before = flat(private.model)
+
+        private.fit(train, verbose=0)
+
+        assert len(means) == RECORDS
+        norms = np.linalg.norm(means, axis=1)
+        assert (norms > CLIP).any()
+        expected = sum(map(clipped, means)) / RECORDS
+        np.testing.assert_allclose(
+            flat(private.model), before - expected, atol=1e-6
+        )
+        # Control: views that are clipped one by one are something else.
+        views = gradients_of_examples(network(kind), *views_of(same))
+        apart = sum(map(clipped, views)) / (VIEWS * RECORDS)
+        assert np.abs(apart - expected).max() > 1e-3
+
+    @pytest.mark.parametrize(
+        "sampler",
+        [
+            lambda *a, **k: FixedSizeBatches(*a, sample_size=4, **k),
+            lambda *a, **k: ShuffledBatches(*a, batch_size=4, **k),
+            lambda *a, **k: AllocatedBatches(*a, batches=3, **k),
+            lambda *a, **k: PoissonBatches(
+                *a, sampling_probability=0.5, truncate_at=8, **k
+            ),
+        ],
+        ids=["fixed size", "shuffled", "allocated", "truncated"],
+    )
+    def test_of_any_sampler_has_views(self, sampler) -> None:
+        noise = layers.GaussianNoise(1.0)
+        private = private_model()
+        private.fit(
+            sampler(data(), map=Augmentation(noise), views=VIEWS), verbose=0
+        )
+
+        x, _, mask = drawn(sampler(data(), map=Augmentation(noise), views=2))
+        for pair, real in zip(
+            x.reshape(-1, 2, FEATURES), mask[::2], strict=True
+        ):
+            assert np.array_equal(*pair) != real
+
+    @pytest.mark.full
+    def test_with_an_adaptive_clip_counts_records(self) -> None:
+        """Padding is of records, and a record has one bit, not one a view."""
+        clips = []
+        for rows in (RECORDS, 5 * RECORDS):
+            query = QuantileAdaptiveClipSumQuery(
+                1e-3, 0.0, 0.5, 0.2, 0.0, RECORDS
+            )
+            private = private_model(query)
+            train, _ = twins(*data(), physical_batch_size=rows)
+            clips.append(private.fit(train, verbose=0).history["clip"][0])
+
+        # All norms are above the clip: one step by the share that is below.
+        assert clips == pytest.approx([1e-3 * np.exp(0.2 * 0.5)] * 2, rel=1e-5)
+
+    @pytest.mark.full
+    def test_with_groups_clips_each_of_them(self) -> None:
+        query = NestedQuery(
+            {
+                "first": GaussianAverageQuery(0.1, 0.0, RECORDS),
+                "rest": GaussianAverageQuery(0.2, 0.0, RECORDS),
+            }
+        )
+        private = keras_dp.PrivateModel(network(), self_check_examples=0)
+        private.compile(
+            DPSGD(
+                1.0,
+                query=query,
+                ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
+                groups={"first": "first", "rest": ...},
+            ),
+            loss="mse",
+        )
+        private.build((None, FEATURES))
+        train, same = twins(*data())
+        means = means_of_views(private.model, same)
+        before = flat(private.model)
+
+        private.fit(train, verbose=0)
+
+        parts = np.split(means, [FEATURES * 4 + 4], axis=1)
+        total = np.concatenate(
+            [
+                sum(clipped(mean, clip) for mean in part) / RECORDS
+                for part, clip in zip(parts, (0.1, 0.2), strict=True)
+            ]
+        )
+        np.testing.assert_allclose(
+            flat(private.model), before - total, atol=1e-6
+        )
+
+    def test_has_the_event_of_one_view(self) -> None:
+        rounds = []
+        for views in (1, VIEWS):
+            ledger = keras_dp.PrivacyLedger.in_memory(dataset="test")
+            private = private_model(
+                GaussianAverageQuery(CLIP, 0.9, RECORDS), ledger=ledger
+            )
+            private.fit(
+                samples(*data(), views, sampling_probability=0.5),
+                epochs=2,
+                verbose=0,
+            )
+            rounds.append(list(ledger.rounds))
+
+        assert rounds[0] == rounds[1]
+        ((round_, count),) = rounds[0]
+        assert round_.queries == (GaussianSum("gradients", CLIP, 0.9),)
+        assert count == 4
+
+    def test_of_no_record_releases_noise(self) -> None:
+        layer = layers.GaussianNoise(1.0)
+        private = private_model(GaussianAverageQuery(CLIP, 1.0, RECORDS))
+        before = flat(private.model)
+
+        private.fit(
+            samples(*data(), sampling_probability=2.0**-50),
+            steps_per_epoch=1,
+            verbose=0,
+        )
+        private.fit(
+            PoissonBatches(
+                data(),
+                sampling_probability=2.0**-50,
+                map=Augmentation(layer),
+                views=VIEWS,
+            ),
+            steps_per_epoch=1,
+            verbose=0,
+        )
+
+        assert (flat(private.model) != before).all()
+
+
+class TestTheBound:
+    @pytest.mark.full
+    def test_is_the_clip_whatever_the_views_are(self) -> None:
+        """Adding or removing an example with views made for it."""
+        query = GaussianSumQuery(1.0, 0.0)
+        params = query.derive_sample_params(query.initial_global_state())
+        empty = query.initial_sample_state(tf.zeros([2]))
+        grouping = Grouping.of_views(VIEWS)
+
+        def total(gradients, mask):
+            records = MaterializedRecords(tf.constant(gradients))
+            batch = record_batch(
+                [records], tf.repeat(mask, VIEWS), len(gradients), grouping
+            )
+            return query.accumulate_records(params, [empty], *batch)[0]
+
+        base = np.zeros([9, 2], np.float32)
+        base[0:3, 0], base[6:9, 1] = (5, 0, 0), (1, -2, 0.3)
+        hostile = [0.0, 1e-45, 0.3, -2.0, 1e15, -3e38, np.inf, np.nan]
+        worst = 0.0
+        for views in itertools.product(hostile, repeat=VIEWS):
+            for second in (0.0, 1e18):
+                gradients = base.copy()
+                gradients[3:6, 0], gradients[4, 1] = views, second
+                change = total(gradients, [True] * 3) - total(
+                    gradients, [True, False, True]
+                )
+                assert np.isfinite(change).all()
+                worst = max(worst, np.linalg.norm(change))
+        assert worst == pytest.approx(1.0, abs=1e-6)
+        # Control: the same rows as examples of their own move it further.
+        alike = MaterializedRecords(tf.ones([9, 2]))
+        masks = [True] * 9, [True] * 6 + [False] * 3
+        both = [
+            query.accumulate_records(
+                params,
+                [empty],
+                *record_batch([alike], tf.constant(mask), 9, None),
+            )[0]
+            for mask in masks
+        ]
+        assert np.linalg.norm(both[0] - both[1]) == pytest.approx(3, abs=1e-5)
+
+    @pytest.mark.full
+    def test_of_a_training_is_kept(self) -> None:
+        """The audit exchanges records with all of their views."""
+        x, y = data()
+        private = private_model(
+            GaussianAverageQuery(CLIP, 1.0, RECORDS), private_metrics={}
+        )
+
+        report = keras_dp.auditing.check(
+            private, samples(x, y, sampling_probability=0.5)
+        )
+
+        assert report.passed, report
+
+
+class TestPrivateMetrics:
+    @pytest.mark.full
+    def test_are_of_the_record(self) -> None:
+        average = GaussianAverageQuery(100.0, 0.0, RECORDS)
+        private = private_model(
+            private_metrics={
+                "loss": PrivateLoss(average),
+                "norm": PrivateGradientNorm(average),
+                "share": PrivateClippedShare(average, CLIP),
+            }
+        )
+        train, same = twins(*data(), physical_batch_size=5 * RECORDS)
+        means = means_of_views(private.model, same)
+        _, same = twins(*data(), physical_batch_size=5 * RECORDS)
+        x, y, mask = drawn(same)
+        losses = np.square(private.model(x) - y).mean(axis=1)[mask]
+
+        logs = private.fit(train, verbose=0).history
+
+        norms = np.linalg.norm(means, axis=1)
+        assert logs["loss"][0] == pytest.approx(losses.mean(), rel=1e-5)
+        assert logs["norm"][0] == pytest.approx(norms.mean(), rel=1e-5)
+        assert logs["share"][0] == pytest.approx((norms > CLIP).mean())
+
+    @pytest.mark.full
+    def test_have_one_vote_for_all_views(self) -> None:
+        """A record whose loss is as large as it likes moves it by the clip."""
+        x, _ = data()
+        values = []
+        for kept in (RECORDS, RECORDS - 1):
+            private = private_model(
+                private_metrics={
+                    "loss": PrivateLoss(GaussianSumQuery(0.5, 0.0)),
+                    "count": PrivateClassCounts(GaussianSumQuery(1.0, 0.0), 2),
+                }
+            )
+            targets = np.eye(2, dtype="float32")[np.arange(RECORDS) % 2]
+            targets = 1e6 * targets
+            logs = private.fit(
+                samples(x[:kept], targets[:kept]), verbose=0
+            ).history
+            values.append(logs)
+
+        assert values[0]["loss"][0] - values[1]["loss"][0] == pytest.approx(0.5)
+        assert values[0]["count_1"][0] - values[1]["count_1"][0] == (
+            pytest.approx(1.0)
+        )
+
+    @pytest.mark.full
+    def test_statistics_of_batch_normalization_are_of_the_record(self) -> None:
+        """Records whose views are alike give what one view gives."""
+        moving = []
+        for views in (1, VIEWS):
+            keras.utils.set_random_seed(2)
+            model = keras.Sequential(
+                [
+                    keras.Input((FEATURES,)),
+                    layers.Dense(4),
+                    layers.BatchNormalization(),
+                    layers.Dense(2),
+                ]
+            )
+            private = private_model(
+                model=model,
+                batch_statistics=GaussianAverageQuery(1.0, 0.0, RECORDS),
+            )
+            private.fit(
+                PoissonBatches(
+                    data(),
+                    sampling_probability=1.0,
+                    map=lambda x, y: (x, y),
+                    views=views,
+                ),
+                verbose=0,
+            )
+            moving.append(flat(private.model))
+
+        np.testing.assert_allclose(*moving, atol=1e-6)
+
+
+class TestRefusals:
+    def test_of_fewer_than_one(self) -> None:
+        with pytest.raises(ValueError, match="`views` must be"):
+            samples(*data(), views=0)
+
+    def test_of_views_without_a_map(self) -> None:
+        with pytest.raises(ValueError, match="`views` must be 1 without a map"):
+            PoissonBatches(data(), sampling_probability=0.5, views=2)
+
+    def test_of_microbatches(self) -> None:
+        with pytest.raises(ValueError, match="`views` must be 1 with micro"):
+            samples(
+                *data(), microbatches=keras_dp.sampling.RandomMicrobatches(2)
+            )
+
+    def test_of_users(self) -> None:
+        with pytest.raises(ValueError, match="`views` must be 1 for users"):
+            keras_dp.sampling.UserBatches(
+                data(),
+                user_ids=np.arange(RECORDS) // 2,
+                sampling_probability=0.5,
+                records_per_user=2,
+                map=lambda x, y: (x, y),
+                views=2,
+            )
+
+    @pytest.mark.parametrize(
+        "layer",
+        [
+            layers.MixUp,
+            layers.CutMix,
+            lambda: layers.Lambda(lambda x: x - tf.reduce_mean(x, 0)),
+            lambda: layers.BatchNormalization(),
+        ],
+        ids=["mix up", "cut mix", "mean of a batch", "statistics"],
+    )
+    def test_of_an_augmentation_that_couples_records(self, layer) -> None:
+        ledger = keras_dp.PrivacyLedger.in_memory(dataset="test")
+        private = private_model(ledger=ledger)
+
+        with pytest.raises(PrivateTrainingError, match="`augment` must"):
+            private.fit(
+                PoissonBatches(
+                    data(),
+                    sampling_probability=0.5,
+                    map=Augmentation(layer()),
+                    views=2,
+                )
+            )
+        assert len(ledger) == 0
+        assert not ledger.runs
+
+
+def test_evaluation_has_one_view_of_each_record() -> None:
+    private = private_model()
+    sampler = samples(*data())
+
+    assert len(private.predict(sampler, verbose=0)) == RECORDS
+
+
+def test_the_default_batch_has_at_most_4096_views() -> None:
+    x = np.zeros([20_000, 2], "float32")
+    options = {"sampling_probability": 0.1, "map": lambda x: x}
+
+    one = PoissonBatches(x, **options)
+    many = PoissonBatches(x, **options, views=8)
+    few = PoissonBatches(x[:100], **options, views=8)
+    chosen = PoissonBatches(x, **options, views=8, physical_batch_size=999)
+
+    parts = -(-one.physical_batch_size * 8 // 4096)
+    assert many.physical_batch_size == -(-one.physical_batch_size // parts)
+    assert many.physical_batch_size * 8 <= 4096
+    assert few.physical_batch_size == 24
+    assert chosen.physical_batch_size == 999
+    assert many.shard(0, 2).physical_batch_size * 8 <= 4096
