@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from absl import logging
 
 from keras_dp import _nests
 from keras_dp.sampling.nests import Nest, mapped
@@ -20,6 +21,8 @@ from keras_dp.sampling.record_source import as_arrays
 # Records that are read at once where a data set yields one after another.
 _AT_ONCE = 256
 _PROGRESS_SECONDS = 2.0
+# Operations of TensorFlow whose names have one of these draw random numbers.
+_RANDOM = ("Random", "Multinomial", "TruncatedNormal")
 # The last of these stages of `tf.data` says whether an element is a batch. The
 # stages of `_OPAQUE` call functions of the user that may make batches.
 _BATCHING, _UNBATCHING = ("Batch", "Rebatch"), ("Unbatch",)
@@ -86,6 +89,14 @@ def stored(
         TypeError: `dataset` is no data set.
         ValueError: It cannot be stored; see `PoissonBatches.from_dataset`.
     """
+    if changes_at_random(dataset):
+        logging.warning(
+            "The data set changes its records at random, such as by an "
+            "augmentation. It is read once, so that each record keeps the one "
+            "change that it gets now, in all epochs. Leave the random part "
+            "out of the data set, and pass it as map= of the sampler, or as "
+            "augment= of make_private."
+        )
     records, size, spoken = 0, 0, time.monotonic()
     parts: list[Nest] = []
     for element in batches_of(dataset, batched):
@@ -248,6 +259,46 @@ def _stages(dataset: Any) -> list[str]:
     """
     describe = getattr(dataset, "__debug_string__", str)
     return re.findall(r"<_?(\w+?)(?:Dataset)?(?:V\d)? ", str(describe()))
+
+
+def changes_at_random(dataset: Any) -> bool:
+    """Returns whether a function of a data set draws random numbers.
+
+    Nothing is known of functions that call Python. A `PyDataset` draws some if
+    its first batch differs when it is read twice.
+
+    Args:
+        dataset: A data set.
+    """
+    if _is_keras(dataset):
+        if not dataset.num_batches:
+            return False
+        pairs = zip(
+            *(_nests.leaves(as_arrays(dataset[0])) for _ in range(2)),
+            strict=True,
+        )
+        return not all(one.tobytes() == two.tobytes() for one, two in pairs)
+    return any(
+        each in operation
+        for operation in _operations(dataset)
+        for each in _RANDOM
+    )
+
+
+def _operations(dataset: Any) -> Iterator[str]:
+    """Yields the operations of the functions of a `tf.data.Dataset`.
+
+    They are found by `Dataset._functions` and `Dataset._inputs`, TensorFlow
+    2.21. Without these nobody is warned.
+    """
+    for function in getattr(dataset, "_functions", list)():
+        graph = function.function.graph.as_graph_def()
+        bodies = [graph, *graph.library.function]
+        for body in bodies:
+            nodes = getattr(body, "node", None) or body.node_def
+            yield from (node.op for node in nodes)
+    for source in getattr(dataset, "_inputs", list)():
+        yield from _operations(source)
 
 
 def _is_tensorflow(data: Any) -> bool:
