@@ -68,6 +68,9 @@ def make_private(
     unit: str | None = None,
     unit_ids: Any = None,
     rows_per_unit: int | None = None,
+    map: Any = None,  # noqa: A002 - as in tf.data.
+    augment: Any = None,
+    views: int = 1,
     run: RunDetails | str | None = None,
     verbose: bool = True,
     **options: Any,
@@ -147,6 +150,15 @@ def make_private(
         rows_per_unit: How many records one unit has at most. Target and reports
             are then for all of them together. By default the value of an open
             ledger, else 1. With `unit_ids` and a path it must be given.
+        map: Function of TensorFlow from one record to another, which is
+            called each time that a record is drawn; see `PoissonBatches`.
+        augment: Random changes of the inputs of each record, anew each time
+            that it is drawn: Keras layers such as `RandomFlip`, alone, in a
+            list or in a `Sequential`, or a function of the inputs of one
+            record. See `keras_dp.training.Augmentation`.
+        views: How often a drawn record is changed, >= 1. The mean gradient of
+            its views is clipped once, which costs no privacy, but as much time
+            as so many records.
         run: As in `PrivateModel.fit`, which takes it from here. If the ledger
             has accounts, the noise is large enough for the account that pays
             to have room for all rounds.
@@ -190,6 +202,9 @@ def make_private(
         batch_size=batch_size,
         unit_ids=unit_ids,
         rows_per_unit=rows_per_unit,
+        map=map,
+        augment=augment,
+        views=views,
     )
     compiled = _compiled(model, loss, metrics, options)
     own = _opened(ledger, unit, rows_per_unit, given.drawn_unit)
@@ -334,6 +349,7 @@ def _summary(
         kind = "users"
     elif samples.microbatches is not None:
         drawn += f" in {query.denominator:,.6g} microbatches"
+    views = "" if samples.views == 1 else f", each with {samples.views} views"
     statistics = ""
     if isinstance(queries.batch_statistics, GaussianAverageQuery):
         multiplier = queries.batch_statistics.noise_multiplier
@@ -348,7 +364,7 @@ def _summary(
     return (
         f"Private training of {private.model.name!r}{continues}: "
         f"{samples.population_size:,} {kind}, "
-        f"samples of {drawn} expected, "
+        f"samples of {drawn} expected{views}, "
         f"{private.epochs * samples.rounds_per_epoch:,} rounds in "
         f"{private.epochs:,} epochs{left}, {clip}, noise "
         f"multiplier {query.noise_multiplier:.6g}{statistics}. Target: epsilon "

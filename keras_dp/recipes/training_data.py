@@ -13,6 +13,7 @@ from keras_dp.sampling import PoissonBatches, Sampler, datasets
 from keras_dp.sampling.record_source import Records, as_arrays, is_source
 from keras_dp.sampling.units import capped_rows
 from keras_dp.spending import PrivacyTarget
+from keras_dp.training import Augmentation
 
 # Sizes that a batch size is chosen from, as shares of the data.
 _LARGEST_SHARE, _SMALLEST_BATCH = 0.25, 32
@@ -29,6 +30,8 @@ class TrainingData(NamedTuple):
             chose it yet.
         left_out: How many records of the data are not kept, because their
             unit has too many.
+        map: The function of a record that is drawn, `None` for none.
+        views: How often a drawn record is mapped.
     """
 
     records: Any
@@ -36,6 +39,8 @@ class TrainingData(NamedTuple):
     units: int | None
     batch_size: int | None
     left_out: int = 0
+    map: Any = None
+    views: int = 1
 
     @property
     def drawn_unit(self) -> str:
@@ -68,7 +73,10 @@ class TrainingData(NamedTuple):
         if size is None:
             size = _recommended_size(self.population, target, epochs, held)
         return PoissonBatches(
-            self.records, sampling_probability=size / self.population
+            self.records,
+            sampling_probability=size / self.population,
+            map=self.map,
+            views=self.views,
         )
 
 
@@ -78,11 +86,15 @@ def training_data(
     batch_size: int | None,
     unit_ids: Any,
     rows_per_unit: int | None,
+    map: Any,  # noqa: A002 - as in tf.data.
+    augment: Any,
+    views: int,
 ) -> TrainingData:
     """Returns the records of `make_private`, whose arguments these are.
 
     Raises:
-        TypeError: `data` is of another kind, or cannot be capped.
+        TypeError: `data` is of another kind, or cannot be capped; or `map` or
+            `augment` is no function.
         ValueError: An argument is out of its range.
     """
     if data is None:
@@ -91,8 +103,15 @@ def training_data(
             "Pass the records to train on."
         )
     if isinstance(data, Sampler):
-        _check_no_more(batch_size=batch_size, unit_ids=unit_ids)
+        _check_no_more(
+            batch_size=batch_size,
+            unit_ids=unit_ids,
+            map=map,
+            augment=augment,
+            views=None if views == 1 else views,
+        )
         return TrainingData(data, data.population_size, None, None)
+    change = _changed_by(map, augment, views)
     _check_ids(data, unit_ids, rows_per_unit)
     records = _stored(data)
     ids, left_out = None, 0
@@ -107,7 +126,9 @@ def training_data(
             f"`batch_size` must be at most {population}, the number of "
             f"records. Received: batch_size={batch_size!r}."
         )
-    return TrainingData(records, population, units, batch_size, left_out)
+    return TrainingData(
+        records, population, units, batch_size, left_out, change, views
+    )
 
 
 def summed_records(samples: Sampler) -> float:
@@ -141,13 +162,48 @@ def _recommended_size(
     return found.recommended.batch_size
 
 
+def _changed_by(
+    map: Any,  # noqa: A002 - as in tf.data.
+    augment: Any,
+    views: int,
+) -> Any:
+    """Returns the function of one record: the map, and then the augmentation.
+
+    Raises:
+        TypeError: `augment` is no function.
+        PrivateTrainingError: See `Augmentation`.
+        ValueError: `views` is less than 1, or there is nothing to view.
+    """
+    _check.integer_at_least(1, views=views)
+    if views > 1 and map is None and augment is None:
+        raise ValueError(
+            "`views` must be 1 without `augment` or `map`: the views of a "
+            f"record would be alike. Received: views={views!r}. Pass "
+            'augment=keras.layers.RandomFlip("horizontal"), for instance.'
+        )
+    if augment is None:
+        return map
+    augmentation = Augmentation(augment)
+    if map is None:
+        return augmentation
+
+    def both(*record: Any) -> Any:
+        changed = map(*record)
+        if isinstance(changed, tuple):
+            return augmentation(*changed)
+        return augmentation(changed)
+
+    return both
+
+
 def _check_no_more(**given: Any) -> None:
     for name, value in given.items():
         if value is not None:
             raise ValueError(
-                f"`{name}` must be None with a sampler, which has its "
-                "records and its sample size. Received: "
-                f"{name}={_check.shown(value)}."
+                f"`{name}` must be left out with a sampler, which has its "
+                "records, their map and its sample size. Received: "
+                f"{name}={_check.shown(value)}. Give it to the sampler; an "
+                "`augment` as map=keras_dp.training.Augmentation(...)."
             )
 
 

@@ -27,6 +27,7 @@ TIGHT = accountants.Fourier()
 ROUNDED = 2e-5
 # What fit adds to the history of a training with a target.
 OF_PRIVACY = ("epsilon", "rounds_left")
+SEEDS = keras.random.SeedGenerator(0)
 
 
 def data(records=800):
@@ -801,3 +802,110 @@ class TestAccounts:
 
         with pytest.raises(CalibrationError, match="account"):
             made(ledger=own, target_epsilon=9.0)
+
+
+def images(records=200):
+    generator = np.random.default_rng(0)
+    x = generator.random((records, 6, 6, 1), np.float32)
+    return x, (x.mean((1, 2, 3)) > 0.5).astype("float32")[:, np.newaxis]
+
+
+def image_model():
+    return keras.Sequential(
+        [keras.Input((6, 6, 1)), keras.layers.Flatten(), keras.layers.Dense(1)]
+    )
+
+
+class TestChangesOfRecords:
+    def made(self, data=None, **changes):
+        arguments = {
+            "ledger": ledger(),
+            "target_epsilon": 3.0,
+            "epochs": 2,
+            "batch_size": 50,
+            "delta": 1e-4,
+            "loss": "mse",
+            "verbose": False,
+        }
+        return keras_dp.make_private(
+            image_model(),
+            images() if data is None else data,
+            **(arguments | changes),
+        )
+
+    @pytest.mark.full
+    @pytest.mark.parametrize(
+        "augment",
+        [
+            keras.layers.RandomFlip("horizontal"),
+            [
+                keras.layers.RandomFlip(),
+                keras.layers.RandomTranslation(0.2, 0.2),
+            ],
+            keras.Sequential([keras.layers.RandomCrop(6, 6)]),
+            lambda x: x + keras.random.normal(x.shape, seed=SEEDS),
+        ],
+        ids=["layer", "layers", "sequential", "function"],
+    )
+    def test_are_made_anew_in_each_view(self, augment) -> None:
+        """At the price of one view."""
+        private = self.made(augment=augment, views=4)
+
+        private.fit(verbose=0)
+
+        plain = self.made()
+        queries = [each.optimizer.query for each in (private, plain)]
+        assert queries[0] == queries[1]
+        assert private.samples.views == 4
+        assert private.samples.map(*(leaf[0] for leaf in images()))
+
+    def test_are_a_map_and_then_an_augmentation(self) -> None:
+        private = self.made(
+            map=lambda x, y: (2 * x, y + 1), augment=lambda x: x + 1
+        )
+
+        x, y = private.samples.map(np.float32(3.0), np.float32(5.0))
+        assert (x, y) == (7, 6)
+
+    def test_are_said(self, capsys) -> None:
+        self.made(augment=lambda x: x, views=8, verbose=True)
+
+        assert "expected, each with 8 views," in capsys.readouterr().out
+
+    @pytest.mark.parametrize(
+        ("changes", "error", "message"),
+        [
+            ({"views": 2}, ValueError, "`views` must be 1 without `augment`"),
+            ({"views": 0}, ValueError, "`views` must be"),
+            ({"augment": 3}, TypeError, "`augment` must be Keras layers"),
+            ({"augment": []}, TypeError, "`augment` must be Keras layers"),
+            ({"map": 3}, TypeError, "`map` must be a function"),
+            (
+                {"augment": keras.layers.MixUp()},
+                PrivateTrainingError,
+                "`augment` must change each record by itself",
+            ),
+        ],
+    )
+    def test_that_cannot_be_are_refused(self, changes, error, message) -> None:
+        own = ledger()
+        with pytest.raises(error, match=message):
+            self.made(ledger=own, **changes)
+        assert len(own) == 0
+
+    @pytest.mark.parametrize("name", ["map", "augment", "views"])
+    def test_belong_to_a_sampler(self, name) -> None:
+        sampler = keras_dp.PoissonBatches(images(), sampling_probability=0.5)
+        change = {"views": 2}.get(name, lambda *record: record)
+
+        with pytest.raises(ValueError, match=f"`{name}` must be left out"):
+            self.made(sampler, batch_size=None, **{name: change})
+
+    @pytest.mark.parametrize("changes", [True, False])
+    def test_of_a_data_set_happen_once(self, changes, caplog) -> None:
+        flip = keras.layers.RandomFlip() if changes else tf.identity
+        dataset = tf.data.Dataset.from_tensor_slices(images()).batch(20)
+
+        self.made(dataset.map(lambda x, y: (flip(x), y)))
+
+        assert ("changes its records at random" in caplog.text) == changes
