@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import keras
 
-from keras_dp import _check, ledger
+from keras_dp import ledger
 from keras_dp.ledger.events import noise_families
 
 
@@ -52,19 +52,32 @@ def as_floats(value: Configured, *fields: str) -> None:
 def noise_config(noise: ledger.NoiseDistribution) -> dict[str, Any]:
     """Returns the name of a noise family and its parameters.
 
+    Raises:
+        TypeError: The noise is of a family that is not in this library. A
+            ledger could not store it.
+
     >>> from keras_dp.ledger import GaussianNoise
     >>> noise_config(GaussianNoise(2.0))
     {'family': 'gaussian', 'scale': 2.0}
     """
-    names = {family: name for name, family in noise_families.ALL.items()}
-    return {"family": names[type(noise)], **dataclasses.asdict(noise)}
+    for name, family in noise_families.ALL.items():
+        if type(noise) is family:
+            return {"family": name, **dataclasses.asdict(noise)}
+    raise TypeError(
+        f"`noise` must be of one of {sorted(noise_families.ALL)!r} to be "
+        f"saved. Received: noise={noise!r}."
+    )
 
 
 def noise_from_config(config: Mapping[str, Any]) -> ledger.NoiseDistribution:
     """Inverts `noise_config`."""
     parameters = dict(config)
     family = parameters.pop("family")
-    _check.one_of(sorted(noise_families.ALL), family=family)
+    if family not in noise_families.ALL:
+        raise ValueError(
+            f"`family` must be one of {sorted(noise_families.ALL)!r}. "
+            f"Received: family={family!r}."
+        )
     return noise_families.ALL[family](**parameters)
 
 

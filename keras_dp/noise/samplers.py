@@ -64,16 +64,25 @@ def sample(
 ) -> tf.Tensor:
     """Returns independent noise of the shape and dtype of `like`.
 
+    `sample.register` adds a sampler for another family.
+
     Args:
         noise: The distribution of the noise, with its scale.
         like: A tensor of float32 or float64.
         seed: A seed from `seeds.fresh`, which must not be used again.
 
+    Raises:
+        TypeError: No sampler is registered for the family of `noise`.
+
     >>> from keras_dp.ledger.events.noise_families import LaplaceNoise
     >>> sample(LaplaceNoise(3.0), tf.zeros([2, 5]), seeds.fresh(None)).shape
     TensorShape([2, 5])
     """
-    raise NotImplementedError
+    raise TypeError(
+        "`noise` must be of a family that has a sampler. "
+        f"Received: noise={noise!r}. Use a family of `keras_dp.ledger`, or "
+        "register a sampler with `samplers.sample.register`."
+    )
 
 
 @functools.singledispatch
@@ -81,7 +90,8 @@ def cdf(noise: ledger.NoiseDistribution, x: tf.Tensor) -> tf.Tensor:
     """Returns the probability of noise below `x`, as float64.
 
     The error is at most 1e-8, and far smaller but for Student's t with millions
-    of degrees of freedom.
+    of degrees of freedom. `cdf.register` adds the function of another family,
+    which `KSDenoisedQuery` needs.
 
     Args:
         noise: The distribution of the noise, with its scale.
@@ -94,7 +104,11 @@ def cdf(noise: ledger.NoiseDistribution, x: tf.Tensor) -> tf.Tensor:
     >>> cdf(CauchyNoise(2.0), tf.constant([0.0, 2.0])).numpy().tolist()
     [0.5, 0.75]
     """
-    raise NotImplementedError
+    raise TypeError(
+        "`noise` must be of a family that has a distribution function. "
+        f"Received: noise={noise!r}. Use a family of `keras_dp.ledger`, or "
+        "register a function with `samplers.cdf.register`."
+    )
 
 
 def _two_uniform(

@@ -16,7 +16,10 @@ from typing_extensions import override
 
 from keras_dp import _check
 from keras_dp.ledger.events.coordinate_bounds import CoordinateBounds
-from keras_dp.ledger.events.noise_distribution import NoiseDistribution
+from keras_dp.ledger.events.noise_distribution import (
+    NoiseDistribution,
+    check_fields,
+)
 
 
 class SamplingEvent:
@@ -526,6 +529,7 @@ class EncodedSum(SumQueryEvent):
         _check.non_empty_text(name=self.name)
         _check.kind(CoordinateBounds, bounds=self.bounds)
         _check.kind(NoiseDistribution, noise=self.noise)
+        check_fields(self.noise)
 
     @override
     @property

@@ -242,6 +242,11 @@ class TestConfiguration:
         assert config["family"] == family
 
     def test_of_unknown_noise_is_refused(self):
+        class Own(GaussianNoise):
+            pass
+
+        with pytest.raises(TypeError, match="`noise` must"):
+            noise_config(Own(1.0))
         with pytest.raises(ValueError, match="`family` must be one of"):
             noise_from_config({"family": "own", "scale": 1.0})
 

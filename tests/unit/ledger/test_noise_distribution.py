@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from keras_dp.ledger.events.noise_families import (
 )
 from keras_dp.ledger.events.variance_gamma_noise import VarianceGammaNoise
 from keras_dp.ledger.rows.codec import round_from_text, text_from_round
-from tests.noise_table import STANDARD, name_of
+from tests.noise_table import REFUSED, STANDARD, Untested, name_of
 
 each_noise = pytest.mark.parametrize("noise", STANDARD, ids=name_of)
 SCALES = [1e-300, 1e-20, 0.3, 1.0, 7, 1e20, 1e300]
@@ -101,12 +102,73 @@ class TestParameters:
         assert not math.isnan(noise.variance + noise.fisher_information + 1e-9)
 
 
-def test_a_family_of_ones_own_is_refused():
-    """No ledger could store it, and nobody has proven its cost."""
-    with pytest.raises(TypeError, match="must not have a subclass"):
+class TestRefusals:
+    @pytest.mark.parametrize("scale", [1e-100, 1.0, 1e10])
+    @pytest.mark.parametrize(
+        ("law", "rule"),
+        REFUSED,
+        ids=lambda value: getattr(value, "__name__", ""),
+    )
+    def test_a_law_without_the_property_is_refused_by_its_name(
+        self, law, rule, scale
+    ):
+        with pytest.raises(ValueError, match=rule) as error:
+            law(scale)
 
-        class Gumbel(LaplaceNoise):
-            pass
+        text = str(error.value)
+        assert text.startswith("`standard_log_density` must be")
+        assert f"Received: {law.__name__}(scale={scale!r})" in text
+        assert ("at z=" in text) == (rule != "integrates to 1")
+
+    def test_the_first_violation_is_named(self):
+        """The rippled Laplace law falls up to 0.314, and then rises."""
+        (law,) = (law for law, _ in REFUSED if law.__name__ == "RippledLaplace")
+
+        with pytest.raises(ValueError, match="unimodal") as error:
+            law(1.0)
+
+        z = float(re.search(r"at z=([\w.+-]+)\. ", str(error.value))[1])
+        assert 0.314 < z < 0.314 * 1.05
+
+    @pytest.mark.parametrize(
+        "values", [0.0, [0.0], None, "x"], ids=lambda value: repr(value)
+    )
+    def test_a_density_that_is_no_array_of_its_shape_is_refused(self, values):
+        class Wrong(Untested):
+            def standard_log_density(self, z):
+                return values
+
+        with pytest.raises(TypeError, match="`standard_log_density` must"):
+            Wrong(1.0)
+
+    def test_a_law_of_ones_own_is_taken(self):
+        """Control: the check does not refuse what is not in the library."""
+
+        class Subbotin(Untested):
+            def standard_log_density(self, z):
+                return -(z**1.5) - math.log(2 * math.gamma(5 / 3))
+
+        for scale in SCALES:
+            assert Subbotin(scale).scale == scale
+        assert Subbotin(2.0).log_density([-2.0]) == pytest.approx(
+            -1 - math.log(4 * math.gamma(5 / 3))
+        )
+
+    def test_what_is_derived_cannot_be_replaced(self):
+        """Half of Gumbel's law passes, and the other half is not its mirror."""
+        with pytest.raises(TypeError, match="log_density"):
+
+            class Gumbel(LaplaceNoise):
+                def log_density(self, x):
+                    return -x - np.exp(-x)
+
+    def test_a_law_without_a_method_is_no_law(self):
+        class Half(LaplaceNoise.__base__):
+            def standard_log_density(self, z):
+                return z
+
+        with pytest.raises(TypeError, match="abstract"):
+            Half(1.0)
 
 
 class TestInALedger:
@@ -155,3 +217,35 @@ class TestInALedger:
             "variance_gamma": "VarianceGammaNoise",
         }
         assert isinstance(GaussianNoise(1), ALL["gaussian"])
+
+
+class TestHiddenParameters:
+    """Equality must see all that a law depends on: costs are kept by law."""
+
+    def test_an_attribute_beside_the_fields_is_refused(self) -> None:
+        class Wider(LaplaceNoise):
+            def __init__(self, scale, factor):
+                object.__setattr__(self, "factor", factor)
+                super().__init__(scale)
+
+        with pytest.raises(TypeError, match="factor"):
+            Wider(1.0, 7.0)
+
+    def test_one_that_comes_later_is_refused_by_the_event(self) -> None:
+        class Plain(LaplaceNoise):
+            pass
+
+        noise = Plain(1.0)
+        object.__setattr__(noise, "factor", 7.0)
+
+        bounds = CoordinateBounds.from_arrays([[1.0]], [1])
+        with pytest.raises(TypeError, match="factor"):
+            EncodedSum("sum", bounds, noise)
+
+    def test_a_field_that_is_not_compared_is_refused(self) -> None:
+        @dataclasses.dataclass(frozen=True, slots=True)
+        class Unseen(LaplaceNoise):
+            factor: float = dataclasses.field(default=1.0, compare=False)
+
+        with pytest.raises(TypeError, match="factor"):
+            Unseen(1.0)
