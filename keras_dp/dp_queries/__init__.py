@@ -28,6 +28,7 @@ from keras_dp.dp_queries.records import LazyRecords as LazyRecords
 from keras_dp.dp_queries.restart_query import (
     RestartQuery,
 )
+from keras_dp.dp_queries.scheduled_query import ScheduledQuery
 from keras_dp.dp_queries.tree_residual_sum_query import TreeResidualSumQuery
 
 __all__ = [
@@ -50,5 +51,6 @@ __all__ = [
     "QuantileEstimatorQuery",
     "QuantizedSumQuery",
     "RestartQuery",
+    "ScheduledQuery",
     "TreeResidualSumQuery",
 ]

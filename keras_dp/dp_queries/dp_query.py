@@ -213,6 +213,20 @@ class DPQuery(Configured, abc.ABC):
         """
         return False
 
+    def schedule(self, global_state: Nest) -> list[tuple[Nest, int]] | None:
+        """Returns the events of all rounds to come, if they are fixed already.
+
+        Args:
+            global_state: The state before the first of these rounds.
+
+        Returns:
+            Pairs of an event, as `planned_event` returns it, and the number of
+            rounds in a row that have it; after them no round can be released.
+            `None` if the rounds have no end, or events follow from answers.
+        """
+        del global_state
+        return None
+
     def result_noise(self, global_state: Nest, value: Nest) -> list[LeafNoise]:
         """Returns the distribution of the noise in `value`.
 

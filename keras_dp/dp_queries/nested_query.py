@@ -1,7 +1,7 @@
 """Several queries as one: each answers its own part of every record."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import keras
@@ -9,6 +9,7 @@ import tensorflow as tf
 from typing_extensions import override
 
 from keras_dp import _nests, ledger
+from keras_dp._schedules import in_step
 from keras_dp.dp_queries.dp_query import (
     DPQuery,
     LeafNoise,
@@ -19,6 +20,8 @@ from keras_dp.dp_queries.dp_query import (
 from keras_dp.dp_queries.saving import register
 from keras_dp.noise import seeds
 
+# More rounds than any training has.
+_ENDLESS = 2**62
 _RULE = "`queries` must have a structure that is a prefix of the record's."
 
 
@@ -192,6 +195,15 @@ class NestedQuery(DPQuery):
         return any(query.adapts for query in self._leaves)
 
     @override
+    def schedule(self, global_state: Nest) -> list[tuple[Nest, int]] | None:
+        merged = together(
+            [(query, state) for query, state in self._zip(global_state)]
+        )
+        if merged is None:
+            return None
+        return [(self._pack(list(events)), count) for events, count in merged]
+
+    @override
     def result_noise(self, global_state: Nest, value: Nest) -> list[LeafNoise]:
         return [
             noise._replace(group=f"{path}/{noise.group}")
@@ -216,6 +228,36 @@ class NestedQuery(DPQuery):
     def _pack(self, parts: list[Any]) -> Nest:
         """Puts one nest per leaf query into the structure of `queries`."""
         return _nests.join(self.queries, iter(parts))
+
+
+def together(
+    queries: Sequence[tuple[DPQuery, Nest]],
+) -> list[tuple[tuple[Nest, ...], int]] | None:
+    """Returns the events of all rounds to come, of several queries.
+
+    Args:
+        queries: Pairs of a query and its state. One that has no schedule is
+            taken to have the same event in each round.
+
+    Returns:
+        Pairs of the event of each query and the number of rounds that have
+        them, up to the end of the first schedule; `None` if none has one.
+    """
+    schedules = [query.schedule(state) for query, state in queries]
+    if all(schedule is None for schedule in schedules):
+        return None
+    return list(
+        in_step(
+            *(
+                [(query.planned_event(state), _ENDLESS)]
+                if schedule is None
+                else schedule
+                for (query, state), schedule in zip(
+                    queries, schedules, strict=True
+                )
+            )
+        )
+    )
 
 
 def _check_queries(queries: Nest) -> None:

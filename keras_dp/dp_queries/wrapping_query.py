@@ -103,5 +103,9 @@ class WrappingQuery(DPQuery):
         return self.inner.adapts
 
     @override
+    def schedule(self, global_state: Nest) -> list[tuple[Nest, int]] | None:
+        return self.inner.schedule(self.inner_state(global_state))
+
+    @override
     def derive_metrics(self, global_state: Nest) -> dict[str, tf.Tensor]:
         return self.inner.derive_metrics(self.inner_state(global_state))

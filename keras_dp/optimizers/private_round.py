@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from keras_dp import ledger
 from keras_dp.dp_queries import DPQuery
+from keras_dp.dp_queries.nested_query import together
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.noise.seeds import children
 from keras_dp.optimizers.groups import VariableGroups
@@ -198,6 +199,26 @@ class PrivateRound:
             name: query.planned_event(state[name])
             for name, query in self.queries.items()
         }
+
+    def schedule(self, state: State) -> list[tuple[Event, int]] | None:
+        """Returns the events of all rounds to come, if they are fixed already.
+
+        Args:
+            state: The global state of each query, with values.
+
+        Returns:
+            Pairs of an event and the number of rounds that have it; see
+            `DPQuery.schedule`.
+        """
+        merged = together(
+            [(query, state[name]) for name, query in self.queries.items()]
+        )
+        if merged is None:
+            return None
+        return [
+            (dict(zip(self.queries, events, strict=True)), count)
+            for events, count in merged
+        ]
 
     def release(
         self,

@@ -25,6 +25,8 @@ Rounds: TypeAlias = Iterable[tuple[Round, int]]
 # The ranges that are searched.
 _LEAST_NOISE, _MOST_NOISE = 1e-4, 1e12
 MOST_ROUNDS = 10**12
+# With more kinds of rounds, a search with a few kinds comes first.
+_MANY_KINDS, _FEW_KINDS = 48, 16
 # The relative width of the first search, well within the promised 1e-6.
 _QUICK_WIDTH = 3e-7
 # A ledger holds noise and bound; their quotient is a scale of so many digits.
@@ -154,15 +156,36 @@ def calibrate_scale(
             by, delta=delta, neighbours=relation, units=units
         )
 
-    found = searched(
-        epsilon,
-        lambda of: least_that_meets(
+    def search(
+        of: Callable[[float], float], start: float
+    ) -> float | Unreachable:
+        return least_that_meets(
             of,
             target_epsilon,
             least=math.log(_LEAST_NOISE),
             most=math.log(_MOST_NOISE),
-            start=0.0,
-        ),
+            start=start,
+        )
+
+    start: float | Unreachable = 0.0
+    if len(first.normalized(relation).mechanisms) > _MANY_KINDS:
+        # Each kind takes its time. Of few kinds, the rounds cost a little more.
+        start = search(
+            lambda log_scale: accountant.epsilon(
+                held.plus(rounds_for(_scale(log_scale)))
+                .normalized(relation)
+                .of_kinds(_FEW_KINDS),
+                delta=delta,
+                neighbours=relation,
+                units=units,
+            ),
+            0.0,
+        )
+    if isinstance(start, Unreachable):
+        start = 0.0
+    found = searched(
+        epsilon,
+        functools.partial(search, start=start),
         accountant,
         target_epsilon,
     )

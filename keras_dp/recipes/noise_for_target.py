@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import keras
 
-from keras_dp.dp_queries import DPQuery, GaussianAverageQuery
+from keras_dp._schedules import Schedule, factors_of, in_step
+from keras_dp.dp_queries import DPQuery, GaussianAverageQuery, ScheduledQuery
 from keras_dp.errors import CalibrationError
 from keras_dp.ledger import AccountRecord, Round
 from keras_dp.optimizers.private_round import PrivateRound
@@ -35,13 +36,17 @@ class RoundQueries(NamedTuple):
     """The queries of every round.
 
     Attributes:
-        gradients: For the optimizer.
+        gradients: The average of the gradients, with the noise at factor 1 of
+            a schedule.
+        scheduled: The query for the optimizer: `gradients`, under a schedule if
+            there is one.
         batch_statistics: For `compile`, `None` if none are released.
         round: The round as the ledger will hold it. Of a sampler that makes
             passes over the data, it is the first round.
     """
 
     gradients: GaussianAverageQuery
+    scheduled: DPQuery
     batch_statistics: DPQuery | None
     round: Round
 
@@ -55,6 +60,7 @@ def queries_for(
     *,
     l2_norm_clip: float,
     gamma: float | None = None,
+    noise_schedule: Schedule | None = None,
     private_metrics: Mapping[str, PrivateMetric] | None,
     batch_statistics: DPQuery | str | None,
     account: AccountRecord | None = None,
@@ -73,6 +79,7 @@ def queries_for(
         held: Rounds that are spent already.
         l2_norm_clip: Bound on a record, > 0.
         gamma: See `GaussianSumQuery`.
+        noise_schedule: As in `make_private`.
         private_metrics: As in `PrivateModel.compile`.
         batch_statistics: As in `make_private`.
         account: The account that pays, if the ledger has any: it then has room
@@ -83,12 +90,31 @@ def queries_for(
         CalibrationError: No noise meets the target, or it would hide all that
             is learned.
         PrivateTrainingError: The batch statistics need a model that is built.
+        ValueError: A schedule ends before the training, or does not go with an
+            account.
     """
     rounds = epochs * samples.rounds_per_epoch
     denominator = summed_records(samples)
     microbatches = samples.microbatches
     factor = 1 if microbatches is None else microbatches.bound_factor
     automatic = batch_statistics == "auto" and trains_normalization(model)
+
+    planned = samples.planned(rounds)
+    noise = divisor = None
+    if noise_schedule is not None:
+        noise = factors_of(
+            noise_schedule, rounds, noise_schedule=noise_schedule
+        )
+    probabilities = getattr(samples, "scheduled_probabilities", None)
+    if probabilities is not None:
+        base = samples.expected_sample_size / samples.population_size
+        divisor = [each / base for each in probabilities[:rounds]]
+    if account is not None and (noise or divisor):
+        raise ValueError(
+            "`noise_schedule`, and a schedule of samples, must not be given "
+            "where an account pays: it has one price for all rounds. Received: "
+            f"the account {account.account.name!r}. Train without a schedule."
+        )
 
     def queries(
         scale: float,
@@ -108,20 +134,29 @@ def queries_for(
         )
         return query, statistics
 
-    def round_for(scale: float) -> Round:
-        gradients, statistics = queries(scale)
-        side = SideQueries(private_metrics, statistics)
-        round_ = PrivateRound.of(gradients, side.queries)
-        events = round_.ledger_events(
-            round_.plan(round_.initial_state(None)), factor
-        )
-        return Round(planned[0][0], events, samples.seeded)
-
-    planned = samples.planned(rounds)
+    def scheduled(query: GaussianAverageQuery) -> DPQuery:
+        if noise is None and divisor is None:
+            return query
+        return ScheduledQuery(query, rounds, noise=noise, divisor=divisor)
 
     def coming(scale: float) -> list[tuple[Round, int]]:
-        events = round_for(scale).queries
-        return [(Round(each, events), n) for each, n in planned]
+        gradients, statistics = queries(scale)
+        side = SideQueries(private_metrics, statistics)
+        round_ = PrivateRound.of(scheduled(gradients), side.queries)
+        state = round_.initial_state(None)
+        events = round_.schedule(state) or [(round_.plan(state), rounds)]
+        of_events = [
+            (round_.ledger_events(event, factor), count)
+            for event, count in events
+        ]
+        return [
+            (Round(drawn, queries_of, samples.seeded), count)
+            for (drawn, queries_of), count in in_step(planned, of_events)
+        ]
+
+    def round_for(scale: float) -> Round:
+        ((first, _), *_) = coming(scale)
+        return first
 
     try:
         scale = calibrate_scale(
@@ -144,13 +179,18 @@ def queries_for(
     if scale != least:
         scale = float(_DIGITS.create_decimal_from_float(scale))
     query, statistics = queries(scale)
-    _check_signal(query, rounds, target, held)
-    return RoundQueries(query, statistics, round_for(scale))
+    ones = [1.0] * rounds
+    signal = math.fsum(
+        (d / z) ** 2
+        for d, z in zip(divisor or ones, noise or ones, strict=True)
+    )
+    _check_signal(query, signal, target, held)
+    return RoundQueries(query, scheduled(query), statistics, round_for(scale))
 
 
 def _check_signal(
     query: GaussianAverageQuery,
-    rounds: int,
+    rounds: float,
     target: PrivacyTarget,
     held: HeldRounds,
 ) -> None:
@@ -158,7 +198,9 @@ def _check_signal(
 
     A sum of averages, all of the norm of the clip and in one direction, is then
     shorter than `_LEAST_SIGNAL` standard deviations of the noise in that
-    direction. Gradients of a real training are shorter, and differ.
+    direction. Gradients of a real training are shorter, and differ. Of a
+    schedule, a round counts as many rounds as have its ratio of signal and
+    noise.
     """
     noise = query.noise_multiplier / query.denominator
     if math.sqrt(rounds) < _LEAST_SIGNAL * noise:

@@ -7,8 +7,9 @@ from typing import Any, Literal
 import keras
 
 from keras_dp import _check
+from keras_dp._schedules import Schedule
 from keras_dp.budgets import chosen_account
-from keras_dp.dp_queries import DPQuery, GaussianAverageQuery
+from keras_dp.dp_queries import DPQuery, GaussianAverageQuery, ScheduledQuery
 from keras_dp.errors import BudgetExceededError, CalibrationError
 from keras_dp.keras_internals import compile_arguments_of, print_line
 from keras_dp.ledger import AccountRecord, PrivacyLedger, RunRecord
@@ -58,6 +59,7 @@ def make_private(
     batch_size: int | None = None,
     delta: float | None = None,
     l2_norm_clip: float | Literal["automatic"] = _CLIP,
+    noise_schedule: Schedule | None = None,
     optimizer: Any = None,
     learning_rate: Any = "auto",
     average: Literal["auto"] | None = "auto",
@@ -104,7 +106,8 @@ def make_private(
             of equal length; a finite `tf.data.Dataset` or `PyDataset`, which
             is read into memory (see `PoissonBatches.from_dataset`); or a
             sampler: a `PoissonBatches` with microbatches, or another one of
-            `keras_dp.sampling`.
+            `keras_dp.sampling`. Where the probability of a `PoissonBatches` is
+            scheduled, the denominator follows it.
         target_epsilon: The most epsilon that all rounds of the ledger may
             spend together, > 0.
         epochs: Number of epochs that `fit()` will run, >= 1.
@@ -120,6 +123,10 @@ def make_private(
             "automatic": every gradient `g` is multiplied by
             `1 / (norm of g + 0.01)`, so that there is no clip to choose; see
             `GaussianSumQuery`.
+        noise_schedule: The factor of the noise in each round: a schedule of
+            `keras.optimizers.schedules`, a function of the number of the round,
+            or a factor for each round of all epochs. The noise that meets the
+            target is found for the schedule as a whole. See `ScheduledQuery`.
         optimizer: Name, or Keras optimizer; by default that of the compiled
             model, else "adam".
         learning_rate: "auto" multiplies the learning rate of the optimizer, or
@@ -174,8 +181,9 @@ def make_private(
         CalibrationError: The rounds that the ledger holds leave so little of
             the target, or of the account, that noise would hide all that is
             learned.
-        ValueError: An argument is out of its range, or there is no loss; or
-            the ledger has several accounts, of which `run` names none.
+        ValueError: An argument is out of its range, or there is no loss; a
+            schedule ends before the training; or the ledger has several
+            accounts, of which `run` names none.
 
     >>> import numpy as np
     >>> x, y = np.zeros([640, 3], "float32"), np.zeros([640, 1], "float32")
@@ -226,6 +234,7 @@ def make_private(
             held,
             l2_norm_clip=clip,
             gamma=gamma,
+            noise_schedule=noise_schedule,
             private_metrics=options.get("private_metrics"),
             batch_statistics=batch_statistics,
             account=account,
@@ -265,7 +274,7 @@ def make_private(
     if average is not None:
         averaged = average_weights(inner, rounds)
     private.compile(
-        DPOptimizer(inner, query=queries.gradients, ledger=own),
+        DPOptimizer(inner, query=queries.scheduled, ledger=own),
         batch_statistics=queries.batch_statistics,
         **compiled,
     )
@@ -357,6 +366,8 @@ def _summary(
     clip = f"clip {query.l2_norm_clip:g}"
     if query.gamma is not None:
         clip = f"automatic clipping (gamma {query.gamma:g})"
+    if isinstance(queries.scheduled, ScheduledQuery):
+        statistics += ", by schedule"
     continues, left = "", ""
     if continued is not None and continued.rest is not None:
         continues = f" continues the interrupted run {continued.number}"

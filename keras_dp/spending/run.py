@@ -5,6 +5,7 @@ import dataclasses
 from collections.abc import Callable, Iterable
 
 from keras_dp import _check
+from keras_dp._schedules import first_of
 from keras_dp.budgets import charge_of, chosen_account
 from keras_dp.errors import (
     BudgetExceededError,
@@ -25,6 +26,7 @@ from keras_dp.ledger.rows.statements import PURPOSES
 from keras_dp.spending.epsilon_limit import EpsilonLimit
 
 Coming = Callable[[Round, int], Iterable[tuple[Round, int]]]
+Scheduled = Callable[[Round], list[tuple[Round, int]] | None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ class TrainingRun:
         most: int | None = None,
         limit: EpsilonLimit | None = None,
         coming: Coming = lambda planned, rounds: [(planned, rounds)],
+        schedule: Scheduled = lambda planned: None,
         delta: float | None = None,
     ) -> None:
         """Starts without a row in the ledger.
@@ -113,6 +116,8 @@ class TrainingRun:
             most: The most rounds that will run; `None` if nobody knows.
             limit: How many rounds a target leaves room for.
             coming: From the first round and a number to all rounds, counted.
+            schedule: From the first round to all rounds of a schedule, counted;
+                `None` if there is no schedule.
             delta: The delta of the plan; `None` for none.
 
         Raises:
@@ -135,6 +140,8 @@ class TrainingRun:
         self._account = chosen_account(ledger, self._details.account)
         self._run: Run | None = None
         self._own, self._coming, self._delta = 0, coming, delta
+        self._schedule = schedule
+        self._scheduled: list[tuple[Round, int]] | None = None
         self._rest: CountedRound | None = None
         if self._details.continues is not None:
             self._rest = self._rest_of(self._details.continues)
@@ -173,7 +180,11 @@ class TrainingRun:
             planned: One of the rounds.
             count: >= 1.
         """
-        if self._limit is not None:
+        if self._run is None and not self._own:
+            self._scheduled = self._schedule(planned)
+        if self._scheduled is not None:
+            count = self._scheduled_room(self._scheduled, count)
+        elif self._limit is not None:
             count = self._limit.allowed(planned, count, self._own)
         if self._rest is not None:
             count = min(count, self._rest.count - self._own)
@@ -181,6 +192,26 @@ class TrainingRun:
         if account is not None and count and charge is not None:
             count = account.balance.room(charge, count)
         return count
+
+    def _scheduled_room(
+        self, scheduled: list[tuple[Round, int]], count: int
+    ) -> int:
+        """Returns how many of `count` rounds of the schedule there is room for.
+
+        Raises:
+            ValueError: The schedule ends before the training would.
+        """
+        rounds = sum(n for _, n in scheduled)
+        if self._most is not None and self._most > rounds:
+            raise ValueError(
+                "A schedule must not end before the training. Received: "
+                f"{rounds:,} rounds in the schedule, and {self._most:,} in the "
+                "training. Give a longer schedule, or train for fewer epochs."
+            )
+        count = min(count, rounds - self._own)
+        if self._limit is None or not count:
+            return count
+        return self._limit.allowed_of(scheduled, count, self._own)
 
     def reserve(
         self, planned: Round, count: int, block: Reservation | None
@@ -271,9 +302,13 @@ class TrainingRun:
         if self._run is None and self._rest is not None:
             self._run = self._continued(self._rest, planned)
         if self._run is None:
-            most = self._most
+            most, coming = self._most, None
             if most is not None:
                 most = self.room(planned, most)
+            if most and self._scheduled is None:
+                coming = list(self._coming(planned, most))
+            elif most:
+                coming = first_of(self._scheduled or (), most)
             self._run = self.ledger.start_run(
                 self._details.name or self._name,
                 purpose=self._details.purpose or self._purpose,
@@ -285,8 +320,8 @@ class TrainingRun:
                 else self._account.account.name,
                 model=self._model,
             )
-            if most:
-                self._run.plan(self._coming(planned, most), delta=self._delta)
+            if coming:
+                self._run.plan(coming, delta=self._delta)
         return self._run
 
     def _rest_of(self, number: int) -> CountedRound:

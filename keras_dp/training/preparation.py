@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import keras
 
-from keras_dp.ledger import PrivacyLedger
+from keras_dp._schedules import in_step
+from keras_dp.ledger import PrivacyLedger, Round
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.optimizers.ledger_of_chief import LedgerOfChief
 from keras_dp.planning.calibration import check_target_delta
@@ -110,6 +111,38 @@ class Preparation(NamedTuple):
                     found = dataclasses.replace(found, continues=run.number)
         return found
 
+    def _schedule(self, planned: Round) -> list[tuple[Round, int]] | None:
+        """Returns all rounds of the schedules of queries and of samples.
+
+        Args:
+            planned: The first of the rounds.
+
+        Returns:
+            Pairs of a round and its count; `None` without a schedule.
+        """
+        asked, rounds = self.optimizer.round, self.adapter.scheduled_rounds
+        factor = 1
+        if self.adapter.grouping is not None:
+            factor = self.adapter.grouping.bound_factor
+        events = asked.schedule(self.optimizer.read_state())
+        if events is None and rounds is None:
+            return None
+        if events is None:
+            return self.adapter.coming(planned, rounds or 0)
+        if rounds is None:
+            rounds = sum(count for _, count in events)
+        return [
+            (
+                dataclasses.replace(
+                    drawn, queries=asked.ledger_events(event, factor)
+                ),
+                count,
+            )
+            for (drawn, event), count in in_step(
+                self.adapter.coming(planned, rounds), events
+            )
+        ]
+
     def new_run(
         self, details: RunDetails | str | None, most: int | None
     ) -> TrainingRun | None:
@@ -139,6 +172,7 @@ class Preparation(NamedTuple):
             most=most,
             limit=self.limit,
             coming=self.adapter.coming,
+            schedule=self._schedule,
             delta=self.delta,
         )
 

@@ -51,7 +51,9 @@ class NormalizedRounds:
 
         An accountant takes about a second for 64 kinds, and some for 400.
         """
-        if len(self.mechanisms) <= _MANY:
-            return self
-        fewer = few_kinds(self.mechanisms, _FEW).upper
+        return self if len(self.mechanisms) <= _MANY else self.of_kinds(_FEW)
+
+    def of_kinds(self, most: int) -> "NormalizedRounds":
+        """Returns rounds of about `most` kinds that dominate these."""
+        fewer = few_kinds(self.mechanisms, most).upper
         return dataclasses.replace(self, mechanisms=fewer)

@@ -126,7 +126,10 @@ FLOORS = {
             "gaussian_average_query joint_clip_query quantized_sum_query "
             "tree_residual_sum_query"
         ),
-        ("adaptive_clip_sum_query quantile_estimator_query restart_query"),
+        (
+            "adaptive_clip_sum_query quantile_estimator_query restart_query "
+            "scheduled_query"
+        ),
         "quantile_adaptive_clip_sum_query",
     ],
     "experimental": [
@@ -221,7 +224,14 @@ FLOORS = {
 }
 # It hands names on that stand above it, when these are first used.
 SURFACE = PACKAGE / "__init__.py"
-FOR_ALL = {"_check", "_nests", "_reproducible", "_version", "errors"}
+FOR_ALL = {
+    "_check",
+    "_nests",
+    "_reproducible",
+    "_schedules",
+    "_version",
+    "errors",
+}
 
 
 def name_of(path):
