@@ -20,6 +20,7 @@ from keras_dp.keras_internals import (
     metrics_in_order,
     print_line,
 )
+from keras_dp.optimizers.answer_sizes import Sizes
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.optimizers.private_round import PrivateRound
 from keras_dp.sampling import Sampler
@@ -418,6 +419,7 @@ class PrivateModel(HeldModel):
                     ready.delta,
                     lambda: loop.recorder.rounds_left,
                     self.optimizer.inner,
+                    self._answer_sizes,
                 ),
                 **options,
             )
@@ -531,6 +533,10 @@ class PrivateModel(HeldModel):
         It stays the same while batches of the same shapes are trained on.
         """
         return 0 if self._step is None else self._step.trace_count
+
+    def _answer_sizes(self) -> Sizes | None:
+        """Returns how large answers and their noise were, if it is known."""
+        return None if self._step is None else self._step.answer_sizes()
 
     def _built_step(self, batch: PhysicalStep) -> TrainingStep:
         """Builds what is not built from a batch; returns the compiled steps."""

@@ -8,9 +8,11 @@ from absl import logging
 from typing_extensions import override
 
 from keras_dp.ledger import PrivacyLedger
+from keras_dp.optimizers.answer_sizes import Sizes
 from keras_dp.optimizers.ledger_of_chief import LedgerOfChief
 from keras_dp.training.advice.averaged_weights import AveragedWeights
 from keras_dp.training.advice.epsilon_progress import EpsilonProgress
+from keras_dp.training.advice.signal_progress import SignalProgress
 
 Act = Callable[[], None]
 
@@ -39,12 +41,13 @@ def fit_callbacks(
     delta: float,
     rounds_left: Callable[[], int | None],
     optimizer: keras.optimizers.Optimizer,
+    sizes: Callable[[], Sizes | None],
 ) -> list[keras.callbacks.Callback]:
     """Returns the callbacks of `fit`, with what a private training adds.
 
-    First comes a callback that acts at each epoch, then `EpsilonProgress`, so
-    that the others find epsilon in the logs. They find averaged weights in the
-    model, if the optimizer averages.
+    First comes a callback that acts at each epoch, then `SignalProgress` and
+    `EpsilonProgress`, so that the others find their numbers in the logs. They
+    find averaged weights in the model, if the optimizer averages.
 
     Args:
         given: The argument `callbacks` of `fit`.
@@ -57,11 +60,16 @@ def fit_callbacks(
         rounds_left: Returns how many more rounds the target and the account
             leave room for, `None` if neither limits the training.
         optimizer: The Keras optimizer, which applies the answers.
+        sizes: Returns how large answers and their noise were so far, `None` if
+            it is not known.
 
     Raises:
         TypeError: `given` is a `CallbackList`.
     """
-    own: list[keras.callbacks.Callback] = [_AtEpochs(begin, end)]
+    own: list[keras.callbacks.Callback] = [
+        _AtEpochs(begin, end),
+        SignalProgress(sizes),
+    ]
     if isinstance(ledger, PrivacyLedger):
         own.append(EpsilonProgress(ledger, delta, rounds_left))
     users = _listed(given)

@@ -20,6 +20,7 @@ from keras_dp.gradients import (
     without_variable_writes,
 )
 from keras_dp.keras_internals import counting_one_replica, penalties_of
+from keras_dp.optimizers.answer_sizes import AnswerSizes
 from keras_dp.optimizers.private_round import (
     GRADIENTS,
     Event,
@@ -85,6 +86,8 @@ class BatchComputation:
 
     Attributes:
         engine: Computes gradients example by example.
+        sizes: How large answers and their noise were; `None` if the noise has
+            no known variance.
     """
 
     def __init__(self, parts: StepParts) -> None:
@@ -111,6 +114,11 @@ class BatchComputation:
             parts.model,
             jit_compile=parts.options.jit_compile,
             releases_statistics=statistics is not None,
+        )
+        self.sizes = AnswerSizes.of(
+            parts.optimizer,
+            self.engine.variables,
+            parts.options.replicas.strategy,
         )
         self._updates = None
         if parts.local is not None:
@@ -271,6 +279,7 @@ class BatchComputation:
         if self._parts.options.replicas.are_many:
             sample = summed(sample)
         variables = self.engine.variables
+        before = self._parts.optimizer.read_state()
         event, answers = self._parts.optimizer.release(
             sample,
             variables,
@@ -278,6 +287,8 @@ class BatchComputation:
             planned,
             self._answer,
         )
+        if self.sizes is not None:
+            self.sizes.add(before, answers)
         values = self._parts.side_queries.apply(answers, self.engine.normalized)
         return event, values
 

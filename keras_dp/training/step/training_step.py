@@ -13,6 +13,7 @@ from keras_dp.keras_internals import (
     trace_of,
     trainable_variables_of,
 )
+from keras_dp.optimizers.answer_sizes import Sizes
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.optimizers.private_round import Event
 from keras_dp.training.advice.preconditions import check_created_in
@@ -157,6 +158,11 @@ class TrainingStep:
     def known_of_model(self) -> tuple[str, Mapping[str, str]]:
         """How examples are kept apart, and how gradients follow."""
         return self.examples_apart, self._computation.engine.readings
+
+    def answer_sizes(self) -> Sizes | None:
+        """Returns how large answers and their noise were, if it is known."""
+        sizes = self._computation.sizes
+        return None if sizes is None else sizes.read()
 
     @property
     def releases_apart(self) -> bool:

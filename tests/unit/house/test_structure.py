@@ -170,7 +170,7 @@ FLOORS = {
         "group_plan private_round wrapping_optimizer",
         "drawn_state",
         "dp_optimizer",
-        "keras_optimizers",
+        "answer_sizes keras_optimizers",
     ],
     "planning": [
         "epsilon_curve solve",

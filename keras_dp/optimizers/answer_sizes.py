@@ -1,0 +1,145 @@
+"""How large the noised answers of a training are, beside their noise."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_dp.optimizers.bias_corrected_adam import noise_variances
+from keras_dp.optimizers.dp_optimizer import DPOptimizer
+from keras_dp.optimizers.private_round import (
+    GRADIENTS,
+    Answers,
+    PrivateRound,
+    State,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """Sums over rounds, for each trained variable.
+
+    Attributes:
+        paths: The paths of the variables.
+        coordinates: Shape `[variables]`: how many numbers each variable has.
+        rounds: The number of rounds.
+        answers: Shape `[variables]`: the squared norms of the noised answers.
+        noise: Shape `[variables]`: the expected squared norms of the noise.
+    """
+
+    paths: tuple[str, ...]
+    coordinates: np.ndarray
+    rounds: int
+    answers: np.ndarray
+    noise: np.ndarray
+
+    def since(self, before: "Sizes | None") -> "Sizes":
+        """Returns the sums over the rounds after those of `before`."""
+        if before is None:
+            return self
+        return dataclasses.replace(
+            self,
+            rounds=self.rounds - before.rounds,
+            answers=self.answers - before.answers,
+            noise=self.noise - before.noise,
+        )
+
+
+class AnswerSizes:
+    """Adds up the sizes of answers, and those of their noise.
+
+    It sees answers after their noise was added, and public numbers. So it costs
+    no privacy, and its sums are public.
+    """
+
+    def __init__(
+        self,
+        round_: PrivateRound,
+        variables: list[Any],
+        strategy: tf.distribute.Strategy,
+    ) -> None:
+        """Starts with no rounds.
+
+        Args:
+            round_: The queries, of which one answers the gradients.
+            variables: The variables that are trained.
+            strategy: The strategy of the model.
+        """
+        self._round, self._variables = round_, variables
+        self._coordinates = np.array([np.prod(v.shape) for v in variables])
+        with strategy.scope():
+            # Each replica has the answer of all, and sums of its own.
+            self._rounds, self._sums = (
+                tf.Variable(
+                    start,
+                    trainable=False,
+                    synchronization=tf.VariableSynchronization.ON_READ,
+                    aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+                )
+                for start in (
+                    tf.zeros([], tf.int64),
+                    tf.zeros([2, len(variables)], tf.float64),
+                )
+            )
+
+    @classmethod
+    def of(
+        cls,
+        optimizer: DPOptimizer,
+        variables: list[Any],
+        strategy: tf.distribute.Strategy,
+    ) -> "AnswerSizes | None":
+        """Returns sums for a training, `None` if its noise is not Gaussian.
+
+        Args:
+            optimizer: The optimizer, built.
+            variables: The variables that are trained.
+            strategy: The strategy of the model.
+        """
+        query = optimizer.query
+        template = optimizer.round.templates(variables, {})[GRADIENTS]
+        try:
+            noise_variances(query, query.initial_global_state(), template)
+        except TypeError:
+            return None
+        return cls(optimizer.round, variables, strategy)
+
+    def add(self, state: State, answers: Answers) -> None:
+        """Adds a round.
+
+        Args:
+            state: The global state of each query before the release.
+            answers: The noised answer of each query.
+        """
+        noised = answers[GRADIENTS]
+        variances = noise_variances(
+            self._round.queries[GRADIENTS], state[GRADIENTS], noised
+        )
+        if self._round.groups is not None:
+            noised, variances = (
+                self._round.groups.join(self._variables, nest)
+                for nest in (noised, variances)
+            )
+        squares = [tf.reduce_sum(tf.square(answer)) for answer in noised]
+        noise = tf.stack([tf.cast(each, tf.float64) for each in variances])
+        self._rounds.assign_add(1)
+        self._sums.assign_add(
+            tf.stack(
+                [
+                    tf.stack([tf.cast(each, tf.float64) for each in squares]),
+                    noise * self._coordinates,
+                ]
+            )
+        )
+
+    def read(self) -> Sizes:
+        """Returns the sums since the step was compiled."""
+        answers, noise = tf.convert_to_tensor(self._sums).numpy()
+        return Sizes(
+            tuple(variable.path for variable in self._variables),
+            self._coordinates,
+            int(tf.convert_to_tensor(self._rounds).numpy()),
+            answers,
+            noise,
+        )

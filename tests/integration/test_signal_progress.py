@@ -1,0 +1,221 @@
+"""Signal beside noise: in the logs, and what is said at the end."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_dp
+from keras_dp.dp_queries import (
+    DiscretizedSumQuery,
+    ErrorCorrectedQuery,
+    GaussianAverageQuery,
+    GaussianSumQuery,
+    NestedQuery,
+    NormalizedQuery,
+)
+from keras_dp.optimizers.answer_sizes import Sizes
+from keras_dp.training.advice.signal_progress import (
+    LayerSignal,
+    advice_on_layers,
+    layer_signals,
+)
+
+RECORDS, BATCH = 400, 40
+X = np.random.default_rng(0).normal(size=[RECORDS, 5]).astype("float32")
+Y = (X[:, :1] > 0).astype("float32")
+
+
+def average(noise):
+    return GaussianAverageQuery(1.0, noise_multiplier=noise, denominator=BATCH)
+
+
+def two_layers(width=6):
+    keras.utils.set_random_seed(1)
+    return keras.Sequential(
+        [
+            keras.Input((5,)),
+            keras.layers.Dense(width, activation="tanh", name="stem"),
+            keras.layers.Dense(1, name="head"),
+        ]
+    )
+
+
+def private_model(query, groups=None, **compiled):
+    private = keras_dp.PrivateModel(two_layers(), self_check_examples=0)
+    private.compile(
+        keras_dp.DPSGD(
+            0.1,
+            query=query,
+            ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
+            groups=groups,
+            seed=2,
+        ),
+        loss=keras.losses.BinaryCrossentropy(from_logits=True),
+        **compiled,
+    )
+    return private
+
+
+def samples(**options):
+    return keras_dp.PoissonBatches(
+        (X, Y), sampling_probability=BATCH / RECORDS, **options
+    )
+
+
+class Steps(keras.callbacks.Callback):
+    """Notes the weights after each round, from which SGD's answers follow."""
+
+    def on_train_begin(self, logs=None):
+        self.weights = [self.now()]
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.weights.append(self.now())
+
+    def now(self):
+        return [w.numpy().astype(float) for w in self.model.trainable_variables]
+
+    def squared_answers(self):
+        """Shape `[rounds, variables]`, at the learning rate 0.1."""
+        pairs = zip(self.weights, self.weights[1:], strict=False)
+        return np.array(
+            [
+                [
+                    np.sum(((b - a) / 0.1) ** 2)
+                    for a, b in zip(one, two, strict=True)
+                ]
+                for one, two in pairs
+            ]
+        )
+
+
+def of_groups():
+    query = NestedQuery(
+        {
+            "stem": average(0.5),
+            "head": NormalizedQuery(
+                GaussianSumQuery(1.0, noise_multiplier=2.0), BATCH
+            ),
+        }
+    )
+    stddevs = np.array([0.5, 0.5, 2.0, 2.0]) / BATCH
+    return query, {"stem": "stem", "head": "head"}, stddevs
+
+
+class TestLogs:
+    @pytest.mark.full
+    @pytest.mark.parametrize("physical_batch_size", [None, 16])
+    @pytest.mark.parametrize("jit_compile", [False, True])
+    def test_are_as_computed_from_the_steps_of_sgd(
+        self, physical_batch_size, jit_compile
+    ):
+        query, groups, stddevs = of_groups()
+        private = private_model(query, groups, jit_compile=jit_compile)
+        steps = Steps()
+
+        history = private.fit(
+            samples(physical_batch_size=physical_batch_size),
+            epochs=2,
+            verbose=0,
+            callbacks=[steps],
+        ).history
+
+        counts = [w.size for w in steps.weights[0]]
+        noise = 10 * np.sum(counts * stddevs**2)  # In the rounds of an epoch.
+        squares = steps.squared_answers()
+        for epoch, logged in enumerate(history["signal_to_noise"]):
+            of_epoch = squares[10 * epoch : 10 * (epoch + 1)].sum()
+            expected = max(0, of_epoch / noise - 1)
+            # Weights are float32: their differences lose digits.
+            assert logged**2 == pytest.approx(expected, rel=1e-3, abs=1e-3)
+
+    def test_count_anew_in_each_fit(self):
+        private = private_model(average(0.5))
+        private.fit(samples(), verbose=0)
+        steps = Steps()
+
+        history = private.fit(samples(), verbose=0, callbacks=[steps]).history
+
+        noise = 10 * 43 * (0.5 / BATCH) ** 2
+        expected = max(0, steps.squared_answers().sum() / noise - 1)
+        logged = history["signal_to_noise"][0] ** 2
+        assert logged == pytest.approx(expected, rel=1e-3, abs=1e-3)
+
+    def test_are_without_it_if_there_is_no_noise(self):
+        history = private_model(average(0.0)).fit(samples(), verbose=0).history
+
+        assert "signal_to_noise" not in history
+
+    @pytest.mark.full
+    def test_are_without_it_if_the_noise_has_no_known_variance(self):
+        discretized = NormalizedQuery(
+            DiscretizedSumQuery(0.01, 1.0, noise_multiplier=1.0), BATCH
+        )
+        query = ErrorCorrectedQuery(discretized, 0.05)
+        history = private_model(query).fit(samples(), verbose=0).history
+
+        assert "signal_to_noise" not in history
+
+
+def sizes(rounds, *layers):
+    """Returns sizes of layers of (name, coordinates, signal / noise)."""
+    names, coordinates, ratios = zip(*layers, strict=True)
+    noise = rounds * np.array(coordinates, float)
+    return Sizes(
+        tuple(f"model/{name}/kernel" for name in names),
+        np.array(coordinates),
+        rounds,
+        noise * (1 + np.array(ratios) ** 2),
+        noise,
+    )
+
+
+class TestAdvice:
+    def test_names_layers_that_noise_moved_further(self):
+        found = layer_signals(
+            sizes(100, ("table", 10**6, 0.03), ("head", 100, 0.5))
+        )
+
+        text = advice_on_layers(found)
+
+        assert found[0].signal_to_noise == pytest.approx(0.03)
+        assert "model/table (1,000,000 weights)" in text
+        assert "head" not in text
+        assert "the rest learns" in text
+
+    def test_says_nothing_where_all_may_have_learned(self):
+        """The signals of 100 rounds may add up to 3 times the noise."""
+        found = layer_signals(sizes(100, ("stem", 10**6, 0.3)))
+
+        assert found[0].most_drift == pytest.approx(9, rel=0.1)
+        assert advice_on_layers(found) == ""
+
+    def test_says_nothing_of_layers_too_small_to_tell(self):
+        """Without any signal the estimate of ten weights is too uncertain."""
+        found = layer_signals(sizes(1000, ("bias", 10, 0.0)))
+
+        assert advice_on_layers(found) == ""
+
+    def test_counts_layers_beyond_five(self):
+        lost = [LayerSignal(f"block{i}", 9, 0.0, 0.1) for i in range(8)]
+
+        text = advice_on_layers(lost)
+
+        assert "block4 (9 weights) and 3 more layers" in text
+        assert "more epochs make it worse" in text
+
+    def test_is_printed_at_the_end_of_fit(self, capsys):
+        wide = two_layers(width=4000)
+        private = keras_dp.PrivateModel(wide, self_check_examples=0)
+        private.compile(
+            keras_dp.DPSGD(
+                0.1,
+                query=average(50.0),
+                ledger=keras_dp.PrivacyLedger.in_memory(dataset="test"),
+                seed=2,
+            ),
+            loss=keras.losses.BinaryCrossentropy(from_logits=True),
+        )
+
+        private.fit(samples(), verbose=2)
+
+        assert "stem (24,000 weights)" in capsys.readouterr().out
