@@ -67,6 +67,7 @@ def private_step(
     *,
     draws: bool = True,
     checks: bool = True,
+    scales: bool = False,
 ) -> Any:
     """Returns the private `fit` of the same arrays.
 
@@ -75,6 +76,7 @@ def private_step(
         metrics: As for `keras.Model.compile`.
         draws: Whether batches are Poisson samples, or of one size.
         checks: Whether the gradients are checked before the first round.
+        scales: Whether the gradients are divided by scales that adapt.
     """
     import keras
 
@@ -93,6 +95,10 @@ def private_step(
         protocol.NOISE_MULTIPLIER,
         denominator=workload.batch,
     )
+    if scales:
+        query = keras_dp.dp_queries.AdaptiveScaleQuery(
+            query, inner.trainable_variables
+        )
     model.compile(
         keras_dp.optimizers.DPSGD(
             protocol.LEARNING_RATE, query=query, ledger=ledger

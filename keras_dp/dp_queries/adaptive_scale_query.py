@@ -29,6 +29,10 @@ class AdaptiveScaleState(NamedTuple):
 
     Attributes:
         query: The state of the query inside.
+        scales: The scales of the next round: for each leaf of a record, in the
+            order of `tf.nest.flatten`, a vector of float64 for each axis. The
+            scale of a coordinate is the product of its numbers. For a leaf
+            without axes it is 1.
         moments: For each leaf of a record, the average square of its answers
             less the noise, along each axis: vectors of float64.
         noise: The average variance of the noise on a coordinate, float64.
@@ -36,6 +40,7 @@ class AdaptiveScaleState(NamedTuple):
     """
 
     query: Nest
+    scales: tuple[tuple[tf.Tensor, ...], ...]
     moments: tuple[tuple[tf.Tensor, ...], ...]
     noise: tf.Tensor
     rounds: tf.Tensor
@@ -119,7 +124,7 @@ class AdaptiveScaleQuery(WrappingQuery):
     ...         query.derive_sample_params(state),
     ...         query.initial_sample_state(record), record)
     ...     value, state, _ = query.get_noised_result(sample, state)
-    ...     print(value.numpy().round(2), query.scales(state)[0][0].numpy())
+    ...     print(value.numpy().round(2), state.scales[0][0].numpy())
     [3. 4.] [0.84852814 1.13137085]
     [3. 4.] [0.84852814 1.13137085]
     """
@@ -197,6 +202,10 @@ class AdaptiveScaleQuery(WrappingQuery):
         self._noise_variances(state, _nests.thawed(self.record_specs))
         return AdaptiveScaleState(
             query=state,
+            scales=tuple(
+                tuple(tf.ones([size], tf.float64) for size in shape)
+                for shape in self._shapes
+            ),
             moments=tuple(
                 tuple(tf.zeros([size], tf.float64) for size in shape)
                 for shape in self._shapes
@@ -228,25 +237,16 @@ class AdaptiveScaleQuery(WrappingQuery):
     ) -> AdaptiveScaleParams:
         return AdaptiveScaleParams(
             self.query.derive_sample_params(global_state.query),
-            self.scales(global_state),
+            global_state.scales,
         )
 
-    def scales(
-        self, global_state: AdaptiveScaleState
+    def _following(
+        self, state: AdaptiveScaleState
     ) -> tuple[tuple[tf.Tensor, ...], ...]:
-        """Returns the scales of the next round.
-
-        Args:
-            global_state: The state before the round.
-
-        Returns:
-            For each leaf of a record, in the order of `tf.nest.flatten`, a
-            vector of float64 for each axis. The scale of a coordinate is the
-            product of its numbers. For a leaf without axes it is 1.
-        """
-        least = self.floor * global_state.noise
+        """Returns the scales that follow from the moments of a state."""
+        least = self.floor * state.noise
         factors, levels = [], []
-        for moments in global_state.moments:
+        for moments in state.moments:
             squares = [tf.maximum(each, 0.0) + least for each in moments]
             means = [tf.reduce_mean(each) for each in squares]
             factors.append(list(map(self._factor, squares, means)))
@@ -261,7 +261,7 @@ class AdaptiveScaleQuery(WrappingQuery):
             ],
             self._sizes,
         )
-        begun = global_state.rounds >= self.first_rounds
+        begun = state.rounds >= self.first_rounds
         scales = []
         for level, own in zip(levels, factors, strict=True):
             if own:
@@ -272,11 +272,11 @@ class AdaptiveScaleQuery(WrappingQuery):
     def _factor(self, square: tf.Tensor, mean: tf.Tensor) -> tf.Tensor:
         """Returns the size of answers relative to the mean, to the power."""
         ratio = tf.where(mean > 0, square / tf.where(mean > 0, mean, 1.0), 1.0)
-        return tf.clip_by_value(
-            tf.pow(ratio, self.power / 2),
-            1 / self.scale_range,
-            self.scale_range,
-        )
+        size = tf.sqrt(ratio)
+        if self.power != 1:
+            size = tf.pow(size, self.power)
+        least, most = 1 / self.scale_range, self.scale_range
+        return tf.clip_by_value(size, least, most)
 
     @override
     def initial_sample_state(self, template: Nest) -> Nest:
@@ -303,29 +303,31 @@ class AdaptiveScaleQuery(WrappingQuery):
         self, sample_state: Nest, global_state: AdaptiveScaleState
     ) -> QueryResult:
         result = self.query.get_noised_result(sample_state, global_state.query)
-        scales = self.scales(global_state)
+        scales = global_state.scales
         value = _times(result.value, scales)
         variances = self._noise_variances(global_state.query, result.value)
-        leaves = tf.nest.flatten(value)
+        squares = [tf.square(leaf) for leaf in tf.nest.flatten(value)]
         moments = tuple(
             tuple(
                 self._averaged(before, _square_along(axis, leaf, own, variance))
                 for axis, before in enumerate(old)
             )
             for old, leaf, own, variance in zip(
-                global_state.moments, leaves, scales, variances, strict=True
+                global_state.moments, squares, scales, variances, strict=True
             )
+        )
+        state = AdaptiveScaleState(
+            query=result.global_state,
+            scales=scales,
+            moments=moments,
+            noise=self._averaged(
+                global_state.noise, _mean(variances, self._sizes)
+            ),
+            rounds=global_state.rounds + 1,
         )
         return result._replace(
             value=value,
-            global_state=AdaptiveScaleState(
-                query=result.global_state,
-                moments=moments,
-                noise=self._averaged(
-                    global_state.noise, _mean(variances, self._sizes)
-                ),
-                rounds=global_state.rounds + 1,
-            ),
+            global_state=state._replace(scales=self._following(state)),
         )
 
     def _averaged(self, before: tf.Tensor, now: tf.Tensor) -> tf.Tensor:
@@ -342,21 +344,21 @@ def _times(records: Nest, factors: Any) -> Nest:
 
 
 def _square_along(
-    axis: int, answer: tf.Tensor, scales: Any, variance: tf.Tensor
+    axis: int, squares: tf.Tensor, scales: Any, variance: tf.Tensor
 ) -> tf.Tensor:
     """Returns the mean square along an axis, less that of the noise.
 
     Args:
         axis: The axis that is kept.
-        answer: The answer after it was multiplied by the scales.
+        squares: The squares of the answer, multiplied by the scales.
         scales: A vector for each axis.
         variance: The variance of the noise on the answer of the query inside.
     """
-    others = [a for a in range(answer.shape.rank) if a != axis]
-    squares = tf.reduce_mean(tf.square(answer), axis=others)
+    others = [a for a in range(squares.shape.rank) if a != axis]
+    mean = tf.cast(tf.reduce_mean(squares, axis=others), tf.float64)
     noise = tf.square(scales[axis]) * variance
     noise *= _mean_square([scales[other] for other in others])
-    return tf.cast(squares, tf.float64) - noise
+    return mean - noise
 
 
 def _mean(values: list[tf.Tensor], sizes: list[float]) -> tf.Tensor:

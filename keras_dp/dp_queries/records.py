@@ -231,16 +231,17 @@ def scaled(leaf: Leaf, factors: Sequence[tf.Tensor]) -> Leaf:
     if isinstance(leaf, LazyRecords):
         return leaf.scaled(factors)
     leaf = in_float(leaf)
-    scale = tf.ones([], leaf.dtype)
-    for factor in factors:
-        scale = scale[..., tf.newaxis] * tf.cast(factor, leaf.dtype)
-    axes = leaf.shape.rank - len(factors)
-    if not leaf.shape[axes:].is_compatible_with(scale.shape):
+    start = leaf.shape.rank - len(factors)
+    shape = tf.TensorShape([factor.shape[0] for factor in factors])
+    if not leaf.shape[start:].is_compatible_with(shape):
         raise ValueError(
             "`records` must have the template's shape, which is "
-            f"{scale.shape}. Received: {leaf.shape[axes:]}."
+            f"{shape}. Received: {leaf.shape[start:]}."
         )
-    return leaf * scale
+    for axis, factor in enumerate(factors):
+        along = [-1] + [1] * (len(factors) - axis - 1)
+        leaf *= tf.reshape(tf.cast(factor, leaf.dtype), along)
+    return leaf
 
 
 def with_shape_of(
