@@ -1,0 +1,108 @@
+"""The board of accuracies: its page is rendered from results that are kept."""
+
+import json
+import os
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[3]
+RESULTS = ROOT / "benchmarks" / "accuracy_results"
+
+
+@pytest.fixture
+def accuracy(monkeypatch):
+    """Returns the script."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return __import__("accuracy")
+
+
+def small(accuracy, **options):
+    """Returns a training on 120 rows, of which the label is one column."""
+    x = np.random.default_rng(0).normal(size=(120, 3)).astype("float32")
+    y = (x[:, :1] > 0).astype("float32")
+    return accuracy.Training(
+        lambda: keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]),
+        (x, y),
+        (x, y),
+        {"epochs": 2, "batch_size": None, "optimizer": "sgd"},
+        **options,
+    )
+
+
+class TestPage:
+    def test_is_what_the_results_render(self, accuracy):
+        page = accuracy.PAGE.read_text()
+
+        assert accuracy.rendered(page, RESULTS) == page
+
+    def test_has_five_trainings_within_the_target_for_each_row(self, accuracy):
+        for file in RESULTS.glob("*.jsonl"):
+            found = accuracy.lines_of(file)
+            name = found[0]["name"]
+            row = accuracy.ROWS[name.partition(":")[0]]
+            assert accuracy.file_of(name, RESULTS) == file
+            assert [each["training"] for each in found] == [*range(len(found))]
+            if ":" not in name:
+                assert len(found) == 5
+            if not name.endswith(":plain"):
+                assert all(each["epsilon"] <= row.epsilon for each in found)
+
+    def test_counts_missing_results_as_none(self, accuracy, tmp_path):
+        lines = accuracy.board(tmp_path)
+
+        assert not any(line.startswith("| `") for line in lines)
+        assert sum(line.startswith("- `") for line in lines) == len(
+            accuracy.ROWS
+        )
+        assert len(accuracy.parts(tmp_path)) == 2
+
+
+class TestScript:
+    def test_held_out_records_are_not_trained_on(self, accuracy):
+        whole = small(accuracy)
+
+        chosen = accuracy.held_out(whole)
+
+        kept, left_out = chosen.train[0], chosen.test[0]
+        assert (len(kept), len(left_out)) == (100, 20)
+        together = np.concatenate([kept, left_out])
+        assert len(np.unique(together, axis=0)) == 120
+
+    def test_words_are_hashed_and_have_one_norm(self, accuracy):
+        found = accuracy.hashed(["Win 500 now, WIN", "the now"], 64, "the")
+
+        np.testing.assert_allclose(np.linalg.norm(found[:, :-1], axis=1), 1)
+        # "win", a number of three digits, "now".
+        assert np.count_nonzero(found[0, :-1]) == 3
+        assert np.count_nonzero(found[1, :-1]) == 1
+
+    @pytest.mark.full
+    def test_an_interrupted_row_goes_on(self, accuracy, monkeypatch, tmp_path):
+        row = accuracy.Row("task", 3.0, "", lambda: small(accuracy), "", 0)
+        monkeypatch.setitem(accuracy.ROWS, "small", row)
+
+        accuracy.run("small", 1, tmp_path, is_choice=False)
+        first = (tmp_path / "small.jsonl").read_text()
+        accuracy.run("small", 2, tmp_path, is_choice=False)
+
+        both = (tmp_path / "small.jsonl").read_text()
+        assert both.startswith(first)
+        one, two = map(json.loads, both.splitlines())
+        assert (one["training"], two["training"]) == (0, 1)
+        assert 2.9 < one["epsilon"] <= 3
+        assert one["seal"] != two["seal"]
+
+    @pytest.mark.full
+    @pytest.mark.skipif("KERAS_DP_DATA" not in os.environ, reason="needs data")
+    @pytest.mark.parametrize("name", ["adult", "sms", "imdb"])
+    def test_rows_name_what_make_private_takes(self, accuracy, name):
+        for part in ["", *(f":{p}" for p in accuracy.ROWS[name].parts)]:
+            *_, training = accuracy.row_and_part(name + part)
+
+            model = training.model()
+            assert model.output_shape == (None, 1)
+            assert model.input_shape[1:] == training.train[0].shape[1:]
+            assert {"epochs", "batch_size"} <= set(training.settings)
