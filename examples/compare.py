@@ -31,6 +31,7 @@ NAMES = [
     "vae",
     "lora",
     "transfer_learning",
+    "wide_resnet",
 ]
 # Layers are adapted, and metrics computed, under the epsilon of the training.
 IN_ONE_LEDGER = ["wide_and_deep", "text", "feature_space"]
