@@ -45,6 +45,17 @@ from keras_dp.training.private_model import check_kind
 _CLIP = 1.0
 # The paper on automatic clipping takes this gamma (Bu et al. 2022).
 _GAMMA = 0.01
+# Losses whose gradients are short: of a mean over pixels, of small targets.
+_ERRORS = (
+    keras.losses.MeanSquaredError,
+    keras.losses.MeanAbsoluteError,
+    keras.losses.Huber,
+)
+_ERROR_FUNCTIONS = (
+    keras.losses.mean_squared_error,
+    keras.losses.mean_absolute_error,
+    keras.losses.huber,
+)
 # Arguments that are taken over from the `compile` of the user's model.
 _KEPT = ("loss", "loss_weights", "metrics", "weighted_metrics")
 
@@ -291,6 +302,12 @@ def make_private(
                 f"Weights are averaged over about {averaged:,} rounds. "
                 "average=None does not."
             )
+        if gamma is None and _averages_errors(compiled["loss"]):
+            print_line(
+                "The loss is a mean of errors, whose gradients are mostly far "
+                f"below a clip of {clip:g}. Then the noise is larger than it "
+                'must be, and l2_norm_clip="automatic" is better.'
+            )
     return private
 
 
@@ -320,6 +337,13 @@ def _clip_of(l2_norm_clip: Any) -> tuple[float, float | None]:
         )
     _check.finite_positive(l2_norm_clip=l2_norm_clip)
     return l2_norm_clip, None
+
+
+def _averages_errors(loss: Any) -> bool:
+    """Returns whether a loss is a mean of squared or absolute errors."""
+    with contextlib.suppress(ValueError, TypeError):
+        loss = keras.losses.get(loss)
+    return isinstance(loss, _ERRORS) or loss in _ERROR_FUNCTIONS
 
 
 def _check_automatic(learning_rate: Any, average: Any) -> None:

@@ -26,7 +26,7 @@ TIGHT = accountants.Fourier()
 # by less than the square of that.
 ROUNDED = 2e-5
 # What fit adds to the history of a training with a target.
-OF_PRIVACY = ("epsilon", "rounds_left")
+OF_PRIVACY = ("signal_to_noise", "epsilon", "rounds_left")
 SEEDS = keras.random.SeedGenerator(0)
 
 
@@ -330,6 +330,25 @@ class TestWhatItTakesOver:
         text = " ".join(capsys.readouterr().out.split())
         assert ("times that of the script" in text) == (given == "auto")
         assert "Weights are averaged" in text
+
+    @pytest.mark.parametrize(
+        ("loss", "clip", "is_advised"),
+        [
+            ("mse", 1.0, True),
+            (keras.losses.MeanAbsoluteError(), 1.0, True),
+            ("mse", "automatic", False),
+            ("binary_crossentropy", 1.0, False),
+            ({"dense": "mse"}, 1.0, False),
+        ],
+        ids=str,
+    )
+    def test_a_mean_of_errors_is_advised_to_do_without_a_clip(
+        self, loss, clip, is_advised, capsys
+    ) -> None:
+        made(loss=loss, l2_norm_clip=clip, verbose=True)
+
+        text = capsys.readouterr().out
+        assert ('l2_norm_clip="automatic"' in text) == is_advised
 
     def test_a_schedule_may_be_given(self) -> None:
         schedule = keras.optimizers.schedules.CosineDecay(0.5, 20)

@@ -11,6 +11,7 @@ import tensorflow as tf
 from keras_dp import GaussianAverageQuery
 from keras_dp.recipes.learning_rate import (
     ScaledSchedule,
+    Weights,
     build,
     chosen_rate,
     trained_weights,
@@ -20,6 +21,7 @@ from keras_dp.recipes.learning_rate import (
 from keras_dp.sampling import PoissonBatches
 
 ROUNDS = 200
+WEIGHTS = Weights(in_tables=0, others=9_000)
 # 4,096 weights: the root of their mean square has a standard error of
 # 1 / sqrt(2 * 4096) = 1.1 %.
 WITHIN = 5 * 0.011
@@ -96,7 +98,7 @@ class TestTheRate:
     def test_makes_every_optimizer_walk_as_far(self, kind) -> None:
         scripts = optimizers.get(kind.lower())
 
-        chosen = chosen_rate(scripts, query(4.0), ROUNDS, 50_000)
+        chosen = chosen_rate(scripts, query(4.0), ROUNDS, Weights(0, 50_000))
 
         found = walk(with_rate(scripts, chosen.rate), 4.0 / 512, ROUNDS)
         assert chosen.walk == pytest.approx(2 / 50_000**0.25)
@@ -105,7 +107,7 @@ class TestTheRate:
 
     def test_of_the_script_does_not_matter(self) -> None:
         rates = {
-            chosen_rate(optimizers.SGD(own), query(), ROUNDS, 9_000).rate
+            chosen_rate(optimizers.SGD(own), query(), ROUNDS, WEIGHTS).rate
             for own in (1e-4, 0.03, 7.0)
         }
 
@@ -114,7 +116,9 @@ class TestTheRate:
     def test_is_in_units_of_the_clip(self) -> None:
         """SGD with ten times the clip takes a tenth of the rate."""
         one, ten = (
-            chosen_rate(optimizers.SGD(), query(clip=clip), ROUNDS, 9_000).rate
+            chosen_rate(
+                optimizers.SGD(), query(clip=clip), ROUNDS, WEIGHTS
+            ).rate
             for clip in (1.0, 10.0)
         )
 
@@ -122,7 +126,7 @@ class TestTheRate:
 
     def test_is_bounded_where_there_is_hardly_any_noise(self) -> None:
         rates = [
-            chosen_rate(optimizers.SGD(), query(noise), ROUNDS, 9_000).rate
+            chosen_rate(optimizers.SGD(), query(noise), ROUNDS, WEIGHTS).rate
             for noise in (1e-3, 1e-6)
         ]
 
@@ -131,7 +135,7 @@ class TestTheRate:
     def test_keeps_the_shape_of_a_schedule(self) -> None:
         schedule = optimizers.schedules.CosineDecay(0.1, ROUNDS)
 
-        chosen = chosen_rate(optimizers.SGD(schedule), query(), ROUNDS, 9_000)
+        chosen = chosen_rate(optimizers.SGD(schedule), query(), ROUNDS, WEIGHTS)
 
         private = with_rate(optimizers.SGD(schedule), chosen.rate)
         for step in (0, 50, 199):
@@ -142,8 +146,24 @@ class TestTheRate:
         assert isinstance(again._learning_rate, ScaledSchedule)
         assert float(again.learning_rate) == float(chosen.rate(0))
 
+    @pytest.mark.parametrize(
+        ("weights", "walk_"),
+        [
+            (Weights(0, 10_000), 0.2),
+            (Weights(0, 300), 0.3),
+            (Weights(80_000, 300), 0.48),
+            (Weights(80_000, 0), 0.3),
+            (Weights(80_000, 10_000), 0.2),
+        ],
+        ids=repr,
+    )
+    def test_is_for_the_size_of_the_network(self, weights, walk_) -> None:
+        chosen = chosen_rate(optimizers.SGD(), query(), ROUNDS, weights)
+
+        assert chosen.walk == pytest.approx(walk_, abs=0.005)
+
     def test_of_a_script_that_does_not_move_is_left(self) -> None:
-        assert chosen_rate(optimizers.SGD(0.0), query(), 5, 9_000) is None
+        assert chosen_rate(optimizers.SGD(0.0), query(), 5, WEIGHTS) is None
 
 
 class TestWeights:
@@ -157,7 +177,7 @@ class TestWeights:
             ]
         )
 
-        assert trained_weights(model) == 4 * 2 + 2
+        assert trained_weights(model) == (4000, 4 * 2 + 2)
 
     def test_that_are_frozen_do_not_count(self) -> None:
         model = keras.Sequential(
@@ -165,7 +185,7 @@ class TestWeights:
         )
         model.layers[0].trainable = False
 
-        assert trained_weights(model) == 3 * 2 + 2
+        assert trained_weights(model) == (0, 3 * 2 + 2)
 
     @pytest.mark.parametrize(
         ("x", "first"),
@@ -197,4 +217,4 @@ class TestWeights:
 
         build(model, samples)
 
-        assert trained_weights(model) == 5 * 2 + 2
+        assert trained_weights(model) == (0, 5 * 2 + 2)
