@@ -221,7 +221,7 @@ class TestNothingRaw:
 
         history = private.fit(*data(), epochs=1, verbose=0).history
 
-        assert set(history) == {"epsilon"}
+        assert set(history) == {"epsilon", "signal_to_noise"}
         ((round_, _),) = private.optimizer.ledger.rounds
         assert [each.name for each in round_.queries] == ["gradients"]
 
@@ -248,11 +248,13 @@ class TestNothingRaw:
 
         names = {"loss", "accuracy", *(f"count_{i}" for i in range(CLASSES))}
         assert history.pop("epsilon")  # Sums with a clip of 0 cost nothing.
+        history.pop("signal_to_noise", None)  # From noised answers.
         assert set(history) == names
         assert not np.any(list(history.values()))
         assert len(seen) == 2 * (2 + 2)
         for logs in seen:
             logs.pop("epsilon", None)
+            logs.pop("signal_to_noise", None)
             assert set(logs) <= names
             assert not any(float(value) for value in logs.values())
 
