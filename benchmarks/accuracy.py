@@ -21,6 +21,7 @@ cifar10_jpeg.npz, adult.npz, sms_spam.csv.gz and imdb_subset.csv.gz.
 import argparse
 import csv
 import functools
+import gc
 import gzip
 import json
 import os
@@ -755,6 +756,7 @@ def run(name: str, count: int, results: Path, *, is_choice: bool) -> None:
             path = results / f"{file.stem}-{number}-{int(time.time())}.ledger"
             found = train_privately(training, row.epsilon, path)
         found["seconds"] = round(time.perf_counter() - start, 1)
+        gc.collect()  # Else the inputs of all trainings would be kept.
         text = json.dumps({"name": name, "training": number, **found})
         print(text, flush=True)
         if not is_choice:
