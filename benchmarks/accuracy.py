@@ -691,12 +691,12 @@ def compiled(training: Training) -> dict[str, Any]:
 
 def train_plainly(training: Training) -> dict[str, Any]:
     """Returns what the model learns without privacy."""
+    ledger = keras_dp.PrivacyLedger.in_memory(dataset="plain")
+    train, test = training.adapt(ledger, training.train, training.test)
     model = training.model()
     model.compile("adam", **compiled(training))
-    model.fit(
-        *training.train, epochs=PLAIN_EPOCHS, batch_size=PLAIN_BATCH, verbose=0
-    )
-    found = model.evaluate(*training.test, batch_size=1000, verbose=0)
+    model.fit(*train, epochs=PLAIN_EPOCHS, batch_size=PLAIN_BATCH, verbose=0)
+    found = model.evaluate(*test, batch_size=1000, verbose=0)
     return {"accuracy": found[1]}
 
 
