@@ -72,7 +72,7 @@ def make_private(
     l2_norm_clip: float | Literal["automatic"] = _CLIP,
     noise_schedule: Schedule | None = None,
     optimizer: Any = None,
-    learning_rate: Any = "auto",
+    learning_rate: Any = None,
     average: Literal["auto"] | None = "auto",
     loss: Any = None,
     metrics: Any = None,
@@ -142,8 +142,10 @@ def make_private(
             model, else "adam".
         learning_rate: "auto" multiplies the learning rate of the optimizer, or
             its schedule, so that it suits the noise and the number of rounds;
-            how is said in `docs/choosing.md`. `None` keeps it. A number > 0 or
-            a schedule of `keras.optimizers.schedules` takes its place.
+            how is said in `docs/choosing.md`. "keep" keeps it. A number > 0 or
+            a schedule of `keras.optimizers.schedules` takes its place. By
+            default "keep" if `optimizer` is a Keras optimizer, whose rate was
+            chosen for this training, and else "auto".
         average: "auto" makes the optimizer average the weights of about the
             last tenth of the rounds, unless it averages anyway (`use_ema`).
             They are the weights of the model at the end of `fit`, in
@@ -211,6 +213,9 @@ def make_private(
     clip, gamma = _clip_of(l2_norm_clip)
     _check_numbers(target_epsilon, delta, epochs, batch_size)
     _check_automatic(learning_rate, average)
+    if learning_rate is None:
+        is_chosen = isinstance(optimizer, keras.optimizers.Optimizer)
+        learning_rate = "keep" if is_chosen else "auto"
     check_kind(model, releases_statistics=batch_statistics is not None)
     details = RunDetails.of(run)
     if rows_per_unit is None and isinstance(ledger, PrivacyLedger):
@@ -279,7 +284,7 @@ def make_private(
         )
     if rate is not None:
         inner = with_rate(inner, rate.rate)
-    elif learning_rate not in ("auto", None):
+    elif learning_rate not in ("auto", "keep"):
         inner = with_rate(inner, learning_rate)
     averaged = None
     if average is not None:
@@ -296,7 +301,7 @@ def make_private(
         summary = _summary(private, held, queries, continued)
         print_line(f"{summary}{_of_units(private, given)}")
         if rate is not None:
-            print_line(f"{rate} learning_rate=None keeps it.")
+            print_line(f'{rate} learning_rate="keep" keeps it.')
         if averaged is not None:
             print_line(
                 f"Weights are averaged over about {averaged:,} rounds. "
@@ -347,7 +352,7 @@ def _averages_errors(loss: Any) -> bool:
 
 
 def _check_automatic(learning_rate: Any, average: Any) -> None:
-    """Raises for other values than "auto", `None` and what may be given."""
+    """Raises for values that are not in the list of `make_private`."""
     if average not in ("auto", None):
         raise ValueError(
             '`average` must be "auto" or None. Received: '
@@ -355,12 +360,14 @@ def _check_automatic(learning_rate: Any, average: Any) -> None:
             "an optimizer with use_ema=True."
         )
     schedules = keras.optimizers.schedules.LearningRateSchedule
-    if learning_rate in ("auto", None) or isinstance(learning_rate, schedules):
+    if learning_rate is None or isinstance(learning_rate, schedules):
         return
     if isinstance(learning_rate, str):
+        if learning_rate in ("auto", "keep"):
+            return
         raise ValueError(
-            '`learning_rate` must be "auto", None, a number or a schedule. '
-            f"Received: learning_rate={learning_rate!r}. None keeps the rate "
+            '`learning_rate` must be "auto", "keep", a number or a schedule. '
+            f'Received: learning_rate={learning_rate!r}. "keep" keeps the rate '
             "of the optimizer."
         )
     _check.finite_positive(learning_rate=learning_rate)

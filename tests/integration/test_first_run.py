@@ -71,6 +71,6 @@ class TestMoreEpsilon:
 
     def test_is_worse_with_the_rate_of_the_script(self) -> None:
         """A control: the batch grows with epsilon, and the rate does not."""
-        found = accuracies("sgd", learning_rate=None)
+        found = accuracies("sgd", learning_rate="keep")
 
         assert found[-1] < found[0] - WITHIN_NOISE

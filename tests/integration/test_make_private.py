@@ -306,7 +306,7 @@ class TestWhatItTakesOver:
             metrics=["mse"],
         )
 
-        private = made(given, loss=None, learning_rate=None)
+        private = made(given, loss=None, learning_rate="keep")
         history = private.fit(verbose=0).history
 
         inner = private.optimizer.inner
@@ -314,6 +314,17 @@ class TestWhatItTakesOver:
         assert float(inner.learning_rate) == 0.25
         assert inner.momentum == 0.5
         assert [*history] == ["loss", "mse", *OF_PRIVACY]
+
+    def test_an_optimizer_that_is_passed_keeps_its_rate(self) -> None:
+        own = keras.optimizers.SGD(0.01)
+
+        kept, chosen = (
+            made(model(loss="mse"), optimizer=own, learning_rate=rate)
+            for rate in (None, "auto")
+        )
+
+        assert float(kept.optimizer.inner.learning_rate) == pytest.approx(0.01)
+        assert float(chosen.optimizer.inner.learning_rate) > 0.1
 
     @pytest.mark.parametrize(
         ("given", "expected"), [("auto", 0.42), (0.5, 0.5)], ids=str
