@@ -7,7 +7,6 @@ import pytest
 
 from keras_dp.accountants import trade_off
 from keras_dp.accountants.normalize import normalize as module
-from keras_dp.accountants.normalize.mechanisms import SampledGaussian
 from keras_dp.accountants.normalize.normalize import normalize, normalized
 from keras_dp.budgets import guarantee
 from keras_dp.ledger import GaussianSum, PoissonSampling, PrivacyLedger, Round
@@ -43,13 +42,6 @@ class TestNormalizedRounds:
         assert normalized(whole, "zero_out") is whole
         with pytest.raises(ValueError, match="`neighbours` must"):
             normalize(whole, "replace_one")
-
-    def test_add_up(self) -> None:
-        part = normalized(ROUNDS[:5])
-
-        more = part.plus([(SampledGaussian(4.0, 1e-3), 3)])
-
-        assert dict(more.mechanisms)[SampledGaussian(4.0, 1e-3)] == 103
 
 
 @pytest.mark.full
