@@ -351,7 +351,7 @@ class TestWhatItTakesOver:
             ("binary_crossentropy", 1.0, False),
             ({"dense": "mse"}, 1.0, False),
         ],
-        ids=str,
+        ids=["name", "object", "automatic", "no error", "of outputs"],
     )
     def test_a_mean_of_errors_is_advised_to_do_without_a_clip(
         self, loss, clip, is_advised, capsys
