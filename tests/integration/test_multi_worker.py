@@ -103,7 +103,13 @@ class TestTwoWorkers:
 
         assert shown.pop("epsilon")  # The chief alone has the ledger.
         assert shown == other["history"]
-        assert set(shown) == {"accuracy", "loss", "val_accuracy", "val_loss"}
+        assert set(shown) == {
+            "accuracy",
+            "loss",
+            "signal_to_noise",
+            "val_accuracy",
+            "val_loss",
+        }
         assert chief["evaluated"] == other["evaluated"]
 
     def test_nothing_is_traced_twice(self, noised) -> None:
