@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from keras_dp import _check, ledger
 from keras_dp.dp_queries import DPQuery
+from keras_dp.keras_internals import place_of_variable
 
 _CLIPS = ("clipnorm", "clipvalue", "global_clipnorm")
 
@@ -88,7 +89,7 @@ class BiasCorrectedAdam(keras.optimizers.Adam):
     def update_step(
         self, gradient: Any, variable: Any, learning_rate: Any
     ) -> None:
-        place = self._get_variable_index(variable)
+        place = place_of_variable(self, variable)
         m, v = self._momentums[place], self._velocities[place]
         u = ops.cast(self._variances[place], variable.dtype)
         rate = ops.cast(learning_rate, variable.dtype)

@@ -353,6 +353,8 @@ WORKS = {
     "learning_rate_of": lambda f: float(f(_model().optimizer)) > 0,
     "own_variables_of": lambda f: len(f(_model().optimizer)) == 2,
     "trainable_variables_of": lambda f: len(f(_model().optimizer)) == 2,
+    "averages_of": lambda f: _averages(f),
+    "place_of_variable": lambda f: _finds_places(f),
     "compile_arguments_of": lambda f: f(_model())["loss"] == "mse",
     "print_line": lambda f: f("A line.") is None,
     "gradient_reduction": lambda f: callable(getattr(_model().optimizer, f())),
@@ -453,6 +455,23 @@ FUNCTIONS = {
     for name, value in vars(keras_internals).items()
     if inspect.getmodule(value) is keras_internals and name[0] != "_"
 }
+
+
+def _averages(function):
+    weight = keras.Variable([1.0])
+    optimizer = keras.optimizers.SGD(1.0, use_ema=True, ema_momentum=0.5)
+    optimizer.build([weight])
+    for _ in range(2):  # The first average is the variable itself.
+        optimizer.apply([tf.constant([1.0])])
+    ((variable, average),) = function(optimizer)
+    return variable is weight and float(average[0]) != float(weight[0])
+
+
+def _finds_places(function):
+    weights = [keras.Variable([1.0]), keras.Variable([2.0])]
+    optimizer = keras.optimizers.SGD()
+    optimizer.build(weights)
+    return [function(optimizer, each) for each in weights] == [0, 1]
 
 
 class TestEachName:

@@ -198,13 +198,15 @@ def _check_apart(of_rows: Any, specs: list[tf.TensorSpec]) -> None:
         of_rows: Maps leaves `[rows, ...]` and a seed to a nest.
         specs: The specs of the leaves of one record.
     """
-    draw = np.random.default_rng(0).uniform
 
     def drawn(spec: tf.TensorSpec) -> tf.Tensor:
         shape = [_COMPARED, *spec.shape]
         if spec.dtype == tf.string:
             return tf.fill(shape, "")
-        return tf.cast(draw(0, 100, shape), spec.dtype)
+        numbers = tf.random.stateless_uniform(
+            shape, [0, 0], 0, 100, alg="philox"
+        )
+        return tf.cast(numbers, spec.dtype)
 
     first = [drawn(spec) for spec in specs]
     is_changed = tf.range(_COMPARED) == 1

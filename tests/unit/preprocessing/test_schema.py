@@ -87,7 +87,7 @@ def test_another_dtype_is_seen_before_the_round(adapter, data, match) -> None:
         (SCALES, np.ones([4, 0]), "at least one number"),
         (PCA(3, 1.0), dataset(np.ones([4, 2])), "as many entries"),
         (PCA(3, 1.0), of_width(2), "as many entries"),
-        (PCA(1, 1.0), dataset(np.ones([4, 2, 2])), "as many entries"),
+        (PCA(3, 1.0), dataset(np.ones([4, 3, 2])), "as many entries"),
         (WORDS, dataset(np.stack([TEXT, TEXT], 1)), "one text in each row"),
         (NAMES, TEXT.reshape(1, 2, 2), "one row for each record"),
         (TABLE, dataset({"age": np.ones(4)}), "'town'"),
