@@ -199,20 +199,20 @@ def _check_apart(of_rows: Any, specs: list[tf.TensorSpec]) -> None:
         specs: The specs of the leaves of one record.
     """
 
-    def drawn(spec: tf.TensorSpec) -> tf.Tensor:
+    def drawn(spec: tf.TensorSpec, draw: int) -> tf.Tensor:
         shape = [_COMPARED, *spec.shape]
         if spec.dtype == tf.string:
             return tf.fill(shape, "")
         numbers = tf.random.stateless_uniform(
-            shape, [0, 0], 0, 100, alg="philox"
+            shape, [0, draw], 0, 100, alg="philox"
         )
         return tf.cast(numbers, spec.dtype)
 
-    first = [drawn(spec) for spec in specs]
+    first, second = ([drawn(spec, k) for spec in specs] for k in range(2))
     is_changed = tf.range(_COMPARED) == 1
     others = [
         tf.where(tf.reshape(is_changed, [-1] + [1] * spec.shape.rank), b, a)
-        for spec, a, b in zip(specs, first, map(drawn, specs), strict=True)
+        for spec, a, b in zip(specs, first, second, strict=True)
     ]
     function = tf.function(of_rows, autograph=False)
     seed = tf.constant([3, 5])
