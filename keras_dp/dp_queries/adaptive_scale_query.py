@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 from typing_extensions import override
 
-from keras_dp import _check, _nests, ledger
+from keras_dp import _check, _nests
 from keras_dp.dp_queries import record_specs as specs_lib
 from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.dp_query import (
@@ -17,6 +17,7 @@ from keras_dp.dp_queries.dp_query import (
     Nest,
     QueryResult,
     check_structure,
+    gaussian_variances,
 )
 from keras_dp.dp_queries.saving import as_floats, register
 from keras_dp.dp_queries.wrapping_query import WrappingQuery
@@ -104,7 +105,7 @@ class AdaptiveScaleQuery(WrappingQuery):
             >= 0.
         first_rounds: The number of rounds in which all scales are 1, >= 1.
         scale_range: No factor differs from the mean along its axis by more
-            than this, in [1, 1e4].
+            than this, in [1, 1000].
 
     Raises:
         TypeError: The noise of `query` is not known, or not Gaussian. It is
@@ -216,20 +217,15 @@ class AdaptiveScaleQuery(WrappingQuery):
 
     def _noise_variances(self, state: Nest, value: Nest) -> list[tf.Tensor]:
         """Returns the variance of the noise on a coordinate of each leaf."""
-        try:
-            noise = self.query.result_noise(state, value)
-        except TypeError:
-            noise = []
-        if not noise or not all(
-            isinstance(each.family, ledger.GaussianNoise) for each in noise
-        ):
+        found = gaussian_variances(self.query, state, value)
+        if found is None:
             raise TypeError(
                 "`query` must have Gaussian noise of one known variance in "
                 "each leaf, to tell answers from noise. Received: "
                 f"query={self.query!r}. Take a GaussianAverageQuery inside, "
                 "and correct answers outside."
             )
-        return [tf.square(each.scale) * each.family.variance for each in noise]
+        return found
 
     @override
     def derive_sample_params(

@@ -284,6 +284,33 @@ def zeros_like_record(template: Nest) -> Nest:
     return tf.nest.map_structure(zeros, template)
 
 
+def gaussian_variances(
+    query: DPQuery, global_state: Nest, value: Nest
+) -> list[tf.Tensor] | None:
+    """Returns the variance of the noise on a coordinate of each leaf.
+
+    Args:
+        query: The query that answers.
+        global_state: Its state before the release.
+        value: The answer, or a nest of the same shapes.
+
+    Returns:
+        Scalars in the order of `tf.nest.flatten(value)`. `None` if the noise is
+        not known, not Gaussian, or not independent with one variance in each
+        leaf.
+    """
+    try:
+        noise = query.result_noise(global_state, value)
+    except TypeError:
+        return None
+    variances = [
+        tf.square(own.scale) * own.family.variance
+        for own in noise
+        if isinstance(own.family, ledger.GaussianNoise)
+    ]
+    return variances if variances and len(variances) == len(noise) else None
+
+
 def add(sample_state: Nest, contribution: Nest) -> Nest:
     """Returns the sum of two nests, leaf by leaf, without broadcasting."""
 

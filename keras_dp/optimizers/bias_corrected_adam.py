@@ -8,8 +8,9 @@ import tensorflow as tf
 from keras import ops
 from typing_extensions import override
 
-from keras_dp import _check, ledger
+from keras_dp import _check
 from keras_dp.dp_queries import DPQuery
+from keras_dp.dp_queries.dp_query import gaussian_variances
 from keras_dp.keras_internals import place_of_variable
 
 _CLIPS = ("clipnorm", "clipvalue", "global_clipnorm")
@@ -125,19 +126,12 @@ def noise_variances(query: DPQuery, state: Any, answer: Any) -> Any:
         TypeError: The noise is not Gaussian, or not independent with one
             variance in each leaf.
     """
-    try:
-        noise = query.result_noise(state, answer)
-    except TypeError:
-        noise = []
-    if not noise or not all(
-        isinstance(each.family, ledger.GaussianNoise) for each in noise
-    ):
+    variances = gaussian_variances(query, state, answer)
+    if variances is None:
         raise TypeError(
             "`bias_correction` must go with a query that has Gaussian noise of "
             "one known variance in each variable, such as a "
             f"GaussianAverageQuery. Received: query={query!r}. Take such a "
             "query, or leave bias_correction out."
         )
-    return tf.nest.pack_sequence_as(
-        answer, [tf.square(own.scale) * own.family.variance for own in noise]
-    )
+    return tf.nest.pack_sequence_as(answer, variances)
