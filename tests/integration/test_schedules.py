@@ -100,6 +100,38 @@ class TestATraining:
             rtol=1e-5,
         )
 
+    def test_covers_larger_samples_before_they_are_answered(self) -> None:
+        """Blocks of rounds are reserved ahead; none spans two probabilities."""
+        growth = keras.optimizers.schedules.PiecewiseConstantDecay(
+            [40, 100], [0.4, 0.8, 1.2]
+        )
+        found = private(average())
+        held = []
+        keep = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs: held.append(
+                [
+                    round_.sampling.probability
+                    for round_, count in found.optimizer.ledger.rounds
+                    for _ in range(count)
+                ]
+            )
+        )
+
+        found.fit(
+            samples(probability_schedule=growth, scheduled_rounds=150),
+            epochs=1,
+            steps_per_epoch=150,
+            verbose=0,
+            callbacks=[keep],
+        )
+
+        expected = [0.1] * 41 + [0.2] * 60 + [0.3] * 49
+        for number, probabilities in enumerate(held):
+            assert probabilities[: number + 1] == expected[: number + 1]
+        assert any(len(each) > n + 1 for n, each in enumerate(held))
+        (run,) = found.optimizer.ledger.runs
+        assert [p for p, _, _ in numbers(run)] == expected
+
     def test_goes_on_where_an_earlier_fit_left_the_noise(self) -> None:
         found = private(ScheduledQuery(average(), ROUNDS, noise=DECAY))
 
