@@ -1,7 +1,6 @@
 """The board of accuracies: its page is rendered from results that are kept."""
 
 import json
-import os
 from pathlib import Path
 
 import keras
@@ -94,15 +93,3 @@ class TestScript:
         assert (one["training"], two["training"]) == (0, 1)
         assert 2.9 < one["epsilon"] <= 3
         assert one["seal"] != two["seal"]
-
-    @pytest.mark.full
-    @pytest.mark.skipif("KERAS_DP_DATA" not in os.environ, reason="needs data")
-    @pytest.mark.parametrize("name", ["adult", "sms", "imdb"])
-    def test_rows_name_what_make_private_takes(self, accuracy, name):
-        for part in ["", *(f":{p}" for p in accuracy.ROWS[name].parts)]:
-            *_, training = accuracy.row_and_part(name + part)
-
-            model = training.model()
-            assert model.output_shape == (None, 1)
-            assert model.input_shape[1:] == training.train[0].shape[1:]
-            assert {"epochs", "batch_size"} <= set(training.settings)
