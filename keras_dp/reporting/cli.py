@@ -32,6 +32,7 @@ from keras_dp.errors import (
 from keras_dp.reporting.commands import (
     afford,
     budget,
+    card,
     explain,
     export,
     plan,
@@ -50,6 +51,7 @@ _COMMANDS = {
     "report": report,
     "runs": runs,
     "explain": explain,
+    "card": card,
     "afford": afford,
     "budget": budget,
     "plan": plan,

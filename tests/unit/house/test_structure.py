@@ -194,7 +194,7 @@ FLOORS = {
         "account_state cautions contradictions explanation",
         "certificate pictures tables",
         "report",
-        "report_page",
+        "model_card report_page",
         "commands",
         "cli",
     ],

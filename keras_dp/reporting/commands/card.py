@@ -1,0 +1,33 @@
+"""`keras-dp card`: a model card, filled from the ledger and its audits."""
+
+import argparse
+
+from keras_dp.ledger import PrivacyLedger
+from keras_dp.reporting.commands import arguments
+from keras_dp.reporting.contradictions import Answer
+from keras_dp.reporting.model_card import model_card
+from keras_dp.reporting.report import make_report
+
+HELP = "print a model card in Markdown, filled from the ledger and its audits"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what the command is told."""
+    arguments.add_file(parser)
+    arguments.add_delta_or_planned(parser)
+    arguments.add_neighbours(parser)
+    arguments.add_units(parser)
+
+
+def answer(options: argparse.Namespace) -> Answer:
+    """Returns the card."""
+    with PrivacyLedger.open(options.file, mode="r") as ledger:
+        report = make_report(
+            ledger,
+            delta=arguments.delta_for(options.delta, ledger),
+            neighbours=options.neighbours,
+            accountants=(),
+            units=options.units,
+            details=True,
+        )
+    return Answer(model_card(report), report.contradictions)
