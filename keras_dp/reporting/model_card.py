@@ -14,7 +14,7 @@ from keras_dp.reporting.report import BEFORE, Details, Report
 from keras_dp.reporting.tables import Table
 from keras_dp.reporting.wording import counted, on_one_line
 
-# What a line of the card rests on.
+# A line of the card rests on one of these.
 RECORD = "record"
 COMPUTED = "computed"
 DECLARED = "declared"
