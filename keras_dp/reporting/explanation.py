@@ -5,7 +5,6 @@ import math
 from typing import NamedTuple
 
 from keras_dp import _check
-from keras_dp.accountants.attacks.precision import precision_at_recall
 from keras_dp.accountants.attacks.trade_off import (
     TradeOff,
     bayes_risk,
@@ -24,6 +23,11 @@ from keras_dp.accountants.replay import (
 from keras_dp.budgets import budget_of, guarantee
 from keras_dp.ledger import CountedRound, PrivacyLedger
 from keras_dp.ledger.rows.header import UNITS_OF_ROWS
+from keras_dp.reporting.attack_words import (
+    attribute_sentence,
+    membership_sentences,
+    reconstruction_sentence,
+)
 from keras_dp.reporting.wording import (
     counted,
     declared_of_units,
@@ -34,11 +38,6 @@ from keras_dp.reporting.wording import (
     wrapped,
 )
 
-# Suspicions before the attack, and the share of cases in which a true one may
-# grow further than is said.
-_PRIORS, _EXCEPT = (0.5, 0.01), 0.01
-# The false positive rate of an attack that accuses many.
-_FALSE_ALARMS = 0.001
 _GROUPS = (2, 5, 10)
 # Lines of the trade-off curve. A line of a large group takes up to a second.
 _LINES, _LINES_OF_GROUPS = 100, 30
@@ -155,7 +154,19 @@ def explain(
                 lines=lines if rounds is whole else _FEW_LINES,
                 units=units,
             )
-        paragraphs.append(_attack(curve, claim))
+        paragraphs += [
+            Paragraph(
+                "What the attacker can find out at most",
+                membership_sentences(curve),
+            ),
+            Paragraph(
+                "What the attacker can reconstruct at most",
+                (
+                    reconstruction_sentence(curve, subject.asked),
+                    attribute_sentence(curve, subject.asked),
+                ),
+            ),
+        ]
         if not is_account:
             paragraphs.append(_groups(rounds, claim))
     # The cost of a plan is the guarantee, and an attacker knows the plan.
@@ -328,29 +339,4 @@ def _nothing(found: Claim, is_account: bool) -> Paragraph:
     return Paragraph(
         "What an attacker can find out",
         (f"Everything, as far as this ledger can tell: {reason}.",),
-    )
-
-
-def _attack(curve: TradeOff, found: Claim) -> Paragraph:
-    right = 0.5 + 0.5 * curve.advantage
-    cases = round(1 / _EXCEPT)
-    ends = ", and one of ".join(
-        f"{percent(prior)} to "
-        f"{percent(precision_at_recall(curve, prior=prior, recall=_EXCEPT))}"
-        for prior in _PRIORS
-    )
-    hits = float(curve.largest_true_positive_rate(_FALSE_ALARMS))
-    alarms = f"{round(1 / _FALSE_ALARMS):,}"
-    return Paragraph(
-        "What the attacker can find out at most",
-        (
-            "An attacker who guesses without the releases is right 50 % of the "
-            f"time; with them, at most {percent(right)}.",
-            f"In {cases - 1} of {cases} cases, a true suspicion grows at most "
-            f"like this: one of {ends}.",
-            "An attacker who asks about many, and wrongly accuses 1 in "
-            f"{alarms} of those for whom the answer is no, finds at most "
-            f"{percent(hits)} of those for whom it is yes; by guessing, "
-            f"{percent(_FALSE_ALARMS)}.",
-        ),
     )

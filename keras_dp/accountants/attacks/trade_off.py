@@ -90,6 +90,28 @@ class TradeOff:
         least = np.minimum(steep, flat + _ROUND_UP).min(axis=-1)
         return np.asarray(np.clip(least * (1 + _ROUND_UP), x, 1.0))
 
+    def largest_reconstruction_rate(self, prior: npt.ArrayLike) -> Array:
+        """Returns what no attack that reconstructs a unit's data exceeds.
+
+        Guarantee: somebody knows everything but the data of one unit. If a
+        guess without the releases meets these data, by any measure of a hit,
+        with a chance of at most `prior`, then no guess with the releases meets
+        them with more than the returned chance. For an attribute, `prior` is
+        the chance of its likeliest value, given everything else.
+
+        Args:
+            prior: In [0, 1], of any shape.
+
+        Source: Kaissis, Hayes, Ziller, Rueckert (2023), arXiv:2307.03928v1;
+        Hayes, Mahloujifar, Balle (2023), arXiv:2302.07225v3. We differ in
+        taking a bound on the curve; docs/guarantees.md has the proof.
+
+        >>> curve = TradeOff((0.0, 1.0), (0.4, 0.01))
+        >>> curve.largest_reconstruction_rate([1e-6, 0.5]).round(3)
+        array([0.01, 0.82])
+        """
+        return self.largest_true_positive_rate(prior)
+
     @property
     def advantage(self) -> float:
         """The most that true positives exceed false ones by, in [0, 1]."""

@@ -191,6 +191,7 @@ FLOORS = {
     ],
     "reporting": [
         "run_costs wording",
+        "attack_words",
         "account_state cautions contradictions explanation",
         "certificate pictures tables",
         "report",

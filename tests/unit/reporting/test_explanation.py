@@ -20,7 +20,7 @@ from keras_dp.reporting import explain, make_report
 
 DELTA = 1e-5
 STEP = [GaussianSum("gradients", 1.0, 4.0)]
-ATTACKER, ATTACK, GROUPS, LIMITS = range(4)
+ATTACKER, ATTACK, RECONSTRUCTION, GROUPS, LIMITS = range(5)
 
 
 def in_memory(*rounds, **header):
@@ -89,6 +89,24 @@ class TestTheAttack:
         assert exact <= accused[0] < 1.1 * exact
         assert accused[1] == 0.001
 
+    @pytest.mark.parametrize("rows", [1, 2])
+    def test_reconstructs_what_the_curve_allows(self, rows) -> None:
+        ledger = some(rows_per_unit=rows)
+        curve = accountants.trade_off(ledger, lines=100 if rows == 1 else 30)
+
+        found = explain(ledger, delta=DELTA).paragraphs[RECONSTRUCTION]
+
+        whole, attribute = found.sentences
+        assert "1 time in 1,000,000 " in whole
+        assert "1 time in 1,000," in whole
+        assert chances(attribute)[::2] == [0.5, 0.9]
+        shown = [*chances(whole), *chances(attribute)[1::2]]
+        rates = curve.largest_reconstruction_rate([1e-6, 1e-3, 0.5, 0.9])
+        for exact, bound in zip(rates.tolist(), shown, strict=True):
+            assert exact <= bound < 1.1 * exact
+        more = float(re.search(r"add at most ([\d.]+) perc", attribute)[1])
+        assert curve.advantage <= more / 100 < curve.advantage + 0.002
+
     def test_knows_nothing_of_an_empty_ledger(self) -> None:
         found = explain(in_memory(), delta=DELTA).paragraphs[ATTACK]
 
@@ -97,6 +115,14 @@ class TestTheAttack:
             [0.5, 0.5, 0.01, 0.01],
             [0.001, 0.001],
         ]
+
+    def test_reconstructs_nothing_from_an_empty_ledger(self) -> None:
+        found = explain(in_memory(), delta=DELTA).paragraphs[RECONSTRUCTION]
+
+        whole, attribute = map(chances, found.sentences)
+        assert whole == [1e-6, 1e-3]
+        assert attribute == [0.5, 0.5, 0.9, 0.9]
+        assert "at most 0 percentage points" in found.sentences[1]
 
     @pytest.mark.parametrize(
         ("neighbours", "words"),
