@@ -339,6 +339,7 @@ class PrivacyLedger(Recorder):
         description: str = "",
         account: str | None = None,
         model: str = "",
+        library: str = "",
     ) -> Run:
         """Begins a run: a training, a trial, a statistic.
 
@@ -355,6 +356,9 @@ class PrivacyLedger(Recorder):
             account: The name of the account that pays for the rounds of the
                 run; `None` for none.
             model: The SHA-256 hash of the model's summary, if there is a model.
+            library: The name and version of another library that draws the
+                samples, clips and adds the noise. Reports and certificates
+                then say that this was declared, and not checked.
 
         Raises:
             LedgerWriteError: The run was not begun.
@@ -362,7 +366,7 @@ class PrivacyLedger(Recorder):
                 no account of this name.
         """
         start = RunStart(
-            name, purpose, description, account, model, this_process()
+            name, purpose, description, account, model, this_process(), library
         )
         with self._handle.transaction() as connection:
             names = [each.account.name for each in _accounts(connection)]
@@ -374,7 +378,7 @@ class PrivacyLedger(Recorder):
             number = log.append_statement(connection, start)
         return Run(self._handle.transaction, number, start)
 
-    def continue_run(self, number: int) -> Run:
+    def continue_run(self, number: int, *, library: str = "") -> Run:
         """Continues an interrupted run, whose plan has rounds left.
 
         The rounds that follow are a part of this plan. The ledger notes who
@@ -383,6 +387,7 @@ class PrivacyLedger(Recorder):
         Args:
             number: The number of the run. Its `RunRecord.rest` says what is
                 left.
+            library: As in `start_run`; by default as the run was begun.
 
         Raises:
             LedgerWriteError: The run was not continued.
@@ -409,7 +414,11 @@ class PrivacyLedger(Recorder):
                     f"has rounds of its plan left. Received: number={number!r}."
                     " Start another run."
                 )
-            start = dataclasses.replace(run.start, author=this_process())
+            start = dataclasses.replace(
+                run.start,
+                author=this_process(),
+                library=library or run.start.library,
+            )
             log.append_statement(connection, start, run=run.row)
         return Run(self._handle.transaction, run.row, start)
 

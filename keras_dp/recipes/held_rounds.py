@@ -104,7 +104,7 @@ def interrupted_runs(
 ) -> list[tuple[RunRecord, CountedRound]]:
     """Returns the runs that a training may continue, and what they have left.
 
-    The newest comes first.
+    The newest comes first. Runs of other libraries are not among them.
 
     Args:
         ledger: The ledger.
@@ -118,6 +118,7 @@ def interrupted_runs(
         if run.rest is not None
         and run.start is not None
         and run.start.account == paying
+        and not run.start.library
         and details.name in (None, run.start.name)
         and details.purpose in (None, run.start.purpose)
     ]

@@ -36,7 +36,13 @@ from keras_dp.ledger import Header, PrivacyLedger
 from keras_dp.ledger.rows.canonical import canonical, decoded
 from keras_dp.ledger.rows.row import LARGEST_COUNT
 from keras_dp.reporting.contradictions import AuditSummary
-from keras_dp.reporting.wording import counted, moment, on_one_line
+from keras_dp.reporting.wording import (
+    counted,
+    libraries_of,
+    moment,
+    not_checked,
+    on_one_line,
+)
 
 _KIND = "keras_dp certificate"
 # The epsilons of different versions of an accountant differ by less.
@@ -71,6 +77,9 @@ class Certificate:
         public_key: The Ed25519 public key of the signer, in hex; empty without
             a signature.
         signature: The signature, in hex; empty without a signature.
+        libraries: The other libraries in which rounds ran, with their versions;
+            empty if there are none. That they did what the ledger says was not
+            checked.
     """
 
     header: str
@@ -91,6 +100,7 @@ class Certificate:
     version: str = __version__
     public_key: str = ""
     signature: str = ""
+    libraries: str = ""
 
     def as_json(self) -> str:
         """Returns a JSON object; an infinite epsilon is the text `inf`."""
@@ -213,6 +223,11 @@ class Certificate:
                 f"it held {again.rounds} rounds in {again.runs} runs, not "
                 f"{self.rounds} in {self.runs}"
             )
+        if self.libraries != again.libraries:
+            raise _differs(
+                f"its rounds ran in {again.libraries!r}, not in "
+                f"{self.libraries!r}"
+            )
         if self._audits != again._audits:
             raise _differs(
                 f"the certificate says {self._audits.sentence!r} and the "
@@ -252,8 +267,15 @@ class Certificate:
             f"It covers {rounds} in {runs} of the data set "
             f"{on_one_line(header.dataset)}, up to row {self.seal_row}, "
             f"{moment(self.issued)} UTC.",
+            *self._elsewhere,
             self._audits.sentence,
         )
+
+    @property
+    def _elsewhere(self) -> tuple[str, ...]:
+        if not self.libraries:
+            return ()
+        return (not_checked("Rounds", self.libraries),)
 
     @property
     def _audits(self) -> AuditSummary:
@@ -267,6 +289,8 @@ class Certificate:
 
     def _content(self) -> dict[str, Any]:
         content = dataclasses.asdict(self)
+        if not self.libraries:  # Certificates had no such field at first.
+            del content["libraries"]
         if not math.isfinite(self.epsilon):
             content["epsilon"] = "inf"
         return content
@@ -391,6 +415,7 @@ def _certificate(
         audited_delta=audits.delta,
         audited_confidence=audits.confidence,
         issued=seal.time,
+        libraries=libraries_of(sealed.runs),
     )
 
 

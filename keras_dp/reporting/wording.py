@@ -5,7 +5,12 @@ import textwrap
 import time
 from collections.abc import Iterable, Sequence
 
-from keras_dp.ledger import Round, SamplingEvent, SumQueryEvent
+from keras_dp.ledger import (
+    Round,
+    RunRecord,
+    SamplingEvent,
+    SumQueryEvent,
+)
 
 # The width of a terminal, in characters.
 WIDTH = 79
@@ -81,10 +86,32 @@ def with_a_chosen_seed(count: int) -> str:
     """
     return (
         f"{counted(count, 'round')} had a seed that the caller chose. If that "
-        "was inside of reproducible(), the guarantee holds only against those "
-        "who cannot know the seed; and two runs of one seed have the same "
-        "noise, so that the difference of their answers reveals the clipped "
-        "sum. No epsilon covers that."
+        "was inside of reproducible(), or in another library, the guarantee "
+        "holds only against those who cannot know the seed; and two runs of "
+        "one seed have the same noise, so that the difference of their answers "
+        "reveals the clipped sum. No epsilon covers that."
+    )
+
+
+def libraries_of(runs: Iterable[RunRecord]) -> str:
+    """Returns the other libraries in which rounds of some runs ran."""
+    found = {
+        run.start.library for run in runs if run.start is not None and len(run)
+    }
+    return ", ".join(sorted(found - {""}))
+
+
+def not_checked(rounds: str, libraries: str) -> str:
+    """Returns what nobody checked of rounds that ran in other libraries.
+
+    Args:
+        rounds: Which rounds, as the subject of a sentence.
+        libraries: The libraries, with their versions.
+    """
+    return (
+        f"{rounds} ran in {on_one_line(libraries)}. The ledger holds what it "
+        "was set to do. That it drew samples, clipped and added noise so was "
+        "declared, and not checked."
     )
 
 

@@ -10,7 +10,7 @@ block is one round.
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from keras_dp.errors import (
     BudgetExceededError,
@@ -19,7 +19,6 @@ from keras_dp.errors import (
 )
 from keras_dp.ledger import Reservation, Round, SumQueryEvent
 from keras_dp.ledger.rows.row import LARGEST_COUNT
-from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.spending.run import TrainingRun
 
 BLOCK_SECONDS = 1.0
@@ -209,6 +208,16 @@ class RoundRecorder(Generic[Event]):
             )
 
 
+class Recorded(Protocol):
+    """An object that runs rounds, such as an optimizer.
+
+    Attributes:
+        is_recording: Whether it runs rounds now.
+    """
+
+    is_recording: bool
+
+
 class UnrecordedRounds:
     """Stands for the recorder where another worker, the chief, records.
 
@@ -235,7 +244,7 @@ class UnrecordedRounds:
 
 @contextlib.contextmanager
 def recording_with(
-    optimizer: DPOptimizer,
+    optimizer: Recorded,
     recorder: RoundRecorder[Any] | UnrecordedRounds,
     *,
     ends_run: bool = True,

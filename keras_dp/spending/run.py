@@ -99,6 +99,7 @@ class TrainingRun:
         name: str = "training",
         purpose: str = "training",
         model: str = "",
+        library: str = "",
         most: int | None = None,
         limit: EpsilonLimit | None = None,
         coming: Coming = lambda planned, rounds: [(planned, rounds)],
@@ -113,6 +114,8 @@ class TrainingRun:
             name: The name by default.
             purpose: The purpose by default.
             model: SHA-256 of the model's summary.
+            library: The other library that runs the rounds, with its version;
+                empty for this one.
             most: The most rounds that will run; `None` if nobody knows.
             limit: How many rounds a target leaves room for.
             coming: From the first round and a number to all rounds, counted.
@@ -136,7 +139,7 @@ class TrainingRun:
         self.ledger, self._limit, self.note = ledger, limit, ""
         self._details = RunDetails() if details is None else details
         self._name, self._purpose = name, purpose
-        self._model, self._most = model, most
+        self._model, self._library, self._most = model, library, most
         self._account = chosen_account(ledger, self._details.account)
         self._run: Run | None = None
         self._own, self._coming, self._delta = 0, coming, delta
@@ -319,6 +322,7 @@ class TrainingRun:
                 if self._account is None
                 else self._account.account.name,
                 model=self._model,
+                library=self._library,
             )
             if coming:
                 self._run.plan(coming, delta=self._delta)
@@ -335,14 +339,17 @@ class TrainingRun:
         rests = {
             run.number: run.rest
             for run in self.ledger.runs
-            if run.start is not None and run.start.account == account
+            if run.start is not None
+            and run.start.account == account
+            and _named(run.start.library) == _named(self._library)
         }
         rest = rests.get(number)
         if rest is None:
             left = [each for each, found in rests.items() if found is not None]
             raise ValueError(
                 "`continues` must be the number of an interrupted run that has "
-                "rounds of its plan left, and is paid for by the same account. "
+                "rounds of its plan left, of the same library, and paid for by "
+                "the same account. "
                 f"Received: continues={number!r}. The ledger has such runs of "
                 f"the numbers {left!r}."
             )
@@ -363,7 +370,7 @@ class TrainingRun:
                 "ran. Call make_private with the arguments of that run, or "
                 "start another run (`run=RunDetails(...)`)."
             )
-        return self.ledger.continue_run(number)
+        return self.ledger.continue_run(number, library=self._library)
 
     def _account_now(self) -> AccountRecord | None:
         if self._account is None:
@@ -396,3 +403,8 @@ class TrainingRun:
             "Take more noise or smaller samples, or another account "
             "(`run=RunDetails(account=...)`)."
         )
+
+
+def _named(library: str) -> str:
+    """Returns the name of a library without its version."""
+    return library.partition(" ")[0]

@@ -18,7 +18,17 @@ from pathlib import Path
 from keras_dp import _check
 
 # Whose versions decide what was released, if they are loaded.
-_LIBRARIES = ("keras_dp", "keras", "tensorflow", "numpy", "scipy")
+_LIBRARIES = (
+    "jax",
+    "jax_privacy",
+    "keras",
+    "keras_dp",
+    "numpy",
+    "opacus",
+    "scipy",
+    "tensorflow",
+    "torch",
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

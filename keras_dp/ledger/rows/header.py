@@ -30,9 +30,9 @@ class Header:
             "microbatch", "user", "patient", ...
         metadata: Free text by key, as sorted pairs. It must hold nothing
             secret.
-        generator: The random generator of the noise of all releases: ChaCha20
-            (RFC 8439), which is cryptographic. A ledger that names "philox" can
-            be read alone.
+        generator: The random generator of all noise that this library draws:
+            ChaCha20 (RFC 8439), which is cryptographic. A ledger that names
+            "philox" can be read alone.
         rows_per_unit: The largest number of records that one unit has, >= 1. If
             it is above 1, every report prints the epsilon for this many records
             together.

@@ -64,6 +64,9 @@ class RunStart:
             `None` for none.
         model: SHA-256 hash of the model's summary; empty without a model.
         author: The process that started or continued the run.
+        library: The other library that draws the samples, clips and adds the
+            noise, with its version. Then the ledger holds what that library
+            was set to do. Empty where this library does it.
     """
 
     kind: ClassVar[str] = "run"
@@ -74,11 +77,17 @@ class RunStart:
     account: str | None
     model: str
     author: Author
+    library: str = ""
 
     def __post_init__(self) -> None:
         _check.non_empty_text(name=self.name)
         _check.one_of(PURPOSES, purpose=self.purpose)
-        _check.kind(str, description=self.description, model=self.model)
+        _check.kind(
+            str,
+            description=self.description,
+            model=self.model,
+            library=self.library,
+        )
         if self.account is not None:
             _check.kind(str, account=self.account)
 
@@ -206,6 +215,8 @@ def text_from_statement(statement: Statement) -> str:
         content = _fields(statement)
     if isinstance(statement, RunStart):
         content["author"]["versions"] = dict(statement.author.versions)
+        if not statement.library:  # Ledgers had no such field at first.
+            del content["library"]
     if isinstance(statement, Account):
         content["terms"] = parsed(statement.terms)
     if isinstance(statement, Verdict):

@@ -49,7 +49,7 @@ ALLOWED = {
     "layers": set(),
     "gradients": {"keras_internals", "layers"},
     "optimizers": {"dp_queries", "keras_internals", "ledger", "noise"},
-    "spending": {"accountants", "budgets", "ledger", "optimizers", "planning"},
+    "spending": {"accountants", "budgets", "ledger", "planning"},
     "training": {
         "accountants",
         "budgets",

@@ -159,6 +159,7 @@ class TestRuns:
             ({"name": ""}, "`name`"),
             ({"name": "a", "purpose": "fun"}, "`purpose`"),
             ({"name": "a", "description": 3}, "`description`"),
+            ({"name": "a", "library": None}, "`library`"),
             ({"name": "a", "account": "b"}, "`account`"),
         ],
     )
@@ -314,6 +315,18 @@ class TestInterrupted:
             (record,) = ledger.runs
             assert record.start.author.process == os.getpid()
             assert record.start.author != dead.start.author
+
+    def test_by_a_newer_version_of_its_library(self, ledger) -> None:
+        run = ledger.start_run("a", library="other 1.0")
+        run.plan([(Round(SAMPLING, QUERIES), 10)])
+        run.finish("stopped")
+
+        for library in ("other 1.1", ""):
+            again = ledger.continue_run(1, library=library)
+            again.record(SAMPLING, QUERIES, 2)
+            again.finish("stopped")
+
+            assert ledger.runs[0].start.library == "other 1.1"
 
     @pytest.mark.parametrize(
         "options",
@@ -552,6 +565,7 @@ class TestTexts:
         )
         for statement in (
             run.start,
+            ledger.start_run("b", library="other 1.0").start,
             plan,
             statements.RunEnd("stopped"),
             Account("a", (1, 2), '{"rule":"none"}', "b"),
@@ -561,6 +575,11 @@ class TestTexts:
             again = statements.statement_from_text(statement.kind, text)
             assert again == statement
             assert json.loads(text)
+
+    def test_a_run_of_this_library_reads_as_it_always_did(self, ledger) -> None:
+        run = ledger.start_run("a")
+
+        assert "library" not in statements.text_from_statement(run.start)
 
 
 def _edited(path, *edits) -> None:

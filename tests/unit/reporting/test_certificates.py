@@ -23,6 +23,7 @@ from keras_dp.ledger import (
     Round,
 )
 from keras_dp.reporting.certificate import Certificate, certify
+from keras_dp.reporting.report import make_report
 
 DELTA = 1e-5
 STEP = Round(PoissonSampling(0.01), (GaussianSum("all", 1.0, 4.0),))
@@ -178,6 +179,50 @@ class TestCertificates:
             Certificate.from_json(json.dumps({**content, **change}))
 
 
+class TestOtherLibraries:
+    """Rounds that another library ran are said to be unchecked."""
+
+    @pytest.fixture
+    def elsewhere(self, ledger):
+        run = ledger.start_run("c", account="all", library="other 1.0")
+        charge = budgets.charge_of(ledger.accounts[0], STEP)
+        run.record(STEP.sampling, STEP.queries, 7, charge=charge)
+        return ledger
+
+    def test_are_named(self, elsewhere) -> None:
+        certificate = certify(elsewhere, delta=DELTA)
+
+        text = "\n".join(certificate.sentences)
+        assert "Rounds ran in other 1.0." in text
+        assert "declared, and not checked" in text
+        again = Certificate.from_json(certificate.as_json())
+        assert again.check(elsewhere) == certificate
+        (caution,) = (
+            each
+            for each in make_report(elsewhere, delta=DELTA).cautions
+            if "other 1.0" in each
+        )
+        assert caution.startswith("7 rounds ran in other 1.0.")
+
+    @pytest.mark.parametrize("libraries", ["", "other 2.0"])
+    def test_and_nobody_can_leave_them_out(self, elsewhere, libraries) -> None:
+        certificate = certify(elsewhere, delta=DELTA)
+
+        forged = dataclasses.replace(certificate, libraries=libraries)
+        with pytest.raises(LedgerIntegrityError, match=r"ran in 'other 1\.0'"):
+            forged.check(elsewhere)
+
+    def test_without_them_the_text_is_as_it_always_was(self, ledger) -> None:
+        assert "libraries" not in json.loads(
+            certify(ledger, delta=DELTA).as_json()
+        )
+
+    def test_a_run_without_rounds_ran_nowhere(self, ledger) -> None:
+        ledger.start_run("c", account="all", library="other 1.0")
+
+        assert certify(ledger, delta=DELTA).libraries == ""
+
+
 class TestSignatures:
     @pytest.fixture
     def key(self):
@@ -203,6 +248,7 @@ class TestSignatures:
             {"rounds": 1},
             {"delta": 1e-9},
             {"theorem": "none"},
+            {"libraries": "other 1.0"},
             {"signature": "00"},
             {"signature": "x"},
             {"public_key": "00" * 32},

@@ -178,6 +178,33 @@ class TestAnAccountThatIsOpenedMeanwhile:
         assert (first.balance.spent, second.balance.spent) == ((5,), (0,))
 
 
+class TestAnInterruptedRun:
+    @pytest.mark.parametrize(
+        ("library", "continues"),
+        [("other 1.0", True), ("other 1.1", True), ("", False)],
+    )
+    def test_goes_on_in_the_library_in_which_it_began(
+        self, ledger, library, continues
+    ) -> None:
+        begun = recorder_of(TrainingRun(ledger, library="other 1.0", most=10))
+        begun.cover()
+        begun.released(None)
+        begun.end()
+        details = RunDetails(continues=1)
+
+        if not continues:
+            with pytest.raises(ValueError, match="of the same library"):
+                TrainingRun(ledger, details, library=library)
+            return
+        recorder = recorder_of(TrainingRun(ledger, details, library=library))
+        assert train(recorder, 20) == 9
+        recorder.end()
+
+        (run,) = ledger.runs
+        assert (run.outcome, len(run)) == ("finished", 10)
+        assert run.start.library == library
+
+
 class TestAnUnknownNumberOfRounds:
     def test_has_no_plan_and_finishes(self, ledger) -> None:
         recorder = recorder_of(TrainingRun(ledger))
