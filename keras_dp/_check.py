@@ -199,6 +199,12 @@ def arguments_of(
             )
 
 
+def number(**named: float) -> None:
+    """Raises unless every value is a number in the range of floats."""
+    for name, value in named.items():
+        _number(name, value)
+
+
 def _number(name: str, value: float) -> None:
     if type(value) is float:  # Sparing the question of an abstract class.
         return

@@ -32,6 +32,12 @@ from keras_dp.ledger.events.rounds import (
     UnverifiedSampling,
 )
 from keras_dp.ledger.events.rounds import SamplingEvent as SamplingEvent
+from keras_dp.ledger.events.selection import Selection
+from keras_dp.ledger.events.trial_laws import (
+    PoissonTrials,
+    TruncatedNegativeBinomial,
+)
+from keras_dp.ledger.events.trial_laws import TrialLaw as TrialLaw
 from keras_dp.ledger.events.variance_gamma_noise import VarianceGammaNoise
 from keras_dp.ledger.privacy_ledger import PrivacyLedger
 from keras_dp.ledger.rows.audits import (
@@ -68,15 +74,18 @@ __all__ = [
     "NoiseDistribution",
     "NonPrivateSum",
     "PoissonSampling",
+    "PoissonTrials",
     "PoissonUserSampling",
     "PrivacyLedger",
     "RandomAllocation",
     "Round",
     "Run",
+    "Selection",
     "StudentTNoise",
     "SumQueryEvent",
     "ThresholdedSum",
     "TreeSum",
+    "TruncatedNegativeBinomial",
     "TruncatedPoissonSampling",
     "UnverifiedSampling",
     "VarianceGammaNoise",

@@ -340,13 +340,21 @@ class SumQueryEvent:
     Attributes:
         kind: The name of the class in a ledger, which never changes.
         is_private: Whether the class has noise, or else nothing protects it.
+        stands_alone: Whether it is the only query of a round over the full
+            data set: one that draws samples of its own.
         name: The leaf query that made the release, unique in its round.
     """
 
     __slots__ = ()
     kind: ClassVar[str]
     is_private: ClassVar[bool] = True
+    stands_alone: ClassVar[bool] = False
     name: str
+
+    @property
+    def is_seeded(self) -> bool:
+        """Whether the caller chose a seed of the draws of its own."""
+        return False
 
     @property
     def words(self) -> str:
@@ -647,6 +655,14 @@ class Round:
                     "`queries` must hold SumQueryEvents only. "
                     f"Received: queries={self.queries!r}."
                 )
+        if any(query.stands_alone for query in self.queries) and (
+            len(self.queries) > 1 or type(self.sampling) is not FullDataset
+        ):
+            raise ValueError(
+                "`queries` must hold a search alone, over the FullDataset. "
+                f"Received: {self.queries!r} over {self.sampling!r}. "
+                "`Selection.round` makes the round of a search."
+            )
         names = [query.name for query in self.queries]
         if len(set(names)) < len(names):
             raise ValueError(
@@ -654,6 +670,11 @@ class Round:
                 f"Received: names={names!r}."
             )
         _check.boolean(seeded=self.seeded)
+        if not self.seeded and any(query.is_seeded for query in self.queries):
+            raise ValueError(
+                "`seeded` must be True for a query with a seed that the caller "
+                "chose. Received: seeded=False."
+            )
 
 
 def _sum_in_words(query: Any, kind: str) -> str:

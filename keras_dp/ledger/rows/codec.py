@@ -12,10 +12,16 @@ from typing import Any, TypeVar
 from keras_dp.errors import LedgerFormatError
 from keras_dp.ledger.events import noise_families, rounds
 from keras_dp.ledger.events.coordinate_bounds import CoordinateBounds
+from keras_dp.ledger.events.selection import Selection
+from keras_dp.ledger.events.trial_laws import (
+    PoissonTrials,
+    TruncatedNegativeBinomial,
+)
 from keras_dp.ledger.rows.canonical import UNREADABLE, canonical, parsed
 
 _KINDS: dict[str, type[Any]] = {
-    **{each.kind: each for each in rounds.ALL},
+    **{each.kind: each for each in (*rounds.ALL, Selection)},
+    **{each.kind: each for each in (PoissonTrials, TruncatedNegativeBinomial)},
     # Values inside events.
     "coordinate_bounds": CoordinateBounds,
     **{f"{name}_noise": each for name, each in noise_families.ALL.items()},
@@ -109,6 +115,11 @@ def _content(event: Any) -> dict[str, Any]:
     for name, value in fields.items():
         if dataclasses.is_dataclass(value):
             fields[name] = _content(value)
+    if isinstance(event, Selection):
+        fields["plans"] = [
+            [[content_from_round(each), count] for each, count in plan]
+            for plan in event.plans
+        ]
     return {"kind": kind, **fields}
 
 
@@ -128,6 +139,11 @@ def _event(content: dict[str, Any]) -> Any:
     for name, value in fields.items():
         if isinstance(value, dict):
             fields[name] = _event(value)
+    if kind == Selection.kind:
+        fields["plans"] = [
+            [(_round(each), count) for each, count in plan]
+            for plan in fields["plans"]
+        ]
     return _KINDS[kind](**fields)
 
 
