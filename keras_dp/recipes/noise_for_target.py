@@ -188,6 +188,47 @@ def queries_for(
     return RoundQueries(query, scheduled(query), statistics, round_for(scale))
 
 
+def queries_at(
+    noise_multiplier: float,
+    samples: Sampler,
+    *,
+    l2_norm_clip: float = 1.0,
+    gamma: float | None = None,
+) -> RoundQueries:
+    """Returns queries of gradients alone, with a given noise.
+
+    Guarantee: the noise over the bound on a record is at least
+    `noise_multiplier`, in floating point too, whatever the clip is.
+
+    Args:
+        noise_multiplier: > 0. It is rounded up to 6 digits.
+        samples: How samples are drawn; not by a schedule.
+        l2_norm_clip: Bound on a record, > 0.
+        gamma: See `GaussianSumQuery`.
+
+    >>> import numpy as np
+    >>> from keras_dp.sampling import PoissonBatches
+    >>> samples = PoissonBatches(np.zeros([100, 2]), sampling_probability=0.1)
+    >>> queries_at(1.2, samples, l2_norm_clip=0.1).gradients.noise_multiplier
+    1.2...
+    """
+    microbatches = samples.microbatches
+    factor = 1 if microbatches is None else microbatches.bound_factor
+    scale = float(_DIGITS.create_decimal_from_float(noise_multiplier))
+    bound = factor * l2_norm_clip
+    stddev = scale * bound
+    while bound / stddev > 1 / scale:
+        stddev = math.nextafter(stddev, math.inf)
+    query = GaussianAverageQuery(
+        l2_norm_clip, stddev, summed_records(samples), gamma=gamma
+    )
+    asked = PrivateRound.of(query)
+    event = asked.plan(asked.initial_state(None))
+    ((sampling, _),) = samples.planned(1)
+    round_ = Round(sampling, asked.ledger_events(event, factor), samples.seeded)
+    return RoundQueries(query, query, None, round_)
+
+
 def _check_signal(
     query: GaussianAverageQuery,
     rounds: float,

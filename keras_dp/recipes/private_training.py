@@ -11,24 +11,16 @@ from keras_dp._schedules import Schedule
 from keras_dp.budgets import chosen_account
 from keras_dp.dp_queries import DPQuery, GaussianAverageQuery, ScheduledQuery
 from keras_dp.errors import BudgetExceededError, CalibrationError
-from keras_dp.keras_internals import compile_arguments_of, print_line
+from keras_dp.keras_internals import print_line
 from keras_dp.ledger import AccountRecord, PrivacyLedger, RunRecord
 from keras_dp.ledger.places.place import place_of
 from keras_dp.ledger.rows.header import UNITS_OF_ROWS
-from keras_dp.optimizers import DPOptimizer
-from keras_dp.optimizers.inner_optimizer import check_inner
 from keras_dp.planning.calibration import check_target
-from keras_dp.recipes.averaging import average_weights
+from keras_dp.recipes.assembly import assemble, compile_options
 from keras_dp.recipes.held_rounds import (
     HeldRounds,
     interrupted_runs,
     refunded,
-)
-from keras_dp.recipes.learning_rate import (
-    build,
-    chosen_rate,
-    trained_weights,
-    with_rate,
 )
 from keras_dp.recipes.noise_for_target import (
     RoundQueries,
@@ -56,8 +48,6 @@ _ERROR_FUNCTIONS = (
     keras.losses.mean_absolute_error,
     keras.losses.huber,
 )
-# Arguments that are taken over from the `compile` of the user's model.
-_KEPT = ("loss", "loss_weights", "metrics", "weighted_metrics")
 
 
 def make_private(
@@ -210,12 +200,9 @@ def make_private(
     >>> 2.99 < history.history["epsilon"][-1] <= 3
     True
     """
-    clip, gamma = _clip_of(l2_norm_clip)
+    clip, gamma = clip_of(l2_norm_clip)
     _check_numbers(target_epsilon, delta, epochs, batch_size)
     _check_automatic(learning_rate, average)
-    if learning_rate is None:
-        is_chosen = isinstance(optimizer, keras.optimizers.Optimizer)
-        learning_rate = "keep" if is_chosen else "auto"
     check_kind(model, releases_statistics=batch_statistics is not None)
     details = RunDetails.of(run)
     if rows_per_unit is None and isinstance(ledger, PrivacyLedger):
@@ -230,8 +217,8 @@ def make_private(
         augment=augment,
         views=views,
     )
-    compiled = _compiled(model, loss, metrics, options)
-    own = _opened(ledger, unit, rows_per_unit, given.drawn_unit)
+    compiled = compile_options(model, loss=loss, metrics=metrics, **options)
+    own = opened(ledger, unit, rows_per_unit, given.drawn_unit)
     if delta is None:
         delta = default_delta(given.units_of(own.header.rows_per_unit))
     target = PrivacyTarget(target_epsilon, delta)
@@ -272,30 +259,19 @@ def make_private(
     else:
         continued = None
         samples, queries = chosen(held, account)
-    private = PrivateModel(model)
-    inner = _inner(model, optimizer)
-    check_inner(inner)
-    rounds = epochs * samples.rounds_per_epoch
-    rate = None
-    if learning_rate == "auto":
-        build(model, samples)
-        rate = chosen_rate(
-            inner, queries.gradients, rounds, trained_weights(model)
-        )
-    if rate is not None:
-        inner = with_rate(inner, rate.rate)
-    elif learning_rate not in ("auto", "keep"):
-        inner = with_rate(inner, learning_rate)
-    averaged = None
-    if average is not None:
-        averaged = average_weights(inner, rounds)
-    private.compile(
-        DPOptimizer(inner, query=queries.scheduled, ledger=own),
-        batch_statistics=queries.batch_statistics,
-        **compiled,
+    private, rate, averaged = assemble(
+        model,
+        samples,
+        queries,
+        ledger=own,
+        epochs=epochs,
+        compiled=compiled,
+        optimizer=optimizer,
+        learning_rate=learning_rate,
+        average=average,
     )
-    private.samples, private.target, private.run = samples, target, details
-    private.epochs, private.validation_data = epochs, validation_data
+    private.target, private.run = target, details
+    private.validation_data = validation_data
     private.last_run = None if continued is None else continued.row
     if verbose:
         summary = _summary(private, held, queries, continued)
@@ -331,7 +307,7 @@ def _check_numbers(
         _check.integer_at_least(1, batch_size=batch_size)
 
 
-def _clip_of(l2_norm_clip: Any) -> tuple[float, float | None]:
+def clip_of(l2_norm_clip: Any) -> tuple[float, float | None]:
     """Returns the clip and the gamma of `GaussianSumQuery`."""
     if isinstance(l2_norm_clip, str):
         if l2_norm_clip == "automatic":
@@ -435,7 +411,7 @@ def _of_units(private: PrivateModel, given: TrainingData) -> str:
     return ""
 
 
-def _opened(
+def opened(
     ledger: Any,
     unit: str | None,
     rows_per_unit: int | None,
@@ -473,43 +449,3 @@ def _opened(
                 f"{name}={value!r}. Leave `{name}` out, or open another ledger."
             )
     return ledger
-
-
-def _inner(model: keras.Model, optimizer: Any) -> keras.optimizers.Optimizer:
-    """Returns a new optimizer like the given one, or the model's."""
-    if optimizer is None:
-        optimizer = compile_arguments_of(model).get("optimizer", "adam")
-    found = keras.optimizers.get(optimizer)
-    if found is optimizer:  # One that is built belongs to its variables.
-        return type(found).from_config(found.get_config())
-    return found
-
-
-def _compiled(
-    model: keras.Model, loss: Any, metrics: Any, options: dict[str, Any]
-) -> dict[str, Any]:
-    """Returns the arguments of `compile`, first those given, then the model's.
-
-    Raises:
-        ValueError: There is no loss.
-    """
-    before = compile_arguments_of(model)
-    given = {"loss": loss, "metrics": metrics, **options}
-    found = {
-        name: value
-        for name, value in {
-            **{n: before.get(n) for n in _KEPT},
-            **{
-                name: value
-                for name, value in given.items()
-                if value is not None
-            },
-        }.items()
-        if value is not None
-    }
-    if "loss" not in found:
-        raise ValueError(
-            "`loss` must be given, or the model be compiled with one. "
-            'Received: loss=None. Pass loss="mse", or whatever trains it.'
-        )
-    return found

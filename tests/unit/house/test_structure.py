@@ -187,6 +187,7 @@ FLOORS = {
         "averaging batch_normalization held_rounds learning_rate",
         "noise_for_account training_data",
         "noise_for_target",
+        "assembly",
         "private_training",
     ],
     "reporting": [
