@@ -13,7 +13,9 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile \
   --no-loadscope-reorder
 DOCS := requirements/docs.txt
-REQUIREMENTS := $(filter-out $(DOCS),$(wildcard requirements/*.txt)) \
+# Tests make an environment of its own for it.
+TRACKERS := requirements/trackers.txt
+REQUIREMENTS := $(filter-out $(DOCS) $(TRACKERS),$(wildcard requirements/*.txt)) \
   pyproject.toml
 # TensorFlow's C++ code logs its build options at every start otherwise.
 export TF_CPP_MIN_LOG_LEVEL ?= 3

@@ -1,6 +1,7 @@
 """Reports of a ledger as text, JSON and HTML, and the command line."""
 
 from keras_dp.reporting.account_state import account_states as account_states
+from keras_dp.reporting.certificate import certify
 from keras_dp.reporting.explanation import explain
 from keras_dp.reporting.report import Cost as Cost
 from keras_dp.reporting.report import Report as Report
@@ -9,6 +10,7 @@ from keras_dp.reporting.report_page import report_page as report_page
 from keras_dp.reporting.run_costs import run_costs as run_costs
 
 __all__ = [
+    "certify",
     "explain",
     "make_report",
 ]
