@@ -2,6 +2,7 @@
 
 from keras_dp.reporting.account_state import account_states as account_states
 from keras_dp.reporting.certificate import certify
+from keras_dp.reporting.certificate_files import certify_model
 from keras_dp.reporting.explanation import explain
 from keras_dp.reporting.report import Cost as Cost
 from keras_dp.reporting.report import Report as Report
@@ -11,6 +12,7 @@ from keras_dp.reporting.run_costs import run_costs as run_costs
 
 __all__ = [
     "certify",
+    "certify_model",
     "explain",
     "make_report",
 ]

@@ -18,7 +18,6 @@ import json
 import math
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Self
 
 from keras_dp import _check
@@ -45,6 +44,14 @@ from keras_dp.reporting.wording import (
 )
 
 _KIND = "keras_dp certificate"
+HOW_TO_CHECK = (
+    "Whoever has the ledger, a copy, or the ledger after it has grown runs "
+    "`keras-dp verify LEDGER --against CERTIFICATE` with the file of this "
+    "certificate, or with the model that holds it. It computes the hash and "
+    "epsilon anew.",
+    "A certificate does not prove that every release was recorded, nor that a "
+    "unit is what its name says.",
+)
 # The epsilons of different versions of an accountant differ by less.
 _TOLERANCE = 1e-4
 
@@ -367,25 +374,6 @@ def certify(
     check_neighbours(neighbours)
     seal = ledger.seal(note)
     return _certificate(ledger, seal.number, delta, neighbours)
-
-
-def read_certificate(path: str | Path) -> Certificate:
-    """Returns the certificate in a file.
-
-    Args:
-        path: The name of the file, which `keras-dp seal` wrote.
-
-    Raises:
-        LedgerFormatError: The file does not hold a certificate.
-        OSError: The file cannot be read.
-    """
-    try:
-        return Certificate.from_json(Path(path).read_text("utf-8"))
-    except UnicodeDecodeError as error:
-        raise LedgerFormatError(
-            f"The file {str(path)!r} does not hold a certificate: {error}. "
-            "Make one with `keras-dp seal`."
-        ) from error
 
 
 def _certificate(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from keras_dp._version import __version__
 from keras_dp.accountants.claim import shown_epsilon
 from keras_dp.ledger import Header
-from keras_dp.reporting.certificate import Certificate
+from keras_dp.reporting.certificate import HOW_TO_CHECK, Certificate
 from keras_dp.reporting.explanation import Explanation
 from keras_dp.reporting.pictures.trade_off_picture import trade_off_picture
 from keras_dp.reporting.report import BEFORE, Details, Report, relation_of
@@ -99,18 +99,11 @@ def certificate_page(certificate: Certificate) -> str:
         ("Signature", certificate.signature or "none"),
         ("Made by", f"keras_dp {certificate.version}"),
     )
-    check = (
-        "Whoever has the ledger, a copy, or the ledger after it has grown runs "
-        "`keras-dp verify LEDGER --against CERTIFICATE` with the file of this "
-        "certificate. It computes the hash and epsilon anew.",
-        "A certificate does not prove that every release was recorded, nor "
-        "that a unit is what its name says.",
-    )
     return _page(
         f"Privacy certificate of {header.dataset}",
         f'<div class="claim">{_paragraphs(certificate.sentences)}</div>'
         f"{_table(Table(('', ''), facts))}<h2>How to check it</h2>"
-        f"{_paragraphs(check)}"
+        f"{_paragraphs(HOW_TO_CHECK)}"
         '<p style="margin-top:4em">Date, name, signature:</p>',
     )
 

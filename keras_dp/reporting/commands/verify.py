@@ -6,7 +6,11 @@ from keras_dp.auditing.verdicts import judgements
 from keras_dp.budgets import verify_prices
 from keras_dp.errors import LedgerIntegrityError
 from keras_dp.ledger import PrivacyLedger
-from keras_dp.reporting.certificate import Certificate, read_certificate
+from keras_dp.reporting.certificate import Certificate
+from keras_dp.reporting.certificate_files import (
+    check_model,
+    read_certificate,
+)
 from keras_dp.reporting.commands import arguments
 from keras_dp.reporting.contradictions import Answer, warnings_of
 from keras_dp.reporting.wording import on_one_line, wrapped
@@ -25,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=arguments.file_name,
         metavar="CERTIFICATE",
         help="a certificate that `seal` wrote, of this ledger or of an earlier "
-        "state of it",
+        "state of it, or a model that holds one",
     )
     parser.add_argument(
         "--public-key",
@@ -60,6 +64,8 @@ def answer(options: argparse.Namespace) -> Answer:
         lines = [f"OK: {size}"]
         if certificate is not None:
             lines += _certified(certificate, ledger, options.public_key)
+            if check_model(options.against, certificate, ledger):
+                lines.append("The files of the model are those of the seal.")
         warnings = warnings_of(judgements(ledger))
     if options.head is not None:
         lines.append("The ledger is the one with that head: nothing changed.")

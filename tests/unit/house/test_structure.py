@@ -195,7 +195,7 @@ FLOORS = {
         "attack_words",
         "account_state cautions contradictions explanation",
         "certificate pictures tables",
-        "report",
+        "certificate_files report",
         "model_card report_page",
         "commands",
         "cli",
