@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from typing_extensions import override
+from keras_dp._override import override
 
 Nest = Any  # A leaf, or a dict, list, tuple or NamedTuple of nests.
 Keys = tuple[Any, ...]  # The keys and places that lead to a leaf.

@@ -15,7 +15,8 @@ import tensorflow as tf
 from keras.src.backend.common import global_state
 from keras.src.models import functional
 from keras.src.utils import io_utils
-from typing_extensions import override
+
+from keras_dp._override import override
 
 if keras.backend.backend() != "tensorflow":
     raise ImportError(

@@ -5,9 +5,8 @@ import math
 from collections.abc import Callable
 from typing import ClassVar, NamedTuple, Self, TypeAlias
 
-from typing_extensions import override
-
 from keras_dp import _check
+from keras_dp._override import override
 from keras_dp.accountants.accountant import (
     Accountant,
     check_delta,

@@ -5,9 +5,9 @@ import math
 from typing import ClassVar
 
 import numpy as np
-from typing_extensions import override
 
 from keras_dp import _check
+from keras_dp._override import override
 from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.arrays import Array
 from keras_dp.accountants.normalize.mechanisms import (

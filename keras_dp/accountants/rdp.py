@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import ClassVar, Literal, TypeAlias, get_args
 
 import numpy as np
-from typing_extensions import override
 
+from keras_dp._override import override
 from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.arrays import Array
 from keras_dp.accountants.loss.log_moments import conversion

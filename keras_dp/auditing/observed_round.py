@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
-from typing_extensions import override
 
+from keras_dp._override import override
 from keras_dp.optimizers.private_round import (
     Event,
     PrivateRound,

@@ -9,9 +9,9 @@ import keras
 import numpy as np
 import numpy.typing as npt
 import scipy.stats
-from typing_extensions import override
 
 from keras_dp import _check
+from keras_dp._override import override
 from keras_dp.auditing.coins import FairCoins
 from keras_dp.auditing.estimators.gaussian_model import GaussianModel
 from keras_dp.auditing.lower_bound import Estimator

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 import tensorflow as tf
-from typing_extensions import override
 
+from keras_dp._override import override
 from keras_dp.auditing.observed_round import ObservedRound
 from keras_dp.dp_queries import DPQuery, Mechanism
 from keras_dp.ledger import CountedRound, PrivacyLedger, SumQueryEvent

@@ -5,9 +5,8 @@ import math
 from collections.abc import Iterable
 from typing import Any, ClassVar, Self
 
-from typing_extensions import override
-
 from keras_dp import _check
+from keras_dp._override import override
 from keras_dp.accountants.normalize.adjacency import RELATIONS
 from keras_dp.budgets.budget import UNITS, Budget, units
 from keras_dp.errors import BudgetExceededError

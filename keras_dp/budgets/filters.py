@@ -19,9 +19,9 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import scipy
-from typing_extensions import override
 
 from keras_dp import _check
+from keras_dp._override import override
 from keras_dp.accountants import AnalyticGaussian
 from keras_dp.accountants.coverage import squared_sensitivity
 from keras_dp.accountants.loss.log_moments import conversion

@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, ClassVar, Self
 
-from typing_extensions import override
-
 from keras_dp import _check
+from keras_dp._override import override
 from keras_dp.accountants.coverage import covers, spans_of
 from keras_dp.accountants.normalize.adjacency import RELATIONS, Neighbours
 from keras_dp.accountants.normalize.mechanisms import CountedMechanism

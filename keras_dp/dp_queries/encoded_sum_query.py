@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from typing_extensions import override
 
 from keras_dp import _check, ledger
+from keras_dp._override import override
 from keras_dp.dp_queries import chunked_sums
 from keras_dp.dp_queries.dp_query import (
     LeafNoise,

@@ -4,9 +4,9 @@ import dataclasses
 import math
 
 import tensorflow as tf
-from typing_extensions import override
 
 from keras_dp import _check, ledger
+from keras_dp._override import override
 from keras_dp.dp_queries.dp_query import (
     DPQuery,
     LeafNoise,

@@ -2,9 +2,8 @@
 
 import dataclasses
 
-from typing_extensions import override
-
 from keras_dp import _check
+from keras_dp._override import override
 from keras_dp.dp_queries.dp_query import (
     LeafNoise,
     Nest,

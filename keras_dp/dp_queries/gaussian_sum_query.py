@@ -5,9 +5,9 @@ import math
 from typing import NamedTuple
 
 import tensorflow as tf
-from typing_extensions import override
 
 from keras_dp import _check, ledger
+from keras_dp._override import override
 from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.dp_query import (
     GaussianEvent,

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 import tensorflow as tf
-from typing_extensions import override
 
 from keras_dp import _check, _nests
+from keras_dp._override import override
 from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.dp_query import (
     DPQuery,

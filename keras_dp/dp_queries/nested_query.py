@@ -6,9 +6,9 @@ from typing import Any, Self
 
 import keras
 import tensorflow as tf
-from typing_extensions import override
 
 from keras_dp import _nests, ledger
+from keras_dp._override import override
 from keras_dp._schedules import in_step
 from keras_dp.dp_queries.dp_query import (
     DPQuery,

@@ -4,9 +4,9 @@ import dataclasses
 from typing import ClassVar, NamedTuple
 
 import tensorflow as tf
-from typing_extensions import override
 
 from keras_dp import _check
+from keras_dp._override import override
 from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.adaptive_sum_query import (
     LARGEST_CLIP,

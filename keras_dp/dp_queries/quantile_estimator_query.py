@@ -6,9 +6,9 @@ import numbers
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-from typing_extensions import override
 
 from keras_dp import _check
+from keras_dp._override import override
 from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.dp_query import Nest, QueryResult
 from keras_dp.dp_queries.gaussian_average_query import GaussianAverageQuery

@@ -3,9 +3,9 @@
 import dataclasses
 
 import tensorflow as tf
-from typing_extensions import override
 
 from keras_dp import _check
+from keras_dp._override import override
 from keras_dp.dp_queries import chunked_sums
 from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.discrete_gaussian_sum_query import (

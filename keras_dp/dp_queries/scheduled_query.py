@@ -5,9 +5,9 @@ import hashlib
 from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
-from typing_extensions import override
 
 from keras_dp import _check
+from keras_dp._override import override
 from keras_dp._schedules import Schedule, counted, factors_of
 from keras_dp.dp_queries.dp_query import (
     GaussianEvent,

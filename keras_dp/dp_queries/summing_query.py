@@ -3,8 +3,8 @@
 import abc
 
 import tensorflow as tf
-from typing_extensions import override
 
+from keras_dp._override import override
 from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.dp_query import DPQuery, Nest, add, zeros_like_record
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
 import tensorflow as tf
-from typing_extensions import override
 
 from keras_dp import _check, _nests, ledger
+from keras_dp._override import override
 from keras_dp.dp_queries import record_specs as specs_lib
 from keras_dp.dp_queries.dp_query import (
     DPQuery,

@@ -3,9 +3,9 @@
 import abc
 
 import tensorflow as tf
-from typing_extensions import override
 
 from keras_dp import ledger
+from keras_dp._override import override
 from keras_dp.dp_queries.dp_query import (
     DPQuery,
     LeafNoise,

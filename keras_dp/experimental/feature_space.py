@@ -7,9 +7,9 @@ from typing import Any
 
 import keras
 import numpy as np
-from typing_extensions import override
 
 from keras_dp import _check
+from keras_dp._override import override
 from keras_dp.ledger import SumQueryEvent
 from keras_dp.preprocessing.discretization import Discretization
 from keras_dp.preprocessing.integer_lookup import IntegerLookup

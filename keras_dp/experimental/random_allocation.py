@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from typing_extensions import override
 
 from keras_dp import _check
+from keras_dp._override import override
 from keras_dp.ledger import RandomAllocation
 from keras_dp.sampling.layouts import default_physical_batch_size
 from keras_dp.sampling.nests import Nest

@@ -6,9 +6,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
-from typing_extensions import override
 
 from keras_dp import _check
+from keras_dp._override import override
 from keras_dp.layers import morlet_wavelets
 from keras_dp.layers.morlet_wavelets import Floats
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from typing_extensions import override
+
+from keras_dp._override import override
 
 # The squared length of a centered filter below which it is not made longer.
 _LEAST_SQUARE = 1e-5

@@ -6,9 +6,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 from keras import ops
-from typing_extensions import override
 
 from keras_dp import _check
+from keras_dp._override import override
 from keras_dp.dp_queries import DPQuery
 from keras_dp.dp_queries.dp_query import gaussian_variances
 from keras_dp.keras_internals import place_of_variable

@@ -6,10 +6,10 @@ from typing import Any, Self
 import keras
 import tensorflow as tf
 from absl import logging
-from typing_extensions import override
 
 from keras_dp import _check
 from keras_dp import ledger as ledger_lib
+from keras_dp._override import override
 from keras_dp.dp_queries import DPQuery
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.keras_internals import strategy_of

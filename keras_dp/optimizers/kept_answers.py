@@ -4,7 +4,8 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from typing_extensions import override
+
+from keras_dp._override import override
 
 
 class KeptAnswers(keras.optimizers.Optimizer):

@@ -4,8 +4,8 @@ import abc
 from typing import Any
 
 import keras
-from typing_extensions import override
 
+from keras_dp._override import override
 from keras_dp.dp_queries import DPQuery
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.optimizers.bias_corrected_adam import BiasCorrectedAdam

@@ -5,8 +5,8 @@ from typing import Any, NoReturn
 
 import keras
 import numpy as np
-from typing_extensions import override
 
+from keras_dp._override import override
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.keras_internals import own_variables_of
 from keras_dp.optimizers.inner_optimizer import close

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import isotonic_regression
 from scipy.signal import fftconvolve
-from typing_extensions import override
 
 from keras_dp import _check
+from keras_dp._override import override
 from keras_dp.ledger import GaussianSum, SumQueryEvent
 from keras_dp.preprocessing.ranges import checked_range
 from keras_dp.preprocessing.release import Adapter, gaussian_noise

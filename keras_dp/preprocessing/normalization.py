@@ -8,9 +8,9 @@ from typing import Any
 
 import keras
 import numpy as np
-from typing_extensions import override
 
 from keras_dp import _check
+from keras_dp._override import override
 from keras_dp.ledger import GaussianSum, SumQueryEvent
 from keras_dp.preprocessing.ranges import checked_range
 from keras_dp.preprocessing.release import Adapter, gaussian_noise

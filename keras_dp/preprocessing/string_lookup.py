@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import keras
-from typing_extensions import override
 
+from keras_dp._override import override
 from keras_dp.preprocessing.entries import row_chunks, text_keys
 from keras_dp.preprocessing.vocabulary import VocabularyAdapter, special_tokens
 

@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 import keras
 import tensorflow as tf
-from typing_extensions import override
 
 from keras_dp import _check, keras_internals
+from keras_dp._override import override
 from keras_dp.preprocessing.entries import row_chunks, text_keys
 from keras_dp.preprocessing.vocabulary import VocabularyAdapter
 

@@ -18,9 +18,9 @@ from typing import Any, ClassVar, TypeVar
 
 import keras
 import numpy as np
-from typing_extensions import override
 
 from keras_dp import _check
+from keras_dp._override import override
 from keras_dp.accountants.normalize.thresholds import least_threshold
 from keras_dp.ledger import ThresholdedSum
 from keras_dp.preprocessing.entries import check_keys

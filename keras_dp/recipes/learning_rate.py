@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
-from typing_extensions import override
 
+from keras_dp._override import override
 from keras_dp.dp_queries import GaussianAverageQuery
 from keras_dp.keras_internals import layers_of
 from keras_dp.sampling import Sampler

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from typing_extensions import override
-
+from keras_dp._override import override
 from keras_dp.ledger import FixedSizeWithoutReplacement
 from keras_dp.sampling.nests import Nest
 from keras_dp.sampling.random_rows import in_random_rows

@@ -6,8 +6,8 @@ import bisect
 import numpy as np
 import numpy.typing as npt
 from scipy import special
-from typing_extensions import override
 
+from keras_dp._override import override
 from keras_dp.sampling.bernoulli_draw import BernoulliDraw
 from keras_dp.sampling.random_rows import in_random_rows
 from keras_dp.sampling.random_subset import random_subset

@@ -4,9 +4,8 @@ import abc
 import dataclasses
 from typing import Any, ClassVar
 
-from typing_extensions import override
-
 from keras_dp import _check
+from keras_dp._override import override
 from keras_dp.sampling.layouts import Groups, Layout, Slots
 
 

@@ -4,9 +4,8 @@ import copy
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 
-from typing_extensions import override
-
 from keras_dp import _check
+from keras_dp._override import override
 from keras_dp._schedules import Schedule, counted, factors_of
 from keras_dp.ledger import (
     PoissonSampling,

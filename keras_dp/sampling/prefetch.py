@@ -6,9 +6,8 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, Generic, Self, TypeVar
 
-from typing_extensions import override
-
 from keras_dp import _check
+from keras_dp._override import override
 
 T = TypeVar("T")
 

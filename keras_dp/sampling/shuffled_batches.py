@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from typing_extensions import override
 
+from keras_dp._override import override
 from keras_dp.ledger import DisjointBatches
 from keras_dp.sampling.nests import Nest
 from keras_dp.sampling.random_rows import random_places

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import override
 
 from keras_dp import _check
+from keras_dp._override import override
 from keras_dp.ledger import PoissonUserSampling
 from keras_dp.sampling.bernoulli_draw import BernoulliDraw
 from keras_dp.sampling.layouts import Layout, rows_that_hold

@@ -11,7 +11,8 @@ from typing import IO, Any
 import h5py
 import keras
 import numpy as np
-from typing_extensions import override
+
+from keras_dp._override import override
 
 _MARK = "is_private"
 

@@ -3,8 +3,8 @@
 from typing import Any
 
 import keras
-from typing_extensions import override
 
+from keras_dp._override import override
 from keras_dp.keras_internals import takes_training
 from keras_dp.sampling import Sampler
 from keras_dp.training.advice.preconditions import check_no_batching

@@ -6,9 +6,9 @@ from collections.abc import Generator, Iterator, Mapping
 from typing import Any, Self
 
 import keras
-from typing_extensions import override
 
 from keras_dp import _check
+from keras_dp._override import override
 from keras_dp.dp_queries import DPQuery
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.gradients.unsupported.layers import check_model

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy import special
-from typing_extensions import override
 
+from keras_dp._override import override
 from keras_dp.accountants.arrays import Complex, Points
 from keras_dp.accountants.loss.decay import NO_DECAY, Decay
 from keras_dp.accountants.loss.loss_distribution import (

@@ -10,8 +10,8 @@ import dataclasses
 import math
 
 import numpy as np
-from typing_extensions import override
 
+from keras_dp._override import override
 from keras_dp.accountants.arrays import EXPONENT, Points, log1p
 from keras_dp.accountants.loss.of_normal_output import (
     PRECISION,

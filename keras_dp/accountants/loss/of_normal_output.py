@@ -5,8 +5,8 @@ import math
 
 import numpy as np
 from scipy import special
-from typing_extensions import override
 
+from keras_dp._override import override
 from keras_dp.accountants.arrays import Array, Points
 from keras_dp.accountants.loss.decay import Decay
 from keras_dp.accountants.loss.loss_distribution import (

@@ -9,8 +9,8 @@ import dataclasses
 import math
 
 from scipy import special
-from typing_extensions import override
 
+from keras_dp._override import override
 from keras_dp.accountants.arrays import Points
 from keras_dp.accountants.loss.mixture import MixtureLoss
 from keras_dp.accountants.loss.of_normal_output import (

@@ -3,8 +3,7 @@
 import dataclasses
 from typing import ClassVar
 
-from typing_extensions import override
-
+from keras_dp._override import override
 from keras_dp.auditing.estimators import curves
 from keras_dp.auditing.estimators.gaussian_model import gaussian_epsilon
 from keras_dp.auditing.estimators.one_run import OneRun

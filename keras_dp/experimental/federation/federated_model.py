@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 import keras
-from typing_extensions import override
 
 from keras_dp import _check
+from keras_dp._override import override
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.sampling import UserBatches
 from keras_dp.training.devices.replicas import Replicas

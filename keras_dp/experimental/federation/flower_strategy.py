@@ -18,9 +18,9 @@ from flwr.app import (
 )
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
-from typing_extensions import override
 
 from keras_dp import _check
+from keras_dp._override import override
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.experimental.federation.federated_model import FederatedModel
 from keras_dp.experimental.federation.remote_rounds import RemoteRounds

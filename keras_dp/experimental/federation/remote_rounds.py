@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 from absl import logging
-from typing_extensions import override
 
 from keras_dp import _check
+from keras_dp._override import override
 from keras_dp.errors import BudgetExceededError, PrivateTrainingError
 from keras_dp.experimental.federation.federated_model import FederatedModel
 from keras_dp.keras_internals import check_compiled

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
-from typing_extensions import override
 
+from keras_dp._override import override
 from keras_dp.gradients.records import cost_model
 from keras_dp.gradients.records.records import (
     GradientRecords,

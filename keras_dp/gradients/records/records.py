@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-from typing_extensions import override
+
+from keras_dp._override import override
 
 # Sums of this many terms keep a relative 1e-5 in float32, in XLA's order too.
 _SUMMED_IN_FLOAT32 = 2**16

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 import tensorflow as tf
-from typing_extensions import override
 
+from keras_dp._override import override
 from keras_dp.gradients.records.records import GradientRecords, in_float
 
 

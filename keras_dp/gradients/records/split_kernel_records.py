@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
-from typing_extensions import override
 
+from keras_dp._override import override
 from keras_dp.gradients.records.records import (
     GradientRecords,
     grouped_axis,

@@ -1,8 +1,8 @@
 """Gradients of kernels whose filters are standardized before they are used."""
 
 import tensorflow as tf
-from typing_extensions import override
 
+from keras_dp._override import override
 from keras_dp.gradients.records.outer_product_records import (
     OuterProductRecords,
     unit_of,

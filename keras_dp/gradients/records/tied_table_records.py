@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
-from typing_extensions import override
 
+from keras_dp._override import override
 from keras_dp.gradients.records.outer_product_records import (
     OuterProductRecords,
     least_square,

@@ -5,9 +5,9 @@ import math
 
 import numpy as np
 from scipy import special
-from typing_extensions import override
 
 from keras_dp import _check
+from keras_dp._override import override
 from keras_dp.ledger.events.noise_distribution import Array, NoiseDistribution
 from keras_dp.ledger.events.variance_gamma_noise import VarianceGammaNoise
 

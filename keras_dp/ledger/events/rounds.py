@@ -12,9 +12,8 @@ import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from typing_extensions import override
-
 from keras_dp import _check
+from keras_dp._override import override
 from keras_dp.ledger.events.coordinate_bounds import CoordinateBounds
 from keras_dp.ledger.events.noise_distribution import (
     NoiseDistribution,

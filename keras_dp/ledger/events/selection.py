@@ -4,9 +4,8 @@ import dataclasses
 from collections.abc import Iterable
 from typing import ClassVar, TypeAlias
 
-from typing_extensions import override
-
 from keras_dp import _check
+from keras_dp._override import override
 from keras_dp.ledger.events.rounds import FullDataset, Round, SumQueryEvent
 from keras_dp.ledger.events.trial_laws import TrialLaw
 

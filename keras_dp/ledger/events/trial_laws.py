@@ -13,9 +13,8 @@ import math
 from collections.abc import Iterator
 from typing import ClassVar
 
-from typing_extensions import override
-
 from keras_dp import _check
+from keras_dp._override import override
 
 # Exceeds the rounding of a few functions of float64.
 _ROUND_UP = 1 + 1e-13

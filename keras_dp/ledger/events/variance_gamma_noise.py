@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 from scipy import special
-from typing_extensions import override
 
 from keras_dp import _check
+from keras_dp._override import override
 from keras_dp.ledger.events.noise_distribution import Array, NoiseDistribution
 
 # The coefficients of the density are floats up to here.

@@ -5,8 +5,7 @@ import sqlite3
 import weakref
 from pathlib import Path
 
-from typing_extensions import override
-
+from keras_dp._override import override
 from keras_dp.errors import LedgerError, LedgerWriteError
 from keras_dp.ledger.places import connections, journal, schema, storage
 from keras_dp.ledger.places.handle import Handle

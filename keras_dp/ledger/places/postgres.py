@@ -31,8 +31,8 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
-from typing_extensions import override
 
+from keras_dp._override import override
 from keras_dp.errors import (
     LedgerError,
     LedgerFormatError,

@@ -10,7 +10,8 @@ import struct
 from typing import Any
 
 import tensorflow as tf
-from typing_extensions import override
+
+from keras_dp._override import override
 
 # uint32 or float32: tensors, or names in a text.
 Lanes = Any

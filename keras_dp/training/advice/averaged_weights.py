@@ -4,8 +4,8 @@ from typing import Any
 
 import keras
 import numpy as np
-from typing_extensions import override
 
+from keras_dp._override import override
 from keras_dp.keras_internals import averages_of
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
-from typing_extensions import override
 
+from keras_dp._override import override
 from keras_dp.accountants.claim import Claim
 from keras_dp.accountants.normalize.trees import with_whole_trees
 from keras_dp.accountants.replay import Replay

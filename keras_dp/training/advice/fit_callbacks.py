@@ -5,8 +5,8 @@ from typing import Any
 
 import keras
 from absl import logging
-from typing_extensions import override
 
+from keras_dp._override import override
 from keras_dp.ledger import PrivacyLedger
 from keras_dp.optimizers.answer_sizes import Sizes
 from keras_dp.optimizers.ledger_of_chief import LedgerOfChief

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import keras
 import numpy as np
-from typing_extensions import override
 
+from keras_dp._override import override
 from keras_dp.keras_internals import print_line
 from keras_dp.optimizers.answer_sizes import Sizes
 

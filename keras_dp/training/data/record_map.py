@@ -6,9 +6,9 @@ import keras
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
-from typing_extensions import override
 
 from keras_dp import _nests
+from keras_dp._override import override
 from keras_dp.errors import PrivateTrainingError
 from keras_dp.gradients.unsupported import stateful_operations
 from keras_dp.keras_internals import is_seed_state, trace_of

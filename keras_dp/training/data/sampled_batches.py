@@ -7,8 +7,8 @@ import keras
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
-from typing_extensions import override
 
+from keras_dp._override import override
 from keras_dp.keras_internals import variant_of
 from keras_dp.sampling import PhysicalBatch, Sampler
 from keras_dp.sampling.aligned import ALIGNMENT_BYTES

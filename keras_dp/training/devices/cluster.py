@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from typing_extensions import override
-
+from keras_dp._override import override
 from keras_dp.keras_internals import FitHooks, build_from_batch
 from keras_dp.training.devices.replicas import Replicas
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, Self
 
 import keras
 import tensorflow as tf
-from typing_extensions import override
 
 from keras_dp import _check
+from keras_dp._override import override
 from keras_dp.dp_queries import DPQuery
 from keras_dp.dp_queries import records as records_lib
 from keras_dp.gradients.capture.mapped_examples import map_examples
