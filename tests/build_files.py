@@ -18,6 +18,7 @@ DISTRIBUTIONS = {"absl": "absl_py"}
 CORE = "core"
 # Apart from the core, which depends on no TensorFlow.
 KERAS = "keras_internals"
+NEED_KERAS = (KERAS, "_training_extra")
 HEAD = """\
 load("@rules_python//python:defs.bzl", "py_library")
 
@@ -45,8 +46,8 @@ def build_files(root: Path = ROOT) -> dict[Path, str]:
     folders = sorted(path.parent for path in package.glob("*/__init__.py"))
     labels = {f"//keras_dp/{folder.name}" for folder in folders}
     surface = package / "__init__.py"
-    keras = package / f"{KERAS}.py"
-    core = [p for p in package.glob("*.py") if p not in (surface, keras)]
+    keras = [package / f"{name}.py" for name in NEED_KERAS]
+    core = [p for p in package.glob("*.py") if p not in (surface, *keras)]
     files = {
         folder / "BUILD": HEAD
         + "\n"
@@ -61,7 +62,7 @@ def build_files(root: Path = ROOT) -> dict[Path, str]:
     }
     own = "\n".join(
         _library(name, root, package, sources, _needed(sources, name, root))
-        for name, sources in ((CORE, core), (KERAS, [keras]))
+        for name, sources in ((CORE, core), (KERAS, keras))
     )
     whole = _library(
         "keras_dp",
@@ -89,7 +90,9 @@ def _needed(sources: list[Path], own: str, root: Path) -> set[str]:
             top, *parts = name.split(".")
             if top == "keras_dp":
                 is_package = (root / "keras_dp" / parts[0]).is_dir()
-                part = parts[0] if is_package or parts[0] == KERAS else CORE
+                part = parts[0] if is_package else CORE
+                if parts[0] in NEED_KERAS:
+                    part = KERAS
                 if part != own:
                     found.add(f"//keras_dp{'/' if is_package else ':'}{part}")
             elif top not in sys.stdlib_module_names:

@@ -41,14 +41,12 @@ __all__ = [
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        if name == "PhantomCanaries":
-            from keras_dp.auditing import phantom_canaries
+        if name not in ("CheckReport", "Finding", "PhantomCanaries", "check"):
+            raise AttributeError(
+                f"module 'keras_dp.auditing' has no attribute {name!r}"
+            )
+        from keras_dp import _training_extra  # noqa: F401 - It may raise.
+        from keras_dp.auditing import phantom_canaries, replay
 
-            return phantom_canaries.PhantomCanaries
-        if name in ("CheckReport", "Finding", "check"):
-            from keras_dp.auditing import replay
-
-            return getattr(replay, name)
-        raise AttributeError(
-            f"module 'keras_dp.auditing' has no attribute {name!r}"
-        )
+        home = phantom_canaries if name == "PhantomCanaries" else replay
+        return getattr(home, name)

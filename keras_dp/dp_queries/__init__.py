@@ -1,5 +1,6 @@
 """Mechanisms: one query per file, and what they are built from."""
 
+from keras_dp import _training_extra as _training_extra
 from keras_dp.dp_queries.adaptive_clip_sum_query import AdaptiveClipSumQuery
 from keras_dp.dp_queries.adaptive_scale_query import AdaptiveScaleQuery
 from keras_dp.dp_queries.discrete_gaussian_sum_query import (

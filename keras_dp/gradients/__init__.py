@@ -1,5 +1,6 @@
 """Per-example gradients as records: capture, rules, fallback, self-check."""
 
+from keras_dp import _training_extra as _training_extra
 from keras_dp.gradients.capture.hooks import layers_without_rule
 from keras_dp.gradients.capture.losses import (
     ExampleLosses,

@@ -1,5 +1,6 @@
 """Keras optimizers that apply noised answers, and groups of variables."""
 
+from keras_dp import _training_extra as _training_extra
 from keras_dp.optimizers.dp_optimizer import DPOptimizer
 from keras_dp.optimizers.group_plan import plan_groups
 from keras_dp.optimizers.groups import VariableGroups as VariableGroups

@@ -23,6 +23,7 @@ For a vocabulary, subtract its `threshold_delta` from `delta` first.
 [('ages', 1)]
 """
 
+from keras_dp import _training_extra as _training_extra
 from keras_dp.preprocessing.discretization import Discretization
 from keras_dp.preprocessing.integer_lookup import IntegerLookup
 from keras_dp.preprocessing.normalization import Normalization

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from absl import logging
 
 from keras_dp import _nests
 from keras_dp.sampling.nests import Nest, mapped
@@ -90,6 +89,8 @@ def stored(
         ValueError: It cannot be stored; see `PoissonBatches.from_dataset`.
     """
     if changes_at_random(dataset):
+        from absl import logging  # It comes with Keras, as the data set does.
+
         logging.warning(
             "The data set changes its records at random, such as by an "
             "augmentation. It is read once, so that each record keeps the one "

@@ -6,7 +6,6 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
@@ -80,6 +79,7 @@ class TFRecordShards:
 
         Raises:
             DamagedRecordsError: A file is not a sound TFRecord file.
+            ImportError: google-crc32c is not installed.
             OSError: A file cannot be read.
             TypeError: `parse` is not a function, or a path is of another kind.
             ValueError: There is no path.
@@ -153,7 +153,7 @@ def _records(
     frames = file.read(starts + _HEADER_BYTES, sizes - _HEADER_BYTES)
     records = [frame[: -_CRC.size] for frame in frames]
     tails = b"".join(frame[-_CRC.size :] for frame in frames)
-    crcs = np.array([google_crc32c.value(each) for each in records], np.uint32)
+    crcs = np.array([_crc32c(each) for each in records], np.uint32)
     is_sound = _masked(crcs) == np.frombuffer(tails, "<u4")
     if not is_sound.all():
         start = int(starts[is_sound.argmin()])
@@ -173,13 +173,25 @@ def _length(file: RecordFile, start: int, head: bytes) -> int:
         head: The header of the record.
     """
     length, checksum = _HEADER.unpack(head)
-    if _masked(google_crc32c.value(head[:_LENGTH_BYTES])) != checksum:
+    if _masked(_crc32c(head[:_LENGTH_BYTES])) != checksum:
         raise DamagedRecordsError(
             f"The record at offset {start} of {file.path} has a length that "
             "does not match its checksum. Is the file compressed, or no "
             "TFRecord file?"
         )
     return int(length)
+
+
+def _crc32c(data: bytes) -> int:
+    """Returns the checksum of data, by C code."""
+    try:
+        import google_crc32c
+    except ImportError as error:
+        raise ImportError(
+            "google-crc32c must be installed for TFRecord files: it comes with "
+            "the extras for training, such as pip install keras_dp[cpu]"
+        ) from error
+    return int(google_crc32c.value(data))
 
 
 def _masked(crc: Any) -> Any:

@@ -1,5 +1,6 @@
 """The private model, and the loop that feeds its records to queries."""
 
+from keras_dp import _training_extra as _training_extra
 from keras_dp.training.checkpoints import SaveModel
 from keras_dp.training.data.augmentation import Augmentation
 from keras_dp.training.devices.workers import open_ledger

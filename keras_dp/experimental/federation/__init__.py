@@ -6,6 +6,7 @@ first used.
 
 from typing import TYPE_CHECKING, Any
 
+from keras_dp import _training_extra as _training_extra
 from keras_dp.experimental.federation.federated_model import FederatedModel
 from keras_dp.training.step.local_updates import LocalTraining
 

@@ -6,7 +6,6 @@ import importlib.metadata
 import re
 import sys
 import tomllib
-from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
@@ -15,8 +14,9 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import keras_dp
+from tests import imports
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = imports.ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 PINS = sorted((ROOT / "requirements").glob("*.txt"))
 EXTRAS = PROJECT["project"]["optional-dependencies"]
@@ -26,6 +26,7 @@ RANGES = [
         *PROJECT["project"]["dependencies"],
         *(text for extra in EXTRAS.values() for text in extra),
     )
+    if not text.startswith("keras_dp[")  # An extra that another one holds.
 ]
 
 
@@ -79,14 +80,17 @@ class TestTheVersion:
 
 
 class TestTheDependencies:
-    def test_name_tensorflow_in_extras_only(self) -> None:
+    def test_of_the_core_are_two(self) -> None:
         names = {
             canonicalize_name(Requirement(text).name)
             for text in PROJECT["project"]["dependencies"]
         }
 
-        assert not names & {"tensorflow", "tensorflow-cpu"}
-        assert {"tensorflow", "cpu", "gpu"} <= EXTRAS.keys()
+        assert names == {"numpy", "scipy"}
+
+    @pytest.mark.parametrize("extra", ["tensorflow", "cpu", "gpu", "keras_hub"])
+    def test_of_training_come_with(self, extra) -> None:
+        assert EXTRAS[extra][0] == "keras_dp[training]"
 
     @pytest.mark.parametrize("extra", EXTRAS)
     def test_of_no_extra_are_two_tensorflows(self, extra) -> None:
@@ -100,32 +104,19 @@ class TestTheDependencies:
         tops = {
             name.partition(".")[0]
             for path in (ROOT / "keras_dp").rglob("*.py")
-            for node in ast.walk(ast.parse(path.read_text("utf-8")))
-            if isinstance(node, ast.Import | ast.ImportFrom)
-            for name in (
-                [node.module]
-                if isinstance(node, ast.ImportFrom)
-                else [alias.name for alias in node.names]
-            )
+            for name in imports.names_of(path)
         }
-        required = {
-            canonicalize_name(Requirement(text).name)
-            for text in PROJECT["project"]["dependencies"]
-        }
-
         imported = {
             canonicalize_name({"absl": "absl-py"}.get(top, top))
             for top in tops - sys.stdlib_module_names - {"keras_dp"}
         }
+        training = {Requirement(text).name for text in EXTRAS["training"]}
 
-        assert required <= imported
-        # Those of the extras.
-        assert imported - required == {
-            "cryptography",
-            "dp-accounting",
-            "flwr",
-            "psycopg",
-            "tensorflow",
+        # The others are those of the extras.
+        assert imported == {
+            *("numpy", "scipy"),
+            *(*training, "tensorflow"),
+            *("cryptography", "dp-accounting", "flwr", "psycopg"),
         }
 
 
@@ -198,6 +189,16 @@ class TestTheConsoleScript:
         )
 
         assert entry.value == PROJECT["project"]["scripts"]["keras-dp"]
+
+
+def test_one_tensorflow_is_installed() -> None:
+    """Two would overwrite each other's files."""
+    names = [
+        canonicalize_name(each.metadata["Name"])
+        for each in importlib.metadata.distributions()
+    ]
+
+    assert sum(n in ("tensorflow", "tensorflow-cpu") for n in names) <= 1
 
 
 def test_what_type_checkers_read_is_packaged() -> None:

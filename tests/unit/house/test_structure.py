@@ -3,15 +3,11 @@
 import ast
 import functools
 import graphlib
-import importlib.metadata
 import math
 import re
-import subprocess
-import sys
 
 import pytest
 
-import keras_dp
 from tests import imports
 
 ROOT = imports.ROOT
@@ -229,8 +225,10 @@ SURFACE = PACKAGE / "__init__.py"
 FOR_ALL = {
     "_check",
     "_nests",
+    "_override",
     "_reproducible",
     "_schedules",
+    "_training_extra",
     "_version",
     "errors",
 }
@@ -463,65 +461,6 @@ class TestNoFilesImportEachOther:
         assert len({*circle(graph_of(files, tmp_path))}) == length
 
 
-def modules_after(source, *arguments):
-    """Returns the top-level modules a new process has after `source`."""
-    script = (
-        f"import sys\n{source}\nsys.stderr.write(chr(10).join(sys.modules))"
-    )
-    process = subprocess.run(
-        [sys.executable, "-c", script, *arguments],
-        check=True,
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
-    return {line.partition(".")[0] for line in process.stderr.splitlines()}
-
-
-STATEMENTS = [
-    "import keras_dp",
-    "import keras_dp.ledger, keras_dp.accountants",
-    "import keras_dp.sampling",
-    "import keras_dp.interchange",
-    "import keras_dp.reporting",
-    "import keras_dp.auditing",
-    "keras_dp.PrivacyLedger, keras_dp.accountants.RDP",
-    "dir(keras_dp), keras_dp.__version__",
-    "keras_dp.sampling.PoissonBatches",
-    "keras_dp.reporting.make_report",
-]
-
-
-class TestWhatIsLoaded:
-    def test_needs_no_tensorflow(self) -> None:
-        modules = modules_after("\n".join(STATEMENTS))
-
-        assert "keras_dp" in modules
-        assert not modules & imports.FRAMEWORKS
-
-    def test_by_the_command_line_is_no_tensorflow(self, tmp_path) -> None:
-        path = tmp_path / "a.ledger"
-        with keras_dp.PrivacyLedger.open(path, dataset="d") as ledger:
-            ledger.record(
-                keras_dp.ledger.PoissonSampling(0.01),
-                [keras_dp.ledger.GaussianSum("sum", 1.0, 4.0)],
-            )
-
-        modules = modules_after(
-            "from keras_dp.reporting.cli import main\n"
-            "for command in sys.argv[2:]:\n"
-            "    assert main([*command.split(), sys.argv[1]]) == 0, command",
-            str(path),
-            "report --delta 1e-5",
-            "explain --delta 1e-5",
-            "afford --delta 1e-5 --epsilon 1",
-            "verify",
-        )
-
-        assert "scipy" in modules  # They did run.
-        assert not modules & imports.FRAMEWORKS
-
-
 def test_one_function_reads_json() -> None:
     """It refuses a field that occurs twice, which `json.loads` does not."""
     readers = {
@@ -530,13 +469,3 @@ def test_one_function_reads_json() -> None:
         if re.search(r"json\.load|JSONDecoder", path.read_text("utf-8"))
     }
     assert readers == {"ledger/rows/canonical.py"}
-
-
-def test_one_tensorflow_is_installed() -> None:
-    """Both would overwrite each other's files."""
-    names = [
-        re.sub(r"[-_.]+", "-", each.metadata["Name"]).lower()
-        for each in importlib.metadata.distributions()
-    ]
-
-    assert sum(n in ("tensorflow", "tensorflow-cpu") for n in names) == 1
