@@ -54,10 +54,10 @@ def reconstruction_sentence(curve: TradeOff, unit: str) -> str:
         for prior in _HITS
     )
     return (
-        f"An attacker may try to reproduce the data of one {unit}, whatever is "
-        f"close enough. If that succeeds {seldom} without the releases, it "
-        f"succeeds at most {reached} of the time with them; if {often}, at "
-        f"most {more}."
+        f"An attacker may try to reproduce the data of one {unit}, whatever "
+        f"counts as close enough. If that succeeds {seldom} without the "
+        f"releases, it succeeds at most {reached} of the time with them; if "
+        f"{often}, at most {more}."
     )
 
 

@@ -28,6 +28,7 @@ from keras_dp.reporting.certificate import (
     certify,
     signing_key,
 )
+from keras_dp.reporting.limits import LIMITS
 
 _CERTIFICATE = "keras_dp_certificate.json"
 _TEXT = "keras_dp_privacy.txt"
@@ -89,7 +90,9 @@ def certify_model(
     )
     if private_key is not None:
         certificate = certificate.signed(private_key)
-    text = "\n\n".join((*certificate.sentences, *HOW_TO_CHECK))
+    text = "\n\n".join(
+        (*certificate.sentences, HOW_TO_CHECK, "Not covered:", *LIMITS)
+    )
     try:
         _put(path, {_CERTIFICATE: certificate.as_json(), _TEXT: text})
     except OSError as error:

@@ -28,6 +28,7 @@ from keras_dp.reporting.attack_words import (
     membership_sentences,
     reconstruction_sentence,
 )
+from keras_dp.reporting.limits import INFERENCE, OTHER_RELEASES
 from keras_dp.reporting.wording import (
     counted,
     declared_of_units,
@@ -282,14 +283,7 @@ class _Subject(NamedTuple):
         """
         header, declared = self.replay.header, declared_rounds(rounds)
         seeded = sum(count for each, count in rounds if each.seeded)
-        sentences = [
-            "What the releases teach about people in general can affect a "
-            "person whose data were never used.",
-            "Releases of the same data that are not in this ledger come on "
-            "top: metrics of validation records and choices made by them, such "
-            "as when to stop; and layers, weights and settings that were "
-            "adapted, trained or tuned without this ledger.",
-        ]
+        sentences = [INFERENCE, OTHER_RELEASES]
         if header.unit not in UNITS_OF_ROWS:
             sentences.append(
                 declared_of_units(

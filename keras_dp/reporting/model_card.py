@@ -7,27 +7,15 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from keras_dp._version import __version__
 from keras_dp.accountants.claim import rounded_up
 from keras_dp.reporting.contradictions import AuditSummary
 from keras_dp.reporting.report import BEFORE, Details, Report
+from keras_dp.reporting.sources import COMPUTED, DECLARED, MEANINGS, RECORD
 from keras_dp.reporting.tables import Table
 from keras_dp.reporting.wording import counted, on_one_line
 
-# A line of the card rests on one of these.
-RECORD = "record"
-COMPUTED = "computed"
-DECLARED = "declared"
-_SOURCES = (
-    (RECORD, "read from the rows that the training wrote"),
-    (COMPUTED, f"computed from these rows by keras_dp {__version__}"),
-    (
-        DECLARED,
-        "written into the ledger by the people who opened it, and checked by "
-        "nobody",
-    ),
-    ("yours", "not in the ledger: a person must write it"),
-)
+# The ledger cannot answer these.
+_YOURS = ("yours", "not in the ledger: a person must write it")
 _QUESTIONS = (
     ("License", "Under which license may the model be used?"),
     (
@@ -75,12 +63,7 @@ def model_card(report: Report) -> str:
     >>> card.splitlines()[5:7]
     ['differential_privacy:', '  epsilon: 0.9264']
     """
-    details = report.details
-    if details is None:
-        raise ValueError(
-            "`report` must have its details. Received: a report without "
-            "details. Make it with `make_report(..., details=True)`."
-        )
+    details = report.required_details()
     return "\n".join(
         [
             *_front_matter(report, details),
@@ -128,7 +111,8 @@ def _privacy(report: Report, details: Details) -> Iterator[str]:
     yield from (f"> {_text(report.plain_words)}", "")
     yield "Each line says what it rests on:"
     yield ""
-    yield from (f"- *{name}*: {meaning}" for name, meaning in _SOURCES)
+    sources = (*MEANINGS.items(), _YOURS)
+    yield from (f"- *{name}*: {meaning}" for name, meaning in sources)
     yield from ("", "## Privacy", "")
     claim, *theorem = report.sentences
     runs = sum(1 for each in report.runs if each.run.number)

@@ -105,6 +105,7 @@ class Report:
         audits: All verdicts, each with the epsilon that the ledger certifies.
         cautions: Sentences that say what the numbers assume or leave open.
         versions: The versions of libraries in all runs, by the library's name.
+        generator: The random generator of the noise.
         units: The number of units that the guarantee and the costs protect
             together.
         details: The parts that take a while to compute; `None` unless asked
@@ -128,6 +129,7 @@ class Report:
     audits: tuple[Judgement, ...]
     cautions: tuple[str, ...]
     versions: Mapping[str, tuple[str, ...]]
+    generator: str
     units: int = 1
     details: Details | None = None
 
@@ -184,6 +186,19 @@ class Report:
             size += f" in {counted(runs, 'run')}"
         lines.append(size)
         return tuple(lines)
+
+    def required_details(self) -> Details:
+        """Returns the details.
+
+        Raises:
+            ValueError: The report was made without them.
+        """
+        if self.details is None:
+            raise ValueError(
+                "`report` must have its details. Received: a report without "
+                "details. Make it with `make_report(..., details=True)`."
+            )
+        return self.details
 
     def as_json(self) -> str:
         """Returns a JSON object; an infinite epsilon is the text `inf`.
@@ -419,6 +434,7 @@ def make_report(
         audits=judgements(ledger),
         cautions=cautions(ledger.header, replay.runs, replay.rounds, found),
         versions=_versions(replay.runs),
+        generator=ledger.header.generator,
         units=int(units),
         details=_details(ledger, explain(replay, **question))
         if details

@@ -92,14 +92,21 @@ def existing(path: str) -> PrivacyLedger:
     return PrivacyLedger.open(path)
 
 
-def write(path: str, text: str) -> None:
+def write(path: str, text: str, *, is_new: bool = False) -> None:
     """Writes a file.
+
+    Args:
+        path: The name of the file.
+        text: Its content.
+        is_new: Whether the file must not be there yet.
 
     Raises:
         OutputError: It cannot be written.
     """
     try:
-        with Path(path).open("w", encoding="utf-8", newline="") as file:
+        with Path(path).open(
+            "x" if is_new else "w", encoding="utf-8", newline=""
+        ) as file:
             file.write(text)
     except OSError as error:
         raise OutputError(str(error)) from error

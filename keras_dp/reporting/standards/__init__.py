@@ -1,0 +1,1 @@
+"""Documents that people sign: their requirements, and a ledger's answers."""
