@@ -113,7 +113,7 @@ def training_data(
         return TrainingData(data, data.population_size, None, None)
     change = _changed_by(map, augment, views)
     _check_ids(data, unit_ids, rows_per_unit)
-    records = _stored(data)
+    records = stored(data)
     ids, left_out = None, 0
     if unit_ids is not None:
         left_out = len(Records(records))
@@ -129,6 +129,13 @@ def training_data(
     return TrainingData(
         records, population, units, batch_size, left_out, change, views
     )
+
+
+def stored(data: Any) -> Any:
+    """Returns data as arrays, or as the source that they are."""
+    if datasets.is_dataset(data):
+        return datasets.stored(data)
+    return data if is_source(data) else as_arrays(data)
 
 
 def summed_records(samples: Sampler) -> float:
@@ -230,13 +237,6 @@ def _check_ids(data: Any, unit_ids: Any, rows_per_unit: int | None) -> None:
 
 def _is_in_files(data: Any) -> bool:
     return is_source(data) and not datasets.is_dataset(data)
-
-
-def _stored(data: Any) -> Any:
-    """Returns data as arrays, or as the source that they are."""
-    if datasets.is_dataset(data):
-        return datasets.stored(data)
-    return data if is_source(data) else as_arrays(data)
 
 
 def _capped(

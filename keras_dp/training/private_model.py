@@ -125,6 +125,8 @@ class PrivateModel(HeldModel):
             it.
         last_run: The row of the ledger in which the last run began. If that was
             interrupted, `fit` without `x` continues it. `make_private` sets it.
+        is_simulation: Whether it trains on public data alone, so that nothing
+            is said of privacy. `simulation_of` sets it.
         target: The most that the ledger may spend. `fit` and `train_on_batch`
             end before a round would exceed it. `make_private` or you set it.
 
@@ -175,6 +177,7 @@ class PrivateModel(HeldModel):
         self.validation_data: Any = None
         self.run: RunDetails | None = None
         self.target: PrivacyTarget | None = None
+        self.is_simulation = False
         self._loss_scale: float | None = None
 
     # Its own description.
@@ -280,7 +283,8 @@ class PrivateModel(HeldModel):
             check_no_jit(options)
         super().compile(optimizer, loss, auto_scale_loss=False, **options)
         warn_of_adapted_layers(self.model)
-        self._side_queries, self._said = side_queries, Said()
+        self._side_queries = side_queries
+        self._said = Said(silent=getattr(self, "is_simulation", False))
         self._loss_scale = loss_scale
         self._step = None
         batches_run = getattr(self, "_batches_run", None)
@@ -415,7 +419,7 @@ class PrivateModel(HeldModel):
                     callbacks,
                     loop.begin_epoch,
                     loop.end_epoch,
-                    ready.ledger,
+                    None if self.is_simulation else ready.ledger,
                     ready.delta,
                     lambda: loop.recorder.rounds_left,
                     self.optimizer.inner,
@@ -607,6 +611,13 @@ class PrivateModel(HeldModel):
             raise ValueError(
                 "`x` must be given: a PoissonBatches, or what Keras takes. "
                 "Received: x=None. Only a model of make_private has samples."
+            )
+        if self.is_simulation and x is not self.samples:
+            raise PrivateTrainingError(
+                "A simulation must be trained on the public data that it was "
+                "made for: it has too little noise to protect any other. "
+                "Received: other data. Call fit() without data, or train a "
+                "model of make_private."
             )
         check_compiled(self, "fit")
         optimizer = self.optimizer

@@ -6,9 +6,15 @@ from absl import logging
 
 
 class Said:
-    """The warnings of a private model since it was compiled."""
+    """The warnings of a private model since it was compiled.
 
-    def __init__(self) -> None:
+    Attributes:
+        silent: Whether nothing is logged.
+    """
+
+    def __init__(self, *, silent: bool = False) -> None:
+        """Begins with none."""
+        self.silent = silent
         self._texts: set[str] = set()
 
     def warn(self, text: str, *values: Any) -> None:
@@ -18,6 +24,6 @@ class Said:
             text: The text, with a place for each of the values.
             *values: As in `logging.warning`.
         """
-        if text not in self._texts:
+        if text not in self._texts and not self.silent:
             self._texts.add(text)
             logging.warning(text, *values)

@@ -184,7 +184,7 @@ FLOORS = {
         "noise_for_account training_data",
         "noise_for_target",
         "assembly",
-        "private_training",
+        "private_training simulation",
     ],
     "reporting": [
         "limits run_costs sources wording",
