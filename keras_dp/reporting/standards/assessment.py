@@ -14,9 +14,10 @@ from keras_dp.reporting.html_page import (
     table_of,
     whole_page,
 )
-from keras_dp.reporting.limits import LIMITS
+from keras_dp.reporting.limits import FILES, LIMITS
 from keras_dp.reporting.report import Report
 from keras_dp.reporting.run_costs import json_number
+from keras_dp.reporting.sources import DECLARED
 from keras_dp.reporting.standards import facts
 from keras_dp.reporting.standards.declarations import (
     checked,
@@ -29,11 +30,10 @@ from keras_dp.reporting.standards.nist_800_226 import NIST_800_226
 from keras_dp.reporting.standards.requirements import (
     KINDS,
     MISSING,
+    NOT_COVERED,
     Answer,
     Requirement,
     Standard,
-    declared,
-    missing,
 )
 from keras_dp.reporting.tables import Table
 from keras_dp.reporting.wording import counted, on_one_line, wrapped
@@ -48,6 +48,7 @@ _SUBJECT = Requirement(
     "Name the data set, what is released, and who makes the declarations.",
     (facts.subject,),
     ("released", "declared_by"),
+    (FILES,),
 )
 NO_CERTIFICATION = (
     "This page says what the ledger and the people who are named say. It is "
@@ -262,9 +263,12 @@ def _answers(
                 yield answer
     for key in requirement.declared:
         if key in texts:
-            yield declared(texts[key], key)
+            yield Answer(DECLARED, texts[key], key)
         else:
-            gaps.append(missing(question(key, on_one_line(report.unit)), key))
+            asked = question(key, on_one_line(report.unit))
+            gaps.append(Answer(MISSING, asked, key))
+    for each in requirement.limits:
+        yield Answer(NOT_COVERED, each)
     yield from gaps
 
 

@@ -1,5 +1,6 @@
 """EDPB Opinion 28/2024: when an AI model counts as anonymous."""
 
+from keras_dp.reporting import limits
 from keras_dp.reporting.standards import facts
 from keras_dp.reporting.standards.requirements import Requirement, Standard
 
@@ -26,13 +27,9 @@ EDPB_28_2024 = Standard(
             "The likelihood that data of a person in the training data can be "
             "extracted from the model, also with some probability only, must "
             "be insignificant.",
-            (
-                facts.guarantee,
-                facts.reconstruction,
-                facts.attribute,
-                facts.judgement,
-            ),
+            (facts.guarantee, facts.reconstruction),
             ("extraction_risk",),
+            limits=(limits.JUDGEMENT,),
         ),
         Requirement(
             "anonymity, queries",
@@ -41,6 +38,7 @@ EDPB_28_2024 = Standard(
             "on purpose or not, must be insignificant.",
             (facts.after_release, facts.membership),
             ("query_risk",),
+            limits=(limits.AGAIN,),
         ),
         Requirement(
             "anonymity, reasonably likely means",
@@ -72,6 +70,7 @@ EDPB_28_2024 = Standard(
             "differential privacy or regularization, and how strongly.",
             (facts.mechanisms, facts.accountants, facts.coverage),
             ("tuning",),
+            limits=(limits.OTHER_RELEASES,),
         ),
         Requirement(
             "design, outputs",
@@ -79,6 +78,7 @@ EDPB_28_2024 = Standard(
             "Say what keeps personal data out of answers after the training.",
             (facts.after_release,),
             ("output_measures",),
+            limits=(limits.AGAIN,),
         ),
         Requirement(
             "analysis of the model",
@@ -87,6 +87,7 @@ EDPB_28_2024 = Standard(
             "reviews of code, reports, and audits by others.",
             (facts.software, facts.choices),
             ("reviews",),
+            limits=(limits.OTHER_RUNS,),
         ),
         Requirement(
             "testing and resistance to attacks",
@@ -96,6 +97,7 @@ EDPB_28_2024 = Standard(
             "inversion, reconstruction. Say how often and how thoroughly.",
             (facts.audits,),
             ("attack_tests",),
+            limits=(limits.AUDITS,),
         ),
         Requirement(
             "documentation, impact assessment",
@@ -117,8 +119,9 @@ EDPB_28_2024 = Standard(
             "Keep the measures that lower the likelihood of identification "
             "over the life of the model, the model of threats, and the "
             "assessment of risks.",
-            (facts.people, facts.unprotected),
+            (facts.people,),
             ("measures", "access_control", "roles"),
+            limits=(limits.READERS, limits.UNPROTECTED),
         ),
         Requirement(
             "documentation, resistance",
@@ -127,6 +130,7 @@ EDPB_28_2024 = Standard(
             "the measure relates to the people in the data.",
             (facts.guarantee, facts.randomness),
             ("epsilon_choice", "unit_identity"),
+            limits=(limits.ROUNDING,),
         ),
         Requirement(
             "documentation, information",
@@ -141,8 +145,9 @@ EDPB_28_2024 = Standard(
             "Legal basis of development and use",
             "If the model is not anonymous, its use needs a basis; if "
             "development had none, that can affect the use.",
-            (facts.judgement,),
+            (),
             ("legal_basis",),
+            limits=(limits.JUDGEMENT,),
         ),
     ),
 )

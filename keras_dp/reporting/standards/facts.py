@@ -1,28 +1,27 @@
 """Facts that requirements ask for, each answered from a report."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterator
 
-from keras_dp.accountants.attacks.trade_off import TradeOff
 from keras_dp.accountants.claim import shown_epsilon
+from keras_dp.ledger import CountedRound, SamplingEvent
 from keras_dp.ledger.rows.statements import RunStart
-from keras_dp.reporting import limits
 from keras_dp.reporting.attack_words import (
     attribute_sentence,
     membership_sentences,
     reconstruction_sentence,
 )
 from keras_dp.reporting.report import BEFORE, Report
-from keras_dp.reporting.standards.requirements import (
-    Answers,
-    computed,
-    declared,
-    missing,
-    not_covered,
-    record,
-)
+from keras_dp.reporting.sources import COMPUTED, DECLARED, RECORD
+from keras_dp.reporting.standards.requirements import MISSING, Answer
 from keras_dp.reporting.tables import round_table
-from keras_dp.reporting.wording import counted, moment, on_one_line
+from keras_dp.reporting.wording import (
+    counted,
+    libraries_of,
+    moment,
+    not_checked,
+    on_one_line,
+)
 
 # The names of queries that `private_metrics=` adds begin so.
 _METRICS = "metrics/"
@@ -34,134 +33,152 @@ _DIFFERENCES = {
 }
 
 
-def subject(report: Report) -> Answers:
-    """Returns what the ledger is about, and whether its rows are whole."""
+def subject(report: Report) -> Iterator[Answer]:
+    """Yields what the ledger is about, and whether its rows are whole."""
     details = report.required_details()
-    dataset, *_ = report.summary
-    models = {start.model for start in _starts(report) if start.model}
-    return (
-        declared(f"{dataset}."),
-        *(
-            record(
-                f"The summary of a trained model has the SHA-256 {each}: its "
-                "layers and shapes, not its weights."
-            )
-            for each in sorted(models)
-        ),
-        *_times(report),
-        computed(
-            f"All {counted(details.rows, 'row')} of the ledger agree with its "
-            f"chain of hashes, whose head is {details.head}."
-        ),
-        *_seals(report),
-        not_covered(
-            "The ledger does not hold what was released. That a file comes "
-            "from these rounds, and from no other computation, must be "
-            "declared; a seal by `certify_model` names the hash of a model."
-        ),
+    yield _dataset(report)
+    for model in sorted({each.model for each in _starts(report) if each.model}):
+        yield Answer(
+            RECORD,
+            f"The summary of a trained model has the SHA-256 {model}: its "
+            "layers and shapes, not its weights.",
+        )
+    runs = [each.run for each in report.runs if each.run.start is not None]
+    if runs:
+        first = moment(min(each.started for each in runs))
+        last = moment(max(each.updated for each in runs))
+        yield Answer(RECORD, f"Runs wrote from {first} to {last} UTC.")
+    yield Answer(
+        COMPUTED,
+        f"All {counted(details.rows, 'row')} of the ledger agree with its "
+        f"chain of hashes, whose head is {details.head}.",
     )
+    for each in report.seals[-_MOST_SEALS:]:
+        note = on_one_line(each.statement.note) or "none"
+        yield Answer(
+            RECORD,
+            f"Seal in row {each.number:,}, {moment(each.time)} UTC, hash "
+            f"{each.hash}; its note: {note}.",
+        )
+    if not report.seals:
+        yield Answer(
+            RECORD,
+            "The ledger has no seal, and so no certificate. `keras-dp seal` "
+            "makes one.",
+        )
 
 
-def guarantee(report: Report) -> Answers:
-    """Returns the claim to publish with its theorem, and in plain words."""
-    return (
-        *(computed(f"{each}.") for each in report.sentences),
-        computed(report.plain_words),
-        *(record(f"{BEFORE}: {each}") for each in report.cautions),
-    )
+def guarantee(report: Report) -> Iterator[Answer]:
+    """Yields the claim to publish with its theorem, and in plain words."""
+    for each in report.sentences:
+        yield Answer(COMPUTED, f"{each}.")
+    yield Answer(COMPUTED, report.plain_words)
+    for each in report.cautions:
+        yield Answer(RECORD, f"{BEFORE}: {each}")
 
 
-def accountants(report: Report) -> Answers:
-    """Returns what each accountant says of the same rounds."""
+def accountants(report: Report) -> Iterator[Answer]:
+    """Yields what each accountant says of the same rounds."""
     found = ", ".join(
         f"{each.accountant} {shown_epsilon(each.epsilon)}"
         for each in report.costs
         if each.is_bound
     )
-    if not found:
-        return (computed("No accountant has a bound for these rounds."),)
-    return (
-        computed(
-            "Upper bounds on epsilon for the rounds that ran, at delta = "
-            f"{report.delta!r}, by accountant: {found}. The claim is "
-            "(epsilon, delta)-differential privacy."
-        ),
+    yield Answer(
+        COMPUTED,
+        "The claim is (epsilon, delta)-differential privacy. Upper bounds on "
+        f"epsilon for the rounds that ran, at delta = {report.delta!r}, by "
+        f"accountant: {found or 'none'}.",
     )
 
 
-def unit(report: Report) -> Answers:
-    """Returns who is protected, and in which data sets neighbours differ."""
-    dataset, *_ = report.summary
-    found = "No adjacency relation is supported by all rounds."
-    if report.claim.neighbours is not None:
-        found = (
-            "Neighbouring data sets differ in "
-            f"{_DIFFERENCES[report.claim.neighbours]}. Here that is one "
-            f"{report.subject} with at most "
-            f"{counted(report.records_together, 'record')}."
+def unit(report: Report) -> Iterator[Answer]:
+    """Yields who is protected, and in what neighbouring data sets differ."""
+    yield _dataset(report)
+    neighbours = report.claim.neighbours
+    if neighbours is None:
+        yield Answer(
+            COMPUTED, "All rounds support no common adjacency relation."
         )
-    return declared(f"{dataset}."), computed(found)
-
-
-def mechanisms(report: Report) -> Answers:
-    """Returns how samples were drawn, bounded and noised."""
-    rows = round_table(report.rounds).rows
-    if not rows:
-        return (record("The ledger has no round: nothing was released."),)
-    return tuple(
-        record(f"{sample}; {'; '.join(queries.split(chr(10)))}.")
-        for sample, queries in rows
+        return
+    yield Answer(
+        COMPUTED,
+        f"Neighbouring data sets differ in {_DIFFERENCES[neighbours]}. Here "
+        f"that is one {report.subject} with at most "
+        f"{counted(report.records_together, 'record')}.",
     )
 
 
-def coverage(report: Report) -> Answers:
-    """Returns what is in the ledger, and that all else comes on top."""
-    purposes = Counter(start.purpose for start in _starts(report))
-    return (
-        record(
-            f"The ledger holds {counted(report.total_rounds, 'round')}. Runs "
-            f"by their purpose: {_numbers(purposes)}."
-        ),
-        not_covered(limits.OTHER_RELEASES),
+def mechanisms(report: Report) -> Iterator[Answer]:
+    """Yields how samples were drawn, bounded and noised.
+
+    Rounds of another library, and samples that somebody else drew, are as
+    declared.
+    """
+    elsewhere = [each.run for each in report.runs if libraries_of([each.run])]
+    theirs = {each.round for run in elsewhere for each in run.rounds}
+
+    def is_declared(sampling: SamplingEvent) -> bool:
+        return sampling.is_verified and not sampling.drawn_by_library
+
+    by_kind: dict[str, list[CountedRound]] = {RECORD: [], DECLARED: []}
+    for each in report.rounds:
+        if each.round in theirs or is_declared(each.round.sampling):
+            by_kind[DECLARED].append(each)
+        else:
+            by_kind[RECORD].append(each)
+    for kind, rounds in by_kind.items():
+        for sample, queries in round_table(rounds).rows:
+            released = queries.replace("\n", "; ")
+            yield Answer(kind, f"{sample}; {released}.")
+    if elsewhere:
+        runs = counted(len(elsewhere), "run")
+        yield Answer(
+            DECLARED,
+            not_checked(f"Rounds of {runs}", libraries_of(elsewhere)),
+        )
+    if not report.rounds:
+        yield Answer(RECORD, "The ledger has no round: nothing was released.")
+
+
+def coverage(report: Report) -> Iterator[Answer]:
+    """Yields how much is in the ledger, by the purposes of its runs."""
+    purposes = Counter(each.purpose for each in _starts(report))
+    yield Answer(
+        RECORD,
+        f"The ledger holds {counted(report.total_rounds, 'round')}. Runs by "
+        f"their purpose: {_numbers(purposes)}.",
     )
 
 
-def choices(report: Report) -> Answers:
-    """Returns how runs ended, and which theorem lets them end so."""
+def choices(report: Report) -> Iterator[Answer]:
+    """Yields how runs ended, and which theorem lets them end so."""
     states = Counter(
         each.state for each in report.runs if each.run.start is not None
     )
-    return (
-        record(f"Runs by the way they ended: {_numbers(states)}."),
-        computed(f"Theorem: {report.guarantee.theorem}."),
-        not_covered(
-            "Runs that wrote to no ledger, or to another one, are not counted: "
-            "trials of settings, earlier models, feature selection."
-        ),
-    )
+    yield Answer(RECORD, f"Runs by the way they ended: {_numbers(states)}.")
+    yield Answer(COMPUTED, f"Theorem: {report.guarantee.theorem}.")
 
 
-def budget(report: Report) -> Answers:
-    """Returns the accounts that limit further releases."""
-    if not report.accounts:
-        return (
-            record(
-                "No account is open: the ledger counts further releases, and "
-                "does not limit them. `keras-dp budget --open` opens one."
-            ),
-        )
-    return tuple(
-        record(
+def budget(report: Report) -> Iterator[Answer]:
+    """Yields the accounts that limit further releases."""
+    for each in report.accounts:
+        yield Answer(
+            RECORD,
             f"Account {on_one_line(each.name)}: epsilon <= "
             f"{each.budget.epsilon:g} at delta = {each.budget.delta:g}; "
-            f"{each.spent}."
+            f"{each.spent}.",
         )
-        for each in report.accounts
-    )
+    if not report.accounts:
+        yield Answer(
+            RECORD,
+            "No account is open: the ledger counts further releases, and does "
+            "not limit them. `keras-dp budget --open` opens one.",
+        )
 
 
-def metrics(report: Report) -> Answers:
-    """Returns the metrics of the training data that have noise."""
+def metrics(report: Report) -> Iterator[Answer]:
+    """Yields the metrics of the training data that have noise."""
     names = sorted(
         {
             query.name.removeprefix(_METRICS)
@@ -171,99 +188,96 @@ def metrics(report: Report) -> Answers:
         }
     )
     if not names:
-        return (
-            record(
-                "No metric of the training data was released with noise. "
-                "`private_metrics=` adds some, of each group if you like."
-            ),
+        yield Answer(
+            RECORD,
+            "No metric of the training data was released with noise. "
+            "`private_metrics=` adds some, of each group if you like.",
         )
+        return
     shown = ", ".join(map(on_one_line, names[:_MOST_NAMES]))
-    return (
-        record(
-            "Metrics of the training data that were released with noise: "
-            f"{shown}{', ...' * (len(names) > _MOST_NAMES)}. Which group one "
-            "is about, only its name can say."
-        ),
+    yield Answer(
+        RECORD,
+        "Metrics of the training data that were released with noise: "
+        f"{shown}{', ...' * (len(names) > _MOST_NAMES)}. Which group one is "
+        "about, only its name can say.",
     )
 
 
-def audits(report: Report) -> Answers:
-    """Returns what audits found; without any, that this is missing."""
-    limit = not_covered(
-        "An audit may find an error. It proves no upper bound on epsilon."
-    )
+def audits(report: Report) -> Iterator[Answer]:
+    """Yields what audits found; without any, that this is missing."""
+    for each in report.audits:
+        yield Answer(RECORD, f"{each.sentence}.")
     if not report.audits:
-        return (
-            missing(
-                "No audit is in the ledger: nothing tested what it says. "
-                "`keras_dp.auditing` has tests, and writes their verdicts.",
-                "audits",
-            ),
-            limit,
+        yield Answer(
+            MISSING,
+            "No audit is in the ledger: nothing tested what it says. "
+            "`keras_dp.auditing` has tests, and writes their verdicts.",
+            "audits",
         )
-    return (*(record(f"{each.sentence}.") for each in report.audits), limit)
 
 
-def membership(report: Report) -> Answers:
-    """Returns how well an attack can know whether a unit is in the data."""
-    return _attack(report, membership_sentences)
+def membership(report: Report) -> Iterator[Answer]:
+    """Yields how well an attack can know whether a unit is in the data."""
+    curve = report.required_details().explanation.curve
+    if curve is None:
+        yield from _without_a_bound(report)
+        return
+    for each in membership_sentences(curve):
+        yield Answer(COMPUTED, each)
 
 
-def reconstruction(report: Report) -> Answers:
-    """Returns how often an attack can reproduce a unit's data."""
-    return _attack(
-        report, lambda curve: (reconstruction_sentence(curve, report.subject),)
+def reconstruction(report: Report) -> Iterator[Answer]:
+    """Yields how often an attack reproduces a unit's data, or an attribute."""
+    curve = report.required_details().explanation.curve
+    if curve is None:
+        yield from _without_a_bound(report)
+        return
+    yield Answer(COMPUTED, reconstruction_sentence(curve, report.subject))
+    yield Answer(COMPUTED, attribute_sentence(curve, report.subject))
+
+
+def attacker(report: Report) -> Iterator[Answer]:
+    """Yields against whom the bounds hold, if there are any."""
+    if report.required_details().explanation.curve is None:
+        yield from _without_a_bound(report)
+        return
+    yield Answer(
+        COMPUTED,
+        "The bounds hold against whoever knows all other records, the program "
+        "and its settings, sees all that the rounds released, and has any "
+        "computer, any amount of time and any other data. They are for the "
+        "unit with the largest risk, not for an average.",
     )
 
 
-def attribute(report: Report) -> Answers:
-    """Returns how often an attack can guess an attribute of a unit."""
-    return _attack(
-        report, lambda curve: (attribute_sentence(curve, report.subject),)
+def after_release(report: Report) -> Iterator[Answer]:
+    """Yields what the guarantee says of everything made from the releases."""
+    yield Answer(
+        COMPUTED,
+        "Whatever is computed from the releases alone, such as the trained "
+        "weights and every answer of the model to any number of questions, has "
+        f"the same guarantee: {report.sentences[0]}.",
     )
 
 
-def attacker(report: Report) -> Answers:
-    """Returns against whom the bounds hold."""
-    return (
-        computed(
-            "The bounds hold against whoever knows all other records, the "
-            "program and its settings, sees all that the rounds released, and "
-            "has any computer, any amount of time and any other data. They "
-            "are for the unit with the largest risk, not for an average."
-        ),
-    )
-
-
-def after_release(report: Report) -> Answers:
-    """Returns what the guarantee says of everything made from the releases."""
-    return (
-        computed(
-            "Whatever is computed from the releases alone, such as the "
-            "trained weights and every answer of the model to any number of "
-            "questions, has the same guarantee."
-        ),
-        not_covered(
-            "What is computed from the records once more, such as an "
-            "evaluation, or an answer to a question that quotes them, is "
-            "another release."
-        ),
-    )
-
-
-def randomness(report: Report) -> Answers:
-    """Returns where the noise comes from."""
-    found = [
-        record(
-            f"The generator of the noise is {report.generator}. Rounds whose "
-            f"seed the caller chose: {report.seeded_rounds:,}."
+def randomness(report: Report) -> Iterator[Answer]:
+    """Yields where the noise comes from."""
+    libraries = libraries_of(each.run for each in report.runs)
+    if libraries:
+        yield Answer(
+            DECLARED,
+            "The noise of some rounds comes from the generators of "
+            f"{on_one_line(libraries)}.",
         )
-    ]
-    return (*found, not_covered(limits.ROUNDING))
+    yield Answer(
+        RECORD,
+        f"The generator of the noise of this library is {report.generator}. "
+        f"Rounds whose seed the caller chose: {report.seeded_rounds:,}.",
+    )
 
 
-def software(report: Report) -> Answers:
-    """Returns the programs that made the releases."""
+def software(report: Report) -> Iterator[Answer]:
+    """Yields the programs and libraries that made the releases."""
     programs = {
         f"{on_one_line(start.author.program)} (SHA-256 "
         f"{start.author.program_hash or 'unknown'})"
@@ -272,54 +286,34 @@ def software(report: Report) -> Answers:
     versions = ", ".join(
         f"{name} {' and '.join(each)}" for name, each in report.versions.items()
     )
-    if not programs:
-        return (record("No run says which program made the releases."),)
-    return (
-        record(
-            f"Programs: {', '.join(sorted(programs))}. Libraries: "
-            f"{on_one_line(versions)}."
-        ),
+    yield Answer(
+        RECORD,
+        f"Programs: {', '.join(sorted(programs)) or 'none named'}. Libraries: "
+        f"{on_one_line(versions) or 'none named'}.",
     )
 
 
-def people(report: Report) -> Answers:
-    """Returns how many users and machines wrote runs; names stay inside."""
+def people(report: Report) -> Iterator[Answer]:
+    """Yields how many users and machines wrote runs; names stay inside."""
     authors = [start.author for start in _starts(report)]
     users = counted(len({each.user for each in authors}), "user")
     machines = counted(len({each.host for each in authors}), "machine")
-    return (
-        record(
-            f"The runs name {users} and {machines}; `keras-dp runs` lists "
-            "them. A process can write any name."
-        ),
-        not_covered(
-            "The ledger does not know who could read the records, the memory "
-            "of the training, or answers without noise."
-        ),
+    yield Answer(
+        RECORD,
+        f"The runs name {users} and {machines}; `keras-dp runs` lists them. A "
+        "process can write any name.",
     )
 
 
-def trust(report: Report) -> Answers:
-    """Returns whom the guarantee protects against, and whom not."""
-    del report
-    return (
-        not_covered(
-            "The guarantee is towards those who see the releases alone. "
-            "Whoever holds the records, or runs the training, is trusted."
-        ),
-    )
+def _dataset(report: Report) -> Answer:
+    """Returns the data set with its unit, which the header declares."""
+    return Answer(DECLARED, f"{report.summary[0]}.")
 
 
-def unprotected(report: Report) -> Answers:
-    """Returns what stands beside the releases."""
-    del report
-    return (not_covered(limits.UNPROTECTED),)
-
-
-def judgement(report: Report) -> Answers:
-    """Returns that people decide whether a risk is acceptable."""
-    del report
-    return (not_covered(limits.JUDGEMENT),)
+def _without_a_bound(report: Report) -> Iterator[Answer]:
+    """Yields why nothing bounds an attack."""
+    for each in report.required_details().explanation.paragraphs[0].sentences:
+        yield Answer(COMPUTED, each)
 
 
 def _starts(report: Report) -> list[RunStart]:
@@ -331,44 +325,5 @@ def _starts(report: Report) -> list[RunStart]:
 
 def _numbers(found: Counter[str]) -> str:
     """Returns how many there are of each kind, in words."""
-    return ", ".join(f"{count:,} {kind}" for kind, count in found.items()) or (
-        "none"
-    )
-
-
-def _times(report: Report) -> Answers:
-    """Returns when the runs began, and when the last of them wrote."""
-    runs = [each.run for each in report.runs if each.run.start is not None]
-    if not runs:
-        return ()
-    first = moment(min(each.started for each in runs))
-    last = moment(max(each.updated for each in runs))
-    return (record(f"Runs wrote from {first} to {last} UTC."),)
-
-
-def _attack(
-    report: Report, sentences: Callable[[TradeOff], Iterable[str]]
-) -> Answers:
-    """Returns bounds on attacks; without a bound, the reason."""
-    explanation = report.required_details().explanation
-    if explanation.curve is None:
-        return tuple(map(computed, explanation.paragraphs[0].sentences))
-    return tuple(map(computed, sentences(explanation.curve)))
-
-
-def _seals(report: Report) -> Answers:
-    if not report.seals:
-        return (
-            record(
-                "The ledger has no seal, and so no certificate. `keras-dp "
-                "seal` makes one."
-            ),
-        )
-    return tuple(
-        record(
-            f"Seal in row {each.number:,}, {moment(each.time)} UTC, hash "
-            f"{each.hash}; its note: "
-            f"{on_one_line(each.statement.note) or 'none'}."
-        )
-        for each in report.seals[-_MOST_SEALS:]
-    )
+    numbers = (f"{count:,} {kind}" for kind, count in found.items())
+    return ", ".join(numbers) or "none"

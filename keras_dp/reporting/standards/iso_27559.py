@@ -1,5 +1,6 @@
 """ISO/IEC 27559: a framework for de-identification."""
 
+from keras_dp.reporting import limits
 from keras_dp.reporting.standards import facts
 from keras_dp.reporting.standards.requirements import Requirement, Standard
 
@@ -16,6 +17,7 @@ ISO_27559 = Standard(
             "Assess the practices of those who get and keep the data.",
             (facts.people,),
             ("access_control",),
+            limits=(limits.READERS,),
         ),
         Requirement(
             "6.2.3",
@@ -36,8 +38,9 @@ ISO_27559 = Standard(
             "6.3.3",
             "Privacy-related harms",
             "Assess the harm that identification or a right inference does.",
-            (facts.judgement,),
+            (),
             ("harms",),
+            limits=(limits.JUDGEMENT,),
         ),
         Requirement(
             "7.2.2",
@@ -81,7 +84,8 @@ ISO_27559 = Standard(
             "Quantified identifiability",
             "Put numbers on the likelihood of identification, and compare them "
             "with a threshold.",
-            (facts.reconstruction, facts.attribute, facts.judgement),
+            (facts.reconstruction,),
+            limits=(limits.JUDGEMENT,),
         ),
         Requirement(
             "8.2.3",
@@ -89,13 +93,15 @@ ISO_27559 = Standard(
             "Let somebody try to identify people, and keep the result.",
             (facts.audits,),
             ("attack_tests",),
+            limits=(limits.AUDITS,),
         ),
         Requirement(
             "8.3.2",
             "Reconfigured environment",
             "Say which controls around the data lower the risk.",
-            (facts.unprotected,),
+            (),
             ("measures", "trust_model", "side_channels"),
+            limits=(limits.UNPROTECTED, limits.TRUSTED),
         ),
         Requirement(
             "8.3.3",
@@ -104,6 +110,7 @@ ISO_27559 = Standard(
             "in use.",
             (facts.mechanisms, facts.randomness, facts.metrics),
             ("utility", "bias_by_group"),
+            limits=(limits.ROUNDING,),
         ),
         Requirement(
             "8.3.4",
@@ -111,6 +118,7 @@ ISO_27559 = Standard(
             "Assess again after a change, until the risk is low enough.",
             (facts.choices, facts.coverage),
             ("tuning",),
+            limits=(limits.OTHER_RUNS, limits.OTHER_RELEASES),
         ),
         Requirement(
             "9.2.2",

@@ -1,5 +1,6 @@
 """NIST SP 800-226: guidelines for evaluating differential privacy."""
 
+from keras_dp.reporting import limits
 from keras_dp.reporting.standards import facts
 from keras_dp.reporting.standards.requirements import Requirement, Standard
 
@@ -41,12 +42,7 @@ NIST_800_226 = Standard(
             "What an attacker can learn",
             "Say what the guarantee means for one person, and what it does not "
             "prevent.",
-            (
-                facts.attacker,
-                facts.membership,
-                facts.reconstruction,
-                facts.attribute,
-            ),
+            (facts.attacker, facts.membership, facts.reconstruction),
         ),
         Requirement(
             "chapter 2, other data releases",
@@ -55,6 +51,7 @@ NIST_800_226 = Standard(
             "noise have risks of their own, which nothing here lowers.",
             (facts.coverage,),
             ("other_releases",),
+            limits=(limits.OTHER_RELEASES,),
         ),
         Requirement(
             "chapter 2, empirical measures",
@@ -63,6 +60,7 @@ NIST_800_226 = Standard(
             "not in its place.",
             (facts.audits,),
             ("attack_tests",),
+            limits=(limits.AUDITS,),
         ),
         Requirement(
             "chapter 3, algorithms and sensitivity",
@@ -78,6 +76,7 @@ NIST_800_226 = Standard(
             "data, besides the last training.",
             (facts.choices,),
             ("tuning",),
+            limits=(limits.OTHER_RUNS,),
         ),
         Requirement(
             "chapter 3, utility and accuracy",
@@ -108,16 +107,18 @@ NIST_800_226 = Standard(
             "The trust model",
             "Say who sees the data before the noise: a curator, users "
             "themselves, or parties that compute together.",
-            (facts.trust,),
+            (),
             ("trust_model",),
+            limits=(limits.TRUSTED,),
         ),
         Requirement(
             "chapter 4, side channels",
             "Implementation and side channels",
             "Random numbers must be cryptographic. Floating-point numbers, "
             "time and memory can reveal what the noise should hide.",
-            (facts.randomness, facts.unprotected),
+            (facts.randomness,),
             ("side_channels",),
+            limits=(limits.ROUNDING, limits.UNPROTECTED),
         ),
         Requirement(
             "chapter 4, access control",
@@ -126,6 +127,7 @@ NIST_800_226 = Standard(
             "security like any others.",
             (facts.people,),
             ("access_control",),
+            limits=(limits.READERS,),
         ),
         Requirement(
             "chapter 4, data collection exposure",

@@ -1,10 +1,10 @@
 """A standard as a table: its requirements, and what answers each of them."""
 
-from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from keras_dp.reporting.report import Report
-from keras_dp.reporting.sources import COMPUTED, DECLARED, MEANINGS, RECORD
+from keras_dp.reporting.sources import MEANINGS
 
 MISSING = "missing"
 NOT_COVERED = "not covered"
@@ -30,9 +30,6 @@ class Answer(NamedTuple):
     key: str = ""
 
 
-Answers: TypeAlias = tuple[Answer, ...]
-
-
 class Requirement(NamedTuple):
     """A requirement of a standard, in our words.
 
@@ -42,13 +39,15 @@ class Requirement(NamedTuple):
         asks: A sentence on what the standard asks for.
         facts: Functions that answer from a report with its details.
         declared: The keys of the declarations that it needs.
+        limits: Sentences on what no answer covers.
     """
 
     section: str
     title: str
     asks: str
-    facts: tuple[Callable[[Report], Answers], ...] = ()
+    facts: tuple[Callable[[Report], Iterator[Answer]], ...] = ()
     declared: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
 
 
 class Standard(NamedTuple):
@@ -65,28 +64,3 @@ class Standard(NamedTuple):
     title: str
     scope: str
     requirements: tuple[Requirement, ...]
-
-
-def record(text: str) -> Answer:
-    """Returns an answer from the rows of the ledger."""
-    return Answer(RECORD, text)
-
-
-def computed(text: str) -> Answer:
-    """Returns an answer that was computed from the rows."""
-    return Answer(COMPUTED, text)
-
-
-def declared(text: str, key: str = "") -> Answer:
-    """Returns an answer that rests on a person's word."""
-    return Answer(DECLARED, text, key)
-
-
-def missing(text: str, key: str) -> Answer:
-    """Returns a gap: what is asked for, and by which key it is known."""
-    return Answer(MISSING, text, key)
-
-
-def not_covered(text: str) -> Answer:
-    """Returns a limit of what can be said."""
-    return Answer(NOT_COVERED, text)

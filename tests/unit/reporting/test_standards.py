@@ -14,11 +14,13 @@ from keras_dp.ledger import (
     FullDataset,
     GaussianSum,
     NonPrivateSum,
+    PoissonSampling,
     PrivacyLedger,
 )
 from keras_dp.reporting import assess, make_report
 from keras_dp.reporting.cli import main
 from keras_dp.reporting.limits import LIMITS
+from keras_dp.reporting.sources import COMPUTED, DECLARED, RECORD
 from keras_dp.reporting.standards.assessment import STANDARDS
 from keras_dp.reporting.standards.declarations import (
     QUESTIONS,
@@ -26,12 +28,9 @@ from keras_dp.reporting.standards.declarations import (
     read_declarations,
 )
 from keras_dp.reporting.standards.requirements import (
-    COMPUTED,
-    DECLARED,
     KINDS,
     MISSING,
     NOT_COVERED,
-    RECORD,
 )
 
 DELTA = 1e-5
@@ -260,6 +259,41 @@ class TestAudits:
 
 
 class TestTheRecord:
+    def of_mechanisms(self, *runs):
+        """Returns the sources of what is said of the rounds of some runs."""
+        ledger = PrivacyLedger.in_memory(dataset="clinic", unit="patient")
+        for library, sampling in runs:
+            with ledger.start_run("training", library=library) as run:
+                run.record(sampling, STEP[:1], 10)
+        found = assess(
+            make_report(ledger, delta=DELTA, details=True), "nist-800-226"
+        )
+        return {
+            kind
+            for kind, text, _ in every(found)
+            if " x all records" in text or " x Poisson" in text
+        }, flat(found.as_text())
+
+    def test_is_a_record_where_this_library_drew_and_noised(self) -> None:
+        kinds, text = self.of_mechanisms(("", FullDataset(True)))
+
+        assert kinds == {RECORD}
+        assert "opacus" not in text
+
+    def test_is_declared_where_somebody_else_drew(self) -> None:
+        assert self.of_mechanisms(("", FullDataset()))[0] == {DECLARED}
+
+    @pytest.mark.standard
+    def test_is_declared_where_another_library_ran(self) -> None:
+        kinds, text = self.of_mechanisms(
+            ("", PoissonSampling(0.1, drawn_by_library=True)),
+            ("opacus 1.6.0", FullDataset(True)),
+        )
+
+        assert kinds == {RECORD, DECLARED}
+        assert "Rounds of 1 run ran in opacus 1.6.0." in text
+        assert "from the generators of opacus 1.6.0" in text
+
     def test_names_metrics_with_noise(self, report) -> None:
         text = flat(assess(report, "nist-800-226").as_text())
 
