@@ -1,5 +1,6 @@
 """Physical batches of a sampler, as a data set of TensorFlow."""
 
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -56,14 +57,13 @@ class SampledBatches(tf.data.Dataset):
             tf.TensorSpec((), tf.bool),
             tf.TensorSpec((len(Pass._fields),), tf.int64),
         )
-        self._plain = tf.data.Dataset.from_generator(
-            lambda: _elements(
-                sampler.rounds_of_passes(self._change),
-                np.asarray,
-                sampler.views,
-            ),
-            output_signature=spec,
-        ).prefetch(_AHEAD)
+        change = self._change
+
+        def elements() -> Iterator[Any]:
+            batches = sampler.rounds_of_passes(change)
+            return _elements(batches, np.asarray, sampler.views)
+
+        self._plain = _generated(elements, spec).prefetch(_AHEAD)
         super().__init__(variant_of(self._plain))
 
     @override
@@ -107,11 +107,37 @@ def batches_in_order(sampler: Sampler) -> tf.data.Dataset:
         return _as_tuples(keras.tree.pack_sequence_as(structure, list(leaves)))
 
     count = -(-len(sampler.positions) // sampler.physical_batch_size)
-    dataset = tf.data.Dataset.from_generator(
-        elements, output_signature=_specs(structure, None)
-    )
+    dataset = _generated(elements, _specs(structure, None))
     dataset = dataset.map(packed).prefetch(_AHEAD)
     return dataset.apply(tf.data.experimental.assert_cardinality(count))
+
+
+def _generated(
+    elements: Callable[[], Iterator[Any]], signature: Any
+) -> tf.data.Dataset:
+    """Returns a data set of what a function yields.
+
+    TensorFlow 2.21 never frees a function that `from_generator` was given. So
+    it is given one that holds nothing. The data set holds the other, and the
+    records with it, as long as it or a data set made of it is there.
+    """
+    held = weakref.ref(elements)
+
+    def generate() -> Iterator[Any]:
+        found = held()
+        if found is None:
+            raise RuntimeError(
+                "The batches must be read while their data set is there. "
+                "Received: an iterator of one that was freed. Keep the data "
+                "set in a variable."
+            )
+        return found()
+
+    dataset = tf.data.Dataset.from_generator(
+        generate, output_signature=signature
+    )
+    dataset.elements = elements
+    return dataset
 
 
 def _as_tuples(nest: Nest) -> Nest:

@@ -5,6 +5,7 @@ import gc
 import itertools
 import threading
 import time
+import weakref
 
 import keras
 import numpy as np
@@ -15,7 +16,11 @@ import keras_dp
 from keras_dp.sampling import PoissonBatches
 from keras_dp.sampling.aligned import aligned_empty
 from keras_dp.training.data.data_adapter import DataAdapter
-from keras_dp.training.data.sampled_batches import SampledBatches, as_tensor
+from keras_dp.training.data.sampled_batches import (
+    SampledBatches,
+    _generated,
+    as_tensor,
+)
 
 SEED = 11
 DTYPES = (
@@ -233,3 +238,53 @@ class TestFit:
 
         np.testing.assert_array_equal(weights[0], weights[1])
         np.testing.assert_array_equal(weights[0], weights[2])
+
+
+class TestFreed:
+    def trained(self, read):
+        x = np.ones([500, 3], np.float32)
+        private, _ = private_model()
+        read(private, x)
+        return weakref.ref(x)
+
+    @pytest.mark.parametrize("by", ["fit", "evaluate", "predict"])
+    def test_records_go_with_the_model_that_read_them(self, by):
+        def read(private, x):
+            data = sampler((x, np.ones([500, 1], np.float32)))
+            if by == "fit":
+                private.fit(data, steps_per_epoch=2, epochs=1, verbose=0)
+            else:
+                getattr(private, by)(data, verbose=0)
+
+        held = self.trained(read)
+        gc.collect()
+
+        assert held() is None
+
+    def test_control_finds_what_tensorflow_keeps(self):
+        def read(private, x):
+            def rows():
+                yield from x
+
+            spec = tf.TensorSpec((3,), tf.float32)
+            data = tf.data.Dataset.from_generator(rows, output_signature=spec)
+            next(iter(data))
+
+        held = self.trained(read)
+        gc.collect()
+
+        assert held() is not None
+
+    def test_data_sets_made_of_it_hold_the_records(self):
+        made = SampledBatches(sampler()).take(2).map(lambda *each: each[1])
+        gc.collect()
+
+        assert len(list(made)) == 2
+
+    def test_is_refused_when_its_function_is_gone(self):
+        data = _generated(lambda: iter([1.0]), tf.TensorSpec((), tf.float32))
+        del data.elements
+        gc.collect()
+
+        with pytest.raises(Exception, match="Keep the data set"):
+            list(data)
