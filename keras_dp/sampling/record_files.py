@@ -1,6 +1,7 @@
 """Reads parts of files that must not change while they are in use."""
 
 import contextlib
+import io
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -92,9 +93,9 @@ class RecordFile:
         Raises:
             OSError: The file changed, or cannot be read.
         """
-        with self._opened() as descriptor:
+        with self._opened() as file:
             return [
-                self._part(descriptor, start, size)
+                self._part(file, start, size)
                 for start, size in zip(
                     starts.tolist(), sizes.tolist(), strict=True
                 )
@@ -106,26 +107,25 @@ class RecordFile:
         Raises:
             OSError: The file changed, or cannot be read.
         """
-        with self._opened() as descriptor:
+        with self._opened() as file:
             for row, start in zip(rows, starts.tolist(), strict=True):
-                if os.preadv(descriptor, [row], start) != len(row):
-                    row[:] = self._part(descriptor, start, len(row))
+                file.seek(start)
+                if file.readinto(row) != len(row):
+                    row[:] = self._part(file, start, len(row))
 
     @contextlib.contextmanager
-    def _opened(self) -> Iterator[int]:
+    def _opened(self) -> Iterator[io.FileIO]:
         """Opens the file for one batch: shards may outnumber descriptors."""
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            self._check(os.fstat(descriptor))
-            yield descriptor
-            self._check(os.fstat(descriptor))
-        finally:
-            os.close(descriptor)
+        with open(self.path, "rb", buffering=0) as file:
+            self._check(os.fstat(file.fileno()))
+            yield file
+            self._check(os.fstat(file.fileno()))
 
-    def _part(self, descriptor: int, start: int, size: int) -> bytes:
-        part = os.pread(descriptor, size, start)
+    def _part(self, file: io.FileIO, start: int, size: int) -> bytes:
+        file.seek(start)
+        part = file.read(size)
         while len(part) < size:  # A call may return less than it was asked for.
-            more = os.pread(descriptor, size - len(part), start + len(part))
+            more = file.read(size - len(part))
             if not more:
                 raise DamagedRecordsError(
                     f"{self.path} ends within the {size} bytes at offset "

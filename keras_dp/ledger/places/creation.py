@@ -6,6 +6,7 @@ import re
 import secrets
 from pathlib import Path
 
+from keras_dp import _system
 from keras_dp.errors import LedgerWriteError
 from keras_dp.ledger.places import schema
 
@@ -34,7 +35,7 @@ def create(path: Path, header: str) -> None:
             if path.exists():
                 break
             _publish(content, path)
-        _sync(path.parent)
+        _system.sync_folder(path.parent)
     except OSError as error:
         raise LedgerWriteError(
             "`path` must be the name of a file that can be created. Received: "
@@ -60,8 +61,8 @@ def _publish(content: bytes, path: Path) -> None:
         with temporary.open("xb") as file:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
-        os.link(temporary, path)  # Never replaces an existing file.
+            _system.sync(file.fileno())
+        _system.publish(temporary, path)
     except FileExistsError:
         pass
     except FileNotFoundError:
@@ -98,11 +99,3 @@ def _first_byte(path: Path) -> bytes:
             return file.read(1)
     except FileNotFoundError:  # Another process just removed it.
         return b""
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,10 +1,10 @@
 """The rollback journal, which a process leaves that dies in a commit.
 
 SQLite copies the pages that a commit is about to change to `FILE-journal`. It
-then changes them in the file, and deletes the journal. The deletion is the
-moment of the commit. If the process dies before, the next process that opens
-the file puts the copies back. This loses no round: a round is released only
-after its commit.
+then changes them in the file, and deletes the journal, or cuts it to nothing
+(`_system.JOURNAL_MODE`). That is the moment of the commit. If the process dies
+before, the next process that opens the file puts the copies back. This loses no
+round: a round is released only after its commit.
 
 SQLite finds the journal by the name of the file. If a file has two names, a
 commit may be cut short under one name, and later commits may follow under the

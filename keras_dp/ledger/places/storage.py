@@ -1,11 +1,11 @@
 """The file of a ledger, which is checked before it is changed.
 
-The file is SQLite with a rollback journal (`journal_mode=DELETE`) and
-`synchronous=EXTRA`. So a transaction that was committed is in the file itself,
-and survives the death of the process and of the machine. A process that dies in
-the middle of a commit leaves `FILE-journal`; see `ledger.journal`. A process
-that has a ledger open must not open its file in another way, not even to copy
-it; see `ledger.connections`.
+The file is SQLite with a rollback journal and `synchronous=EXTRA`. So a
+transaction that was committed is in the file itself, and survives the death of
+the process and of the machine. A process that dies in the middle of a commit
+leaves `FILE-journal`; see `ledger.journal`. A process that has a ledger open
+must not open its file in another way, not even to copy it; see
+`ledger.connections`.
 """
 
 import errno
@@ -14,7 +14,7 @@ import sqlite3
 import stat
 from pathlib import Path
 
-from keras_dp import _check
+from keras_dp import _check, _system
 from keras_dp.errors import LedgerError, LedgerFormatError, LedgerWriteError
 from keras_dp.ledger.places import connections, creation, journal, schema
 from keras_dp.ledger.rows.header import FORMAT_VERSION
@@ -107,10 +107,13 @@ def connect_writing(path: Path) -> sqlite3.Connection:
             creation.remove_leftovers(path)
         connection = connections.connect(path, "mode=rw")
         try:
-            mode = connection.execute("PRAGMA journal_mode=DELETE").fetchone()
-            if mode != ("delete",):
+            (mode,) = connection.execute(
+                f"PRAGMA journal_mode={_system.JOURNAL_MODE}"
+            ).fetchone()
+            if mode != _system.JOURNAL_MODE:
                 raise sqlite3.OperationalError(f"its journal mode is {mode}")
             connection.execute("PRAGMA synchronous=EXTRA")
+            connection.execute("PRAGMA fullfsync=ON")  # Only macOS has it.
             # So nothing is written before the journal is complete.
             connection.execute("PRAGMA cache_spill=OFF")
             # SQLite opens what it may not write for reading, and says so late.

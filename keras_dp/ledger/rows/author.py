@@ -15,7 +15,7 @@ import socket
 import sys
 from pathlib import Path
 
-from keras_dp import _check
+from keras_dp import _check, _system
 
 # Whose versions decide what was released, if they are loaded.
 _LIBRARIES = (
@@ -71,21 +71,17 @@ class Author:
 
         Returns:
             `None` for a process of a machine with another name, because this
-            machine cannot know. `False` for a process of a machine with the
-            same name that was started anew since, or of another container with
-            this name.
+            machine cannot know, and on Windows for any other process. `False`
+            for a process of a machine with the same name that was started anew
+            since, or of another container with this name.
         """
         if self.machine != _machine():
             # A machine with this name was started anew, or is another one.
             return None if self.host != socket.gethostname() else False
         if self.process == os.getpid():
             return self.process_start == _start_of(self.process)
-        try:
-            os.kill(self.process, 0)
-        except ProcessLookupError:
-            return False
-        except PermissionError:
-            pass  # It runs, as another user's.
+        if not (found := _system.is_process(self.process)):
+            return found
         return self.process_start == _start_of(self.process)
 
 

@@ -228,6 +228,7 @@ FOR_ALL = {
     "_override",
     "_reproducible",
     "_schedules",
+    "_system",
     "_training_extra",
     "_version",
     "errors",

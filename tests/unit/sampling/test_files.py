@@ -1,5 +1,6 @@
 """Records in files are read when they are drawn, and only if they are sound."""
 
+import io
 import os
 import tracemalloc
 
@@ -459,15 +460,26 @@ class TestPartsOfFiles:
 
     def test_are_read_on_where_a_call_returns_less(self, tmp_path, monkeypatch):
         """As it may be interrupted, or limited by a file system."""
-        file, pread = self.file(tmp_path), os.pread
+        file, calls = self.file(tmp_path), []
         expected, _ = self.parts(file)
+
+        class Interrupted(io.FileIO):
+            def read(self, size):
+                calls.append(size)
+                return super().read(min(size, 7))
+
+            def readinto(self, row):
+                return 0
+
         monkeypatch.setattr(
-            os, "pread", lambda fd, size, start: pread(fd, min(size, 7), start)
+            "keras_dp.sampling.record_files.open",
+            lambda path, mode, buffering: Interrupted(path, mode),
+            raising=False,
         )
-        monkeypatch.setattr(os, "preadv", lambda fd, rows, start: 0)
 
         read, rows = self.parts(file)
 
+        assert len(calls) > len(expected)
         assert read == expected
         assert [row.tobytes() for row in rows] == expected
         assert expected[1] == bytes(range(150, 200))
@@ -482,13 +494,13 @@ class TestPartsOfFiles:
     def test_are_not_trusted_if_the_file_changes_meanwhile(
         self, tmp_path, monkeypatch
     ):
-        file, pread = self.file(tmp_path), os.pread
+        file, part = self.file(tmp_path), RecordFile._part
 
-        def disturbed(descriptor, size, start):
+        def disturbed(*arguments):
             touched_later(file.path)
-            return pread(descriptor, size, start)
+            return part(*arguments)
 
-        monkeypatch.setattr(os, "pread", disturbed)
+        monkeypatch.setattr(RecordFile, "_part", disturbed)
 
         with pytest.raises(OSError, match="must not change"):
             file.read(np.array([0]), np.array([9]))
