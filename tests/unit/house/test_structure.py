@@ -31,6 +31,7 @@ ALLOWED = {
     "planning": {"accountants", "ledger", "sampling"},
     "budgets": {"accountants", "ledger", "planning"},
     "interchange": {"accountants", "budgets", "ledger"},
+    "bridges": {"ledger", "planning", "spending"},
     "reporting": {
         "accountants",
         "auditing",
@@ -101,6 +102,10 @@ FLOORS = {
         "lower_bound rehearsal",
         "estimators replay verdicts",
         "claim phantom_canaries",
+    ],
+    "bridges": [
+        "other_rounds",
+        "jax_privacy opacus",
     ],
     "budgets": [
         "budget",

@@ -1,0 +1,206 @@
+"""Records the steps of a JAX Privacy training, each before its batch is used.
+
+A step of JAX is one compiled function, which nothing can enter. So the ledger
+covers a round before its batch is handed out.
+"""
+
+import dataclasses
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from keras_dp import _check
+from keras_dp.bridges.other_rounds import OtherRounds
+from keras_dp.ledger import (
+    GaussianSum,
+    PoissonSampling,
+    PrivacyLedger,
+    Round,
+    SamplingEvent,
+    TruncatedPoissonSampling,
+)
+from keras_dp.spending.epsilon_limit import default_delta
+from keras_dp.spending.run import RunDetails
+
+Indices = npt.NDArray[np.integer[Any]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeclaredSteps:
+    """Steps that the caller puts together, without a plan of JAX Privacy.
+
+    Attributes:
+        samples: The `CyclicPoissonSampling` that draws the batches, of one
+            cycle.
+        gradients: The function that `clipped_grad` returned, before `jax.jit`.
+            Its bound is read.
+        stddev: The `stddev` of the `gaussian_privatizer`, >= 0, in the unit of
+            what `gradients` returns. It is recorded as declared.
+        seeded: Whether the caller chose the key of the noise.
+
+    >>> from keras_dp.bridges import DeclaredSteps
+    >>> DeclaredSteps(samples=None, gradients=None, stddev=4.0).seeded
+    True
+    """
+
+    samples: Any
+    gradients: Any
+    stddev: float
+    seeded: bool = True
+
+
+def recorded_batches(
+    plan: Any,
+    ledger: PrivacyLedger,
+    num_examples: int,
+    *,
+    rng: Any = None,
+    target_epsilon: float | None = None,
+    delta: float | None = None,
+    run: RunDetails | str | None = None,
+) -> Generator[Indices, None, None]:
+    """Yields the batches of a plan, and records the step of each beforehand.
+
+    The ledger names JAX Privacy as the library of the run. The plan of the run
+    has all iterations of `plan`, so that its cost is a guarantee however early
+    the loop ends.
+
+    Guarantee: before a batch is yielded, the ledger durably covers one more
+    round of a Gaussian sum, with the sensitivity, the noise and the sampling of
+    the plan. That the loop clips and adds noise so is declared and not checked,
+    as is that it uses each batch for one step, and for nothing else.
+
+    Args:
+        plan: A `BandMFExecutionPlanConfig` whose strategy has one band, which
+            is DP-SGD; its own `plan` then makes the gradients and the noise. Or
+            `DeclaredSteps`.
+        ledger: A ledger opened for writing.
+        num_examples: The number of records, >= 1.
+        rng: As in `batch_iterator` of JAX Privacy. By default the operating
+            system seeds the samples.
+        target_epsilon: The largest epsilon of the ledger, > 0. The batches end
+            before a round would exceed it. All rounds of the ledger count.
+        delta: The delta of the target and of the plan, in (0, 1). By default
+            that of `plan`, or else `N^-1.1` for N records.
+        run: As in `PrivateModel.fit`. A checkpoint is continued by
+            `RunDetails(continues=...)`.
+
+    Yields:
+        The indices of the records of one sample, shape `[size of the sample]`.
+
+    Raises:
+        BudgetExceededError: There is no room for the first round.
+        LedgerWriteError: A round could not be covered. Its batch is not
+            yielded.
+        TypeError: `plan` is of another kind.
+        ValueError: Its noise is correlated, its samples are not Poisson
+            samples, or it is for another number of records.
+
+    Source: JAX Privacy 2.0.0, `DPExecutionPlan`.
+    """
+    import jax_privacy
+
+    _check.integer_at_least(1, num_examples=num_examples)
+    steps, given_delta = _steps_of(plan, num_examples)
+    sampling = _sampling_of(steps.samples, num_examples)
+    bound = float(steps.gradients.l2_norm_bound)
+    planned = Round(
+        sampling,
+        (GaussianSum("gradients", bound, steps.stddev),),
+        seeded=steps.seeded or rng is not None,
+    )
+    if delta is None:
+        delta = given_delta or default_delta(num_examples)
+    rounds = OtherRounds(
+        ledger,
+        library=f"jax_privacy {jax_privacy.__version__}",
+        note=type(plan).__name__,
+        most=steps.samples.iterations,
+        target_epsilon=target_epsilon,
+        delta=delta,
+        run=run,
+    )
+    batches = steps.samples.batch_iterator(num_examples, rng)
+    return _covered(rounds, planned, batches)
+
+
+def _covered(
+    rounds: OtherRounds, planned: Round, batches: Iterator[Indices]
+) -> Generator[Indices, None, None]:
+    with rounds.recording():
+        for batch in batches:
+            rounds.cover(planned)
+            yield batch
+
+
+def _steps_of(
+    plan: Any, num_examples: int
+) -> tuple[DeclaredSteps, float | None]:
+    """Returns the steps of a plan, and its delta, if it has one.
+
+    Raises:
+        TypeError: It is no plan.
+        ValueError: Its noise is correlated, or it is for other data.
+    """
+    from jax_privacy import clipping
+    from jax_privacy.experimental import execution_plan
+
+    if isinstance(plan, DeclaredSteps):
+        _check.kind(
+            clipping.BoundedSensitivityCallable, gradients=plan.gradients
+        )
+        return plan, None
+    if type(plan) is not execution_plan.BandMFExecutionPlanConfig:
+        raise TypeError(
+            "`plan` must be a BandMFExecutionPlanConfig of JAX Privacy, or "
+            f"DeclaredSteps. Received: a {type(plan).__name__}."
+        )
+    strategy = np.asarray(plan.strategy)
+    if strategy.shape != (1,) or strategy[0] != 1:
+        raise ValueError(
+            "`plan` must have the strategy [1.0], which is DP-SGD: the noise "
+            "of another one is correlated between rounds, for which the ledger "
+            f"has no event. Received: strategy={strategy!r}. Pass num_bands=1."
+        )
+    if plan.num_examples not in (None, num_examples):
+        raise ValueError(
+            f"`num_examples` must be {plan.num_examples!r}, as in the plan. "
+            f"Received: num_examples={num_examples!r}."
+        )
+    made = plan.plan
+    gradients = made.clipped_grad(lambda: None)
+    relation = plan.accountant.neighboring_relation
+    event = made.dp_event.event  # It is sampled, and perhaps truncated.
+    event = getattr(event, "event", event)
+    stddev = event.noise_multiplier * gradients.sensitivity(relation)
+    steps = DeclaredSteps(
+        made.batch_selection_strategy,
+        gradients,
+        float(stddev),
+        seeded=plan.noise_seed is not None,
+    )
+    return steps, plan.delta
+
+
+def _sampling_of(samples: Any, num_examples: int) -> SamplingEvent:
+    """Returns how samples are drawn, as their strategy shows.
+
+    Raises:
+        TypeError: The strategy is of another kind.
+        ValueError: They are no Poisson samples of all records.
+    """
+    from jax_privacy import batch_selection
+
+    _check.kind(batch_selection.CyclicPoissonSampling, samples=samples)
+    if samples.cycle_length != 1:
+        raise ValueError(
+            "`samples` must have one cycle, so that each step draws from all "
+            f"records. Received: cycle_length={samples.cycle_length!r}."
+        )
+    if samples.truncated_batch_size is None:
+        return PoissonSampling(samples.sampling_prob)
+    return TruncatedPoissonSampling(
+        samples.sampling_prob, samples.truncated_batch_size, num_examples
+    )
