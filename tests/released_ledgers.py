@@ -1,0 +1,207 @@
+"""Writes one ledger of each kind, as the present version writes them.
+
+    python -m tests.released_ledgers
+
+makes `tests/data/ledgers/VERSION`, with what each ledger costs. Later versions
+must open these files and give the same numbers.
+"""
+
+import json
+import math
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+
+import keras_dp
+from keras_dp import accountants, budgets
+from keras_dp.auditing import FairCoins, OneRun, Scores, write_verdict
+from keras_dp.ledger import (
+    CoordinateBounds,
+    DiscreteGaussianSum,
+    DisjointBatches,
+    EncodedSum,
+    FixedSizeWithoutReplacement,
+    FixedSizeWithReplacement,
+    FullDataset,
+    GaussianSum,
+    LaplaceNoise,
+    NonPrivateSum,
+    PoissonSampling,
+    PoissonUserSampling,
+    PrivacyLedger,
+    RandomAllocation,
+    Round,
+    ThresholdedSum,
+    TreeSum,
+    TruncatedPoissonSampling,
+    UnverifiedSampling,
+)
+from keras_dp.reporting import cli
+
+FOLDER = Path(__file__).parent / "data" / "ledgers"
+DELTA = 1e-5
+NOISY = GaussianSum("gradients", 1.0, 1.1)
+
+
+def poisson(ledger: PrivacyLedger) -> None:
+    """A run with a plan, whose reserved rounds did not all run."""
+    sampling = PoissonSampling(0.01, drawn_by_library=True)
+    with ledger.start_run("training", description="the first one") as run:
+        run.plan([(Round(sampling, (NOISY,)), 1000)], delta=DELTA)
+        run.record(sampling, [NOISY], count=600)
+        run.reserve(sampling, [NOISY], count=400).settle(150)
+
+
+def samplings(ledger: PrivacyLedger) -> None:
+    """Samples that are not Poisson samples."""
+    for sampling in (
+        FixedSizeWithoutReplacement(100, 10_000),
+        FixedSizeWithReplacement(100, 10_000),
+        TruncatedPoissonSampling(0.01, 150, 10_000),
+        UnverifiedSampling(),
+    ):
+        ledger.record(sampling, [GaussianSum("gradients", 1.0, 20.0)], count=5)
+
+
+def epochs(ledger: PrivacyLedger) -> None:
+    """Disjoint batches of two passes, and a random allocation."""
+    for epoch in ("a", "b"):
+        ledger.record(DisjointBatches(epoch), [NOISY], count=50)
+    ledger.record(RandomAllocation("c", 100), [NOISY], count=100)
+
+
+def users(ledger: PrivacyLedger) -> None:
+    """Users with all their records, drawn as a whole."""
+    ledger.record(PoissonUserSampling(0.02), [NOISY], count=300)
+
+
+def rows_of_a_person(ledger: PrivacyLedger) -> None:
+    """Samples of rows, of which a person has up to three."""
+    ledger.record(PoissonSampling(0.01), [NOISY], count=300)
+
+
+def trees(ledger: PrivacyLedger) -> None:
+    """A tree of sums, and one that begins anew."""
+    for name in ("first", "second"):
+        tree = TreeSum("gradients", 1.0, 6.0, tree_id=name)
+        ledger.record(DisjointBatches(name), [tree], count=20)
+
+
+def noises(ledger: PrivacyLedger) -> None:
+    """Sums with other noise than normal."""
+    bounds = CoordinateBounds.from_vectors([[3, 1]])
+    for query in (
+        DiscreteGaussianSum("votes", l2_norm_bound=3, noise_scale=12),
+        EncodedSum("encoded", bounds, LaplaceNoise(8.0)),
+        ThresholdedSum("words", 1.0, 4.0, max_keys=50, threshold=25.0),
+    ):
+        ledger.record(FullDataset(), [query])
+
+
+def accounts(ledger: PrivacyLedger) -> None:
+    """A division, of which two filters are shares, one of them used."""
+    budgets.open_account(ledger, "all", budgets.Division(8.0, 3 * DELTA))
+    for name, budget in (
+        ("tuning", budgets.RenyiFilter(3.0, DELTA)),
+        ("final", budgets.GaussianFilter(4.0, DELTA)),
+    ):
+        budgets.open_account(ledger, name, budget, parent="all")
+    sampling = PoissonSampling(0.01)
+    account = next(
+        each for each in ledger.accounts if each.account.name == "tuning"
+    )
+    charge = budgets.charge_of(account, Round(sampling, (NOISY,)))
+    with ledger.start_run("trial", purpose="trial", account="tuning") as run:
+        run.record(sampling, [NOISY], count=200, charge=charge)
+
+
+def audited(ledger: PrivacyLedger) -> None:
+    """A commitment to canaries, a training, and the verdict on it."""
+    coins = FairCoins(np.arange(64) % 2 == 0, "ab" * 32)
+    fixed = ledger.write_commitment(coins.commitment("cd" * 32, "noise"))
+    with ledger.start_run("training") as run:
+        run.record(FullDataset(), [GaussianSum("sum", 1.0, 4.0)])
+    scores = Scores.from_coins(np.zeros(64), coins.values)
+    write_verdict(
+        ledger,
+        OneRun().epsilon(scores, delta=DELTA),
+        runs=[run.number],
+        opening=coins.opening(fixed.number, "cd" * 32),
+    )
+
+
+def without_noise(ledger: PrivacyLedger) -> None:
+    """A release that nothing protects."""
+    ledger.record(PoissonSampling(0.5), [NonPrivateSum("sum")])
+
+
+KINDS: tuple[Callable[[PrivacyLedger], None], ...] = (
+    poisson,
+    samplings,
+    epochs,
+    users,
+    rows_of_a_person,
+    trees,
+    noises,
+    accounts,
+    audited,
+    without_noise,
+)
+
+
+def costs(ledger: PrivacyLedger) -> dict[str, float]:
+    """Returns epsilon by each accountant that can replay a ledger."""
+    return {
+        accountant.name: accountant.epsilon(ledger, delta=DELTA)
+        for accountant in accountants.available_accountants(ledger)
+    }
+
+
+def stated(folder: Path) -> dict[str, dict[str, float]]:
+    """Returns what the ledgers in a folder cost when they were written."""
+    text = (folder / "epsilons.json").read_text("utf-8")
+    return {
+        ledger: {
+            accountant: math.inf if epsilon is None else epsilon
+            for accountant, epsilon in found.items()
+        }
+        for ledger, found in json.loads(text).items()
+    }
+
+
+def write(folder: Path) -> None:
+    """Writes each ledger, a certificate of it, and what it costs."""
+    folder.mkdir(parents=True)
+    found = {}
+    for kind in KINDS:
+        path = folder / f"{kind.__name__}.ledger"
+        rows = 3 if kind is rows_of_a_person else 1
+        with PrivacyLedger.open(
+            path, dataset="people", unit="person", rows_per_unit=rows
+        ) as ledger:
+            kind(ledger)
+            epsilons = costs(ledger)
+        finite = {k: v for k, v in epsilons.items() if math.isfinite(v)}
+        # JSON has no infinity.
+        found[kind.__name__] = {k: finite.get(k) for k in epsilons}
+        certificate = str(path.with_suffix(".json"))
+        sealing = ["seal", str(path), "--delta", "1e-5", "--out", certificate]
+        if finite and cli.main(sealing):
+            raise RuntimeError(f"{path} was not sealed.")
+    text = json.dumps(found, indent=1, ensure_ascii=False)
+    (folder / "epsilons.json").write_text(f"{text}\n", "utf-8")
+
+
+if __name__ == "__main__":
+    new = FOLDER / keras_dp.__version__
+    if "--again" in sys.argv:  # Before the version is released.
+        shutil.rmtree(new, ignore_errors=True)
+    with (
+        mock.patch("socket.gethostname", return_value="example"),
+        mock.patch("getpass.getuser", return_value="alice"),
+    ):
+        write(new)
