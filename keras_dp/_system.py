@@ -1,4 +1,4 @@
-"""What operating systems do differently: files that last, and processes.
+"""The differences between operating systems: lasting files, and processes.
 
 * Linux: `fsync` of a file and of its folder put both on the disk. The number of
   a process and its start, in `/proc`, say whether it runs.
