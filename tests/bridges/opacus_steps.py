@@ -14,6 +14,7 @@ import torch
 from opacus import schedulers
 from opacus.optimizers import DPOptimizer
 from opacus.utils.batch_memory_manager import BatchMemoryManager
+from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 
 from keras_dp import budgets
 from keras_dp.accountants import Fourier
@@ -510,6 +511,27 @@ class TestWrongUse:
             recorded_steps(training.optimizer, training.loader, ledger),
         ):
             pass
+
+    def test_of_a_dtype_in_which_samples_are_too_large(self, ledger) -> None:
+        """In float32 they are of the size that the rate says."""
+        sampler = UniformWithReplacementSampler(
+            num_samples=1_000_000, sample_rate=0.001, steps=1
+        )
+        (sample,) = sampler
+        # A binomial number, with a standard deviation of 32.
+        assert len(sample) == pytest.approx(1_000, abs=6 * 32)
+        training = Training()
+        torch.set_default_dtype(torch.bfloat16)
+        try:
+            (sample,) = sampler
+            assert len(sample) > 2_000
+            with (
+                pytest.raises(ValueError, match="default dtype"),
+                recorded_steps(training.optimizer, training.loader, ledger),
+            ):
+                pass
+        finally:
+            torch.set_default_dtype(torch.float32)
 
     def test_of_another_version(self, ledger, monkeypatch) -> None:
         training = Training()

@@ -19,20 +19,20 @@ BENCHMARKS = ROOT / "benchmarks"
 SECONDS = 900
 
 
-def interpreter(name: str, monkeypatch) -> str:
-    """Returns the Python of a peer, or skips where it cannot be installed."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    peers = __import__("peers", fromlist=["environments"])
-    __import__("peers.environments")
-    try:
-        return peers.environments.python(name)
-    except (subprocess.SubprocessError, OSError) as error:
-        pytest.skip(f"{name} cannot be installed: {error}")
+@pytest.fixture(scope="module", params=["opacus", "jax_privacy"])
+def peer(request):
+    """Returns a peer and its Python, or skips where it cannot be installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCHMARKS))
+        peers = __import__("peers.environments").environments
+        try:
+            return request.param, peers.python(request.param)
+        except (subprocess.SubprocessError, OSError) as error:
+            pytest.skip(f"{request.param} cannot be installed: {error}")
 
 
-@pytest.mark.parametrize("name", ["opacus", "jax_privacy"])
-def test_the_steps_of_the_real_library(name, monkeypatch) -> None:
-    python = interpreter(name, monkeypatch)
+def test_the_steps_of_the_real_library(peer) -> None:
+    name, python = peer
     command = [
         *(python, "-m", "pytest", "-q", "--noconftest", "-c", os.devnull),
         *("--rootdir", str(ROOT), "-p", "no:cacheprovider"),
@@ -54,10 +54,9 @@ def test_the_steps_of_the_real_library(name, monkeypatch) -> None:
     assert "skipped" not in ran.stdout
 
 
-@pytest.mark.parametrize("name", ["opacus", "jax_privacy"])
-def test_the_code_of_its_guide_runs(name, tmp_path, monkeypatch) -> None:
+def test_the_code_of_its_guide_runs(peer, tmp_path) -> None:
     """It prints the numbers that its comments state, too."""
-    python = interpreter(name, monkeypatch)
+    name, python = peer
     text = (ROOT / "docs" / "guides" / f"{name}.md").read_text("utf-8")
     blocks = documents.PEER.findall(text)
     (tmp_path / "data").symlink_to(ROOT / "data")
