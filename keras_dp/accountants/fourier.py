@@ -7,6 +7,7 @@ from typing import ClassVar, NamedTuple, Self, TypeAlias
 
 from keras_dp import _check
 from keras_dp._override import override
+from keras_dp.accountants import searches
 from keras_dp.accountants.accountant import (
     Accountant,
     check_delta,
@@ -28,6 +29,7 @@ from keras_dp.accountants.normalize.mechanisms import (
     SampledGaussian,
     SampledGaussianGroup,
     SampledGaussianReplaceOne,
+    Selected,
     WithReplacementGaussian,
 )
 from keras_dp.accountants.normalize.rounds import LedgerLike
@@ -57,7 +59,15 @@ _TEXTBOOK = (
 _NOT_AMPLIFIED = (
     " (as if it were known which batches of an epoch a record is in)"
 )
+_SEARCH = "profile of one trial"
 _LEAST_NOISE, _MOST_NOISE = 1e-3, 1e9
+# The precision of the profile of a trial. Delta of a search is first asked for
+# near this one, and then near what was found, a few times.
+_TRIAL_WIDTH, _FIRST_DELTA, _MOST_PROFILES = 1e-3, 1e-8, 4
+# The precision of searches beside other rounds: their pairs are less precise.
+_PAIR_WIDTH = 1e-4
+# From here on the pair may be better than the profile, which it is made of.
+_LARGE_DELTA = 1e-3
 # Each of two bounds that are percents apart is computed to this.
 _WIDTH_BETWEEN = 1e-5
 # Mass that may be left out: a share of delta, or this if it is not known.
@@ -123,6 +133,7 @@ class Fourier(Accountant):
     | random allocation, one record more or less | mostly 1 % apart |
     | the same, several batches for each record | mostly 10 % apart |
     | fixed size, one record replaced | an attack, and a bound |
+    | a search | one trial, and a bound (see docs/accounting.md, section 8) |
     | encoded, noise that is not Gaussian | none: use `RDP` |
 
     "Exact" bounds are apart by at most the share `relative_width` of epsilon,
@@ -170,6 +181,7 @@ class Fourier(Accountant):
             SampledGaussian,
             SampledGaussianGroup,
             SampledGaussianReplaceOne,
+            Selected,
             WithReplacementGaussian,
         }
     )
@@ -251,6 +263,9 @@ class Fourier(Accountant):
                     f"Gaussian for `Fourier`. Received: {mechanism!r}. "
                     "Use `RDP`, which has a bound for it."
                 )
+            if isinstance(mechanism, Selected):
+                for plan in mechanism.plans:
+                    self.check_supported(plan)
         # `super()` does not find the class that `slots` made anew.
         Accountant.check_supported(self, rounds)
 
@@ -285,6 +300,33 @@ class _EpsilonAt:
     def left_out(self) -> float:
         """Returns the mass that directions may leave out."""
         return _SHARE_LEFT_OUT * self.delta
+
+    @property
+    def near(self) -> float:
+        """Returns the delta next to which profiles must be good."""
+        return self.delta
+
+    def nearer(self, upper: float) -> float:
+        """Returns a better one, given an upper bound."""
+        return self.delta
+
+    def of_profile(self, profile: searches.SearchProfile) -> float:
+        """Returns the upper bound for one search."""
+        return profile.epsilon(self.delta)
+
+    def with_chance(self, chance: float) -> "_EpsilonAt | None":
+        """Returns the question for what is released with a chance only.
+
+        Returns:
+            The question; `None` if the lower bound is the trivial one.
+        """
+        if self.delta >= chance:
+            return None
+        return dataclasses.replace(self, delta=self.delta / chance)
+
+    def by_chance(self, lower: float, chance: float) -> float:
+        """Returns the lower bound of a release with a chance, from its own."""
+        return lower
 
     def above(self, direction: Direction, certain: float) -> choose.Found:
         """Returns bounds on the dominating pair of a direction.
@@ -372,6 +414,19 @@ class _DeltaAt:
     least: ClassVar[float] = -math.inf  # A bound on the logarithm of delta.
     most: ClassVar[float] = 1.0
     left_out: ClassVar[float] = _LEAST_DELTA
+    near: ClassVar[float] = _FIRST_DELTA
+
+    def nearer(self, upper: float) -> float:
+        return upper
+
+    def of_profile(self, profile: searches.SearchProfile) -> float:
+        return profile.delta(self.epsilon)
+
+    def with_chance(self, chance: float) -> "_DeltaAt":
+        return self
+
+    def by_chance(self, lower: float, chance: float) -> float:
+        return lower * chance
 
     def above(self, direction: Direction, certain: float) -> choose.Found:
         return choose.log_deltas(
@@ -474,6 +529,8 @@ def _bounds(question: _Question, rounds: _Rounds) -> Bounds:
 
 def _upper(question: _Question, rounds: _Rounds) -> float:
     """Returns the upper bound for rounds without slack."""
+    if _has_search(rounds):
+        return _searched_above(question, rounds)[0]
     if _has_allocation(rounds):
         return _allocated_above(question, rounds)[0]
     return _composed(question, rounds).upper
@@ -481,6 +538,8 @@ def _upper(question: _Question, rounds: _Rounds) -> float:
 
 def _composed(question: _Question, rounds: _Rounds) -> Bounds:
     """Returns bounds for all rounds composed."""
+    if _has_search(rounds):
+        return _searched(question, rounds)
     if _has_allocation(rounds):
         return _allocated(question, rounds)
     if not _is_in_reach(rounds):
@@ -501,6 +560,56 @@ def _composed(question: _Question, rounds: _Rounds) -> Bounds:
         if by_moments < upper:
             upper, method = by_moments, RENYI
     return Bounds(float(lower), float(upper), method)
+
+
+def _has_search(rounds: _Rounds) -> bool:
+    return any(isinstance(mechanism, Selected) for mechanism, _ in rounds)
+
+
+def _searched(question: _Question, rounds: _Rounds) -> Bounds:
+    """Returns bounds for searches, and other rounds."""
+    upper, method = _searched_above(question, rounds)
+    alternatives, chance = searches.one_trial_each(rounds)
+    of_trials = question.with_chance(chance)
+    if of_trials is None:
+        return Bounds(0.0, upper, method)
+    lower = max(
+        question.by_chance(_bounds(of_trials, each).lower, chance)
+        for each in alternatives
+    )
+    return Bounds(min(lower, upper), upper, method)
+
+
+def _searched_above(question: _Question, rounds: _Rounds) -> tuple[float, str]:
+    """Returns an upper bound, and the method that found it."""
+    upper, near = question.most, question.near
+    for _ in range(_MOST_PROFILES):
+        upper = min(upper, _searched_near(question, rounds, near))
+        nearer = question.nearer(upper)
+        if searches.decade(nearer) == searches.decade(near):
+            break
+        near = nearer
+    if upper >= question.most and _MOMENTS.supports(rounds):
+        return question.by(_MOMENTS, rounds), RENYI
+    return upper, _SEARCH
+
+
+def _searched_near(question: _Question, rounds: _Rounds, near: float) -> float:
+    """Returns an upper bound that is good where delta is near a number."""
+    trials, alone = Fourier(_TRIAL_WIDTH), question.most
+    search, count = rounds[0]
+    if isinstance(search, Selected) and len(rounds) == count == 1:
+        profile = searches.profile(search, trials, near)
+        alone = question.of_profile(profile) if profile else alone
+        if near < _LARGE_DELTA:
+            return alone
+    pairs = searches.in_pairs(rounds, trials, near)
+    rest = question.undrawn(pairs[1]) if pairs else None
+    if pairs is None or rest is None:
+        return alone
+    rest = dataclasses.replace(rest, width=max(rest.width, _PAIR_WIDTH))
+    found = question.drawn(_bounds(rest, pairs[0]).upper, pairs[1])
+    return min(alone, found)
 
 
 def _has_allocation(rounds: _Rounds) -> bool:

@@ -5,6 +5,7 @@ A unit with several records, and several units, are a group of records.
 
 import dataclasses
 import math
+from collections.abc import Hashable
 from typing import Protocol
 
 from keras_dp.accountants.normalize.mechanisms import (
@@ -15,6 +16,7 @@ from keras_dp.accountants.normalize.mechanisms import (
     Mechanism,
     SampledGaussian,
     SampledGaussianGroup,
+    Selected,
 )
 from keras_dp.accountants.roots import least_safe
 from keras_dp.accountants.slack import least_epsilon, split
@@ -48,6 +50,10 @@ class BoundForOneRecord(Protocol):
         """Returns the bound on delta for one record."""
 
 
+class HashableBound(BoundForOneRecord, Hashable, Protocol):
+    """The same, of accountants that are equal if their bounds are."""
+
+
 class Group:
     """The rounds of a ledger for a group of records, for many questions.
 
@@ -62,6 +68,7 @@ class Group:
     | Gaussian sums that nothing amplifies, discrete ones, trees | `z / k` |
     | Gaussian sums, Poisson sampling, records there or not | binomial |
     | thresholds, beside these | `Exposure` of the group |
+    | a search | that of its trials for the group, or the bound below |
     | other | none |
 
     The binomial pair is that of `SampledGaussianGroup`. Where there is none,
@@ -153,6 +160,13 @@ def _k_fold(mechanism: Mechanism, records: int) -> Mechanism | None:
         return dataclasses.replace(mechanism, records=records)
     if isinstance(mechanism, SampledGaussian):
         return SampledGaussianGroup(z, mechanism.sampling_probability, records)
+    if isinstance(mechanism, Selected):
+        plans = [k_fold(plan, records) for plan in mechanism.plans]
+        known = tuple(plan for plan in plans if plan is not None)
+        if len(known) == len(plans):
+            return Selected(known, mechanism.law)
+        # Its trials take the textbook bound, and not the search.
+        return dataclasses.replace(mechanism, records=records)
     return None
 
 

@@ -48,6 +48,8 @@ from keras_dp.ledger import (
     LaplaceNoise,
     RandomAllocation,
     SamplingEvent,
+    Selection,
+    TruncatedNegativeBinomial,
 )
 
 # More than the rounding of a few float64 operations.
@@ -89,6 +91,7 @@ def to_dp_event(
     | discrete Gaussian sums, Poisson | none: raises | |
     | thresholded sums, truncated samples | none: raises | |
     | `RandomAllocation` | none: raises | |
+    | a search of one plan | `RepeatAndSelect` of its rounds | RDP |
     | Gaussian sums, Poisson, for a group | `MixtureOfGaussians` | PLD |
     | the same, `replace_one`; other samples of a group | none: raises | |
 
@@ -130,6 +133,10 @@ def to_dp_event(
     relation = chosen_neighbours(pairs, neighbours)
     together = []
     for each, count in pairs:
+        search = released(each.queries).search
+        if search is not None:
+            builder.compose(_repeated(search, relation, records), count)
+            continue
         is_epoch = isinstance(each.sampling, DisjointBatches | RandomAllocation)
         if is_epoch or released(each.queries).trees:
             together.append((each, count))
@@ -140,6 +147,30 @@ def to_dp_event(
     for mechanism, count in _of_group(normalize(together, relation), records):
         builder.compose(_event(mechanism, FullDataset()), count)
     return builder.build()
+
+
+def _repeated(search: Selection, neighbours: Neighbours, records: int) -> Any:
+    """Returns the event of a search, for a group of records.
+
+    Raises:
+        UnsupportedEventError: dp_accounting has no event for the search.
+    """
+    law = search.law
+    shape = math.inf
+    if isinstance(law, TruncatedNegativeBinomial):
+        shape = law.shape
+    if len(search.plans) > 1 or shape < 0 or law.largest_mean < 1:
+        raise UnsupportedEventError(
+            "`ledger` must hold searches of one plan, with a law of a mean "
+            ">= 1 and a shape >= 0, for dp_accounting. "
+            f"Received: {len(search.plans)} plans with {law!r}. Replay the "
+            "ledger with `keras_dp.accountants`."
+        )
+    _dp_accounting()
+    from dp_accounting.dp_event import RepeatAndSelectDpEvent
+
+    trial = to_dp_event(search.plans[0], neighbours=neighbours, units=records)
+    return RepeatAndSelectDpEvent(trial, law.largest_mean, shape)
 
 
 def _of_group(

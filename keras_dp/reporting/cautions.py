@@ -10,6 +10,7 @@ from keras_dp.ledger import (
     CountedRound,
     Header,
     RunRecord,
+    Selection,
     ThresholdedSum,
     TruncatedPoissonSampling,
 )
@@ -22,6 +23,7 @@ from keras_dp.reporting.wording import (
     not_checked,
     on_one_line,
     with_a_chosen_seed,
+    with_trials,
 )
 
 
@@ -115,8 +117,21 @@ def _of_rounds(
             f"Samples were truncated: up to {overflow:.2g} of delta pays for "
             f"that, whatever epsilon is{together}."
         )
+    searches = sum(
+        count
+        for each, count in rounds
+        if any(isinstance(query, Selection) for query in each.queries)
+    )
+    if searches:
+        yield (
+            f"Nobody may learn how many trials {_searches(searches)} "
+            "had, or what a trial gave that did not win: not from logs, files "
+            "or times either. Epsilon counts on that."
+        )
     unverified = sum(
-        count for each, count in rounds if not each.sampling.is_verified
+        count
+        for each, count in with_trials(rounds)
+        if not each.sampling.is_verified
     )
     if unverified:
         yield (
@@ -133,6 +148,10 @@ def _of_rounds(
     seeded = sum(count for each, count in rounds if each.seeded)
     if seeded:
         yield with_a_chosen_seed(seeded)
+
+
+def _searches(count: int) -> str:
+    return "a search" if count == 1 else f"each of {count:,} searches"
 
 
 def _of_runs(runs: Sequence[RunRecord]) -> Iterator[str]:

@@ -3,12 +3,13 @@
 import decimal
 import textwrap
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from keras_dp.ledger import (
     Round,
     RunRecord,
     SamplingEvent,
+    Selection,
     SumQueryEvent,
 )
 
@@ -32,10 +33,25 @@ def sampled(event: SamplingEvent) -> str:
     return on_one_line(event.words) + ", as declared" * declared
 
 
+def with_trials(
+    rounds: Iterable[tuple[Round, int]],
+) -> Iterator[tuple[Round, int]]:
+    """Yields rounds, with those of each plan of a trial for a search."""
+    for each, count in rounds:
+        (query, *_) = each.queries
+        if isinstance(query, Selection):
+            for trial, times in with_trials(query.all_rounds):
+                yield trial, count * times
+        else:
+            yield each, count
+
+
 def rounds_of_whole_units(rounds: Iterable[tuple[Round, int]]) -> int:
     """Returns the number of rounds that drew units with all their rows."""
     return sum(
-        count for each, count in rounds if each.sampling.draws_whole_units
+        count
+        for each, count in with_trials(rounds)
+        if each.sampling.draws_whole_units
     )
 
 
@@ -43,7 +59,7 @@ def declared_rounds(rounds: Iterable[tuple[Round, int]]) -> int:
     """Returns the number of rounds of which somebody says how they drew."""
     return sum(
         count
-        for each, count in rounds
+        for each, count in with_trials(rounds)
         if each.sampling.is_verified and not each.sampling.drawn_by_library
     )
 
@@ -60,7 +76,7 @@ def declared_of_units(
         rounds: All rounds of the ledger, with their counts.
     """
     whole = rounds_of_whole_units(rounds)
-    others = sum(count for _, count in rounds) - whole
+    others = sum(count for _, count in with_trials(rounds)) - whole
     rows = counted(rows_per_unit, "row")
     declared = "was declared, and not checked."
     if not whole:

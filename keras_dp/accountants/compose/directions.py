@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_dp.accountants.compose.composition import Composition
+from keras_dp.accountants.loss.finite import FiniteLoss
 from keras_dp.accountants.loss.fixed_size import FixedSizeLoss
 from keras_dp.accountants.loss.loss_distribution import LossDistribution
 from keras_dp.accountants.loss.mixture import MixtureLoss
@@ -16,6 +17,7 @@ from keras_dp.accountants.normalize.mechanisms import (
     FixedSizeGaussian,
     Gaussian,
     Mechanism,
+    ProfilePair,
     SampledGaussian,
     SampledGaussianGroup,
     SampledGaussianReplaceOne,
@@ -159,6 +161,12 @@ def _(
         mechanism.records, mechanism.sampling_probability, left_out
     )
     return _exact(*_mixtures(mechanism.noise_multiplier, members))
+
+
+@_losses.register
+def _(mechanism: ProfilePair, left_out: float) -> tuple[_Losses, _Losses]:
+    loss = FiniteLoss(mechanism.losses, mechanism.masses)
+    return _exact(loss, loss)
 
 
 def _binomial(

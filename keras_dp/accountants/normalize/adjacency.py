@@ -210,6 +210,14 @@ def _objections(
             "`sampling` must be of a class that the accountants know. "
             f"Received: sampling={sampling!r}."
         )
+    if release.search is not None:
+        return {
+            relation: reason
+            for each, _ in release.search.all_rounds
+            for relation, reason in _objections(
+                each.sampling, released(each.queries)
+            ).items()
+        }
     allocated = isinstance(sampling, RandomAllocation)
     is_gaussian = not (
         release.is_discrete

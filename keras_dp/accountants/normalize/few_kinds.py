@@ -29,7 +29,9 @@ from keras_dp.accountants.normalize.mechanisms import (
     Gaussian,
     Mechanism,
     OneOf,
+    ProfilePair,
     RandomAllocationGaussian,
+    Selected,
     WithReplacementGaussian,
 )
 from keras_dp.accountants.normalize.order import in_order
@@ -121,7 +123,7 @@ def few_kinds(
 def can_be_rounded(mechanism: Mechanism) -> bool:
     """Returns whether another noise makes another mechanism of the kind."""
     return (
-        not isinstance(mechanism, OneOf)
+        not isinstance(mechanism, OneOf | Selected | ProfilePair)
         and 0 < mechanism.noise_multiplier < math.inf
     )
 

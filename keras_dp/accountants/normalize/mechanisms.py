@@ -13,7 +13,7 @@ from keras_dp.accountants.normalize.thresholds import (
     Threshold,
     chance_to_pass,
 )
-from keras_dp.ledger import CoordinateBounds, NoiseDistribution
+from keras_dp.ledger import CoordinateBounds, NoiseDistribution, TrialLaw
 
 # More than the rounding of a sum and of a few products.
 _ROUND_UP = 1 + 1e-14
@@ -436,6 +436,53 @@ class Exposure:
         return min(1.0, chance * share * _ROUND_UP)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Selected:
+    """The best of a random number of trials; docs/accounting.md, section 8.
+
+    Attributes:
+        plans: What one trial is for one record: the mechanisms of each plan,
+            with their counts.
+        law: The law of the number of trials.
+        records: How many records are changed. At 1, `plans` may already be of
+            a group.
+        sampling_probability: 1: a trial amplifies by itself.
+    """
+
+    plans: tuple[tuple["CountedMechanism", ...], ...]
+    law: TrialLaw
+    records: int = 1
+    sampling_probability: ClassVar[float] = 1.0
+
+    @property
+    def noise_multiplier(self) -> float:
+        """The least one of all plans."""
+        return min(
+            mechanism.noise_multiplier
+            for plan in self.plans
+            for mechanism, _ in plan
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ProfilePair:
+    """A pair of distributions with finitely many privacy losses.
+
+    It is the same for both directions. `profile_pair` makes it from a profile.
+
+    Attributes:
+        losses: In nats, rising.
+        masses: Of the losses under `Q`, > 0.
+        noise_multiplier: 1: the pair has no noise.
+        sampling_probability: 1, as nothing amplifies.
+    """
+
+    losses: tuple[float, ...]
+    masses: tuple[float, ...]
+    noise_multiplier: ClassVar[float] = 1.0
+    sampling_probability: ClassVar[float] = 1.0
+
+
 Mechanism: TypeAlias = (
     Gaussian
     | SampledGaussian
@@ -448,6 +495,8 @@ Mechanism: TypeAlias = (
     | AdditiveNoise
     | OneOf
     | RandomAllocationGaussian
+    | Selected
+    | ProfilePair
     | Slack
     | Exposure
 )

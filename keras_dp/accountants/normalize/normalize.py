@@ -5,6 +5,7 @@ event and the count of a round are put together.
 """
 
 import dataclasses
+import functools
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
@@ -19,6 +20,7 @@ from keras_dp.accountants.normalize.mechanisms import (
     Exposure,
     Mechanism,
     OneOf,
+    Selected,
 )
 from keras_dp.accountants.normalize.normalized_rounds import (
     NormalizedRounds,
@@ -44,6 +46,7 @@ from keras_dp.ledger import (
     DisjointBatches,
     RandomAllocation,
     Round,
+    Selection,
     TreeSum,
 )
 
@@ -88,6 +91,9 @@ def normalize(
     the sample of one of these rounds. Neither the tree nor other releases over
     the same samples may therefore be amplified. `replace_one` takes twice the
     bound for the whole tree.
+
+    A search is the mechanisms of its plans, each normalized by itself, with
+    the law of the number of trials: trials share no epoch and no tree.
 
     Thresholded sums count as Gaussian ones. What their thresholds may expose
     beyond that is an `Exposure` beside the mechanism of the round, once an
@@ -184,6 +190,11 @@ class RoundsTogether:
         """
         sampling, release = event.sampling, released(event.queries)
         check_supported(sampling, release, self.neighbours)
+        if release.search is not None:
+            search = _selected(release.search, self.neighbours)
+            if search:
+                self._alone[search] += count
+            return
         epoch = None
         if isinstance(sampling, DisjointBatches):
             epoch = sampling.epoch_id
@@ -233,6 +244,17 @@ class RoundsTogether:
             if whole:
                 counts[whole] += -(-epoch.rounds // sampling.batches)
         return in_order(counts)
+
+
+@functools.lru_cache(maxsize=64)
+def _selected(search: Selection, neighbours: Neighbours) -> Selected | None:
+    """Returns what a search is; None if its trials release nothing."""
+    plans = {
+        put_together(plan, neighbours, rows_per_unit=1).mechanisms: None
+        for plan in search.plans
+    }
+    plans.pop((), None)
+    return Selected(tuple(plans), search.law) if plans else None
 
 
 @dataclasses.dataclass(slots=True)

@@ -13,6 +13,7 @@ from keras_dp.ledger import (
     GaussianNoise,
     GaussianSum,
     NonPrivateSum,
+    Selection,
     SumQueryEvent,
     ThresholdedSum,
     TreeSum,
@@ -36,6 +37,7 @@ class Release(NamedTuple):
         trees: Steps of trees, each of another tree.
         thresholds: The ones of thresholded sums, in an order that does not
             depend on that of the queries.
+        search: The search that the round is, and nothing else; or None.
     """
 
     sensitivity: float = 0.0
@@ -43,6 +45,7 @@ class Release(NamedTuple):
     encodings: tuple[Encoding, ...] = ()
     trees: tuple[TreeSum, ...] = ()
     thresholds: tuple[Threshold, ...] = ()
+    search: Selection | None = None
 
     @property
     def is_free(self) -> bool:
@@ -73,6 +76,8 @@ def released(queries: tuple[SumQueryEvent, ...]) -> Release:
 
 @functools.lru_cache(maxsize=1024)
 def _released(queries: tuple[SumQueryEvent, ...]) -> Release:
+    if isinstance(queries[0], Selection):
+        return Release(search=queries[0])
     parts = [_part(query) for query in queries]
     encodings = [each for part in parts for each in part.encodings]
     trees = tuple(each for part in parts for each in part.trees)

@@ -17,8 +17,14 @@ from keras_dp.accountants.normalize.mechanisms import (
     SampledDiscreteGaussian,
     SampledGaussian,
     SampledGaussianReplaceOne,
+    Selected,
 )
-from keras_dp.accountants.renyi import encoded, fixed_size, mixtures
+from keras_dp.accountants.renyi import (
+    encoded,
+    fixed_size,
+    mixtures,
+    searches,
+)
 from keras_dp.accountants.renyi.shifted_noise import check_noise
 from keras_dp.errors import UnsupportedEventError
 
@@ -30,14 +36,29 @@ def check_moments(mechanism: Mechanism) -> None:
     """Raises unless the divergence of a mechanism in `LOG_MOMENTS` is known.
 
     Raises:
-        UnsupportedEventError: The noise of an encoded sum has no moments.
+        UnsupportedEventError: The noise of an encoded sum has no moments, or
+            the divergence of a trial of a search is not known.
     """
+    if isinstance(mechanism, Selected):
+        _check_trials(mechanism)
     if isinstance(mechanism, OneOf):
         for alternative in mechanism.alternatives:
             check_moments(alternative)
     if isinstance(mechanism, AdditiveNoise):
         for encoding in mechanism.encodings:
             check_noise(encoding.noise)
+
+
+def _check_trials(search: Selected) -> None:
+    for plan in search.plans:
+        for trial, _ in plan:
+            if type(trial) not in LOG_MOMENTS or search.records > 1:
+                raise UnsupportedEventError(
+                    "`ledger` must hold searches whose trials have a known "
+                    f"Rényi divergence. Received: {trial!r}, for "
+                    f"{search.records} records. `Fourier` may have a bound."
+                )
+            check_moments(trial)
 
 
 def rdp(mechanism: Mechanism, orders: Array) -> Array:
@@ -132,6 +153,10 @@ def _one_of(mechanism: OneOf, excess: Array) -> Array:
     return np.asarray(np.max(alternatives, axis=0))
 
 
+def _selected(mechanism: Selected, excess: Array) -> Array:
+    return searches.log_moment(mechanism, excess, composed_log_moment)
+
+
 # From a mechanism of the kind and the orders minus one to log moments.
 LOG_MOMENTS: Mapping[type[Mechanism], Callable[[Any, Array], Array]] = {
     Gaussian: _gaussian,
@@ -142,4 +167,5 @@ LOG_MOMENTS: Mapping[type[Mechanism], Callable[[Any, Array], Array]] = {
     SampledDiscreteGaussian: _sampled_discrete,
     AdditiveNoise: encoded.log_moment,
     OneOf: _one_of,
+    Selected: _selected,
 }

@@ -90,6 +90,7 @@ FLOORS = {
         "loss normalize",
         "claim coverage slack",
         "compose groups renyi",
+        "searches",
         "accountant",
         "analytic_gaussian gdp moments rdp strong_composition",
         "fourier",

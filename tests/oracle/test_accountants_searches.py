@@ -1,0 +1,397 @@
+"""Searches, compared with every output of small ones and with dp_accounting."""
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from keras_dp.accountants import RDP, Fourier, searches
+from keras_dp.accountants.compose import choose
+from keras_dp.accountants.compose.composition import Composition
+from keras_dp.accountants.loss.finite import FiniteLoss
+from keras_dp.accountants.normalize.mechanisms import (
+    CountedMechanism,
+    Gaussian,
+    Selected,
+)
+from keras_dp.ledger import (
+    FullDataset,
+    GaussianSum,
+    PoissonSampling,
+    PoissonTrials,
+    Round,
+    Selection,
+    TruncatedNegativeBinomial,
+)
+from keras_dp.ledger.events.trial_laws import TrialLaw
+
+LAWS: list[TrialLaw] = [
+    TruncatedNegativeBinomial(-0.5, 4),
+    TruncatedNegativeBinomial(0, 20),
+    TruncatedNegativeBinomial(1, 3),
+    TruncatedNegativeBinomial(1, 20),
+    TruncatedNegativeBinomial(4, 10),
+    PoissonTrials(0.5),
+    PoissonTrials(10),
+]
+# The trial of a search in these tests; its accountant knows what it is.
+TRIAL = ((CountedMechanism(Gaussian(1.0), 1),),)
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """A trial with finitely many outputs, which bounds itself.
+
+    Attributes:
+        p: The probabilities of the outputs on one data set.
+        q: On a neighbouring one.
+    """
+
+    p: tuple[float, ...]
+    q: tuple[float, ...]
+
+    def supports(self, rounds: object) -> bool:
+        return True
+
+    def delta_of(self, rounds: object, epsilon: float) -> float:
+        return max(
+            divergence(self.p, self.q, epsilon),
+            divergence(self.q, self.p, epsilon),
+        )
+
+    def epsilon_of(self, rounds: object, delta: float) -> float:
+        low, high = 0.0, 100.0
+        if self.delta_of(rounds, low) <= delta:
+            return 0.0
+        if self.delta_of(rounds, high) > delta:
+            return math.inf
+        for _ in range(60):
+            middle = (low + high) / 2
+            if self.delta_of(rounds, middle) <= delta:
+                high = middle
+            else:
+                low = middle
+        return high
+
+
+def divergence(p: Sequence[float], q: Sequence[float], epsilon: float) -> float:
+    """The hockey-stick divergence from its definition."""
+    grown = math.exp(epsilon)
+    return math.fsum(max(x - grown * y, 0) for x, y in zip(p, q, strict=True))
+
+
+def best(
+    law: TrialLaw, p: Sequence[float], scores: Sequence[int]
+) -> list[float]:
+    """The probability of each output to win, from the generating function."""
+    found = []
+    for mass, score in zip(p, scores, strict=True):
+        equal = math.fsum(
+            x for x, s in zip(p, scores, strict=True) if s == score
+        )
+        worse = math.fsum(
+            x for x, s in zip(p, scores, strict=True) if s < score
+        )
+        level = law.generating(min(worse + equal, 1)) - law.generating(worse)
+        found.append(level * mass / equal if equal else 0.0)
+    return found
+
+
+def best_by_enumeration(
+    law: TrialLaw, p: Sequence[float], scores: Sequence[int], most: int
+) -> list[float]:
+    """The same from all outcomes of up to `most` trials, one by one."""
+    found = [0.0] * len(p)
+    masses = itertools.islice(law.masses(), 1, most + 1)
+    for count, mass in enumerate(masses, 1):
+        for outputs in itertools.product(range(len(p)), repeat=count):
+            chance = mass * math.prod(p[each] for each in outputs)
+            top = max(scores[each] for each in outputs)
+            winners = [each for each in outputs if scores[each] == top]
+            for winner in winners:
+                found[winner] += chance / len(winners)
+    return found
+
+
+TRIALS = [
+    # Randomized response, pure.
+    Trial((0.75, 0.25), (0.25, 0.75)),
+    # A rare output that tells, beside small differences.
+    Trial((0.001, 0.499, 0.5), (0.0001, 0.55, 0.4499)),
+    Trial((0.01, 0.3, 0.29, 0.4), (0.0, 0.2, 0.5, 0.3)),
+    Trial((1e-6, 0.4, 0.6 - 1e-6), (1e-8, 0.6, 0.4 - 1e-8)),
+    # Nothing but a slack.
+    Trial((0.02, 0.98, 0.0), (0.0, 0.98, 0.02)),
+    # A Gaussian, cut into pieces.
+    Trial(
+        *(
+            tuple(np.diff([0.0, *map(cdf, np.linspace(-2.5, 3, 5)), 1.0]))
+            for cdf in (
+                lambda x: 0.5 * math.erfc(-x / math.sqrt(2)),
+                lambda x: 0.5 * math.erfc(-(x - 0.5) / math.sqrt(2)),
+            )
+        )
+    ),
+]
+
+
+@functools.cache
+def profile_of(
+    trial: Trial, law: TrialLaw, delta: float
+) -> searches.SearchProfile | None:
+    return searches.profile(Selected(TRIAL, law), trial, delta)
+
+
+def exact(trial: Trial, law: TrialLaw, epsilon: float) -> float:
+    """The largest divergence of all orders of the outputs, with ties."""
+    orders = itertools.product(range(len(trial.p)), repeat=len(trial.p))
+    found = 0.0
+    for scores in orders:
+        p, q = best(law, trial.p, scores), best(law, trial.q, scores)
+        found = max(found, divergence(p, q, epsilon), divergence(q, p, epsilon))
+    return found
+
+
+@pytest.mark.parametrize("law", [LAWS[2], PoissonTrials(0.5)], ids=repr)
+@pytest.mark.parametrize("scores", [(0, 1, 2), (2, 0, 1), (1, 1, 0), (0, 0, 0)])
+def test_the_best_is_as_its_trials_say(
+    law: TrialLaw, scores: tuple[int, ...]
+) -> None:
+    p = TRIALS[1].p
+    rest = 1 - math.fsum(itertools.islice(law.masses(), 8))
+
+    found = best_by_enumeration(law, p, scores, most=7)
+
+    for one, other in zip(best(law, p, scores), found, strict=True):
+        assert one == pytest.approx(other, abs=rest + 1e-12)
+    assert rest < (0.06 if law == LAWS[2] else 1e-6)
+
+
+@pytest.mark.parametrize("law", LAWS, ids=repr)
+@pytest.mark.parametrize("trial", TRIALS[:5], ids=range(5))
+class TestEveryOrderOfOutputs:
+    def test_is_below_the_bound(self, trial: Trial, law: TrialLaw) -> None:
+        for epsilon in (0.0, 0.3, 1.0, 2.0, 3.5, 6.0):
+            largest = exact(trial, law, epsilon)
+            for near in (1e-1, 1e-6):
+                found = profile_of(trial, law, near)
+                # Without a profile, delta is 1.
+                assert found is None or found.delta(epsilon) >= largest
+
+    def test_is_below_its_pair(self, trial: Trial, law: TrialLaw) -> None:
+        found = profile_of(trial, law, 1e-6)
+        pair = found and searches.profile_pair(found, 1e-6)
+        if not pair:
+            return
+        q = np.array(pair[0].masses)
+        p = q * np.exp(pair[0].losses)
+
+        # The masses of both are those of distributions.
+        assert q.sum() == pytest.approx(1, abs=1e-9)
+        assert p.sum() == pytest.approx(1, abs=1e-9)
+        for epsilon in (0.0, 0.3, 1.0, 2.0, 3.5, 6.0):
+            for one, other in ((p, q), (q, p)):
+                of_pair = divergence(one, other, epsilon)
+                # Rounding of a hundred masses.
+                assert of_pair + pair[1] >= exact(trial, law, epsilon) - 1e-12
+
+
+@pytest.mark.parametrize("law", LAWS, ids=repr)
+def test_a_price_without_the_ratio_is_too_small(law: TrialLaw) -> None:
+    """Control: some order of outputs exceeds `m delta(epsilon)`."""
+    if law == PoissonTrials(0.5):
+        pytest.skip("half a trial on average hardly has another one")
+    excess = [
+        exact(trial, law, epsilon)
+        - law.largest_mean * trial.delta_of((), epsilon)
+        for trial in TRIALS[:4]
+        for epsilon in (0.0, 0.3, 1.0, 1.5)
+    ]
+
+    assert max(excess) > 1e-4
+
+
+@pytest.mark.parametrize("law", LAWS[1:5], ids=repr)
+def test_a_price_for_fewer_trials_is_too_small(law: TrialLaw) -> None:
+    """Control: the bound for half the mean is exceeded."""
+    assert isinstance(law, TruncatedNegativeBinomial)
+    fewer = TruncatedNegativeBinomial(law.shape, 1 + (law.mean - 1) / 4)
+    trial = TRIALS[1]
+    found = profile_of(trial, fewer, 1e-4)
+
+    assert found is not None
+    assert any(
+        found.delta(epsilon) < exact(trial, law, epsilon)
+        for epsilon in np.linspace(0, 5, 21)
+    )
+
+
+@pytest.mark.parametrize("shape", [-0.5, 0.0, 1.0, 3.0])
+@pytest.mark.parametrize("pure", [0.1, 1.0])
+def test_a_pure_trial_costs_its_epsilon_shape_plus_two_times(
+    shape: float, pure: float
+) -> None:
+    high = 1 / (1 + math.exp(-pure))
+    trial = Trial((high, 1 - high), (1 - high, high))
+
+    few = profile_of(trial, TruncatedNegativeBinomial(shape, 3), 1e-12)
+    many = profile_of(trial, TruncatedNegativeBinomial(shape, 1e7), 1e-12)
+
+    assert few is not None
+    assert many is not None
+    # Cells of places are 0.4 % wide, for each factor of the law.
+    slack = 0.01 * (shape + 2)
+    assert few.epsilon(1e-12) <= (shape + 2) * pure + slack
+    assert many.epsilon(1e-12) <= (shape + 2) * pure + slack
+    # Shape -1/2 needs more trials still.
+    assert many.epsilon(1e-12) >= (shape + 2) * pure * 0.95
+
+
+@pytest.mark.parametrize("law", LAWS, ids=repr)
+@pytest.mark.parametrize("trial", TRIALS, ids=range(len(TRIALS)))
+def test_the_bound_is_below_the_published_one(
+    trial: Trial, law: TrialLaw
+) -> None:
+    """Koskela, Redberg and Wang (2024), with a sum in place of the root."""
+    near = 1e-4
+    found = profile_of(trial, law, near)
+    firsts = np.linspace(0, 5, 200)
+    deltas = np.array([trial.delta_of((), each) for each in firsts])
+    if isinstance(law, TruncatedNegativeBinomial):
+        ratio = (1 - law.gamma) / law.gamma
+        shift = (law.shape + 1) * np.log(np.exp(firsts) + ratio * deltas)
+    else:
+        shift = law.largest_mean * (np.expm1(firsts) + deltas)
+    epsilon = trial.epsilon_of((), near / law.largest_mean)
+    if epsilon == math.inf:
+        return
+    published = float(epsilon + shift.min())
+
+    assert found is not None
+    # Chords between 64 points, which corners of a profile are between; and
+    # cells of 0.4 %.
+    assert found.epsilon(near) <= published * 1.01 + 0.03
+
+
+def test_searches_compose_as_their_pairs_do() -> None:
+    trial, law = TRIALS[5], LAWS[2]
+    found = profile_of(trial, law, 1e-6)
+    assert found is not None
+    pair, _ = searches.profile_pair(found, 1e-6) or (None, 0)
+    assert pair is not None
+    losses, q = np.array(pair.losses), np.array(pair.masses)
+    p = q * np.exp(losses)
+    both = np.add.outer(losses, losses).ravel()
+    twice = Composition(
+        (FiniteLoss(pair.losses, pair.masses),), np.array([2.0])
+    )
+
+    for epsilon in (0.1, 0.5, 1.0):
+        expected = float(
+            np.multiply.outer(p, p).ravel()
+            @ np.maximum(-np.expm1(epsilon - both), 0.0)
+        )
+        log_delta = choose.log_deltas(twice, epsilon, 1e-4, -math.inf)
+
+        assert log_delta.lower <= math.log(expected) <= log_delta.upper
+        assert log_delta.upper - log_delta.lower < 1e-3
+
+
+def full(noise_multiplier: float) -> list[tuple[Round, int]]:
+    release = GaussianSum("all", 1.0, noise_multiplier)
+    return [(Round(FullDataset(), (release,)), 1)]
+
+
+@pytest.mark.parametrize("gamma", [0.01, 0.1, 0.9])
+@pytest.mark.parametrize("rho", [0.01, 1.0])
+@pytest.mark.parametrize("shape", [0.0, 0.5, 1.0, 5.0])
+def test_no_more_than_dp_accounting_asks(
+    gamma: float, rho: float, shape: float
+) -> None:
+    """Its own Gaussian cases, of `test_repeat_select_gaussian_...`."""
+    pytest.importorskip("dp_accounting")
+    from dp_accounting.rdp import rdp_privacy_accountant as peer
+
+    from keras_dp.interchange import to_dp_event
+
+    mean = peer._truncated_negative_binomial_mean(gamma, shape)
+    law = TruncatedNegativeBinomial(shape, mean)
+    ledger = [(Selection([full(math.sqrt(0.5 / rho))], law).round, 1)]
+    accountant = peer.RdpAccountant()
+    accountant.compose(to_dp_event(ledger))
+    theirs = accountant.get_epsilon(1e-6)
+
+    assert law.gamma == pytest.approx(gamma, rel=1e-6)
+    assert RDP().epsilon(ledger, delta=1e-6) <= theirs
+    assert Fourier().epsilon(ledger, delta=1e-6) <= theirs
+
+
+@pytest.mark.parametrize("mean", [1.0, 20.0, 1000.0])
+@pytest.mark.parametrize("noise", [1.0, 30.0])
+def test_no_more_than_dp_accounting_asks_for_poisson_laws(
+    mean: float, noise: float
+) -> None:
+    pytest.importorskip("dp_accounting")
+    from dp_accounting.rdp import RdpAccountant
+
+    from keras_dp.interchange import to_dp_event
+
+    ledger = [(Selection([full(noise)], PoissonTrials(mean)).round, 1)]
+    accountant = RdpAccountant()
+    accountant.compose(to_dp_event(ledger))
+    theirs = accountant.get_epsilon(1e-6)
+
+    # Theirs leaves the outcome of no trial out, which ours adds.
+    assert RDP().epsilon(ledger, delta=1e-6) <= theirs * 1.001
+    assert Fourier().epsilon(ledger, delta=1e-6) <= theirs
+
+
+def test_an_adversary_comes_near_to_the_bound() -> None:
+    """Outputs that the other data set has come first, then the rare ones."""
+    law, noise, delta = TruncatedNegativeBinomial(1, 20), 5.0, 1e-5
+    ledger = [(Selection([full(noise)], law).round, 1)]
+    upper = Fourier().epsilon(ledger, delta=delta)
+    # The output of one trial is `N(0, 1)` or `N(1 / noise, 1)`, in cells. An
+    # adversary ranks the lowest ones first, up to a place, and then the
+    # highest ones.
+    edges = np.linspace(-8, 8, 1601)
+    masses = []
+    for mean in (0.0, 1 / noise):
+        below = [0.5 * math.erfc(-(x - mean) / math.sqrt(2)) for x in edges]
+        masses.append(np.diff([0.0, *below, 1.0]))
+    reached = 0.0
+    for place in range(600, 1200, 10):
+        ranks = np.r_[0:place, len(masses[0]) - 1 : place - 1 : -1]
+        p, q = (
+            -np.diff(
+                [
+                    law.generating(float(max(1 - x, 0)))
+                    for x in [0.0, *np.cumsum(each[ranks])]
+                ]
+            )
+            for each in (masses[1], masses[0])
+        )
+        for epsilon in np.linspace(upper * 0.97, upper, 7):
+            if divergence(p, q, float(epsilon)) > delta:
+                reached = max(reached, float(epsilon))
+
+    # What it reaches is 1 % below the bound.
+    assert upper * 0.98 < reached <= upper
+
+
+def test_plans_cost_what_the_worst_of_them_does() -> None:
+    law = LAWS[3]
+    step = Round(PoissonSampling(0.01), (GaussianSum("all", 1.0, 1.0),))
+    alone = [
+        Fourier().epsilon([(Selection([plan], law).round, 1)], delta=1e-6)
+        for plan in (full(5), [(step, 100)])
+    ]
+    both = Selection([full(5), [(step, 100)]], law).round
+    together = Fourier().epsilon([(both, 1)], delta=1e-6)
+
+    assert max(alone) * (1 - 1e-3) <= together
+    assert together <= max(alone) * 1.2
