@@ -31,8 +31,8 @@ _POINTS = 64
 # law, where the law hardly changes.
 _PLACES, _FAR_PLACES = 4000, 300
 _NEAR, _LEAST_PLACE = 1e-4, 1e-20
-# What lies beyond the largest epsilon, as shares of the trial's delta; the
-# first one that a trial can reach is taken.
+# Shares of the trial's delta that may be left at the largest epsilon: the first
+# one that a trial can reach is taken.
 _SHARES = (1e-4, 1e-2, 0.3)
 # A trial that costs less is asked up to here.
 _LEAST_END = 1e-3
@@ -229,7 +229,8 @@ def profile_pair(
     corners = _hull(excess, values)
     excess, values = excess[corners], values[corners]
     slopes = np.append(np.diff(values) / np.diff(excess), 0.0)
-    # Of the positive losses, under Q and under P; and mirrored.
+    # The masses of positive losses, under Q and under P. The pair has their
+    # mirror image as well.
     under_q = np.maximum(np.diff(slopes), 0.0)
     under_p = under_q * (excess[1:] + 1)
     left = 1 - infinite

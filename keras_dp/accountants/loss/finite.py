@@ -20,8 +20,8 @@ class FiniteLoss(LossDistribution):
 
     Attributes:
         losses: In nats, rising.
-        masses: Of the losses under `Q`, > 0, sum 1. Their sum under `P`, times
-            `e^loss` each, is 1 too.
+        masses: The mass of each loss under `Q`, > 0, sum 1. Times `e^loss` each
+            they are those under `P`, and their sum is 1 too.
     """
 
     losses: tuple[float, ...]

@@ -441,8 +441,8 @@ class Selected:
     """The best of a random number of trials; docs/accounting.md, section 8.
 
     Attributes:
-        plans: What one trial is for one record: the mechanisms of each plan,
-            with their counts.
+        plans: The mechanisms of each plan of a trial for one record, with their
+            counts.
         law: The law of the number of trials.
         records: How many records are changed. At 1, `plans` may already be of
             a group.
@@ -472,7 +472,7 @@ class ProfilePair:
 
     Attributes:
         losses: In nats, rising.
-        masses: Of the losses under `Q`, > 0.
+        masses: The mass of each loss under `Q`, > 0.
         noise_multiplier: 1: the pair has no noise.
         sampling_probability: 1, as nothing amplifies.
     """
