@@ -19,9 +19,8 @@ from keras_dp.reporting.wording import (
     counted,
     declared_of_units,
     declared_rounds,
-    libraries_of,
-    not_checked,
     on_one_line,
+    rounds_elsewhere,
     with_a_chosen_seed,
     with_trials,
 )
@@ -155,10 +154,7 @@ def _searches(count: int) -> str:
 
 
 def _of_runs(runs: Sequence[RunRecord]) -> Iterator[str]:
-    elsewhere = [run for run in runs if libraries_of([run])]
-    if elsewhere:
-        rounds = counted(sum(map(len, elsewhere)), "round")
-        yield not_checked(rounds, libraries_of(elsewhere))
+    yield from rounds_elsewhere(runs)
     for run in runs:
         name = f"run {run.number} ({on_one_line(run.name)})"
         if run.unsettled:

@@ -35,6 +35,7 @@ from keras_dp.reporting.wording import (
     declared_rounds,
     on_one_line,
     percent,
+    rounds_elsewhere,
     with_a_chosen_seed,
     wrapped,
 )
@@ -296,6 +297,7 @@ class _Subject(NamedTuple):
                 f"{counted(declared, 'round')} were drawn: no sampler of this "
                 "library drew them."
             )
+        sentences += rounds_elsewhere(self.replay.runs)
         if seeded:
             sentences.append(with_a_chosen_seed(seeded))
         return tuple(sentences)

@@ -117,6 +117,15 @@ def libraries_of(runs: Iterable[RunRecord]) -> str:
     return ", ".join(sorted(found - {""}))
 
 
+def rounds_elsewhere(runs: Sequence[RunRecord]) -> tuple[str, ...]:
+    """Returns a sentence on the rounds that ran in other libraries, if any."""
+    elsewhere = [run for run in runs if libraries_of([run])]
+    if not elsewhere:
+        return ()
+    rounds = counted(sum(map(len, elsewhere)), "round")
+    return (not_checked(rounds, libraries_of(elsewhere)),)
+
+
 def not_checked(rounds: str, libraries: str) -> str:
     """Returns what nobody checked of rounds that ran in other libraries.
 

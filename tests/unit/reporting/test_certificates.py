@@ -23,6 +23,7 @@ from keras_dp.ledger import (
     Round,
 )
 from keras_dp.reporting.certificate import Certificate, certify
+from keras_dp.reporting.explanation import explain
 from keras_dp.reporting.report import make_report
 
 DELTA = 1e-5
@@ -203,6 +204,8 @@ class TestOtherLibraries:
             if "other 1.0" in each
         )
         assert caution.startswith("7 rounds ran in other 1.0.")
+        explained = explain(elsewhere, delta=DELTA).as_text()
+        assert caution in " ".join(explained.split())
 
     @pytest.mark.parametrize("libraries", ["", "other 2.0"])
     def test_and_nobody_can_leave_them_out(self, elsewhere, libraries) -> None:
