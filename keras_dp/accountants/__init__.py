@@ -13,6 +13,10 @@ from keras_dp.accountants.available import available_accountants
 from keras_dp.accountants.fourier import Bounds, Fourier
 from keras_dp.accountants.gdp import GDP
 from keras_dp.accountants.moments import Moments
+from keras_dp.accountants.normalize.participations import (
+    Sensitivity as Sensitivity,
+)
+from keras_dp.accountants.normalize.participations import strategy_sensitivity
 from keras_dp.accountants.rdp import RDP
 from keras_dp.accountants.strong_composition import StrongComposition
 
@@ -27,5 +31,6 @@ __all__ = [
     "StrongComposition",
     "available_accountants",
     "bayes_risk",
+    "strategy_sensitivity",
     "trade_off",
 ]

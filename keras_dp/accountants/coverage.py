@@ -1,8 +1,9 @@
 """Whether the cost of planned rounds is a bound on the cost of those that ran.
 
-A tree, an epoch of disjoint batches and an epoch of random allocation *span*
-rounds: they have one cost for all their rounds. So the rounds are compared as a
-whole, and under one adjacency relation.
+A tree, a mechanism with correlated noise, an epoch of disjoint batches, a draw
+of classes and an epoch of random allocation *span* rounds: they have one cost
+for all their rounds. So the rounds are compared as a whole, and under one
+adjacency relation.
 """
 
 import math
@@ -14,11 +15,11 @@ from keras_dp.accountants.normalize.mechanisms import Gaussian, Mechanism
 from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
+    CyclicPoissonSampling,
     DisjointBatches,
     RandomAllocation,
     Round,
     RunRecord,
-    TreeSum,
 )
 
 # More than the rounding errors of a sum of squares.
@@ -26,7 +27,10 @@ _ROUND_UP = 1 + 1e-12
 
 
 def spans_of(round_: Round) -> Iterator[str]:
-    """Yields the ids of the trees and of the epoch that a round is a part of.
+    """Yields the ids of all that a round is a part of.
+
+    These are trees, mechanisms with correlated noise, and epochs or the draw of
+    the sampling.
 
     >>> from keras_dp.ledger import GaussianSum
     >>> step = (GaussianSum("all", 1.0, 4.0),)
@@ -35,9 +39,11 @@ def spans_of(round_: Round) -> Iterator[str]:
     """
     if isinstance(round_.sampling, DisjointBatches | RandomAllocation):
         yield round_.sampling.epoch_id
+    if isinstance(round_.sampling, CyclicPoissonSampling):
+        yield round_.sampling.draw_id
     for query in round_.queries:
-        if isinstance(query, TreeSum):
-            yield query.tree_id
+        if query.span_id is not None:
+            yield query.span_id
 
 
 def is_part(

@@ -67,6 +67,7 @@ class Group:
     | --- | --- |
     | Gaussian sums that nothing amplifies, discrete ones, trees | `z / k` |
     | Gaussian sums, Poisson sampling, records there or not | binomial |
+    | the same, of classes that take turns | none |
     | thresholds, beside these | `Exposure` of the group |
     | a search | that of its trials for the group, or the bound below |
     | other | none |
@@ -158,7 +159,7 @@ def _k_fold(mechanism: Mechanism, records: int) -> Mechanism | None:
         return type(mechanism)(math.nextafter(z / records, 0.0))
     if isinstance(mechanism, Exposure):
         return dataclasses.replace(mechanism, records=records)
-    if isinstance(mechanism, SampledGaussian):
+    if isinstance(mechanism, SampledGaussian) and mechanism.samples_all:
         return SampledGaussianGroup(z, mechanism.sampling_probability, records)
     if isinstance(mechanism, Selected):
         plans = [k_fold(plan, records) for plan in mechanism.plans]

@@ -40,7 +40,12 @@ from keras_dp.errors import (
     CalibrationError,
     UnsupportedEventError,
 )
-from keras_dp.ledger import CountedRound, RandomAllocation, Round, TreeSum
+from keras_dp.ledger import (
+    CountedRound,
+    CyclicPoissonSampling,
+    RandomAllocation,
+    Round,
+)
 from keras_dp.planning.calibration import check_target
 
 # More than the rounding errors of a divergence and of the capacity.
@@ -321,18 +326,19 @@ def _mechanisms(
     Raises:
         UnsupportedEventError: A filter has no price for the round.
     """
-    if any(isinstance(query, TreeSum) for query in round_.queries):
+    if any(query.span_id is not None for query in round_.queries):
         raise UnsupportedEventError(
             "A filter must pay for rounds that are private one by one. "
-            "Received: a round of a tree, whose rounds are private together. "
+            "Received: a round of a tree or of a mechanism with correlated "
+            "noise, whose rounds are private together. "
             "Open an account with a FixedPlan."
         )
-    if isinstance(round_.sampling, RandomAllocation):
+    if isinstance(round_.sampling, RandomAllocation | CyclicPoissonSampling):
         raise UnsupportedEventError(
             "A filter must pay for rounds that are private one by one. "
-            "Received: a round of random allocation, whose epoch is private "
-            "as a whole. Draw samples with PoissonBatches, or train on a "
-            "ledger without accounts."
+            "Received: a round of random allocation or of classes that take "
+            "turns, whose epoch is private as a whole. Draw samples with "
+            "PoissonBatches, or train on a ledger without accounts."
         )
     mechanisms = normalize([(round_, 1)], neighbours)
     if any(isinstance(mechanism, SLACK) for mechanism, _ in mechanisms):

@@ -17,10 +17,10 @@ from keras_dp.budgets.budget import Budget
 from keras_dp.errors import BudgetExceededError
 from keras_dp.ledger import (
     CountedRound,
+    CyclicPoissonSampling,
     DisjointBatches,
     RandomAllocation,
     Round,
-    TreeSum,
 )
 from keras_dp.ledger.rows.codec import content_from_round, round_from_content
 from keras_dp.planning.calibration import check_target
@@ -134,7 +134,10 @@ class FixedPlan(Budget):
             "The id of an epoch is drawn when it begins, so that no plan has "
             "it: draw samples with PoissonBatches, or train on a ledger "
             "without accounts."
-            if isinstance(round_.sampling, DisjointBatches | RandomAllocation)
+            if isinstance(
+                round_.sampling,
+                DisjointBatches | RandomAllocation | CyclicPoissonSampling,
+            )
             else f"The plan has {[each for each, _ in self.rounds]!r}."
         )
         raise BudgetExceededError(
@@ -144,12 +147,12 @@ class FixedPlan(Budget):
 
     @property
     def trees(self) -> frozenset[str]:
-        """The ids of the trees that the promise covers."""
+        """The ids of the trees and mechanisms that the promise covers."""
         return frozenset(
-            query.tree_id
+            query.span_id
             for round_, _ in (*self.held, *self.rounds)
             for query in round_.queries
-            if isinstance(query, TreeSum)
+            if query.span_id is not None
         )
 
     @override

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from keras_dp import _check
+from keras_dp.accountants.coverage import spans_of
 from keras_dp.accountants.groups import k_fold
 from keras_dp.accountants.normalize.adjacency import (
     Neighbours,
@@ -42,11 +43,9 @@ from keras_dp.accountants.normalize.rounds import (
 )
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
-    DisjointBatches,
     FixedSizeWithoutReplacement,
     FullDataset,
     LaplaceNoise,
-    RandomAllocation,
     SamplingEvent,
     Selection,
     TruncatedNegativeBinomial,
@@ -83,6 +82,8 @@ def to_dp_event(
     | with replacement | `SampledWithReplacement` | none of version 0.6 |
     | an epoch of disjoint batches | `Gaussian`, one for the epoch | RDP, PLD |
     | a tree | `Gaussian`, one for the tree | RDP, PLD |
+    | correlated noise | `Gaussian`, one for the mechanism | RDP, PLD |
+    | the same, classes that take turns | `PoissonSampled` of `Gaussian` | PLD |
     | discrete Gaussian sums, nothing sampled | `ZCDp` | RDP |
     | encoded sums with Laplace noise, nothing sampled | `Laplace` | RDP, PLD |
     | one such sum, Poisson | `PoissonSampled` of `Laplace` | PLD |
@@ -137,8 +138,7 @@ def to_dp_event(
         if search is not None:
             builder.compose(_repeated(search, relation, records), count)
             continue
-        is_epoch = isinstance(each.sampling, DisjointBatches | RandomAllocation)
-        if is_epoch or released(each.queries).trees:
+        if any(spans_of(each)):
             together.append((each, count))
             continue
         one = normalize([(each, 1)], relation)

@@ -13,6 +13,8 @@ from keras_dp.ledger.events.noise_families import (
     StudentTNoise,
 )
 from keras_dp.ledger.events.rounds import (
+    CorrelatedSum,
+    CyclicPoissonSampling,
     DiscreteGaussianSum,
     DisjointBatches,
     EncodedSum,
@@ -33,6 +35,13 @@ from keras_dp.ledger.events.rounds import (
 )
 from keras_dp.ledger.events.rounds import SamplingEvent as SamplingEvent
 from keras_dp.ledger.events.selection import Selection
+from keras_dp.ledger.events.strategies.banded_toeplitz import BandedToeplitz
+from keras_dp.ledger.events.strategies.buffered_toeplitz import (
+    BufferedToeplitz,
+)
+from keras_dp.ledger.events.strategies.inverse_toeplitz import InverseToeplitz
+from keras_dp.ledger.events.strategies.lower_triangular import LowerTriangular
+from keras_dp.ledger.events.strategies.strategy import Strategy as Strategy
 from keras_dp.ledger.events.trial_laws import (
     PoissonTrials,
     TruncatedNegativeBinomial,
@@ -58,8 +67,12 @@ from keras_dp.ledger.rows.statements import CountedRound as CountedRound
 
 __all__ = [
     "Account",
+    "BandedToeplitz",
+    "BufferedToeplitz",
     "CauchyNoise",
     "Commitment",
+    "CorrelatedSum",
+    "CyclicPoissonSampling",
     "DiscreteGaussianSum",
     "DisjointBatches",
     "EncodedSum",
@@ -69,8 +82,10 @@ __all__ = [
     "GaussianNoise",
     "GaussianSum",
     "HyperbolicSecantNoise",
+    "InverseToeplitz",
     "LaplaceNoise",
     "LogisticNoise",
+    "LowerTriangular",
     "NoiseDistribution",
     "NonPrivateSum",
     "PoissonSampling",

@@ -325,7 +325,12 @@ def _times(event: ledger.SumQueryEvent, factor: int) -> ledger.SumQueryEvent:
         return event
     if isinstance(
         event,
-        (ledger.GaussianSum, ledger.DiscreteGaussianSum, ledger.TreeSum),
+        (
+            ledger.GaussianSum,
+            ledger.DiscreteGaussianSum,
+            ledger.TreeSum,
+            ledger.CorrelatedSum,
+        ),
     ):
         return dataclasses.replace(
             event, l2_norm_bound=factor * event.l2_norm_bound

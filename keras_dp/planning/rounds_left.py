@@ -10,10 +10,10 @@ from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.rounds import LedgerLike
 from keras_dp.accountants.replay import replay_of
 from keras_dp.ledger import (
+    CyclicPoissonSampling,
     DisjointBatches,
     RandomAllocation,
     Round,
-    TreeSum,
     UnverifiedSampling,
 )
 from keras_dp.planning.calibration import (
@@ -90,7 +90,8 @@ def rounds_left(
     by = accountant or first.accountant(relation)
     size = 1 if rounds_per_pass is None else rounds_per_pass
     most = -(-most // size)
-    if _of_trees(planned) and size > 1:
+    is_cyclic = isinstance(planned.sampling, CyclicPoissonSampling)
+    if (_of_trees(planned) or is_cyclic) and size > 1:
         most = min(most, _MOST_PASSES_OF_TREES)
 
     def epsilon(by: Accountant, count: int) -> float:
@@ -177,8 +178,19 @@ def _passes(
     without sampling. A tree spans several passes, which need different ids.
     Rounds of random allocation beyond one epoch count as further epochs.
     """
-    if isinstance(planned.sampling, RandomAllocation):
+    sampling = planned.sampling
+    if isinstance(sampling, RandomAllocation):
         return [(planned, count * rounds_per_pass)]
+    if isinstance(sampling, CyclicPoissonSampling):
+        draw, first = sampling.draw_id, sampling.cycle
+        cycles = [
+            dataclasses.replace(sampling, epoch_id=f"{draw}-{first + number}")
+            for number in range(count)
+        ]
+        return [
+            (dataclasses.replace(planned, sampling=each), rounds_per_pass)
+            for each in cycles
+        ]
     if not _of_trees(planned):
         alike = dataclasses.replace(planned, sampling=UnverifiedSampling())
         return [(alike, count)]
@@ -194,4 +206,4 @@ def _passes(
 
 
 def _of_trees(planned: Round) -> bool:
-    return any(isinstance(query, TreeSum) for query in planned.queries)
+    return any(query.span_id is not None for query in planned.queries)

@@ -26,7 +26,6 @@ from keras_dp.ledger import (
     PrivacyLedger,
     Round,
     RunRecord,
-    TreeSum,
 )
 
 # So many totals of early and of late runs, and so many in all if there are more
@@ -243,7 +242,7 @@ def _each_alone(
 
 
 def _is_of_trees(pair: CountedRound) -> bool:
-    return any(isinstance(query, TreeSum) for query in pair.round.queries)
+    return any(query.span_id is not None for query in pair.round.queries)
 
 
 def _alone(

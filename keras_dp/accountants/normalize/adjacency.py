@@ -17,6 +17,7 @@ from keras_dp.accountants.normalize.release import Release, released
 from keras_dp.accountants.normalize.rounds import LedgerLike, counted_rounds
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
+    CyclicPoissonSampling,
     DisjointBatches,
     FixedSizeWithoutReplacement,
     FixedSizeWithReplacement,
@@ -60,6 +61,7 @@ UNSUPPORTED: Mapping[type[SamplingEvent], Mapping[Neighbours, str]] = {
     UnverifiedSampling: {"add_or_remove_one": _MOVES_OTHERS},
     DisjointBatches: {"add_or_remove_one": _MOVES_OTHERS},
     RandomAllocation: {"replace_one": _ONLY_THERE},
+    CyclicPoissonSampling: {},
     FixedSizeWithoutReplacement: {
         "add_or_remove_one": _ONE_SIZE,
         "zero_out": _ONLY_REPLACED,
@@ -73,11 +75,15 @@ _FIXED_SIZE = FixedSizeWithoutReplacement | FixedSizeWithReplacement
 # Why what was released can take relations away.
 _GAUSSIAN_ONLY = (
     "For samples of a fixed size a bound is known for Gaussian sums only: not "
-    "for other noise, not for trees, and not for thresholds."
+    "for other or correlated noise, not for trees, and not for thresholds."
 )
 _ALLOCATED_GAUSSIAN_ONLY = (
     "Where records pick their batches at random, a bound is known for Gaussian "
-    "sums only: not for other noise, not for trees, and not for thresholds."
+    "sums only: not for other or correlated noise, trees and thresholds."
+)
+_CYCLIC_GAUSSIAN_ONLY = (
+    "Where classes take turns, a bound is known for Gaussian sums only, also "
+    "with correlated noise: not for other noise, trees and thresholds."
 )
 _ONE_VECTOR = (
     "A replaced record can move an encoded sum further than one of the "
@@ -186,10 +192,12 @@ def is_amplified(
 ) -> bool:
     """Returns whether the sampling hides who took part in a round.
 
-    A tree gives away who was in the samples of its rounds.
+    A tree or a mechanism gives away who was in the samples of its rounds.
     """
     return (
-        not release.is_free and not release.trees and sampling.probability < 1
+        not release.is_free
+        and not release.spans_rounds
+        and sampling.probability < 1
     )
 
 
@@ -198,6 +206,10 @@ def _supported(
 ) -> tuple[Neighbours, ...]:
     objections = _objections(sampling, release)
     return tuple(each for each in RELATIONS if each not in objections)
+
+
+def _all(reason: str) -> Mapping[Neighbours, str]:
+    return dict.fromkeys(RELATIONS, reason)
 
 
 def _objections(
@@ -225,10 +237,13 @@ def _objections(
         or release.trees
         or release.thresholds
     )
+    if isinstance(sampling, CyclicPoissonSampling):
+        return found if is_gaussian else _all(_CYCLIC_GAUSSIAN_ONLY)
+    is_gaussian = is_gaussian and not release.correlated
     if isinstance(sampling, _FIXED_SIZE) and not is_gaussian:
-        return dict.fromkeys(RELATIONS, _GAUSSIAN_ONLY)
+        return _all(_GAUSSIAN_ONLY)
     if allocated and not is_gaussian:
-        return dict.fromkeys(RELATIONS, _ALLOCATED_GAUSSIAN_ONLY)
+        return _all(_ALLOCATED_GAUSSIAN_ONLY)
     if release.encodings:
         return {"replace_one": _ONE_VECTOR, **found}
     if (

@@ -57,10 +57,16 @@ class SampledGaussian:
     Attributes:
         noise_multiplier: `z`, stddev over the bound of one record.
         sampling_probability: `q`, in (0, 1).
+        samples_all: Whether every record is in the sample of every such round
+            with this probability. Then a group of records costs what
+            `SampledGaussianGroup` says. Where classes take turns, the records
+            of a group can be in different rounds, which correlated noise
+            connects. No pair is proven for such a group.
     """
 
     noise_multiplier: float
     sampling_probability: float
+    samples_all: bool = dataclasses.field(default=True, repr=False)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -14,12 +14,14 @@ from keras_dp.accountants.normalize.adjacency import (
     check_supported,
     chosen_neighbours,
 )
+from keras_dp.accountants.normalize.correlated import CorrelatedRounds
 from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
     Encoding,
     Exposure,
     Mechanism,
     OneOf,
+    SampledGaussian,
     Selected,
 )
 from keras_dp.accountants.normalize.normalized_rounds import (
@@ -43,7 +45,9 @@ from keras_dp.accountants.normalize.rounds import (
 from keras_dp.accountants.normalize.thresholds import Threshold
 from keras_dp.accountants.normalize.trees import TreeRound, tree_sensitivities
 from keras_dp.ledger import (
+    CyclicPoissonSampling,
     DisjointBatches,
+    PoissonSampling,
     RandomAllocation,
     Round,
     Selection,
@@ -70,6 +74,7 @@ def normalize(
     | FullDataset, UnverifiedSampling | in every round |
     | DisjointBatches | once an epoch |
     | RandomAllocation | in some batches of an epoch, amplified |
+    | CyclicPoissonSampling | once a cycle, amplified |
     | FixedSizeWithoutReplacement, FixedSizeWithReplacement | amplified |
 
     `adjacency` says which relations these are. `replace_one` moves a sum by
@@ -90,7 +95,8 @@ def normalize(
     A tree reveals sums over several rounds together, and with them who was in
     the sample of one of these rounds. Neither the tree nor other releases over
     the same samples may therefore be amplified. `replace_one` takes twice the
-    bound for the whole tree.
+    bound for the whole tree. A mechanism with correlated noise is one release
+    like a tree, or a Poisson round for each cycle: see `correlated`.
 
     A search is the mechanisms of its plans, each normalized by itself, with
     the law of the number of trials: trials share no epoch and no tree.
@@ -166,8 +172,9 @@ def put_together(
 class RoundsTogether:
     """Rounds of a ledger, normalized one by one as they come.
 
-    Rounds add up, unless they are part of an epoch of disjoint batches or of
-    a tree. An epoch keeps the largest sensitivity of its rounds.
+    Rounds add up, unless they are part of an epoch of disjoint batches, of a
+    tree or of a mechanism with correlated noise. An epoch keeps the largest
+    sensitivity of its rounds.
 
     Attributes:
         neighbours: The adjacency relation.
@@ -181,6 +188,7 @@ class RoundsTogether:
         self._allocated: defaultdict[RandomAllocation, _AllocatedEpoch]
         self._allocated = defaultdict(_AllocatedEpoch)
         self._trees: Counter[tuple[tuple[TreeSum, ...], str | None]] = Counter()
+        self._correlated = CorrelatedRounds()
 
     def add(self, event: Round, count: int) -> None:
         """Adds `count` rounds.
@@ -196,6 +204,11 @@ class RoundsTogether:
                 self._alone[search] += count
             return
         epoch = None
+        is_cyclic = isinstance(sampling, CyclicPoissonSampling)
+        if is_cyclic or release.correlated:
+            self._correlated.add(sampling, release, count)
+        if is_cyclic:
+            return
         if isinstance(sampling, DisjointBatches):
             epoch = sampling.epoch_id
             self._epochs[epoch].add(release)
@@ -235,6 +248,16 @@ class RoundsTogether:
         for mechanism in once:
             if mechanism:
                 counts[mechanism] += 1
+        for sensitivity, probability, times in self._correlated.releases():
+            found = mechanism_of(
+                PoissonSampling(probability),
+                Release(sensitivity),
+                self.neighbours,
+            )
+            if isinstance(found, SampledGaussian):
+                found = dataclasses.replace(found, samples_all=False)
+            if found:
+                counts[found] += times
         for sampling, epoch in self._allocated.items():
             whole = allocated(
                 sampling.batches,

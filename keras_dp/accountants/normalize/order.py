@@ -35,6 +35,8 @@ def place(mechanism: Mechanism) -> tuple[str, float, float, str]:
     """Returns by what mechanisms are ordered."""
     name = type(mechanism).__name__
     rest = "" if name in _TOLD_BY_NUMBERS else _text(mechanism)
+    if not getattr(mechanism, "samples_all", True):
+        rest = "classes"
     z, q = mechanism.noise_multiplier, mechanism.sampling_probability
     return name, z, q, rest
 

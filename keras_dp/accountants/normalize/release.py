@@ -8,6 +8,7 @@ from keras_dp.accountants.normalize.mechanisms import Encoding
 from keras_dp.accountants.normalize.thresholds import Threshold
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
+    CorrelatedSum,
     DiscreteGaussianSum,
     EncodedSum,
     GaussianNoise,
@@ -35,6 +36,8 @@ class Release(NamedTuple):
         encodings: Sums with other noise that are not free, in an order that
             does not depend on that of the queries.
         trees: Steps of trees, each of another tree.
+        correlated: Rounds of mechanisms with correlated noise, each of another
+            mechanism.
         thresholds: The ones of thresholded sums, in an order that does not
             depend on that of the queries.
         search: The search that the round is, and nothing else; or None.
@@ -44,13 +47,19 @@ class Release(NamedTuple):
     is_discrete: bool = False
     encodings: tuple[Encoding, ...] = ()
     trees: tuple[TreeSum, ...] = ()
+    correlated: tuple[CorrelatedSum, ...] = ()
     thresholds: tuple[Threshold, ...] = ()
     search: Selection | None = None
 
     @property
     def is_free(self) -> bool:
-        """Whether nothing of the data was released, trees apart."""
+        """Whether nothing of the data was released by the round itself."""
         return self.sensitivity == 0 and not self.encodings
+
+    @property
+    def spans_rounds(self) -> bool:
+        """Whether it is a part of a tree or of a mechanism of many rounds."""
+        return bool(self.trees or self.correlated)
 
 
 def ratio(bound: float, noise: float) -> float:
@@ -67,7 +76,7 @@ def released(queries: tuple[SumQueryEvent, ...]) -> Release:
 
     Raises:
         UnsupportedEventError: A query is of an unknown class, two of them are
-            steps of one tree.
+            steps of one tree or of one mechanism.
     """
     if len(queries) == 1 and type(queries[0]) is GaussianSum:
         return _of_gaussian(queries[0])  # Sooner made than looked up.
@@ -81,17 +90,20 @@ def _released(queries: tuple[SumQueryEvent, ...]) -> Release:
     parts = [_part(query) for query in queries]
     encodings = [each for part in parts for each in part.encodings]
     trees = tuple(each for part in parts for each in part.trees)
-    if len({tree.tree_id for tree in trees}) < len(trees):
+    correlated = tuple(each for part in parts for each in part.correlated)
+    ids = [each.span_id for each in (*trees, *correlated)]
+    if len({*ids}) < len(ids):
         raise UnsupportedEventError(
-            "`tree_id` must differ between the queries of a round: a round is "
-            "one leaf of a tree. Received: tree_ids="
-            f"{[tree.tree_id for tree in trees]!r}."
+            "`queries` must be of different trees and mechanisms: a round is "
+            "one leaf of a tree, and one row of a mechanism. Received: the ids "
+            f"{ids!r}."
         )
     return Release(
         math.hypot(*(part.sensitivity for part in parts)),
         any(part.is_discrete for part in parts),
         tuple(sorted(encodings, key=_text)),
         trees,
+        correlated,
         tuple(sorted(each for part in parts for each in part.thresholds)),
     )
 
@@ -129,6 +141,11 @@ def _(query: DiscreteGaussianSum) -> Release:
 @_part.register
 def _(query: TreeSum) -> Release:
     return Release(trees=(query,))
+
+
+@_part.register
+def _(query: CorrelatedSum) -> Release:
+    return Release(correlated=(query,))
 
 
 @_part.register

@@ -81,10 +81,11 @@ def largest_square(leaves: int, participations: int) -> int:
 def with_whole_trees(
     some: Iterable[tuple[Round, int]], every: Iterable[tuple[Round, int]]
 ) -> tuple[CountedRound, ...]:
-    """Returns some rounds, and the other leaves of their trees.
+    """Returns some rounds, and the others of their trees and mechanisms.
 
     A node that is released in one of these rounds also sums earlier ones. So
-    they cost what their trees cost.
+    they cost what their trees cost, and what their mechanisms with correlated
+    noise cost.
 
     Args:
         some: Rounds of a ledger, such as those of one run.
@@ -92,10 +93,10 @@ def with_whole_trees(
     """
     rounds = tuple(CountedRound(*pair) for pair in some)
     names = {
-        query.tree_id
+        query.span_id
         for round_, _ in rounds
         for query in round_.queries
-        if isinstance(query, TreeSum)
+        if query.span_id is not None
     }
     if not names:
         return rounds
@@ -106,9 +107,7 @@ def with_whole_trees(
     others: list[CountedRound] = []
     for round_, count in (+left).items():
         leaves = tuple(
-            query
-            for query in round_.queries
-            if isinstance(query, TreeSum) and query.tree_id in names
+            query for query in round_.queries if query.span_id in names
         )
         if leaves:
             part = dataclasses.replace(round_, queries=leaves)

@@ -19,6 +19,7 @@ from keras_dp.ledger.events.noise_distribution import (
     NoiseDistribution,
     check_fields,
 )
+from keras_dp.ledger.events.strategies.strategy import Strategy
 
 
 class SamplingEvent:
@@ -289,6 +290,67 @@ class RandomAllocation(SamplingEvent):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class CyclicPoissonSampling(SamplingEvent):
+    """A Poisson sample of one class of the records; classes take turns.
+
+    Each record drew one of `classes` classes, once for all rounds with one draw
+    id, uniformly and independently of the others. A cycle is a round for each
+    class, in order. In the round of its class, a record took part with
+    `probability`, independently of all else.
+
+    Attributes:
+        epoch_id: The draw id, which no other draw of any run on the data set
+            has, a hyphen, and the number of the cycle, from 0.
+        classes: The number of classes, >= 1: the rounds of a cycle.
+        probability: Chance of a record to take part in the round of its class,
+            in (0, 1].
+        drawn_by_library: Whether a sampler of this library made the draw.
+
+    Source: Choquette-Choo et al. (2023), arXiv:2306.08153, section 4.
+
+    >>> CyclicPoissonSampling("draw-0", classes=10, probability=0.5).cycle
+    0
+    """
+
+    kind: ClassVar[str] = "cyclic_poisson"
+
+    epoch_id: str
+    classes: int
+    probability: float
+    drawn_by_library: bool = False
+
+    def __post_init__(self) -> None:
+        _check.non_empty_text(epoch_id=self.epoch_id)
+        draw, _, cycle = self.epoch_id.rpartition("-")
+        if not draw or not (cycle.isascii() and cycle.isdecimal()):
+            raise ValueError(
+                "`epoch_id` must be the id of a draw, a hyphen, and the number "
+                f"of a cycle. Received: epoch_id={self.epoch_id!r}."
+            )
+        _as_integers(self, "classes")
+        _as_floats(self, _check.probability, "probability")
+        _check.boolean(drawn_by_library=self.drawn_by_library)
+
+    @property
+    def draw_id(self) -> str:
+        """The id of the draw of the classes."""
+        return self.epoch_id.rpartition("-")[0]
+
+    @property
+    def cycle(self) -> int:
+        """The number of the cycle, from 0."""
+        return int(self.epoch_id.rpartition("-")[2])
+
+    @override
+    @property
+    def words(self) -> str:
+        return (
+            f"Poisson sample, probability {self.probability:g}, of one of "
+            f"{self.classes:,} classes that take turns (cycle {self.epoch_id})"
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class FullDataset(SamplingEvent):
     """Every record of the data set took part.
 
@@ -354,6 +416,14 @@ class SumQueryEvent:
     def is_seeded(self) -> bool:
         """Whether the caller chose a seed of the draws of its own."""
         return False
+
+    @property
+    def span_id(self) -> str | None:
+        """The id of the tree or mechanism whose rounds have one cost.
+
+        It is `None` for a release that is private by itself.
+        """
+        return None
 
     @property
     def words(self) -> str:
@@ -500,8 +570,87 @@ class TreeSum(SumQueryEvent):
 
     @override
     @property
+    def span_id(self) -> str:
+        return self.tree_id
+
+    @override
+    @property
     def words(self) -> str:
         return _sum_in_words(self, f"Gaussian nodes of tree {self.tree_id}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CorrelatedSum(SumQueryEvent):
+    """One round of a mechanism whose noise is correlated over its rounds.
+
+    The rounds with one `mechanism_id` are the rows of the strategy C, in
+    order: the n-th of them in the ledger is row n. Row `t` releases
+    `x_t + noise_stddev (C^-1 z)_t`, where `x_t` is the sum of the round, and
+    `z` is standard normal, drawn once for the mechanism. All rounds of the
+    mechanism are in one run of a ledger, with one kind of sampling, and there
+    are at most `rounds` of them. A mechanism that stops early costs as much as
+    a whole one.
+
+    Attributes:
+        name: The leaf query that made the release, unique in its round.
+        l2_norm_bound: Upper bound on the L2 norm of the contribution of one
+            record to one round, >= 0.
+        noise_stddev: Standard deviation of the noise on each entry of C x,
+            >= 0.
+        strategy: C.
+        rounds: The number of rounds of the whole mechanism, >= 1.
+        mechanism_id: The name of the mechanism, of letters and digits: the same
+            for all its rounds, and different for every other one of any run on
+            the data set.
+
+    Source: Denisov et al. (2022), arXiv:2202.08312.
+
+    >>> from keras_dp.ledger import BandedToeplitz
+    >>> CorrelatedSum("gradients", 1, 4, BandedToeplitz((1, 0.5)), 100, "first")
+    CorrelatedSum(name='gradients', l2_norm_bound=1.0, noise_stddev=4.0, ...)
+    """
+
+    kind: ClassVar[str] = "correlated_sum"
+
+    name: str
+    l2_norm_bound: float
+    noise_stddev: float
+    strategy: Strategy
+    rounds: int
+    mechanism_id: str
+
+    def __post_init__(self) -> None:
+        _check.non_empty_text(name=self.name, mechanism_id=self.mechanism_id)
+        _as_floats(
+            self, _check.finite_non_negative, "l2_norm_bound", "noise_stddev"
+        )
+        if not self.mechanism_id.isascii() or not self.mechanism_id.isalnum():
+            raise ValueError(
+                "`mechanism_id` must have letters and digits only. "
+                f"Received: mechanism_id={self.mechanism_id!r}."
+            )
+        _check.kind(Strategy, strategy=self.strategy)
+        _as_integers(self, "rounds")
+        most = self.strategy.largest_rounds
+        if most is not None and self.rounds > most:
+            raise ValueError(
+                f"`rounds` must be at most {most}, the rows of the strategy. "
+                f"Received: rounds={self.rounds!r}."
+            )
+
+    @override
+    @property
+    def span_id(self) -> str:
+        return self.mechanism_id
+
+    @override
+    @property
+    def words(self) -> str:
+        return _sum_in_words(
+            self,
+            f"correlated Gaussian sum of {self.rounds:,} rounds "
+            f"({type(self.strategy).__name__}, mechanism {self.mechanism_id})",
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -609,12 +758,14 @@ ALL: tuple[type[SamplingEvent] | type[SumQueryEvent], ...] = (
     FixedSizeWithReplacement,
     DisjointBatches,
     RandomAllocation,
+    CyclicPoissonSampling,
     FullDataset,
     UnverifiedSampling,
     GaussianSum,
     NonPrivateSum,
     DiscreteGaussianSum,
     TreeSum,
+    CorrelatedSum,
     EncodedSum,
     ThresholdedSum,
 )

@@ -13,6 +13,12 @@ from keras_dp.errors import LedgerFormatError
 from keras_dp.ledger.events import noise_families, rounds
 from keras_dp.ledger.events.coordinate_bounds import CoordinateBounds
 from keras_dp.ledger.events.selection import Selection
+from keras_dp.ledger.events.strategies.banded_toeplitz import BandedToeplitz
+from keras_dp.ledger.events.strategies.buffered_toeplitz import (
+    BufferedToeplitz,
+)
+from keras_dp.ledger.events.strategies.inverse_toeplitz import InverseToeplitz
+from keras_dp.ledger.events.strategies.lower_triangular import LowerTriangular
 from keras_dp.ledger.events.trial_laws import (
     PoissonTrials,
     TruncatedNegativeBinomial,
@@ -25,6 +31,15 @@ _KINDS: dict[str, type[Any]] = {
     # Values inside events.
     "coordinate_bounds": CoordinateBounds,
     **{f"{name}_noise": each for name, each in noise_families.ALL.items()},
+    **{
+        each.kind: each
+        for each in (
+            BandedToeplitz,
+            BufferedToeplitz,
+            InverseToeplitz,
+            LowerTriangular,
+        )
+    },
 }
 _T = TypeVar("_T")
 _NAMES = {kind: name for name, kind in _KINDS.items()}
@@ -74,6 +89,24 @@ def round_from_content(content: Any) -> rounds.Round:
         LedgerFormatError: See `round_from_text`.
     """
     return _reading(_round, content)
+
+
+def content_from_value(value: Any) -> dict[str, Any]:
+    """Returns an event, or a value inside one, for JSON.
+
+    Raises:
+        TypeError: The ledger cannot store such a value.
+    """
+    return _content(value)
+
+
+def value_from_content(content: Any) -> Any:
+    """Inverts `content_from_value`.
+
+    Raises:
+        LedgerFormatError: See `round_from_text`.
+    """
+    return _reading(_event, content)
 
 
 def _reading(read: Callable[[Any], _T], content: Any) -> _T:

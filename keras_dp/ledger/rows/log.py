@@ -19,7 +19,16 @@ from keras_dp.ledger.rows.charges import (
     opened,
     text_from_balances,
 )
-from keras_dp.ledger.rows.row import LARGEST_COUNT, Row
+from keras_dp.ledger.rows.mechanism_rows import (
+    check_next_rows,
+    mechanism_ids,
+)
+from keras_dp.ledger.rows.row import (
+    KINDS_OF_ROUNDS,
+    LARGEST_COUNT,
+    Row,
+    counted,
+)
 from keras_dp.ledger.rows.statements import (
     Account,
     RunEnd,
@@ -122,11 +131,13 @@ def append_record(connection: Database, rounds: Rounds, count: int) -> None:
 
     Raises:
         BudgetExceededError: The account has no room for the rounds.
-        LedgerWriteError: The run has ended; or the ledger has accounts, and
-            none pays for the rounds.
+        LedgerWriteError: The run has ended; the ledger has accounts, and none
+            pays for the rounds; or they are not the next rows of a mechanism
+            with correlated noise.
         OverflowError: The number of all rounds would not fit 64 bits.
     """
     _check_open(connection, rounds.run)
+    _check_mechanisms(connection, rounds, count)
     _charge(connection, rounds.charge, count)
     _add_to_total(connection, count)
     _fold_record(connection, rounds, count)
@@ -137,11 +148,13 @@ def append_reservation(connection: Database, rounds: Rounds, count: int) -> int:
 
     Raises:
         BudgetExceededError: The account has no room for the rounds.
-        LedgerWriteError: The run has ended; or the ledger has accounts, and
-            none pays for the rounds.
+        LedgerWriteError: The run has ended; the ledger has accounts, and none
+            pays for the rounds; or they are not the next rows of a mechanism
+            with correlated noise.
         OverflowError: The number of all rounds would not fit 64 bits.
     """
     _check_open(connection, rounds.run)
+    _check_mechanisms(connection, rounds, count)
     _charge(connection, rounds.charge, count)
     _add_to_total(connection, count)
     return _append(connection, "reserve", rounds, count)
@@ -304,6 +317,23 @@ def _check_open(connection: Database, run: int | None) -> None:
         raise LedgerWriteError(
             f"Run {run} of the ledger has ended. Nothing more may be released "
             "in it. Start another run with `ledger.start_run`."
+        )
+
+
+def _check_mechanisms(connection: Database, rounds: Rounds, count: int) -> None:
+    """Raises unless rounds are the next rows of their mechanisms."""
+    for each in mechanism_ids(rounds.body):
+        found = connection.execute(
+            f"{_SELECT} WHERE bodies.body LIKE ? ORDER BY seq", [f"%{each}%"]
+        )
+        earlier = [Row(*values) for values in found]
+        before = counted([x for x in earlier if x.kind in KINDS_OF_ROUNDS])
+        check_next_rows(
+            rounds.body,
+            rounds.run,
+            count,
+            each,
+            [x for x in before if each in mechanism_ids(x.body)],
         )
 
 

@@ -2,15 +2,13 @@
 
 import argparse
 
+from keras_dp.accountants.coverage import spans_of
 from keras_dp.accountants.replay import Replay
 from keras_dp.budgets.ledger_guarantee import AS_IF_FIXED
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
-    DisjointBatches,
     PrivacyLedger,
-    RandomAllocation,
     Round,
-    TreeSum,
 )
 from keras_dp.planning.calibration import MOST_ROUNDS
 from keras_dp.planning.rounds_left import rounds_left
@@ -81,13 +79,11 @@ def _last_of(held: Replay) -> Round:
             "ledger without rounds. Plan a first training with `keras-dp plan`."
         )
     last, _ = held.rounds[-1]
-    if isinstance(last.sampling, DisjointBatches | RandomAllocation) or any(
-        isinstance(query, TreeSum) for query in last.queries
-    ):
+    if any(spans_of(last)):
         raise UnsupportedEventError(
             "`file` must end with a round that can be repeated by itself. "
             f"Received: {last.sampling!r} and {last.queries!r}, which belong "
-            "to a pass or a tree. Use `keras_dp.planning.rounds_left` with "
-            "`rounds_per_pass`."
+            "to a pass, a tree or a mechanism. Use "
+            "`keras_dp.planning.rounds_left` with `rounds_per_pass`."
         )
     return last

@@ -18,7 +18,10 @@ from keras_dp.accountants.normalize.normalize import normalize
 from keras_dp.accountants.replay import Replay
 from keras_dp.errors import UnsupportedEventError
 from keras_dp.ledger import (
+    BandedToeplitz,
     CoordinateBounds,
+    CorrelatedSum,
+    CyclicPoissonSampling,
     DiscreteGaussianSum,
     DisjointBatches,
     EncodedSum,
@@ -54,6 +57,7 @@ SAMPLINGS = {
     "allocated": RandomAllocation("epoch", 5),
     "allocated twice": RandomAllocation("epoch", 5, 2),
     "allocated to all": RandomAllocation("epoch", 5, 5),
+    "cyclic": CyclicPoissonSampling("draw-0", 5, 0.1),
     "fixed": FixedSizeWithoutReplacement(5, 20),
     "fixed, all": FixedSizeWithoutReplacement(20, 20),
     "drawn again": FixedSizeWithReplacement(5, 20),
@@ -65,24 +69,35 @@ QUERIES = {
     "tree": TreeSum("sum", 1.0, 4.0, "tree"),
     "encoded": EncodedSum("sum", BOUNDS, LaplaceNoise(2.0)),
     "thresholded": ThresholdedSum("sum", 1.0, 4.0, 10, 25.0),
+    "correlated": CorrelatedSum(
+        "sum", 1.0, 4.0, BandedToeplitz((1.0, 0.5)), 5, "one"
+    ),
 }
 EVERY, NOT_ADDED = {ADD, REPLACE, ZERO}, {REPLACE, ZERO}
 ONLY_REPLACED, NONE = {REPLACE}, set()
 # Which relations have a bound. Rows as `SAMPLINGS`, columns as `QUERIES`.
 SUPPORTED = {
-    "poisson": [EVERY, {ADD, ZERO}, EVERY, {ADD, ZERO}, EVERY],
-    "poisson of users": [EVERY, {ADD, ZERO}, EVERY, {ADD, ZERO}, EVERY],
-    "truncated": [EVERY, {ADD, ZERO}, EVERY, {ADD, ZERO}, EVERY],
-    "certain poisson": [EVERY, EVERY, EVERY, {ADD, ZERO}, EVERY],
-    "full": [EVERY, EVERY, EVERY, {ADD, ZERO}, EVERY],
-    "unverified": [NOT_ADDED, NOT_ADDED, NOT_ADDED, {ZERO}, NOT_ADDED],
-    "disjoint": [NOT_ADDED, NOT_ADDED, NOT_ADDED, {ZERO}, NOT_ADDED],
-    "allocated": [{ADD, ZERO}, NONE, NONE, NONE, NONE],
-    "allocated twice": [{ADD, ZERO}, NONE, NONE, NONE, NONE],
-    "allocated to all": [{ADD, ZERO}, NONE, NONE, NONE, NONE],
-    "fixed": [ONLY_REPLACED, NONE, NONE, NONE, NONE],
-    "fixed, all": [ONLY_REPLACED, NONE, NONE, NONE, NONE],
-    "drawn again": [ONLY_REPLACED, NONE, NONE, NONE, NONE],
+    "poisson": [EVERY, {ADD, ZERO}, EVERY, {ADD, ZERO}, EVERY, EVERY],
+    "poisson of users": [EVERY, {ADD, ZERO}, EVERY, {ADD, ZERO}, EVERY, EVERY],
+    "truncated": [EVERY, {ADD, ZERO}, EVERY, {ADD, ZERO}, EVERY, EVERY],
+    "certain poisson": [EVERY, EVERY, EVERY, {ADD, ZERO}, EVERY, EVERY],
+    "full": [EVERY, EVERY, EVERY, {ADD, ZERO}, EVERY, EVERY],
+    "unverified": [
+        NOT_ADDED,
+        NOT_ADDED,
+        NOT_ADDED,
+        {ZERO},
+        NOT_ADDED,
+        NOT_ADDED,
+    ],
+    "disjoint": [NOT_ADDED, NOT_ADDED, NOT_ADDED, {ZERO}, NOT_ADDED, NOT_ADDED],
+    "allocated": [{ADD, ZERO}, NONE, NONE, NONE, NONE, NONE],
+    "allocated twice": [{ADD, ZERO}, NONE, NONE, NONE, NONE, NONE],
+    "allocated to all": [{ADD, ZERO}, NONE, NONE, NONE, NONE, NONE],
+    "cyclic": [EVERY, NONE, NONE, NONE, NONE, EVERY],
+    "fixed": [ONLY_REPLACED, NONE, NONE, NONE, NONE, NONE],
+    "fixed, all": [ONLY_REPLACED, NONE, NONE, NONE, NONE, NONE],
+    "drawn again": [ONLY_REPLACED, NONE, NONE, NONE, NONE, NONE],
 }
 CELLS = [
     (sampling, query, row[column])

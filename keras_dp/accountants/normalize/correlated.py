@@ -1,0 +1,259 @@
+"""Mechanisms with correlated noise, and samples of classes that take turns.
+
+A mechanism costs what its whole strategy costs, whether all of its rounds ran
+or not. What a record takes part in follows from the sampling of its rounds:
+
+| Sampling of its rounds | A record takes part |
+| --- | --- |
+| CyclicPoissonSampling, one draw, cycle after cycle | once in a cycle |
+| DisjointBatches | once an epoch |
+| any other, or several of them | in every round |
+
+*Without amplification* the mechanism is one Gaussian, whose sensitivity is that
+of `participations` (docs/accounting.md, Theorem 1).
+
+*With amplification.* Fix the class of a record: joint convexity takes the
+mixture over classes away. If C has at most as many bands as there are classes,
+the rounds of the class have disjoint rows of C. Given all answers before, those
+of one round differ by the column of C times the vector of this round, if the
+record took part, which a coin of its own decides. So each cycle is a Poisson
+round with the norm of the largest column as sensitivity (docs/accounting.md,
+Theorem 2). Other Gaussian sums over the sample of the round see the same coin,
+and add their squares.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from keras_dp.accountants.normalize.participations import (
+    is_banded,
+    largest_column_norm,
+    strategy_sensitivity,
+)
+from keras_dp.accountants.normalize.release import Release, ratio
+from keras_dp.errors import UnsupportedEventError
+from keras_dp.ledger import (
+    CorrelatedSum,
+    CyclicPoissonSampling,
+    DisjointBatches,
+    SamplingEvent,
+    Strategy,
+)
+
+
+class _Mechanism(NamedTuple):
+    """A whole mechanism: its rounds may differ in their bounds and noise."""
+
+    strategy: Strategy
+    rounds: int
+    sensitivity: float
+
+    @property
+    def of_one_participation(self) -> float:
+        return self.sensitivity * largest_column_norm(
+            self.strategy, self.rounds
+        )
+
+
+class _Draw(NamedTuple):
+    """A draw of classes.
+
+    Attributes:
+        draw_id: Its name.
+        classes: Their number.
+        probability: Chance of a record to take part in the round of its class.
+    """
+
+    draw_id: str
+    classes: int
+    probability: float
+
+
+# Where a round of a mechanism ran: in a cycle of a draw, in an epoch, or
+# neither.
+_Place = tuple[_Draw, int] | str | None
+
+
+class CorrelatedRounds:
+    """Rounds of a ledger, of these two kinds, added one by one."""
+
+    def __init__(self) -> None:
+        """Starts with nothing."""
+        self._events: defaultdict[str, set[CorrelatedSum]] = defaultdict(set)
+        self._places: defaultdict[str, Counter[_Place]]
+        self._places = defaultdict(Counter)
+        # The releases of the rounds of each cycle, and their counts.
+        self._cycles: dict[_Draw, dict[int, Counter[Release]]] = {}
+
+    def add(
+        self, sampling: SamplingEvent, release: Release, count: int
+    ) -> None:
+        """Adds rounds; what else they released counts if samples are cyclic."""
+        place: _Place = None
+        if isinstance(sampling, CyclicPoissonSampling):
+            draw = _Draw(
+                sampling.draw_id, sampling.classes, sampling.probability
+            )
+            place = draw, sampling.cycle
+            cycles = self._cycles.setdefault(draw, {})
+            cycles.setdefault(sampling.cycle, Counter())[release] += count
+        elif isinstance(sampling, DisjointBatches):
+            place = sampling.epoch_id
+        for event in release.correlated:
+            self._events[event.mechanism_id].add(event)
+            self._places[event.mechanism_id][place] += count
+
+    def releases(self) -> Iterator[tuple[float, float, int]]:
+        """Yields what the rounds so far are together.
+
+        Yields:
+            A sensitivity in noise, the probability of a Poisson sample, and
+            how often there is such a release.
+
+        Raises:
+            UnsupportedEventError: Rounds of one mechanism have different
+                strategies.
+        """
+        mechanisms = {
+            name: _whole(events) for name, events in self._events.items()
+        }
+        amplified = set()
+        for draw, cycles in self._cycles.items():
+            own = {
+                each.mechanism_id
+                for cycle in cycles.values()
+                for release in cycle
+                for each in release.correlated
+            }
+            hides = all(
+                self._separation(name, mechanisms[name]) == draw.classes
+                and (
+                    is_banded(mechanisms[name].strategy, draw.classes)
+                    or mechanisms[name].rounds <= draw.classes
+                )
+                for name in own
+            )
+            found = Counter[float]()
+            for cycle in cycles.values():
+                times = -(-cycle.total() // draw.classes)
+                found[
+                    max(
+                        self._moved(each, mechanisms, hides=hides)
+                        for each in cycle
+                    )
+                ] += times
+            if hides:
+                amplified |= own
+                found += _still_to_come(
+                    [mechanisms[name] for name in own],
+                    [len(self._places[name]) for name in own],
+                    draw.classes,
+                )
+            probability = draw.probability if hides else 1.0
+            for sensitivity, times in found.items():
+                if sensitivity:
+                    yield sensitivity, probability, times
+        for name, mechanism in mechanisms.items():
+            if name not in amplified and mechanism.sensitivity:
+                yield self._unamplified(name, mechanism), 1.0, 1
+
+    def _moved(
+        self,
+        release: Release,
+        mechanisms: dict[str, _Mechanism],
+        *,
+        hides: bool,
+    ) -> float:
+        """Returns the sensitivity of one participation in a cycle."""
+        if not hides:
+            return release.sensitivity
+        return math.hypot(
+            release.sensitivity,
+            *(
+                mechanisms[each.mechanism_id].of_one_participation
+                for each in release.correlated
+            ),
+        )
+
+    def _separation(self, name: str, mechanism: _Mechanism) -> int | None:
+        """Returns the least distance of two rounds that a record takes part in.
+
+        `None` unless the rounds of a mechanism are one draw of classes, cycle
+        after cycle, each of them full but for the last.
+        """
+        counts: dict[tuple[_Draw, int], int] = {}
+        for place, count in self._places[name].items():
+            if not isinstance(place, tuple):
+                return None
+            counts[place] = count
+        ((draw, first), *_), numbers = sorted(counts), sorted(counts)
+        expected = [(draw, first + i) for i in range(len(numbers))]
+        if numbers != expected:
+            return None
+        full = [counts[place] for place in expected[:-1]]
+        if any(count != draw.classes for count in full):
+            return None
+        last = counts[expected[-1]]
+        fits = sum(full) + last <= mechanism.rounds and all(
+            self._cycles[draw][number].total() <= draw.classes
+            for draw, number in expected
+        )
+        return draw.classes if fits else None
+
+    def _unamplified(self, name: str, mechanism: _Mechanism) -> float:
+        places = self._places[name]
+        if places.total() > mechanism.rounds:
+            return math.inf  # Such rounds cannot be of this mechanism.
+        separation, most = self._separation(name, mechanism), None
+        if all(isinstance(place, str) for place in places):
+            most = len(places)
+        return (
+            mechanism.sensitivity
+            * strategy_sensitivity(
+                mechanism.strategy, mechanism.rounds, separation or 1, most
+            ).upper
+        )
+
+
+def _whole(events: Iterable[CorrelatedSum]) -> _Mechanism:
+    """Returns a mechanism of the largest bound and the least noise."""
+    first, *others = events = list(events)
+    if any(
+        (each.strategy, each.rounds) != (first.strategy, first.rounds)
+        for each in others
+    ):
+        raise UnsupportedEventError(
+            "The rounds of one mechanism must have one strategy. Received: "
+            f"mechanism {first.mechanism_id!r} with {events!r}."
+        )
+    bound = max(each.l2_norm_bound for each in events)
+    noise = min(each.noise_stddev for each in events)
+    return _Mechanism(first.strategy, first.rounds, ratio(bound, noise))
+
+
+def _still_to_come(
+    mechanisms: list[_Mechanism], cycles: list[int], classes: int
+) -> Counter[float]:
+    """Returns the cycles of mechanisms that have not begun.
+
+    Args:
+        mechanisms: The mechanisms whose samples are of one draw.
+        cycles: How many cycles of each there were.
+        classes: The number of rounds of a cycle.
+    """
+    left = [
+        -(-mechanism.rounds // classes) - ran
+        for mechanism, ran in zip(mechanisms, cycles, strict=True)
+    ]
+    return Counter(
+        math.hypot(
+            *(
+                mechanism.of_one_participation
+                for mechanism, missing in zip(mechanisms, left, strict=True)
+                if missing > number
+            )
+        )
+        for number in range(max(left, default=0))
+    )

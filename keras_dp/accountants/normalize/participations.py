@@ -1,0 +1,195 @@
+"""How far a record that takes part in several rounds moves a strategy.
+
+Let the record take part in the rounds of a set S, of at most k rounds that are
+at least b apart, and let `g_t` with `|g_t| <= 1` be its vector in round `t`, in
+units of its bound. It moves `C x` by `sum_(t in S) C e_t (x) g_t`. The square
+of its length is
+
+    sum_(s, t in S) (C^T C)_st <g_s, g_t>  <=  1_S^T |C^T C| 1_S.      (1)
+
+The vectors may follow from earlier answers. What is moved up to any round is
+bounded by (1) whatever they are, so that the mechanism is dominated by one
+Gaussian whose sensitivity is the root of the largest (1) (docs/accounting.md,
+Theorem 1).
+
+*Toeplitz.* Let `c` be the first column, and `m_i = max_(j >= i) |c_j|`, which
+does not increase. The matrix M of `m` has `|C^T C| <= M^T M` entrywise. Entries
+of `M^T M` do not grow if a round moves later, or two rounds further apart. The
+i-th round of S is not earlier than `(i - 1) b`, and rounds i and j are not
+nearer than `|i - j| b`. So (1) is largest for `S = {0, b, 2b, ...}` (Kalinin
+and Lampert 2024, Theorem 2), and the norm of the sum of these columns of M is
+an upper bound. It is exact if M is C: if `c` is non-negative and does not
+increase. Where no two participations meet in a row of C, or there is only one,
+`|c|` takes the place of `m`, because only norms of columns are added.
+
+*Other matrices.* With `r_t` the largest sum of `|C^T C|_st` over the `s` of a
+set, (1) is at most the largest sum of `r_t` over a set (Choquette-Choo et al.
+2023, arXiv:2211.06530, appendix E). Both are found by dynamic programming.
+"""
+
+import functools
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_dp import _check
+from keras_dp.accountants.arrays import Array
+from keras_dp.ledger import Strategy
+
+_ULP = 2.0**-52
+
+
+class Sensitivity(NamedTuple):
+    """Certified bounds on a sensitivity, in units of one record's bound.
+
+    Attributes:
+        lower: No bound on the displacement is smaller.
+        upper: No record moves `C x` further.
+    """
+
+    lower: float
+    upper: float
+
+
+@functools.lru_cache(maxsize=256)
+def strategy_sensitivity(
+    strategy: Strategy,
+    rounds: int,
+    min_separation: int = 1,
+    max_participations: int | None = None,
+) -> Sensitivity:
+    """Returns how far one record moves `C x`, if it takes part several times.
+
+    Multiply by 2 for a record that is replaced by another one. The noise
+    multiplier of the whole mechanism is that of its query, divided by the
+    upper bound.
+
+    Args:
+        strategy: C.
+        rounds: The number of rounds, >= 1.
+        min_separation: A record that takes part in round `t` takes part again
+            in round `t + min_separation` or later. At 1 it may take part in
+            every round.
+        max_participations: The most rounds in which a record takes part, >= 1;
+            `None` if only the separation limits them.
+
+    Returns:
+        Bounds rounded outwards. They differ by rounding alone if the strategy
+        is Toeplitz, with a first column that is >= 0 and does not increase.
+
+    Raises:
+        ValueError: A number is below 1, or the strategy has fewer rounds.
+
+    Source: Kalinin and Lampert (2024), arXiv:2405.13763, Theorem 2. We differ
+    in the bound for columns that increase, or have negative entries.
+
+    >>> from keras_dp.ledger import BandedToeplitz
+    >>> strategy_sensitivity(BandedToeplitz((1, 0.75)), 100, 2, 4).upper
+    2.5000000...
+    """
+    _check.integer_at_least(1, rounds=rounds, min_separation=min_separation)
+    most = -(-rounds // min_separation)
+    if max_participations is not None:
+        _check.integer_at_least(1, max_participations=max_participations)
+        most = min(most, max_participations)
+    limit = strategy.largest_rounds
+    if limit is not None and rounds > limit:
+        raise ValueError(
+            f"`rounds` must be at most {limit}, the rows of the strategy. "
+            f"Received: rounds={rounds!r}."
+        )
+    column = strategy.first_column(rounds)
+    if column is None:
+        found = _of_matrix(strategy.matrix(rounds), min_separation, most)
+    else:
+        sizes = np.abs(column)
+        if most > 1 and not is_banded(strategy, min_separation):
+            sizes = np.maximum.accumulate(sizes[::-1])[::-1]
+        found = Sensitivity(
+            _norm_of_sum(column, min_separation, most),
+            _norm_of_sum(sizes, min_separation, most),
+        )
+    margin = _margin(strategy, rounds)
+    return Sensitivity(found.lower * (1 - margin), found.upper * (1 + margin))
+
+
+def largest_column_norm(strategy: Strategy, rounds: int) -> float:
+    """Returns an upper bound on the sensitivity to one participation."""
+    return strategy_sensitivity(strategy, rounds, rounds, 1).upper
+
+
+def is_banded(strategy: Strategy, bands: int) -> bool:
+    """Returns whether a strategy has at most so many bands."""
+    return strategy.bands is not None and strategy.bands <= bands
+
+
+def _margin(strategy: Strategy, rounds: int) -> float:
+    """Returns more than the relative rounding of a norm.
+
+    An entry of a column is a sum of products, of at most `rounds` factors and
+    as many additions each of whose terms has one sign, or it is given. Sums of
+    columns and of squares, of numbers of one sign, add no more than one
+    rounding for each term. Entries of a Gram matrix that cancel are off by as
+    much as those of `|C|^T |C|`, which is less than (bands + 1) times the
+    diagonal that (1) also has.
+    """
+    width = rounds if strategy.bands is None else strategy.bands
+    return 4 * (rounds + 2) * (width + 2) * _ULP
+
+
+def _norm_of_sum(column: Array, separation: int, most: int) -> float:
+    """Returns the norm of the sum of columns 0, b, 2b, ... of a Toeplitz."""
+    rounds = len(column)
+    cycles = -(-rounds // separation)
+    padded = np.zeros(cycles * separation)
+    padded[:rounds] = column
+    rows = padded.reshape(cycles, separation)
+    if most >= cycles:
+        sums = np.cumsum(rows, axis=0)
+    else:
+        sums = np.zeros_like(rows)
+        for shift in range(most):  # No difference of sums, which would cancel.
+            sums[shift:] += rows[: cycles - shift]
+    return float(np.linalg.norm(sums.ravel()[:rounds]))
+
+
+def _of_matrix(matrix: Array, separation: int, most: int) -> Sensitivity:
+    gram = np.abs(matrix.T @ matrix)
+    rows, _ = _largest_sums(gram, separation, most)
+    (square,), chosen = _largest_sums(rows[np.newaxis], separation, most)
+    patterns = [chosen, np.arange(0, len(matrix), separation)[:most]]
+    lower = max(
+        float(np.linalg.norm(matrix[:, each].sum(axis=1))) for each in patterns
+    )
+    return Sensitivity(lower, math.sqrt(float(square)))
+
+
+def _largest_sums(
+    values: Array, separation: int, most: int
+) -> tuple[Array, Array]:
+    """Returns the largest sum of each row over a set of places.
+
+    Args:
+        values: Shape `[rows, places]`, >= 0.
+        separation: The least distance of two places.
+        most: The most places.
+
+    Returns:
+        The sums, and a set of places that has the first of them.
+    """
+    places = values.shape[1]
+    # Over the first `t` places, of which at most `j` are taken.
+    best = np.zeros([most + 1, places + 1, len(values)])
+    for j in range(1, most + 1):
+        for t in range(1, places + 1):
+            before = best[j - 1, max(t - separation, 0)]
+            best[j, t] = np.maximum(best[j, t - 1], before + values[:, t - 1])
+    chosen, j, t = [], most, places
+    while j and t:
+        if best[j, t, 0] == best[j, t - 1, 0]:
+            t -= 1
+            continue
+        chosen.append(t - 1)
+        j, t = j - 1, max(t - separation, 0)
+    return best[most, places], np.array(chosen[::-1], np.int64)

@@ -1,0 +1,1 @@
+"""Strategies of correlated noise: one kind of matrix a file."""

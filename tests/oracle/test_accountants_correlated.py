@@ -1,0 +1,289 @@
+"""Correlated noise against every pattern, and against adaptive adversaries.
+
+Tiny mechanisms of one coordinate are enumerated from their definition: every
+pattern of participation, every sequence of unit vectors, and every adversary
+that chooses the next vector by the signs of earlier answers.
+"""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from keras_dp.accountants import Fourier, strategy_sensitivity
+from keras_dp.accountants.normalize.normalize import normalize
+from keras_dp.accountants.renyi.divergences import rdp
+from keras_dp.ledger import (
+    BandedToeplitz,
+    BufferedToeplitz,
+    CorrelatedSum,
+    CyclicPoissonSampling,
+    DisjointBatches,
+    FullDataset,
+    InverseToeplitz,
+    LowerTriangular,
+    Round,
+)
+
+MONOTONE = [
+    BandedToeplitz((1.0,)),
+    BandedToeplitz((1.0, 0.5, 0.5)),
+    BufferedToeplitz((0.9, 0.2), (0.3, 0.4)),
+    InverseToeplitz.square_root(4),
+    InverseToeplitz.subtracting(0.8),
+]
+OTHERS = [
+    BandedToeplitz((1.0, -0.5, 0.75)),
+    BandedToeplitz((1.0, 2.0)),
+    LowerTriangular.from_matrix(np.tril(np.ones([6, 6])) + np.eye(6)),
+    LowerTriangular.from_matrix(
+        np.eye(6) - 0.5 * np.eye(6, k=-1) + 0.25 * np.eye(6, k=-3)
+    ),
+]
+
+
+def patterns(rounds, separation, most):
+    """Yields the sets of rounds that a record may take part in."""
+    for taken in itertools.product([0, 1], repeat=rounds):
+        places = np.flatnonzero(taken)
+        if len(places) <= most and (np.diff(places) >= separation).all():
+            yield places
+
+
+def largest_displacement(matrix, separation, most):
+    """Returns the largest norm of C x over patterns and signs."""
+    return max(
+        float(np.linalg.norm(matrix[:, places] @ np.array(signs)))
+        for places in patterns(len(matrix), separation, most)
+        for signs in itertools.product([-1.0, 1.0], repeat=len(places))
+    )
+
+
+@pytest.mark.parametrize("strategy", [*MONOTONE, *OTHERS])
+@pytest.mark.parametrize("separation", [1, 2, 3, 6])
+@pytest.mark.parametrize("most", [1, 2, 6])
+def test_bounds_hold_every_pattern(strategy, separation, most) -> None:
+    found = strategy_sensitivity(strategy, 6, separation, most)
+    true = largest_displacement(strategy.matrix(6), separation, most)
+
+    assert found.lower <= true <= found.upper
+    if strategy in MONOTONE:
+        assert found.upper <= found.lower * (1 + 1e-12)
+
+
+def test_the_sign_of_a_coefficient_matters() -> None:
+    """The bound for other matrices is not the norm of one pattern."""
+    strategy = OTHERS[0]
+    column = strategy.matrix(6).sum(axis=1)
+
+    true = largest_displacement(strategy.matrix(6), 1, 6)
+
+    assert np.linalg.norm(column) < 0.7 * true
+
+
+def cycles(strategy, rounds, classes, probability, stddev):
+    """Returns the rounds of a mechanism with cyclic samples."""
+    event = CorrelatedSum("sum", 1.0, stddev, strategy, rounds, "one")
+    return [
+        (
+            Round(
+                CyclicPoissonSampling(f"draw-{cycle}", classes, probability),
+                (event,),
+            ),
+            min(classes, rounds - cycle * classes),
+        )
+        for cycle in range(-(-rounds // classes))
+    ]
+
+
+def moment(matrix, places, probability, stddev, order):
+    """Returns `E_Q (P/Q)^order` where a record may be in rounds `places`."""
+    drawn = [
+        (
+            np.prod([probability if x else 1 - probability for x in taken]),
+            matrix[:, places] @ np.array(taken, float),
+        )
+        for taken in itertools.product([0, 1], repeat=len(places))
+    ]
+    total = 0.0
+    for several in itertools.product(drawn, repeat=order):
+        weight = math.prod(weight for weight, _ in several)
+        products = sum(
+            one @ two
+            for (_, one), (_, two) in itertools.combinations(several, 2)
+        )
+        total += weight * math.exp(products / stddev**2)
+    return total
+
+
+@pytest.mark.parametrize("order", [2, 3, 4])
+@pytest.mark.parametrize(
+    ("coefficients", "rounds", "classes"),
+    [((1.0, 0.5), 6, 2), ((1.0, 0.5, 0.25), 6, 3), ((1.0, -0.75), 5, 2)],
+)
+def test_cyclic_samples_cost_their_moments(
+    coefficients, rounds, classes, order
+) -> None:
+    strategy = BandedToeplitz(coefficients)
+    matrix, q, stddev = strategy.matrix(rounds), 0.3, 1.5
+    true = max(
+        moment(matrix, np.arange(j, rounds, classes), q, stddev, order)
+        for j in range(classes)
+    )
+
+    priced = sum(
+        count * float(rdp(mechanism, np.array([float(order)]))[0])
+        for mechanism, count in normalize(
+            cycles(strategy, rounds, classes, q, stddev)
+        )
+    )
+
+    # The last column is cut off where the rounds end: the price is that of
+    # whole columns.
+    assert math.log(true) / (order - 1) <= priced * (1 + 1e-9)
+    whole = moment(
+        strategy.matrix(9), np.arange(0, rounds, classes), q, stddev, order
+    )
+    assert priced == pytest.approx(math.log(whole) / (order - 1), rel=1e-9)
+
+
+def test_bands_that_overlap_cost_more_than_a_cycle() -> None:
+    """Why a strategy with more bands than classes is not amplified."""
+    strategy = BandedToeplitz((1.0, 0.75, 0.5))
+    true = moment(strategy.matrix(6), np.arange(0, 6, 2), 0.3, 1.5, 3)
+
+    ((mechanism, count),) = normalize(
+        cycles(BandedToeplitz((1.0, math.hypot(0.75, 0.5))), 6, 2, 0.3, 1.5)
+    )
+
+    separate = count * float(rdp(mechanism, np.array([3.0]))[0])
+    assert math.log(true) / 2 > 1.2 * separate
+    assert "Sampled" not in repr(normalize(cycles(strategy, 6, 2, 0.3, 1.5)))
+
+
+def nodes(points):
+    """Returns points and weights for N(0, 1), exact on each half line."""
+    x, weights = np.polynomial.legendre.leggauss(points)
+    half, of_half = 4 * (x + 1), 4 * weights
+    both = np.concatenate([-half[::-1], half])
+    density = np.exp(-(both**2) / 2) / math.sqrt(2 * math.pi)
+    return both, np.concatenate([of_half[::-1], of_half]) * density
+
+
+def largest_deltas(matrix, places, probability, stddev, epsilon, points):
+    """Returns the largest delta of adversaries, both ways round.
+
+    An adversary chooses the vector of each participation, 1 or -1, by the signs
+    of all earlier answers. Whether the record takes part is a coin for each of
+    the rounds `places`.
+    """
+    rounds = len(matrix)
+    point, weight = nodes(points)
+    grid = np.meshgrid(*[point] * rounds, indexing="ij")
+    outputs = np.stack([each.ravel() for each in grid])
+    density = np.ones(outputs.shape[1])
+    for each in np.meshgrid(*[weight] * rounds, indexing="ij"):
+        density *= each.ravel()
+    # Which history of signs each point has before each round.
+    signs = (outputs > 0).astype(int)
+    histories = [
+        signs[:t].T @ (1 << np.arange(t)) if t else np.zeros(len(density), int)
+        for t in range(rounds)
+    ]
+    sizes = [1 << t for t in places]
+    best = np.zeros(2)
+    # The first vector is 1 without loss: all signs can be turned.
+    for table in itertools.product([-1.0, 1.0], repeat=sum(sizes)):
+        choices, start = {}, 0
+        for t, size in zip(places, sizes, strict=True):
+            own = np.array(table[start : start + size])
+            choices[t], start = own[histories[t]], start + size
+        if places[0] == 0 and table[0] < 0:
+            continue
+        ratio = np.zeros(len(density))
+        for taken in itertools.product([0, 1], repeat=len(places)):
+            chance = math.prod(
+                probability if x else 1 - probability for x in taken
+            )
+            if not chance:
+                continue
+            moved = np.zeros_like(outputs)
+            for x, t in zip(taken, places, strict=True):
+                if x:
+                    moved += matrix[:, t, np.newaxis] * choices[t] / stddev
+            ratio += chance * np.exp(
+                (moved * outputs - moved**2 / 2).sum(axis=0)
+            )
+        found = [
+            density @ np.maximum(ratio - math.exp(epsilon), 0),
+            density @ np.maximum(1 - math.exp(epsilon) * ratio, 0),
+        ]
+        best = np.maximum(best, found)
+    return best
+
+
+# The integrand has a kink, where a rule of so many points is off by less.
+QUADRATURE = 2e-3
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("coefficients", [(1.0, 0.5, 0.25), (1.0, 0.9)])
+def test_adaptive_adversaries_without_amplification(coefficients) -> None:
+    """In all of three rounds; 64 adversaries, each with answers of its own."""
+    strategy, stddev, epsilon = BandedToeplitz(coefficients), 2.0, 1.0
+    event = CorrelatedSum("sum", 1.0, stddev, strategy, 3, "one")
+
+    found = largest_deltas(
+        strategy.matrix(3), [0, 1, 2], 1.0, stddev, epsilon, 24
+    )
+
+    priced, cheaper = (
+        Fourier().delta([(Round(FullDataset(), (each,)), 3)], epsilon=epsilon)
+        for each in (event, noisier(event))
+    )
+    assert max(found) <= priced * (1 + QUADRATURE)
+    assert max(found) >= priced * (1 - QUADRATURE)  # The price is exact.
+    assert max(found) > cheaper  # So a lower price would be found out.
+
+
+def noisier(event):
+    """Returns the event with a tenth more noise: too low a price."""
+    return CorrelatedSum(
+        event.name,
+        event.l2_norm_bound,
+        1.1 * event.noise_stddev,
+        event.strategy,
+        event.rounds,
+        event.mechanism_id,
+    )
+
+
+@pytest.mark.full
+def test_adaptive_adversaries_of_cyclic_samples() -> None:
+    """In rounds 0 and 2 of four, if a coin says so."""
+    strategy, stddev, q, epsilon = BandedToeplitz((1.0, 0.75)), 1.0, 0.4, 0.75
+
+    found = largest_deltas(strategy.matrix(4), [0, 2], q, stddev, epsilon, 12)
+
+    priced, cheaper = (
+        Fourier().delta(cycles(strategy, 4, 2, q, each), epsilon=epsilon)
+        for each in (stddev, 1.1 * stddev)
+    )
+    assert max(found) <= priced * (1 + 5 * QUADRATURE)
+    assert max(found) >= priced * (1 - 5 * QUADRATURE)
+    assert max(found) > cheaper
+
+
+def test_disjoint_epochs_take_part_once_each() -> None:
+    """In any round of each of two epochs, in neighbouring rounds too."""
+    strategy = BandedToeplitz((1.0, 0.5, 0.25))
+    event = CorrelatedSum("sum", 1.0, 1.0, strategy, 6, "one")
+    rounds = [
+        (Round(DisjointBatches(name), (event,)), 3) for name in ("a", "b")
+    ]
+
+    ((mechanism, _),) = normalize(rounds, "zero_out")
+
+    true = largest_displacement(strategy.matrix(6), 1, 2)
+    assert 1 / mechanism.noise_multiplier == pytest.approx(true, rel=1e-9)

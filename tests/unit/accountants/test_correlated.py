@@ -1,0 +1,254 @@
+"""Mechanisms with correlated noise: what is amplified, and what is not."""
+
+import dataclasses
+import math
+
+import pytest
+
+from keras_dp.accountants import Fourier, strategy_sensitivity
+from keras_dp.accountants.coverage import spans_of
+from keras_dp.accountants.normalize.mechanisms import (
+    Gaussian,
+    SampledGaussian,
+    SampledGaussianReplaceOne,
+)
+from keras_dp.accountants.normalize.normalize import normalize
+from keras_dp.errors import UnsupportedEventError
+from keras_dp.ledger import (
+    BandedToeplitz,
+    BufferedToeplitz,
+    CorrelatedSum,
+    CyclicPoissonSampling,
+    FixedSizeWithoutReplacement,
+    FullDataset,
+    GaussianSum,
+    LowerTriangular,
+    PoissonSampling,
+    RandomAllocation,
+    Round,
+    UnverifiedSampling,
+)
+from tests.unit.accountants.sums import DISCRETE, LAPLACE, TREE, over, refused
+
+STRATEGY = BandedToeplitz((1.0, 0.5, 0.25))
+NORM = math.sqrt(1 + 0.25 + 0.0625)
+EVENT = CorrelatedSum("sum", 1.0, 2.0, STRATEGY, 10, "one")
+
+
+def cycle(number, count=4, *queries, draw="draw", probability=0.25):
+    sampling = CyclicPoissonSampling(f"{draw}-{number}", 4, probability)
+    return over(sampling, *(queries or (EVENT,)), count=count)
+
+
+WHOLE = [cycle(0), cycle(1), cycle(2, 2)]
+
+
+def only(rounds, neighbours=None):
+    ((mechanism, count),) = normalize(rounds, neighbours)
+    return mechanism, count
+
+
+class TestCyclicSamples:
+    def test_are_a_poisson_round_a_cycle(self) -> None:
+        mechanism, count = only(WHOLE)
+
+        assert count == 3
+        assert mechanism.sampling_probability == 0.25
+        assert isinstance(mechanism, SampledGaussian)
+        assert mechanism.noise_multiplier == pytest.approx(2 / NORM)
+
+    def test_have_a_price_for_every_relation(self) -> None:
+        assert isinstance(
+            only(WHOLE, "replace_one")[0], SampledGaussianReplaceOne
+        )
+        assert only(WHOLE, "zero_out") == only(WHOLE, "add_or_remove_one")
+
+    @pytest.mark.parametrize("ran", [1, 2])
+    def test_cost_the_whole_after_a_part(self, ran) -> None:
+        assert normalize(WHOLE[:ran]) == normalize(WHOLE)
+        assert normalize([cycle(0, 1)]) == normalize(WHOLE)
+
+    def test_do_not_care_for_the_order_of_a_ledger(self) -> None:
+        assert normalize(WHOLE[::-1]) == normalize(WHOLE)
+
+    def test_begin_with_any_cycle(self) -> None:
+        assert normalize([cycle(7), cycle(8)]) == normalize(WHOLE)
+
+    @pytest.mark.parametrize(
+        "rounds",
+        [
+            [cycle(0), cycle(1, 3), cycle(2, 2)],  # A round is missing.
+            [cycle(0), cycle(2)],  # A cycle is missing.
+            [cycle(0), cycle(0, 1, draw="other")],  # Classes are drawn anew.
+            [cycle(0), over(FullDataset(), EVENT)],
+            [cycle(0, 4), cycle(0, 1, GaussianSum("other", 0.0, 1.0))],
+        ],
+    )
+    def test_out_of_step_are_not_amplified(self, rounds) -> None:
+        mechanisms = [each for each, _ in normalize(rounds)]
+
+        assert all(isinstance(each, Gaussian) for each in mechanisms)
+        least = min(each.noise_multiplier for each in mechanisms)
+        every = strategy_sensitivity(STRATEGY, 10).upper
+        assert least == pytest.approx(2 / every)
+
+    def test_with_more_bands_than_classes_are_not_amplified(self) -> None:
+        event = dataclasses.replace(
+            EVENT, strategy=BandedToeplitz((1.0, 0.5, 0.4, 0.3, 0.2))
+        )
+
+        mechanism, count = only([cycle(0, 4, event), cycle(1, 2, event)])
+
+        expected = strategy_sensitivity(event.strategy, 10, 4).upper
+        assert (type(mechanism), count) == (Gaussian, 1)
+        assert mechanism.noise_multiplier == pytest.approx(2 / expected)
+
+    def test_are_amplified_if_nobody_takes_part_twice(self) -> None:
+        event = dataclasses.replace(
+            EVENT, strategy=BufferedToeplitz((0.5,), (0.5,)), rounds=4
+        )
+
+        mechanism, count = only([cycle(0, 4, event)])
+
+        assert (type(mechanism), count) == (SampledGaussian, 1)
+
+    def test_add_the_squares_of_other_sums(self) -> None:
+        other = GaussianSum("other", 1.0, 1.0)
+
+        found = normalize([cycle(0, 4, EVENT, other)])
+
+        # The cycles to come hold rounds of the mechanism alone.
+        (both, of_both), (alone, of_alone) = found
+        assert (of_both, of_alone) == (1, 2)
+        expected = 1 / math.hypot(NORM / 2, 1)
+        assert both.noise_multiplier == pytest.approx(expected)
+        assert alone.noise_multiplier == pytest.approx(2 / NORM)
+
+    def test_of_one_round_release_as_poisson_samples_do(self) -> None:
+        """Without a mechanism, a record takes part once a cycle."""
+        plain = GaussianSum("plain", 1.0, 2.0)
+        rounds = [cycle(0, 4, plain), cycle(1, 1, plain), cycle(2, 9, plain)]
+
+        mechanism, count = only(rounds)
+        expected, of_expected = only(
+            [over(PoissonSampling(0.25), plain, count=1 + 1 + 3)]
+        )
+        assert count == of_expected
+        assert repr(mechanism) == repr(expected)
+
+    def test_of_a_group_are_in_different_rounds(self) -> None:
+        """So a group has the textbook bound, and no pair of its own."""
+        accountant = Fourier()
+
+        one = accountant.group(WHOLE, None, 2)
+        other = accountant.group(
+            [over(PoissonSampling(0.25), GaussianSum("a", 1.0, 2 / NORM))],
+            None,
+            2,
+        )
+
+        assert (one.is_pair, other.is_pair) == (False, True)
+
+    @pytest.mark.parametrize("query", [TREE, DISCRETE, LAPLACE])
+    def test_of_other_noise_are_refused(self, query) -> None:
+        refused([cycle(0, 4, query)], "zero_out")
+
+
+class TestOtherSamples:
+    @pytest.mark.parametrize(
+        "sampling",
+        [FullDataset(), UnverifiedSampling(), PoissonSampling(0.1)],
+    )
+    def test_take_part_in_every_round(self, sampling) -> None:
+        mechanism, count = only([over(sampling, EVENT, count=3)], "zero_out")
+
+        every = strategy_sensitivity(STRATEGY, 10).upper
+        assert count == 1
+        assert mechanism.noise_multiplier == pytest.approx(2 / every)
+
+    def test_replacing_counts_twice(self) -> None:
+        one, other = (
+            only([over(FullDataset(), EVENT)], relation)[0].noise_multiplier
+            for relation in ("zero_out", "replace_one")
+        )
+
+        assert one == pytest.approx(2 * other)
+
+    def test_other_sums_of_such_a_round_are_not_amplified(self) -> None:
+        other = GaussianSum("other", 1.0, 4.0)
+
+        found = normalize([over(PoissonSampling(0.1), EVENT, other)])
+
+        assert Gaussian(4.0) in [each for each, _ in found]
+
+    @pytest.mark.parametrize(
+        "sampling",
+        [FixedSizeWithoutReplacement(2, 9), RandomAllocation("one", 9)],
+    )
+    def test_of_fixed_size_are_refused(self, sampling) -> None:
+        refused([over(sampling, EVENT)], "replace_one")
+
+    def test_compose_with_plain_rounds(self) -> None:
+        plain = over(PoissonSampling(0.25), GaussianSum("a", 1.0, 2 / NORM))
+        together = [*WHOLE, plain]
+
+        (_, of_cycles), (_, of_rounds) = normalize(together)
+
+        assert {of_cycles, of_rounds} == {3, 1}
+        epsilon = Fourier().epsilon(together, delta=1e-5)
+        assert epsilon > Fourier().epsilon(WHOLE, delta=1e-5)
+
+
+class TestAMechanism:
+    def test_of_too_many_rounds_has_no_bound(self) -> None:
+        mechanism, _ = only([over(FullDataset(), EVENT, count=11)])
+
+        assert mechanism.noise_multiplier == 0
+
+    def test_of_two_strategies_is_refused(self) -> None:
+        other = dataclasses.replace(EVENT, strategy=BandedToeplitz((1.0,)))
+
+        with pytest.raises(UnsupportedEventError, match="one strategy"):
+            normalize([over(FullDataset(), EVENT), over(FullDataset(), other)])
+
+    def test_counts_its_largest_bound_and_least_noise(self) -> None:
+        one = dataclasses.replace(EVENT, l2_norm_bound=3.0)
+        two = dataclasses.replace(EVENT, noise_stddev=0.5)
+
+        mechanism, _ = only([over(FullDataset(), each) for each in (one, two)])
+
+        every = strategy_sensitivity(STRATEGY, 10).upper
+        assert mechanism.noise_multiplier == pytest.approx(0.5 / (3 * every))
+
+    def test_occurs_once_in_a_round(self) -> None:
+        again = dataclasses.replace(EVENT, name="again")
+
+        with pytest.raises(UnsupportedEventError, match="one row"):
+            normalize([over(FullDataset(), EVENT, again)])
+
+    def test_spans_its_rounds(self) -> None:
+        (round_, _) = cycle(0)
+
+        assert list(spans_of(round_)) == ["draw", "one"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [(0,), (5, 0), (5, 1, 0), (5.0,), (True,)]
+)
+def test_a_sensitivity_needs_whole_numbers(arguments) -> None:
+    with pytest.raises((TypeError, ValueError), match="must be"):
+        strategy_sensitivity(STRATEGY, *arguments)
+
+
+def test_a_matrix_has_as_many_rounds_as_rows() -> None:
+    matrix = LowerTriangular(((1.0,), (1.0, 1.0)))
+
+    with pytest.raises(ValueError, match="at most 2"):
+        strategy_sensitivity(matrix, 3)
+    with pytest.raises(ValueError, match="at most 2"):
+        CorrelatedSum("sum", 1.0, 1.0, matrix, 3, "one")
+
+
+def test_the_event_of_a_round_is_frozen_and_hashes() -> None:
+    assert len({EVENT, dataclasses.replace(EVENT)}) == 1
+    assert isinstance(Round(FullDataset(), (EVENT,)).queries[0].span_id, str)

@@ -1,0 +1,211 @@
+"""A ledger refuses all rounds of a mechanism but the next ones."""
+
+import dataclasses
+
+import pytest
+
+from keras_dp.errors import LedgerFormatError, LedgerWriteError
+from keras_dp.ledger import (
+    BandedToeplitz,
+    BufferedToeplitz,
+    CorrelatedSum,
+    CyclicPoissonSampling,
+    DisjointBatches,
+    FullDataset,
+    GaussianSum,
+    InverseToeplitz,
+    LowerTriangular,
+    PoissonSampling,
+    PrivacyLedger,
+    Round,
+    UnverifiedSampling,
+)
+from keras_dp.ledger.rows import codec
+
+EVENT = CorrelatedSum("sum", 1.0, 2.0, BandedToeplitz((1.0, 0.5)), 10, "one")
+
+
+@pytest.fixture
+def ledger():
+    return PrivacyLedger.in_memory(dataset="test")
+
+
+def cycle(number, draw="draw", probability=0.25):
+    return CyclicPoissonSampling(f"{draw}-{number}", 4, probability)
+
+
+def refuses(ledger, match, sampling, event=EVENT, count=1, recorder=None):
+    before = len(ledger)
+    with pytest.raises(LedgerWriteError, match=match) as error:
+        (recorder or ledger).reserve(sampling, [event], count)
+    assert "Received:" in str(error.value)
+    assert len(ledger) == before
+
+
+class TestCycles:
+    def test_follow_one_another(self, ledger) -> None:
+        for number, count in enumerate((4, 4, 2)):
+            block = ledger.reserve(cycle(number), [EVENT], count)
+            block.settle(count)
+
+        assert len(ledger) == 10
+
+    def test_are_filled_block_by_block(self, ledger) -> None:
+        block = ledger.reserve(cycle(0), [EVENT], 1)
+        block = block.renew(1, 3)
+        block.renew(3, 4, Round(cycle(1), (EVENT,))).settle(4)
+
+        assert len(ledger) == 8
+
+    def test_are_not_left_early(self, ledger) -> None:
+        ledger.reserve(cycle(0), [EVENT], 4).settle(3)
+
+        refuses(ledger, "each class in turn", cycle(1))
+        ledger.record(cycle(0), [EVENT], 1)
+        ledger.record(cycle(1), [EVENT], 1)
+
+    def test_are_not_left_out(self, ledger) -> None:
+        ledger.record(cycle(3), [EVENT], 4)
+
+        refuses(ledger, "each class in turn", cycle(5))
+        refuses(ledger, "each class in turn", cycle(3))
+        refuses(ledger, "each class in turn", cycle(4), count=5)
+
+    def test_count_in_full_until_they_are_settled(self, ledger) -> None:
+        ledger.reserve(cycle(0), [EVENT], 4)
+
+        refuses(ledger, "each class in turn", cycle(0))
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            cycle(0, draw="other"),
+            cycle(1, probability=0.5),
+            PoissonSampling(0.25),
+            FullDataset(),
+            DisjointBatches("one"),
+        ],
+    )
+    def test_are_of_one_draw(self, ledger, other) -> None:
+        ledger.record(cycle(0), [EVENT], 4)
+
+        refuses(ledger, "one kind and of one draw", other)
+
+
+class TestRows:
+    def test_end_with_the_mechanism(self, ledger) -> None:
+        ledger.record(FullDataset(), [EVENT], 8)
+
+        refuses(ledger, "at most 10 rounds", FullDataset(), count=3)
+        ledger.record(FullDataset(), [EVENT], 2)
+        refuses(ledger, "at most 10 rounds", FullDataset())
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"l2_norm_bound": 2.0},
+            {"noise_stddev": 1.0},
+            {"rounds": 20},
+            {"strategy": BandedToeplitz((1.0,))},
+        ],
+    )
+    def test_have_one_bound_noise_and_strategy(self, ledger, change) -> None:
+        ledger.record(FullDataset(), [EVENT])
+
+        other = dataclasses.replace(EVENT, **change)
+        refuses(ledger, "one bound, noise", FullDataset(), other)
+
+    def test_of_epochs_have_ids_of_their_own(self, ledger) -> None:
+        for name in ("a", "b"):
+            ledger.record(DisjointBatches(name), [EVENT], 3)
+
+        assert len(ledger) == 6
+
+    def test_are_of_one_run(self, ledger) -> None:
+        first = ledger.start_run("first")
+        first.record(FullDataset(), [EVENT])
+        second = ledger.start_run("second")
+
+        refuses(ledger, "of one run", FullDataset(), recorder=second)
+        refuses(ledger, "of one run", FullDataset())
+        first.record(FullDataset(), [EVENT])
+
+    def test_of_another_mechanism_are_its_own(self, ledger) -> None:
+        other = dataclasses.replace(EVENT, mechanism_id="ones", name="other")
+        ledger.record(FullDataset(), [EVENT, other], 9)
+        ledger.record(UnverifiedSampling(), [GaussianSum("a", 1, 1)], 9)
+
+        refuses(ledger, "at most 10", FullDataset(), other, 2)
+        assert len(ledger) == 18
+
+    def test_are_kept_in_order_in_a_file(self, tmp_path) -> None:
+        path = tmp_path / "run.ledger"
+        with PrivacyLedger.open(path, dataset="test") as ledger:
+            ledger.record(FullDataset(), [EVENT], 10)
+
+        with PrivacyLedger.open(path) as ledger:
+            refuses(ledger, "at most 10", FullDataset())
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        BandedToeplitz((1, -0.5)),
+        BufferedToeplitz((0.5, 0.25), (1, 2)),
+        InverseToeplitz.square_root(3),
+        LowerTriangular.from_matrix([[1, 0], [3, 2]]),
+    ],
+)
+def test_a_strategy_is_stored(strategy) -> None:
+    event = dataclasses.replace(EVENT, strategy=strategy, rounds=2)
+    round_ = Round(cycle(0), (event,))
+
+    text = codec.text_from_round(round_)
+
+    assert codec.round_from_text(text) == round_
+    with pytest.raises(LedgerFormatError):
+        codec.round_from_text(text.replace(strategy.kind, "newer"))
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: BandedToeplitz(()), "at least one"),
+        (lambda: BandedToeplitz((2, 1)), "begin with 1"),
+        (lambda: BandedToeplitz((1, float("nan"))), "finite"),
+        (lambda: BandedToeplitz(1.0), "sequence"),
+        (lambda: BufferedToeplitz((1.0,), (1.0,)), r"in \[0, 1\)"),
+        (lambda: BufferedToeplitz((0.5,), (0.0,)), "> 0"),
+        (lambda: BufferedToeplitz((0.5,), (1.0, 1.0)), "one for each"),
+        (lambda: InverseToeplitz((1, 0.5)), "<= 0"),
+        (lambda: InverseToeplitz((1, -0.7, -0.7)), "at least -1"),
+        (lambda: LowerTriangular(((1.0,), (1.0, 0.0))), "diagonal"),
+        (lambda: LowerTriangular(((1.0, 1.0),)), "diagonal"),
+        (lambda: LowerTriangular(((1.0,) * 1,) * 5000), "4096"),
+        (lambda: LowerTriangular.from_matrix([[1, 1], [0, 1]]), "above"),
+        (lambda: LowerTriangular.from_matrix([1, 1]), "rounds, rounds"),
+        (lambda: cycle("x"), "number of a cycle"),
+        (lambda: CyclicPoissonSampling("a-0", 0, 0.5), "classes"),
+        (lambda: CyclicPoissonSampling("a-0", 1, 0.0), "probability"),
+        (
+            lambda: dataclasses.replace(EVENT, mechanism_id="a%"),
+            "letters and digits",
+        ),
+        (lambda: dataclasses.replace(EVENT, rounds=0), "rounds"),
+        (lambda: dataclasses.replace(EVENT, strategy=1), "strategy"),
+    ],
+)
+def test_an_argument_is_checked(make, match) -> None:
+    with pytest.raises((TypeError, ValueError), match=match):
+        make()
+
+
+@pytest.mark.parametrize("bands", [1, 2, 5])
+def test_the_square_root_is_one(bands) -> None:
+    """Its first coefficients are those of the root of the differences."""
+    found = InverseToeplitz.square_root(bands).coefficients
+
+    square = [
+        sum(found[i] * found[k - i] for i in range(k + 1)) for k in range(bands)
+    ]
+    assert square == pytest.approx([1, -1, 0, 0, 0][:bands], abs=1e-15)
