@@ -4,6 +4,7 @@ They do not import TensorFlow.
 """
 
 from keras_dp.sampling.array_shards import ArrayShards
+from keras_dp.sampling.cyclic_batches import CyclicPoissonBatches
 from keras_dp.sampling.fixed_size_batches import FixedSizeBatches
 from keras_dp.sampling.microbatches import (
     FixedMicrobatches,
@@ -20,6 +21,7 @@ from keras_dp.sampling.user_batches import UserBatches
 
 __all__ = [
     "ArrayShards",
+    "CyclicPoissonBatches",
     "FixedMicrobatches",
     "FixedSizeBatches",
     "PoissonBatches",

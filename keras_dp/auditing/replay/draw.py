@@ -141,6 +141,19 @@ def _(event: ledger.RandomAllocation, drawn: _Drawn) -> list[str]:
     return found + _shares(drawn.units, drawn.total, share)
 
 
+@_departures.register
+def _(event: ledger.CyclicPoissonSampling, drawn: _Drawn) -> list[str]:
+    found = _passes(drawn.draws, most=1)
+    # The round of its cycle in which a record takes part, counted from the end.
+    classes = np.full(len(drawn.sampler.positions), -1)
+    for draw in drawn.draws:
+        records, own = draw.rows[draw.rows >= 0], draw.of.rounds_left
+        if not np.isin(classes[records], [-1, own]).all():
+            return [*found, "a record takes part in the round of another class"]
+        classes[records] = own
+    return found
+
+
 def _owners(samples: Sampler) -> Integers | None:
     """Returns the unit of each record of the population, if it is known."""
     count = len(samples.positions)

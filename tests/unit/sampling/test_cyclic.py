@@ -1,0 +1,137 @@
+"""Classes that take turns: who is in which round, and what is refused."""
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from keras_dp.ledger import CyclicPoissonSampling
+from keras_dp.sampling import CyclicPoissonBatches
+
+FALSE_ALARM = 1e-6
+
+
+def samples_of(batches, count):
+    """Returns the records of the first samples."""
+    return [
+        np.sort(draw.rows[draw.rows >= 0])
+        for draw in itertools.islice(batches.draws(), count)
+    ]
+
+
+class TestClasses:
+    @pytest.mark.parametrize("classes", [1, 3, 20])
+    def test_take_turns(self, classes) -> None:
+        """In each cycle each record is in the round of its own class."""
+        batches = CyclicPoissonBatches(np.arange(50), classes=classes)
+
+        samples = samples_of(batches, 3 * classes)
+
+        first = samples[:classes]
+        assert sorted(np.concatenate(first)) == list(range(50))
+        for number, sample in enumerate(samples):
+            np.testing.assert_array_equal(sample, first[number % classes])
+
+    def test_are_sampled_with_their_probability(self) -> None:
+        batches = CyclicPoissonBatches(
+            np.arange(2000), classes=4, sampling_probability=0.3
+        )
+
+        samples = samples_of(batches, 8)
+
+        of_class = [set(samples[c]) | set(samples[c + 4]) for c in range(4)]
+        for one, two in itertools.combinations(of_class, 2):
+            assert not one & two
+        taken = sum(map(len, samples))
+        law = stats.binom(2 * 2000, 0.3)
+        assert min(law.cdf(taken), law.sf(taken - 1)) > FALSE_ALARM
+        wrong = stats.binom(2 * 2000, 0.3 * 1.25)
+        assert min(wrong.cdf(taken), wrong.sf(taken - 1)) < FALSE_ALARM
+
+    def test_are_uniform_and_drawn_anew_by_each_iterator(self) -> None:
+        batches = CyclicPoissonBatches(np.arange(9000), classes=3)
+
+        one, two = samples_of(batches, 3), samples_of(batches, 3)
+
+        for samples in (one, two):
+            found = stats.chisquare([*map(len, samples)])
+            assert found.pvalue > FALSE_ALARM
+        both = len(np.intersect1d(one[0], two[0]))
+        law = stats.binom(9000, 1 / 9)
+        assert min(law.cdf(both), law.sf(both - 1)) > FALSE_ALARM
+
+    def test_may_be_empty(self) -> None:
+        batches = CyclicPoissonBatches(np.arange(1), classes=5)
+
+        assert sum(map(len, samples_of(batches, 5))) == 1
+
+
+class TestEvents:
+    def test_number_the_cycles_of_a_draw(self) -> None:
+        batches = CyclicPoissonBatches(
+            np.arange(9), classes=2, sampling_probability=0.5
+        )
+
+        found = [
+            batches.sampling_of(draw.of)
+            for draw in itertools.islice(batches.draws(), 5)
+        ]
+
+        assert [each.cycle for each in found] == [0, 0, 1, 1, 2]
+        assert len({each.draw_id for each in found}) == 1
+        assert found[0] == CyclicPoissonSampling(
+            found[0].epoch_id, 2, 0.5, drawn_by_library=True
+        )
+
+    def test_differ_between_iterators(self) -> None:
+        batches = CyclicPoissonBatches(np.arange(9), classes=2, seed=1)
+
+        one, two = (
+            batches.sampling_of(next(batches.draws()).of) for _ in range(2)
+        )
+
+        assert one.draw_id != two.draw_id
+
+    def test_are_planned_cycle_by_cycle(self) -> None:
+        batches = CyclicPoissonBatches(np.arange(9), classes=4)
+
+        planned = batches.planned(10)
+
+        assert [(each.cycle, count) for each, count in planned] == [
+            (0, 4),
+            (1, 4),
+            (2, 2),
+        ]
+
+
+def test_sizes_are_those_of_a_sample() -> None:
+    batches = CyclicPoissonBatches(
+        np.arange(1000), classes=10, sampling_probability=0.5
+    )
+
+    assert batches.expected_sample_size == 50
+    assert batches.rounds_per_epoch == 20
+    assert 50 < batches.physical_batch_size < 100
+    assert "classes=10" in repr(batches)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"classes": 0},
+        {"classes": 2.5},
+        {"classes": 2, "sampling_probability": 0.0},
+        {"classes": 2, "sampling_probability": 1.5},
+        {"classes": 2, "rounds_per_epoch": 0},
+        {"classes": 2, "physical_batch_size": 0},
+    ],
+)
+def test_an_argument_is_checked(options) -> None:
+    with pytest.raises((TypeError, ValueError), match="must be"):
+        CyclicPoissonBatches(np.arange(9), **options)
+
+
+def test_shards_are_refused() -> None:
+    with pytest.raises(ValueError, match="`shard` must be called"):
+        CyclicPoissonBatches(np.arange(9), classes=2).shard(0, 2)
