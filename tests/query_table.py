@@ -11,6 +11,7 @@ from keras_dp import _nests
 from keras_dp.dp_queries import (
     AdaptiveClipSumQuery,
     AdaptiveScaleQuery,
+    CorrelatedSumQuery,
     DiscreteGaussianSumQuery,
     DiscretizedSumQuery,
     DPQuery,
@@ -32,10 +33,14 @@ from keras_dp.dp_queries import (
     TreeResidualSumQuery,
 )
 from keras_dp.ledger import (
+    BandedToeplitz,
+    BufferedToeplitz,
     CoordinateBounds,
+    CorrelatedSum,
     DiscreteGaussianSum,
     EncodedSum,
     GaussianSum,
+    InverseToeplitz,
     NonPrivateSum,
     TreeSum,
 )
@@ -249,6 +254,44 @@ def tree_step(name: str, bound: float, stddev: float) -> TreeSum:
     step = TreeSum(name, bound, stddev, "any")
     object.__setattr__(step, "tree_id", AnyText("any"))
     return step
+
+
+def correlated_step(name, bound, stddev, strategy) -> CorrelatedSum:
+    """Returns the event of a mechanism of 100 rounds, whatever its id."""
+    step = CorrelatedSum(name, bound, stddev, strategy, 100, "any")
+    object.__setattr__(step, "mechanism_id", AnyText("any"))
+    return step
+
+
+def correlated(noise_multiplier):
+    """Returns a nest of queries with correlated noise, of three clips."""
+    buffers = BufferedToeplitz((0.5, 0.9), (0.2, 0.1))
+    return NestedQuery(
+        {
+            "a": CorrelatedSumQuery(
+                BandedToeplitz((1.0, 0.5, 0.25)),
+                1.5,
+                noise_multiplier,
+                100,
+                {"w": tf.TensorSpec([2, 3]), "b": [tf.TensorSpec([])]},
+            ),
+            "b": [
+                NormalizedQuery(
+                    CorrelatedSumQuery(
+                        buffers, 3.0, noise_multiplier, 100, tf.TensorSpec([4])
+                    ),
+                    7,
+                ),
+                CorrelatedSumQuery(
+                    InverseToeplitz.square_root(3),
+                    1.0,
+                    noise_multiplier,
+                    100,
+                    (tf.TensorSpec([2]),),
+                ),
+            ],
+        }
+    )
 
 
 class BareEncodedSum(EncodedSumQuery):
@@ -651,6 +694,23 @@ QUERIES = [
                 ],
             }
         ),
+    ),
+    Case(
+        "correlated",
+        correlated(2.0),
+        {
+            "a": {"w": _S([2, 3]), "b": [_S([])]},
+            "b": [_S([4]), (_S([2]),)],
+        },
+        (
+            correlated_step("r/a", 1.5, 3, BandedToeplitz((1.0, 0.5, 0.25))),
+            correlated_step(
+                "r/b/0", 3, 6, BufferedToeplitz((0.5, 0.9), (0.2, 0.1))
+            ),
+            correlated_step("r/b/1", 1, 2, InverseToeplitz.square_root(3)),
+        ),
+        (0, 0, 1, 2),
+        bare=correlated(0.0),
     ),
     Case(
         "discrete-gaussian",

@@ -3,6 +3,7 @@
 from keras_dp import _training_extra as _training_extra
 from keras_dp.dp_queries.adaptive_clip_sum_query import AdaptiveClipSumQuery
 from keras_dp.dp_queries.adaptive_scale_query import AdaptiveScaleQuery
+from keras_dp.dp_queries.correlated_sum_query import CorrelatedSumQuery
 from keras_dp.dp_queries.discrete_gaussian_sum_query import (
     DiscreteGaussianSumQuery,
 )
@@ -35,6 +36,7 @@ from keras_dp.dp_queries.tree_residual_sum_query import TreeResidualSumQuery
 __all__ = [
     "AdaptiveClipSumQuery",
     "AdaptiveScaleQuery",
+    "CorrelatedSumQuery",
     "DPQuery",
     "DiscreteGaussianSumQuery",
     "DiscretizedSumQuery",

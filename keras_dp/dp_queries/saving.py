@@ -8,6 +8,7 @@ import keras
 
 from keras_dp import ledger
 from keras_dp.ledger.events import noise_families
+from keras_dp.ledger.rows import codec
 
 
 class Configured:
@@ -86,6 +87,8 @@ def _saved(value: Any) -> Any:
         return keras.saving.serialize_keras_object(value)
     if isinstance(value, ledger.NoiseDistribution):
         return noise_config(value)
+    if isinstance(value, ledger.Strategy):
+        return codec.content_from_value(value)
     if isinstance(value, ledger.CoordinateBounds):
         return dataclasses.asdict(value)
     if isinstance(value, tuple):

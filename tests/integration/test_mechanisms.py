@@ -14,6 +14,7 @@ from keras_dp.accountants import available_accountants
 from keras_dp.dp_queries import (
     AdaptiveClipSumQuery,
     AdaptiveScaleQuery,
+    CorrelatedSumQuery,
     DiscretizedSumQuery,
     EncodedSumQuery,
     ErrorCorrectedQuery,
@@ -31,7 +32,12 @@ from keras_dp.dp_queries import (
     RestartQuery,
     TreeResidualSumQuery,
 )
-from keras_dp.ledger import GaussianNoise, LaplaceNoise, StudentTNoise
+from keras_dp.ledger import (
+    BandedToeplitz,
+    GaussianNoise,
+    LaplaceNoise,
+    StudentTNoise,
+)
 from keras_dp.optimizers import DPSGD
 from keras_dp.sampling import PoissonBatches
 from keras_dp.training import PrivateLoss
@@ -91,6 +97,15 @@ QUERIES = {
     "tree-restarted": averaged(
         RestartQuery(tree(TreeResidualSumQuery), period=3)
     ),
+    "correlated": averaged(
+        CorrelatedSumQuery(
+            BandedToeplitz((1.0, 0.5, 0.25)),
+            1.0,
+            4.0,
+            8,
+            [tf.TensorSpec(shape) for shape in SHAPES],
+        )
+    ),
     "five-levels": NestedQuery(
         [
             NestedQuery(averaged(NestedQuery(averaged(adaptive())))),
@@ -103,12 +118,14 @@ QUERIES = {
 ADAPTIVE = {"adaptive", "quantile", "tree-restarted", "five-levels"}
 # Saved early: a state that adapts, a tree, both inside others, and none.
 SAVED = {"average", "quantile", "scaled", "tree-restarted", "five-levels"}
+SAVED |= {"correlated"}
 # Name, and whether XLA compiles the step. The files of the queries compile each
 # one alone, and so do the contract tests.
 TRAINED = [
     *((name, False) for name in QUERIES),
     ("encoded-laplace-denoised", True),
     pytest.param(("scaled", True), marks=pytest.mark.full),
+    pytest.param(("correlated", True), marks=pytest.mark.full),
     pytest.param(("five-levels", True), marks=pytest.mark.full),
 ]
 

@@ -1,0 +1,259 @@
+"""Sums of each round, with noise that is correlated over the rounds."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
+
+import tensorflow as tf
+
+from keras_dp import _check, _nests, ledger
+from keras_dp._override import override
+from keras_dp.dp_queries import record_specs as specs_lib
+from keras_dp.dp_queries.dp_query import (
+    DPQuery,
+    Nest,
+    QueryResult,
+    add,
+    zeros_like_record,
+)
+from keras_dp.dp_queries.gaussian_sum_query import GaussianSumQuery
+from keras_dp.dp_queries.saving import register, set_fields
+from keras_dp.dp_queries.summing_query import SummingQuery, empty_sum
+from keras_dp.ledger.rows import codec
+from keras_dp.noise import filtered_noise, seeds
+
+
+class CorrelatedEvent(NamedTuple):
+    """One release of a `CorrelatedSumQuery`.
+
+    Attributes:
+        l2_norm_bound: Scalar float64.
+        noise_stddev: Standard deviation of each draw, scalar float64.
+        mechanism_id: Shape `[2]`, int64.
+    """
+
+    l2_norm_bound: tf.Tensor
+    noise_stddev: tf.Tensor
+    mechanism_id: tf.Tensor
+
+
+class MechanismState(NamedTuple):
+    """A mechanism with its noise, which is never saved.
+
+    Attributes:
+        mechanism_id: Shape `[2]`, int64. Public, and independent of the noise.
+        noise: The noise of its rounds.
+    """
+
+    mechanism_id: tf.Tensor
+    noise: filtered_noise.FilteredNoise
+
+
+class CorrelatedState(NamedTuple):
+    """The state of a `CorrelatedSumQuery`.
+
+    Attributes:
+        secret_mechanism: The mechanism of the next round.
+    """
+
+    secret_mechanism: MechanismState
+
+
+@register
+@dataclasses.dataclass(frozen=True, slots=True)
+class CorrelatedSumQuery(SummingQuery):
+    """Sums the clipped records of a round, with noise that partly cancels.
+
+    The noise of the rounds is correlated, so that the sum over the first rounds
+    has less noise than with independent noise for the same privacy. An
+    optimizer that adds up the answers, as SGD does, gains from this, with and
+    without momentum. The strategy says how the noise is correlated. Wrap the
+    query in a `NormalizedQuery` for an average.
+
+    `noise_multiplier` is not the noise multiplier of the whole mechanism. That
+    is `noise_multiplier / accountants.strategy_sensitivity(...).upper`.
+
+    Guarantee: adding, removing or zeroing out one record of one round moves the
+    sum of this round by at most `l2_norm_clip` in joint L2 norm, and replacing
+    one by at most twice that, up to float rounding as in `GaussianSumQuery`.
+    The noise of round `t` is row `t` of `C^-1 z`, where the entries of `z` are
+    independent, Gaussian with `stddev`, and drawn once. In the ledger, all
+    rounds have one `mechanism_id`, which is random and independent of the
+    noise. A record that is not finite counts as zero. After `rounds` rounds
+    answers are NaN, and the ledger refuses to reserve more.
+
+    A saved model keeps nothing of the mechanism: neither seeds nor buffers.
+    When it is restored, it starts a new mechanism, which costs as much again.
+
+    Attributes:
+        strategy: C, such as `BandedToeplitz`, from `keras_dp.ledger`. Its
+            coefficients are public.
+        l2_norm_clip: Bound on one record's norm, in the record's unit, > 0.
+        noise_multiplier: Standard deviation of each draw, divided by
+            `l2_norm_clip`, >= 0.
+        rounds: The number of rounds of the mechanism, >= 1, all of which are
+            paid for when the first one runs.
+        record_specs: Nest of `tf.TensorSpec`s: the shapes and dtypes of one
+            record. Each band of the strategy but the first, or each of its
+            buffers, takes the memory of one record.
+
+    Source: Denisov et al. (2022), arXiv:2202.08312; Choquette-Choo et al.
+    (2023), arXiv:2306.08153; McMahan et al. (2024), arXiv:2404.16706.
+
+    >>> from keras_dp.ledger import BandedToeplitz
+    >>> query = CorrelatedSumQuery(
+    ...     BandedToeplitz((1.0, 0.5)), 5.0, 0.0, 100, tf.TensorSpec([2]))
+    >>> state = query.initial_global_state()
+    >>> sample = query.accumulate_record(
+    ...     query.derive_sample_params(state),
+    ...     query.initial_sample_state(tf.zeros([2])),
+    ...     tf.constant([6.0, 8.0]))
+    >>> query.get_noised_result(sample, state).value.numpy().tolist()
+    [3.0, 4.0]
+    """
+
+    strategy: ledger.Strategy
+    l2_norm_clip: float
+    noise_multiplier: float
+    rounds: int
+    record_specs: Nest
+
+    def __post_init__(self) -> None:
+        _check.kind(ledger.Strategy, strategy=self.strategy)
+        _check.finite_positive(l2_norm_clip=self.l2_norm_clip)
+        checked = self.record_query  # It checks the noise.
+        # The event checks that the strategy has so many rounds.
+        event = self._event("records", checked.stddev, "checked")
+        set_fields(
+            self,
+            l2_norm_clip=checked.l2_norm_clip,
+            noise_multiplier=float(self.noise_multiplier),
+            rounds=event.rounds,
+            record_specs=specs_lib.normalized(self.record_specs),
+        )
+
+    @override
+    def get_config(self) -> dict[str, Any]:
+        specs = specs_lib.to_config(self.record_specs)
+        return {**DPQuery.get_config(self), "record_specs": specs}
+
+    @classmethod
+    @override
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        specs = specs_lib.from_config(config["record_specs"])
+        strategy = codec.value_from_content(config["strategy"])
+        return cls(**{**config, "strategy": strategy, "record_specs": specs})
+
+    @property
+    def stddev(self) -> float:
+        """Standard deviation of each draw, in the record's unit."""
+        return self.record_query.stddev
+
+    @property
+    def record_query(self) -> GaussianSumQuery:
+        """The query that bounds and sums the records of one round."""
+        return GaussianSumQuery(
+            self.l2_norm_clip, noise_multiplier=self.noise_multiplier
+        )
+
+    @override
+    def initial_global_state(self, seed: int | None = None) -> CorrelatedState:
+        like = tf.nest.flatten(self._zeros())
+        # Its id is never from a seed: two runs of one seed are two mechanisms.
+        return CorrelatedState(
+            MechanismState(
+                seeds.fresh_id(),
+                filtered_noise.initial(
+                    like, self.strategy.filter(), seeds.fresh(seed)
+                ),
+            )
+        )
+
+    @override
+    def derive_sample_params(self, global_state: CorrelatedState) -> tf.Tensor:
+        return tf.constant(self.l2_norm_clip, tf.float64)
+
+    @override
+    def initial_sample_state(self, template: Nest) -> Nest:
+        specs_lib.check_fits(template, self.record_specs)
+        return empty_sum(template)
+
+    @override
+    def bounded_sum(
+        self,
+        params: tf.Tensor,
+        like: Nest,
+        records: Nest,
+        mask: tf.Tensor | None,
+    ) -> Nest:
+        return self.record_query.bounded_sum(params, like, records, mask)
+
+    @override
+    def planned_event(self, global_state: CorrelatedState) -> CorrelatedEvent:
+        mechanism = global_state.secret_mechanism
+        if tf.executing_eagerly() and mechanism.noise.step >= self.rounds:
+            raise ValueError(
+                "`rounds` must be at least the number of rounds of the "
+                f"training. Received: rounds={self.rounds}, which were all "
+                "released. Make a new query with a new optimizer."
+            )
+        return CorrelatedEvent(
+            tf.constant(self.l2_norm_clip, tf.float64),
+            tf.constant(self.stddev, tf.float64),
+            mechanism.mechanism_id,
+        )
+
+    @override
+    def schedule(
+        self, global_state: CorrelatedState
+    ) -> list[tuple[CorrelatedEvent, int]]:
+        left = self.rounds - int(global_state.secret_mechanism.noise.step)
+        return [(self.planned_event(global_state), left)] if left else []
+
+    @override
+    def ledger_events(
+        self, event: CorrelatedEvent, name: str = "records"
+    ) -> tuple[ledger.SumQueryEvent, ...]:
+        words = (int(word) % 2**64 for word in event.mechanism_id)
+        made = self._event(
+            name,
+            float(event.noise_stddev),
+            "".join(f"{word:016x}" for word in words),
+        )
+        bound = float(event.l2_norm_bound)
+        return (dataclasses.replace(made, l2_norm_bound=bound),)
+
+    @override
+    def get_noised_result(
+        self, sample_state: Nest, global_state: CorrelatedState
+    ) -> QueryResult:
+        mechanism = global_state.secret_mechanism
+        noise, following = filtered_noise.following(
+            mechanism.noise,
+            self.strategy.filter(),
+            self.rounds,
+            tf.nest.flatten(sample_state),
+            tf.constant(self.stddev, tf.float64),
+        )
+        return QueryResult(
+            value=add(
+                sample_state, tf.nest.pack_sequence_as(sample_state, noise)
+            ),
+            global_state=CorrelatedState(mechanism._replace(noise=following)),
+            event=self.planned_event(global_state),
+        )
+
+    def _zeros(self) -> Nest:
+        return empty_sum(zeros_like_record(_nests.thawed(self.record_specs)))
+
+    def _event(
+        self, name: str, stddev: float, mechanism_id: str
+    ) -> ledger.CorrelatedSum:
+        return ledger.CorrelatedSum(
+            name=name,
+            l2_norm_bound=self.l2_norm_clip,
+            noise_stddev=stddev,
+            strategy=self.strategy,
+            rounds=self.rounds,
+            mechanism_id=mechanism_id,
+        )

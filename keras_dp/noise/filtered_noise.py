@@ -1,0 +1,110 @@
+"""Noise that is correlated over rounds: draws, and buffers of earlier rounds.
+
+Round `t` has the noise `(C^-1 z)_t` for a strategy C and independent draws `z`.
+`Strategy.filter` says which buffers this takes: one for each band of C or of
+its inverse but the first, or one for each decay. Buffers are kept, because on
+CPUs a draw costs more than the memory traffic of several buffers.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from keras_dp.ledger.events.strategies.strategy import Filter
+from keras_dp.noise import seeds
+
+
+class FilteredNoise(NamedTuple):
+    """The noise of a mechanism after some rounds.
+
+    Attributes:
+        step: The number of rounds so far, scalar int64.
+        buffers: For each leaf of a record, `[buffers, ...]`.
+        seed: The seed of the next draw; see `seeds.fresh`.
+    """
+
+    step: tf.Tensor
+    buffers: list[tf.Tensor]
+    seed: tf.Tensor
+
+
+def initial(
+    like: list[tf.Tensor], how: Filter, seed: tf.Tensor
+) -> FilteredNoise:
+    """Returns the noise before the first round.
+
+    Args:
+        like: Tensors of the shapes and dtypes of one record.
+        how: The filter.
+        seed: A seed from `seeds.fresh`, which must not be used again.
+    """
+    count = how.weights.shape[1]
+    return FilteredNoise(
+        step=tf.constant(0, tf.int64),
+        buffers=[tf.zeros([count, *x.shape], x.dtype) for x in like],
+        seed=seed,
+    )
+
+
+def following(
+    noise: FilteredNoise,
+    how: Filter,
+    rounds: int,
+    like: list[tf.Tensor],
+    stddev: tf.Tensor,
+) -> tuple[list[tf.Tensor], FilteredNoise]:
+    """Returns the noise of the next round, and the state after it.
+
+    After `rounds` rounds the noise is NaN, so that nothing is released without
+    protection.
+
+    Args:
+        noise: The state before the round.
+        how: The filter.
+        rounds: The number of rounds of the mechanism.
+        like: Tensors of the shapes and dtypes of one record.
+        stddev: The standard deviation of each draw, scalar.
+    """
+    drawn, seed = seeds.normals_and_seed(like, noise.seed, stddev)
+    row = tf.minimum(noise.step, len(how.lead) - 1)
+    lead = tf.where(
+        noise.step < rounds,
+        tf.constant(how.lead)[row],
+        tf.constant(np.nan, tf.float64),
+    )
+    weights = tf.constant(how.weights)[row]
+
+    decays = None if how.decays is None else tf.constant(how.decays)
+    made, buffers = _made(
+        drawn, noise.buffers, lead, weights, decays, how.keeps_draws
+    )
+    return made, FilteredNoise(noise.step + 1, buffers, seed)
+
+
+# XLA reads and writes each buffer once.
+@tf.function(autograph=False, jit_compile=True)
+def _made(
+    drawn: list[tf.Tensor],
+    buffers: list[tf.Tensor],
+    lead: tf.Tensor,
+    weights: tf.Tensor,
+    decays: tf.Tensor | None,
+    keeps_draws: bool,
+) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    """Returns the noise of each leaf, and the buffers after the round."""
+    made, following = [], []
+    for draw, kept in zip(drawn, buffers, strict=True):
+        each = tf.cast(lead, draw.dtype) * draw
+        for number in range(kept.shape[0]):
+            each += tf.cast(weights[number], draw.dtype) * kept[number]
+        new = draw if keeps_draws else each
+        made.append(each)
+        if decays is None:
+            moved = tf.concat([new[tf.newaxis], kept], axis=0)
+            following.append(moved[: kept.shape[0]])
+        else:
+            along = [-1] + [1] * new.shape.rank
+            own = tf.reshape(tf.cast(decays, kept.dtype), along)
+            following.append(own * kept + new)
+    return made, following
