@@ -7,15 +7,23 @@ from keras_dp.planning.calibration import (
     calibrate_noise,
     calibrate_scale,
 )
+from keras_dp.planning.correlated_noise import calibrate_correlated_noise
 from keras_dp.planning.epsilon_curve import EpsilonCurve as EpsilonCurve
 from keras_dp.planning.epsilon_curve import epsilon_curve
 from keras_dp.planning.plan import plan
 from keras_dp.planning.rounds_left import rounds_left
+from keras_dp.planning.strategies import (
+    optimize_strategy,
+    prefix_sum_error,
+)
 
 __all__ = [
+    "calibrate_correlated_noise",
     "calibrate_noise",
     "calibrate_scale",
     "epsilon_curve",
+    "optimize_strategy",
     "plan",
+    "prefix_sum_error",
     "rounds_left",
 ]

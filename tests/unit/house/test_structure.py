@@ -125,8 +125,8 @@ FLOORS = {
         ),
         (
             "adaptive_scale_query adaptive_sum_query discretized_sum_query "
-            "gaussian_average_query joint_clip_query quantized_sum_query "
-            "tree_residual_sum_query"
+            "correlated_sum_query gaussian_average_query joint_clip_query "
+            "quantized_sum_query tree_residual_sum_query"
         ),
         (
             "adaptive_clip_sum_query quantile_estimator_query restart_query "
@@ -162,7 +162,7 @@ FLOORS = {
         "box_muller chacha20",
         "streams",
         "seeds",
-        "discrete_gaussian samplers tree_noise",
+        "discrete_gaussian filtered_noise samplers tree_noise",
     ],
     "optimizers": [
         (
@@ -175,9 +175,9 @@ FLOORS = {
         "answer_sizes keras_optimizers",
     ],
     "planning": [
-        "epsilon_curve solve",
+        "epsilon_curve solve strategies",
         "calibration",
-        "plan rounds_left",
+        "correlated_noise plan rounds_left",
     ],
     "preprocessing": [
         "ranges schema units",
@@ -210,7 +210,10 @@ FLOORS = {
         ),
         "datasets layouts",
         "microbatches sampler",
-        ("fixed_size_batches poisson_batches shuffled_batches user_batches"),
+        (
+            "cyclic_batches fixed_size_batches poisson_batches "
+            "shuffled_batches user_batches"
+        ),
     ],
     "spending": [
         "epsilon_limit",
