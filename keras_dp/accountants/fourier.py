@@ -589,8 +589,10 @@ def _searched_above(question: _Question, rounds: _Rounds) -> tuple[float, str]:
         if searches.decade(nearer) == searches.decade(near):
             break
         near = nearer
-    if upper >= question.most and _MOMENTS.supports(rounds):
-        return question.by(_MOMENTS, rounds), RENYI
+    if _MOMENTS.supports(rounds):
+        by_moments = question.by(_MOMENTS, rounds)
+        if by_moments < upper:
+            return by_moments, RENYI
     return upper, _SEARCH
 
 

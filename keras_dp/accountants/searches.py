@@ -259,10 +259,13 @@ def _profile(
     search: Selected, accountant: HashableBound, power: int
 ) -> SearchProfile | None:
     trials = [Group(accountant, plan, search.records) for plan in search.plans]
+    scale, log_weight = _weight_of(search.law)
     each = 10.0**power / search.law.largest_mean
+    # It must also be small beside the chances at which the law changes.
+    shares = [_SHARES[0] * min(each, 1 / scale), *(s * each for s in _SHARES)]
     end = math.inf
-    for share in _SHARES:
-        end = max(trial.epsilon(share * each) for trial in trials)
+    for left in shares:
+        end = max(trial.epsilon(left) for trial in trials)
         if end < EXPONENT:
             break
     else:
@@ -273,12 +276,12 @@ def _profile(
         for epsilon in positive
     ]
     epsilons, deltas = _both_signs(positive, np.array(bounds))
-    scale, log_weight = _weight_of(search.law)
+    near = _NEAR / scale
     places = np.concatenate(
         [
             [0.0],
-            np.geomspace(_LEAST_PLACE, _NEAR / scale, _FAR_PLACES)[:-1],
-            np.geomspace(_NEAR / scale, 1.0, _PLACES),
+            np.geomspace(min(_LEAST_PLACE, near), near, _FAR_PLACES)[:-1],
+            np.geomspace(near, 1.0, _PLACES),
         ]
     )
     lines = np.exp(epsilons)[:, None] * places + deltas[:, None]

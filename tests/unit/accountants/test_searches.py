@@ -171,7 +171,6 @@ def test_bounds_are_of_one_trial_and_of_the_search() -> None:
 
 def test_a_unit_of_several_records_is_that_of_the_trials() -> None:
     sampled = Round(PoissonSampling(0.02), full(1.0)[0].queries)
-    fixed = Round(FixedSizeWithoutReplacement(5, 500), full(3.0)[0].queries)
 
     assert epsilon([search([full(4.0)])], units=2) == pytest.approx(
         epsilon([search([full(2.0)])]), rel=1e-9
@@ -180,9 +179,11 @@ def test_a_unit_of_several_records_is_that_of_the_trials() -> None:
     two = epsilon([search([(sampled, 9)])], units=2)
     assert one < two < 3 * one
     # No pair is known: the trial takes the textbook bound, not the search.
-    assert epsilon([search([(fixed, 1)])]) < epsilon(
-        [search([(fixed, 1)])], units=2
-    )
+    replaced = [
+        epsilon([search([(sampled, 1)])], neighbours="replace_one", units=each)
+        for each in (1, 2)
+    ]
+    assert replaced[0] < replaced[1]
     # RDP takes the textbook bound for the search.
     assert two < RDP().epsilon([search([(sampled, 9)])], delta=1e-5, units=2)
 

@@ -30,7 +30,7 @@ def report_of(*plans) -> str:
     with ledger.start_run("search", purpose="training") as run:
         made = Selection(plans, LAW).round
         run.record(made.sampling, made.queries)
-    return " ".join(str(make_report(ledger, delta=1e-5)).split())
+    return " ".join(make_report(ledger, delta=1e-5).as_text().split())
 
 
 def test_a_report_says_what_was_searched_and_what_stays_secret() -> None:
