@@ -10,7 +10,6 @@ from keras_dp.ledger import (
     CountedRound,
     Header,
     RunRecord,
-    Selection,
     ThresholdedSum,
     TruncatedPoissonSampling,
 )
@@ -19,6 +18,7 @@ from keras_dp.reporting.wording import (
     counted,
     declared_of_units,
     declared_rounds,
+    of_searches,
     on_one_line,
     rounds_elsewhere,
     with_a_chosen_seed,
@@ -116,17 +116,9 @@ def _of_rounds(
             f"Samples were truncated: up to {overflow:.2g} of delta pays for "
             f"that, whatever epsilon is{together}."
         )
-    searches = sum(
-        count
-        for each, count in rounds
-        if any(isinstance(query, Selection) for query in each.queries)
-    )
-    if searches:
-        yield (
-            f"Nobody may learn how many trials {_searches(searches)} "
-            "had, or what a trial gave that did not win: not from logs, files "
-            "or times either. Epsilon counts on that."
-        )
+    searched = of_searches(rounds)
+    if searched:
+        yield searched
     unverified = sum(
         count
         for each, count in with_trials(rounds)
@@ -147,10 +139,6 @@ def _of_rounds(
     seeded = sum(count for each, count in rounds if each.seeded)
     if seeded:
         yield with_a_chosen_seed(seeded)
-
-
-def _searches(count: int) -> str:
-    return "a search" if count == 1 else f"each of {count:,} searches"
 
 
 def _of_runs(runs: Sequence[RunRecord]) -> Iterator[str]:

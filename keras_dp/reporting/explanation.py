@@ -33,6 +33,7 @@ from keras_dp.reporting.wording import (
     counted,
     declared_of_units,
     declared_rounds,
+    of_searches,
     on_one_line,
     percent,
     rounds_elsewhere,
@@ -291,6 +292,9 @@ class _Subject(NamedTuple):
                     on_one_line(header.unit), header.rows_per_unit, rounds
                 )
             )
+        searched = of_searches(rounds)
+        if searched:
+            sentences.append(searched)
         if declared:
             sentences.append(
                 f"It is taken on trust how the samples of "

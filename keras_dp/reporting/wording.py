@@ -46,6 +46,23 @@ def with_trials(
             yield each, count
 
 
+def of_searches(rounds: Iterable[tuple[Round, int]]) -> str:
+    """Returns what must stay secret of searches, "" without any."""
+    searches = sum(
+        count
+        for each, count in rounds
+        if isinstance(each.queries[0], Selection)
+    )
+    if not searches:
+        return ""
+    which = "a search" if searches == 1 else f"each of {searches:,} searches"
+    return (
+        f"Nobody may learn how many trials {which} had, or what a trial gave "
+        "that did not win: not from logs, files or times either. Epsilon "
+        "counts on that."
+    )
+
+
 def rounds_of_whole_units(rounds: Iterable[tuple[Round, int]]) -> int:
     """Returns the number of rounds that drew units with all their rows."""
     return sum(
