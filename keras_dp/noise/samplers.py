@@ -1,10 +1,11 @@
 """Samplers and distribution functions of the noise families, in TensorFlow.
 
 Draws are functions of random 64-bit words, from the generator of the seed. We
-do not use TensorFlow Probability for two reasons. It leaves the choice of the
-generator to TensorFlow, which takes one that is not cryptographic, and far
-slower under XLA on CPU. And TensorFlow's normal variables stop at 5.7 standard
-deviations, whatever their dtype. `seeds.normals` draws Gaussian noise.
+do not draw with TensorFlow Probability, even from its laws, for two reasons.
+It leaves the choice of the generator to TensorFlow, which takes one that is not
+cryptographic, and far slower under XLA on CPU. And TensorFlow's normal
+variables stop at 5.7 standard deviations, whatever their dtype. `seeds.normals`
+draws Gaussian noise.
 
 A word becomes a signed uniform variable `u`, with `2^-64 <= |u| <= 1`. For most
 families, the sign of `u` is the sign of the noise, and `|u|` is the probability
@@ -21,6 +22,7 @@ sign and an angle.
 | logistic | `log((2 - v) / v)` | 45.1 |
 | hyperbolic secant | `-log(tan(pi v / 4))` | 44.6 |
 | variance-gamma | a sum of Laplace variables | 44.4 `shape` |
+| TensorFlow Probability | from a table, by `-log v` | `quantile(2^-65)` |
 
 Larger noise has a probability of at most `2^-64`, 5.4e-20, and is never drawn.
 
@@ -44,6 +46,8 @@ from keras_dp.ledger.events.noise_families import (
     LogisticNoise,
     StudentTNoise,
 )
+from keras_dp.ledger.events.tabulated_law import Curve
+from keras_dp.ledger.events.tfp_noise import TFPNoise
 from keras_dp.ledger.events.variance_gamma_noise import VarianceGammaNoise
 from keras_dp.noise import seeds
 
@@ -165,6 +169,29 @@ def _(noise: VarianceGammaNoise, like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     return _scaled(total, noise)
 
 
+@sample.register
+def _(noise: TFPNoise, like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    # In float64: a step of the table is small beside the rounding of float32.
+    u = seeds.signed_uniform(tf.zeros(tf.shape(like), tf.float64), seed)
+    log_size = _on_curve(
+        noise.table.draws, tf.math.log(-tf.math.log(tf.abs(u)))
+    )
+    draw = tf.sign(u) * tf.exp(log_size) * noise.scale
+    return tf.ensure_shape(tf.cast(draw, like.dtype), like.shape)
+
+
+def _on_curve(curve: Curve, x: tf.Tensor) -> tf.Tensor:
+    """Returns what the curve itself returns for arrays."""
+    last = len(curve.pieces)
+    place = tf.clip_by_value((x - curve.start) / curve.step, 0.0, float(last))
+    index = tf.minimum(tf.cast(place, tf.int32), last - 1)
+    share = place - tf.cast(index, place.dtype)
+    a, b, c, d = tf.unstack(
+        tf.gather(tf.constant(curve.pieces), index), axis=-1
+    )
+    return a + share * (b + share * (c + share * d))
+
+
 def student_t(u: tf.Tensor, angle: tf.Tensor, df: float) -> tf.Tensor:
     """Returns Student's t variables, each from two signed uniform variables."""
     df = min(df, _MOST_DF)
@@ -250,3 +277,16 @@ def _(noise: VarianceGammaNoise, x: tf.Tensor) -> tf.Tensor:
     for coefficient in reversed(noise.tail_polynomial.tolist()):
         tail = tail * size + coefficient
     return _two_sided(z, 0.5 * tail * tf.exp(-size))
+
+
+@cdf.register
+def _(noise: TFPNoise, x: tf.Tensor) -> tf.Tensor:
+    z = _standardized(noise, x)
+    tails = noise.table.tails
+    log_size = tf.math.log(tf.abs(z))
+    w = tf.where(
+        log_size < tails.start,
+        tf.zeros_like(z),
+        tf.exp(_on_curve(tails, log_size)),
+    )
+    return _two_sided(z, 0.5 * tf.exp(-w))

@@ -31,9 +31,9 @@ def _grid() -> Array:
     return grid
 
 
-_GRID = _grid()
+GRID = _grid()
 # Log-densities that are sums of a few terms are right to a few ulp of these.
-_ROUNDING = 64 * float(np.finfo(np.float64).eps)
+ROUNDING = 64 * float(np.finfo(np.float64).eps)
 # Above it, a log-density does not fall to -inf between two points of the grid.
 _STILL_POSITIVE = -1000.0
 # The trapezoidal rule on the grid is right to 1e-4 for smooth densities. A
@@ -236,19 +236,19 @@ def check_fields(noise: NoiseDistribution) -> None:
 
 def _check_density(noise: NoiseDistribution) -> None:
     with np.errstate(over="ignore"):
-        log = noise.standard_log_density(_GRID)
-    if not isinstance(log, np.ndarray) or log.shape != _GRID.shape:
+        log = noise.standard_log_density(GRID)
+    if not isinstance(log, np.ndarray) or log.shape != GRID.shape:
         raise TypeError(
             "`standard_log_density` must return an array of the shape of its "
             f"argument. Received: {type(log).__name__} of shape "
-            f"{np.shape(log)!r} for {_GRID.shape!r}, from {noise!r}."
+            f"{np.shape(log)!r} for {GRID.shape!r}, from {noise!r}."
         )
     near, far = log[:-1], log[1:]
     with np.errstate(invalid="ignore"):
-        rises = far > near + _ROUNDING * (1 + np.abs(near))
+        rises = far > near + ROUNDING * (1 + np.abs(near))
     for rule, wrong in (
         ("finite or -inf", np.isnan(log) | (log == np.inf)),
-        ("finite at 0", (_GRID == 0) & np.isinf(log)),
+        ("finite at 0", (GRID == 0) & np.isinf(log)),
         ("unimodal, and so not rise away from 0", np.r_[False, rises]),
         (
             "positive everywhere, computed without an exponential",
@@ -259,10 +259,10 @@ def _check_density(noise: NoiseDistribution) -> None:
             first = int(np.argmax(wrong))
             raise ValueError(
                 f"`standard_log_density` must be {rule}. Received: {noise!r}, "
-                f"whose log-density is {log[first]!s} at z={_GRID[first]!s}. "
+                f"whose log-density is {log[first]!s} at z={GRID[first]!s}. "
                 "No bound on the privacy of a sum with such noise is known."
             )
-    log_z = np.log(_GRID[1:])
+    log_z = np.log(GRID[1:])
     heights = np.exp(np.minimum(far + log_z, 700.0))  # Below overflow.
     mass = np.sum((heights[1:] + heights[:-1]) * np.diff(log_z))
     if not abs(mass - 1) <= _LARGEST_MASS_ERROR:

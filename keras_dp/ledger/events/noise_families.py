@@ -9,6 +9,7 @@ from scipy import special
 from keras_dp import _check
 from keras_dp._override import override
 from keras_dp.ledger.events.noise_distribution import Array, NoiseDistribution
+from keras_dp.ledger.events.tfp_noise import TFPNoise
 from keras_dp.ledger.events.variance_gamma_noise import VarianceGammaNoise
 
 # From here on the series of `_log_gamma_half_step` is exact to rounding.
@@ -268,4 +269,5 @@ ALL: dict[str, type[NoiseDistribution]] = {
     "logistic": LogisticNoise,
     "hyperbolic_secant": HyperbolicSecantNoise,
     "variance_gamma": VarianceGammaNoise,
+    "tensorflow_probability": TFPNoise,
 }

@@ -117,6 +117,7 @@ class TestTheDependencies:
             *("numpy", "scipy"),
             *(*training, "tensorflow"),
             *("cryptography", "dp-accounting", "flwr", "psycopg"),
+            "tensorflow-probability",
             *("jax-privacy", "opacus", "torch"),  # Opacus brings torch.
         }
 
