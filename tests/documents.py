@@ -29,6 +29,7 @@ def documents() -> list[Path]:
         *sorted((ROOT / "examples").glob("*.md")),
         *sorted((ROOT / "tutorials").glob("*.md")),
         ROOT / "benchmarks/peers/README.md",
+        ROOT / "notebooks/README.md",
     ]
 
 
@@ -38,6 +39,7 @@ def programs() -> list[Path]:
     return [
         ROOT / "README.md",
         docs / "start.md",
+        docs / "auditing.md",
         docs / "concepts.md",
         docs / "experimental.md",
         docs / "troubleshooting.md",

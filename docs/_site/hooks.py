@@ -7,9 +7,9 @@ script. The guides can be downloaded as notebooks.
 """
 
 import ast
-import json
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,9 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-ROOT = Path(__file__).resolve().parents[2]
-DOCS = ROOT / "docs"
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from notebooks import DOCS, ROOT, notebook
+
 # Documents outside of `docs/`, and their pages.
 PAGES = {
     "README.md": "index.md",
@@ -107,35 +108,6 @@ def on_post_build(config: Any) -> None:
         raise PluginError(f"No page of the API has {', '.join(missing)}.")
 
 
-def notebook(path: Path) -> str:
-    """Returns a guide as a Jupyter notebook: its text, and its code to run."""
-    text = path.read_text("utf-8")
-    cells: list[dict[str, Any]] = []
-    parts = re.split(r"^```python\n(.*?)^```$", text, flags=re.M | re.S)
-    for index, part in enumerate(parts):
-        if not part.strip():
-            continue
-        cell: dict[str, Any] = {
-            "cell_type": "code" if index % 2 else "markdown",
-            "id": f"cell-{index}",
-            "metadata": {},
-            "source": part.strip().splitlines(keepends=True),
-        }
-        if index % 2:
-            cell |= {"execution_count": None, "outputs": []}
-        cells.append(cell)
-    return json.dumps(
-        {
-            "cells": cells,
-            "metadata": {"language_info": {"name": "python"}},
-            "nbformat": 4,
-            "nbformat_minor": 5,
-        },
-        indent=1,
-        ensure_ascii=False,
-    )
-
-
 def _names(path: Path) -> list[str]:
     """Returns `__all__` of a package."""
     for node in ast.parse(path.read_text("utf-8")).body:
@@ -157,7 +129,11 @@ def _formula(match: re.Match[str]) -> str:
 
 
 def _guides() -> list[Path]:
-    return [DOCS / "start.md", *sorted((DOCS / "guides").glob("*.md"))]
+    return [
+        DOCS / "start.md",
+        DOCS / "auditing.md",
+        *sorted((DOCS / "guides").glob("*.md")),
+    ]
 
 
 def _targets(path: Path) -> list[Path]:

@@ -1,0 +1,58 @@
+"""The notebooks are their pages, and run from top to bottom."""
+
+import importlib.util
+import json
+
+import pytest
+
+from tests.documents import ROOT
+
+_spec = importlib.util.spec_from_file_location(
+    "notebooks", ROOT / "docs/_site/notebooks.py"
+)
+notebooks = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(notebooks)
+each = pytest.mark.parametrize("name", notebooks.NOTEBOOKS)
+
+
+def cells(name):
+    path = notebooks.FOLDER / f"{name}.ipynb"
+    return json.loads(path.read_text("utf-8"))["cells"]
+
+
+@each
+def test_is_its_page(name) -> None:
+    """Else run `python docs/_site/notebooks.py`."""
+    page, extra = notebooks.NOTEBOOKS[name]
+    path = notebooks.FOLDER / f"{name}.ipynb"
+    assert path.read_text("utf-8") == f"{notebooks.notebook(page, extra)}\n"
+
+
+@each
+def test_installs_first(name) -> None:
+    first, *others = cells(name)
+    assert first["source"][0].startswith('%pip install -q "keras_dp[')
+    assert not any(
+        line[:1] == "%" for each in others for line in each["source"]
+    )
+
+
+@each
+def test_links_lead_to_files(name) -> None:
+    text = "\n".join("".join(cell["source"]) for cell in cells(name))
+    targets = [target for _, target, _ in notebooks.LINK.findall(text)]
+    assert targets
+    for target in targets:
+        assert (notebooks.FOLDER / target).exists(), target
+
+
+@pytest.mark.full
+@each
+def test_runs(name, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    known = {"__name__": "__main__"}
+    _, *others = cells(name)
+    for cell in others:
+        if cell["cell_type"] == "code":
+            source = "".join(cell["source"])
+            exec(compile(source, f"{name} {cell['id']}", "exec"), known)
