@@ -12,7 +12,7 @@ from keras_dp.reporting.contradictions import AuditSummary
 from keras_dp.reporting.report import BEFORE, Details, Report
 from keras_dp.reporting.sources import COMPUTED, DECLARED, MEANINGS, RECORD
 from keras_dp.reporting.tables import Table
-from keras_dp.reporting.wording import counted, on_one_line
+from keras_dp.reporting.wording import counted, libraries_of, on_one_line
 
 # The ledger cannot answer these.
 _YOURS = ("yours", "not in the ledger: a person must write it")
@@ -91,9 +91,10 @@ def _front_matter(report: Report, details: Details) -> Iterator[str]:
         "units_together": str(report.units),
         "ledger_head": json.dumps(details.head),
     }
+    yield "---"
+    if not _libraries(report):
+        yield "library_name: keras"
     yield from (
-        "---",
-        "library_name: keras",
         "tags:",
         "- differential-privacy",
         "- keras_dp",
@@ -154,6 +155,9 @@ def _training(report: Report) -> Iterator[str]:
                 rows=tuple(row[:-1] for row in table.rows),
             )
         source = f"*{RECORD}*"
+        if title == "Rounds" and _libraries(report):
+            library = _text(_libraries(report))
+            source += f", and *{DECLARED}* of what ran in {library}"
         if "epsilon" in title:
             source += f", epsilon *{COMPUTED}*"
         yield from (f"### {title}", "", f"From: {source}.", "")
@@ -180,6 +184,11 @@ def _questions(report: Report) -> Iterator[str]:
     for title, question in _QUESTIONS:
         text = question.format(unit=_text(report.unit))
         yield from (f"### {title}", "", f"{text} From: *yours*.", "")
+
+
+def _libraries(report: Report) -> str:
+    """Returns the other libraries that ran rounds; empty for none."""
+    return libraries_of(each.run for each in report.runs)
 
 
 def _items(texts: Iterable[str]) -> Iterator[str]:

@@ -75,6 +75,14 @@ class TestACard:
         for each in told:
             assert re.search(r"From: |\| from \||what it rests on", each), each
 
+    def test_says_that_what_another_library_ran_is_declared(self) -> None:
+        with PrivacyLedger.in_memory(dataset="clinic") as ledger:
+            with ledger.start_run("a", library="opacus 1.6.0") as run:
+                run.record(SAMPLING, STEP, 100)
+            facts, body = front_matter(card_of(ledger))
+        assert "library_name" not in facts
+        assert "*declared* of what ran in opacus 1.6.0" in body
+
     def test_names_neither_people_nor_machines(self, ledger) -> None:
         author = ledger.runs[0].start.author
         card = card_of(ledger)
