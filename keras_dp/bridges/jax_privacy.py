@@ -161,8 +161,9 @@ def _steps_of(
     if strategy.shape != (1,) or strategy[0] != 1:
         raise ValueError(
             "`plan` must have the strategy [1.0], which is DP-SGD: the noise "
-            "of another one is correlated between rounds, for which the ledger "
-            f"has no event. Received: strategy={strategy!r}. Pass num_bands=1."
+            "of another one is correlated between rounds, which this bridge "
+            f"does not record. Received: strategy={strategy!r}. Pass "
+            "num_bands=1."
         )
     if plan.num_examples not in (None, num_examples):
         raise ValueError(
