@@ -16,20 +16,7 @@ pytestmark = pytest.mark.full
 
 REPOSITORY = "https://github.com/someone/keras_dp"
 CORE = (ROOT / "tests/core_program.py").read_text("utf-8")
-# A training of the wheel's, in an environment with `[cpu]`.
-TRAINING = """
-import keras, numpy, keras_dp
-x = numpy.random.default_rng(0).normal(size=(2000, 4)).astype("float32")
-y = (x[:, 0] > 0).astype("int32")
-model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
-model.compile(
-    keras.optimizers.Adam(0.05),
-    loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-)
-private = keras_dp.make_private(model, (x, y), target_epsilon=3.0, epochs=1)
-private.fit(verbose=0)
-keras_dp.sampling.TFRecordShards
-"""
+TRAINING = (ROOT / "tests/training_program.py").read_text("utf-8")
 
 
 def run(*command, **options):

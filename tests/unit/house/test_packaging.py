@@ -8,6 +8,7 @@ import sys
 import tomllib
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
@@ -194,6 +195,45 @@ class TestTheConsoleScript:
         )
 
         assert entry.value == PROJECT["project"]["scripts"]["keras-dp"]
+
+
+class TestTheRecipeOfConda:
+    TEXT = (ROOT / "recipe/meta.yaml").read_text("utf-8")
+
+    def test_needs_what_the_wheel_needs(self) -> None:
+        run = self.TEXT.partition("  run:\n")[2].partition("  run_constr")[0]
+        python = f"python {PROJECT['project']['requires-python']}"
+
+        assert {Requirement(line.strip(" -")) for line in run.splitlines()} == {
+            Requirement(python.replace(" ", "")),
+            *map(Requirement, PROJECT["project"]["dependencies"]),
+        }
+
+    def test_limits_what_the_extras_limit(self) -> None:
+        _, _, limits = self.TEXT.partition("run_constrained:\n")
+        lines = limits.partition("\n\n")[0].splitlines()
+
+        assert {Requirement(line.strip(" -")) for line in lines} == {
+            *map(Requirement, EXTRAS["training"]),
+            Requirement(EXTRAS["tensorflow"][1]),
+        }
+
+    def test_has_the_version(self) -> None:
+        assert f'version = "{keras_dp.__version__}"' in self.TEXT
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / ".github/workflows").glob("*.yml")), ids=str
+)
+def test_a_workflow_names_files_that_exist(path) -> None:
+    text = path.read_text("utf-8")
+    named = re.findall(
+        r"\b(?:tests|requirements|recipe)/[\w/.]+|\.ci/[\w.]+", text
+    )
+
+    assert yaml.safe_load(text)["jobs"]
+    assert named
+    assert [name for name in named if not (ROOT / name).exists()] == []
 
 
 def test_one_tensorflow_is_installed() -> None:
