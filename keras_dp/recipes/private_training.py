@@ -16,6 +16,7 @@ from keras_dp.ledger import AccountRecord, PrivacyLedger, RunRecord
 from keras_dp.ledger.places.place import place_of
 from keras_dp.ledger.rows.header import UNITS_OF_ROWS
 from keras_dp.planning.calibration import check_target
+from keras_dp.recipes.advice import advice
 from keras_dp.recipes.assembly import assemble, compile_options
 from keras_dp.recipes.held_rounds import (
     HeldRounds,
@@ -37,17 +38,6 @@ from keras_dp.training.private_model import check_kind
 _CLIP = 1.0
 # The paper on automatic clipping takes this gamma (Bu et al. 2022).
 _GAMMA = 0.01
-# Losses whose gradients are short: of a mean over pixels, of small targets.
-_ERRORS = (
-    keras.losses.MeanSquaredError,
-    keras.losses.MeanAbsoluteError,
-    keras.losses.Huber,
-)
-_ERROR_FUNCTIONS = (
-    keras.losses.mean_squared_error,
-    keras.losses.mean_absolute_error,
-    keras.losses.huber,
-)
 
 
 def make_private(
@@ -225,11 +215,13 @@ def make_private(
     advise_target(target_epsilon)
     account = chosen_account(own, details.account)
 
-    def chosen(
-        held: HeldRounds, account: AccountRecord | None
-    ) -> tuple[Sampler, RoundQueries]:
-        samples = given.samples(target, epochs, held)
-        queries = queries_for(
+    def found(
+        samples: Sampler,
+        epochs: int,
+        held: HeldRounds,
+        account: AccountRecord | None,
+    ) -> RoundQueries:
+        return queries_for(
             target,
             model,
             samples,
@@ -242,7 +234,12 @@ def make_private(
             batch_statistics=batch_statistics,
             account=account,
         )
-        return samples, queries
+
+    def chosen(
+        held: HeldRounds, account: AccountRecord | None
+    ) -> tuple[Sampler, RoundQueries]:
+        samples = given.samples(target, epochs, held)
+        return samples, found(samples, epochs, held, account)
 
     held = HeldRounds.of(own)
     continued: RunRecord | None
@@ -283,12 +280,15 @@ def make_private(
                 f"Weights are averaged over about {averaged:,} rounds. "
                 "average=None does not."
             )
-        if gamma is None and _averages_errors(compiled["loss"]):
-            print_line(
-                "The loss is a mean of errors, whose gradients are mostly far "
-                f"below a clip of {clip:g}. Then the noise is larger than it "
-                'must be, and l2_norm_clip="automatic" is better.'
-            )
+        if queries.scheduled is queries.gradients and continued is None:
+            for line in advice(
+                queries.gradients,
+                samples,
+                epochs,
+                compiled["loss"],
+                lambda longer: found(samples, longer, held, account).gradients,
+            ):
+                print_line(line)
     return private
 
 
@@ -318,13 +318,6 @@ def clip_of(l2_norm_clip: Any) -> tuple[float, float | None]:
         )
     _check.finite_positive(l2_norm_clip=l2_norm_clip)
     return l2_norm_clip, None
-
-
-def _averages_errors(loss: Any) -> bool:
-    """Returns whether a loss is a mean of squared or absolute errors."""
-    with contextlib.suppress(ValueError, TypeError):
-        loss = keras.losses.get(loss)
-    return isinstance(loss, _ERRORS) or loss in _ERROR_FUNCTIONS
 
 
 def _check_automatic(learning_rate: Any, average: Any) -> None:

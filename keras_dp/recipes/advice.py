@@ -1,0 +1,100 @@
+"""What would serve a training better, said before its first round."""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+
+from keras_dp.dp_queries import GaussianAverageQuery
+from keras_dp.errors import BudgetExceededError, CalibrationError
+from keras_dp.sampling import Sampler
+
+# More epochs are worth a line if the signal grows by such a factor.
+_LONGER, _WORTH = 3, 1.3
+# Below such a signal nothing was learned (docs/choosing.md).
+_LEAST_SIGNAL = 100.0
+# Losses whose gradients are short: of a mean over pixels, of small targets.
+_ERRORS = (
+    keras.losses.MeanSquaredError,
+    keras.losses.MeanAbsoluteError,
+    keras.losses.Huber,
+)
+_ERROR_FUNCTIONS = (
+    keras.losses.mean_squared_error,
+    keras.losses.mean_absolute_error,
+    keras.losses.huber,
+)
+
+
+def advice(
+    query: GaussianAverageQuery,
+    samples: Sampler,
+    epochs: int,
+    loss: Any,
+    query_after: Callable[[int], GaussianAverageQuery],
+) -> Iterator[str]:
+    """Yields a line for each thing that would serve a training better.
+
+    Args:
+        query: The query of the gradients, the same in all rounds.
+        samples: How samples are drawn.
+        epochs: Of the training.
+        loss: As in `compile`.
+        query_after: From another number of epochs to the query that meets the
+            same target.
+    """
+    yield from _about_clip(query, loss)
+    signal = _signal(query, epochs * samples.rounds_per_epoch)
+    yield from _about_records(signal, samples.population_size)
+    longer = _LONGER * epochs
+    with contextlib.suppress(BudgetExceededError, CalibrationError):
+        after = _signal(query_after(longer), longer * samples.rounds_per_epoch)
+        if after >= _WORTH * signal:
+            yield (
+                f"The signal of all rounds is at most {signal:,.0f} times "
+                f"their noise. In {longer:,} epochs it would be {after:,.0f} "
+                "times, for the same epsilon: train longer."
+            )
+
+
+def _signal(query: GaussianAverageQuery, rounds: int) -> float:
+    """Returns the largest sum of all averages over the stddev of its noise."""
+    return math.sqrt(rounds) * query.denominator / query.noise_multiplier
+
+
+def _about_records(signal: float, records: int) -> Iterator[str]:
+    """Yields a line where noise hides all that the records say.
+
+    At one epsilon, the signal grows in proportion to the number of records.
+
+    Args:
+        signal: Of all rounds.
+        records: From which samples are drawn.
+    """
+    if signal < _LEAST_SIGNAL:
+        needed = float(f"{records * _LEAST_SIGNAL / signal:.1e}")
+        yield (
+            "Hardly anything can be learned: the signal of all rounds is at "
+            f"most {signal:.2g} times their noise, and {_LEAST_SIGNAL:g} times "
+            f"is little. At this epsilon about {needed:,.0f} records are "
+            "needed."
+        )
+
+
+def _about_clip(query: GaussianAverageQuery, loss: Any) -> Iterator[str]:
+    """Yields a line where gradients are mostly shorter than the clip."""
+    if query.gamma is None and _averages_errors(loss):
+        yield (
+            "The loss is a mean of errors, whose gradients are mostly far "
+            f"below a clip of {query.l2_norm_clip:g}. Then the noise is larger "
+            'than it must be, and l2_norm_clip="automatic" is better.'
+        )
+
+
+def _averages_errors(loss: Any) -> bool:
+    """Returns whether a loss is a mean of squared or absolute errors."""
+    with contextlib.suppress(ValueError, TypeError):
+        loss = keras.losses.get(loss)
+    return isinstance(loss, _ERRORS) or loss in _ERROR_FUNCTIONS
