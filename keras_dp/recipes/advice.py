@@ -9,12 +9,16 @@ import keras
 
 from keras_dp.dp_queries import GaussianAverageQuery
 from keras_dp.errors import BudgetExceededError, CalibrationError
+from keras_dp.keras_internals import layers_of
 from keras_dp.sampling import Sampler
 
 # More epochs are worth a line if the signal grows by such a factor.
 _LONGER, _WORTH = 3, 1.3
 # Below such a signal nothing was learned (docs/choosing.md).
 _LEAST_SIGNAL = 100.0
+# Layers of which bounded activations were measured.
+_LAYERS = (keras.layers.Conv2D, keras.layers.Dense)
+_MOST_NAMES = 5
 # Losses whose gradients are short: of a mean over pixels, of small targets.
 _ERRORS = (
     keras.losses.MeanSquaredError,
@@ -29,6 +33,7 @@ _ERROR_FUNCTIONS = (
 
 
 def advice(
+    model: keras.Model,
     query: GaussianAverageQuery,
     samples: Sampler,
     epochs: int,
@@ -38,6 +43,7 @@ def advice(
     """Yields a line for each thing that would serve a training better.
 
     Args:
+        model: The model that is trained.
         query: The query of the gradients, the same in all rounds.
         samples: How samples are drawn.
         epochs: Of the training.
@@ -57,6 +63,7 @@ def advice(
                 f"their noise. In {longer:,} epochs it would be {after:,.0f} "
                 "times, for the same epsilon: train longer."
             )
+    yield from _about_activations(model)
 
 
 def _signal(query: GaussianAverageQuery, rounds: int) -> float:
@@ -80,6 +87,25 @@ def _about_records(signal: float, records: int) -> Iterator[str]:
             f"most {signal:.2g} times their noise, and {_LEAST_SIGNAL:g} times "
             f"is little. At this epsilon about {needed:,.0f} records are "
             "needed."
+        )
+
+
+def _about_activations(model: keras.Model) -> Iterator[str]:
+    """Yields a line on layers with activations that have no bound."""
+    names = [
+        layer.name
+        for layer in layers_of(model)
+        if isinstance(layer, _LAYERS)
+        and layer.activation is keras.activations.relu
+        and layer.trainable
+    ]
+    if names:
+        more = "" if len(names) <= _MOST_NAMES else " and others"
+        yield (
+            f"{', '.join(names[:_MOST_NAMES])}{more}: for layers that begin "
+            'with random weights, activation="tanh" is mostly better than '
+            '"relu". At epsilon 1 it gave 2.7 points to convolutions on MNIST, '
+            "and 0.9 to a dense network."
         )
 
 

@@ -282,6 +282,7 @@ def make_private(
             )
         if queries.scheduled is queries.gradients and continued is None:
             for line in advice(
+                model,
                 queries.gradients,
                 samples,
                 epochs,

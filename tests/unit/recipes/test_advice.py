@@ -4,6 +4,7 @@ import re
 
 import keras
 import numpy as np
+import pytest
 
 import keras_dp
 from keras_dp import planning
@@ -99,6 +100,38 @@ class TestRecords:
                 capsys, records=records, batch_size=records // 10, **few
             )
             assert ("Hardly anything" in again) == is_said
+
+
+@pytest.mark.parametrize(
+    ("activation", "trainable", "is_said"),
+    [("relu", True, True), ("tanh", True, False), ("relu", False, False)],
+)
+def test_layers_without_bounds_are_named(
+    activation, trainable, is_said, capsys
+) -> None:
+    x = np.zeros([5000, 8, 8, 1], "float32")
+    model = keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            keras.layers.Conv2D(
+                2, 3, activation=activation, name="stem", trainable=trainable
+            ),
+            keras.layers.Flatten(),
+            keras.layers.Dense(1, "sigmoid"),
+        ]
+    )
+
+    keras_dp.make_private(
+        model,
+        (x, x[:, 0, 0]),
+        loss="binary_crossentropy",
+        target_epsilon=3.0,
+        epochs=20,
+        batch_size=512,
+        ledger=keras_dp.PrivacyLedger.in_memory(dataset="d"),
+    )
+
+    assert ("stem: for layers" in capsys.readouterr().out) == is_said
 
 
 def test_short_gradients_are_named(capsys) -> None:
