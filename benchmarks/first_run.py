@@ -150,22 +150,22 @@ def _classifier(
     return build
 
 
-def _network(width: int) -> Callable[[], list[Any]]:
+def _network(width: int, by: str = "relu") -> Callable[[], list[Any]]:
     return lambda: [
         layers.Flatten(),
-        layers.Dense(width, activation="relu"),
-        layers.Dense(width, activation="relu"),
+        layers.Dense(width, activation=by),
+        layers.Dense(width, activation=by),
     ]
 
 
-def _convolutions() -> list[Any]:
+def _convolutions(by: str = "relu") -> list[Any]:
     return [
-        layers.Conv2D(16, 8, 2, padding="same", activation="relu"),
+        layers.Conv2D(16, 8, 2, padding="same", activation=by),
         layers.MaxPooling2D(2, 1),
-        layers.Conv2D(32, 4, 2, activation="relu"),
+        layers.Conv2D(32, 4, 2, activation=by),
         layers.MaxPooling2D(2, 1),
         layers.Flatten(),
-        layers.Dense(32, activation="relu"),
+        layers.Dense(32, activation=by),
     ]
 
 
@@ -229,8 +229,8 @@ def _same(load: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
     return lambda: load(*arguments)
 
 
-def _copied() -> tuple[Any, ...]:
-    x, _, x_test, _ = images("mnist", 20_000)
+def _copied(records: int = 20_000) -> tuple[Any, ...]:
+    x, _, x_test, _ = images("mnist", records)
     return x, x, x_test, x_test
 
 
@@ -281,9 +281,33 @@ TASKS = {
         _same(tabular, 5000), _classifier(_network(16), 3, ADAM), 20
     ),
     "autoencoder": Task(_copied, _autoencoder, 10),
+    "autoencoder5k": Task(_same(_copied, 5000), _autoencoder, 10),
     "recommender": Task(ratings, _recommender, 10),
     "waves": Task(waves, _forecaster, 10),
+    "mnist_cnn15k_tanh": Task(
+        _same(images, "mnist", 15_000),
+        _classifier(lambda: _convolutions("tanh"), 10, ADAM),
+        10,
+    ),
+    "mnist_mlp_tanh": Task(
+        _same(images, "mnist", 15_000),
+        _classifier(_network(128, "tanh"), 10, ADAM),
+        10,
+    ),
+    "adult10k_tanh": Task(
+        _same(adult, 10_000), _classifier(_network(64, "tanh"), 1, ADAM), 10
+    ),
 }
+for few in (100, 300):
+    TASKS[f"tabular{few}"] = TASKS["tabular1200"]._replace(
+        data=_same(tabular, few)
+    )
+for few in (200, 1000):
+    TASKS[f"adult{few}"] = TASKS["adult10k"]._replace(data=_same(adult, few))
+for few in (500, 1500):
+    TASKS[f"mnist_mlp{few}"] = TASKS["mnist_mlp"]._replace(
+        data=_same(images, "mnist", few)
+    )
 
 
 def train(task: str, settings: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import contextlib
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import keras
 
@@ -19,17 +18,6 @@ _LEAST_SIGNAL = 100.0
 # Layers of which bounded activations were measured.
 _LAYERS = (keras.layers.Conv2D, keras.layers.Dense)
 _MOST_NAMES = 5
-# Losses whose gradients are short: of a mean over pixels, of small targets.
-_ERRORS = (
-    keras.losses.MeanSquaredError,
-    keras.losses.MeanAbsoluteError,
-    keras.losses.Huber,
-)
-_ERROR_FUNCTIONS = (
-    keras.losses.mean_squared_error,
-    keras.losses.mean_absolute_error,
-    keras.losses.huber,
-)
 
 
 def advice(
@@ -37,7 +25,6 @@ def advice(
     query: GaussianAverageQuery,
     samples: Sampler,
     epochs: int,
-    loss: Any,
     query_after: Callable[[int], GaussianAverageQuery],
 ) -> Iterator[str]:
     """Yields a line for each thing that would serve a training better.
@@ -47,11 +34,9 @@ def advice(
         query: The query of the gradients, the same in all rounds.
         samples: How samples are drawn.
         epochs: Of the training.
-        loss: As in `compile`.
         query_after: From another number of epochs to the query that meets the
             same target.
     """
-    yield from _about_clip(query, loss)
     signal = _signal(query, epochs * samples.rounds_per_epoch)
     yield from _about_records(signal, samples.population_size)
     longer = _LONGER * epochs
@@ -107,20 +92,3 @@ def _about_activations(model: keras.Model) -> Iterator[str]:
             '"relu". At epsilon 1 it gave 2.7 points to convolutions on MNIST, '
             "and 0.9 to a dense network."
         )
-
-
-def _about_clip(query: GaussianAverageQuery, loss: Any) -> Iterator[str]:
-    """Yields a line where gradients are mostly shorter than the clip."""
-    if query.gamma is None and _averages_errors(loss):
-        yield (
-            "The loss is a mean of errors, whose gradients are mostly far "
-            f"below a clip of {query.l2_norm_clip:g}. Then the noise is larger "
-            'than it must be, and l2_norm_clip="automatic" is better.'
-        )
-
-
-def _averages_errors(loss: Any) -> bool:
-    """Returns whether a loss is a mean of squared or absolute errors."""
-    with contextlib.suppress(ValueError, TypeError):
-        loss = keras.losses.get(loss)
-    return isinstance(loss, _ERRORS) or loss in _ERROR_FUNCTIONS

@@ -18,6 +18,7 @@ from keras_dp.ledger.rows.header import UNITS_OF_ROWS
 from keras_dp.planning.calibration import check_target
 from keras_dp.recipes.advice import advice
 from keras_dp.recipes.assembly import assemble, compile_options
+from keras_dp.recipes.clip import clip_of
 from keras_dp.recipes.held_rounds import (
     HeldRounds,
     interrupted_runs,
@@ -35,10 +36,6 @@ from keras_dp.training import PrivateModel
 from keras_dp.training.advice.settings_advice import advise_target
 from keras_dp.training.private_model import check_kind
 
-_CLIP = 1.0
-# The paper on automatic clipping takes this gamma (Bu et al. 2022).
-_GAMMA = 0.01
-
 
 def make_private(
     model: keras.Model,
@@ -49,7 +46,7 @@ def make_private(
     ledger: PrivacyLedger | str | os.PathLike[str] = "privacy.ledger",
     batch_size: int | None = None,
     delta: float | None = None,
-    l2_norm_clip: float | Literal["automatic"] = _CLIP,
+    l2_norm_clip: float | Literal["automatic"] | None = None,
     noise_schedule: Schedule | None = None,
     optimizer: Any = None,
     learning_rate: Any = None,
@@ -110,7 +107,9 @@ def make_private(
             smallest with nearly the best signal for what the ledger leaves;
             see `plan`.
         delta: In (0, 1), by default `N^-1.1` for N units.
-        l2_norm_clip: Bound on the norm of an example's gradient, > 0. Or
+        l2_norm_clip: Bound on the norm of an example's gradient, > 0. By
+            default 1; but 1/32 where the loss is a mean of squared or absolute
+            errors, whose gradients are short (`docs/choosing.md`). Or
             "automatic": every gradient `g` is multiplied by
             `1 / (norm of g + 0.01)`, so that there is no clip to choose; see
             `GaussianSumQuery`.
@@ -190,7 +189,7 @@ def make_private(
     >>> 2.99 < history.history["epsilon"][-1] <= 3
     True
     """
-    clip, gamma = clip_of(l2_norm_clip)
+    clip_of(l2_norm_clip, None)  # Raises before data is read.
     _check_numbers(target_epsilon, delta, epochs, batch_size)
     _check_automatic(learning_rate, average)
     check_kind(model, releases_statistics=batch_statistics is not None)
@@ -208,6 +207,7 @@ def make_private(
         views=views,
     )
     compiled = compile_options(model, loss=loss, metrics=metrics, **options)
+    clip, gamma = clip_of(l2_norm_clip, compiled["loss"])
     own = opened(ledger, unit, rows_per_unit, given.drawn_unit)
     if delta is None:
         delta = default_delta(given.units_of(own.header.rows_per_unit))
@@ -286,7 +286,6 @@ def make_private(
                 queries.gradients,
                 samples,
                 epochs,
-                compiled["loss"],
                 lambda longer: found(samples, longer, held, account).gradients,
             ):
                 print_line(line)
@@ -306,19 +305,6 @@ def _check_numbers(
         check_target(target_epsilon, delta)
     if batch_size is not None:
         _check.integer_at_least(1, batch_size=batch_size)
-
-
-def clip_of(l2_norm_clip: Any) -> tuple[float, float | None]:
-    """Returns the clip and the gamma of `GaussianSumQuery`."""
-    if isinstance(l2_norm_clip, str):
-        if l2_norm_clip == "automatic":
-            return _CLIP, _GAMMA
-        raise ValueError(
-            '`l2_norm_clip` must be a number > 0 or "automatic". Received: '
-            f"l2_norm_clip={_check.shown(l2_norm_clip)}."
-        )
-    _check.finite_positive(l2_norm_clip=l2_norm_clip)
-    return l2_norm_clip, None
 
 
 def _check_automatic(learning_rate: Any, average: Any) -> None:

@@ -334,7 +334,9 @@ class TestWhatItTakesOver:
     ) -> None:
         compiled = model(optimizer=keras.optimizers.SGD(0.01), loss="mse")
 
-        private = made(compiled, learning_rate=given, verbose=True)
+        private = made(
+            compiled, learning_rate=given, l2_norm_clip=1.0, verbose=True
+        )
 
         found = float(private.optimizer.inner.learning_rate)
         assert found == pytest.approx(expected, rel=0.3)
@@ -343,23 +345,22 @@ class TestWhatItTakesOver:
         assert "Weights are averaged" in text
 
     @pytest.mark.parametrize(
-        ("loss", "clip", "is_advised"),
+        ("loss", "given", "expected"),
         [
-            ("mse", 1.0, True),
-            (keras.losses.MeanAbsoluteError(), 1.0, True),
-            ("mse", "automatic", False),
-            ("binary_crossentropy", 1.0, False),
-            ({"dense": "mse"}, 1.0, False),
+            ("mse", None, 1 / 32),
+            (keras.losses.MeanAbsoluteError(), None, 1 / 32),
+            ("mse", 2.0, 2.0),
+            ("binary_crossentropy", None, 1.0),
+            ({"dense": "mse"}, None, 1.0),
         ],
-        ids=["name", "object", "automatic", "no error", "of outputs"],
+        ids=["name", "object", "given", "no error", "of outputs"],
     )
-    def test_a_mean_of_errors_is_advised_to_do_without_a_clip(
-        self, loss, clip, is_advised, capsys
+    def test_the_clip_is_small_for_a_mean_of_errors(
+        self, loss, given, expected
     ) -> None:
-        made(loss=loss, l2_norm_clip=clip, verbose=True)
+        private = made(loss=loss, l2_norm_clip=given)
 
-        text = capsys.readouterr().out
-        assert ('l2_norm_clip="automatic"' in text) == is_advised
+        assert private.optimizer.query.l2_norm_clip == expected
 
     def test_a_schedule_may_be_given(self) -> None:
         schedule = keras.optimizers.schedules.CosineDecay(0.5, 20)

@@ -187,7 +187,7 @@ FLOORS = {
     ],
     "recipes": [
         "averaging batch_normalization held_rounds learning_rate",
-        "advice noise_for_account training_data",
+        "advice clip noise_for_account training_data",
         "noise_for_target",
         "assembly",
         "private_training simulation",

@@ -132,7 +132,3 @@ def test_layers_without_bounds_are_named(
     )
 
     assert ("stem: for layers" in capsys.readouterr().out) == is_said
-
-
-def test_short_gradients_are_named(capsys) -> None:
-    assert "mean of errors" in said(capsys, loss="mse")
