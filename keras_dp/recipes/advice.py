@@ -1,4 +1,4 @@
-"""What would serve a training better, said before its first round."""
+"""Advice on settings, which is given before the first round."""
 
 import contextlib
 import math
@@ -33,7 +33,7 @@ def advice(
         model: The model that is trained.
         query: The query of the gradients, the same in all rounds.
         samples: How samples are drawn.
-        epochs: Of the training.
+        epochs: The number of epochs of the training.
         query_after: From another number of epochs to the query that meets the
             same target.
     """
@@ -62,7 +62,7 @@ def _about_records(signal: float, records: int) -> Iterator[str]:
     At one epsilon, the signal grows in proportion to the number of records.
 
     Args:
-        signal: Of all rounds.
+        signal: The signal of all rounds over their noise.
         records: From which samples are drawn.
     """
     if signal < _LEAST_SIGNAL:
