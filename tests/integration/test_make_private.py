@@ -592,7 +592,7 @@ class TestMicrobatches:
         own = private.optimizer.ledger
         ((round_, count),) = own.rounds
         assert count == 20
-        assert round_.queries[0].l2_norm_bound == 2.0
+        assert round_.queries[0].l2_norm_bound == 2 / 32
         assert 2 * (1 - ROUNDED) <= TIGHT.epsilon(own, delta=1e-4) <= 2
 
     @pytest.mark.parametrize("kind", [RandomMicrobatches, FixedMicrobatches])
