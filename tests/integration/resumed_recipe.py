@@ -46,7 +46,7 @@ def main(folder: Path, rounds: int, options: dict) -> None:
         model,
         (x, x[:, :1]),
         ledger=folder / "l.db",
-        **{"target_epsilon": 3.0, "epochs": 5, **options},
+        **({"target_epsilon": 3.0, "epochs": 5, "l2_norm_clip": 1.0} | options),
     )
     backup = keras.callbacks.BackupAndRestore(folder / "backup", save_freq=7)
     with contextlib.suppress(KeyboardInterrupt):

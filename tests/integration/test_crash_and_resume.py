@@ -148,7 +148,7 @@ def test_make_private_continues_its_one_plan(tmp_path) -> None:
         assert shown == ran == event.noise_stddev / event.l2_norm_bound
         for text in texts:
             assert (
-                f"155 rounds in 5 epochs, clip 0.03125, noise multiplier {ran}"
+                f"155 rounds in 5 epochs, clip 1, noise multiplier {ran}"
                 in (re.sub(r", of which [0-9]+ are left", "", text))
             )
             assert ("continues the interrupted run" in text) == (
