@@ -18,6 +18,7 @@ from keras_dp import reporting as reporting
 from keras_dp import sampling as sampling
 from keras_dp import spending as spending
 from keras_dp import training as training
+from keras_dp import tuning as tuning
 from keras_dp._version import __version__ as __version__
 from keras_dp.dp_queries import GaussianAverageQuery as GaussianAverageQuery
 from keras_dp.ledger import PrivacyLedger as PrivacyLedger

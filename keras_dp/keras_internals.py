@@ -5,9 +5,10 @@ seen in, and what breaks without it. `tests/unit/test_keras_internals.py` calls
 all of them, and finds private names that are touched elsewhere.
 """
 
+import collections
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -26,6 +27,7 @@ if keras.backend.backend() != "tensorflow":
     )
 
 _NOTHING = object()
+_NAMES, _SEEDS = "object_name_uids", "global_seed_generator"
 
 
 @contextlib.contextmanager
@@ -267,6 +269,56 @@ def replaced_draws(draw: Drawing) -> Iterator[None]:
                 replaced_attribute(source, name, replaced(name))
             )
         yield
+
+
+# The session.
+
+
+def name_counts() -> dict[str, int]:
+    """Returns how many objects of each kind got a name in this thread.
+
+    The attribute "object_name_uids" of Keras's global state, Keras 3.15.
+    Without it the names of the layers of a trial tell how many came before.
+    """
+    found = global_state.get_global_attribute(_NAMES)
+    return {} if found is None else dict(found)
+
+
+@contextlib.contextmanager
+def counting_names_from(counts: Mapping[str, int]) -> Iterator[None]:
+    """Names objects as if others had got names only as often as `counts` says.
+
+    The attributes "object_name_uids" and "global_seed_generator" of Keras's
+    global state, Keras 3.15. The generator of seeds is made anew inside. Both
+    are as before in the end. Without it trials are not alike.
+
+    Args:
+        counts: From `name_counts`.
+    """
+    kept = {
+        name: global_state.get_global_attribute(name)
+        for name in (_NAMES, _SEEDS)
+    }
+    own = collections.defaultdict(int, counts)
+    global_state.set_global_attribute(_NAMES, own)
+    global_state.set_global_attribute(_SEEDS, None)
+    try:
+        yield
+    finally:
+        for name, value in kept.items():
+            global_state.set_global_attribute(name, value)
+
+
+def global_seed() -> int | None:
+    """Returns the seed that `tf.random.set_seed` set, `None` for none.
+
+    `tensorflow.python.eager.context.global_seed`, TensorFlow 2.21. Without it
+    a chosen seed cannot be put back.
+    """
+    from tensorflow.python.eager import context
+
+    found: int | None = context.global_seed()
+    return found
 
 
 # Models.

@@ -1,6 +1,6 @@
 """The records of a training: read, and capped before any sampling."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import keras
 import numpy as np
@@ -56,6 +56,24 @@ class TrainingData(NamedTuple):
         if self.drawn_unit == "microbatch":
             rows_per_unit *= self.records.microbatches.rows
         return max(1, self.population // rows_per_unit)
+
+    def of_size(self, batch_size: int | None) -> Self:
+        """Returns the same records for another expected size of a sample.
+
+        Raises:
+            ValueError: It is out of its range, or the records are a sampler.
+        """
+        if batch_size is None:
+            return self._replace(batch_size=None)
+        _check.integer_at_least(1, batch_size=batch_size)
+        if isinstance(self.records, Sampler):
+            _check_no_more(batch_size=batch_size)
+        if batch_size > self.population:
+            raise ValueError(
+                f"`batch_size` must be at most {self.population}, the number "
+                f"of records. Received: batch_size={batch_size!r}."
+            )
+        return self._replace(batch_size=batch_size)
 
     def samples(
         self, target: PrivacyTarget, epochs: int, held: HeldRounds
@@ -121,14 +139,9 @@ def training_data(
         left_out -= len(ids)
     population = len(Records(records))
     units = None if ids is None else len(np.unique(ids))
-    if batch_size is not None and batch_size > population:
-        raise ValueError(
-            f"`batch_size` must be at most {population}, the number of "
-            f"records. Received: batch_size={batch_size!r}."
-        )
     return TrainingData(
-        records, population, units, batch_size, left_out, change, views
-    )
+        records, population, units, None, left_out, change, views
+    ).of_size(batch_size)
 
 
 def stored(data: Any) -> Any:

@@ -50,6 +50,7 @@ from keras_dp.training.advice.preconditions import (
     warn_of_test_step,
 )
 from keras_dp.training.advice.said import Said
+from keras_dp.training.advice.tuner_costs import warn_of_tuner
 from keras_dp.training.data.class_weights import with_class_weights
 from keras_dp.training.data.data_adapter import DataAdapter, PhysicalStep
 from keras_dp.training.devices.replicas import Replicas
@@ -409,7 +410,7 @@ class PrivateModel(HeldModel):
         ) as loop:
             if verbose and self._step is None and not self.run_eagerly:
                 print_line("Compiling the private step in the first round ...")
-            return super().fit(
+            history = super().fit(
                 ready.keras_data(),
                 y,
                 batch_size=batch_size,
@@ -427,6 +428,8 @@ class PrivateModel(HeldModel):
                 ),
                 **options,
             )
+        warn_of_tuner(callbacks, ready.ledger, self.last_run, ready.delta)
+        return history
 
     def _each_round(
         self,

@@ -291,8 +291,39 @@ def _caching_device_after(context):
 
 
 # How each function is seen to work, on what Keras and TensorFlow hand out.
+def _counts_names(name_counts):
+    before = name_counts().get("dense", 0)
+    keras.layers.Dense(1)
+    return name_counts()["dense"] == before + 1
+
+
+def _counts_from(counting_names_from):
+    before = keras_internals.name_counts()
+    generator = keras.src.random.seed_generator.global_seed_generator
+    own = generator()
+    with counting_names_from({"dense": 3}):
+        name, other = keras.layers.Dense(1).name, generator()
+    return (
+        name == "dense_3"
+        and other is not own
+        and generator() is own
+        and keras_internals.name_counts() == before
+    )
+
+
+def _returns_the_seed(global_seed):
+    before = global_seed()
+    tf.random.set_seed(17)  # noqa: TID251 - it is what is read.
+    found = global_seed()
+    tf.random.set_seed(before)  # noqa: TID251
+    return found == 17 and global_seed() == before
+
+
 WORKS = {
     "replaced_attribute": lambda f: _replaces_and_restores(f),
+    "name_counts": lambda f: _counts_names(f),
+    "counting_names_from": lambda f: _counts_from(f),
+    "global_seed": lambda f: _returns_the_seed(f),
     "is_seed_state": lambda f: (
         f(keras.random.SeedGenerator(1).state)
         and not f(keras.Variable(tf.zeros([2], tf.int64), trainable=False))

@@ -119,6 +119,7 @@ class TestTheDependencies:
             *(*training, "tensorflow"),
             *("cryptography", "dp-accounting", "flwr", "psycopg"),
             "tensorflow-probability",
+            "keras-tuner",
             *("jax-privacy", "opacus", "torch"),  # Opacus brings torch.
         }
 

@@ -80,6 +80,7 @@ ALLOWED = {
         "training",
     },
 }
+ALLOWED["tuning"] = {*ALLOWED["recipes"], "preprocessing", "recipes"}
 # The annex stands on top of all of them, and none imports it.
 ALLOWED["experimental"] = {*ALLOWED, "keras_internals"}
 # The picture of the house inside of its packages, from the ground up: each
@@ -227,6 +228,13 @@ FLOORS = {
         "loop",
         "private_model",
         "private_gradients",
+    ],
+    "tuning": [
+        "priors private_score secrecy",
+        "best_of trials",
+        "rehearsal",
+        "private_search",
+        "private_tuner",
     ],
 }
 # It hands names on that stand above it, when these are first used.

@@ -1,0 +1,79 @@
+"""Keeps a process from telling how many trials it runs.
+
+Trials would tell their number by the lines and warnings that they write to the
+screen and to log files, by names that count upwards such as `dense_37`, and by
+generators of random numbers that have moved on.
+"""
+
+import contextlib
+import logging
+import os
+import random
+import secrets
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from keras_dp.keras_internals import counting_names_from, global_seed
+
+# The files of the process that libraries in C++ write to.
+_DESCRIPTORS = (1, 2)
+
+
+@contextlib.contextmanager
+def silenced() -> Iterator[None]:
+    """Drops what is printed, logged or warned of, by Python and by C++.
+
+    All threads of the process are silenced.
+    """
+    disabled = logging.root.manager.disable
+    with (
+        contextlib.ExitStack() as stack,
+        open(os.devnull, "w") as nothing,
+    ):
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        stack.callback(logging.disable, disabled)
+        logging.disable(sys.maxsize)
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        for descriptor in _DESCRIPTORS:
+            with contextlib.suppress(OSError):  # One that is closed.
+                kept = os.dup(descriptor)
+                stack.callback(os.close, kept)
+                stack.callback(os.dup2, kept, descriptor)
+                os.dup2(nothing.fileno(), descriptor)
+        stack.enter_context(contextlib.redirect_stdout(nothing))
+        stack.enter_context(contextlib.redirect_stderr(nothing))
+        yield
+
+
+@contextlib.contextmanager
+def like_the_first(names: Mapping[str, int]) -> Iterator[None]:
+    """Runs a trial as if it were the first of the process, and leaves no trace.
+
+    Names of layers count upwards from `names`. The generators of Python, NumPy,
+    Keras and TensorFlow begin at random, also where the program chose a seed:
+    trials must be independent, and a seed would tell which one is the best.
+    Afterwards all of them are as before, but for the one of TensorFlow, which
+    begins anew with its seed.
+
+    Args:
+        names: From `keras_internals.name_counts`.
+    """
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    tensorflow = global_seed()
+    try:
+        with counting_names_from(names):
+            random.seed(secrets.randbits(256))
+            np.random.seed(secrets.randbits(32))  # noqa: NPY002
+            tf.random.set_seed(secrets.randbits(62))  # noqa: TID251
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
+        tf.random.set_seed(tensorflow)  # noqa: TID251

@@ -1,0 +1,150 @@
+"""One trial of a search: a private training in a ledger of its own."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeAlias
+
+import keras
+
+from keras_dp.accountants.replay import replay_of
+from keras_dp.budgets import FixedPlan, open_account
+from keras_dp.ledger import CountedRound, PrivacyLedger
+from keras_dp.recipes.assembly import assemble, compile_options
+from keras_dp.recipes.noise_for_target import queries_at
+from keras_dp.recipes.private_training import clip_of
+from keras_dp.sampling import Sampler
+from keras_dp.training import PrivateModel
+from keras_dp.training.private_model import check_kind
+from keras_dp.tuning.private_score import PrivateScore
+
+Plan: TypeAlias = tuple[CountedRound, ...]
+Score: TypeAlias = Callable[[keras.Model], float] | PrivateScore
+
+# The account of a trial limits its rounds, and nothing else.
+_ANY_EPSILON = 1e300
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Trials:
+    """The common part of all trials of a search.
+
+    Attributes:
+        build: From settings to a compiled model without privacy.
+        samples: The sampler of each batch size.
+        score: From the trained model to its score.
+        unit: The unit of the ledger.
+        defaults: The batch size, the epochs, the clip and the learning rate of
+            trials whose settings do not have them.
+        average: As in `make_private`.
+        delta: In (0, 1).
+    """
+
+    build: Callable[[dict[str, Any]], keras.Model]
+    samples: Mapping[int | None, Sampler]
+    score: Score
+    unit: str
+    defaults: Mapping[str, Any]
+    average: Literal["auto"] | None
+    delta: float
+
+    def plan(
+        self, batch_size: int | None, epochs: int, noise_multiplier: float
+    ) -> Plan:
+        """Returns the most that a trial does: its training and its score.
+
+        Args:
+            batch_size: One of those of `samples`.
+            epochs: >= 1.
+            noise_multiplier: > 0.
+        """
+        plan = self.training(batch_size, epochs, noise_multiplier)
+        if isinstance(self.score, PrivateScore):
+            return (*plan, CountedRound(self.score.round, 1))
+        return plan
+
+    def training(
+        self, batch_size: int | None, epochs: int, noise_multiplier: float
+    ) -> Plan:
+        """Returns the rounds of `plan` that train."""
+        samples = self.samples[batch_size]
+        rounds = epochs * samples.rounds_per_epoch
+        queries = queries_at(noise_multiplier, samples)
+        return (CountedRound(queries.round, rounds),)
+
+    def kind_of(self, settings: Mapping[str, Any]) -> tuple[int | None, int]:
+        """Returns what decides on the plan: the batch size and the epochs."""
+        chosen = self._of_training(settings)
+        return chosen["batch_size"], chosen["epochs"]
+
+    def _of_training(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            name: settings.get(name, default)
+            for name, default in self.defaults.items()
+        }
+
+    def built(self, settings: Mapping[str, Any]) -> keras.Model:
+        """Returns a model that can be trained privately.
+
+        Raises:
+            PrivateTrainingError: It has a step or a loss of its own.
+            TypeError: `build` returned something else, or a private model.
+            UnsupportedLayerError: A layer makes examples interact.
+            ValueError: It has no loss.
+        """
+        model = self.build(dict(settings))
+        if isinstance(model, PrivateModel):
+            raise TypeError(
+                "`build` must return the model without privacy: each trial is "
+                "made private in a ledger of its own, which the row of the "
+                f"search covers. Received: {model!r}. Return the model before "
+                "make_private."
+            )
+        check_kind(model, releases_statistics=False)
+        compile_options(model)
+        return model
+
+    def run(
+        self, settings: Mapping[str, Any], noise_multiplier: float
+    ) -> tuple[keras.Model, float]:
+        """Returns a trained model and its score.
+
+        Guarantee: no round runs that is not in the plan. All rounds are charged
+        to an account with this plan in a new ledger in memory, which nobody
+        else sees.
+
+        Args:
+            settings: The settings of this trial.
+            noise_multiplier: The noise multiplier of its plan.
+        """
+        chosen = self._of_training(settings)
+        size, epochs = self.kind_of(settings)
+        samples = self.samples[size]
+        plan = self.plan(size, epochs, noise_multiplier)
+        ledger = self._ledger(plan)
+        model = self.built(settings)
+        clip, gamma = clip_of(chosen["l2_norm_clip"])
+        private = assemble(
+            model,
+            samples,
+            queries_at(
+                noise_multiplier, samples, l2_norm_clip=clip, gamma=gamma
+            ),
+            ledger=ledger,
+            epochs=epochs,
+            compiled=compile_options(model),
+            optimizer=None,
+            learning_rate=chosen["learning_rate"],
+            average=self.average,
+        ).model
+        private.fit(verbose=0, delta=self.delta)
+        if isinstance(self.score, PrivateScore):
+            return model, self.score.release(model, ledger)
+        return model, float(self.score(model))
+
+    def _ledger(self, plan: Plan) -> PrivacyLedger:
+        """Returns a new ledger, whose account pays for a plan and no more."""
+        ledger = PrivacyLedger.in_memory(dataset="of one trial", unit=self.unit)
+        relation = replay_of(plan).relation(None)
+        budget = FixedPlan(plan, _ANY_EPSILON, self.delta, relation)
+        open_account(ledger, "trial", budget)
+        return ledger

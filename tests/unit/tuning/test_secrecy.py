@@ -1,0 +1,231 @@
+"""Nothing that a search leaves tells how many trials it ran."""
+
+import contextlib
+import logging
+import os
+import random
+import subprocess
+import sys
+import textwrap
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl import logging as absl_logging
+
+from keras_dp.keras_internals import name_counts
+from keras_dp.ledger import PrivacyLedger, TruncatedNegativeBinomial
+from keras_dp.tuning.secrecy import like_the_first, silenced
+from tests.unit.tuning.searches import build, search_of
+
+NAMES = {"dense": 3}
+
+
+def _next_numbers():
+    """Returns what the generators of the process give next."""
+    return (
+        random.random(),
+        np.random.random(),  # noqa: NPY002 - it is what a search must not move.
+        float(tf.random.uniform([])),  # noqa: TID251 - the same.
+        float(keras.random.uniform([])),
+    )
+
+
+class _Lines(logging.Handler):
+    """Keeps what is logged, as a file of the user's would."""
+
+    def __init__(self):
+        super().__init__()
+        self.lines = []
+
+    def emit(self, record):
+        self.lines.append(record.getMessage())
+
+
+def _noisy_build(settings):
+    """Prints and warns in every way, as users' code does."""
+    sys.stdout.write("building\n")
+    sys.stderr.write("building\n")
+    os.write(1, b"building\n")
+    os.write(2, b"building\n")
+    logging.getLogger("of.the.user").error("building")
+    absl_logging.error("building")
+    warnings.warn("building", UserWarning, stacklevel=1)
+    random.random()
+    return build(settings)
+
+
+def _noisy_score(model):
+    sys.stdout.write("score\n")
+    absl_logging.error("score")
+    return float(model.layers[-1].bias.numpy()[0])
+
+
+@pytest.fixture
+def traces(monkeypatch, tmp_path, capfd, noise_is_given):
+    """Returns a function from a number of trials to all that a search leaves.
+
+    The law is made to draw this number.
+    """
+    root = logging.getLogger()
+    handler = _Lines()
+    root.addHandler(handler)
+    monkeypatch.setattr(warnings, "filters", warnings.filters[:])
+    warnings.simplefilter("ignore")
+
+    def left_by(trials, name):
+        monkeypatch.setattr(
+            TruncatedNegativeBinomial, "trials", lambda self, uniform: trials
+        )
+        folder = tmp_path / name
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        keras.utils.clear_session()
+        keras.utils.set_random_seed(5)
+        capfd.readouterr()
+        handler.lines.clear()
+        ledger = PrivacyLedger.open(folder / "a.ledger", dataset="doc")
+        search = search_of(
+            _noisy_score,
+            build=_noisy_build,
+            ledger=ledger,
+            verbose=True,
+        )
+        found = search.run()
+        out, error = capfd.readouterr()
+        lines = [
+            line.replace(str(folder), "FOLDER")
+            for line in out.splitlines()
+            if "has the score" not in line
+        ]
+        rows = [
+            (run.name, run.state, run.plan, run.rounds) for run in ledger.runs
+        ]
+        ledger.close()
+        return {
+            "shown": lines,
+            "errors": error,
+            "logged": list(handler.lines),
+            "rows": rows,
+            "files": sorted(each.name for each in folder.rglob("*")),
+            "names": name_counts(),
+            "layers": [layer.name for layer in found.model.layers],
+            "model": found.model.name,
+            "next": _next_numbers(),
+            "settings": list(found.settings),
+        }
+
+    yield left_by
+    root.removeHandler(handler)
+
+
+@pytest.mark.full
+def test_one_trial_and_three_leave_the_same(traces) -> None:
+    assert traces(1, "one") == traces(3, "three")
+
+
+@pytest.mark.full
+def test_they_differ_where_trials_are_not_silenced(traces, monkeypatch) -> None:
+    """The control: the same comparison finds what is printed and logged."""
+    monkeypatch.setattr(
+        "keras_dp.tuning.private_search.silenced", contextlib.nullcontext
+    )
+
+    one, three = traces(1, "one"), traces(3, "three")
+
+    assert len(one["shown"]) < len(three["shown"])
+    assert len(one["errors"]) < len(three["errors"])
+    assert len(one["logged"]) < len(three["logged"])
+
+
+def test_the_last_row_is_written_before_the_first_trial(
+    monkeypatch, tmp_path, noise_is_given
+) -> None:
+    """A later time of day would tell how long the trials took."""
+    ledger = PrivacyLedger.open(tmp_path / "a.ledger", dataset="doc")
+    heads = []
+
+    def trial(self, settings, noise):
+        heads.append((len(ledger), ledger.runs[-1].outcome, ledger.verify()))
+        return build(settings), 0.0
+
+    monkeypatch.setattr("keras_dp.tuning.trials.Trials.run", trial)
+    search_of(ledger=ledger).run(rehearsal=False)
+
+    assert set(heads) == {(1, "finished", ledger.verify())}
+
+
+def test_what_python_and_libraries_in_c_print_is_dropped(capfd) -> None:
+    with silenced():
+        sys.stdout.write("one\n")
+        sys.stderr.write("two\n")
+        os.write(1, b"three")
+        os.write(2, b"four")
+        absl_logging.error("five")
+        logging.getLogger("other").critical("six")
+        warnings.warn("seven", UserWarning, stacklevel=1)
+    sys.stdout.write("then\n")
+
+    assert capfd.readouterr() == ("then\n", "")
+
+
+def test_an_error_leaves_the_process_as_it_was(capfd) -> None:
+    with pytest.raises(KeyError), silenced():
+        raise KeyError("x")
+    sys.stdout.write("then\n")
+
+    assert capfd.readouterr().out == "then\n"
+    assert not logging.root.manager.disable
+
+
+@pytest.mark.full
+def test_a_process_without_a_screen_can_be_silenced() -> None:
+    """Its standard streams are closed, as those of a service may be."""
+    script = textwrap.dedent(
+        """
+        import os, sys
+        from keras_dp.tuning.secrecy import silenced
+        os.close(1); os.close(2); sys.stdout = sys.stderr = None
+        with silenced():
+            pass
+        os._exit(7)
+        """
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script], check=False, capture_output=True
+    )
+
+    assert ended.returncode == 7
+
+
+def test_a_trial_is_named_like_the_first_one() -> None:
+    before = name_counts()
+    for _ in range(2):
+        with like_the_first(NAMES):
+            assert keras.layers.Dense(1).name == "dense_3"
+
+    assert name_counts() == before
+
+
+def test_a_seed_that_was_chosen_has_no_effect_on_trials() -> None:
+    drawn = []
+    for _ in range(2):
+        keras.utils.set_random_seed(3)
+        with like_the_first({}):
+            drawn.append(_next_numbers())
+
+    assert all(a != b for a, b in zip(*drawn, strict=True))
+
+
+def test_generators_do_not_tell_how_often_they_were_asked() -> None:
+    def after(trials):
+        keras.utils.set_random_seed(3)
+        for _ in range(trials):
+            with like_the_first({}):
+                keras.random.uniform([])
+                random.random()
+        return _next_numbers()
+
+    assert after(1) == after(4)
