@@ -68,7 +68,15 @@ QUICK = {
     "mcmahan": "papers/mcmahan_general.py",
 }
 # Those without.
-SUCCEED = ["adult", "mnist", "mechanisms", "gan", "auditing", "fine_tuning"]
+SUCCEED = [
+    "adult",
+    "mnist",
+    "mechanisms",
+    "gan",
+    "auditing",
+    "fine_tuning",
+    "private_search",
+]
 
 
 class Finished(NamedTuple):
@@ -177,6 +185,12 @@ def finished(tmp_path_factory):
         ),
         "fine_tuning": started(
             "fine_tuning.py", folders["fine_tuning"], "--quick"
+        ),
+        "private_search": started(
+            "private_search.py",
+            folders["private_search"],
+            *("--epochs", "1", "--trials", "1.2"),
+            *("--out", str(folders["private_search"] / "out_search")),
         ),
     }
     try:
@@ -431,3 +445,19 @@ def test_mcmahan_prices_all_sums_of_a_round_as_one(quick) -> None:
 
     assert recorded == pytest.approx(together, abs=1.1e-4)  # 4 decimals.
     assert gradients < recorded
+
+
+def test_the_private_search_leaves_one_round_in_its_ledger(finished) -> None:
+    text = finished["private_search"].text
+    path = Path(re.search(r"^Ledger: +(.+)$", text, re.MULTILINE)[1])
+    search, one, seen = (
+        float(re.search(rf"^  (\S+)  {name}", text, re.MULTILINE)[1])
+        for name in ("the search", "one trial", "1.2 trials")
+    )
+
+    with PrivacyLedger.open(path, mode="r") as ledger:
+        rounds = ledger.rounds
+
+    assert [count for _, count in rounds] == [1]
+    assert one < search <= 3.0
+    assert one < seen
