@@ -122,7 +122,8 @@ class Trials:
         plan = self.plan(size, epochs, noise_multiplier)
         ledger = self._ledger(plan)
         model = self.built(settings)
-        clip, gamma = clip_of(chosen["l2_norm_clip"])
+        compiled = compile_options(model)
+        clip, gamma = clip_of(chosen["l2_norm_clip"], compiled["loss"])
         private = assemble(
             model,
             samples,
@@ -131,7 +132,7 @@ class Trials:
             ),
             ledger=ledger,
             epochs=epochs,
-            compiled=compile_options(model),
+            compiled=compiled,
             optimizer=None,
             learning_rate=chosen["learning_rate"],
             average=self.average,
