@@ -10,8 +10,8 @@ from keras_dp.accountants.replay import replay_of
 from keras_dp.budgets import FixedPlan, open_account
 from keras_dp.ledger import CountedRound, PrivacyLedger
 from keras_dp.recipes.assembly import assemble, compile_options
+from keras_dp.recipes.clip import clip_of
 from keras_dp.recipes.noise_for_target import queries_at
-from keras_dp.recipes.private_training import clip_of
 from keras_dp.sampling import Sampler
 from keras_dp.training import PrivateModel
 from keras_dp.training.private_model import check_kind
