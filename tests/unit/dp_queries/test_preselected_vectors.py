@@ -229,7 +229,9 @@ class TestConfiguration:
         assert hash(loaded) == hash(recipe)
         assert loaded.bounds() is recipe.bounds()
 
-    @pytest.mark.parametrize("family", noise_families.ALL)
+    @pytest.mark.parametrize(
+        "family", sorted({*noise_families.ALL} - {"tensorflow_probability"})
+    )
     def test_of_noise_survives_json(self, family):
         noise = {
             "student_t": lambda: StudentTNoise(0.5, 9.0),
