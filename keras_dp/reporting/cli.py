@@ -146,7 +146,7 @@ def _fail(code: int, error: Exception | str) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="keras-dp",
-        description="Reads, seals and copies privacy ledgers, opens accounts, "
+        description="Reads, seals and exports privacy ledgers, opens accounts, "
         "and plans trainings.",
         epilog="Exit codes: 0 done, 1 the answer could not be written, 2 wrong "
         "usage, 3 not a readable ledger, 4 the ledger contradicts itself or "
@@ -160,7 +160,7 @@ def _parser() -> argparse.ArgumentParser:
             commands.add_parser(
                 name,
                 help=command.HELP,
-                description=f"{command.HELP.capitalize()}.",
+                description=f"{command.HELP[0].upper()}{command.HELP[1:]}.",
             )
         )
     return parser
