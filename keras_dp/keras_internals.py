@@ -8,6 +8,7 @@ all of them, and finds private names that are touched elsewhere.
 import collections
 import contextlib
 import functools
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -319,6 +320,31 @@ def global_seed() -> int | None:
 
     found: int | None = context.global_seed()
     return found
+
+
+@contextlib.contextmanager
+def counting_traces_anew() -> Iterator[None]:
+    """Counts the traces of functions anew inside, and as before in the end.
+
+    `polymorphic_function._frequent_tracing_detector_manager._detectors`,
+    TensorFlow 2.21. All models share the counts. Without it a warning of many
+    traces, or that there is none, tells how many models were called.
+    """
+    from tensorflow.python.eager.polymorphic_function import (
+        polymorphic_function,
+    )
+
+    manager = polymorphic_function._frequent_tracing_detector_manager
+    with manager._lock:
+        kept, manager._detectors = (
+            manager._detectors,
+            weakref.WeakKeyDictionary(),
+        )
+    try:
+        yield
+    finally:
+        with manager._lock:
+            manager._detectors = kept
 
 
 # Models.

@@ -17,7 +17,11 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import tensorflow as tf
 
-from keras_dp.keras_internals import counting_names_from, global_seed
+from keras_dp.keras_internals import (
+    counting_names_from,
+    counting_traces_anew,
+    global_seed,
+)
 
 # The files of the process that libraries in C++ write to.
 _DESCRIPTORS = (1, 2)
@@ -56,7 +60,8 @@ def silenced() -> Iterator[None]:
 def like_the_first(names: Mapping[str, int]) -> Iterator[None]:
     """Runs a trial as if it were the first of the process, and leaves no trace.
 
-    Names of layers count upwards from `names`. The generators of Python, NumPy,
+    Names of layers count upwards from `names`, and the traces of functions
+    from 0. The generators of Python, NumPy,
     Keras and TensorFlow begin at random, also where the program chose a seed:
     trials must be independent, and a seed would tell which one is the best.
     Afterwards all of them are as before, but for the one of TensorFlow, which
@@ -68,7 +73,7 @@ def like_the_first(names: Mapping[str, int]) -> Iterator[None]:
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     tensorflow = global_seed()
     try:
-        with counting_names_from(names):
+        with counting_names_from(names), counting_traces_anew():
             random.seed(secrets.randbits(256))
             np.random.seed(secrets.randbits(32))  # noqa: NPY002
             tf.random.set_seed(secrets.randbits(62))  # noqa: TID251

@@ -319,7 +319,21 @@ def _returns_the_seed(global_seed):
     return found == 17 and global_seed() == before
 
 
+def _counts_anew(counting_traces_anew):
+    from tensorflow.python.eager.polymorphic_function import (
+        polymorphic_function,
+    )
+
+    manager = polymorphic_function._frequent_tracing_detector_manager
+    before = manager._detectors
+    with counting_traces_anew():
+        tf.function(lambda: tf.zeros([]))()
+        inside = manager._detectors
+    return inside is not before and manager._detectors is before
+
+
 WORKS = {
+    "counting_traces_anew": lambda f: _counts_anew(f),
     "replaced_attribute": lambda f: _replaces_and_restores(f),
     "name_counts": lambda f: _counts_names(f),
     "counting_names_from": lambda f: _counts_from(f),

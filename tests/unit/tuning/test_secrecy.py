@@ -229,3 +229,27 @@ def test_generators_do_not_tell_how_often_they_were_asked() -> None:
         return _next_numbers()
 
     assert after(1) == after(4)
+
+
+def test_warnings_of_many_traces_do_not_tell_how_many_trials_ran() -> None:
+    lines = _Lines()
+    tf.get_logger().addHandler(lines)
+
+    def after(trials):
+        def traced(x):
+            return x
+
+        # Equal codes share one count.
+        traced.__code__ = traced.__code__.replace(co_name=f"traced_{trials}")
+        for _ in range(trials):
+            with like_the_first({}), silenced():
+                tf.function(traced)(tf.zeros([]))
+        lines.lines.clear()
+        for _ in range(5):
+            tf.function(traced)(tf.zeros([]))
+        return len(lines.lines)
+
+    try:
+        assert after(1) == after(3) == after(9) == 1
+    finally:
+        tf.get_logger().removeHandler(lines)
