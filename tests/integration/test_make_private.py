@@ -481,6 +481,7 @@ class TestMistakes:
             keras_dp.make_private(
                 model(loss="mse"),
                 given,
+                ledger=ledger(),
                 target_epsilon=1.0,
                 epochs=1,
                 **{name: x},
