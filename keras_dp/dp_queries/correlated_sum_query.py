@@ -1,6 +1,7 @@
 """Sums of each round, with noise that is correlated over the rounds."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
@@ -21,6 +22,10 @@ from keras_dp.dp_queries.saving import register, set_fields
 from keras_dp.dp_queries.summing_query import SummingQuery, empty_sum
 from keras_dp.ledger.rows import codec
 from keras_dp.noise import filtered_noise, seeds
+
+# Noise that is larger than a draw by this factor is rounded, in float32, to
+# less than a thousandth of a draw.
+_LARGEST_GROWTH = 1000
 
 
 class CorrelatedEvent(NamedTuple):
@@ -80,7 +85,9 @@ class CorrelatedSumQuery(SummingQuery):
     independent, Gaussian with `stddev`, and drawn once. In the ledger, all
     rounds have one `mechanism_id`, which is random and independent of the
     noise. A record that is not finite counts as zero. After `rounds` rounds
-    answers are NaN, and the ledger refuses to reserve more.
+    answers are NaN, and the ledger refuses to reserve more. Strategies whose
+    noise grows to more than 1000 times a draw are refused, because floats would
+    round the draws away.
 
     A saved model keeps nothing of the mechanism: neither seeds nor buffers.
     When it is restored, it starts a new mechanism, which costs as much again.
@@ -124,6 +131,16 @@ class CorrelatedSumQuery(SummingQuery):
         checked = self.record_query  # It checks the noise.
         # The event checks that the strategy has so many rounds.
         event = self._event("records", checked.stddev, "checked")
+        growth = _growth(self.strategy, event.rounds)
+        if not growth <= _LARGEST_GROWTH:
+            raise ValueError(
+                "The noise of `strategy` must not grow to more than "
+                f"{_LARGEST_GROWTH} times a draw: floats would round draws "
+                f"away, and with them the privacy. Received: {growth:.3g} "
+                f"times a draw within rounds={self.rounds!r}, with strategy="
+                f"{self.strategy!r}. Take one of positive coefficients that "
+                "decrease, or fewer rounds."
+            )
         set_fields(
             self,
             l2_norm_clip=checked.l2_norm_clip,
@@ -257,3 +274,8 @@ class CorrelatedSumQuery(SummingQuery):
             rounds=self.rounds,
             mechanism_id=mechanism_id,
         )
+
+
+@functools.lru_cache(maxsize=64)
+def _growth(strategy: ledger.Strategy, rounds: int) -> float:
+    return filtered_noise.growth(strategy.filter(), rounds)

@@ -47,6 +47,39 @@ def initial(
     )
 
 
+def growth(how: Filter, rounds: int) -> float:
+    """Returns the largest stddev of the noise of a round, in draws.
+
+    Args:
+        how: The filter.
+        rounds: The number of rounds of the mechanism.
+    """
+    # With one row for all rounds, each draw is heard as the first one is.
+    draws = 1 if len(how.lead) == 1 else rounds
+    buffers = np.zeros([how.weights.shape[1], draws])
+    total, largest = np.zeros(draws), 0.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        for step in range(rounds):
+            row = min(step, len(how.lead) - 1)
+            made, drawn = how.weights[row] @ buffers, np.zeros(draws)
+            if step < draws:
+                drawn[step] = 1.0
+                made[step] += how.lead[row]
+            new = drawn if how.keeps_draws else made
+            if how.decays is None:
+                buffers = np.concatenate([new[np.newaxis], buffers])[
+                    : len(buffers)
+                ]
+            else:
+                buffers = how.decays[:, np.newaxis] * buffers + new
+            square = np.square(made)
+            total = total + square if draws == 1 else square
+            largest = max(largest, float(np.sqrt(total.sum())))
+            if not np.isfinite(total).all():
+                return float("inf")
+    return largest
+
+
 def following(
     noise: FilteredNoise,
     how: Filter,
