@@ -13,6 +13,7 @@ import secrets
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -25,6 +26,25 @@ from keras_dp.keras_internals import (
 
 # The files of the process that libraries in C++ write to.
 _DESCRIPTORS = (1, 2)
+
+
+class _Stream:
+    """Stands for a stream: drops text while it is silent, and then passes it.
+
+    A handler of logs that a trial makes keeps the stream that it finds.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream, self.is_silent = stream, True
+
+    def write(self, text: str) -> int:
+        """Returns the length of the text, as a stream does."""
+        if self.is_silent:
+            return len(text)
+        return int(self._stream.write(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 @contextlib.contextmanager
@@ -51,8 +71,14 @@ def silenced() -> Iterator[None]:
                 stack.callback(os.close, kept)
                 stack.callback(os.dup2, kept, descriptor)
                 os.dup2(nothing.fileno(), descriptor)
-        stack.enter_context(contextlib.redirect_stdout(nothing))
-        stack.enter_context(contextlib.redirect_stderr(nothing))
+        for redirect, stream in (
+            (contextlib.redirect_stdout, sys.stdout),
+            (contextlib.redirect_stderr, sys.stderr),
+        ):
+            if stream is not None:
+                silent = _Stream(stream)
+                stack.callback(setattr, silent, "is_silent", False)
+                stack.enter_context(redirect(silent))
         yield
 
 
@@ -61,11 +87,10 @@ def like_the_first(names: Mapping[str, int]) -> Iterator[None]:
     """Runs a trial as if it were the first of the process, and leaves no trace.
 
     Names of layers count upwards from `names`, and the traces of functions
-    from 0. The generators of Python, NumPy,
-    Keras and TensorFlow begin at random, also where the program chose a seed:
-    trials must be independent, and a seed would tell which one is the best.
-    Afterwards all of them are as before, but for the one of TensorFlow, which
-    begins anew with its seed.
+    from 0. The generators of Python, NumPy, Keras and TensorFlow begin at
+    random, also where the program chose a seed: trials must be independent, and
+    a seed would tell which one is the best. Afterwards all of them are as
+    before, but for the one of TensorFlow, which begins anew with its seed.
 
     Args:
         names: From `keras_internals.name_counts`.

@@ -16,7 +16,11 @@ import tensorflow as tf
 from absl import logging as absl_logging
 
 from keras_dp.keras_internals import name_counts
-from keras_dp.ledger import PrivacyLedger, TruncatedNegativeBinomial
+from keras_dp.ledger import (
+    PoissonTrials,
+    PrivacyLedger,
+    TruncatedNegativeBinomial,
+)
 from keras_dp.tuning.secrecy import like_the_first, silenced
 from tests.unit.tuning.searches import build, search_of
 
@@ -253,3 +257,29 @@ def test_warnings_of_many_traces_do_not_tell_how_many_trials_ran() -> None:
         assert after(1) == after(3) == after(9) == 1
     finally:
         tf.get_logger().removeHandler(lines)
+
+
+def test_a_handler_that_is_made_inside_works_afterwards(capsys) -> None:
+    logger = logging.getLogger("made.inside")
+    logger.propagate = False
+    with silenced():
+        handler = logging.StreamHandler()
+        logger.addHandler(handler)
+        logger.warning("dropped")
+        sys.stderr.write("dropped\n")
+
+    logger.warning("shown")
+
+    assert capsys.readouterr() == ("", "shown\n")
+
+
+def test_a_search_without_a_trial_leaves_what_others_leave(monkeypatch) -> None:
+    def after(trials):
+        keras.utils.set_random_seed(3)
+        monkeypatch.setattr(PoissonTrials, "trials", lambda *_: trials)
+        search = search_of(law=PoissonTrials(2))
+        tf.random.uniform([])  # noqa: TID251 - the generator moves on.
+        search.run(rehearsal=False)
+        return _next_numbers()
+
+    assert after(0) == after(1) == after(2)
