@@ -1,6 +1,7 @@
 """The tightest accountant: certified bounds by privacy loss distributions."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import ClassVar, NamedTuple, Self, TypeAlias
@@ -18,7 +19,7 @@ from keras_dp.accountants.compose.directions import Direction, directions
 from keras_dp.accountants.compose.grid import allocation
 from keras_dp.accountants.groups import Group
 from keras_dp.accountants.normalize.adjacency import Neighbours
-from keras_dp.accountants.normalize.few_kinds import few_kinds
+from keras_dp.accountants.normalize.few_kinds import FewKinds, few_kinds
 from keras_dp.accountants.normalize.mechanisms import (
     AdditiveNoise,
     CountedMechanism,
@@ -77,6 +78,7 @@ _ROUND_UP = 1 + 1e-15
 
 
 _Rounds: TypeAlias = tuple[CountedMechanism, ...]
+_Composes: TypeAlias = Callable[[FewKinds, float], tuple[Direction, ...]]
 
 
 class _Interval(NamedTuple):
@@ -269,6 +271,15 @@ class Fourier(Accountant):
         # `super()` does not find the class that `slots` made anew.
         Accountant.check_supported(self, rounds)
 
+    def for_many(self) -> Accountant:
+        """Returns the same for many epsilons of the same rounds.
+
+        A line that is integrated along for one of them does for most others.
+        Which digits beyond `relative_width` an answer has depends on what was
+        asked before: ask for the same epsilons in the same order.
+        """
+        return _ForMany(self.relative_width)
+
     def _epsilon(
         self, rounds: tuple[CountedMechanism, ...], delta: float
     ) -> float:
@@ -278,6 +289,29 @@ class Fourier(Accountant):
         self, rounds: tuple[CountedMechanism, ...], epsilon: float
     ) -> float:
         return _upper(_DeltaAt(epsilon, self.relative_width), rounds)
+
+
+class _ForMany(Accountant):
+    """`Fourier`, which composes equal rounds once."""
+
+    __slots__ = ("_directions", "_relative_width")
+    name = Fourier.name
+    mechanisms = Fourier.mechanisms
+
+    def __init__(self, relative_width: float) -> None:
+        self._relative_width = relative_width
+        self._directions = functools.cache(directions)
+
+    def _epsilon(
+        self, rounds: tuple[CountedMechanism, ...], delta: float
+    ) -> float:
+        return _upper(_EpsilonAt(delta, self._relative_width), rounds)
+
+    def _delta(
+        self, rounds: tuple[CountedMechanism, ...], epsilon: float
+    ) -> float:
+        question = _DeltaAt(epsilon, self._relative_width, self._directions)
+        return _upper(question, rounds)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -305,6 +339,10 @@ class _EpsilonAt:
     def near(self) -> float:
         """Returns the delta next to which profiles must be good."""
         return self.delta
+
+    def directions(self, rounds: FewKinds) -> tuple[Direction, ...]:
+        """Returns the rounds composed, in one or both directions."""
+        return directions(rounds, self.left_out)
 
     def nearer(self, upper: float) -> float:
         """Returns a better one, given an upper bound."""
@@ -406,15 +444,20 @@ class _DeltaAt:
     Attributes:
         epsilon: The epsilon.
         width: The largest relative distance of the logarithms of the bounds.
+        composes: Composes the rounds.
     """
 
     epsilon: float
     width: float
+    composes: _Composes = directions
 
     least: ClassVar[float] = -math.inf  # A bound on the logarithm of delta.
     most: ClassVar[float] = 1.0
     left_out: ClassVar[float] = _LEAST_DELTA
     near: ClassVar[float] = _FIRST_DELTA
+
+    def directions(self, rounds: FewKinds) -> tuple[Direction, ...]:
+        return self.composes(rounds, self.left_out)
 
     def nearer(self, upper: float) -> float:
         return upper
@@ -546,7 +589,7 @@ def _composed(question: _Question, rounds: _Rounds) -> Bounds:
         return Bounds(0.0, question.by(_MOMENTS, rounds), RENYI)
     upper, method = 0.0, choose.CLOSED_FORM
     certain, done = question.least, None
-    for direction in directions(few_kinds(rounds), question.left_out):
+    for direction in question.directions(few_kinds(rounds)):
         if direction.upper is not done:  # Symmetric: once.
             found = question.above(direction, certain)
             done = direction.upper

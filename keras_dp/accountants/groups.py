@@ -53,6 +53,9 @@ class BoundForOneRecord(Protocol):
 class HashableBound(BoundForOneRecord, Hashable, Protocol):
     """The same, of accountants that are equal if their bounds are."""
 
+    def for_many(self) -> BoundForOneRecord:
+        """Returns the same for many epsilons of the same rounds."""
+
 
 class Group:
     """The rounds of a ledger for a group of records, for many questions.

@@ -34,6 +34,8 @@ _NEAR, _LEAST_PLACE = 1e-4, 1e-20
 # Shares of the trial's delta that may be left at the largest epsilon: the first
 # one that a trial can reach is taken.
 _SHARES = (1e-4, 1e-2, 0.3)
+# A delta that need not be known more precisely.
+_LARGE = 0.9
 # A trial that costs less is asked up to here.
 _LEAST_END = 1e-3
 # Relative precision of epsilon.
@@ -258,7 +260,8 @@ def _pair(
 def _profile(
     search: Selected, accountant: HashableBound, power: int
 ) -> SearchProfile | None:
-    trials = [Group(accountant, plan, search.records) for plan in search.plans]
+    by = accountant.for_many()
+    trials = [Group(by, plan, search.records) for plan in search.plans]
     scale, log_weight = _weight_of(search.law)
     each = 10.0**power / search.law.largest_mean
     # It must also be small beside the chances at which the law changes.
@@ -271,11 +274,7 @@ def _profile(
     else:
         return None
     positive = np.linspace(0.0, max(end, _LEAST_END), _POINTS + 1)
-    bounds = [
-        max(trial.delta(float(epsilon)) for trial in trials)
-        for epsilon in positive
-    ]
-    epsilons, deltas = _both_signs(positive, np.array(bounds))
+    epsilons, deltas = _both_signs(positive, _deltas(trials, positive))
     near = _NEAR / scale
     places = np.concatenate(
         [
@@ -295,6 +294,28 @@ def _profile(
         weights * (1 + _ROUND_UP),
         others * (1 - _ROUND_UP),
     )
+
+
+def _deltas(trials: Sequence[Group], epsilons: Array) -> Array:
+    """Returns upper bounds on the largest delta of some trials.
+
+    Where delta is large it takes long, and matters little: from there on it is
+    the chord up to 1 at epsilon 0, since a profile is convex in `e^epsilon`.
+
+    Args:
+        trials: The plans of a search.
+        epsilons: Rising, from 0.
+    """
+    found = np.empty_like(epsilons)
+    for i in reversed(range(epsilons.size)):
+        at = float(epsilons[i])
+        found[i] = max(trial.delta(at) for trial in trials)
+        if found[i] > _LARGE and i:
+            shares = np.expm1(epsilons[:i]) / math.expm1(at)
+            found[:i] = 1 - shares * (1 - found[i])
+            found[:i] *= 1 + _ROUND_UP
+            break
+    return np.minimum(found, 1.0)
 
 
 def _weight_of(law: TrialLaw) -> tuple[float, Callable[[Array], Array]]:

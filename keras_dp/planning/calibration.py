@@ -15,6 +15,7 @@ from keras_dp.accountants.replay import replay_of
 from keras_dp.errors import CalibrationError
 from keras_dp.ledger import GaussianSum, PoissonSampling, Round
 from keras_dp.planning.solve import (
+    PRECISION,
     Unreachable,
     least_that_meets,
 )
@@ -105,12 +106,13 @@ def calibrate_scale(
     accountant: Accountant | None = None,
     neighbours: Neighbours | None = None,
     units: int = 1,
+    precision: float = PRECISION,
 ) -> float:
     """Returns the least noise scale for which a ledger meets a target.
 
     Guarantee: `accountant` reports at most `target_epsilon` at `delta` for
     `ledger` followed by `rounds_for` of the returned scale. The lower limit is
-    as in `calibrate_noise`.
+    as in `calibrate_noise`, unless `precision` says something else.
 
     Args:
         rounds_for: Maps a scale > 0 to the rounds that it leads to, as pairs of
@@ -124,6 +126,8 @@ def calibrate_scale(
             all rounds support.
         units: The number of units that the target protects together, >= 1. A
             unit has `rows_per_unit` records if `ledger` says so, else one.
+        precision: Which share of the target epsilon may be left, > 0. Where an
+            epsilon takes seconds, a larger share saves most of them.
 
     Returns:
         The scale, at least 1e-4. It is 1e-4 if that meets the target.
@@ -145,6 +149,7 @@ def calibrate_scale(
     """
     check_target(target_epsilon, delta)
     _check.integer_at_least(1, units=units)
+    _check.finite_positive(precision=precision)
     held = replay_of(ledger)
     # The rounds at scale 1 decide on the accountant and the adjacency relation.
     first = held.plus(rounds_for(1.0))
@@ -165,6 +170,7 @@ def calibrate_scale(
             least=math.log(_LEAST_NOISE),
             most=math.log(_MOST_NOISE),
             start=start,
+            precision=precision,
         )
 
     start: float | Unreachable = 0.0

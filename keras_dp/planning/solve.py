@@ -17,7 +17,7 @@ from keras_dp.accountants.roots import least_safe
 # proportional to the quantity. Each further step is twice the one before.
 _OVERSHOOT, _SHORTEST_STEP, _LONGEST_STEP = 1.1, 0.05, math.log(100.0)
 # Log epsilon may stay this far below the log of the target.
-_PRECISION = 1e-7
+PRECISION = 1e-7
 # The root finder stops when parameters are this near to each other.
 _NEAREST = 1e-11
 # The same for the logarithms of counts.
@@ -43,6 +43,7 @@ def least_that_meets(
     least: float,
     most: float,
     start: float,
+    precision: float = PRECISION,
 ) -> float | Unreachable:
     """Returns the least parameter at which epsilon is at most the target.
 
@@ -53,12 +54,13 @@ def least_that_meets(
             target.
         most: The upper end of the parameter.
         start: A first guess in `[least, most]`.
+        precision: How far log epsilon may stay below that of the target.
     """
     excess = _log_excess(epsilon, target_epsilon)
-    bracket = _bracket(excess, least, most, start, _PRECISION)
+    bracket = _bracket(excess, least, most, start, precision)
     if not isinstance(bracket, _Bracket):
         return _or_unreachable(bracket, excess, target_epsilon)
-    return least_safe(excess, *bracket, nearest=_NEAREST, precision=_PRECISION)
+    return least_safe(excess, *bracket, nearest=_NEAREST, precision=precision)
 
 
 def most_that_meet(

@@ -57,6 +57,9 @@ class Trial:
     def supports(self, rounds: object) -> bool:
         return True
 
+    def for_many(self) -> "Trial":
+        return self
+
     def delta_of(self, rounds: object, epsilon: float) -> float:
         return max(
             divergence(self.p, self.q, epsilon),

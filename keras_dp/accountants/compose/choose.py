@@ -103,6 +103,9 @@ def log_deltas(
     if single is not None:
         found = single_round.log_delta_bounds(single, epsilon)
         return Found(*found, CLOSED_FORM)
+    known = integral.known_log_delta(composition, epsilon, relative_width)
+    if known is not None:
+        return Found(*known, LINE)
     return _from_moments(
         composition,
         lambda whole: min(

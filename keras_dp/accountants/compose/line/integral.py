@@ -113,6 +113,7 @@ def log_delta_bounds(
         before = upper - lower
         wanted = relative_width / max(slope * epsilon, 1e-9)
         profile = _profile(composition, tilt, slope, epsilon, log_delta, wanted)
+        composition.lines[:] = [profile]
         found = profile.log_delta(epsilon)
         lower, upper = max(lower, found[0]), min(upper, found[1])
         if upper - lower <= relative_width or upper <= certain:
@@ -123,6 +124,24 @@ def log_delta_bounds(
         slope = profile.slope(epsilon)
         log_delta = lower if is_known else log_delta - 10 * _BELOW
     return lower, upper
+
+
+def known_log_delta(
+    composition: Composition, epsilon: float, relative_width: float
+) -> tuple[float, float] | None:
+    """Returns the bounds of the line that is there already, if they are near.
+
+    Args:
+        composition: The rounds.
+        epsilon: >= 0.
+        relative_width: How far apart the bounds may be.
+    """
+    for profile in composition.lines:
+        lower, upper = profile.log_delta(epsilon)
+        # Also false if a bound is not a number.
+        if 0 <= upper - lower <= relative_width:
+            return lower, upper
+    return None
 
 
 def _profile(
