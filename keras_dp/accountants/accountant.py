@@ -12,6 +12,7 @@ from keras_dp.accountants.normalize.mechanisms import (
     CountedMechanism,
     Mechanism,
     RandomAllocationGaussian,
+    Selected,
 )
 from keras_dp.accountants.normalize.normalize import normalized
 from keras_dp.accountants.normalize.rounds import LedgerLike
@@ -162,6 +163,14 @@ class Accountant(abc.ABC):
         Raises:
             UnsupportedEventError: It has no bound for one of them.
         """
+        kinds = {type(mechanism) for mechanism, _ in rounds}
+        if kinds >= {Selected, RandomAllocationGaussian}:
+            raise UnsupportedEventError(
+                "`ledger` must not hold searches beside epochs of random "
+                "allocation: no accountant has a bound for both together. "
+                "Received: both. Search with Poisson samples, or in another "
+                "ledger, and add up what both certify."
+            )
         for mechanism, _ in rounds:
             kind = type(mechanism)
             if kind not in self.mechanisms and not issubclass(kind, SLACK):

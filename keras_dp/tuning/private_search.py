@@ -42,6 +42,9 @@ from keras_dp.tuning.rehearsal import rehearse
 from keras_dp.tuning.secrecy import like_the_first, silenced
 from keras_dp.tuning.trials import Plan, Score, Trials
 
+# The share of the target that may be left: the price itself is no nearer to
+# the least one.
+_PRECISION = 1e-4
 # The event of a search whose errors were shown.
 _ERRORS = Round(FullDataset(True), (NonPrivateSum("errors that were shown"),))
 
@@ -152,8 +155,9 @@ class PrivateSearch:
 
         Args:
             build: From settings by name to a compiled Keras model, without
-                privacy. It must not look at private data, and must not write
-                anything: a file for each trial would tell their number.
+                privacy, which is new each time. It must not look at private
+                data, and must not write anything: a file for each trial would
+                tell their number.
             space: The prior of each setting. `batch_size`, `epochs`,
                 `l2_norm_clip` and `learning_rate` are passed on to the
                 training; `build` gets all settings. `batch_size` and `epochs`
@@ -193,7 +197,8 @@ class PrivateSearch:
             PrivateTrainingError: The model has a step or a loss of its own.
             UnsupportedLayerError: A layer makes examples interact.
             CalibrationError: No noise meets the target.
-            ValueError: An argument is out of its range.
+            ValueError: An argument is out of its range, or models that `build`
+                returns share what trains.
         """
         self._space = checked_space(space)
         _check.kind(TrialLaw, law=law)
@@ -252,7 +257,10 @@ class PrivateSearch:
         )
         # Trials name their layers like this first one.
         self._names = name_counts()
-        model = self._trials.built(drawn(self._space, uniform))
+        settings = drawn(self._space, uniform)
+        model = self._trials.built(settings)
+        with like_the_first(self._names):
+            self._trials.check_apart(model, settings)
         self.noise_multipliers = self._calibrated(
             list(itertools.product(sizes, lengths)), held
         )
@@ -409,6 +417,7 @@ class PrivateSearch:
                 target_epsilon=self.target.epsilon,
                 delta=self.target.delta,
                 ledger=held.replay,
+                precision=_PRECISION,
             )
         except CalibrationError as error:
             reasons = held.why_no_noise_meets(self.target)

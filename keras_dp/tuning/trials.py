@@ -103,6 +103,35 @@ class Trials:
         compile_options(model)
         return model
 
+    def check_apart(
+        self, model: keras.Model, settings: Mapping[str, Any]
+    ) -> None:
+        """Raises unless models of equal settings have nothing in common.
+
+        A model that goes on from one trial to the next is trained more often
+        than its trial says. Frozen layers can be shared: they do not change.
+
+        Args:
+            model: One that `built` returned for these settings.
+            settings: The settings of a trial.
+
+        Raises:
+            ValueError: A second one shares something that trains or counts.
+        """
+        again = self.built(settings)
+        frozen = {
+            id(weight)
+            for layer in again._flatten_layers()
+            if not layer.trainable
+            for weight in layer.weights
+        }
+        own = {id(each) for each in model.variables} - frozen
+        shared = [each for each in again.variables if id(each) in own]
+        if again is model or again.optimizer is model.optimizer:
+            raise _not_apart("the same model or optimizer twice")
+        if shared:
+            raise _not_apart(f"two models that share {shared[0].path!r}")
+
     def run(
         self, settings: Mapping[str, Any], noise_multiplier: float
     ) -> tuple[keras.Model, float]:
@@ -149,3 +178,12 @@ class Trials:
         budget = FixedPlan(plan, _ANY_EPSILON, self.delta, relation)
         open_account(ledger, "trial", budget)
         return ledger
+
+
+def _not_apart(received: str) -> ValueError:
+    return ValueError(
+        "`build` must make a new model each time: a trial must not go on where "
+        f"another one ended. Received: {received}. Make all layers and the "
+        "optimizer inside `build`; layers from outside must be frozen "
+        "(`layer.trainable = False`) and without dropout."
+    )

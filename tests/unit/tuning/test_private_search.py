@@ -9,11 +9,16 @@ import pytest
 import keras_dp
 from keras_dp import budgets
 from keras_dp.accountants.replay import Replay
-from keras_dp.errors import BudgetExceededError, UnsupportedLayerError
+from keras_dp.errors import (
+    BudgetExceededError,
+    UnsupportedEventError,
+    UnsupportedLayerError,
+)
 from keras_dp.ledger import (
     GaussianSum,
     PoissonTrials,
     PrivacyLedger,
+    RandomAllocation,
     Selection,
     TruncatedNegativeBinomial,
 )
@@ -381,6 +386,51 @@ class TestBadInput:
 
         with pytest.raises(UnsupportedLayerError):
             search_of(build=mixing)
+
+    @pytest.mark.parametrize("shared", ["model", "layer", "optimizer"])
+    def test_what_goes_on_from_trial_to_trial_is_refused(
+        self, shared, noise_is_given
+    ) -> None:
+        model, layer = build({}), keras.layers.Dense(1)
+        optimizer = keras.optimizers.SGD()
+
+        def again(settings):
+            if shared == "model":
+                return model
+            last = layer if shared == "layer" else keras.layers.Dense(1)
+            made = keras.Sequential([keras.Input((4,)), last])
+            made.compile(
+                optimizer if shared == "optimizer" else "sgd", loss="mse"
+            )
+            return made
+
+        ledger = PrivacyLedger.in_memory(dataset="doc")
+
+        with pytest.raises(ValueError, match="`build` must make a new model"):
+            search_of(build=again, ledger=ledger)
+
+        assert len(ledger) == 0
+
+    def test_a_frozen_layer_may_be_shared(self, noise_is_given) -> None:
+        frozen = keras.layers.Dense(3, trainable=False)
+
+        def with_frozen(settings):
+            model = keras.Sequential(
+                [keras.Input((4,)), frozen, keras.layers.Dense(1)]
+            )
+            model.compile("sgd", loss="mse")
+            return model
+
+        assert search_of(build=with_frozen).noise_multipliers
+
+    def test_a_ledger_of_random_allocation_is_refused(self) -> None:
+        ledger = PrivacyLedger.in_memory(dataset="doc")
+        with ledger.start_run("before", purpose="training") as run:
+            epoch = RandomAllocation("epoch", 4, 1, drawn_by_library=True)
+            run.record(epoch, (GaussianSum("g", 1.0, 20.0),), 4)
+
+        with pytest.raises(UnsupportedEventError, match="Search with Poisson"):
+            search_of(ledger=ledger)
 
     @pytest.mark.full
     def test_a_mistake_shows_on_made_up_records(self, noise_is_given) -> None:

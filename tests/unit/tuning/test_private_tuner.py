@@ -3,6 +3,8 @@
 import difflib
 import os
 import re
+import sys
+from unittest import mock
 
 import keras
 import pytest
@@ -176,9 +178,15 @@ class TestBadInput:
     @pytest.mark.parametrize(
         "kind", ["BayesianOptimization", "Hyperband", "RandomSearch"]
     )
-    def test_a_tuner_of_results_is_refused(self, kind, tmp_path) -> None:
-        if kind == "BayesianOptimization":
-            pytest.importorskip("sklearn")  # KerasTuner asks for it.
+    def test_a_tuner_of_results_is_refused(
+        self, kind, tmp_path, monkeypatch
+    ) -> None:
+        # One of them asks for scikit-learn. No trial runs here.
+        of_bayes = keras_tuner.oracles.BayesianOptimizationOracle
+        module = sys.modules[of_bayes.__module__]
+        for name in ("sklearn", "scipy"):
+            monkeypatch.setattr(module, name, mock.MagicMock())
+        monkeypatch.setattr(of_bayes, "_make_gpr", lambda self: None)
         other = getattr(keras_tuner, kind)(
             build_model, objective="val_accuracy", directory=tmp_path
         )
