@@ -5,11 +5,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import keras
 import numpy as np
 
 from keras_dp import _check
 from keras_dp._override import override
+from keras_dp._training_extra import keras
 from keras_dp.ledger import SumQueryEvent
 from keras_dp.preprocessing.discretization import Discretization
 from keras_dp.preprocessing.integer_lookup import IntegerLookup

@@ -198,7 +198,7 @@ def _dp_accounting() -> Any:
     except ImportError as error:
         raise ImportError(
             "dp_accounting must be installed for its events: "
-            "pip install keras_dp[dp_accounting]"
+            'pip install "keras_dp[dp_accounting]"'
         ) from error
     return dp_accounting
 

@@ -432,5 +432,5 @@ def _naming_the_extra() -> Iterator[None]:
     except ImportError as error:
         raise ImportError(
             "cryptography must be installed for signatures: "
-            "pip install keras_dp[signing]"
+            'pip install "keras_dp[signing]"'
         ) from error

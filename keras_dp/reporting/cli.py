@@ -96,6 +96,10 @@ def _answered(options: argparse.Namespace) -> int:
         text, warnings, missing = _COMMANDS[options.command].answer(options)
     except LedgerIntegrityError as error:
         return _fail(INCONSISTENT, error)
+    except FileNotFoundError as error:
+        return _fail(
+            UNREADABLE, f"There is no file {error.filename!r}. Check its name."
+        )
     except (LedgerError, OSError) as error:
         return _fail(UNREADABLE, error)
     except (

@@ -189,7 +189,7 @@ def _crc32c(data: bytes) -> int:
     except ImportError as error:
         raise ImportError(
             "google-crc32c must be installed for TFRecord files: it comes with "
-            "the extras for training, such as pip install keras_dp[cpu]"
+            'the extras for training, such as pip install "keras_dp[cpu]"'
         ) from error
     return int(google_crc32c.value(data))
 

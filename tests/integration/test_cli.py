@@ -117,7 +117,7 @@ def shortened(folder):
 
 # Exit code, and what the message of the ledger is about.
 FAILURES = [
-    (missing, 3, "No such file"),
+    (missing, 3, "There is no file "),
     (a_folder, 3, "must be a ledger file|directory"),
     (foreign_text, 3, "not a ledger"),
     (foreign_database, 3, "not a ledger"),

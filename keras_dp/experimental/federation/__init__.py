@@ -34,7 +34,7 @@ if not TYPE_CHECKING:  # Else every misspelt name would pass as `Any`.
                 raise
             raise ImportError(
                 "Flower must be installed for federations over machines: "
-                "pip install keras_dp[flower]"
+                'pip install "keras_dp[flower]"'
             ) from error
         home = flower_client if name == "FlowerClient" else flower_strategy
         return getattr(home, name)

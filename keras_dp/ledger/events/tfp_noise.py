@@ -288,7 +288,7 @@ def _distributions() -> Any:
 
         return tfp.distributions
     except ImportError as error:
-        missing, install = "tensorflow-probability", "keras_dp[probability]"
+        missing, install = "tensorflow-probability", '"keras_dp[probability]"'
         if error.name == "tf_keras":  # It is loaded where TensorFlow is.
             missing, install = "tf_keras", "--no-deps tf_keras"
         raise ImportError(

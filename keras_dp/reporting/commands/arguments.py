@@ -16,6 +16,14 @@ def add_file(parser: argparse.ArgumentParser, name: str = "file") -> None:
     parser.add_argument(name, help="a ledger file")
 
 
+def add_guarantee(parser: argparse.ArgumentParser) -> None:
+    """Adds a ledger, and the guarantee that is asked of it."""
+    add_file(parser)
+    add_delta_or_planned(parser)
+    add_neighbours(parser)
+    add_units(parser)
+
+
 def add_delta(parser: argparse.ArgumentParser) -> None:
     """Adds the delta of a guarantee."""
     parser.add_argument(

@@ -13,14 +13,20 @@ HELP = "print a model card in Markdown, filled from the ledger and its audits"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what the command is told."""
-    arguments.add_file(parser)
-    arguments.add_delta_or_planned(parser)
-    arguments.add_neighbours(parser)
-    arguments.add_units(parser)
+    arguments.add_guarantee(parser)
+    parser.add_argument(
+        "--out",
+        type=arguments.file_name,
+        help="write the card to this file, such as README.md",
+    )
 
 
 def answer(options: argparse.Namespace) -> Answer:
-    """Returns the card."""
+    """Returns the card, or writes it.
+
+    Raises:
+        OutputError: The file could not be written.
+    """
     with PrivacyLedger.open(options.file, mode="r") as ledger:
         report = make_report(
             ledger,
@@ -30,4 +36,8 @@ def answer(options: argparse.Namespace) -> Answer:
             units=options.units,
             details=True,
         )
-    return Answer(model_card(report), report.contradictions)
+    card = model_card(report)
+    if options.out:
+        arguments.write(options.out, f"{card}\n")
+        card = f"Wrote {options.out}."
+    return Answer(card, report.contradictions)

@@ -18,10 +18,7 @@ HELP = "say in sentences what epsilon means for one person"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what the command is told."""
-    arguments.add_file(parser)
-    arguments.add_delta_or_planned(parser)
-    arguments.add_neighbours(parser)
-    arguments.add_units(parser)
+    arguments.add_guarantee(parser)
 
 
 def answer(options: argparse.Namespace) -> Answer:

@@ -15,10 +15,7 @@ HELP = "print who spent what privacy, and which theorem covers it"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what the command is told."""
-    arguments.add_file(parser)
-    arguments.add_delta_or_planned(parser)
-    arguments.add_neighbours(parser)
-    arguments.add_units(parser)
+    arguments.add_guarantee(parser)
     parser.add_argument(
         "--all", action="store_true", help="print epsilon by every accountant"
     )

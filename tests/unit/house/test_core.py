@@ -44,6 +44,7 @@ TRAINING = (
     "keras_dp.auditing.check",
     "import keras_dp.training.private_model",
     "from keras_dp.experimental.federation import FederatedModel",
+    "import keras_dp.experimental.feature_space",
     "from keras_dp.gradients.engine import GradientEngine",
 )
 
@@ -109,7 +110,7 @@ def test_records_of_tensorflow_say_which_extra_they_need(tmp_path) -> None:
         tmp_path,
     )
 
-    assert "pip install keras_dp[cpu]" in done.stderr.splitlines()[-1]
+    assert 'pip install "keras_dp[cpu]"' in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("name", sorted(EXTRAS))

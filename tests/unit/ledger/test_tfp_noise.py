@@ -213,4 +213,4 @@ def test_without_the_extra_a_ledger_is_read_and_not_replayed(tmp_path) -> None:
 
     size, error = done.stdout.splitlines()
     assert size.startswith("7 ")
-    assert "pip install keras_dp[probability]" in error
+    assert 'pip install "keras_dp[probability]"' in error

@@ -141,3 +141,8 @@ def test_the_command_prints_it(tmp_path, capsys) -> None:
     assert main(["card", str(path), "--delta", "1e-5"]) == 0
 
     assert capsys.readouterr().out == f"{expected}\n"
+
+    out = tmp_path / "README.md"
+    assert main(["card", str(path), "--delta", "1e-5", "--out", str(out)]) == 0
+
+    assert out.read_text("utf-8") == f"{expected}\n"
