@@ -3,7 +3,8 @@
     python -m tests.released_ledgers
 
 makes `tests/data/ledgers/VERSION`, with what each ledger costs. Later versions
-must open these files and give the same numbers.
+must open these files and give the same numbers. Ledgers that are there already
+stay as they are, unless the version is written `--again`.
 """
 
 import json
@@ -20,7 +21,9 @@ import keras_dp
 from keras_dp import accountants, budgets
 from keras_dp.auditing import FairCoins, OneRun, Scores, write_verdict
 from keras_dp.ledger import (
+    BandedToeplitz,
     CoordinateBounds,
+    CorrelatedSum,
     DiscreteGaussianSum,
     DisjointBatches,
     EncodedSum,
@@ -35,8 +38,10 @@ from keras_dp.ledger import (
     PrivacyLedger,
     RandomAllocation,
     Round,
+    Selection,
     ThresholdedSum,
     TreeSum,
+    TruncatedNegativeBinomial,
     TruncatedPoissonSampling,
     UnverifiedSampling,
 )
@@ -102,6 +107,22 @@ def noises(ledger: PrivacyLedger) -> None:
         ledger.record(FullDataset(), [query])
 
 
+def correlated(ledger: PrivacyLedger) -> None:
+    """Disjoint batches, whose noise is correlated."""
+    strategy = BandedToeplitz((1.0, 0.5))
+    query = CorrelatedSum("gradients", 1.0, 4.0, strategy, 40, "one")
+    ledger.record(DisjointBatches("d"), [query], count=40)
+
+
+def search(ledger: PrivacyLedger) -> None:
+    """The best of some trainings, each of which is scored."""
+    step = Round(PoissonSampling(0.01), (GaussianSum("gradients", 1.0, 2.0),))
+    score = Round(FullDataset(), (GaussianSum("score", 1.0, 20.0),))
+    law = TruncatedNegativeBinomial(shape=1, mean=10)
+    found = Selection([[(step, 100), (score, 1)]], law).round
+    ledger.record(found.sampling, found.queries)
+
+
 def accounts(ledger: PrivacyLedger) -> None:
     """A division, of which two filters are shares, one of them used."""
     budgets.open_account(ledger, "all", budgets.Division(8.0, 3 * DELTA))
@@ -147,6 +168,8 @@ KINDS: tuple[Callable[[PrivacyLedger], None], ...] = (
     rows_of_a_person,
     trees,
     noises,
+    correlated,
+    search,
     accounts,
     audited,
     without_noise,
@@ -175,10 +198,13 @@ def stated(folder: Path) -> dict[str, dict[str, float]]:
 
 def write(folder: Path) -> None:
     """Writes each ledger, a certificate of it, and what it costs."""
-    folder.mkdir(parents=True)
-    found = {}
+    folder.mkdir(parents=True, exist_ok=True)
+    numbers = folder / "epsilons.json"
+    found = json.loads(numbers.read_text("utf-8")) if numbers.exists() else {}
     for kind in KINDS:
         path = folder / f"{kind.__name__}.ledger"
+        if path.exists():
+            continue
         rows = 3 if kind is rows_of_a_person else 1
         with PrivacyLedger.open(
             path, dataset="people", unit="person", rows_per_unit=rows
@@ -193,7 +219,7 @@ def write(folder: Path) -> None:
         if finite and cli.main(sealing):
             raise RuntimeError(f"{path} was not sealed.")
     text = json.dumps(found, indent=1, ensure_ascii=False)
-    (folder / "epsilons.json").write_text(f"{text}\n", "utf-8")
+    numbers.write_text(f"{text}\n", "utf-8")
 
 
 if __name__ == "__main__":
