@@ -5,6 +5,7 @@
 
 import inspect
 import pathlib
+import textwrap
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -408,7 +409,8 @@ def _label(name: str) -> str:
 
 def _listed(title: str, names: list[str], text: str) -> str:
     listed = ", ".join(f"`{name}`" for name in names)
-    return f"\n## {title}\n\n{text}\n\n{listed}."
+    parts = [textwrap.fill(each, 96) for each in (text, f"{listed}.")]
+    return "\n\n".join([f"\n## {title}", *parts])
 
 
 _HEAD = """# Layers
