@@ -161,7 +161,14 @@ class PrivateTuner:
             verbose=bool(verbose),
             **self._options,
         )
-        self._best = search.run()
+        try:
+            self._best = search.run()
+        finally:
+            # A model of another trial would tell how many trials ran.
+            best = None if self._best is None else self._best.model
+            for model in list(self._values):
+                if model is not best:
+                    del self._values[model]
 
     def get_best_models(self, num_models: int = 1) -> list[keras.Model]:
         """Returns the best model in a list, or an empty list.

@@ -109,6 +109,28 @@ def test_the_script_runs_and_leaves_no_file(
     assert len(names["ledger"]) == 1
 
 
+def test_a_tuner_keeps_nothing_of_other_trials(
+    monkeypatch, noise_is_given
+) -> None:
+    """How many models it knows would tell how many trials there were."""
+    monkeypatch.setattr(
+        TruncatedNegativeBinomial, "trials", lambda self, uniform: 3
+    )
+    kept = []  # Else they might be gone by chance.
+
+    def run(self, settings, noise_multiplier):
+        kept.append(self.build(settings))
+        return kept[-1], 1.0
+
+    monkeypatch.setattr(Trials, "run", run)
+    tuner = tuner_of()
+
+    tuner.search(*data(), batch_size=50, validation_data=data(), verbose=False)
+
+    assert len(kept) > 3
+    assert [*tuner._values] == tuner.get_best_models()
+
+
 class TestHyperparameters:
     def test_are_drawn_from_the_ranges_that_the_model_names(self) -> None:
         tuner = tuner_of()
