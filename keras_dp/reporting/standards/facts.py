@@ -74,7 +74,7 @@ def guarantee(report: Report) -> Iterator[Answer]:
         yield Answer(COMPUTED, f"{each}.")
     yield Answer(COMPUTED, report.plain_words)
     for each in report.cautions:
-        yield Answer(RECORD, f"{BEFORE}: {each}")
+        yield Answer(COMPUTED, f"{BEFORE}: {each}")
 
 
 def accountants(report: Report) -> Iterator[Answer]:

@@ -12,10 +12,13 @@ from keras_dp.ledger import (
     NonPrivateSum,
     PoissonSampling,
     PrivacyLedger,
+    UnverifiedSampling,
 )
 from keras_dp.reporting import make_report
 from keras_dp.reporting.cli import main
 from keras_dp.reporting.model_card import model_card
+from keras_dp.reporting.report import BEFORE
+from keras_dp.reporting.standards.facts import guarantee
 
 pytestmark = pytest.mark.standard  # Explanations take a second.
 
@@ -130,6 +133,20 @@ class TestACard:
     def test_needs_the_details(self, ledger) -> None:
         with pytest.raises(ValueError, match="`report` must have its details"):
             model_card(make_report(ledger, delta=DELTA))
+
+
+def test_a_caution_has_the_source_that_standards_give_it() -> None:
+    with PrivacyLedger.in_memory(dataset="clinic") as ledger:
+        ledger.record(UnverifiedSampling(), STEP)
+        report = make_report(ledger, delta=DELTA, details=True)
+    (caution, *_) = report.cautions
+    sources = {
+        each.kind for each in guarantee(report) if each.text.endswith(caution)
+    }
+
+    (source,) = sources
+    part = model_card(report).partition(f"### {BEFORE}")[2]
+    assert part.strip().startswith(f"From: *{source}*.")
 
 
 def test_the_command_prints_it(tmp_path, capsys) -> None:
