@@ -22,6 +22,7 @@ from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.few_kinds import FewKinds, few_kinds
 from keras_dp.accountants.normalize.mechanisms import (
     AdditiveNoise,
+    BallsInBinsGaussian,
     CountedMechanism,
     FixedSizeGaussian,
     Gaussian,
@@ -134,6 +135,7 @@ class Fourier(Accountant):
     | other sampled rounds, several records | an attack, and a bound |
     | random allocation, one record more or less | mostly 1 % apart |
     | the same, several batches for each record | mostly 10 % apart |
+    | correlated noise, balls in bins | an attack, and a bound |
     | fixed size, one record replaced | an attack, and a bound |
     | a search | one trial, and a bound (see docs/accounting.md, section 8) |
     | encoded, noise that is not Gaussian | none: use `RDP` |
@@ -177,6 +179,7 @@ class Fourier(Accountant):
     name: ClassVar[str] = "Fourier"
     mechanisms: ClassVar[frozenset[type[Mechanism]]] = frozenset(
         {
+            BallsInBinsGaussian,
             FixedSizeGaussian,
             Gaussian,
             RandomAllocationGaussian,
@@ -653,19 +656,21 @@ def _searched_near(question: _Question, rounds: _Rounds, near: float) -> float:
     if pairs is None or rest is None:
         return alone
     rest = dataclasses.replace(rest, width=max(rest.width, _PAIR_WIDTH))
-    found = question.drawn(_bounds(rest, pairs[0]).upper, pairs[1])
+    # A search hides no batches.
+    told = allocation.without_amplification(pairs[0])
+    found = question.drawn(_bounds(rest, told).upper, pairs[1])
     return min(alone, found)
 
 
 def _has_allocation(rounds: _Rounds) -> bool:
     return any(
-        isinstance(mechanism, RandomAllocationGaussian)
+        isinstance(mechanism, RandomAllocationGaussian | BallsInBinsGaussian)
         for mechanism, _ in rounds
     )
 
 
 def _allocated(question: _Question, rounds: _Rounds) -> Bounds:
-    """Returns bounds for epochs of random allocation, and other rounds."""
+    """Returns bounds for random allocation, balls in bins, and others."""
     upper, method = _allocated_above(question, rounds)
     certain = _of_allocation(
         lambda: question.allocated_below(few_kinds(rounds).lower, upper),
@@ -673,7 +678,8 @@ def _allocated(question: _Question, rounds: _Rounds) -> Bounds:
     )
     if certain == question.least:
         sums = allocation.sums_of_rounds(rounds)
-        certain = question.score(_bounds(question, sums).lower)
+        if sums:
+            certain = question.score(_bounds(question, sums).lower)
     lower = question.lowered(certain, _margin(rounds))
     return Bounds(min(lower, upper), upper, method)
 

@@ -23,6 +23,7 @@ from keras_dp.accountants.normalize.adjacency import (
 )
 from keras_dp.accountants.normalize.mechanisms import (
     AdditiveNoise,
+    BallsInBinsGaussian,
     CountedMechanism,
     DiscreteGaussian,
     Encoding,
@@ -84,6 +85,7 @@ def to_dp_event(
     | a tree | `Gaussian`, one for the tree | RDP, PLD |
     | correlated noise | `Gaussian`, one for the mechanism | RDP, PLD |
     | the same, classes that take turns | `PoissonSampled` of `Gaussian` | PLD |
+    | the same, balls in bins | `Gaussian` of who knows the bin | RDP, PLD |
     | discrete Gaussian sums, nothing sampled | `ZCDp` | RDP |
     | encoded sums with Laplace noise, nothing sampled | `Laplace` | RDP, PLD |
     | one such sum, Poisson | `PoissonSampled` of `Laplace` | PLD |
@@ -227,6 +229,11 @@ def _(mechanism: Gaussian, sampling: SamplingEvent) -> Any:
     if mechanism.noise_multiplier == 0:
         return dp.NonPrivateDpEvent()
     return dp.GaussianDpEvent(mechanism.noise_multiplier)
+
+
+@_event.register
+def _(mechanism: BallsInBinsGaussian, sampling: SamplingEvent) -> Any:
+    return _event(mechanism.told, sampling)
 
 
 @_event.register(SampledGaussian)

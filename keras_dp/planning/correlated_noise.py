@@ -38,7 +38,8 @@ def calibrate_correlated_noise(
         target_epsilon: > 0.
         delta: In (0, 1).
         classes: The number of classes of the sampler, >= 1. At 1, with
-            probability 1, every record takes part in every round.
+            probability 1, every record takes part in every round. With more
+            classes, and probability 1, samples are balls in bins.
         sampling_probability: Chance of a record to take part in the round of
             its class, in (0, 1].
         ledger: See `calibrate_noise`.

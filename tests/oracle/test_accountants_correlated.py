@@ -171,12 +171,23 @@ def nodes(points):
     return both, np.concatenate([of_half[::-1], of_half]) * density
 
 
-def largest_deltas(matrix, places, probability, stddev, epsilon, points):
+def coins(places, probability):
+    """Returns the chances of sets of rounds, with a coin for each round."""
+    return [
+        (
+            math.prod(probability if x else 1 - probability for x in taken),
+            [t for x, t in zip(taken, places, strict=True) if x],
+        )
+        for taken in itertools.product([0, 1], repeat=len(places))
+    ]
+
+
+def largest_deltas(matrix, participations, stddev, epsilon, points):
     """Returns the largest delta of adversaries, both ways round.
 
-    An adversary chooses the vector of each participation, 1 or -1, by the signs
-    of all earlier answers. Whether the record takes part is a coin for each of
-    the rounds `places`.
+    An adversary chooses the vector of each round, 1 or -1, by the signs of all
+    earlier answers. The record takes part in sets of rounds, each with a
+    chance.
     """
     rounds = len(matrix)
     point, weight = nodes(points)
@@ -191,6 +202,7 @@ def largest_deltas(matrix, places, probability, stddev, epsilon, points):
         signs[:t].T @ (1 << np.arange(t)) if t else np.zeros(len(density), int)
         for t in range(rounds)
     ]
+    places = sorted({t for _, taken in participations for t in taken})
     sizes = [1 << t for t in places]
     best = np.zeros(2)
     # The first vector is 1 without loss: all signs can be turned.
@@ -202,16 +214,12 @@ def largest_deltas(matrix, places, probability, stddev, epsilon, points):
         if places[0] == 0 and table[0] < 0:
             continue
         ratio = np.zeros(len(density))
-        for taken in itertools.product([0, 1], repeat=len(places)):
-            chance = math.prod(
-                probability if x else 1 - probability for x in taken
-            )
+        for chance, taken in participations:
             if not chance:
                 continue
             moved = np.zeros_like(outputs)
-            for x, t in zip(taken, places, strict=True):
-                if x:
-                    moved += matrix[:, t, np.newaxis] * choices[t] / stddev
+            for t in taken:
+                moved += matrix[:, t, np.newaxis] * choices[t] / stddev
             ratio += chance * np.exp(
                 (moved * outputs - moved**2 / 2).sum(axis=0)
             )
@@ -235,7 +243,7 @@ def test_adaptive_adversaries_without_amplification(coefficients) -> None:
     event = CorrelatedSum("sum", 1.0, stddev, strategy, 3, "one")
 
     found = largest_deltas(
-        strategy.matrix(3), [0, 1, 2], 1.0, stddev, epsilon, 24
+        strategy.matrix(3), [(1.0, [0, 1, 2])], stddev, epsilon, 24
     )
 
     priced, cheaper = (
@@ -264,7 +272,9 @@ def test_adaptive_adversaries_of_cyclic_samples() -> None:
     """In rounds 0 and 2 of four, if a coin says so."""
     strategy, stddev, q, epsilon = BandedToeplitz((1.0, 0.75)), 1.0, 0.4, 0.75
 
-    found = largest_deltas(strategy.matrix(4), [0, 2], q, stddev, epsilon, 12)
+    found = largest_deltas(
+        strategy.matrix(4), coins([0, 2], q), stddev, epsilon, 12
+    )
 
     priced, cheaper = (
         Fourier().delta(cycles(strategy, 4, 2, q, each), epsilon=epsilon)

@@ -20,13 +20,27 @@ record took part, which a coin of its own decides. So each cycle is a Poisson
 round with the norm of the largest column as sensitivity (docs/accounting.md,
 Theorem 2). Other Gaussian sums over the sample of the round see the same coin,
 and add their squares.
+
+*Balls in bins.* If every record takes part in the round of its class with
+probability 1, its class is what hides it: see `BallsInBinsGaussian`, for any C.
+Whoever replaces a record may know its class, so that this does not help. Other
+sums of these rounds are not amplified: they add the same to all products of two
+bins, or less (docs/accounting.md, Theorem 3). Neither are two mechanisms over
+one draw of classes.
 """
 
+import dataclasses
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from keras_dp.accountants.normalize.adjacency import Neighbours
+from keras_dp.accountants.normalize.mechanisms import (
+    Mechanism,
+    SampledGaussian,
+)
+from keras_dp.accountants.normalize.one_round import binned, mechanism_of
 from keras_dp.accountants.normalize.participations import (
     is_banded,
     largest_column_norm,
@@ -38,6 +52,7 @@ from keras_dp.ledger import (
     CorrelatedSum,
     CyclicPoissonSampling,
     DisjointBatches,
+    PoissonSampling,
     SamplingEvent,
     Strategy,
 )
@@ -105,12 +120,13 @@ class CorrelatedRounds:
             self._events[event.mechanism_id].add(event)
             self._places[event.mechanism_id][place] += count
 
-    def releases(self) -> Iterator[tuple[float, float, int]]:
-        """Yields what the rounds so far are together.
+    def mechanisms(
+        self, neighbours: Neighbours
+    ) -> Iterator[tuple[Mechanism, int]]:
+        """Yields what the rounds so far are together, with counts.
 
-        Yields:
-            A sensitivity in noise, the probability of a Poisson sample, and
-            how often there is such a release.
+        Args:
+            neighbours: The adjacency relation.
 
         Raises:
             UnsupportedEventError: Rounds of one mechanism have different
@@ -127,53 +143,77 @@ class CorrelatedRounds:
                 for release in cycle
                 for each in release.correlated
             }
-            hides = all(
+            in_turn = all(
                 self._separation(name, mechanisms[name]) == draw.classes
-                and (
-                    is_banded(mechanisms[name].strategy, draw.classes)
-                    or mechanisms[name].rounds <= draw.classes
-                )
                 for name in own
             )
-            found = Counter[float]()
-            for cycle in cycles.values():
-                times = -(-cycle.total() // draw.classes)
-                found[
-                    max(
-                        self._moved(each, mechanisms, hides=hides)
-                        for each in cycle
-                    )
-                ] += times
+            in_bins = draw.probability == 1 and neighbours != "replace_one"
+            if in_turn and in_bins and len(own) == 1 and draw.classes > 1:
+                amplified |= own
+                (whole,) = (mechanisms[name] for name in own)
+                found = binned(
+                    whole.strategy,
+                    whole.rounds,
+                    draw.classes,
+                    whole.sensitivity,
+                )
+                if found:
+                    yield found, 1
+                own = set()
+            hides = in_turn and all(
+                is_banded(mechanisms[name].strategy, draw.classes)
+                or mechanisms[name].rounds <= draw.classes
+                for name in own
+            )
             if hides:
                 amplified |= own
-                found += _still_to_come(
-                    [mechanisms[name] for name in own],
-                    [len(self._places[name]) for name in own],
-                    draw.classes,
-                )
-            probability = draw.probability if hides else 1.0
-            for sensitivity, times in found.items():
-                if sensitivity:
-                    yield sensitivity, probability, times
+            for sensitivity, times in self._of_cycles(
+                draw, own if hides else set(), mechanisms
+            ).items():
+                probability = draw.probability if hides else 1.0
+                yield from _sampled(probability, sensitivity, times, neighbours)
         for name, mechanism in mechanisms.items():
             if name not in amplified and mechanism.sensitivity:
-                yield self._unamplified(name, mechanism), 1.0, 1
+                sensitivity = self._unamplified(name, mechanism)
+                yield from _sampled(1.0, sensitivity, 1, neighbours)
+
+    def _of_cycles(
+        self, draw: _Draw, own: set[str], mechanisms: dict[str, _Mechanism]
+    ) -> Counter[float]:
+        """Returns the sensitivities of the cycles of a draw, counted.
+
+        Args:
+            draw: The draw of classes.
+            own: The mechanisms that are a part of the cycles.
+            mechanisms: All mechanisms.
+        """
+        found = Counter[float]()
+        for cycle in self._cycles[draw].values():
+            times = -(-cycle.total() // draw.classes)
+            found[
+                max(self._moved(each, mechanisms, own) for each in cycle)
+            ] += times
+        if own:
+            found += _still_to_come(
+                [mechanisms[name] for name in own],
+                [len(self._places[name]) for name in own],
+                draw.classes,
+            )
+        return found
 
     def _moved(
         self,
         release: Release,
         mechanisms: dict[str, _Mechanism],
-        *,
-        hides: bool,
+        own: set[str],
     ) -> float:
         """Returns the sensitivity of one participation in a cycle."""
-        if not hides:
-            return release.sensitivity
         return math.hypot(
             release.sensitivity,
             *(
                 mechanisms[each.mechanism_id].of_one_participation
                 for each in release.correlated
+                if each.mechanism_id in own
             ),
         )
 
@@ -231,6 +271,19 @@ def _whole(events: Iterable[CorrelatedSum]) -> _Mechanism:
     bound = max(each.l2_norm_bound for each in events)
     noise = min(each.noise_stddev for each in events)
     return _Mechanism(first.strategy, first.rounds, ratio(bound, noise))
+
+
+def _sampled(
+    probability: float, sensitivity: float, times: int, neighbours: Neighbours
+) -> Iterator[tuple[Mechanism, int]]:
+    """Yields Poisson rounds, unless they release nothing."""
+    found = mechanism_of(
+        PoissonSampling(probability), Release(sensitivity), neighbours
+    )
+    if isinstance(found, SampledGaussian):
+        found = dataclasses.replace(found, samples_all=False)
+    if found:
+        yield found, times
 
 
 def _still_to_come(

@@ -9,11 +9,19 @@ import dataclasses
 import math
 from typing import ClassVar, NamedTuple, TypeAlias
 
+from keras_dp.accountants.normalize.participations import (
+    strategy_sensitivity,
+)
 from keras_dp.accountants.normalize.thresholds import (
     Threshold,
     chance_to_pass,
 )
-from keras_dp.ledger import CoordinateBounds, NoiseDistribution, TrialLaw
+from keras_dp.ledger import (
+    CoordinateBounds,
+    NoiseDistribution,
+    Strategy,
+    TrialLaw,
+)
 
 # More than the rounding of a sum and of a few products.
 _ROUND_UP = 1 + 1e-14
@@ -163,6 +171,38 @@ class RandomAllocationGaussian:
         size, larger = divmod(self.batches, self.batches_per_record)
         found = (size, self.batches_per_record - larger), (size + 1, larger)
         return tuple(each for each in found if each[1])
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BallsInBinsGaussian:
+    """Correlated noise, and records that drew one of `b` bins, once.
+
+    A record of bin j takes part in the rounds j, j + b, j + 2b, ... Neighbours
+    differ by one record being there or not.
+
+    Guarantee: the pair `mean_j N(m_j, z^2 I)`, `N(0, z^2 I)`, both ways round,
+    with `m_j` the sum of the columns of `|C|` of these rounds
+    (docs/accounting.md, Theorem 3).
+
+    Attributes:
+        noise_multiplier: `z`, stddev over the bound of one record.
+        strategy: C.
+        rounds: The number of its rounds.
+        bins: `b` >= 2.
+        sampling_probability: 1: no round is amplified alone.
+    """
+
+    noise_multiplier: float
+    strategy: Strategy
+    rounds: int
+    bins: int
+    sampling_probability: ClassVar[float] = 1.0
+
+    @property
+    def told(self) -> Gaussian:
+        """Returns what dominates it: the adversary is told the bin."""
+        moved = strategy_sensitivity(self.strategy, self.rounds, self.bins)
+        return Gaussian(self.noise_multiplier / moved.upper / _ROUND_UP)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -501,6 +541,7 @@ Mechanism: TypeAlias = (
     | AdditiveNoise
     | OneOf
     | RandomAllocationGaussian
+    | BallsInBinsGaussian
     | Selected
     | ProfilePair
     | Slack

@@ -21,7 +21,6 @@ from keras_dp.accountants.normalize.mechanisms import (
     Exposure,
     Mechanism,
     OneOf,
-    SampledGaussian,
     Selected,
 )
 from keras_dp.accountants.normalize.normalized_rounds import (
@@ -47,7 +46,6 @@ from keras_dp.accountants.normalize.trees import TreeRound, tree_sensitivities
 from keras_dp.ledger import (
     CyclicPoissonSampling,
     DisjointBatches,
-    PoissonSampling,
     RandomAllocation,
     Round,
     Selection,
@@ -96,7 +94,8 @@ def normalize(
     the sample of one of these rounds. Neither the tree nor other releases over
     the same samples may therefore be amplified. `replace_one` takes twice the
     bound for the whole tree. A mechanism with correlated noise is one release
-    like a tree, or a Poisson round for each cycle: see `correlated`.
+    like a tree, a Poisson round for each cycle, or balls in bins: see
+    `correlated`.
 
     A search is the mechanisms of its plans, each normalized by itself, with
     the law of the number of trials: trials share no epoch and no tree.
@@ -248,16 +247,8 @@ class RoundsTogether:
         for mechanism in once:
             if mechanism:
                 counts[mechanism] += 1
-        for sensitivity, probability, times in self._correlated.releases():
-            found = mechanism_of(
-                PoissonSampling(probability),
-                Release(sensitivity),
-                self.neighbours,
-            )
-            if isinstance(found, SampledGaussian):
-                found = dataclasses.replace(found, samples_all=False)
-            if found:
-                counts[found] += times
+        for found, times in self._correlated.mechanisms(self.neighbours):
+            counts[found] += times
         for sampling, epoch in self._allocated.items():
             whole = allocated(
                 sampling.batches,

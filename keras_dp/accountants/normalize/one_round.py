@@ -11,6 +11,7 @@ from keras_dp.accountants.normalize.adjacency import (
 )
 from keras_dp.accountants.normalize.mechanisms import (
     AdditiveNoise,
+    BallsInBinsGaussian,
     DiscreteGaussian,
     Exposure,
     FixedSizeGaussian,
@@ -36,6 +37,7 @@ from keras_dp.ledger import (
     PoissonSampling,
     RandomAllocation,
     SamplingEvent,
+    Strategy,
     TruncatedPoissonSampling,
     UnverifiedSampling,
 )
@@ -160,6 +162,24 @@ def allocated(
         return None
     return RandomAllocationGaussian(
         _noise_multiplier(sensitivity), batches, batches_per_record
+    )
+
+
+def binned(
+    strategy: Strategy, rounds: int, bins: int, sensitivity: float
+) -> Mechanism | None:
+    """Returns the mechanism of correlated noise and of balls in bins.
+
+    Args:
+        strategy: The strategy of the noise.
+        rounds: The number of rounds.
+        bins: The number of bins, >= 2.
+        sensitivity: The bound of a record, in stddevs of the noise.
+    """
+    if not sensitivity:
+        return None
+    return BallsInBinsGaussian(
+        _noise_multiplier(sensitivity), strategy, rounds, bins
     )
 
 

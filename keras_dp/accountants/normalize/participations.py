@@ -110,7 +110,7 @@ def strategy_sensitivity(
             _norm_of_sum(column, min_separation, most),
             _norm_of_sum(sizes, min_separation, most),
         )
-    margin = _margin(strategy, rounds)
+    margin = rounding_margin(strategy, rounds)
     return Sensitivity(found.lower * (1 - margin), found.upper * (1 + margin))
 
 
@@ -124,7 +124,7 @@ def is_banded(strategy: Strategy, bands: int) -> bool:
     return strategy.bands is not None and strategy.bands <= bands
 
 
-def _margin(strategy: Strategy, rounds: int) -> float:
+def rounding_margin(strategy: Strategy, rounds: int) -> float:
     """Returns more than the relative rounding of a norm.
 
     An entry of a column is a sum of products, of at most `rounds` factors and

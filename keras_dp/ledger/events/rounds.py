@@ -344,9 +344,14 @@ class CyclicPoissonSampling(SamplingEvent):
     @override
     @property
     def words(self) -> str:
+        drawn = (
+            "all records"  # Balls in bins.
+            if self.probability == 1
+            else f"Poisson sample, probability {self.probability:g},"
+        )
         return (
-            f"Poisson sample, probability {self.probability:g}, of one of "
-            f"{self.classes:,} classes that take turns (cycle {self.epoch_id})"
+            f"{drawn} of one of {self.classes:,} classes that take turns "
+            f"(cycle {self.epoch_id})"
         )
 
 

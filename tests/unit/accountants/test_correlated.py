@@ -5,9 +5,10 @@ import math
 
 import pytest
 
-from keras_dp.accountants import Fourier, strategy_sensitivity
+from keras_dp.accountants import RDP, Fourier, strategy_sensitivity
 from keras_dp.accountants.coverage import spans_of
 from keras_dp.accountants.normalize.mechanisms import (
+    BallsInBinsGaussian,
     Gaussian,
     SampledGaussian,
     SampledGaussianReplaceOne,
@@ -152,6 +153,103 @@ class TestCyclicSamples:
     @pytest.mark.parametrize("query", [TREE, DISCRETE, LAPLACE])
     def test_of_other_noise_are_refused(self, query) -> None:
         refused([cycle(0, 4, query)], "zero_out")
+
+
+ALL = {"probability": 1.0}
+IN_BINS = [cycle(0, **ALL), cycle(1, **ALL), cycle(2, 2, **ALL)]
+
+
+class TestBallsInBins:
+    def test_hide_the_class_of_a_record(self) -> None:
+        mechanism, count = only(IN_BINS)
+
+        assert (mechanism, count) == (
+            BallsInBinsGaussian(2.0, STRATEGY, 10, 4),
+            1,
+        )
+        assert only(IN_BINS[:1]) == (mechanism, 1)
+
+    @pytest.mark.full
+    def test_are_amplified_whatever_the_bands(self) -> None:
+        event = dataclasses.replace(
+            EVENT, strategy=BufferedToeplitz((0.9,), (0.5,)), rounds=12
+        )
+        rounds = [cycle(number, 4, event, **ALL) for number in range(3)]
+
+        found = Fourier().epsilon_bounds(rounds, delta=1e-5)
+
+        told = strategy_sensitivity(event.strategy, 12, 4).upper
+        plain = over(FullDataset(), GaussianSum("a", told, 2.0))
+        unamplified = Fourier().epsilon([plain], delta=1e-5)
+        assert 0 < found.lower < found.upper < 0.95 * unamplified
+
+    @pytest.mark.standard
+    def test_are_random_allocation_if_the_noise_is_independent(self) -> None:
+        event = dataclasses.replace(
+            EVENT, strategy=BandedToeplitz((1.0,)), rounds=4
+        )
+
+        found = Fourier().epsilon_bounds(
+            [cycle(0, 4, event, **ALL)], delta=0.01
+        )
+        expected = Fourier().epsilon_bounds(
+            [
+                over(
+                    RandomAllocation("one", 4),
+                    GaussianSum("a", 1.0, 2.0),
+                    count=4,
+                )
+            ],
+            delta=0.01,
+        )
+
+        assert found.upper == pytest.approx(expected.upper, rel=1e-9)
+        assert found.lower == pytest.approx(expected.lower, rel=1e-6)
+
+    def test_of_a_known_class_are_not_amplified(self) -> None:
+        """Whoever replaces a record may know its class."""
+        mechanism, count = only(IN_BINS, "replace_one")
+
+        assert (type(mechanism), count) == (Gaussian, 3)
+        assert mechanism.noise_multiplier == pytest.approx(1 / NORM)
+
+    def test_told_the_class_have_a_price_of_other_accountants(self) -> None:
+        told = strategy_sensitivity(STRATEGY, 10, 4).upper
+        plain = [over(FullDataset(), GaussianSum("a", told, 2.0))]
+
+        assert RDP().epsilon(IN_BINS, delta=1e-5) == pytest.approx(
+            RDP().epsilon(plain, delta=1e-5)
+        )
+        assert Fourier().epsilon(IN_BINS, delta=1e-5, units=2) == pytest.approx(
+            Fourier().epsilon(plain, delta=1e-5, units=2)
+        )
+
+    def test_of_two_mechanisms_hide_nothing(self) -> None:
+        """One class stands for both, so that their prices do not multiply."""
+        other = dataclasses.replace(EVENT, name="b", mechanism_id="two")
+        found = normalize([cycle(0, 4, EVENT, other, **ALL)])
+
+        assert all(isinstance(each, Gaussian) for each, _ in found)
+
+    def test_do_not_amplify_other_sums(self) -> None:
+        other = GaussianSum("other", 1.0, 4.0)
+
+        found = normalize([cycle(0, 4, EVENT, other, **ALL)])
+
+        assert [type(each) for each, _ in found] == [
+            BallsInBinsGaussian,
+            Gaussian,
+        ]
+
+    @pytest.mark.parametrize(
+        "rounds",
+        [
+            [cycle(0, **ALL), cycle(1, 3, **ALL), cycle(2, 2, **ALL)],
+            [cycle(0, **ALL), cycle(0, 1, draw="other", **ALL)],
+        ],
+    )
+    def test_out_of_step_hide_nothing(self, rounds) -> None:
+        assert all(isinstance(each, Gaussian) for each, _ in normalize(rounds))
 
 
 class TestOtherSamples:

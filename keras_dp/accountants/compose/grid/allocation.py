@@ -4,22 +4,29 @@ An epoch's likelihood ratio is the mean of `t` independent log-normal ratios
 (`mechanisms.RandomAllocationGaussian`). Its distribution follows by doubling;
 no random numbers are involved. Where a record is in several batches, the upper
 bound is that of their blocks, and the lower one is what an attack reaches
-(`score_sum`).
+(`score_sum`). Balls in bins lie between trees of them (`bins`).
 """
 
 import functools
 import math
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
 from keras_dp.accountants.arrays import EXPONENT, Array
-from keras_dp.accountants.compose.grid import likelihood, score_sum, tilted
+from keras_dp.accountants.compose.grid import (
+    bins,
+    likelihood,
+    score_sum,
+    tilted,
+)
 from keras_dp.accountants.compose.grid.likelihood import Cells, Drawn, Spread
 from keras_dp.accountants.normalize.mechanisms import (
+    BallsInBinsGaussian,
     CountedMechanism,
     Gaussian,
+    Mechanism,
     RandomAllocationGaussian,
     SampledGaussian,
 )
@@ -49,6 +56,11 @@ _ROUND_UP = 1 + 1e-14
 _LOSS_ERROR = 1e-10
 
 
+_OfKind: TypeAlias = (
+    Gaussian | SampledGaussian | RandomAllocationGaussian | BallsInBinsGaussian
+)
+
+
 class _Kind(NamedTuple):
     """Rounds that are alike.
 
@@ -57,7 +69,7 @@ class _Kind(NamedTuple):
         rounds: How many.
     """
 
-    mechanism: Gaussian | SampledGaussian | RandomAllocationGaussian
+    mechanism: _OfKind
     rounds: int
 
 
@@ -108,15 +120,16 @@ def without_amplification(
     Whoever is told the batches of the record has as many sums without sampling
     as the record has batches; by joint convexity these dominate.
     """
-    return tuple(
-        CountedMechanism(
-            Gaussian(mechanism.noise_multiplier),
-            count * mechanism.batches_per_record,
-        )
-        if isinstance(mechanism, RandomAllocationGaussian)
-        else CountedMechanism(mechanism, count)
-        for mechanism, count in rounds
-    )
+    return tuple(_told(mechanism, count) for mechanism, count in rounds)
+
+
+def _told(mechanism: Mechanism, count: int) -> CountedMechanism:
+    if isinstance(mechanism, RandomAllocationGaussian):
+        of_one = Gaussian(mechanism.noise_multiplier)
+        return CountedMechanism(of_one, count * mechanism.batches_per_record)
+    if isinstance(mechanism, BallsInBinsGaussian):
+        return CountedMechanism(mechanism.told, count)
+    return CountedMechanism(mechanism, count)
 
 
 def sums_of_rounds(
@@ -125,7 +138,7 @@ def sums_of_rounds(
     """Returns what is seen of rounds if those of each epoch are added up.
 
     The sum of all rounds of an epoch has the stddev `sqrt(t) z`, and a record
-    moves it by `k`, whichever its batches are.
+    moves it by `k`, whichever its batches are. Correlated rounds are ignored.
     """
     return tuple(
         CountedMechanism(
@@ -140,6 +153,7 @@ def sums_of_rounds(
         if isinstance(mechanism, RandomAllocationGaussian)
         else CountedMechanism(mechanism, count)
         for mechanism, count in rounds
+        if not isinstance(mechanism, BallsInBinsGaussian)
     )
 
 
@@ -172,6 +186,7 @@ def _lowers(
         each
         for each in _kinds(rounds)
         if each.mechanism.noise_multiplier < _MOST_NOISE
+        and not _tells_nothing(each.mechanism)
     ]
     if not kinds:
         raise NumericalLimitError
@@ -228,22 +243,32 @@ def _kinds(rounds: Iterable[CountedMechanism]) -> list[_Kind]:
     for mechanism, count in rounds:
         if isinstance(mechanism, Gaussian):
             gaussian += count / mechanism.noise_multiplier**2
-        elif isinstance(mechanism, SampledGaussian | RandomAllocationGaussian):
+        elif isinstance(mechanism, get_args(_OfKind)):
             kinds.append(_Kind(mechanism, count))
         else:
             raise UnsupportedEventError(
                 "`rounds` must be Gaussian sums beside epochs of random "
-                f"allocation. Received: {mechanism!r}."
+                f"allocation and balls in bins. Received: {mechanism!r}."
             )
     if gaussian:
         kinds.append(_Kind(Gaussian(1 / math.sqrt(gaussian)), 1))
     return kinds
 
 
-def _variance(
-    mechanism: Gaussian | SampledGaussian | RandomAllocationGaussian,
-) -> float:
+def _tells_nothing(mechanism: _OfKind) -> bool:
+    return (
+        isinstance(mechanism, BallsInBinsGaussian)
+        and bins.below(mechanism) is None
+    )
+
+
+def _variance(mechanism: _OfKind) -> float:
     """Returns the variance of the likelihood ratio of a round."""
+    if isinstance(mechanism, BallsInBinsGaussian):
+        tree = bins.above(mechanism)
+        if tree.products[0] > EXPONENT:
+            raise NumericalLimitError
+        return tree.variance
     exponent = mechanism.noise_multiplier**-2
     if exponent > EXPONENT:
         raise NumericalLimitError
@@ -274,7 +299,7 @@ def _composed_step(kinds: list[_Kind]) -> float:
 
 @functools.lru_cache(maxsize=256)
 def _spread(
-    mechanism: Gaussian | SampledGaussian | RandomAllocationGaussian,
+    mechanism: _OfKind,
     step: float,
 ) -> Spread:
     stddev = 1 / mechanism.noise_multiplier
@@ -290,6 +315,16 @@ def _spread(
         )
     if isinstance(mechanism, Gaussian):
         return likelihood.spread_log_normal(stddev, step)
+    if isinstance(mechanism, BallsInBinsGaussian):
+        tree = bins.above(mechanism)
+        of_bins = bins.spread_sum_of(tree)
+        return _regridded(
+            np.exp(of_bins.logs - math.log(tree.bins)),
+            of_bins.masses,
+            step,
+            of_bins.zero,
+            of_bins.infinite / tree.bins,
+        )
     return likelihood.spread_of_cells(step, *_sampled_cells(mechanism, step))
 
 
@@ -346,9 +381,11 @@ def _regridded(
 
 
 @functools.lru_cache(maxsize=64)
-def _drawn(
-    mechanism: Gaussian | SampledGaussian | RandomAllocationGaussian,
-) -> Drawn:
+def _drawn(mechanism: _OfKind) -> Drawn:
+    if isinstance(mechanism, BallsInBinsGaussian):
+        # `_tells_nothing` has left out what has none.
+        tree = bins.below(mechanism) or bins.Tree((0.0, 0.0), 1)
+        return bins.drawn_mean_of(tree)
     stddev = 1 / mechanism.noise_multiplier
     step = min(
         _DRAWN_STEP * math.sqrt(math.log1p(_variance(mechanism))),
