@@ -65,6 +65,13 @@ def _ways(size: int) -> dict[str, Draw]:
         ways[f"keras_dp{', XLA' * compiled}"] = lambda turn, draw=draw: draw(
             seeds.fresh(turn)
         ).numpy()
+    stddev = tf.constant(2.0**26, tf.float64)
+    rounded = tf.function(
+        lambda seed: seeds.rounded_normals_and_seed([like], seed, stddev)
+    )
+    ways["keras_dp, rounded in float64"] = lambda turn: rounded(
+        seeds.fresh(turn)
+    )[0][0].numpy()
     return ways
 
 
@@ -81,9 +88,7 @@ def _print_speed(size: int, turns: int) -> None:
             way(turn)
             times[-1][name] = time.perf_counter() - start
             of_cores[name] += time.process_time() - used
-    print(
-        "| float32 normals | M/s, best | M/s, median | ratio | M/s of a core |"
-    )
+    print("| normals | M/s, best | M/s, median | ratio | M/s of a core |")
     print("|" + " --- |" * 5)
     for name in ways:
         own = [each[name] for each in times]

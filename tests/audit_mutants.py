@@ -144,7 +144,7 @@ def _(patch):
 
 @mutant("clip", "the last variable is not clipped")
 def _(patch):
-    def clipped(records, norms, clip, mask):
+    def clipped(records, norms, clip, mask, gamma=None):
         leaves = tf.nest.flatten(records)
         factors = records_lib.masked(
             records_lib.clip_factors(norms, clip), mask
@@ -159,7 +159,7 @@ def _(patch):
 
 @mutant("clip", "each variable is clipped to the whole clip")
 def _(patch):
-    def clipped(records, norms, clip, mask):
+    def clipped(records, norms, clip, mask, gamma=None):
         def own(leaf):
             factors = records_lib.clip_factors(records_lib.norms([leaf]), clip)
             return records_lib.weighted_sum(
@@ -173,7 +173,7 @@ def _(patch):
 
 @mutant("clip", "the sum is clipped instead of the records")
 def _(patch):
-    def clipped(records, norms, clip, mask):
+    def clipped(records, norms, clip, mask, gamma=None):
         ones = records_lib.masked(tf.ones_like(norms), mask)
         sums = tf.nest.map_structure(
             lambda leaf: records_lib.weighted_sum(leaf, ones), records
@@ -525,7 +525,7 @@ def scaled_noise(factor):
         around(
             patch,
             seeds,
-            "normals_and_seed",
+            "rounded_normals_and_seed",
             lambda f: lambda leaves, seed, s: f(leaves, seed, factor * s),
         )
 
@@ -539,19 +539,25 @@ mutant("noise", "there is no noise")(scaled_noise(0.0))
 
 def changed_noise(change):
     """Returns a plant that changes each leaf of the noise."""
+    unit = 2.0**-26
+
+    def whole(noise):
+        return tf.cast(tf.round(noise / unit), tf.int32)
 
     def plant(patch):
         def changed(normals_and_seed):
             def drawn(leaves, seed, stddev):
                 noise, following = normals_and_seed(leaves, seed, stddev)
                 own = [
-                    change(each, tf.cast(stddev, each.dtype)) for each in noise
+                    whole(change(unit * tf.cast(each, s.dtype), unit * s))
+                    for each in noise
+                    for s in [tf.cast(stddev, tf.float64)]
                 ]
                 return own, following
 
             return drawn
 
-        around(patch, seeds, "normals_and_seed", changed)
+        around(patch, seeds, "rounded_normals_and_seed", changed)
 
     return plant
 
@@ -648,7 +654,7 @@ def noise_by(factor):
         around(
             patch,
             seeds,
-            "normals_and_seed",
+            "rounded_normals_and_seed",
             lambda f: (
                 lambda leaves, seed, s: f(
                     leaves,
@@ -701,7 +707,7 @@ def _(patch):
     around(
         patch,
         seeds,
-        "normals_and_seed",
+        "rounded_normals_and_seed",
         lambda f: (
             lambda leaves, seed, s: f(
                 leaves, seed, s if len(leaves) > 1 else 0.98 * s
@@ -721,7 +727,7 @@ def _(patch):
 
         return drawn
 
-    around(patch, seeds, "normals_and_seed", turning)
+    around(patch, seeds, "rounded_normals_and_seed", turning)
 
 
 @mutant("noise", "a round takes half of the noise away again")
@@ -765,7 +771,7 @@ def _(patch):
     around(
         patch,
         seeds,
-        "normals_and_seed",
+        "rounded_normals_and_seed",
         lambda f: lambda leaves, seed, s: (f(leaves, seed, s)[0], seed),
     )
 
@@ -858,7 +864,7 @@ def _(patch):
     around(
         patch,
         seeds,
-        "normals_and_seed",
+        "rounded_normals_and_seed",
         lambda f: (
             lambda leaves, seed, s: f(
                 leaves,

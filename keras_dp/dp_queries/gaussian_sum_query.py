@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from keras_dp import _check, ledger
 from keras_dp._override import override
+from keras_dp.dp_queries import grid
 from keras_dp.dp_queries import records as records_lib
 from keras_dp.dp_queries.dp_query import (
     GaussianEvent,
@@ -151,14 +152,12 @@ class GaussianSumQuery(SummingQuery):
     def get_noised_result(
         self, sample_state: Nest, global_state: GaussianGlobalState
     ) -> QueryResult:
-        leaves = tf.nest.flatten(sample_state)
-        noise, following = seeds.normals_and_seed(
-            leaves, global_state.seed, global_state.stddev
+        noised, following = grid.noised(
+            tf.nest.flatten(sample_state),
+            global_state.stddev,
+            global_state.seed,
+            unit=global_state.l2_norm_clip if self.rescale else 1.0,
         )
-        noised = [leaf + each for leaf, each in zip(leaves, noise, strict=True)]
-        if self.rescale:
-            clip = global_state.l2_norm_clip
-            noised = [leaf / tf.cast(clip, leaf.dtype) for leaf in noised]
         return QueryResult(
             value=tf.nest.pack_sequence_as(sample_state, noised),
             global_state=global_state._replace(seed=following),

@@ -154,6 +154,25 @@ def normals_and_seed(
     return normals(leaves, own, stddev), following
 
 
+def rounded_normals_and_seed(
+    leaves: Sequence[tf.Tensor], seed: tf.Tensor, stddev: tf.Tensor
+) -> tuple[list[tf.Tensor], tf.Tensor]:
+    """Returns rounded Gaussian noise for each leaf, and the next seed.
+
+    Args:
+        leaves: Tensors of any shapes. Their values are not used.
+        seed: A seed from `fresh`, which must not be used again.
+        stddev: Standard deviation before rounding, scalar float64: 0, or in
+            `[2^26, 2^27)`.
+
+    Returns:
+        Integers of int32, in the shapes of the leaves, and a seed.
+    """
+    own, following = split(seed, 2)
+    drawn = streams.rounded_normals(_space(leaves), own, stddev)
+    return _parts(drawn, leaves), following
+
+
 def _space(leaves: Sequence[tf.Tensor]) -> int | tf.Tensor:
     """Returns the number of values to draw for all leaves."""
     return sum(_aligned(_size(leaf)) for leaf in leaves)

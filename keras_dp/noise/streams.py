@@ -36,12 +36,15 @@ LENGTH = 4
 FOR_SEEDS = 1
 FOR_WORDS = 2
 FOR_NORMALS = 3
+FOR_ROUNDED = 4
 
 # The numbers of words, pairs and normal variables in one block.
 _WORDS = chacha20.WORDS_OF_BLOCK
 _PAIRS = _WORDS // box_muller.WORDS_OF_PAIR
 _NORMALS = 2 * _PAIRS
 _UNUSED = _WORDS - 1  # The word of a block that makes no normal variable.
+_ROUNDED = 2 * (_WORDS // box_muller.WORDS_OF_PRECISE_PAIR)
+_ROUNDED_ROWS = 11  # A kernel has as many results as scalars.
 
 # Few different sizes, so that little is compiled; 2^14 blocks take 0.5 ms. A
 # single block makes two new seeds.
@@ -114,6 +117,31 @@ def normals_and_seed(
     )
     following = tf.bitcast(tf.reshape(unused[0], [-1, 2]), tf.int64)
     return tf.reshape(drawn, [-1])[:count], following
+
+
+def rounded_normals(
+    count: int | tf.Tensor, seed: tf.Tensor, stddev: tf.Tensor
+) -> tf.Tensor:
+    """Returns `[count]` normal variables, rounded to integers, as int32.
+
+    They are computed in float64, from 64 bits for the radius and as many for
+    the angle. Each is off by less than `2^-18` before it is rounded.
+
+    Args:
+        count: The number of variables.
+        seed: A seed, which must not be used again.
+        stddev: Scalar float64, 0 or in `[2^26, 2^27)`.
+    """
+
+    def draw(lanes: int, start: tf.Tensor) -> tf.Tensor:
+        rows = _drawn(_ROUNDED_PIECE, lanes, seed, start, stddev)
+        return tf.reshape(tf.bitcast(rows[:_ROUNDED], tf.int32), [-1])
+
+    def spec(lanes: int) -> tf.TensorSpec:
+        return tf.TensorSpec([lanes * _ROUNDED], tf.int32)
+
+    drawn = _in_pieces(draw, count, _ROUNDED, spec)
+    return tf.reshape(drawn, [-1])[:count]
 
 
 def _normals_in_float64(count: int | tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
@@ -211,6 +239,8 @@ class _Piece(NamedTuple):
         body: The formula of the kernel.
         portable: Draws the rows with ordinary TensorFlow operations.
         floats: The number of rows, from the first on, that hold float32 bits.
+        rounded: The number of rows, from the first on, that hold integers which
+            two ways to compute may round apart.
         last: A last argument, for the test of the kernel.
         kind: The dtype of the last argument.
     """
@@ -219,6 +249,7 @@ class _Piece(NamedTuple):
     body: kernels.Body
     portable: Callable[..., tf.Tensor]
     floats: int
+    rounded: int
     last: float
     kind: tf.DType
 
@@ -277,6 +308,52 @@ def _scalars_of_normals(
         tf.cast(start, tf.uint32),
         tf.constant(FOR_NORMALS, tf.uint32),
         tf.bitcast(stddev, tf.uint32),
+    ]
+
+
+def _portable_rounded(
+    lanes: int, seed: tf.Tensor, start: tf.Tensor, stddev: tf.Tensor
+) -> tf.Tensor:
+    block = _portable_block(lanes, _state(seed, start, FOR_ROUNDED))
+    rows = _rounded_of(_TENSORS, block, stddev)
+    none = tf.zeros_like(rows[0])
+    return tf.stack(rows + [none] * (_ROUNDED_ROWS - _ROUNDED))
+
+
+def _scalars_of_rounded(
+    seed: tf.Tensor, start: tf.Tensor, stddev: tf.Tensor
+) -> list[tf.Tensor]:
+    # A float64 below 2^27 is this many steps of 2^-26, exactly.
+    steps = tf.cast(stddev * 2.0**26, tf.int64)
+    low, high = tf.unstack(tf.bitcast(steps, tf.uint32))
+    return [*_words_of_seed(seed), tf.cast(start, tf.uint32), high, low]
+
+
+def _rounded_body(
+    arithmetic: TextArithmetic, lane: Lanes, shared: Sequence[Lanes]
+) -> Sequence[Lanes]:
+    *key, start, high, low = shared
+    constants = [arithmetic.word(word) for word in chacha20.CONSTANTS]
+    nonce = [start, arithmetic.word(0), arithmetic.word(FOR_ROUNDED)]
+    block = chacha20.block(arithmetic, [*constants, *key, lane, *nonce])
+    stddev = arithmetic.as_double(high) * 2.0**6
+    stddev = stddev + arithmetic.as_double(low) * 2.0**-26
+    none = arithmetic.word(0)
+    rows = _rounded_of(arithmetic, block, stddev)
+    return rows + [none] * (_ROUNDED_ROWS - _ROUNDED)
+
+
+def _rounded_of(
+    arithmetic: Arithmetic, block: Sequence[Lanes], stddev: Lanes
+) -> list[Lanes]:
+    """Returns the bits of 8 rounded normal variables from 16 words."""
+    each = box_muller.WORDS_OF_PRECISE_PAIR
+    return [
+        arithmetic.bits_of_rounded(value * stddev)
+        for i in range(len(block) // each)
+        for value in box_muller.precise_pair(
+            arithmetic, block[each * i : each * (i + 1)]
+        )
     ]
 
 
@@ -351,15 +428,25 @@ def _portable_block(lanes: int, state: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 
 
 _WORD_PIECE = _Piece(
-    _state, _word_body, _portable_words, 0, FOR_WORDS, tf.uint32
+    _state, _word_body, _portable_words, 0, 0, FOR_WORDS, tf.uint32
 )
 _NORMAL_PIECE = _Piece(
     _scalars_of_normals,
     _normal_body,
     _portable_normals,
     _NORMALS,
+    0,
     1.0,
     tf.float32,
+)
+_ROUNDED_PIECE = _Piece(
+    _scalars_of_rounded,
+    _rounded_body,
+    _portable_rounded,
+    0,
+    _ROUNDED,
+    2.0**26,
+    tf.float64,
 )
 
 
@@ -392,8 +479,17 @@ def _is_trusted(piece: _Piece, lanes: int) -> bool:
             for rows in (found, expected)
         )
         near = tf.abs(one - other) <= _MOST_APART * tf.abs(other)
-        equal = found[piece.floats :] == expected[piece.floats :]
-        agree = tf.reduce_all(near) and tf.reduce_all(equal)
+        steps = tf.bitcast(
+            found[: piece.rounded] - expected[: piece.rounded], tf.int32
+        )
+        near_steps = tf.abs(steps) <= 1
+        exact = max(piece.floats, piece.rounded)
+        equal = found[exact:] == expected[exact:]
+        agree = (
+            tf.reduce_all(near)
+            and tf.reduce_all(near_steps)
+            and tf.reduce_all(equal)
+        )
     if not agree:
         logging.warning(_SLOW, "computes something else")
     return bool(agree)

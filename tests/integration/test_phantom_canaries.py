@@ -94,10 +94,10 @@ def test_canaries_that_nobody_drew_are_not_found(monkeypatch):
 def test_halved_noise_is_seen(monkeypatch):
     honest = PhantomCanaries(10_000)
     fitted(honest)
-    normals = seeds.normals_and_seed
+    normals = seeds.rounded_normals_and_seed
     monkeypatch.setattr(
         seeds,
-        "normals_and_seed",
+        "rounded_normals_and_seed",
         lambda leaves, seed, stddev: normals(leaves, seed, 0.5 * stddev),
     )
     faulty = PhantomCanaries(10_000)

@@ -218,3 +218,69 @@ class TestFloat64:
             v = (mpmath.mpf(number) + 0.5) / 2**64
             expected = mpmath.sqrt(-2 * mpmath.log(v))
             assert abs(float(one[0]) - expected) <= 1e-15 * abs(expected)
+
+
+ROUNDED = 2_000_000
+UNIT = 2.0**26
+
+
+@functools.cache
+def rounded():
+    like = tf.zeros([ROUNDED])
+    stddev = tf.constant(UNIT, tf.float64)
+    (drawn,), _ = seeds.rounded_normals_and_seed([like], seeds.fresh(5), stddev)
+    return drawn.numpy()
+
+
+def low_bits_p_value(integers):
+    """Chi squared over the last eight bits."""
+    return stats.chisquare(np.bincount(integers & 255, minlength=256)).pvalue
+
+
+def test_rounded_normals_are_normal_down_to_the_last_bit():
+    values = rounded() / UNIT
+
+    assert stats.kstest(values, "norm").pvalue > FALSE_ALARM
+    assert cells_p_value(values) > FALSE_ALARM
+    assert low_bits_p_value(rounded()) > FALSE_ALARM
+
+
+def test_rounded_float32_normals_would_be_seen():
+    """Control: beyond a quarter, their last bits are 0."""
+    wrong = np.rint(draws()[:ROUNDED].astype(np.float64) * UNIT)
+
+    assert low_bits_p_value(wrong.astype(np.int64)) < FALSE_ALARM
+
+
+def test_kernel_and_operations_round_alike(monkeypatch):
+    stddev, seed = tf.constant(1.5 * UNIT, tf.float64), seeds.fresh(6)
+    fused = streams.rounded_normals(5000, seed, stddev).numpy()
+    monkeypatch.setattr(streams, "_is_trusted", lambda *_: False)
+
+    portable = streams.rounded_normals(5000, seed, stddev).numpy()
+
+    assert np.abs(fused.astype(np.int64) - portable).max() <= 1
+    assert np.mean(fused == portable) > 0.99
+
+
+def test_precise_pairs_are_right_to_the_last_digits():
+    words = np.random.default_rng(7).integers(0, 2**32, (4, 300), np.uint32)
+    words[:2, :10] = 0  # The smallest probability, and the largest.
+    words[:2, 10:20] = 2**32 - 1
+    pair = box_muller.precise_pair(
+        Arithmetic(), [tf.constant(w) for w in words]
+    )
+
+    with mpmath.workprec(160):
+        for place, (high, low, angle, rest) in enumerate(words.T.tolist()):
+            v = (mpmath.mpf(high * 2**32 + low) + 0.5) / 2**64
+            radius = mpmath.sqrt(-2 * mpmath.log(v))
+            signed = angle - 2**32 * (angle >= 2**31)
+            turn = mpmath.mpf(signed * 2**32 + ((rest & 0xFFFFFFFC) | 2))
+            turn *= mpmath.pi / 2**65
+            sine, cosine = mpmath.sin(turn), mpmath.cos(turn)
+            cosine *= -1 if rest & 1 else 1
+            exact = (sine, cosine) if rest & 2 else (cosine, sine)
+            for found, side in zip(pair, exact, strict=True):
+                error = abs(float(found[place]) / (radius * side) - 1)
+                assert error < 2e-15

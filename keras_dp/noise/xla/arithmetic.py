@@ -1,4 +1,4 @@
-"""Arithmetic on 32-bit lanes, written once for tensors and for StableHLO.
+"""Arithmetic on lanes of words, written once for tensors and for StableHLO.
 
 A formula over lanes takes an `Arithmetic` and values that add, multiply and
 combine bits by Python's operators. These are tensors. With `TextArithmetic`
@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from keras_dp._override import override
 
-# uint32 or float32: tensors, or names in a text.
+# uint32, float32 or float64: tensors, or names in a text.
 Lanes = Any
 
 
@@ -47,6 +47,26 @@ class Arithmetic:
         """Returns the bits of float32."""
         return tf.bitcast(values, tf.uint32)
 
+    def as_double(self, words: Lanes) -> Lanes:
+        """Returns words as float64, exactly."""
+        return tf.cast(words, tf.float64)
+
+    def as_signed_double(self, words: Lanes) -> Lanes:
+        """Returns words taken as two's complement as float64, exactly."""
+        return tf.cast(tf.bitcast(words, tf.int32), tf.float64)
+
+    def widened(self, values: Lanes) -> Lanes:
+        """Returns float32 as float64, exactly."""
+        return tf.cast(values, tf.float64)
+
+    def narrowed(self, values: Lanes) -> Lanes:
+        """Returns the float32 nearest to float64."""
+        return tf.cast(values, tf.float32)
+
+    def bits_of_rounded(self, values: Lanes) -> Lanes:
+        """Returns the bits of the int32 nearest to float64."""
+        return tf.bitcast(tf.cast(tf.round(values), tf.int32), tf.uint32)
+
     def square_root(self, values: Lanes) -> Lanes:
         """Returns the square root, of values >= 0."""
         return tf.sqrt(values)
@@ -71,6 +91,9 @@ class Name:
 
     def __mul__(self, other: "Name | float") -> "Name":
         return self.text.combined("multiply", self, other)
+
+    def __truediv__(self, other: "Name | float") -> "Name":
+        return self.text.combined("divide", self, other)
 
     def __and__(self, other: "Name | float") -> "Name":
         return self.text.combined("and", self, other)
@@ -134,6 +157,31 @@ class TextArithmetic(Arithmetic):
         return self._converted("bitcast_convert", values, "ui32")
 
     @override
+    def as_double(self, words: Name) -> Name:
+        return self._converted("convert", words, "f64")
+
+    @override
+    def as_signed_double(self, words: Name) -> Name:
+        signed = self._converted("bitcast_convert", words, "i32")
+        return self._converted("convert", signed, "f64")
+
+    @override
+    def widened(self, values: Name) -> Name:
+        return self._converted("convert", values, "f64")
+
+    @override
+    def narrowed(self, values: Name) -> Name:
+        return self._converted("convert", values, "f32")
+
+    @override
+    def bits_of_rounded(self, values: Name) -> Name:
+        nearest = self._written(
+            f"stablehlo.round_nearest_even {values.name} : tensor<f64>", "f64"
+        )
+        whole = self._converted("convert", nearest, "i32")
+        return self._converted("bitcast_convert", whole, "ui32")
+
+    @override
     def square_root(self, values: Name) -> Name:
         return self._written(
             f"stablehlo.sqrt {values.name} : tensor<{values.kind}>", values.kind
@@ -161,8 +209,9 @@ class TextArithmetic(Arithmetic):
         )
 
     def _constant(self, value: float, kind: str) -> Name:
-        if kind == "f32":
-            literal = f"0x{struct.pack('>f', value).hex().upper()}"
+        if kind in {"f32", "f64"}:
+            packed = struct.pack(">f" if kind == "f32" else ">d", value)
+            literal = f"0x{packed.hex().upper()}"
         else:
             literal = str(int(value))
         if (literal, kind) not in self._constants:

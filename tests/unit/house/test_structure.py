@@ -118,7 +118,8 @@ FLOORS = {
     "dp_queries": [
         "records saving",
         "dp_query preselected_vectors",
-        "chunked_sums nested_query record_specs summing_query wrapping_query",
+        "chunked_sums grid nested_query record_specs summing_query "
+        "wrapping_query",
         (
             "discrete_gaussian_sum_query encoded_sum_query "
             "error_corrected_query gaussian_sum_query ks_denoised_query "

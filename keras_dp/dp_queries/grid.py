@@ -1,0 +1,112 @@
+"""Gaussian noise on a grid: answers are multiples of a power of two.
+
+The grid follows from the noise alone: its spacing `g` is a power of two, and
+the standard deviation is between `2^26` and `2^27` spacings. A sum `S` is
+rounded to the integers `K = round(S / g)`, and the answer is `g (K + round(N))`
+for a normal `N` of standard deviation `stddev / g`. As `K + round(N) =
+round(K + N)`, the answer follows from `K + N`, the Gaussian mechanism in real
+numbers. So the low bits of an answer are those of a rounded normal variable,
+whatever the bits of the sum were. All that follows the rounding is exact or a
+function of the answer, so nothing else of the sum shows.
+
+Rounding moves what one record changes by less than `g` in each coordinate: by
+`sqrt(d) g` at most in L2 norm, for `d` coordinates. That is 1.5e-5 standard
+deviations for a million.
+
+Source: Mironov (2012), "On significance of the least significant bits for
+differential privacy", CCS, whose remedy rounds the answer. To round the sum and
+the noise gives the same law.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from keras_dp.noise import seeds
+
+_EXPONENT = 0x7FF0000000000000  # The bits of the exponent of a float64.
+# Without noise, sums of float32 stay as they are.
+_LEAST_SPACING = 2.0**-149
+# Sums of more coordinates are worth compiling to one loop.
+_LEAST_COMPILED = 2**16
+
+
+def spacing(stddev: tf.Tensor) -> tf.Tensor:
+    """Returns the spacing of the grid, a power of two, scalar float64.
+
+    Args:
+        stddev: Standard deviation of the noise, scalar: 0, or at least 1e-30.
+
+    >>> float(spacing(1.0)) == float(spacing(1.9)) == 2.0**-26
+    True
+    """
+    bits = tf.bitcast(tf.cast(stddev, tf.float64), tf.int64)
+    power = tf.bitcast(tf.bitwise.bitwise_and(bits, _EXPONENT), tf.float64)
+    return tf.maximum(power * 2.0**-26, _LEAST_SPACING)
+
+
+def noised(
+    sums: Sequence[tf.Tensor],
+    stddev: tf.Tensor,
+    seed: tf.Tensor,
+    unit: tf.Tensor | float = 1.0,
+) -> tuple[list[tf.Tensor], tf.Tensor]:
+    """Returns sums with Gaussian noise on the grid, and the next seed.
+
+    Args:
+        sums: Tensors of float32 or float64, of any shapes.
+        stddev: Standard deviation of the noise, scalar: 0, or at least 1e-30.
+        seed: A seed from `seeds.fresh`, which must not be used again.
+        unit: Answers are divided by this scalar.
+
+    Returns:
+        Answers of the shapes and dtypes of the sums, and a seed.
+
+    >>> sums = [tf.ones([2]), tf.ones([])]
+    >>> (one, two), _ = noised(sums, 0.0, seeds.fresh(None))
+    >>> one.numpy().tolist(), float(two)
+    ([1.0, 1.0], 1.0)
+    """
+    stddev = tf.cast(stddev, tf.float64)
+    g = spacing(stddev)
+    steps, following = seeds.rounded_normals_and_seed(sums, seed, stddev / g)
+    answers = [
+        _answer(total, noise, g, g / tf.cast(unit, tf.float64))
+        for total, noise in zip(sums, steps, strict=True)
+    ]
+    return answers, following
+
+
+def _answer(
+    total: tf.Tensor, noise: tf.Tensor, g: tf.Tensor, factor: tf.Tensor
+) -> tf.Tensor:
+    size = total.shape.num_elements()
+    if size is None or size < _LEAST_COMPILED:
+        return _on_grid(total, noise, g, factor)
+    flat = tf.reshape(total, [size]), tf.reshape(noise, [size])
+    answer = _compiled(size, total.dtype)(*flat, g, factor)
+    return tf.reshape(answer, total.shape)
+
+
+def _on_grid(
+    total: tf.Tensor, noise: tf.Tensor, g: tf.Tensor, factor: tf.Tensor
+) -> tf.Tensor:
+    # The product with a power of two is exact. Beyond 2^53 the sum of integers
+    # is rounded, which depends on nothing but their sum.
+    steps = tf.round(tf.cast(total, tf.float64) * (1 / g))
+    steps += tf.cast(noise, tf.float64)
+    return tf.cast(steps * factor, total.dtype)
+
+
+@functools.cache
+def _compiled(size: int, dtype: tf.DType) -> Callable[..., Any]:
+    """Returns `_on_grid` for sums of one size, as one loop.
+
+    XLA would compile it twice if it were called both eagerly and in a graph. So
+    it is always called in a graph.
+    """
+    del size, dtype
+    core = tf.function(_on_grid, jit_compile=True, autograph=False)
+    return tf.function(lambda *given: core(*given), autograph=False)

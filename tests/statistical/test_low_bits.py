@@ -1,0 +1,94 @@
+"""The low bits of noised answers tell nothing of the sums behind them."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy import special
+
+from keras_dp.dp_queries import (
+    GaussianAverageQuery,
+    GaussianSumQuery,
+    grid,
+)
+from tests import low_bit_attacks as attacks
+
+TRIALS = 100
+# Of an attacker who knows everything about Gaussian noise.
+CHANCE = float(special.ndtr(0.5))
+# Four standard deviations above it.
+MOST = CHANCE + 4 * (0.25 / (2 * TRIALS)) ** 0.5
+
+
+def answers(query: Any, step: float, kind: Any) -> Any:
+    """Returns answers of a query to a sum of `step`s, one for each trial."""
+    # One draw for all: each coordinate has noise of its own.
+    sums = query.initial_sample_state(
+        tf.zeros([TRIALS, attacks.COORDINATES], kind)
+    )
+    moved = tf.nest.map_structure(lambda leaf: leaf + step, sums)
+    result = query.get_noised_result(moved, query.initial_global_state())
+    return tf.cast(result.value, kind).numpy()
+
+
+@pytest.mark.parametrize(
+    ("query", "kind"),
+    [
+        (GaussianSumQuery(1.0, 1.0), tf.float32),
+        (GaussianSumQuery(0.75, 1.0), tf.float64),
+        (GaussianAverageQuery(1.0, 1.0, 8.0), tf.float32),
+    ],
+    ids=["sum", "in float64", "average"],
+)
+def test_precision_tells_nothing(query: Any, kind: Any) -> None:
+    factor = 1.0 if isinstance(query, GaussianSumQuery) else 8.0
+    pair = [factor * answers(query, step, kind) for step in (0.0, attacks.STEP)]
+    assert attacks.success_rate(attacks.refuted, *pair) < MOST
+
+
+def test_precision_of_floats_tells_all() -> None:
+    noise = np.random.default_rng(0).standard_normal
+    shape = 2, TRIALS, attacks.COORDINATES
+    without, with_one = noise(shape).astype(np.float32)
+    with_one += np.float32(attacks.STEP)
+    rate = attacks.success_rate(attacks.refuted, without, with_one)
+    assert rate > 0.99
+
+
+def test_reachable_values_tell_all() -> None:
+    draws = np.random.default_rng(0)
+    values = np.unique(draws.standard_normal(2**18).astype(np.float32))
+    shape = 2, TRIALS, attacks.COORDINATES
+    without, with_one = draws.choice(values, shape)
+    with_one += np.float32(attacks.STEP)
+    attack = attacks.unreachable(values)
+    assert attacks.success_rate(attack, without, with_one) > 0.99
+
+
+def test_float_sums_move_too_far() -> None:
+    def in_order(records: Any) -> Any:
+        return np.add.accumulate(records, axis=0)[-1]
+
+    assert attacks.excess(in_order) > 1e-4
+
+
+@pytest.mark.parametrize("stddev", [1e-30, 0.3, 1e30])
+def test_answers_are_multiples_of_a_power_of_two(stddev: float) -> None:
+    query = GaussianSumQuery(1.0, stddev)
+    sums = tf.constant([0.1, -1 / 3, 1e-3], tf.float64) * stddev
+    answer = query.get_noised_result(sums, query.initial_global_state()).value
+
+    steps = answer.numpy() / float(grid.spacing(stddev))
+
+    np.testing.assert_array_equal(steps, np.rint(steps))
+    assert 2.0**20 < np.abs(steps).max() < 2.0**31
+
+
+def test_without_noise_sums_stay_as_they_are() -> None:
+    query = GaussianSumQuery(1.0, 0.0)
+    sums = tf.constant([0.1, -1e-36, 3e38])
+
+    answer = query.get_noised_result(sums, query.initial_global_state()).value
+
+    np.testing.assert_array_equal(answer, sums)
