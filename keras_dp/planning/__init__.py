@@ -7,7 +7,13 @@ from keras_dp.planning.calibration import (
     calibrate_noise,
     calibrate_scale,
 )
-from keras_dp.planning.correlated_noise import calibrate_correlated_noise
+from keras_dp.planning.correlated_noise import (
+    CorrelatedNoise as CorrelatedNoise,
+)
+from keras_dp.planning.correlated_noise import (
+    calibrate_correlated_noise,
+    plan_correlated_noise,
+)
 from keras_dp.planning.epsilon_curve import EpsilonCurve as EpsilonCurve
 from keras_dp.planning.epsilon_curve import epsilon_curve
 from keras_dp.planning.plan import plan
@@ -24,6 +30,7 @@ __all__ = [
     "epsilon_curve",
     "optimize_strategy",
     "plan",
+    "plan_correlated_noise",
     "prefix_sum_error",
     "rounds_left",
 ]

@@ -1,9 +1,15 @@
 """The noise of a correlated mechanism that meets a privacy target."""
 
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from keras_dp import _check
 from keras_dp.accountants.accountant import Accountant
 from keras_dp.accountants.normalize.adjacency import Neighbours
+from keras_dp.accountants.normalize.participations import strategy_sensitivity
 from keras_dp.accountants.normalize.rounds import LedgerLike
 from keras_dp.ledger import (
+    BandedToeplitz,
     CorrelatedSum,
     CountedRound,
     CyclicPoissonSampling,
@@ -11,6 +17,122 @@ from keras_dp.ledger import (
     Strategy,
 )
 from keras_dp.planning.calibration import calibrate_scale
+from keras_dp.planning.strategies import optimize_strategy, prefix_sum_error
+
+# More bands take more memory and time, and remove little more noise.
+_BANDS = (1, 2, 4, 8, 16)
+# Fewer bands are taken where the noise of the sums is larger by this at most.
+_NEARLY_LEAST = 1.03
+
+
+class CorrelatedNoise(NamedTuple):
+    """A strategy, the samples that amplify it, and what it gives.
+
+    Attributes:
+        strategy: For a `CorrelatedSumQuery`.
+        classes: The number of classes of `CyclicPoissonBatches`.
+        sampling_probability: The chance of a record to take part in the round
+            of its class.
+        noise_multiplier: The least of a query that meets the target.
+        sum_noise: The root mean square of the noise of the sums over the first
+            rounds, where the bound on one record is 1.
+    """
+
+    strategy: Strategy
+    classes: int
+    sampling_probability: float
+    noise_multiplier: float
+    sum_noise: float
+
+
+def plan_correlated_noise(
+    rounds: int,
+    *,
+    sampling_probability: float,
+    target_epsilon: float,
+    delta: float,
+    bands: Iterable[int] = _BANDS,
+    ledger: LedgerLike = (),
+    accountant: Accountant | None = None,
+    neighbours: Neighbours | None = None,
+) -> list[CorrelatedNoise]:
+    """Returns banded strategies that meet a target, and the best one first.
+
+    Each has the least noise of the sums for its number of bands, has as many
+    classes as bands, and draws samples of the same expected size. One band is
+    independent noise. First comes the one of fewest bands whose sums have at
+    most 3 % more noise than those of the best. The others follow by their
+    bands.
+
+    Args:
+        rounds: The number of rounds, >= 1.
+        sampling_probability: The expected size of a sample over the number of
+            records, in (0, 1].
+        target_epsilon: > 0.
+        delta: In (0, 1).
+        bands: Which numbers of bands are tried, each >= 1. Left out are those
+            above the number of rounds, and those whose classes have fewer
+            records than a sample.
+        ledger: See `calibrate_noise`.
+        accountant: See `calibrate_noise`.
+        neighbours: See `calibrate_noise`.
+
+    Raises:
+        CalibrationError: See `calibrate_noise`.
+        ValueError: A number is out of its range, or no number of bands is
+            left.
+
+    >>> best, *others = plan_correlated_noise(
+    ...     500, sampling_probability=0.01, target_epsilon=1.0, delta=1e-5)
+    >>> best.classes, f"{best.sum_noise:.2f}"
+    (4, '15.92')
+    >>> [(each.classes, f"{each.sum_noise:.2f}") for each in others]
+    [(1, '18.14'), (2, '16.57'), (8, '16.15'), (16, '17.31')]
+    """
+    _check.integer_at_least(1, rounds=rounds)
+    _check.probability(sampling_probability=sampling_probability)
+    found = []
+    for count in sorted({*bands}):
+        _check.integer_at_least(1, bands=count)
+        if count > rounds or count * sampling_probability > 1:
+            continue
+        strategy: Strategy = BandedToeplitz.square_root(count)
+        if count > 1:
+            strategy = optimize_strategy(strategy, rounds, min_separation=count)
+        probability = count * sampling_probability
+        noise = calibrate_correlated_noise(
+            strategy,
+            rounds,
+            target_epsilon=target_epsilon,
+            delta=delta,
+            classes=count,
+            sampling_probability=probability,
+            ledger=ledger,
+            accountant=accountant,
+            neighbours=neighbours,
+        )
+        sum_noise = noise * sum_error(strategy, rounds)
+        found.append(
+            CorrelatedNoise(strategy, count, probability, noise, sum_noise)
+        )
+    if not found:
+        raise ValueError(
+            "`bands` must hold a number of at most `rounds` and of at most "
+            f"1 / sampling_probability. Received: bands={bands!r}."
+        )
+    most = _NEARLY_LEAST * min(each.sum_noise for each in found)
+    best = next(each for each in found if each.sum_noise <= most)
+    return [best, *(each for each in found if each is not best)]
+
+
+def sum_error(strategy: Strategy, rounds: int) -> float:
+    """Returns the root mean square of the noise of the sums, in draws.
+
+    Unlike `prefix_sum_error` it is not for a mechanism of one price.
+    """
+    column = strategy_sensitivity(strategy, rounds, max_participations=1)
+    error = prefix_sum_error(strategy, rounds, max_participations=1)
+    return error / column.upper
 
 
 def calibrate_correlated_noise(

@@ -85,7 +85,7 @@ def assemble(
     if average is not None:
         averaged = average_weights(inner, rounds)
     private.compile(
-        DPOptimizer(inner, query=queries.scheduled, ledger=ledger),
+        DPOptimizer(inner, query=queries.released, ledger=ledger),
         batch_statistics=queries.batch_statistics,
         **compiled,
     )

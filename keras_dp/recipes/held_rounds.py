@@ -5,6 +5,7 @@ from typing import NamedTuple, Self
 from keras_dp.accountants.replay import Replay
 from keras_dp.ledger import (
     AccountRecord,
+    CorrelatedSum,
     CountedRound,
     PrivacyLedger,
     RunRecord,
@@ -67,7 +68,7 @@ class HeldRounds(NamedTuple):
         return (
             f"{self.counted}, of epsilon {self.epsilon(target):.4g}. They "
             "count towards the target. If they are about other data, use "
-            "another ledger."
+            f"another ledger.{self._lost()}"
         )
 
     def why_no_noise_meets(self, target: PrivacyTarget) -> str:
@@ -80,7 +81,7 @@ class HeldRounds(NamedTuple):
         reasons = (
             f" The ledger {self.place} holds {self.counted}. At this delta "
             f"they have epsilon {self.epsilon(target):.4g} by themselves. If "
-            "they are about other data, use another ledger."
+            f"they are about other data, use another ledger.{self._lost()}"
         )
         for run in self.ledger.runs:
             if run.rest is not None:
@@ -97,6 +98,21 @@ class HeldRounds(NamedTuple):
                 "`threshold_delta` and more noise."
             )
         return reasons
+
+    def _lost(self) -> str:
+        """Returns which mechanisms cannot go on; empty if there are none."""
+        return "".join(
+            f" Run {run.number}, {run.name!r}, was interrupted. Its correlated "
+            "noise is never saved, so that it is paid for as a whole, and what "
+            "follows is a new mechanism."
+            for run in self.ledger.runs
+            if len(run) < sum(count for _, count in run.plan or ())
+            and any(
+                isinstance(event, CorrelatedSum)
+                for round_, _ in run.rounds[:1]
+                for event in round_.queries
+            )
+        )
 
 
 def interrupted_runs(

@@ -6,13 +6,20 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import keras
+import tensorflow as tf
 
-from keras_dp._schedules import Schedule, factors_of, in_step
+from keras_dp._schedules import factors_of, in_step
 from keras_dp.dp_queries import DPQuery, GaussianAverageQuery, ScheduledQuery
 from keras_dp.errors import CalibrationError
-from keras_dp.ledger import AccountRecord, Round
+from keras_dp.ledger import AccountRecord, Round, Strategy
 from keras_dp.optimizers.private_round import PrivateRound
 from keras_dp.planning import calibrate_scale
+from keras_dp.recipes.correlation import (
+    Noise,
+    correlated,
+    gradient_specs,
+    with_noise_of_sums,
+)
 from keras_dp.recipes.held_rounds import HeldRounds
 from keras_dp.recipes.noise_for_account import least_within
 from keras_dp.recipes.training_data import summed_records
@@ -37,16 +44,17 @@ class RoundQueries(NamedTuple):
 
     Attributes:
         gradients: The average of the gradients, with the noise at factor 1 of
-            a schedule.
-        scheduled: The query for the optimizer: `gradients`, under a schedule if
-            there is one.
+            a schedule; for correlated noise, with the independent noise that
+            leaves as much noise in the sums over rounds.
+        released: The query for the optimizer: `gradients`, under a schedule if
+            there is one, or with correlated noise.
         batch_statistics: For `compile`, `None` if none are released.
         round: The round as the ledger will hold it. Of a sampler that makes
             passes over the data, it is the first round.
     """
 
     gradients: GaussianAverageQuery
-    scheduled: DPQuery
+    released: DPQuery
     batch_statistics: DPQuery | None
     round: Round
 
@@ -60,7 +68,7 @@ def queries_for(
     *,
     l2_norm_clip: float,
     gamma: float | None = None,
-    noise_schedule: Schedule | None = None,
+    noise: Noise = None,
     private_metrics: Mapping[str, PrivateMetric] | None,
     batch_statistics: DPQuery | str | None,
     account: AccountRecord | None = None,
@@ -79,7 +87,8 @@ def queries_for(
         held: Rounds that are spent already.
         l2_norm_clip: Bound on a record, > 0.
         gamma: See `GaussianSumQuery`.
-        noise_schedule: As in `make_private`.
+        noise: A schedule or a strategy, as in `make_private`; otherwise
+            independent noise.
         private_metrics: As in `PrivateModel.compile`.
         batch_statistics: As in `make_private`.
         account: The account that pays, if the ledger has any: it then has room
@@ -90,8 +99,8 @@ def queries_for(
         CalibrationError: No noise meets the target, or it would hide all that
             is learned.
         PrivateTrainingError: The batch statistics need a model that is built.
-        ValueError: A schedule ends before the training, or does not go with an
-            account.
+        ValueError: A schedule ends before the training; or a schedule or a
+            strategy does not go with the other arguments.
     """
     rounds = epochs * samples.rounds_per_epoch
     denominator = summed_records(samples)
@@ -100,20 +109,25 @@ def queries_for(
     automatic = batch_statistics == "auto" and trains_normalization(model)
 
     planned = samples.planned(rounds)
-    noise = divisor = None
-    if noise_schedule is not None:
-        noise = factors_of(
-            noise_schedule, rounds, noise_schedule=noise_schedule
-        )
+    strategy = noise if isinstance(noise, Strategy) else None
+    factors = divisor = None
+    if noise is not None and not isinstance(noise, (str, Strategy)):
+        factors = factors_of(noise, rounds, noise=noise)
     probabilities = getattr(samples, "scheduled_probabilities", None)
     if probabilities is not None:
         base = samples.expected_sample_size / samples.population_size
         divisor = [each / base for each in probabilities[:rounds]]
-    if account is not None and (noise or divisor):
+    if account is not None and (factors or divisor or strategy):
         raise ValueError(
-            "`noise_schedule`, and a schedule of samples, must not be given "
-            "where an account pays: it has one price for all rounds. Received: "
-            f"the account {account.account.name!r}. Train without a schedule."
+            "`noise` must be independent, without a schedule of samples, where "
+            "an account pays: it has one price for all rounds. Received: the "
+            f'account {account.account.name!r}. Take noise="independent".'
+        )
+    if strategy is not None and (automatic or divisor):
+        raise ValueError(
+            "`noise` must be independent with batch statistics, and with a "
+            f"schedule of samples. Received: noise={strategy!r}. "
+            "replace_batch_normalization does without the statistics."
         )
 
     def queries(
@@ -134,15 +148,19 @@ def queries_for(
         )
         return query, statistics
 
-    def scheduled(query: GaussianAverageQuery) -> DPQuery:
-        if noise is None and divisor is None:
+    def released(query: GaussianAverageQuery, specs: Any) -> DPQuery:
+        if strategy is not None:
+            return correlated(query, strategy, rounds, specs)
+        if factors is None and divisor is None:
             return query
-        return ScheduledQuery(query, rounds, noise=noise, divisor=divisor)
+        return ScheduledQuery(query, rounds, noise=factors, divisor=divisor)
 
     def coming(scale: float) -> list[tuple[Round, int]]:
         gradients, statistics = queries(scale)
         side = SideQueries(private_metrics, statistics)
-        round_ = PrivateRound.of(scheduled(gradients), side.queries)
+        # The events do not depend on the shapes of a record.
+        of_gradients = released(gradients, tf.TensorSpec([]))
+        round_ = PrivateRound.of(of_gradients, side.queries)
         state = round_.initial_state(None)
         events = round_.schedule(state) or [(round_.plan(state), rounds)]
         of_events = [
@@ -179,13 +197,17 @@ def queries_for(
     if scale != least:
         scale = float(_DIGITS.create_decimal_from_float(scale))
     query, statistics = queries(scale)
+    specs = None if strategy is None else gradient_specs(model, samples)
+    release = released(query, specs)
+    if strategy is not None:
+        query = with_noise_of_sums(query, strategy, rounds)
     ones = [1.0] * rounds
     signal = math.fsum(
         (d / z) ** 2
-        for d, z in zip(divisor or ones, noise or ones, strict=True)
+        for d, z in zip(divisor or ones, factors or ones, strict=True)
     )
     _check_signal(query, signal, target, held)
-    return RoundQueries(query, scheduled(query), statistics, round_for(scale))
+    return RoundQueries(query, release, statistics, round_for(scale))
 
 
 def queries_at(

@@ -7,18 +7,28 @@ from typing import Any, Literal
 import keras
 
 from keras_dp import _check
-from keras_dp._schedules import Schedule
 from keras_dp.budgets import chosen_account
-from keras_dp.dp_queries import DPQuery, GaussianAverageQuery, ScheduledQuery
+from keras_dp.dp_queries import (
+    DPQuery,
+    GaussianAverageQuery,
+    NormalizedQuery,
+    ScheduledQuery,
+)
 from keras_dp.errors import BudgetExceededError, CalibrationError
 from keras_dp.keras_internals import print_line
-from keras_dp.ledger import AccountRecord, PrivacyLedger, RunRecord
+from keras_dp.ledger import AccountRecord, PrivacyLedger, RunRecord, Strategy
 from keras_dp.ledger.places.place import place_of
 from keras_dp.ledger.rows.header import UNITS_OF_ROWS
 from keras_dp.planning.calibration import check_target
 from keras_dp.recipes.advice import advice
 from keras_dp.recipes.assembly import assemble, compile_options
 from keras_dp.recipes.clip import clip_of
+from keras_dp.recipes.correlation import (
+    Correlation,
+    Noise,
+    check_noise,
+    correlation_of,
+)
 from keras_dp.recipes.held_rounds import (
     HeldRounds,
     interrupted_runs,
@@ -47,7 +57,7 @@ def make_private(
     batch_size: int | None = None,
     delta: float | None = None,
     l2_norm_clip: float | Literal["automatic"] | None = None,
-    noise_schedule: Schedule | None = None,
+    noise: Noise = "independent",
     optimizer: Any = None,
     learning_rate: Any = None,
     average: Literal["auto"] | None = "auto",
@@ -113,10 +123,15 @@ def make_private(
             "automatic": every gradient `g` is multiplied by
             `1 / (norm of g + 0.01)`, so that there is no clip to choose; see
             `GaussianSumQuery`.
-        noise_schedule: The factor of the noise in each round: a schedule of
-            `keras.optimizers.schedules`, a function of the number of the round,
-            or a factor for each round of all epochs. The noise that meets the
-            target is found for the schedule as a whole. See `ScheduledQuery`.
+        noise: "independent" in each round. "correlated" lets the noise of
+            rounds partly cancel in their sums, where this is expected to leave
+            less noise: it chooses bands, coefficients and samples, see
+            `plan_correlated_noise`, and says what it chose. Or a strategy of
+            your own, such as `BandedToeplitz`. Or the factor of independent
+            noise in each round: a schedule of `keras.optimizers.schedules`, a
+            function of the number of the round, or a factor for each round of
+            all epochs. The noise that meets the target is found for all rounds
+            as a whole. See `CorrelatedSumQuery` and `ScheduledQuery`.
         optimizer: Name, or Keras optimizer; by default that of the compiled
             model, else "adam".
         learning_rate: "auto" multiplies the learning rate of the optimizer, or
@@ -174,8 +189,9 @@ def make_private(
             the target, or of the account, that noise would hide all that is
             learned.
         ValueError: An argument is out of its range, or there is no loss; a
-            schedule ends before the training; or the ledger has several
-            accounts, of which `run` names none.
+            schedule ends before the training; correlated noise does not go
+            with a sampler, a clip, batch statistics or an account; or the
+            ledger has several accounts, of which `run` names none.
 
     >>> import numpy as np
     >>> x, y = np.zeros([640, 3], "float32"), np.zeros([640, 1], "float32")
@@ -192,6 +208,7 @@ def make_private(
     clip_of(l2_norm_clip, None)  # Raises before data is read.
     _check_numbers(target_epsilon, delta, epochs, batch_size)
     _check_automatic(learning_rate, average)
+    check_noise(noise, data, l2_norm_clip)
     check_kind(model, releases_statistics=batch_statistics is not None)
     details = RunDetails.of(run)
     if rows_per_unit is None and isinstance(ledger, PrivacyLedger):
@@ -220,6 +237,7 @@ def make_private(
         epochs: int,
         held: HeldRounds,
         account: AccountRecord | None,
+        strategy: Strategy | None,
     ) -> RoundQueries:
         return queries_for(
             target,
@@ -229,7 +247,7 @@ def make_private(
             held,
             l2_norm_clip=clip,
             gamma=gamma,
-            noise_schedule=noise_schedule,
+            noise=noise if strategy is None else strategy,
             private_metrics=options.get("private_metrics"),
             batch_statistics=batch_statistics,
             account=account,
@@ -237,9 +255,12 @@ def make_private(
 
     def chosen(
         held: HeldRounds, account: AccountRecord | None
-    ) -> tuple[Sampler, RoundQueries]:
+    ) -> tuple[Correlation, RoundQueries]:
         samples = given.samples(target, epochs, held)
-        return samples, found(samples, epochs, held, account)
+        rounds = epochs * samples.rounds_per_epoch
+        how = correlation_of(noise, given, samples, rounds, target, held)
+        queries = found(how.samples, epochs, held, account, how.strategy)
+        return how, queries
 
     held = HeldRounds.of(own)
     continued: RunRecord | None
@@ -247,7 +268,7 @@ def make_private(
         # Are its rounds those that the arguments led to before it began?
         before = HeldRounds.of(own, before=continued)
         with contextlib.suppress(CalibrationError, BudgetExceededError):
-            samples, queries = chosen(before, refunded(account, continued))
+            how, queries = chosen(before, refunded(account, continued))
             if (
                 queries.round == rest.round
                 and held.epsilon(target) <= target.epsilon
@@ -255,10 +276,10 @@ def make_private(
                 break
     else:
         continued = None
-        samples, queries = chosen(held, account)
+        how, queries = chosen(held, account)
     private, rate, averaged = assemble(
         model,
-        samples,
+        how.samples,
         queries,
         ledger=own,
         epochs=epochs,
@@ -273,6 +294,8 @@ def make_private(
     if verbose:
         summary = _summary(private, held, queries, continued)
         print_line(f"{summary}{_of_units(private, given)}")
+        if sentence := how.sentence(private.optimizer.inner):
+            print_line(sentence)
         if rate is not None:
             print_line(f'{rate} learning_rate="keep" keeps it.')
         if averaged is not None:
@@ -280,13 +303,15 @@ def make_private(
                 f"Weights are averaged over about {averaged:,} rounds. "
                 "average=None does not."
             )
-        if queries.scheduled is queries.gradients and continued is None:
+        if queries.released is queries.gradients and continued is None:
             for line in advice(
                 model,
                 queries.gradients,
-                samples,
+                how.samples,
                 epochs,
-                lambda longer: found(samples, longer, held, account).gradients,
+                lambda longer: (
+                    found(how.samples, longer, held, account, None).gradients
+                ),
             ):
                 print_line(line)
     return private
@@ -348,13 +373,19 @@ def _summary(
     views = "" if samples.views == 1 else f", each with {samples.views} views"
     statistics = ""
     if isinstance(queries.batch_statistics, GaussianAverageQuery):
-        multiplier = queries.batch_statistics.noise_multiplier
-        statistics = f", of batch statistics {multiplier:.4g}"
+        of_statistics = queries.batch_statistics.noise_multiplier
+        statistics = f", of batch statistics {of_statistics:.4g}"
     clip = f"clip {query.l2_norm_clip:g}"
     if query.gamma is not None:
         clip = f"automatic clipping (gamma {query.gamma:g})"
-    if isinstance(queries.scheduled, ScheduledQuery):
+    multiplier = query.noise_multiplier
+    released: Any = queries.released
+    if isinstance(released, ScheduledQuery):
         statistics += ", by schedule"
+    elif isinstance(released, NormalizedQuery):
+        total: Any = released.numerator_query
+        multiplier = total.noise_multiplier
+        statistics += ", correlated"
     continues, left = "", ""
     if continued is not None and continued.rest is not None:
         continues = f" continues the interrupted run {continued.number}"
@@ -365,7 +396,7 @@ def _summary(
         f"samples of {drawn} expected{views}, "
         f"{private.epochs * samples.rounds_per_epoch:,} rounds in "
         f"{private.epochs:,} epochs{left}, {clip}, noise "
-        f"multiplier {query.noise_multiplier:.6g}{statistics}. Target: epsilon "
+        f"multiplier {multiplier:.6g}{statistics}. Target: epsilon "
         f"{target.epsilon:g} at delta = {target.delta:.3g}, for all rounds of "
         f"the ledger {held.place}, which holds {held.sentence(target)}"
     )

@@ -9,7 +9,12 @@ from keras_dp import _check
 from keras_dp.errors import CalibrationError
 from keras_dp.planning import plan
 from keras_dp.recipes.held_rounds import HeldRounds
-from keras_dp.sampling import PoissonBatches, Sampler, datasets
+from keras_dp.sampling import (
+    CyclicPoissonBatches,
+    PoissonBatches,
+    Sampler,
+    datasets,
+)
 from keras_dp.sampling.record_source import Records, as_arrays, is_source
 from keras_dp.sampling.units import capped_rows
 from keras_dp.spending import PrivacyTarget
@@ -93,6 +98,18 @@ class TrainingData(NamedTuple):
         return PoissonBatches(
             self.records,
             sampling_probability=size / self.population,
+            map=self.map,
+            views=self.views,
+        )
+
+    def in_classes(
+        self, classes: int, sampling_probability: float
+    ) -> CyclicPoissonBatches:
+        """Returns samples of the records, of classes that take turns."""
+        return CyclicPoissonBatches(
+            self.records,
+            classes=classes,
+            sampling_probability=sampling_probability,
             map=self.map,
             views=self.views,
         )

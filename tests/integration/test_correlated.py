@@ -7,6 +7,7 @@ import tensorflow as tf
 
 import keras_dp
 from keras_dp.accountants import Fourier
+from keras_dp.budgets import GaussianFilter, open_account
 from keras_dp.dp_queries import (
     CorrelatedSumQuery,
     GaussianSumQuery,
@@ -15,8 +16,11 @@ from keras_dp.dp_queries import (
 )
 from keras_dp.errors import LedgerWriteError
 from keras_dp.ledger import BandedToeplitz
-from keras_dp.planning import calibrate_correlated_noise
-from keras_dp.sampling import CyclicPoissonBatches
+from keras_dp.planning import (
+    calibrate_correlated_noise,
+    plan_correlated_noise,
+)
+from keras_dp.sampling import CyclicPoissonBatches, PoissonBatches
 
 RECORDS, CLASSES, PROBABILITY, ROUNDS = 60, 3, 0.5, 10
 DELTA = 1e-5
@@ -160,6 +164,157 @@ class TestATraining:
 
         assert len(ledger) == ROUNDS
         assert Fourier().epsilon(ledger, delta=DELTA) < 5
+
+
+class TestMakePrivate:
+    def made(self, ledger, given=None, **changes):
+        generator = np.random.default_rng(0)
+        x = generator.normal(size=(2_000, 4)).astype("float32")
+        model = keras.Sequential([keras.layers.Dense(1)])
+        model.compile("sgd", loss="mse")
+        arguments = {
+            "ledger": ledger,
+            "target_epsilon": 4.0,
+            "delta": DELTA,
+            "epochs": 1,
+            "batch_size": 40,
+            "noise": "correlated",
+            **changes,
+        }
+        return keras_dp.make_private(model, given or (x, x[:, :1]), **arguments)
+
+    @pytest.mark.full
+    def test_takes_the_best_plan_and_says_so(self, ledger, capsys) -> None:
+        best, *others = plan_correlated_noise(
+            50, sampling_probability=0.02, target_epsilon=4.0, delta=DELTA
+        )
+        alone = next(each for each in others if each.classes == 1)
+
+        private = self.made(ledger)
+        private.fit(verbose=0)
+
+        inner = private.optimizer.query.numerator_query
+        assert (inner.strategy, inner.rounds) == (best.strategy, 50)
+        assert inner.noise_multiplier == pytest.approx(
+            best.noise_multiplier, rel=1e-5
+        )
+        assert private.samples.classes == best.classes > 1
+        assert private.samples.expected_sample_size == pytest.approx(40)
+        text = capsys.readouterr().out
+        assert f"{best.sum_noise / alone.sum_noise:.0%} of the noise" in text
+        assert f"by {best.classes} bands" in text
+        ledger.verify()
+        assert len(ledger) == 50
+        epsilon = Fourier().epsilon(ledger, delta=DELTA)
+        assert 4.0 * (1 - 1e-4) <= epsilon <= 4.0
+
+    def test_takes_independent_noise_where_it_is_no_worse(
+        self, ledger, capsys
+    ) -> None:
+        size = {"batch_size": 400, "target_epsilon": 1.0}
+
+        private = self.made(ledger, **size)
+
+        said = capsys.readouterr().out
+        other = keras_dp.PrivacyLedger.in_memory(dataset="other")
+        plain = self.made(other, noise="independent", **size)
+        assert private.optimizer.query == plain.optimizer.query
+        assert isinstance(private.samples, PoissonBatches)
+        assert "Independent noise is taken" in said
+        assert "Independent noise" not in capsys.readouterr().out
+
+    def test_takes_a_strategy_and_samples_of_ones_own(self, ledger) -> None:
+        private = self.made(
+            ledger, samples(), noise=STRATEGY, batch_size=None, delta=1e-3
+        )
+
+        inner = private.optimizer.query.numerator_query
+        assert inner.strategy == STRATEGY
+        assert private.samples.classes == CLASSES
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"noise": "pink"}, "`noise` must be"),
+            ({"given": samples(), "batch_size": None}, "`noise` must be"),
+            ({"l2_norm_clip": "automatic"}, "`l2_norm_clip` must be a number"),
+            ({"account": True}, "`noise` must be independent"),
+            (
+                {
+                    "noise": STRATEGY,
+                    "batch_size": None,
+                    "given": PoissonBatches(
+                        np.zeros([60, 4], "float32"),
+                        sampling_probability=0.5,
+                        probability_schedule=[1.0] * 2,
+                        scheduled_rounds=2,
+                    ),
+                },
+                "`noise` must be independent",
+            ),
+        ],
+        ids=["text", "sampler", "clip", "account", "samples by schedule"],
+    )
+    def test_refuses_what_does_not_go_together(
+        self, ledger, changes, message
+    ) -> None:
+        if changes.pop("account", False):
+            open_account(ledger, "all", GaussianFilter(8.0, DELTA))
+        before = len(ledger), ledger.runs
+
+        with pytest.raises(ValueError, match=f"^{message}"):
+            self.made(ledger, **changes)
+
+        assert (len(ledger), ledger.runs) == before
+
+    def test_refuses_statistics_that_share_the_noise(self, ledger) -> None:
+        model = keras.Sequential(
+            [keras.Input((4,)), keras.layers.BatchNormalization()]
+        )
+        x = np.zeros([2_000, 4], "float32")
+
+        with pytest.raises(ValueError, match=r"^`noise` must be independent"):
+            keras_dp.make_private(
+                model,
+                (x, x),
+                loss="mse",
+                noise=STRATEGY,
+                batch_statistics="auto",
+                batch_size=40,
+                epochs=1,
+                target_epsilon=4.0,
+                ledger=ledger,
+            )
+        assert not ledger.runs
+
+    @pytest.mark.full
+    def test_after_a_crash_it_is_a_new_mechanism_and_says_so(
+        self, ledger, capsys
+    ) -> None:
+        def stop(batch, logs):
+            if batch == 5:
+                raise KeyboardInterrupt
+
+        first = self.made(ledger, noise=STRATEGY)
+        with pytest.raises(KeyboardInterrupt):
+            first.fit(
+                verbose=0,
+                callbacks=[keras.callbacks.LambdaCallback(on_batch_end=stop)],
+            )
+        spent = Fourier().epsilon(ledger, delta=DELTA)
+        capsys.readouterr()
+
+        second = self.made(ledger, noise=STRATEGY, target_epsilon=8.0)
+        second.fit(verbose=0)
+
+        assert spent == pytest.approx(4.0, rel=1e-4)
+        assert len(ledger) == 6 + 50
+        first_id, second_id = (
+            run.rounds[0].round.queries[0].mechanism_id for run in ledger.runs
+        )
+        assert first_id != second_id
+        assert Fourier().epsilon(ledger, delta=DELTA) <= 8.0
+        assert "is a new mechanism" in capsys.readouterr().out
 
 
 def test_answers_add_up_to_sums_with_little_noise() -> None:

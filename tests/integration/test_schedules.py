@@ -204,7 +204,7 @@ class TestMakePrivate:
         given, size = (
             (growing(), {}) if grows else (data(), {"batch_size": 100})
         )
-        found = self.made(given, noise_schedule=DECAY, **size)
+        found = self.made(given, noise=DECAY, **size)
 
         found.fit(verbose=0)
 
@@ -224,7 +224,7 @@ class TestMakePrivate:
     def test_costs_what_the_closed_form_says_without_sampling(self) -> None:
         """Gaussian sums of all records add up as 1 / z^2."""
         found = self.made(
-            batch_size=400, noise_schedule=lambda step: 1 / (1 + step), epochs=4
+            batch_size=400, noise=lambda step: 1 / (1 + step), epochs=4
         )
 
         z = found.optimizer.query.query.noise_multiplier
@@ -243,8 +243,8 @@ class TestMakePrivate:
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
-            ({"noise_schedule": [1.0] * 11}, "`noise_schedule` must have"),
-            ({"noise_schedule": [0.0] * 12}, "`noise_schedule` must be finite"),
+            ({"noise": [1.0] * 11}, "`noise` must have"),
+            ({"noise": [0.0] * 12}, "`noise` must be finite"),
             ({"given": growing(11)}, "`scheduled_rounds` must be at least"),
         ],
         ids=["short", "zero", "samples"],

@@ -190,6 +190,7 @@ FLOORS = {
     "recipes": [
         "averaging batch_normalization held_rounds learning_rate",
         "advice clip noise_for_account training_data",
+        "correlation",
         "noise_for_target",
         "assembly",
         "private_training simulation",

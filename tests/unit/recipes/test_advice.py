@@ -66,9 +66,7 @@ class TestEpochs:
     def test_are_not_named_where_the_noise_is_all_by_schedule(
         self, capsys
     ) -> None:
-        text = said(
-            capsys, target_epsilon=8.0, epochs=3, noise_schedule=[1.0] * 60
-        )
+        text = said(capsys, target_epsilon=8.0, epochs=3, noise=[1.0] * 60)
 
         assert "epochs it would be" not in text
 

@@ -97,7 +97,7 @@ class TestSimulation:
         assert walked(simulation) == pytest.approx(stddev, rel=0.1)
 
     def test_follows_a_schedule_of_noise(self) -> None:
-        private = private_model(noise_schedule=[1.0, 1.0, 2.0, 2.0])
+        private = private_model(noise=[1.0, 1.0, 2.0, 2.0])
 
         query = keras_dp.simulation_of(private, public()).optimizer.query
 

@@ -1,10 +1,11 @@
 """Strategies with few diagonals, constant along each."""
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 
+from keras_dp import _check
 from keras_dp._override import override
 from keras_dp.ledger.events.strategies.strategy import (
     Array,
@@ -42,6 +43,24 @@ class BandedToeplitz(Strategy):
     def __post_init__(self) -> None:
         numbers = checked_leading_one(coefficients=self.coefficients)
         object.__setattr__(self, "coefficients", numbers)
+
+    @classmethod
+    def square_root(cls, bands: int) -> Self:
+        """Returns the first diagonals of the square root of the prefix sums.
+
+        They are the first coefficients of `(1 - x)^(-1/2)`.
+
+        Args:
+            bands: The number of coefficients, >= 1.
+
+        >>> BandedToeplitz.square_root(3)
+        BandedToeplitz(coefficients=(1.0, 0.5, 0.375))
+        """
+        _check.integer_at_least(1, bands=bands)
+        numbers = [1.0]
+        for k in range(1, bands):
+            numbers.append(numbers[-1] * (k - 0.5) / k)
+        return cls(tuple(numbers))
 
     @override
     def first_column(self, rounds: int) -> Array:
