@@ -10,14 +10,23 @@ from keras_dp.accountants.claim import rounded_up
 from keras_dp.accountants.normalize.adjacency import Neighbours
 from keras_dp.accountants.normalize.rounds import LedgerLike
 from keras_dp.accountants.replay import replay_of
-from keras_dp.ledger import GaussianSum, PoissonSampling, Round
-from keras_dp.planning.calibration import calibrate_noise
+from keras_dp.ledger import (
+    GaussianSum,
+    PoissonSampling,
+    Round,
+    Selection,
+    TrialLaw,
+)
+from keras_dp.planning.calibration import calibrate_scale
+from keras_dp.planning.solve import PRECISION
 from keras_dp.sampling.layouts import default_physical_batch_size
 
 # A share of the best signal that a smaller batch, with more steps, may lose.
 _ENOUGH = 0.85
 _FEWEST_STEPS = 100
 _MARK = "  <-- take"
+# The price of a search is no nearer to the least one.
+_PRECISION_OF_SEARCH = 1e-4
 _COLUMNS = {
     "batch size": "{row.batch_size:,}",
     "probability": "{row.sampling_probability:.4g}",
@@ -84,6 +93,8 @@ class Plan:
         accountant: The name of the accountant.
         neighbours: The adjacency relation.
         rows: One row for each batch size, in the given order.
+        trials: The law of the number of trials, if every row is a private
+            search; `None` if it is one training.
     """
 
     population_size: int
@@ -93,6 +104,7 @@ class Plan:
     accountant: str
     neighbours: Neighbours
     rows: tuple[PlannedTraining, ...]
+    trials: TrialLaw | None = None
 
     @property
     def recommended(self) -> PlannedTraining:
@@ -131,6 +143,8 @@ class Plan:
             f" <= {self.target_epsilon:g} at delta = {self.delta!r} "
             f"({self.neighbours.replace('_', ' ')}) by {self.accountant}:"
         ]
+        if self.trials is not None:
+            lines[0] = f"A search of {self.trials.words}: {lines[0]}"
         marks = ["", *(_MARK * (row is self.recommended) for row in self.rows)]
         lines += [
             "  ".join(
@@ -149,6 +163,14 @@ class Plan:
             f"the smallest with {_ENOUGH:.0%} of the best signal, which is "
             "sqrt(steps) / (noise/example)."
         )
+        if self.trials is not None:
+            yield (
+                "  keras_dp.tuning.PrivateSearch(build, space, (x, y), score,\n"
+                f"      law={self.trials!r}, batch_size={size},\n"
+                f"      epochs={self.epochs}, target_epsilon="
+                f'{self.target_epsilon:g}, delta={self.delta!r}, ledger="...")'
+            )
+            return
         yield (
             f"  keras_dp.make_private(model, (x, y), batch_size={size}, "
             f"epochs={self.epochs},\n      target_epsilon="
@@ -167,13 +189,17 @@ def plan(
     accountant: Accountant | None = None,
     neighbours: Neighbours | None = None,
     units: int = 1,
+    trials: TrialLaw | None = None,
 ) -> Plan:
     """Returns the noise that each batch size needs to meet a privacy target.
 
     Guarantee: each step of a row releases one Gaussian sum over a Poisson
     sample, with the probability and the noise multiplier of the row. For
     `ledger` followed by all steps of a row, `accountant` reports at most
-    `target_epsilon` at `delta`, as `calibrate_noise` says.
+    `target_epsilon` at `delta`, as `calibrate_noise` says. With `trials`, all
+    steps of a row are one trial of a private search, whose score looks at
+    public data, and the whole search follows the ledger. Up to 1e-4 of the
+    target may then be left.
 
     Args:
         population_size: The number of records of the data set, >= 1. It becomes
@@ -190,6 +216,8 @@ def plan(
             all rounds support.
         units: The number of units that the target protects together, >= 1. A
             unit has `rows_per_unit` records if `ledger` says so, else one.
+        trials: The law of the number of trials of a search; see
+            `tuning.PrivateSearch`. `None` plans one training.
 
     Raises:
         CalibrationError: No noise multiplier up to 1e12 meets the target.
@@ -216,7 +244,7 @@ def plan(
     sizes = _checked_sizes(batch_sizes, population_size)
     held = replay_of(ledger)
     # All rows have one accountant and one relation, so that they compare.
-    least = _training(min(sizes) / population_size, 1.0, 1)
+    least = _training(min(sizes) / population_size, 1.0, 1, trials)
     first = held.plus(least)
     relation = first.relation(neighbours)
     by = accountant or first.accountant(relation)
@@ -224,17 +252,18 @@ def plan(
     def row(size: int) -> PlannedTraining:
         probability = size / population_size
         steps = epochs * max(1, round(1 / probability))
-        noise_multiplier = calibrate_noise(
+        noise_multiplier = calibrate_scale(
+            lambda noise: _training(probability, noise, steps, trials),
             target_epsilon=target_epsilon,
             delta=delta,
-            sampling_probability=probability,
-            rounds=steps,
             ledger=held,
             accountant=by,
             neighbours=relation,
             units=units,
+            precision=PRECISION if trials is None else _PRECISION_OF_SEARCH,
         )
-        spent = held.plus(_training(probability, noise_multiplier, steps))
+        training = _training(probability, noise_multiplier, steps, trials)
+        spent = held.plus(training)
         rows = default_physical_batch_size(population_size, probability)
         return PlannedTraining(
             batch_size=int(size),
@@ -255,6 +284,7 @@ def plan(
         accountant=by.name,
         neighbours=relation,
         rows=tuple(map(row, sizes)),
+        trials=trials,
     )
 
 
@@ -280,7 +310,13 @@ def _checked_sizes(
 
 
 def _training(
-    probability: float, noise_multiplier: float, steps: int
+    probability: float,
+    noise_multiplier: float,
+    steps: int,
+    trials: TrialLaw | None,
 ) -> list[tuple[Round, int]]:
     query = GaussianSum("gradients", 1.0, noise_multiplier)
-    return [(Round(PoissonSampling(probability), (query,)), steps)]
+    training = [(Round(PoissonSampling(probability), (query,)), steps)]
+    if trials is None:
+        return training
+    return [(Selection((tuple(training),), trials).round, 1)]

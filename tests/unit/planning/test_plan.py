@@ -5,9 +5,15 @@ import re
 import numpy as np
 import pytest
 
-from keras_dp.accountants import RDP, Moments
+from keras_dp.accountants import RDP, Fourier, Moments
 from keras_dp.errors import CalibrationError
-from keras_dp.ledger import GaussianSum, PoissonSampling, Round
+from keras_dp.ledger import (
+    GaussianSum,
+    PoissonSampling,
+    Round,
+    Selection,
+    TruncatedNegativeBinomial,
+)
 from keras_dp.planning.plan import plan
 from keras_dp.sampling import PoissonBatches
 
@@ -20,6 +26,7 @@ TRAINING = {
     "batch_sizes": (64, 256, 1000, 60_000),
     "accountant": RDP(),
 }
+SEARCH = {"batch_sizes": (1000,), "epochs": 2, "accountant": None}
 
 
 def planned(**changes):
@@ -165,3 +172,29 @@ class TestTheRecommendedRow:
         (marked,) = (x for x in text.splitlines() if x.endswith("<-- take"))
         assert marked.split()[0] == "1,000"
         assert "make_private(model, (x, y), batch_size=1000, epochs=10" in text
+
+
+class TestASearch:
+    LAW = TruncatedNegativeBinomial(shape=1, mean=10)
+
+    @pytest.mark.standard
+    def test_meets_the_target_with_all_of_its_trials(self) -> None:
+        (row,) = planned(**SEARCH, trials=self.LAW).rows
+
+        query = GaussianSum("sum", 1.0, row.noise_multiplier)
+        step = Round(PoissonSampling(row.sampling_probability), (query,))
+        search = Selection([[(step, row.steps)]], self.LAW)
+        of_search, of_one = (
+            Fourier().epsilon(rounds, delta=1e-5)
+            for rounds in ([(search.round, 1)], [(step, row.steps)])
+        )
+        assert row.epsilon == pytest.approx(of_search, rel=1e-9)
+        assert 2.0 * (1 - 2e-4) <= of_search <= 2.0
+        assert of_one < 1.6
+
+    def test_says_how_to_run_it(self) -> None:
+        text = str(planned(**SEARCH, trials=self.LAW))
+
+        assert text.startswith(f"A search of {self.LAW.words}: 60,000 records")
+        assert f"law={self.LAW!r}, batch_size=1000" in text
+        assert "make_private" not in text
