@@ -617,5 +617,5 @@ def test_an_absent_flower_is_named_with_its_extra(monkeypatch) -> None:
             monkeypatch.delattr(federation, name.rpartition(".")[2])
     monkeypatch.setitem(sys.modules, "flwr.app", None)
 
-    with pytest.raises(ImportError, match=r"pip install keras_dp\[flower\]"):
+    with pytest.raises(ImportError, match=r'pip install "keras_dp\[flower\]"'):
         _ = federation.FlowerStrategy
