@@ -8,6 +8,7 @@ import keras
 
 from keras_dp.accountants.replay import replay_of
 from keras_dp.budgets import FixedPlan, open_account
+from keras_dp.keras_internals import layers_of
 from keras_dp.ledger import CountedRound, PrivacyLedger
 from keras_dp.recipes.assembly import assemble, compile_options
 from keras_dp.recipes.clip import clip_of
@@ -121,7 +122,7 @@ class Trials:
         again = self.built(settings)
         frozen = {
             id(weight)
-            for layer in again._flatten_layers()
+            for layer in layers_of(again)
             if not layer.trainable
             for weight in layer.weights
         }
