@@ -63,7 +63,10 @@ class GaussianSumQuery(SummingQuery):
     most twice that, for every record. This holds up to float rounding, a
     relative 1e-6 for tensors in float32; the clip is not lowered to make up for
     it. A record that is not finite, or whose norm is not, counts as zero. The
-    sum and the noise are float64 if the template is, and float32 otherwise.
+    sum is float64 if the template is, and float32 otherwise. Sum and noise are
+    rounded to a grid before they are added, so that the low bits of the answer
+    tell nothing of the sum; see `grid`. The bound of the event does not charge
+    for the rounding of the sum.
 
     Attributes:
         l2_norm_clip: Bound on one record's norm, in the record's unit, >= 0.

@@ -8,8 +8,9 @@ whole. No block of ChaCha20 is drawn twice: the number of the piece is the high
 half of the numbers of its blocks, and the last word of the nonce is different
 for each use. A piece has at most `2^32` blocks.
 
-Fifteen of the 16 words of a block make normal variables. The sixteenth words of
-the first blocks are the seed of the next draw. So one call draws both.
+Fifteen of the 16 words of a block make float32 normal variables. The sixteenth
+words of the first blocks are the seed of the next draw. So one call draws both.
+Rounded normal variables take all 16 words.
 """
 
 import functools
