@@ -87,7 +87,7 @@ def check_noise(noise: Any, data: Any, l2_norm_clip: Any) -> None:
             "keras_dp.ledger or a schedule. Received: "
             f"noise={_check.shown(noise)}."
         )
-    if noise == "correlated" and isinstance(data, Sampler):
+    if _chooses(noise) and isinstance(data, Sampler):
         raise ValueError(
             '`noise` must be "independent", a strategy or a schedule with a '
             'sampler: noise="correlated" chooses its own. Received: '
@@ -103,7 +103,12 @@ def check_noise(noise: Any, data: Any, l2_norm_clip: Any) -> None:
 
 def is_correlated(noise: Noise) -> bool:
     """Returns whether noise is to be correlated, or may be."""
-    return isinstance(noise, Strategy) or noise == "correlated"
+    return isinstance(noise, Strategy) or _chooses(noise)
+
+
+def _chooses(noise: Noise) -> bool:
+    # A schedule may be an array, which compares with a text entry by entry.
+    return isinstance(noise, str) and noise == "correlated"
 
 
 def correlation_of(

@@ -221,6 +221,16 @@ class TestMakePrivate:
         with pytest.raises((BudgetExceededError, ValueError)):
             found.fit(verbose=0)
 
+    def test_takes_factors_in_an_array(self) -> None:
+        factors = np.linspace(1.0, 0.5, ROUNDS)
+
+        listed, in_array = (
+            self.made(noise=noise, batch_size=100).optimizer.query
+            for noise in (factors.tolist(), factors)
+        )
+
+        assert in_array == listed
+
     def test_costs_what_the_closed_form_says_without_sampling(self) -> None:
         """Gaussian sums of all records add up as 1 / z^2."""
         found = self.made(
